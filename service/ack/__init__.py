@@ -1,0 +1,1 @@
+"""What we may tell the server. Pure."""

@@ -1,0 +1,353 @@
+"""Manifest entries: one JSON object each, hash-chained, and the only thing that makes anything visible or permanent.
+
+Invariants: `seq` is dense from 1; `previous_sha256` is the hash of the previous entry's bytes as stored; `through_lsn` never decreases and
+says that every transaction which ended at or before it is in this entry or an earlier one. An unknown `format_version` or `kind` stops the reader
+(FormatTooNew); an unknown field is kept in `extra`.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+from service.contract.schema import TableSchema
+from service.errors import FormatTooNew, ManifestCorrupt
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class BodyCommit:
+    """What a body segment could not know while it was written: the commit of the one transaction it holds rows of.
+
+    `commit_time_us` is microseconds since 1970 UTC. Rows whose XID column is in `aborted_xids` were rolled back and do not exist.
+    """
+
+    end_lsn: int
+    commit_time_us: int
+    xid: int
+    aborted_xids: tuple[int, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "end_lsn": self.end_lsn,
+            "commit_time_us": self.commit_time_us,
+            "xid": self.xid,
+            "aborted_xids": list(self.aborted_xids),
+        }
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> "BodyCommit":
+        return BodyCommit(value["end_lsn"], value["commit_time_us"], value["xid"], tuple(value["aborted_xids"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One Parquet file of changes of one table in one schema version.
+
+    `key` is relative to the pipeline's prefix. `ops` counts rows by operation (`i`, `u`, `d`, `t`), before `body.aborted_xids` are dropped.
+    `unchanged` counts, by attnum as text, the rows whose value of that column was not sent. `key_changes` counts updates that moved a row to
+    another key. `key_ranges` gives, for key columns of integer and text types, the smallest and greatest key seen in new and old rows; a
+    missing column means not known. `first_lsn` and `last_lsn` are commit end LSNs.
+    """
+
+    key: str
+    table_id: str
+    schema_version: int
+    rows: int
+    bytes: int
+    sha256: str
+    first_lsn: int
+    last_lsn: int
+    ops: dict[str, int]
+    unchanged: dict[str, int] = field(default_factory=dict)
+    key_changes: int = 0
+    key_ranges: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    body: BodyCommit | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "key": self.key,
+            "table_id": self.table_id,
+            "schema_version": self.schema_version,
+            "rows": self.rows,
+            "bytes": self.bytes,
+            "sha256": self.sha256,
+            "first_lsn": self.first_lsn,
+            "last_lsn": self.last_lsn,
+            "ops": self.ops,
+            "unchanged": self.unchanged,
+            "key_changes": self.key_changes,
+            "key_ranges": {name: list(pair) for name, pair in self.key_ranges.items()},
+            "body": self.body.to_json() if self.body else None,
+        }
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> "Segment":
+        return Segment(
+            key=value["key"],
+            table_id=value["table_id"],
+            schema_version=value["schema_version"],
+            rows=value["rows"],
+            bytes=value["bytes"],
+            sha256=value["sha256"],
+            first_lsn=value["first_lsn"],
+            last_lsn=value["last_lsn"],
+            ops=value["ops"],
+            unchanged=value["unchanged"],
+            key_changes=value["key_changes"],
+            key_ranges={name: (pair[0], pair[1]) for name, pair in value["key_ranges"].items()},
+            body=BodyCommit.from_json(value["body"]) if value["body"] else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Commits:
+    """The transactions of one entry in commit order, as parallel lists: forty thousand a second must not cost an object each.
+
+    `origins` maps the position of a transaction that came from elsewhere to (origin name, origin LSN).
+    """
+
+    end_lsn: Sequence[int] = ()
+    commit_time_us: Sequence[int] = ()
+    xid: Sequence[int] = ()
+    origins: dict[int, tuple[str, int]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.end_lsn)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "end_lsn": list(self.end_lsn),
+            "commit_time_us": list(self.commit_time_us),
+            "xid": list(self.xid),
+            "origins": {str(position): list(origin) for position, origin in self.origins.items()},
+        }
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> "Commits":
+        return Commits(
+            end_lsn=value["end_lsn"],
+            commit_time_us=value["commit_time_us"],
+            xid=value["xid"],
+            origins={int(position): (origin[0], origin[1]) for position, origin in value["origins"].items()},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A writer took the pipeline over: entries of older epochs cannot follow this one."""
+
+    kind: ClassVar[str] = "opened"
+    system_identifier: str
+    timeline: int
+    database: str
+    database_oid: int
+    slot: str
+    publication: str
+    two_phase: bool
+    server_version: int
+    start_lsn: int
+    instance: str
+
+    def to_json(self) -> dict[str, Any]:
+        return _plain(self)
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> "Opened":
+        return Opened(**{item.name: value[item.name] for item in fields(Opened)})
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Whole transactions, published."""
+
+    kind: ClassVar[str] = "changes"
+    segments: tuple[Segment, ...]
+    commits: Commits
+
+    def to_json(self) -> dict[str, Any]:
+        return {"segments": [segment.to_json() for segment in self.segments], "commits": self.commits.to_json()}
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> "Changes":
+        return Changes(
+            segments=tuple(Segment.from_json(segment) for segment in value["segments"]),
+            commits=Commits.from_json(value["commits"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Nothing happened up to `through_lsn`, and that may now be acknowledged."""
+
+    kind: ClassVar[str] = "progress"
+
+    def to_json(self) -> dict[str, Any]:
+        return {}
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> "Progress":
+        return Progress()
+
+
+TABLE_STATES = ("pending", "copying", "live", "stale", "quarantined", "paused", "detached")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table's life cycle: it joined, its schema changed, its copy began, it went stale, it left.
+
+    `state` is one of TABLE_STATES, `reason` says why in one sentence (empty for ordinary steps), `lsn` is the commit or snapshot position at which it holds.
+    A new `generation` starts the lake table again from the next copy. `schema` is given when a version is introduced, else None.
+    `relfilenode` and `fingerprint` are what the catalog watch compares (0 and empty when not known).
+    """
+
+    kind: ClassVar[str] = "table"
+    table_id: str
+    schema_name: str
+    table_name: str
+    state: str
+    generation: int
+    reason: str = ""
+    lsn: int = 0
+    schema: TableSchema | None = None
+    relfilenode: int = 0
+    fingerprint: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "table_id": self.table_id,
+            "schema_name": self.schema_name,
+            "table_name": self.table_name,
+            "state": self.state,
+            "generation": self.generation,
+            "reason": self.reason,
+            "lsn": self.lsn,
+            "schema": self.schema.to_json() if self.schema else None,
+            "relfilenode": self.relfilenode,
+            "fingerprint": self.fingerprint,
+        }
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> "Table":
+        return Table(
+            table_id=value["table_id"],
+            schema_name=value["schema_name"],
+            table_name=value["table_name"],
+            state=value["state"],
+            generation=value["generation"],
+            reason=value["reason"],
+            lsn=value["lsn"],
+            schema=TableSchema.from_json(value["schema"]) if value["schema"] else None,
+            relfilenode=value["relfilenode"],
+            fingerprint=value["fingerprint"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Initial rows of one generation of one table, as of `snapshot_lsn`.
+
+    Every commit that ended at or before `snapshot_lsn` is in these rows, none that ended later is. `final` closes the copy: only then may it be applied.
+    """
+
+    kind: ClassVar[str] = "copy"
+    table_id: str
+    generation: int
+    schema_version: int
+    snapshot_lsn: int
+    segments: tuple[Segment, ...]
+    final: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "table_id": self.table_id,
+            "generation": self.generation,
+            "schema_version": self.schema_version,
+            "snapshot_lsn": self.snapshot_lsn,
+            "segments": [segment.to_json() for segment in self.segments],
+            "final": self.final,
+        }
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> "Copy":
+        return Copy(
+            table_id=value["table_id"],
+            generation=value["generation"],
+            schema_version=value["schema_version"],
+            snapshot_lsn=value["snapshot_lsn"],
+            segments=tuple(Segment.from_json(segment) for segment in value["segments"]),
+            final=value["final"],
+        )
+
+
+Body = Opened | Changes | Progress | Table | Copy
+KINDS: dict[str, type[Any]] = {body.kind: body for body in (Opened, Changes, Progress, Table, Copy)}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One link of the manifest. `written_at` is the writer's clock, ISO 8601 UTC, for people only."""
+
+    seq: int
+    epoch: int
+    previous_sha256: str
+    through_lsn: int
+    written_at: str
+    body: Body
+    format_version: int = FORMAT_VERSION
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """The bytes to store: deterministic for equal entries."""
+        head = {
+            "format_version": self.format_version,
+            "seq": self.seq,
+            "epoch": self.epoch,
+            "kind": self.body.kind,
+            "previous_sha256": self.previous_sha256,
+            "through_lsn": self.through_lsn,
+            "written_at": self.written_at,
+        }
+        value = {**self.extra, **head, self.body.kind: self.body.to_json()}
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=True).encode()
+
+    @staticmethod
+    def decode(data: bytes) -> "Entry":
+        """The entry that `data` spells. Raises ManifestCorrupt or FormatTooNew."""
+        try:
+            value = json.loads(data)
+            version = value["format_version"]
+            kind = value["kind"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ManifestCorrupt("a manifest entry is not readable JSON of the expected form") from error
+        if not isinstance(version, int) or version > FORMAT_VERSION or kind not in KINDS:
+            raise FormatTooNew(
+                f"a manifest entry has format version {version} and kind {kind!r}; this Sluice reads up to version {FORMAT_VERSION}",
+                hint="run the Sluice version that wrote the manifest, or a newer one",
+            )
+        known = {"format_version", "seq", "epoch", "kind", "previous_sha256", "through_lsn", "written_at", kind}
+        try:
+            return Entry(
+                seq=value["seq"],
+                epoch=value["epoch"],
+                previous_sha256=value["previous_sha256"],
+                through_lsn=value["through_lsn"],
+                written_at=value["written_at"],
+                body=KINDS[kind].from_json(value[kind]),
+                format_version=version,
+                extra={name: item for name, item in value.items() if name not in known},
+            )
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise ManifestCorrupt(f"a manifest entry of kind {kind!r} lacks a field or has one of the wrong type") from error
+
+
+def digest(data: bytes) -> str:
+    """sha256 in lower-case hexadecimal, the form used everywhere on disk."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    return {item.name: getattr(value, item.name) for item in fields(value)}

@@ -1,0 +1,1 @@
+"""The only room that knows every stage: tasks, bounded queues, supervision, shutdown."""

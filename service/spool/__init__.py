@@ -1,0 +1,1 @@
+"""Columns to Arrow to Parquet segments. The only room that imports pyarrow."""

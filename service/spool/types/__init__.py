@@ -1,0 +1,1 @@
+"""Text to typed Arrow columns, one module per family of types."""

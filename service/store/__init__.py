@@ -1,0 +1,1 @@
+"""All talk with object storage. The only room that imports obstore."""

@@ -1,0 +1,1 @@
+"""Metrics, logs, health. Reads what others count; decides nothing."""

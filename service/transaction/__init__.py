@@ -1,0 +1,1 @@
+"""Messages to transactions: which rows belong to which commit, in which order. Pure."""
