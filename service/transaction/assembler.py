@@ -1,0 +1,449 @@
+"""Messages to transactions: a state machine over batches of frames.
+
+Invariants: every row goes to exactly one transaction and to the relation version in force when it arrived; a transaction is handed over as permanent
+only when its commit was read; `through_lsn` only moves at the end of a transaction or at a keepalive between transactions. State lives in this
+object and dies with the connection: after a reconnect the server begins again, and so does a new Assembler.
+
+It must not look at values, read a clock or do I/O. Transitions:
+
+    message            allowed in            leads to
+    Begin              between               transaction
+    Commit             transaction           between
+    rows, Truncate     transaction, stream   same
+    StreamStart        between               stream
+    StreamStop         stream                between
+    StreamCommit       between               between    publishes the stream's body
+    StreamAbort        between               between    drops it, or one subtransaction of it
+    Origin             transaction, stream   same       once, before any row
+    Relation, TypeName anywhere              same
+    LogicalMessage     anywhere              same
+    Keepalive          anywhere              same       moves through_lsn except inside a transaction
+    two-phase messages nowhere               the slot's flag is checked before streaming starts
+
+(PostgreSQL: Logical Streaming Replication Protocol.)
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.contract.entries import Commits
+from service.errors import ProtocolViolation
+from service.lsn import show
+from service.protocol.boundaries import begins, commit_ends
+from service.protocol.decoder import decode_control
+from service.protocol.frames import FrameTable, control_positions, relation_oids, stream_xids
+from service.protocol.messages import (
+    Keepalive,
+    LogicalMessage,
+    Origin,
+    Relation,
+    RelationVersion,
+    StreamAbort,
+    StreamCommit,
+    StreamStart,
+    StreamStop,
+    Truncate,
+    TypeName,
+)
+from service.transaction.assembly import Assembly, Discarded, MessageRun, Published, RowRun, TruncateRun
+
+_BEGIN = ord("B")
+_COMMIT = ord("C")
+_NO_BODY = -1
+_UNKNOWN_LSN = -1
+_DROPPED_LSN = -2
+
+
+@dataclass(slots=True)
+class _Open:
+    """A transaction whose end has not been read. `body` is set once its rows outlive a batch; `position_lsn` is a lower bound of its commit."""
+
+    xid: int
+    position_lsn: int
+    commit_time_us: int
+    body: int = _NO_BODY
+    ordinal: int = 0
+    origin: tuple[str, int] | None = None
+    aborted: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Draft:
+    """One batch while it is being sorted out: parallel lists that become arrays at the end."""
+
+    slot_xid: list[int] = field(default_factory=list)
+    slot_position: list[int] = field(default_factory=list)
+    slot_lsn: list[int] = field(default_factory=list)
+    slot_time: list[int] = field(default_factory=list)
+    slot_body: list[int] = field(default_factory=list)
+    slot_stream: list[bool] = field(default_factory=list)
+    piece_slot: list[int] = field(default_factory=list)
+    piece_rows: list[int] = field(default_factory=list)
+    piece_ordinal: list[int] = field(default_factory=list)
+    shape_changes: list[tuple[int, int]] = field(default_factory=list)
+    truncates: list[tuple[int, int, RelationVersion]] = field(default_factory=list)
+    messages: list[tuple[int, int, LogicalMessage]] = field(default_factory=list)
+    endings: list[Published | Discarded] = field(default_factory=list)
+    end_lsn: list[int] = field(default_factory=list)
+    end_time: list[int] = field(default_factory=list)
+    end_xid: list[int] = field(default_factory=list)
+    origins: dict[int, tuple[str, int]] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def count(self, name: str) -> None:
+        self.counts[name] = self.counts.get(name, 0) + 1
+
+
+class Assembler:
+    """One connection's transactions. `start_lsn` is where streaming began: what ended at or before it is already durable and is dropped."""
+
+    def __init__(self, *, start_lsn: int) -> None:
+        self.through_lsn = start_lsn
+        self._start_lsn = start_lsn
+        self._relations: dict[int, RelationVersion] = {}
+        self._shapes: dict[int, int] = {}
+        self._versions: list[RelationVersion] = []
+        self.type_names: dict[int, TypeName] = {}
+        self._transaction: _Open | None = None
+        self._stream: _Open | None = None
+        self._streams: dict[int, _Open] = {}
+        self._slot = _NO_BODY
+        self._bodies = 0
+        self._draft = _Draft()
+
+    @property
+    def open_streams(self) -> int:
+        return len(self._streams)
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether the last batch ended inside an ordinary transaction or a stream block."""
+        return self._transaction is not None or self._stream is not None
+
+    def feed(self, table: FrameTable) -> Assembly:
+        """Takes the next frames. Raises DecodeError or ProtocolViolation, after which this object must not be used again."""
+        draft = self._draft = _Draft()
+        initial_shapes = dict(self._shapes)
+        if self._transaction is not None:
+            self._open_slot(self._transaction, in_stream=False)
+        elif self._stream is not None:
+            self._open_slot(self._stream, in_stream=True)
+        self._read_controls(table)
+        if self._transaction is not None:
+            self._carry(self._transaction)
+        assembly = Assembly(
+            table=table,
+            runs=_runs(table, draft, initial_shapes, self._versions),
+            truncates=[_truncate(draft, *item) for item in draft.truncates if draft.slot_lsn[item[0]] != _DROPPED_LSN],
+            messages=[run for item in draft.messages if (run := self._message(draft, *item))],
+            endings=draft.endings,
+            commits=Commits(draft.end_lsn, draft.end_time, draft.end_xid, draft.origins),
+            through_lsn=self.through_lsn,
+            counts=draft.counts,
+        )
+        self._draft = _Draft()
+        return assembly
+
+    def _read_controls(self, table: FrameTable) -> None:
+        controls = control_positions(table)
+        tags = table.tag[controls]
+        starts = begins(table, controls[tags == _BEGIN])
+        ends = commit_ends(table, controls[tags == _COMMIT])
+        next_begin = next_commit = cursor = 0
+        for position, tag in zip(controls.tolist(), tags.tolist(), strict=True):
+            if position != cursor:
+                self._rows(position - cursor)
+            cursor = position + 1
+            if tag == _BEGIN:
+                self._begin(starts.final_lsn[next_begin], starts.commit_time_us[next_begin], starts.xid[next_begin])
+                next_begin += 1
+            elif tag == _COMMIT:
+                self._commit(ends.commit_lsn[next_commit], ends.end_lsn[next_commit], ends.commit_time_us[next_commit])
+                next_commit += 1
+            else:
+                message = decode_control(table, position, in_stream=self._stream is not None)
+                handler = self._HANDLERS.get(type(message))
+                if handler is None:
+                    raise ProtocolViolation(f"a {type(message).__name__} message came, though two-phase decoding was not asked for")
+                handler(self, message, position)
+        if len(table) != cursor:
+            self._rows(len(table) - cursor)
+
+    # rows and slots
+
+    def _open_slot(self, owner: _Open, *, in_stream: bool) -> None:
+        draft = self._draft
+        self._slot = len(draft.slot_xid)
+        draft.slot_xid.append(owner.xid)
+        draft.slot_position.append(owner.position_lsn)
+        draft.slot_lsn.append(_UNKNOWN_LSN)
+        draft.slot_time.append(0)
+        draft.slot_body.append(owner.body)
+        draft.slot_stream.append(in_stream)
+
+    def _owner(self) -> _Open:
+        owner = self._transaction or self._stream
+        if owner is None:
+            raise ProtocolViolation("a row came outside any transaction")
+        return owner
+
+    def _rows(self, row_count: int) -> None:
+        owner = self._owner()
+        draft = self._draft
+        draft.piece_slot.append(self._slot)
+        draft.piece_rows.append(row_count)
+        draft.piece_ordinal.append(owner.ordinal)
+        owner.ordinal += row_count
+
+    def _carry(self, owner: _Open) -> None:
+        if owner.body == _NO_BODY:
+            owner.body = self._new_body()
+        self._draft.slot_body[self._slot] = owner.body
+
+    def _new_body(self) -> int:
+        self._bodies += 1
+        return self._bodies
+
+    # ordinary transactions
+
+    def _begin(self, final_lsn: int, commit_time_us: int, xid: int) -> None:
+        if self._transaction is not None or self._stream is not None:
+            raise ProtocolViolation(f"Begin at {show(final_lsn)} came inside another transaction")
+        self._transaction = _Open(xid, final_lsn, commit_time_us)
+        self._open_slot(self._transaction, in_stream=False)
+
+    def _commit(self, commit_lsn: int, end_lsn: int, commit_time_us: int) -> None:
+        owner = self._transaction
+        if owner is None:
+            raise ProtocolViolation(f"Commit at {show(commit_lsn)} came without Begin")
+        if commit_lsn != owner.position_lsn or end_lsn <= commit_lsn:
+            raise ProtocolViolation(f"Commit at {show(commit_lsn)} does not belong to the Begin for {show(owner.position_lsn)}")
+        draft = self._draft
+        self._transaction = None
+        if end_lsn <= self._start_lsn:
+            draft.slot_lsn[self._slot] = _DROPPED_LSN
+            draft.count("skipped")
+            if owner.body != _NO_BODY:
+                draft.endings.append(Discarded(owner.body))
+            return
+        draft.slot_lsn[self._slot] = end_lsn
+        draft.slot_time[self._slot] = commit_time_us
+        if owner.body != _NO_BODY:
+            draft.endings.append(Published(owner.body, end_lsn, commit_time_us, owner.xid))
+        self._ended(owner, end_lsn, commit_time_us)
+
+    def _ended(self, owner: _Open, end_lsn: int, commit_time_us: int) -> None:
+        if end_lsn <= self.through_lsn:
+            raise ProtocolViolation(f"the commit that ended at {show(end_lsn)} came after {show(self.through_lsn)}")
+        self.through_lsn = end_lsn
+        if owner.ordinal == 0:
+            return
+        draft = self._draft
+        if owner.origin is not None:
+            draft.origins[len(draft.end_lsn)] = owner.origin
+        draft.end_lsn.append(end_lsn)
+        draft.end_time.append(commit_time_us)
+        draft.end_xid.append(owner.xid)
+
+    # streams
+
+    def _stream_start(self, message: StreamStart, _position: int) -> None:
+        if self._transaction is not None or self._stream is not None:
+            raise ProtocolViolation(f"a stream block of transaction {message.xid} began inside another transaction")
+        known = self._streams.get(message.xid)
+        if message.first == (known is not None):
+            raise ProtocolViolation(f"a stream block of transaction {message.xid} is {'its first again' if known else 'not its first'}")
+        owner = known or _Open(message.xid, self.through_lsn, 0, self._new_body())
+        self._streams[message.xid] = self._stream = owner
+        self._open_slot(owner, in_stream=True)
+
+    def _stream_stop(self, _message: StreamStop, _position: int) -> None:
+        if self._stream is None:
+            raise ProtocolViolation("a stream block ended that had not begun")
+        self._stream = None
+
+    def _stream_commit(self, message: StreamCommit, _position: int) -> None:
+        owner = self._streams.get(message.xid)
+        if owner is None or self.in_transaction:
+            raise ProtocolViolation(f"the commit of stream {message.xid} came {'inside a transaction' if owner else 'without its rows'}")
+        del self._streams[message.xid]
+        if message.end_lsn <= self._start_lsn:
+            self._draft.count("skipped")
+            self._draft.endings.append(Discarded(owner.body))
+            return
+        self._draft.endings.append(Published(owner.body, message.end_lsn, message.commit_time_us, owner.xid, tuple(owner.aborted)))
+        self._ended(owner, message.end_lsn, message.commit_time_us)
+
+    def _stream_abort(self, message: StreamAbort, _position: int) -> None:
+        if self.in_transaction:
+            raise ProtocolViolation(f"the abort of stream {message.xid} came inside a transaction")
+        owner = self._streams.get(message.xid)
+        if owner is None:
+            self._draft.count("unknown_aborts")
+        elif message.subxid == message.xid:
+            del self._streams[message.xid]
+            self._draft.endings.append(Discarded(owner.body))
+            self._draft.count("aborted")
+        else:
+            owner.aborted.append(message.subxid)
+
+    # the rest
+
+    def _origin(self, message: Origin, _position: int) -> None:
+        owner = self._owner()
+        if owner.ordinal or owner.origin is not None:
+            raise ProtocolViolation("an Origin message came after the transaction's first row")
+        owner.origin = (message.name, message.lsn)
+
+    def _relation(self, message: Relation, position: int) -> None:
+        version = message.version
+        if self._relations.get(version.oid) == version:
+            return
+        self._relations[version.oid] = version
+        self._shapes[version.oid] = len(self._versions)
+        self._versions.append(version)
+        self._draft.shape_changes.append((position, version.oid))
+
+    def _type_name(self, message: TypeName, _position: int) -> None:
+        self.type_names[message.oid] = message
+
+    def _truncate(self, message: Truncate, _position: int) -> None:
+        owner = self._owner()
+        for oid in message.relation_oids:
+            version = self._relations.get(oid)
+            if version is None:
+                raise ProtocolViolation(f"a Truncate names relation {oid}, which was not announced")
+            self._draft.truncates.append((self._slot, owner.ordinal, version))
+        owner.ordinal += 1
+
+    def _logical_message(self, message: LogicalMessage, _position: int) -> None:
+        if not message.transactional:
+            self._draft.messages.append((_NO_BODY, 0, message))
+            return
+        owner = self._owner()
+        self._draft.messages.append((self._slot, owner.ordinal, message))
+        owner.ordinal += 1
+
+    def _message(self, draft: _Draft, slot: int, ordinal: int, message: LogicalMessage) -> MessageRun | None:
+        if slot == _NO_BODY:
+            return MessageRun(message, 0, 0, message.lsn, None, None) if message.lsn > self._start_lsn else None
+        lsn, body = draft.slot_lsn[slot], draft.slot_body[slot]
+        if lsn == _DROPPED_LSN:
+            return None
+        closed = body == _NO_BODY
+        return MessageRun(message, ordinal, draft.slot_xid[slot], lsn if closed else None, draft.slot_time[slot] if closed else None, None if closed else body)
+
+    def _keepalive(self, message: Keepalive, _position: int) -> None:
+        if self._transaction is None and message.end_lsn > self.through_lsn:
+            self.through_lsn = message.end_lsn
+
+    _HANDLERS: ClassVar[dict[type, Callable[["Assembler", Any, int], None]]] = {
+        Keepalive: _keepalive,
+        Relation: _relation,
+        TypeName: _type_name,
+        Origin: _origin,
+        Truncate: _truncate,
+        LogicalMessage: _logical_message,
+        StreamStart: _stream_start,
+        StreamStop: _stream_stop,
+        StreamCommit: _stream_commit,
+        StreamAbort: _stream_abort,
+    }
+
+
+def _truncate(draft: _Draft, slot: int, ordinal: int, relation: RelationVersion) -> TruncateRun:
+    body = draft.slot_body[slot]
+    closed = body == _NO_BODY
+    return TruncateRun(
+        relation,
+        ordinal,
+        draft.slot_xid[slot],
+        draft.slot_lsn[slot] if closed else None,
+        draft.slot_time[slot] if closed else None,
+        None if closed else body,
+        draft.slot_position[slot],
+    )
+
+
+def _runs(table: FrameTable, draft: _Draft, shapes: dict[int, int], versions: list[RelationVersion]) -> list[RowRun]:
+    """Groups the batch's rows by relation version and by body, with array steps only."""
+    if not draft.piece_rows:
+        return []
+    lengths = np.asarray(draft.piece_rows, np.int64)
+    slot = np.repeat(np.asarray(draft.piece_slot, np.int64), lengths)
+    before = np.cumsum(lengths) - lengths
+    ordinal = np.arange(len(slot)) + np.repeat(np.asarray(draft.piece_ordinal, np.int64) - before, lengths)
+    control = np.zeros(len(table), np.bool_)
+    control[control_positions(table)] = True
+    rows = np.flatnonzero(~control).astype(np.int64)
+    stream_of_slot = np.asarray(draft.slot_stream, np.bool_)
+    xid = np.asarray(draft.slot_xid, np.int64)[slot]
+    streamed = stream_of_slot[slot]
+    oids = _oids_and_xids(table, rows, streamed, xid)
+    version = _versions_of(rows, oids, shapes, draft.shape_changes, versions)
+    slot_lsn = np.asarray(draft.slot_lsn, np.int64)
+    slot_time = np.asarray(draft.slot_time, np.int64)
+    slot_body = np.asarray(draft.slot_body, np.int64)
+    slot_position = np.asarray(draft.slot_position, np.int64)
+    body = slot_body[slot]
+    kept = slot_lsn[slot] != _DROPPED_LSN
+    runs = []
+    for owner in np.unique(slot_body[np.unique(slot)]).tolist():
+        of_owner = kept & (body == owner)
+        for shape in np.unique(version[of_owner]).tolist():
+            chosen = np.flatnonzero(of_owner & (version == shape))
+            slots = slot[chosen]
+            closed = owner == _NO_BODY
+            runs.append(
+                RowRun(
+                    relation=versions[shape],
+                    rows=rows[chosen],
+                    ordinal=ordinal[chosen],
+                    xid=xid[chosen],
+                    lsn=slot_lsn[slots] if closed else None,
+                    commit_time_us=slot_time[slots] if closed else None,
+                    body=None if closed else owner,
+                    in_stream=bool(streamed[chosen[0]]),
+                    position_lsn=int(slot_position[slots].min()),
+                )
+            )
+    return runs
+
+
+def _oids_and_xids(table: FrameTable, rows: NDArray[np.int64], streamed: NDArray[np.bool_], xid: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Relation oid of each row; writes the subtransaction ids of streamed rows into `xid`."""
+    oids = np.empty(len(rows), np.int64)
+    plain = ~streamed
+    if plain.any():
+        oids[plain] = relation_oids(table, rows[plain], in_stream=False)
+    if streamed.any():
+        oids[streamed] = relation_oids(table, rows[streamed], in_stream=True)
+        xid[streamed] = stream_xids(table, rows[streamed])
+    return oids
+
+
+def _versions_of(
+    rows: NDArray[np.int64], oids: NDArray[np.int64], shapes: dict[int, int], changes: list[tuple[int, int]], versions: list[RelationVersion]
+) -> NDArray[np.int64]:
+    """The relation version in force at each row. `changes` are (frame position, oid) in wire order; their versions are the last ones of `versions`."""
+    result = np.empty(len(rows), np.int64)
+    first_new = len(versions) - len(changes)
+    cuts = np.searchsorted(rows, np.asarray([position for position, _ in changes], np.int64))
+    bounds = [0, *cuts.tolist(), len(rows)]
+    for number, (low, high) in enumerate(pairwise(bounds)):
+        if number:
+            shapes[changes[number - 1][1]] = first_new + number - 1
+        if low == high:
+            continue
+        found, inverse = np.unique(oids[low:high], return_inverse=True)
+        try:
+            mapped = np.asarray([shapes[oid] for oid in found.tolist()], np.int64)
+        except KeyError as error:
+            raise ProtocolViolation(f"a row names relation {error.args[0]}, which was not announced") from None
+        result[low:high] = mapped[inverse]
+    return result

@@ -1,0 +1,94 @@
+"""What the assembler makes of one batch of frames: rows grouped by shape, and what became of the transactions they belong to.
+
+Immutable once returned. Rows are still bytes in the batch's frame table; nothing here has looked at a value.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.contract.entries import Commits
+from service.protocol.frames import FrameTable
+from service.protocol.messages import LogicalMessage, RelationVersion
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowRun:
+    """Row messages of one relation version.
+
+    `rows` indexes frames of the table, ascending; the other arrays are parallel to it. Rows of transactions that ended in this very batch
+    have `lsn` (commit end) and `commit_time_us` and no `body`. The others belong to one `body`, whose end comes in this batch or later; their LSN is not
+    known yet. `position_lsn` is at most the LSN of every commit concerned: what the relation's shape may be compared with.
+    """
+
+    relation: RelationVersion
+    rows: NDArray[np.int64]
+    ordinal: NDArray[np.int64]
+    xid: NDArray[np.int64]
+    lsn: NDArray[np.int64] | None
+    commit_time_us: NDArray[np.int64] | None
+    body: int | None
+    in_stream: bool
+    position_lsn: int
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateRun:
+    """One TRUNCATE of one relation, at its place among the transaction's rows."""
+
+    relation: RelationVersion
+    ordinal: int
+    xid: int
+    lsn: int | None
+    commit_time_us: int | None
+    body: int | None
+    position_lsn: int
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRun:
+    """One logical message. A non-transactional one stands alone: `lsn` is its own position, `xid` is 0."""
+
+    message: LogicalMessage
+    ordinal: int
+    xid: int
+    lsn: int | None
+    commit_time_us: int | None
+    body: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The transaction that owns `body` committed. Rows of `aborted_xids` never existed."""
+
+    body: int
+    end_lsn: int
+    commit_time_us: int
+    xid: int
+    aborted_xids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Discarded:
+    """The transaction that owns `body` rolled back, or was stored before this session began."""
+
+    body: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Assembly:
+    """One batch, sorted out.
+
+    `runs`, `truncates` and `messages` come before `endings` take effect. `commits` lists the transactions with rows that ended here, in commit order.
+    `through_lsn`: every transaction that ended at or before it has been seen and its rows handed out.
+    """
+
+    table: FrameTable
+    runs: list[RowRun]
+    truncates: list[TruncateRun]
+    messages: list[MessageRun]
+    endings: list[Published | Discarded]
+    commits: Commits
+    through_lsn: int
+    counts: dict[str, int] = field(default_factory=dict)
