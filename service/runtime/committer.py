@@ -1,0 +1,132 @@
+"""Units to the store: uploads run side by side, manifest entries one after the other, in the order of the units.
+
+Invariant: an entry is appended only after every segment it names is durable, and a receipt is handed on only after its entry is. A store that cannot be
+reached delays, it never skips: the same object is tried again until it is stored or the process is told to stop.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import structlog
+
+from service import faults
+from service.contract.entries import Changes, Progress, Segment
+from service.contract.receipt import DurableReceipt
+from service.contract.schema import TableSchema
+from service.errors import StoreUnavailable
+from service.manifest.log import ManifestLog
+from service.runtime.builder import Unit
+from service.spool.segment import SegmentFile
+from service.store.base import ObjectStore
+
+UPLOAD_THREADS = 4
+UNITS_IN_FLIGHT = 2
+"""Finished units that may wait for the store. Past it the decoder waits, then the socket does: memory has a ceiling."""
+UPLOADS_IN_FLIGHT = 8
+"""Segment files that may wait for the store, 10 to 40 MB each at most."""
+RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
+"""Pauses between tries against a store that does not answer; the last one repeats."""
+
+
+@dataclass(slots=True)
+class CommitCounts:
+    """Plain counters of one process, read by telemetry."""
+
+    entries: int = 0
+    files: int = 0
+    bytes: int = 0
+    rows: int = 0
+    retries: int = 0
+    last_commit_time_us: int = 0
+    upload_seconds: float = 0.0
+    commit_seconds: float = 0.0
+
+
+class Committer:
+    """Owns the upload threads and the one thread that appends changes. `on_receipt` is called from that thread after each entry."""
+
+    def __init__(self, store: ObjectStore, log: ManifestLog, *, on_receipt: Callable[[DurableReceipt], None], stop: threading.Event) -> None:
+        self._store = store
+        self._log = log
+        self._on_receipt = on_receipt
+        self._stop = stop
+        self._uploads = ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="upload")
+        self._commits = ThreadPoolExecutor(1, thread_name_prefix="commit")
+        self._upload_room = threading.BoundedSemaphore(UPLOADS_IN_FLIGHT)
+        self._room = threading.BoundedSemaphore(UNITS_IN_FLIGHT)
+        self._logger = structlog.get_logger("spool")
+        self.counts = CommitCounts()
+
+    def upload(self, key: str, schema: TableSchema, file: SegmentFile) -> "Future[Segment]":
+        """Stores a segment file in the background. Blocks while UPLOADS_IN_FLIGHT wait."""
+        self._upload_room.acquire()
+        future = self._uploads.submit(self._upload, key, schema, file)
+        future.add_done_callback(lambda _: self._upload_room.release())
+        return future
+
+    def submit(self, unit: Unit) -> "Future[None]":
+        """Publishes `unit` after all that was submitted before it. Blocks while UNITS_IN_FLIGHT wait."""
+        self._room.acquire()
+        future = self._commits.submit(self._commit, unit)
+        future.add_done_callback(lambda _: self._room.release())
+        return future
+
+    def close(self) -> None:
+        """Waits for what is under way (the stop event cuts retries short) and ends the threads."""
+        self._commits.shutdown(wait=True)
+        self._uploads.shutdown(wait=True)
+
+    def _upload(self, key: str, schema: TableSchema, file: SegmentFile) -> Segment:
+        began = time.monotonic()
+        stats = file.stats
+        segment = Segment(
+            key=key,
+            table_id=schema.table_id,
+            schema_version=schema.version,
+            rows=stats.rows,
+            bytes=len(file.data),
+            sha256=file.sha256,
+            first_lsn=stats.first_lsn,
+            last_lsn=stats.last_lsn,
+            ops=dict(stats.ops),
+            unchanged={str(attnum): count for attnum, count in stats.unchanged.items()},
+            key_changes=stats.key_changes,
+            key_ranges=dict(stats.key_ranges),
+        )
+        faults.point("segment.put.before")
+        self._persist(f"segment {key}", lambda: self._store.put(key, file.data))
+        faults.point("segment.put.after")
+        self.counts.files += 1
+        self.counts.bytes += segment.bytes
+        self.counts.upload_seconds += time.monotonic() - began
+        return segment
+
+    def _commit(self, unit: Unit) -> None:
+        began = time.monotonic()
+        segments = tuple(unit.published())
+        faults.point("commit.before")
+        body = Progress() if unit.empty else Changes(segments, unit.commits)
+        receipt = self._log.append(body, through_lsn=unit.through_lsn)
+        faults.point("commit.after")
+        self.counts.entries += 1
+        self.counts.rows += sum(segment.rows for segment in segments)
+        if unit.commits.commit_time_us:
+            self.counts.last_commit_time_us = unit.commits.commit_time_us[-1]
+        self.counts.commit_seconds += time.monotonic() - began
+        self._on_receipt(receipt)
+
+    def _persist(self, what: str, action: Callable[[], None]) -> None:
+        """Runs `action` until the store took it. Raises StoreUnavailable only when told to stop, StoreRefused at once."""
+        attempt = 0
+        while True:
+            try:
+                return action()
+            except StoreUnavailable as error:
+                self.counts.retries += 1
+                self._logger.warning("store did not answer, trying again", what=what, error=str(error), attempt=attempt + 1)
+                if self._stop.wait(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)]):
+                    raise
+                attempt += 1

@@ -1,0 +1,179 @@
+"""Initial rows: tables in state `copying` are read from an exported snapshot while their changes already flow.
+
+Invariant: a generation's copy is published only whole, and only if the snapshot provably shows the table as it was (lock, then relfilenode as before the slot).
+The rows are as of `snapshot_lsn`; every commit after it reaches the table through the stream, because the table was recorded in the manifest before the
+snapshot was taken. One entry publishes a copy, so one cut short leaves nothing behind that anyone would read.
+Runs in a thread of its own, with connections of its own.
+"""
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import closing
+from dataclasses import dataclass, field
+
+import numpy as np
+import structlog
+
+from service import faults
+from service.contract import keys
+from service.contract.entries import Copy, Segment
+from service.contract.schema import TableSchema
+from service.errors import SourceUnavailable, UnsupportedChange
+from service.lsn import show
+from service.manifest.log import ManifestLog
+from service.protocol.copyrows import CopyRows
+from service.protocol.tuples import RowColumns
+from service.runtime.committer import Committer
+from service.runtime.tables import TableBook, same_shape
+from service.source.catalog import Catalog, TableFacts
+from service.source.copy import SnapshotRaced, copy_table
+from service.source.schemas import relation_of
+from service.source.sessions import SourceOptions, open_query
+from service.source.snapshot import Blocker, SnapshotHolder, Waiting
+from service.spool.encode import EncodedRows, encode_rows
+from service.spool.segment import SegmentWriter
+
+SEGMENT_BYTES = 64 << 20
+"""Received bytes per copy segment: about 20 MB of Parquet, small enough to hold several in memory while they upload."""
+PROGRESS_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class CopyProgress:
+    """What `status` and the logs show of copies under way. Replaced whole by the copier, read by others."""
+
+    table: str = ""
+    rows: int = 0
+    bytes: int = 0
+    estimated_rows: int = 0
+    tables_done: int = 0
+    tables_total: int = 0
+    started_at: float = field(default_factory=time.monotonic)
+
+
+class Copier:
+    """Copies whatever the book says is `copying`. `run_once` is called again and again until nothing is left."""
+
+    def __init__(
+        self, *, options: SourceOptions, log: ManifestLog, book: TableBook, committer: Committer, numbers: Iterator[int], stop: threading.Event
+    ) -> None:
+        self._options = options
+        self._log = log
+        self._book = book
+        self._committer = committer
+        self._numbers = numbers
+        self._stop = stop
+        self._raced: set[int] = set()
+        self._logger = structlog.get_logger("copy")
+        self.progress = CopyProgress()
+
+    @property
+    def pending(self) -> list[str]:
+        """Table ids that wait for their rows."""
+        return [table.table_id for table in self._book.states().values() if table.state == "copying"]
+
+    def run_once(self) -> int:
+        """Copies every pending table from one snapshot; returns how many were finished. Raises SourceUnavailable when the connection is lost."""
+        wanted = self.pending
+        if not wanted:
+            return 0
+        with closing(open_query(self._options)) as connection:
+            catalog = Catalog(connection)
+            found = {table_id: catalog.table(int(table_id), publication=self._options.publication) for table_id in wanted}
+        facts: list[TableFacts] = []
+        for table_id, fact in found.items():
+            if fact is None:
+                self._book.detach(int(table_id), "dropped at the source before it was copied")
+            elif self._prepare(table_id, fact):
+                facts.append(fact)
+        if not facts:
+            return 0
+        self.progress = CopyProgress(tables_total=len(facts))
+        self._logger.info("taking a snapshot to copy from", tables=len(facts))
+        waiting = Waiting(report=self._report_blockers, cancelled=self._stop.is_set)
+        with closing(SnapshotHolder.open(self._options, waiting=waiting)) as holder:
+            self._logger.info("snapshot taken", snapshot_lsn=show(holder.consistent_lsn))
+            return sum(self._copy(fact, holder) for fact in facts if not self._stop.is_set())
+
+    def _prepare(self, table_id: str, facts: TableFacts) -> bool:
+        """Sees to it that the recorded shape is the one the copy will have; a table that changed since it joined begins a new generation."""
+        state = self._book.states()[table_id]
+        relation = relation_of(facts)
+        if state.schemas and same_shape(state.schemas[max(state.schemas)], relation):
+            return True
+        return self._book.begin_copy(facts) is not None
+
+    def _report_blockers(self, blockers: Sequence[Blocker]) -> None:
+        self._logger.warning(
+            "the snapshot waits for older transactions to end",
+            processes=[one.pid for one in blockers if one.pid],
+            prepared=sum(not one.pid for one in blockers),
+        )
+
+    def _copy(self, facts: TableFacts, holder: SnapshotHolder) -> int:
+        state = self._book.states()[str(facts.oid)]
+        schema = state.schemas[max(state.schemas)]
+        name = schema.qualified_name
+        self.progress.table, self.progress.rows, self.progress.bytes, self.progress.estimated_rows = name, 0, 0, facts.estimated_rows
+        self._logger.info("copy started", table=name, generation=state.generation, estimated_rows=facts.estimated_rows)
+        try:
+            segments = list(self._read(facts, schema, holder))
+        except SnapshotRaced as error:
+            self._raced.add(facts.oid)
+            self._logger.warning("the table changed while it was copied, a new snapshot follows", table=name, reason=str(error))
+            return 0
+        except UnsupportedChange as error:
+            self._book.mark_stale(facts.oid, str(error), lsn=holder.consistent_lsn)
+            return 0
+        entry = Copy(schema.table_id, state.generation, schema.version, holder.consistent_lsn, tuple(future.result() for future in segments), final=True)
+        faults.point("copy.final.before")
+        self._log.append(entry)
+        faults.point("copy.final.after")
+        self._book.live(facts.oid, snapshot_lsn=holder.consistent_lsn)
+        self.progress.tables_done += 1
+        self._logger.info("copy finished", table=name, rows=sum(segment.rows for segment in entry.segments), snapshot_lsn=show(holder.consistent_lsn))
+        return 1
+
+    def _read(self, facts: TableFacts, schema: TableSchema, holder: SnapshotHolder) -> Iterator["Future[Segment]"]:
+        reader = CopyRows(len(schema.columns))
+        writer = SegmentWriter(schema)
+        ordinal = received = 0
+        shown = time.monotonic()
+        now_us = time.time_ns() // 1000
+        for chunks in copy_table(self._options, schema=schema, facts=facts, snapshot=holder.snapshot_name, accept_empty=facts.oid in self._raced):
+            if self._stop.is_set():
+                raise SourceUnavailable(f"the copy of {schema.qualified_name} was stopped", hint="it begins again at the next start")
+            rows = reader.feed(chunks)
+            count = len(rows.op)
+            if count:
+                writer.append(_encode(rows, schema, lsn=holder.consistent_lsn, ordinal=ordinal, time_us=now_us))
+            ordinal += count
+            received += sum(map(len, chunks))
+            self.progress.rows, self.progress.bytes = ordinal, received
+            if writer.nbytes >= SEGMENT_BYTES:
+                yield self._finish(writer, schema)
+                writer = SegmentWriter(schema)
+            if time.monotonic() - shown > PROGRESS_SECONDS:
+                shown = time.monotonic()
+                self._logger.info("copying", table=schema.qualified_name, rows=ordinal, estimated_rows=facts.estimated_rows)
+        reader.close()
+        if writer.nbytes:
+            yield self._finish(writer, schema)
+
+    def _finish(self, writer: SegmentWriter, schema: TableSchema) -> "Future[Segment]":
+        key = keys.segment(schema.table_id, self._log.state.epoch, next(self._numbers))
+        return self._committer.upload(key, schema, writer.finish())
+
+
+def _encode(rows: RowColumns, schema: TableSchema, *, lsn: int, ordinal: int, time_us: int) -> EncodedRows:
+    count = len(rows.op)
+    return encode_rows(
+        rows,
+        schema,
+        ordinal=np.arange(ordinal, ordinal + count),
+        xid=np.zeros(count, np.int64),
+        lsn=np.full(count, lsn, np.int64),
+        commit_time_us=np.full(count, time_us, np.int64),
+    )

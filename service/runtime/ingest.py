@@ -1,0 +1,349 @@
+"""One pipeline's ingest: connect, prove, stream, decode, commit, acknowledge; again after every loss that may pass.
+
+    socket ── ReplicationStream ── RawBatch ──▶ decoder thread: frames ▸ assembly ▸ unit
+                    ▲                                                       │
+                    └── Watermark ◀── receipt ◀── Committer ◀───────────────┘
+
+This module owns the order of things at start and stop, and holds no logic of the stages: what to do with bytes, transactions, shapes, files and entries is
+decided elsewhere. Threads: the event loop owns the socket and the watermark; one thread decodes; Committer has its own; copies and the catalog watch
+run in one each.
+"""
+
+import asyncio
+import itertools
+import math
+import random
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from typing import Literal
+
+import structlog
+
+from service.contract.entries import Opened
+from service.contract.receipt import DurableReceipt
+from service.errors import Disposition, ServiceError
+from service.lsn import show
+from service.manifest.follow import load_state
+from service.manifest.log import ManifestLog
+from service.manifest.state import PipelineState
+from service.runtime.builder import BuilderLimits
+from service.runtime.catalogwatch import CatalogWatch
+from service.runtime.committer import Committer
+from service.runtime.copier import Copier
+from service.runtime.session import FlushPolicy, Session, SessionCounts
+from service.runtime.tables import TableBook, matches
+from service.source.catalog import Catalog, Connection, TableFacts
+from service.source.sessions import SourceOptions, open_query
+from service.source.slot import ServerFacts, ensure_publication, ensure_slot, prove_continuity, server_facts, slot_facts, wait_until_free
+from service.source.stream import ReplicationStream, StreamLimits
+from service.store.base import ObjectStore
+from service.store.probe import probe
+
+RECONNECT_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""Pauses between connections, plus up to half of each at random. The last one repeats; a session that acknowledged something begins again at the first."""
+DRAIN_SECONDS = 60.0
+"""How long a stop waits for the store before it leaves. Nothing is lost by leaving: what was not acknowledged is sent again."""
+
+
+@dataclass(frozen=True, slots=True)
+class IngestOptions:
+    """Plain values; the command line reads them from settings. `tables` are patterns over schema.table; none means the whole publication."""
+
+    pipeline: str
+    source: SourceOptions
+    tables: tuple[str, ...] = ()
+    proto_version: int = 1
+    streaming: Literal["off", "on", "parallel"] = "off"
+    two_phase: bool = False
+    messages: bool = False
+    origin: Literal["any", "none"] = "any"
+    builder: BuilderLimits = field(default_factory=BuilderLimits)
+    stream: StreamLimits = field(default_factory=StreamLimits)
+    flush: FlushPolicy = field(default_factory=FlushPolicy)
+    slot_wait_s: float = 30.0
+    watch_interval_s: float = 10.0
+    instance: str = ""
+
+
+@dataclass(slots=True)
+class IngestView:
+    """The present, for status, metrics and probes: written by ingest, read by anyone, never a source of truth."""
+
+    state: str = "starting"
+    connected: bool = False
+    received_lsn: int = 0
+    flushed_lsn: int = 0
+    reconnects: int = 0
+    heartbeat: float = field(default_factory=time.monotonic)
+    streaming_at: float = 0.0
+    """When START_REPLICATION was last sent, monotonic seconds; `reached_at` when the target of a bounded run was acknowledged."""
+    reached_at: float = 0.0
+    last_error: str = ""
+
+
+class Ingest:
+    """Runs until told to stop or until an error that needs a human. `store` is the pipeline's own prefix in the spool."""
+
+    def __init__(self, options: IngestOptions, store: ObjectStore) -> None:
+        self.options = options
+        self.store = store
+        self.view = IngestView()
+        self.counts = SessionCounts()
+        self.log: ManifestLog | None = None
+        self.book: TableBook | None = None
+        self.copier: Copier | None = None
+        self.committer: Committer | None = None
+        self._state = PipelineState()
+        self._session: Session | None = None
+        self._watch: CatalogWatch | None = None
+        self._stop = asyncio.Event()
+        self._stop_threads = threading.Event()
+        self._numbers = itertools.count(1)
+        self._decoder = ThreadPoolExecutor(1, thread_name_prefix="decode")
+        self._background: list[asyncio.Task[None]] = []
+        self._lookup = CatalogLookup(options.source)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._logger = structlog.get_logger("ingest")
+
+    def stop(self) -> None:
+        """Asks for a drain: no more reading, publish whole transactions, acknowledge, leave."""
+        self._stop.set()
+
+    async def run(self, *, until_lsn: int | None = None, until_caught_up: bool = False) -> None:
+        """Streams until `stop`, or until everything up to the target is durable and every copy is finished. Raises what needs a human.
+
+        The target of `until_caught_up` is the server's end of WAL at the first connection.
+        """
+        self._loop = asyncio.get_running_loop()
+        attempt = 0
+        target = until_lsn
+        await asyncio.to_thread(probe, self.store)
+        try:
+            while not self._stop.is_set():
+                flushed = self.view.flushed_lsn
+                try:
+                    server, start_lsn = await asyncio.to_thread(self._prepare)
+                    if until_caught_up and target is None:
+                        target = server.wal_end_lsn
+                    await self._stream(server, start_lsn, target)
+                    return
+                except ServiceError as error:
+                    if error.disposition is not Disposition.RETRY:
+                        self.view.state = "failed"
+                        raise
+                    attempt = 0 if self.view.flushed_lsn > flushed else attempt + 1
+                    await self._pause(error, attempt)
+        finally:
+            await self._close()
+
+    # one connection
+
+    def _prepare(self) -> tuple[ServerFacts, int]:
+        """Everything that must be true before the stream starts (law 4). Creates publication and slot only while the manifest is empty."""
+        options = self.options
+        state = self._state = self.log.state if self.log is not None else load_state(self.store)
+        with closing(open_query(options.source)) as connection:
+            server = server_facts(connection)
+            if state.opened is None:
+                set_up(options, connection)
+            wait_until_free(connection, options.source.slot, bound_s=options.slot_wait_s)
+            slot = slot_facts(connection, options.source.slot)
+            start_lsn = prove_continuity(state.opened, state.through_lsn, server=server, slot=slot, two_phase=options.two_phase)
+        return server, start_lsn
+
+    async def _stream(self, server: ServerFacts, start_lsn: int, target: int | None) -> None:
+        options = self.options
+        self.view.streaming_at = time.monotonic()
+        stream = await ReplicationStream.open(
+            options.source,
+            start_lsn=start_lsn,
+            proto_version=options.proto_version,
+            streaming=options.streaming,
+            two_phase=options.two_phase,
+            messages=options.messages,
+            origin=options.origin,
+            limits=options.stream,
+            expect=(server.system_identifier, server.timeline),
+        )
+        try:
+            await asyncio.to_thread(self._take_over, server, start_lsn)
+            assert self.log is not None
+            assert self.book is not None
+            assert self.committer is not None
+            session = Session(
+                stream=stream,
+                book=self.book,
+                committer=self.committer,
+                decoder=self._decoder,
+                epoch=self.log.state.epoch,
+                numbers=self._numbers,
+                start_lsn=start_lsn,
+                limits=options.builder,
+                policy=options.flush,
+                counts=self.counts,
+            )
+            self._session = session
+            self._start_background()
+            self.view.state, self.view.connected, self.view.last_error = "streaming", True, ""
+            self._logger.info("streaming", slot=options.source.slot, start_lsn=show(start_lsn), server_version=server.server_version)
+            try:
+                await session.pump(self._stop, reached=lambda: self._reached(target), urgent=target is not None)
+                self.view.state, self.view.reached_at = "draining", time.monotonic()
+                self._logger.info("draining")
+                await self._drain(session)
+            finally:
+                await session.settle()
+                self._session = None
+        finally:
+            self.view.connected = False
+            await stream.close()
+
+    def _take_over(self, server: ServerFacts, start_lsn: int) -> None:
+        """Opens our epoch, once per process. The slot is ours by now, so a writer that still lives is a paused one, and this entry ends it."""
+        if self.log is None:
+            opened = Opened(
+                system_identifier=server.system_identifier,
+                timeline=server.timeline,
+                database=server.database,
+                database_oid=server.database_oid,
+                slot=self.options.source.slot,
+                publication=self.options.source.publication,
+                two_phase=self.options.two_phase,
+                server_version=server.server_version,
+                start_lsn=start_lsn,
+                instance=self.options.instance,
+            )
+            log = ManifestLog.open(self.store, opened, self._state, through_lsn=start_lsn, retry_seconds=math.inf, stop=self._stop_threads)
+            book = TableBook(log, self._lookup, self.options.tables)
+            committer = Committer(self.store, log, on_receipt=self._hand_over, stop=self._stop_threads)
+            self.copier = Copier(options=self.options.source, log=log, book=book, committer=committer, numbers=self._numbers, stop=self._stop_threads)
+            self._watch = CatalogWatch(self.options.source, log, book)
+            self.log, self.book, self.committer = log, book, committer
+        assert self._watch is not None
+        self._watch.run_once()
+
+    def _hand_over(self, receipt: DurableReceipt) -> None:
+        """From the commit thread to the event loop, which owns the watermark."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._on_receipt, receipt)
+
+    def _on_receipt(self, receipt: DurableReceipt) -> None:
+        if self._session is not None:
+            self._session.durable(receipt)
+            self.view.flushed_lsn = self._session.watermark.flushed_lsn
+
+    def _reached(self, target: int | None) -> bool:
+        assert self._session is not None
+        self.view.heartbeat = time.monotonic()
+        self.view.received_lsn = self._session.watermark.received_lsn
+        return target is not None and self._session.watermark.flushed_lsn >= target and not self._copying()
+
+    def _copying(self) -> bool:
+        return self.copier is not None and bool(self.copier.pending)
+
+    async def _drain(self, session: Session) -> None:
+        patience = asyncio.get_running_loop().call_later(DRAIN_SECONDS, self._stop_threads.set)
+        try:
+            await session.drain()
+        finally:
+            patience.cancel()
+
+    async def _pause(self, error: ServiceError, attempt: int) -> None:
+        pause = RECONNECT_SECONDS[min(attempt, len(RECONNECT_SECONDS) - 1)]
+        pause += random.random() * pause / 2  # noqa: S311 - spreads reconnects, guards nothing
+        self.view.state = "reconnecting"
+        self.view.reconnects += 1
+        self.view.last_error = str(error)
+        self._logger.warning("lost contact, trying again", error=str(error), hint=error.hint, pause_seconds=round(pause, 1))
+        await self._sleep(pause)
+
+    async def _sleep(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stop.wait(), seconds)
+
+    # beside the connection
+
+    def _start_background(self) -> None:
+        """Copies and the catalog watch outlive connections: they have their own."""
+        if not self._background:
+            self._background = [asyncio.create_task(self._copy_tables()), asyncio.create_task(self._watch_catalog())]
+
+    async def _copy_tables(self) -> None:
+        assert self.copier is not None
+        while not self._stop.is_set():
+            if self._copying():
+                await self._attempt(self.copier.run_once, "copy")
+            await self._sleep(1.0)
+
+    async def _watch_catalog(self) -> None:
+        assert self._watch is not None
+        while not self._stop.is_set():
+            await self._sleep(self.options.watch_interval_s)
+            await self._attempt(self._watch.run_once, "catalog watch")
+
+    async def _attempt(self, action: Callable[[], object], what: str) -> None:
+        """Runs `action` in a thread. What may pass is tried again next time; what may not ends the connection and with it the process."""
+        try:
+            await asyncio.to_thread(action)
+        except ServiceError as error:
+            if error.disposition is Disposition.RETRY:
+                self._logger.warning("interrupted, trying again", what=what, error=str(error), hint=error.hint)
+                await self._sleep(2.0)
+            elif self._session is not None:
+                self._session.fail(error)
+        except Exception as error:
+            if self._session is None:
+                raise
+            self._session.fail(error)
+
+    async def _close(self) -> None:
+        self._stop.set()
+        self._stop_threads.set()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await asyncio.to_thread(self._decoder.shutdown)
+        if self.committer is not None:
+            await asyncio.to_thread(self.committer.close)
+        if self._watch is not None:
+            self._watch.close()
+        self._lookup.close()
+        self.view.state = "stopped"
+
+
+def set_up(options: IngestOptions, connection: Connection) -> None:
+    """Publication, then slot, each only if it is missing. A slot older than its publication would be of no use. Raises SourceError."""
+    names = Catalog(connection).table_names()
+    chosen = [(schema, table) for schema, table in names if matches(options.tables, schema, table)] if options.tables else None
+    published = ensure_publication(connection, options.source.publication, chosen)
+    logger = structlog.get_logger("setup")
+    if published.created:
+        logger.info("publication created", publication=options.source.publication, tables=len(chosen or ()))
+    if slot_facts(connection, options.source.slot) is None:
+        slot = ensure_slot(options.source, two_phase=options.two_phase)
+        logger.info("slot created", slot=slot.name, confirmed_flush_lsn=show(slot.confirmed_flush_lsn or 0))
+
+
+class CatalogLookup:
+    """Answers what a relation looks like today, on a connection that is opened when first needed and again after a loss."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._catalog: Catalog | None = None
+
+    def __call__(self, oid: int) -> TableFacts | None:
+        if self._catalog is None:
+            self._catalog = Catalog(open_query(self._options))
+        try:
+            return self._catalog.table(oid, publication=self._options.publication)
+        except ServiceError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self._catalog is not None:
+            with suppress(ServiceError):
+                self._catalog.close()
+        self._catalog = None

@@ -1,0 +1,127 @@
+"""One process of one pipeline: ingest, in `up` the applier beside it, and the eyes on both.
+
+Invariant: a stop asks both sides to drain and waits for them; a second one leaves at once, which is safe at any moment. Holds no logic of either side.
+"""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from service.runtime.applier_process import ApplierProcess, shell_status
+from service.runtime.ingest import Ingest, IngestOptions
+from service.runtime.meteredstore import MeteredStore
+from service.runtime.observe import Observer
+from service.runtime.report import Reporter
+from service.store.base import ObjectStore
+from service.telemetry.catalogue import EVENT_LOOP_LAG
+from service.telemetry.health import Health, HealthServer
+from service.telemetry.metrics import Metrics, identify
+
+TICK_SECONDS = 0.5
+"""How often the event loop shows that it goes round; counters are brought up to date as often."""
+REPORT_SECONDS = 15.0
+"""How often slot and apply records are looked at: a few small requests, well inside the 30 s of an ordinary scrape."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplierCommand:
+    """How to start the applier; the environment carries its options, secrets among them."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetryOptions:
+    """Where to listen, and how many tables get series of their own."""
+
+    listen: str
+    max_tables: int
+
+
+def run(
+    options: IngestOptions,
+    *,
+    store: ObjectStore,
+    reporter: Reporter,
+    telemetry: TelemetryOptions,
+    applier: ApplierCommand | None = None,
+    until_lsn: int | None = None,
+    until_caught_up: bool = False,
+) -> int:
+    """Runs until stopped, until the target is durable or until an error that needs a human, which it raises. Returns the exit code."""
+    metrics = Metrics(options.pipeline, max_tables=telemetry.max_tables)
+    identify(metrics, component="ingest")
+    process = Process(options, store=MeteredStore(store, metrics), reporter=reporter, metrics=metrics, applier=applier)
+    server = HealthServer(telemetry.listen, metrics=metrics, health=process.health, status=process.observer.status)
+    structlog.get_logger("service").info("listening", address=server.address, pipeline=options.pipeline)
+    try:
+        return asyncio.run(process.run(until_lsn=until_lsn, until_caught_up=until_caught_up))
+    finally:
+        server.close()
+
+
+class Process:
+    """Ingest, applier and observer, tied together by the stop."""
+
+    def __init__(self, options: IngestOptions, *, store: ObjectStore, reporter: Reporter, metrics: Metrics, applier: ApplierCommand | None) -> None:
+        self.ingest = Ingest(options, store)
+        self.health = Health(metrics)
+        self._metrics = metrics
+        self._end_code = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stops = 0
+        self._applier = ApplierProcess(applier.command, environment=applier.environment, on_end=self._applier_ended) if applier else None
+        self.observer = Observer(ingest=self.ingest, reporter=reporter, metrics=metrics, health=self.health, applier=self._applier)
+        self._logger = structlog.get_logger("service")
+
+    async def run(self, *, until_lsn: int | None, until_caught_up: bool) -> int:
+        self._loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._stop, number)
+        watching = [asyncio.create_task(self._tick()), asyncio.create_task(self._look())]
+        self.health.started()
+        if self._applier is not None:
+            self._applier.start()
+        try:
+            await self.ingest.run(until_lsn=until_lsn, until_caught_up=until_caught_up)
+        finally:
+            if self._applier is not None:
+                await asyncio.to_thread(self._applier.stop)
+            for task in watching:
+                task.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)
+        return self._end_code
+
+    def _stop(self, number: signal.Signals) -> None:
+        self._stops += 1
+        if self._stops > 1:
+            os._exit(128 + number)
+        self._logger.info("stopping, a second signal leaves at once", signal=number.name)
+        self.ingest.stop()
+        if self._applier is not None:
+            self._applier.terminate()
+
+    def _applier_ended(self, code: int) -> None:
+        self._end_code = shell_status(code)
+        self._logger.error("the applier ended, and so does this process", exit_status=self._end_code)
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self.ingest.stop)
+
+    async def _tick(self) -> None:
+        while True:
+            due = time.monotonic() + TICK_SECONDS
+            await asyncio.sleep(TICK_SECONDS)
+            self._metrics.observe(EVENT_LOOP_LAG, max(0.0, time.monotonic() - due))
+            self.health.beat("events")
+            self.observer.count()
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.to_thread(self.observer.look)
+            await asyncio.sleep(REPORT_SECONDS)

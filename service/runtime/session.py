@@ -1,0 +1,214 @@
+"""One replication connection from its first frame to its last acknowledgement.
+
+Invariant: what this object holds dies with the connection. Rows that were received but not published are received again by the next session, because the
+only position ever acknowledged is Watermark's. The event loop owns the stream and the watermark; assembler and builder belong to the decoder thread.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from service.ack.watermark import Watermark
+from service.contract.receipt import DurableReceipt
+from service.errors import ProtocolViolation
+from service.protocol import frames
+from service.runtime.builder import Builder, BuilderLimits
+from service.runtime.committer import Committer
+from service.runtime.tables import TableBook
+from service.source.stream import RawBatch, ReplicationStream
+from service.transaction.assembler import Assembler
+from service.transaction.assembly import Assembly
+
+BATCHES_IN_FLIGHT = 4
+"""Batches (8 MiB each) that may wait for the decoder before the socket is left unread."""
+TICK_SECONDS = 0.25
+"""How often rows that wait for their age limit are looked at when nothing arrives."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlushPolicy:
+    """When a unit is cut by age, and how often an idle advance may cost a manifest entry."""
+
+    max_delay_s: float = 2.0
+    progress_interval_s: float = 20.0
+
+
+@dataclass(slots=True)
+class SessionCounts:
+    """Plain counters, added to once per batch; read by telemetry."""
+
+    batches: int = 0
+    frames: int = 0
+    received_bytes: int = 0
+    transactions: int = 0
+    rows: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
+    other: dict[str, int] = field(default_factory=dict)
+    unchanged_values: int = 0
+
+
+class Session:
+    """`decoder` runs one thing at a time, in order. `on_progress` is called on the event loop whenever the acknowledged position moved."""
+
+    def __init__(
+        self,
+        *,
+        stream: ReplicationStream,
+        book: TableBook,
+        committer: Committer,
+        decoder: Executor,
+        epoch: int,
+        numbers: Iterator[int],
+        start_lsn: int,
+        limits: BuilderLimits,
+        policy: FlushPolicy,
+        counts: SessionCounts,
+    ) -> None:
+        self.watermark = Watermark(start_lsn=start_lsn)
+        self.counts = counts
+        self._stream = stream
+        self._committer = committer
+        self._decoder = decoder
+        self._policy = policy
+        self._loop = asyncio.get_running_loop()
+        self._failed: asyncio.Future[None] = self._loop.create_future()
+        self._room = asyncio.Semaphore(BATCHES_IN_FLIGHT)
+        self._in_decoder: set[asyncio.Future[None]] = set()
+        self._units: set[Future[None]] = set()
+        self._urgent = False
+        # below: decoder thread only
+        self._assembler = Assembler(start_lsn=start_lsn)
+        self._builder = Builder(book=book, upload=committer.upload, epoch=epoch, numbers=numbers, limits=limits, start_lsn=start_lsn)
+        self._waiting_since: float | None = None
+        self._recorded_lsn = start_lsn
+        self._recorded_at = time.monotonic()
+
+    async def pump(self, stop: asyncio.Event, *, reached: Callable[[], bool], urgent: bool) -> None:
+        """Reads and decodes until `stop` is set or `reached` says so. Raises what the connection, the decoder or the store raised.
+
+        `urgent` records every advance at once, for runs that wait for a position.
+        """
+        self._urgent = urgent
+        reading = asyncio.ensure_future(self._stream.next_batch())
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            while not stop.is_set() and not reached():
+                waiting: set[asyncio.Future[Any]] = {reading, stopping, self._failed}
+                done, _ = await asyncio.wait(waiting, timeout=TICK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                if self._failed in done:
+                    self._failed.result()
+                if reading in done:
+                    await self._take(reading.result())
+                    reading = asyncio.ensure_future(self._stream.next_batch())
+                elif not done and not self._in_decoder:
+                    self._run(self._flush_if_due)
+        finally:
+            for task in (reading, stopping):
+                task.cancel()
+            await asyncio.gather(reading, stopping, return_exceptions=True)
+
+    def durable(self, receipt: DurableReceipt) -> None:
+        """Takes a receipt on the event loop and tells the server. A receipt that cannot be ends the session before anything is told."""
+        try:
+            moved = self.watermark.durable(receipt)
+        except ProtocolViolation as error:
+            self.fail(error)
+            return
+        if moved:
+            self._stream.acknowledge(self.watermark.flushed_lsn)
+
+    async def drain(self) -> None:
+        """Publishes every whole transaction that was received, and acknowledges it. Raises what keeps it from that."""
+        await self._idle()
+        self._run(self._flush_now)
+        await self._idle()
+        await asyncio.gather(*(asyncio.wrap_future(unit) for unit in tuple(self._units)))
+        await asyncio.sleep(0)
+        if self._failed.done():
+            self._failed.result()
+
+    async def settle(self) -> None:
+        """Waits until nothing of this session is under way any more, whatever became of it."""
+        await self._idle()
+        await asyncio.gather(*(asyncio.wrap_future(unit) for unit in tuple(self._units)), return_exceptions=True)
+        await asyncio.sleep(0)
+        if self._failed.done():
+            self._failed.exception()
+
+    async def _idle(self) -> None:
+        while self._in_decoder:
+            await asyncio.wait(self._in_decoder)
+
+    async def _take(self, batch: RawBatch) -> None:
+        self.watermark.receive(batch.received_lsn)
+        await self._room.acquire()
+        task = self._run(lambda: self._decode(batch))
+        task.add_done_callback(lambda _: self._room.release())
+
+    def _run(self, action: Callable[[], None]) -> "asyncio.Future[None]":
+        task = self._loop.run_in_executor(self._decoder, action)
+        self._in_decoder.add(task)
+        task.add_done_callback(self._decoded)
+        return task
+
+    def _decoded(self, task: "asyncio.Future[None]") -> None:
+        self._in_decoder.discard(task)
+        if (error := task.exception()) is not None:
+            self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the session with `error`, on the event loop; the first one counts."""
+        if not self._failed.done():
+            self._failed.set_exception(error)
+
+    # decoder thread
+
+    def _decode(self, batch: RawBatch) -> None:
+        if self._failed.done():
+            return
+        assembly = self._assembler.feed(frames.join(batch.frames))
+        self._builder.add(assembly)
+        self._count(batch, assembly)
+        if self._builder.pending and self._waiting_since is None:
+            self._waiting_since = time.monotonic()
+        if batch.shutdown or (batch.flush and self._builder.pending):
+            self._flush_now()
+        else:
+            self._flush_if_due()
+
+    def _flush_if_due(self) -> None:
+        now = time.monotonic()
+        if self._waiting_since is not None:
+            if self._builder.full or now - self._waiting_since >= self._policy.max_delay_s:
+                self._publish()
+        elif self._builder.through_lsn > self._recorded_lsn and (self._urgent or now - self._recorded_at >= self._policy.progress_interval_s):
+            self._publish()
+
+    def _flush_now(self) -> None:
+        if self._builder.pending or self._builder.through_lsn > self._recorded_lsn:
+            self._publish()
+
+    def _publish(self) -> None:
+        unit = self._builder.cut()
+        self._waiting_since = None
+        self._recorded_lsn = unit.through_lsn
+        self._recorded_at = time.monotonic()
+        future = self._committer.submit(unit)
+        self._units.add(future)
+        future.add_done_callback(self._published)
+
+    def _published(self, future: "Future[None]") -> None:
+        self._units.discard(future)
+        error = future.exception()
+        if error is not None:
+            self._loop.call_soon_threadsafe(self.fail, error)
+
+    def _count(self, batch: RawBatch, assembly: Assembly) -> None:
+        self.counts.batches += 1
+        self.counts.frames += len(batch.frames)
+        self.counts.received_bytes += batch.nbytes
+        self.counts.transactions += len(assembly.commits)
+        for name, number in assembly.counts.items():
+            self.counts.other[name] = self.counts.other.get(name, 0) + number

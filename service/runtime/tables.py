@@ -1,0 +1,251 @@
+"""The tables of a pipeline as ingest sees them: which are carried, in which shape, and when one must be called stale.
+
+Invariant: a row is encoded in a schema version that the manifest already holds, or not at all; a change of shape that the lake cannot follow turns the
+table stale in the manifest before any later row of it is dropped. Thread-safe: the decoder, the copier and the catalog watch share it.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+import structlog
+
+from service.contract.columns import is_reserved
+from service.contract.entries import Table
+from service.contract.schema import TableSchema
+from service.lsn import show
+from service.manifest.log import ManifestLog
+from service.manifest.state import TableState
+from service.protocol.messages import RelationVersion
+from service.source.catalog import TableFacts
+from service.source.schemas import build_schema, diff_schema, relation_of
+from service.source.watch import fingerprint
+
+CARRIED = ("pending", "copying", "live")
+"""States whose rows are spooled. Rows of other tables would only be thrown away by the applier."""
+
+Lookup = Callable[[int], TableFacts | None]
+
+
+class TableBook:
+    """Every table of the pipeline, by oid. `lookup` asks the catalog, which knows today's shape only and may be ahead of the stream."""
+
+    def __init__(self, log: ManifestLog, lookup: Lookup, patterns: tuple[str, ...]) -> None:
+        self._log = log
+        self._lookup = lookup
+        self._patterns = patterns
+        self._lock = threading.RLock()
+        self._resolved: dict[RelationVersion, TableSchema | None] = {}
+        self._logger = structlog.get_logger("tables")
+
+    def selected(self, schema_name: str, table_name: str) -> bool:
+        """Whether configuration asks for this table; no patterns means every table of the publication."""
+        return matches(self._patterns, schema_name, table_name)
+
+    def resolve(self, relation: RelationVersion, *, position_lsn: int) -> TableSchema | None:
+        """The schema version in which rows of `relation` are spooled, or None when the table is not carried.
+
+        May append to the manifest: a table that is new, a column that was added, a table that went stale. `position_lsn` is at most the commit LSN of
+        the rows concerned.
+        """
+        with self._lock:
+            if relation in self._resolved:
+                return self._resolved[relation]
+            schema = self._resolve(relation, position_lsn)
+            self._resolved[relation] = schema
+            return schema
+
+    def provisional(self, relation: RelationVersion) -> TableSchema | None:
+        """The shape for rows whose transaction may still roll back: nothing is recorded, the version is 0."""
+        with self._lock:
+            state = self._state(relation.oid)
+            wanted = self.selected(relation.schema, relation.name) if state is None else state.state in CARRIED
+            if not wanted:
+                return None
+            previous = _latest(state) if state else None
+            return build_schema(relation, self._lookup(relation.oid), previous, 0)
+
+    def join(self, facts: TableFacts) -> TableSchema | None:
+        """A table that the publication carries: recorded with its first shape, to be copied. Known ones are left as they are."""
+        with self._lock:
+            state = self._state(facts.oid)
+            if state is not None or not self.selected(facts.schema, facts.name):
+                return _latest(state) if state else None
+            return self._join(relation_of(facts), facts, lsn=self._log.state.through_lsn)
+
+    def begin_copy(self, facts: TableFacts) -> TableSchema | None:
+        """Opens the next generation of a table whose copy was cut short or asked for again. Returns the shape that the copy will have."""
+        with self._lock:
+            state = self._log.state.tables[str(facts.oid)]
+            version = max(state.schemas, default=0) + 1
+            schema = build_schema(relation_of(facts), facts, _latest(state), version)
+            latest = _latest(state)
+            if latest is not None and replace(schema, version=latest.version) == latest:
+                schema = latest
+            refusal = _refusal(schema)
+            self._forget(facts.oid)
+            if refusal:
+                self.mark_stale(facts.oid, refusal, lsn=self._log.state.through_lsn)
+                return None
+            self._append(facts, schema, state="copying", generation=state.generation + 1, lsn=self._log.state.through_lsn)
+            return schema
+
+    def live(self, oid: int, *, snapshot_lsn: int) -> None:
+        """The copy is in the manifest: from `snapshot_lsn` on the stream carries the table."""
+        with self._lock:
+            state = self._log.state.tables[str(oid)]
+            if state.state == "copying":
+                self._change(state, state="live", reason="", lsn=snapshot_lsn)
+
+    def mark_stale(self, oid: int, reason: str, *, lsn: int) -> None:
+        """The lake copy no longer equals the source, for `reason`; nothing more is spooled for the table until it is copied again."""
+        with self._lock:
+            state = self._log.state.tables[str(oid)]
+            if state.state in CARRIED:
+                self._logger.error("table went stale", table=f"{state.schema_name}.{state.table_name}", reason=reason, lsn=show(lsn))
+                self._change(state, state="stale", reason=reason, lsn=lsn)
+                self._forget(oid)
+
+    def detach(self, oid: int, reason: str) -> None:
+        """The source no longer publishes the table."""
+        with self._lock:
+            state = self._log.state.tables[str(oid)]
+            if state.state != "detached":
+                self._logger.warning("table detached", table=f"{state.schema_name}.{state.table_name}", reason=reason)
+                self._change(state, state="detached", reason=reason, lsn=self._log.state.through_lsn)
+                self._forget(oid)
+
+    def note_catalog(self, facts: TableFacts) -> None:
+        """Records what the catalog watch compares with next time."""
+        with self._lock:
+            state = self._log.state.tables[str(facts.oid)]
+            self._change(state, relfilenode=facts.relfilenode, fingerprint=fingerprint(facts))
+
+    def states(self) -> dict[str, TableState]:
+        return self._log.state.tables
+
+    # under the lock
+
+    def _state(self, oid: int) -> TableState | None:
+        return self._log.state.tables.get(str(oid))
+
+    def _forget(self, oid: int) -> None:
+        self._resolved = {relation: schema for relation, schema in self._resolved.items() if relation.oid != oid}
+
+    def _resolve(self, relation: RelationVersion, position_lsn: int) -> TableSchema | None:
+        state = self._state(relation.oid)
+        if state is None:
+            if not self.selected(relation.schema, relation.name):
+                self._logger.info("rows of a table that is not selected are left out", table=f"{relation.schema}.{relation.name}")
+                return None
+            return self._join(relation, self._lookup(relation.oid), lsn=position_lsn)
+        if state.state not in CARRIED:
+            return None
+        if (relation.schema, relation.name) != (state.schema_name, state.table_name):
+            reason = f"renamed to {relation.schema}.{relation.name}: the lake table keeps the old name; copy the table again under the new one"
+            self.mark_stale(relation.oid, reason, lsn=position_lsn)
+            return None
+        return self._follow(relation, state, position_lsn)
+
+    def _follow(self, relation: RelationVersion, state: TableState, position_lsn: int) -> TableSchema | None:
+        latest = _latest(state)
+        older = [schema for schema in sorted(state.schemas.values(), key=lambda schema: -schema.version) if same_shape(schema, relation)]
+        if older and older[0] is latest:
+            return latest
+        if older and position_lsn <= state.lsn:
+            return older[0]
+        facts = self._lookup(relation.oid)
+        schema = build_schema(relation, facts, latest, latest.version + 1 if latest else 1)
+        if latest is not None:
+            difference = diff_schema(latest, schema, facts=facts, old_relfilenode=state.relfilenode)
+            if difference.kind == "unsupported":
+                self.mark_stale(relation.oid, difference.reason, lsn=position_lsn)
+                return None
+            if difference.kind == "same":
+                return latest
+        refusal = _refusal(schema)
+        if refusal:
+            self.mark_stale(relation.oid, refusal, lsn=position_lsn)
+            return None
+        self._logger.info("schema changed", table=schema.qualified_name, version=schema.version, lsn=show(position_lsn))
+        self._change(state, schema=schema, lsn=position_lsn)
+        return schema
+
+    def _join(self, relation: RelationVersion, facts: TableFacts | None, *, lsn: int) -> TableSchema | None:
+        schema = build_schema(relation, facts, None, 1)
+        entry = Table(str(relation.oid), relation.schema, relation.name, state="copying", generation=1, lsn=lsn, schema=schema)
+        if facts is None:
+            self._log.append(replace(entry, state="detached", reason="dropped at the source before it could be copied"))
+            return None
+        refusal = _refusal(schema)
+        if refusal:
+            self._logger.error("table cannot be carried", table=schema.qualified_name, reason=refusal)
+            self._log.append(replace(entry, state="quarantined", reason=refusal, relfilenode=facts.relfilenode, fingerprint=fingerprint(facts)))
+            return None
+        self._logger.info("table joined", table=schema.qualified_name, key=[column.name for column in schema.key_columns])
+        self._log.append(replace(entry, relfilenode=facts.relfilenode, fingerprint=fingerprint(facts)))
+        return schema
+
+    def _append(self, facts: TableFacts, schema: TableSchema, *, state: str, generation: int, lsn: int) -> None:
+        known = self._log.state.tables[str(facts.oid)].schemas.get(schema.version)
+        self._log.append(
+            Table(
+                str(facts.oid),
+                facts.schema,
+                facts.name,
+                state=state,
+                generation=generation,
+                lsn=lsn,
+                schema=None if known == schema else schema,
+                relfilenode=facts.relfilenode,
+                fingerprint=fingerprint(facts),
+            )
+        )
+
+    def _change(self, table: TableState, **changes: object) -> None:
+        entry = Table(
+            table.table_id,
+            table.schema_name,
+            table.table_name,
+            state=table.state,
+            generation=table.generation,
+            reason=table.reason,
+            lsn=table.lsn,
+            relfilenode=table.relfilenode,
+            fingerprint=table.fingerprint,
+        )
+        self._log.append(replace(entry, **changes))  # type: ignore[arg-type]
+
+
+def matches(patterns: tuple[str, ...], schema_name: str, table_name: str) -> bool:
+    """Whether one of `patterns` (`public.*`, `shop.orders`) names the table; no patterns at all name every table."""
+    name = f"{schema_name}.{table_name}"
+    return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _latest(state: TableState) -> TableSchema | None:
+    return state.schemas[max(state.schemas)] if state.schemas else None
+
+
+def same_shape(schema: TableSchema, relation: RelationVersion) -> bool:
+    """Whether rows of `relation` are rows of `schema`, as far as the wire can tell."""
+    if len(schema.columns) != len(relation.columns) or schema.replica_identity != relation.replica_identity:
+        return False
+    return all(
+        (ours.name, ours.type_oid, ours.typmod, ours.identity) == (theirs.name, theirs.type_oid, theirs.typmod, theirs.identity)
+        for ours, theirs in zip(schema.columns, relation.columns, strict=True)
+    )
+
+
+def _refusal(schema: TableSchema) -> str:
+    """Why a table of this shape cannot be carried at all; empty when it can."""
+    reserved = [column.name for column in schema.columns if is_reserved(column.name)]
+    if reserved:
+        return f"column {reserved[0]!r} has a name that the lake table needs for itself; rename it at the source"
+    seen: dict[str, str] = {}
+    for column in schema.columns:
+        other = seen.setdefault(column.name.lower(), column.name)
+        if other != column.name:
+            return f"columns {other!r} and {column.name!r} differ only by case, which Delta does not allow; rename one at the source"
+    return ""

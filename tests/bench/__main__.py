@@ -1,0 +1,36 @@
+"""`python -m tests.bench [IDS]`: runs benchmarks, prints tables, and keeps the figures in build/bench.json (seconds throughout)."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.bench import replication
+from tests.bench.contest import console
+
+ROUNDS = 3
+BENCHMARKS: dict[str, Callable[[int], dict[str, float | None]]] = {
+    "P1": replication.p1,
+    "P2": replication.p2,
+    "P9": replication.p9,
+}
+RESULTS = Path("build/bench.json")
+
+
+def main() -> int:
+    wanted = [name.upper() for argument in sys.argv[1:] for name in argument.replace(",", " ").split()] or list(BENCHMARKS)
+    unknown = [name for name in wanted if name not in BENCHMARKS]
+    if unknown:
+        console.print(f"no benchmark {unknown[0]}; there are {', '.join(BENCHMARKS)}")
+        return 2
+    RESULTS.parent.mkdir(exist_ok=True)
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for name in wanted:
+        console.rule(f"{name}: {(BENCHMARKS[name].__doc__ or '').splitlines()[0]}")
+        results[name] = BENCHMARKS[name](ROUNDS)
+        RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""One ingest run in a process of its own: prints one JSON line with what it cost.
+
+Seconds run from the moment START_REPLICATION is sent to the acknowledgement of the target, so interpreter start-up counts for nobody.
+"""
+
+import asyncio
+import json
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+
+import structlog
+
+from service.lsn import parse
+from service.runtime.ingest import Ingest, IngestOptions
+from service.source.sessions import SourceOptions
+from service.store.opening import open_store
+
+
+def main() -> None:
+    dsn, slot, publication, spool, until = sys.argv[1:6]
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    options = IngestOptions(
+        pipeline="bench", source=SourceOptions(dsn=dsn, slot=slot, publication=publication, application_name=slot), tables=(), instance="bench"
+    )
+    ingest = Ingest(options, open_store(Path(spool).as_uri(), prefix="bench/", options={}))
+    if until == "setup":
+        asyncio.run(ingest.run(until_caught_up=True))
+        return
+    if until.endswith("s"):
+        cpu = time.process_time()
+        asyncio.run(_for_a_while(ingest, float(until[:-1])))
+        print(json.dumps({"seconds": float(until[:-1]), "cpu_s": time.process_time() - cpu}))
+        return
+    asyncio.run(ingest.run(until_lsn=parse(until)))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    seconds = ingest.view.reached_at - ingest.view.streaming_at
+    print(json.dumps({"seconds": seconds, "cpu_s": time.process_time(), "peak_rss_mb": peak, "received_mb": ingest.counts.received_bytes / 1e6}))
+    sys.stdout.flush()
+    os._exit(0)
+
+
+async def _for_a_while(ingest: Ingest, seconds: float) -> None:
+    running = asyncio.create_task(ingest.run())
+    await asyncio.wait({running}, timeout=seconds)
+    ingest.stop()
+    await running
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""P1, P2 and P9: ingest beside pg_recvlogical on the same WAL.
+
+Each round both start from copies of one slot. Ours decodes every value into typed Parquet on a local store with a durable manifest; the
+reference reads the same messages and throws them away.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from deploy.local.postgres import PostgresServer, temporary_server
+from service.contract.entries import Changes, Segment
+from service.manifest.follow import read_entries
+from service.store.opening import open_store
+from tests.bench.contest import Contestant, Outcome, console, show, take_turns, timed_process
+
+SETTINGS = {"shared_buffers": "1GB", "logical_decoding_work_mem": "512MB", "max_wal_size": "8GB", "checkpoint_timeout": "1h", "synchronous_commit": "off"}
+
+W1_TABLE = (
+    "CREATE TABLE w1 (id int8 PRIMARY KEY, customer_id int4, status text, amount numeric(12,2), created_at timestamptz, note text,"
+    " qty int4, flag bool, price float8, uid uuid)"
+)
+W1_STATEMENTS = (
+    "INSERT INTO w1 SELECT i, i % 10000, (ARRAY['new','paid','sent','done'])[i % 4 + 1], (i % 100000) / 100.0,"
+    " timestamptz '2024-01-01' + i * interval '1 second', 'note of order number ' || i || repeat('x', i % 40), i % 100, i % 2 = 0, sqrt(i),"
+    " md5(i::text)::uuid FROM generate_series(1, 1000000) i",
+    "UPDATE w1 SET status = 'late', amount = amount + 1 WHERE id <= 200000",
+    "DELETE FROM w1 WHERE id > 950000",
+)
+W1_CHANGES = {"i": 1_000_000, "u": 200_000, "d": 50_000}
+SLOT = "bench"
+"""The slot every round of ours starts from: copied afresh from the one kept before the workload."""
+W2_TRANSACTIONS = ((140_000, "-N"), (100_000, ""))
+
+
+Verify = Callable[[Path], None]
+
+
+class Arena:
+    """A server with a workload in its WAL, a slot before it, and a spool as it was then."""
+
+    def __init__(self, server: PostgresServer, directory: Path, *, tables: tuple[str, ...]) -> None:
+        self.server = server
+        self.directory = directory
+        self.pristine = directory / "pristine"
+        self.pristine.mkdir()
+        self._sql("CREATE PUBLICATION bench FOR TABLE " + ", ".join(tables))
+        self._ingest(SLOT, self.pristine, "setup")
+        self._sql(f"SELECT pg_copy_logical_replication_slot('{SLOT}', '{SLOT}_before')")
+        self.end_lsn = ""
+        self.received_mb = 0.0
+
+    def finish_workload(self) -> None:
+        self._sql("CHECKPOINT")
+        self.end_lsn = self._sql("SELECT pg_current_wal_insert_lsn()")
+        self._sql("SELECT pg_logical_emit_message(true, 'bench', 'end')")
+        self._sql("SELECT pg_switch_wal()")
+
+    def reference(self, number: int) -> Outcome:
+        slot = f"reference_{number}"
+        self._sql(f"SELECT pg_copy_logical_replication_slot('{SLOT}_before', '{slot}')")
+        tool = self.server.bin_dir / "pg_recvlogical"
+        command = [str(tool), "-d", self.server.dsn(), "-S", slot, "--start", "-f", "/dev/null", "-E", self.end_lsn, "--no-loop"]
+        outcome = timed_process([*command, "-o", "proto_version=1", "-o", "publication_names=bench", "-s", "1", "-F", "0"])
+        self._sql(f"SELECT pg_drop_replication_slot('{slot}')")
+        return outcome
+
+    def ours(self, number: int, verify: Verify) -> Outcome:
+        spool = self.directory / f"spool_{number}"
+        shutil.copytree(self.pristine, spool)
+        self._sql(f"SELECT pg_drop_replication_slot('{SLOT}')")
+        self._sql(f"SELECT pg_copy_logical_replication_slot('{SLOT}_before', '{SLOT}')")
+        result = self._ingest(SLOT, spool, self.end_lsn)
+        self.received_mb = result["received_mb"]
+        verify(spool)
+        shutil.rmtree(spool)
+        return Outcome(result["seconds"], result["cpu_s"], result["peak_rss_mb"])
+
+    def idle(self, seconds: int) -> tuple[float, float]:
+        """(fraction of a core, objects written a minute) of a pipeline with nothing to do."""
+        before = sum(1 for path in self.pristine.rglob("*") if path.is_file())
+        result = self._ingest(SLOT, self.pristine, f"{seconds}s")
+        after = sum(1 for path in self.pristine.rglob("*") if path.is_file())
+        return result["cpu_s"] / seconds, (after - before) * 60 / seconds
+
+    def _ingest(self, slot: str, spool: Path, until: str) -> dict[str, float]:
+        command = [sys.executable, "-m", "tests.bench.ingest_once", self.server.dsn(), slot, "bench", str(spool), until]
+        done = subprocess.run(command, check=False, timeout=900, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"ingest failed: {done.stderr[-2000:]}")
+        return dict(json.loads(done.stdout)) if done.stdout else {}
+
+    def _sql(self, statement: str) -> str:
+        with self.server.superuser() as connection:
+            row = connection.execute(statement.encode())
+            found = row.fetchone() if row.description else None
+            return str(found[0]) if found else ""
+
+
+def p1(rounds: int) -> dict[str, float | None]:
+    """W1: one transaction of 1,000,000 inserts, one of 200,000 updates, one of 50,000 deletes."""
+    with temporary_server(settings=SETTINGS) as server, tempfile.TemporaryDirectory() as directory:
+        with server.superuser() as connection:
+            connection.execute(W1_TABLE.encode())
+        arena = Arena(server, Path(directory), tables=("w1",))
+        console.print("P1: writing the workload")
+        with server.superuser() as connection:
+            for statement in W1_STATEMENTS:
+                connection.execute(statement.encode())
+            checks = connection.execute("SELECT count(*), sum(id), sum(amount)::text, sum(length(note)) FROM w1").fetchone()
+        arena.finish_workload()
+        expected = tuple(checks or ())
+
+        def verify(spool: Path) -> None:
+            segments = _segments(spool)
+            counted: dict[str, int] = {}
+            for segment in segments:
+                for op, count in segment.ops.items():
+                    counted[op] = counted.get(op, 0) + count
+            if counted != W1_CHANGES:
+                raise RuntimeError(f"P1: the spool holds {counted}, not {W1_CHANGES}")
+            found = _final_rows([spool / "bench" / segment.key for segment in segments])
+            if found != expected:
+                raise RuntimeError("P1: the rows in the spool do not add up to the table's")
+
+        return _contest("P1", arena, verify, rounds, rows=sum(W1_CHANGES.values()))
+
+
+def p2(rounds: int) -> dict[str, float | None]:
+    """W2: pgbench, 140,000 simple updates and 100,000 TPC-B-like transactions."""
+    with temporary_server(settings=SETTINGS) as server, tempfile.TemporaryDirectory() as directory:
+        pgbench = str(server.bin_dir / "pgbench")
+        subprocess.run([pgbench, "-i", "-q", "-s", "10", server.dsn()], check=True, capture_output=True)
+        tables = ("pgbench_accounts", "pgbench_branches", "pgbench_tellers", "pgbench_history")
+        arena = Arena(server, Path(directory), tables=tables)
+        total = 0
+        for transactions, mode in W2_TRANSACTIONS:
+            console.print(f"P2: writing {transactions} transactions")
+            command = [pgbench, *mode.split(), "-n", "-c", "4", "-t", str(transactions // 4), server.dsn()]
+            subprocess.run(command, check=True, capture_output=True)
+            total += transactions * (2 if mode else 4)
+        arena.finish_workload()
+
+        def verify(spool: Path) -> None:
+            state = open_store(spool.as_uri(), prefix="bench/", options={})
+            commits = sum(len(entry.body.commits) for entry, _ in read_entries(state, after_seq=0) if isinstance(entry.body, Changes))
+            rows = sum(segment.rows for segment in _segments(spool))
+            if (commits, rows) != (sum(count for count, _ in W2_TRANSACTIONS), total):
+                raise RuntimeError(f"P2: the spool holds {commits} transactions and {rows} rows, not {total} rows")
+
+        return _contest("P2", arena, verify, rounds, rows=total)
+
+
+def p9(_rounds: int) -> dict[str, float | None]:
+    """An idle pipeline for a minute."""
+    with temporary_server() as server, tempfile.TemporaryDirectory() as directory:
+        with server.superuser() as connection:
+            connection.execute(W1_TABLE.encode())
+        arena = Arena(server, Path(directory), tables=("w1",))
+        fraction, puts = arena.idle(60)
+        console.print(f"P9 idle: {fraction:.4f} of a core, {puts:.1f} objects a minute")
+        return {"cpu_fraction": fraction, "puts_per_minute": puts}
+
+
+def _contest(name: str, arena: Arena, verify: Verify, rounds: int, *, rows: int) -> dict[str, float | None]:
+    ours = Contestant("sluice, to typed Parquet", lambda number: arena.ours(number, verify))
+    reference = Contestant("pg_recvlogical, to /dev/null", arena.reference)
+    take_turns(name, [reference, ours], rounds=rounds)
+    show(name, [reference, ours])
+    return {
+        "ours_s": ours.median_s,
+        "reference_s": reference.median_s,
+        "ratio": reference.median_s / ours.median_s,
+        "ours_min_s": ours.min_s,
+        "reference_min_s": reference.min_s,
+        "debezium_ratio": None,
+        "rows_s": rows / ours.median_s,
+        "mb_s": arena.received_mb / ours.median_s,
+        "cpu_s": ours.median("cpu_s"),
+        "peak_rss_mb": ours.median("peak_rss_mb"),
+    }
+
+
+def _segments(spool: Path) -> list[Segment]:
+    store = open_store(spool.as_uri(), prefix="bench/", options={})
+    return [segment for entry, _ in read_entries(store, after_seq=0) if isinstance(entry.body, Changes) for segment in entry.body.segments]
+
+
+def _final_rows(paths: list[Path]) -> tuple[object, ...]:
+    """count, sum(id), sum(amount), sum(length(note)) of what the changes leave, in SQL's terms."""
+    rows: dict[int, tuple[object, int]] = {}
+    for path in paths:
+        table = pq.read_table(path, columns=["id", "amount", "note", "_sluice_op", "_sluice_old"])
+        for op, key, amount, note, old in zip(*(table.column(name).to_pylist() for name in ("_sluice_op", "id", "amount", "note", "_sluice_old")), strict=True):
+            if op == "d":
+                del rows[old["id"]]
+            else:
+                rows[key] = (amount, len(note))
+    total = sum((amount for amount, _ in rows.values()), start=Decimal(0))
+    return len(rows), sum(rows), str(total), sum(length for _, length in rows.values())
