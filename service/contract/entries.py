@@ -323,7 +323,7 @@ class Entry:
             kind = value["kind"]
         except (ValueError, KeyError, TypeError) as error:
             raise ManifestCorrupt("a manifest entry is not readable JSON of the expected form") from error
-        if not isinstance(version, int) or version > FORMAT_VERSION or kind not in KINDS:
+        if not isinstance(version, int) or version > FORMAT_VERSION or not isinstance(kind, str) or kind not in KINDS:
             raise FormatTooNew(
                 f"a manifest entry has format version {version} and kind {kind!r}; this Sluice reads up to version {FORMAT_VERSION}",
                 hint="run the Sluice version that wrote the manifest, or a newer one",

@@ -25,9 +25,9 @@ import structlog
 
 from service.contract.entries import Opened
 from service.contract.receipt import DurableReceipt
-from service.errors import Disposition, ServiceError
+from service.errors import Disposition, ServiceError, WriterFenced
 from service.lsn import show
-from service.manifest.follow import load_state
+from service.manifest.follow import load_state, read_entry
 from service.manifest.log import ManifestLog
 from service.manifest.state import PipelineState
 from service.runtime.builder import BuilderLimits
@@ -145,7 +145,7 @@ class Ingest:
     def _prepare(self) -> tuple[ServerFacts, int]:
         """Everything that must be true before the stream starts (law 4). Creates publication and slot only while the manifest is empty."""
         options = self.options
-        state = self._state = self.log.state if self.log is not None else load_state(self.store)
+        state = self._state = self._own_state(self.log) if self.log is not None else load_state(self.store)
         with closing(open_query(options.source)) as connection:
             server = server_facts(connection)
             if state.opened is None:
@@ -155,8 +155,21 @@ class Ingest:
             start_lsn = prove_continuity(state.opened, state.through_lsn, server=server, slot=slot, two_phase=options.two_phase)
         return server, start_lsn
 
+    def _own_state(self, log: ManifestLog) -> PipelineState:
+        """Our log's state, if nobody has taken the pipeline over while we were away."""
+        state = log.state
+        if read_entry(self.store, state.seq + 1) is not None:
+            raise WriterFenced(
+                f"manifest entry {state.seq + 1} is another writer's, which owns the pipeline now",
+                hint="let one process at a time run this pipeline; this one must not go on",
+            )
+        return state
+
     async def _stream(self, server: ServerFacts, start_lsn: int, target: int | None) -> None:
         options = self.options
+        if self._state.opened is None:
+            # The first status message repeats the start position: even that one is in the manifest before it is sent.
+            await asyncio.to_thread(self._take_over, server, start_lsn)
         self.view.streaming_at = time.monotonic()
         stream = await ReplicationStream.open(
             options.source,

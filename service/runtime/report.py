@@ -136,11 +136,14 @@ class Reporter:
     `store` is the pipeline's own prefix in the spool. Without `source` the server is not asked.
     """
 
-    def __init__(self, *, pipeline: str, store: ObjectStore, lake_uri: str, source: SourceOptions | None) -> None:
+    def __init__(
+        self, *, pipeline: str, store: ObjectStore, lake_uri: str, source: SourceOptions | None, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
         self._pipeline = pipeline
         self._store = store
         self._lake_uri = lake_uri
         self._source = source
+        self._clock = clock
         self._newest: dict[str, str] = {}
         self._ages = _Ages(store)
 
@@ -152,7 +155,7 @@ class Reporter:
         state = load_state(self._store)
         known = applied.tables if applied else {}
         current = {table_id: _current(table, known.get(table_id)) for table_id, table in state.tables.items()}
-        now = datetime.now(UTC)
+        now = self._clock()
         lags = self._ages.lags(state, current, now=now)
         tables = [
             _joined(table, current[table_id], path=f"{self._lake_uri}/{keys.lake_path(table.schema_name, table.table_name)}", lag_seconds=lags.get(table_id))

@@ -1,0 +1,104 @@
+# Everything a person or a machine does with this repository. `make` alone lists it.
+#
+# PYTHON=python3.12 chooses the interpreter that makes the virtual environment; PYTEST_ARGS="-k name" goes to pytest; ONLY=P1 chooses benchmarks.
+
+PYTHON      ?= python3
+VENV        ?= .venv
+BIN         := $(VENV)/bin
+SETUP       := $(VENV)/.setup-done
+PYTEST_ARGS ?=
+ONLY        ?=
+# uv makes the lock and nothing else; it lives in an environment of its own.
+UV          := build/lock/bin/uv
+UV_VERSION  := 0.13.9
+TYPED       := service spark_jobs deploy tests
+# From fast to slow, so that a broken rule is told within seconds.
+TESTS       := tests/unit tests/conformance tests/integration tests/spark tests/chaos tests/e2e
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup prerequisites jars demo check format lint types imports spelling unit conformance integration spark chaos e2e test bench docs lock wheel clean distclean
+
+help: ## List these targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(SETUP) ## Make the virtual environment with everything locked (once)
+
+prerequisites:
+	@$(PYTHON) -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo "Python 3.11 or newer with venv is needed: sudo apt-get install python3 python3-venv (or name another: make PYTHON=python3.12 ...)" >&2; exit 1; }
+	@java=$${JAVA_HOME:+$$JAVA_HOME/bin/}java; major=$$($$java -version 2>&1 | sed -n '1s/.*version "\([0-9]*\).*/\1/p'); \
+	  [ "$${major:-0}" -ge 17 ] || \
+	  { echo "Java 17 or newer is needed: sudo apt-get install openjdk-17-jre-headless" >&2; exit 1; }
+
+$(SETUP): requirements/dev.txt pyproject.toml | prerequisites
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --no-deps -e .
+	@touch $@
+
+jars: setup ## Fetch Delta's two jars once, checked against recorded sums
+	$(BIN)/python -m spark_jobs.jars fetch
+
+demo: jars ## See it work: PostgreSQL under load, mirrored and compared, in about three minutes
+	$(BIN)/python -m deploy.demo
+
+check: lint types imports spelling ## Everything that needs no server: format, lint, types, import rules, spelling
+
+format: setup ## Format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: setup ## Check the types, strictly
+	$(BIN)/mypy --explicit-package-bases $(TYPED)
+
+imports: setup ## Check who may import whom
+	$(BIN)/lint-imports
+
+spelling: setup
+	$(BIN)/codespell
+
+unit: setup ## Test the pure core: no server, seconds
+	$(BIN)/python -m pytest tests/unit $(PYTEST_ARGS)
+
+conformance: setup ## Test store and manifest on memory, local disk and S3
+	$(BIN)/python -m pytest tests/conformance $(PYTEST_ARGS)
+
+integration: setup ## Test against a real PostgreSQL
+	$(BIN)/python -m pytest tests/integration $(PYTEST_ARGS)
+
+spark: jars ## Test the applier on a local Spark
+	$(BIN)/python -m pytest tests/spark $(PYTEST_ARGS)
+
+chaos: jars ## Test with processes killed and connections cut
+	$(BIN)/python -m pytest tests/chaos $(PYTEST_ARGS)
+
+e2e: jars ## Test the whole path, from SQL to Delta
+	$(BIN)/python -m pytest tests/e2e $(PYTEST_ARGS)
+
+test: jars check ## Check and test everything, in one run
+	$(BIN)/python -m pytest $(TESTS) $(PYTEST_ARGS)
+
+bench: jars ## Measure against the references; ONLY=P1 or ONLY="P1 P5"
+	$(BIN)/python -m tests.bench $(ONLY)
+
+docs: setup ## Write the generated pages of docs/ again
+	$(BIN)/python -m service.contract.typesdoc > docs/types.md
+
+lock: ## Resolve all dependencies again and write requirements/
+	test -x $(UV) || { $(PYTHON) -m venv build/lock && build/lock/bin/python -m pip install --quiet uv==$(UV_VERSION); }
+	$(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade \
+	  --extra service --extra spark --group dev pyproject.toml -o requirements/dev.txt
+
+wheel: setup ## Build the wheel into dist/
+	$(BIN)/python -m build --wheel
+
+clean: ## Remove what builds, tests and the demonstration left
+	rm -rf build dist spark-warehouse metastore_db derby.log .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+distclean: clean ## The same, and the virtual environment
+	rm -rf $(VENV)

@@ -1,0 +1,1 @@
+"""How Sluice is run: local servers, the demonstration, images and database roles."""

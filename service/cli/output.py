@@ -1,0 +1,39 @@
+"""Data on stdout: JSON for programs, tables for people.
+
+Invariant: JSON is one document per answer with a `schema_version`; nothing else is ever written to stdout beside it.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+
+def as_json(value: dict[str, Any]) -> None:
+    """Writes one document."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str | Text]], *, right: Sequence[str] = ()) -> Table:
+    """A plain table; columns named in `right` are aligned to the right."""
+    drawn = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        drawn.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    for row in rows:
+        drawn.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+    return drawn
+
+
+def amount(count: int | None, unit: str = "B") -> str:
+    """Bytes for people, `-` when not known."""
+    if count is None:
+        return "-"
+    size = float(count)
+    for prefix in ("", "Ki", "Mi", "Gi", "Ti"):
+        if size < 1024:
+            return f"{size:.0f} {prefix}{unit}" if not prefix else f"{size:.1f} {prefix}{unit}"
+        size /= 1024
+    return f"{size:.1f} Pi{unit}"

@@ -1,0 +1,115 @@
+"""From settings to the plain values that each room takes. Nothing else in Sluice turns settings into anything.
+
+Rooms are imported when they are asked for: `sluice config show` and `sluice version` must work where only the base packages are installed.
+"""
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from pydantic import SecretStr
+
+from service.errors import UsageError
+from service.settings import Settings
+
+if TYPE_CHECKING:
+    from service.runtime.ingest import IngestOptions
+    from service.runtime.report import Reporter
+    from service.source.sessions import SourceOptions
+    from service.store.base import ObjectStore
+
+_MEBI = 1024**2
+
+
+def source_options(settings: Settings) -> "SourceOptions":
+    """How to connect."""
+    from service.source.sessions import SourceOptions
+
+    return SourceOptions(
+        dsn=settings.source.dsn.get_secret_value(),
+        slot=settings.source.slot,
+        publication=settings.source.publication,
+        application_name=f"sluice_{settings.pipeline}",
+    )
+
+
+def open_spool(settings: Settings) -> "ObjectStore":
+    """The pipeline's own prefix in the spool."""
+    from service.store.opening import open_store
+
+    return open_store(settings.spool.uri, prefix=f"{settings.pipeline}/", options=_plain(settings.spool.options))
+
+
+def ingest_options(settings: Settings, *, instance: str) -> "IngestOptions":
+    """What one ingest process is told."""
+    from service.runtime.builder import BuilderLimits
+    from service.runtime.ingest import IngestOptions
+    from service.runtime.session import FlushPolicy
+
+    return IngestOptions(
+        pipeline=settings.pipeline,
+        source=source_options(settings),
+        tables=settings.source.tables or (),
+        streaming="off",
+        two_phase=settings.source.two_phase,
+        messages=settings.source.messages,
+        origin=settings.source.origin,
+        builder=BuilderLimits(max_bytes=settings.spool.max_bytes, max_rows=settings.spool.max_rows, body_bytes=settings.spool.transaction_memory),
+        flush=FlushPolicy(max_delay_s=settings.spool.max_delay, progress_interval_s=settings.spool.progress_interval),
+        instance=instance,
+    )
+
+
+def apply_options(settings: Settings, *, log_format: str, once: bool = False) -> str:
+    """What one applier process is told, as the JSON that `spark_jobs.options` reads. Holds secrets: for a child's environment, never for a command line."""
+    tables = {name: {"mode": table.mode} for name, table in settings.tables.items() if table.mode is not None}
+    options: dict[str, Any] = {
+        "pipeline": settings.pipeline,
+        "spool_uri": settings.spool.uri,
+        "spool_options": _plain(settings.spool.options),
+        "lake_uri": settings.lake.uri,
+        "lake_options": _plain(settings.lake_options),
+        "mode": settings.lake.mode,
+        "metadata_columns": settings.lake.metadata_columns,
+        "tables": tables,
+        "spark_master": settings.apply.spark_master,
+        "spark_conf": _plain(settings.apply.conf),
+        "driver_memory": f"{settings.apply.driver_memory // _MEBI}m",
+        "poll_seconds": settings.apply.poll,
+        "max_window_bytes": settings.apply.max_window,
+        "workers": settings.apply.workers,
+        "once": once,
+        "log_format": log_format,
+    }
+    return json.dumps(options)
+
+
+def applier_command() -> list[str]:
+    """The applier's process. Ingest never imports Spark: the two sides meet in the manifest only."""
+    return [sys.executable, "-m", "spark_jobs"]
+
+
+def applier_environment(options: str, environ: dict[str, str]) -> dict[str, str]:
+    """`environ` with what the applier is told. Other settings stay out: it has them all in the options."""
+    return {**environ, "SLUICE_APPLY_OPTIONS": options}
+
+
+def reporter(settings: Settings) -> "Reporter":
+    """Takes reports of this pipeline, the server asked as well."""
+    from service.runtime.report import Reporter
+
+    return Reporter(pipeline=settings.pipeline, store=open_spool(settings), lake_uri=settings.lake.uri, source=source_options(settings))
+
+
+def require(*packages: str) -> None:
+    """Raises UsageError unless the packages that a command needs are installed."""
+    from importlib.util import find_spec
+
+    missing = [package for package in packages if find_spec(package) is None]
+    if missing:
+        extra = "spark" if "pyspark" in missing else "service"
+        raise UsageError(f"this command needs {', '.join(missing)}, which this installation lacks", hint=f"install sluice-cdc[{extra}]")
+
+
+def _plain(options: dict[str, SecretStr]) -> dict[str, str]:
+    return {name: value.get_secret_value() for name, value in options.items()}

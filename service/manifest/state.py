@@ -1,0 +1,229 @@
+"""What the manifest says, reduced entry by entry. Pure.
+
+Invariant: `reduce` accepts only an entry that may follow: dense number, the chain's hash, the epoch in force (or `opened` with the next one), positions that
+never go back, transactions that are neither in the manifest already nor beyond what the entry declares, tables and schema versions that exist.
+Anything else is ManifestCorrupt with the number of the entry, before it is stored when we write and before it is used when we read.
+"""
+
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+from service.contract.entries import TABLE_STATES, Changes, Copy, Entry, Opened, Segment, Table
+from service.contract.schema import TableSchema
+from service.errors import ManifestCorrupt
+from service.lsn import show
+
+
+@dataclass(frozen=True, slots=True)
+class CopyState:
+    """The initial copy of a table's present generation: all of it is at one snapshot. `final_seq` is 0 until `final`."""
+
+    snapshot_lsn: int
+    schema_version: int
+    segments: int
+    rows: int
+    final: bool = False
+    final_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """A table as of the last entry. `generation_seq` is the number of the Table entry that began the generation, `lsn` and `reason` belong to `state`.
+
+    `schemas` holds every version ever introduced. `relfilenode` and `fingerprint` are the last known ones.
+    """
+
+    table_id: str
+    schema_name: str
+    table_name: str
+    state: str
+    reason: str
+    lsn: int
+    generation: int
+    generation_seq: int
+    schemas: dict[int, TableSchema]
+    relfilenode: int = 0
+    fingerprint: str = ""
+    copy: CopyState | None = None
+
+    @property
+    def schema_version(self) -> int:
+        """The newest schema version, 0 before the first."""
+        return max(self.schemas, default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineState:
+    """Everything that must survive, as of entry `seq` (0: no manifest yet). `opened` is the newest. Never changed in place."""
+
+    seq: int = 0
+    epoch: int = 0
+    previous_sha256: str = ""
+    through_lsn: int = 0
+    opened: Opened | None = None
+    tables: dict[str, TableState] = field(default_factory=dict)
+
+
+def reduce(state: PipelineState, entry: Entry, entry_sha256: str) -> PipelineState:
+    """The state after `entry`, whose stored bytes have the digest `entry_sha256`. Raises ManifestCorrupt; `state` stays as it is."""
+    _check_link(state, entry)
+    opened, tables = state.opened, state.tables
+    match entry.body:
+        case Opened():
+            opened = entry.body
+        case Changes():
+            _check_changes(state, entry, entry.body)
+        case Table():
+            tables = {**tables, entry.body.table_id: _table(entry.seq, tables.get(entry.body.table_id), entry.body)}
+        case Copy():
+            tables = {**tables, entry.body.table_id: _copied(entry.seq, tables.get(entry.body.table_id), entry.body)}
+    return PipelineState(
+        seq=entry.seq,
+        epoch=entry.epoch,
+        previous_sha256=entry_sha256,
+        through_lsn=entry.through_lsn,
+        opened=opened,
+        tables=tables,
+    )
+
+
+def _check_link(state: PipelineState, entry: Entry) -> None:
+    if entry.seq != state.seq + 1:
+        raise ManifestCorrupt(f"manifest entry {state.seq + 1} calls itself {entry.seq}")
+    if entry.previous_sha256 != state.previous_sha256:
+        raise _corrupt(entry.seq, f"does not continue entry {state.seq}: one of the two was replaced or damaged")
+    if isinstance(entry.body, Opened):
+        if entry.epoch != state.epoch + 1:
+            raise _corrupt(entry.seq, f"opens epoch {entry.epoch} after epoch {state.epoch}")
+    elif entry.epoch != state.epoch or state.opened is None:
+        raise _corrupt(entry.seq, f"was written in epoch {entry.epoch}, in force is epoch {state.epoch}")
+    if not isinstance(entry.through_lsn, int) or entry.through_lsn < state.through_lsn:
+        raise _corrupt(entry.seq, f"goes back to an earlier position than {show(state.through_lsn)}")
+
+
+def _check_changes(state: PipelineState, entry: Entry, changes: Changes) -> None:
+    """Each transaction is stored once: it ended after what the manifest had, and no later than what this entry declares."""
+    own_range = f"({show(state.through_lsn)}, {show(entry.through_lsn)}]"
+    for segment in changes.segments:
+        _check_segment(entry.seq, state.tables.get(segment.table_id), segment)
+        if not state.through_lsn < segment.first_lsn <= segment.last_lsn <= entry.through_lsn:
+            raise _corrupt(entry.seq, f"holds changes of table {segment.table_id} outside its own range {own_range}")
+    ends = changes.commits.end_lsn
+    if len(ends) and not (state.through_lsn < ends[0] and ends[-1] <= entry.through_lsn):
+        raise _corrupt(entry.seq, f"holds transactions outside its own range {own_range}")
+    if not all(before < after for before, after in pairwise(ends)):
+        raise _corrupt(entry.seq, "holds transactions out of commit order")
+
+
+def _check_segment(seq: int, table: TableState | None, segment: Segment) -> None:
+    if table is None:
+        raise _corrupt(seq, f"refers to the unknown table {segment.table_id}")
+    if segment.schema_version not in table.schemas:
+        raise _corrupt(seq, f"refers to the unknown schema version {segment.schema_version} of table {segment.table_id}")
+
+
+def _table(seq: int, old: TableState | None, new: Table) -> TableState:
+    if new.state not in TABLE_STATES:
+        raise _corrupt(seq, f"gives table {new.table_id} the unknown state {new.state[:40]!r}")
+    if old is not None and new.generation < old.generation:
+        raise _corrupt(seq, f"takes table {new.table_id} back from generation {old.generation} to {new.generation}")
+    begins = old is None or new.generation > old.generation
+    return TableState(
+        table_id=new.table_id,
+        schema_name=new.schema_name,
+        table_name=new.table_name,
+        state=new.state,
+        reason=new.reason,
+        lsn=new.lsn,
+        generation=new.generation,
+        generation_seq=seq if old is None or begins else old.generation_seq,
+        schemas=_schemas(seq, old, new),
+        relfilenode=new.relfilenode or (old.relfilenode if old else 0),
+        fingerprint=new.fingerprint or (old.fingerprint if old else ""),
+        copy=None if old is None or begins else old.copy,
+    )
+
+
+def _schemas(seq: int, old: TableState | None, new: Table) -> dict[int, TableSchema]:
+    known = old.schemas if old else {}
+    if new.schema is None or known.get(new.schema.version) == new.schema:
+        return known
+    if new.schema.table_id != new.table_id or new.schema.version != max(known, default=0) + 1:
+        raise _corrupt(seq, f"introduces schema version {new.schema.version} of table {new.table_id} after {max(known, default=0)}")
+    return {**known, new.schema.version: new.schema}
+
+
+def _copied(seq: int, table: TableState | None, copy: Copy) -> TableState:
+    if table is None or copy.generation != table.generation or copy.schema_version not in table.schemas:
+        raise _corrupt(seq, f"copies an unknown table, generation or schema version: table {copy.table_id}, generation {copy.generation}")
+    for segment in copy.segments:
+        _check_segment(seq, table, segment)
+        if segment.table_id != copy.table_id:
+            raise _corrupt(seq, f"mixes rows of table {segment.table_id} into the copy of table {copy.table_id}")
+    before = table.copy or CopyState(copy.snapshot_lsn, copy.schema_version, 0, 0)
+    if before.final or (before.snapshot_lsn, before.schema_version) != (copy.snapshot_lsn, copy.schema_version):
+        raise _corrupt(seq, f"continues a copy of table {copy.table_id} that is finished or was taken at another snapshot")
+    return replace(
+        table,
+        copy=replace(
+            before,
+            segments=before.segments + len(copy.segments),
+            rows=before.rows + sum(segment.rows for segment in copy.segments),
+            final=copy.final,
+            final_seq=seq if copy.final else 0,
+        ),
+    )
+
+
+def _corrupt(seq: int, what: str) -> ManifestCorrupt:
+    return ManifestCorrupt(f"manifest entry {seq} {what}", hint="nothing was acknowledged on its account; restore the manifest or copy again")
+
+
+def to_json(state: PipelineState) -> dict[str, Any]:
+    """For checkpoints. `from_json` gives an equal state back."""
+    return {
+        "seq": state.seq,
+        "epoch": state.epoch,
+        "previous_sha256": state.previous_sha256,
+        "through_lsn": state.through_lsn,
+        "opened": state.opened.to_json() if state.opened else None,
+        "tables": [_table_to_json(table) for table in state.tables.values()],
+    }
+
+
+def from_json(value: dict[str, Any]) -> PipelineState:
+    """Raises ManifestCorrupt if a field is missing or of the wrong type."""
+    try:
+        tables = [_table_from_json(table) for table in value["tables"]]
+        return PipelineState(
+            seq=value["seq"],
+            epoch=value["epoch"],
+            previous_sha256=value["previous_sha256"],
+            through_lsn=value["through_lsn"],
+            opened=Opened.from_json(value["opened"]) if value["opened"] else None,
+            tables={table.table_id: table for table in tables},
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ManifestCorrupt("a manifest checkpoint lacks a field or has one of the wrong type") from error
+
+
+_COPY_FIELDS = ("snapshot_lsn", "schema_version", "segments", "rows", "final", "final_seq")
+_TABLE_FIELDS = ("table_id", "schema_name", "table_name", "state", "reason", "lsn", "generation", "generation_seq", "relfilenode", "fingerprint")
+
+
+def _table_to_json(table: TableState) -> dict[str, Any]:
+    return {
+        **{name: getattr(table, name) for name in _TABLE_FIELDS},
+        "schemas": [schema.to_json() for schema in table.schemas.values()],
+        "copy": {name: getattr(table.copy, name) for name in _COPY_FIELDS} if table.copy else None,
+    }
+
+
+def _table_from_json(value: dict[str, Any]) -> TableState:
+    schemas = [TableSchema.from_json(schema) for schema in value["schemas"]]
+    return TableState(
+        **{name: value[name] for name in _TABLE_FIELDS},
+        schemas={schema.version: schema for schema in schemas},
+        copy=CopyState(**{name: value["copy"][name] for name in _COPY_FIELDS}) if value["copy"] else None,
+    )

@@ -1,0 +1,287 @@
+"""What the catalog says about published tables, as values: today's facts, while the stream may be hours behind.
+
+Invariant: one query per look, so that the facts of a table are of one moment; everything is looked up by oid or by the server's own view of the
+publication, never by guessing names. Must not: read user tables. (PostgreSQL: System Catalogs; pg_publication_tables.)
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from service.source.sessions import translated
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+_Rows = list[dict[str, Any]] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnFacts:
+    """One live column.
+
+    `base_type_oid` and `base_typmod` see through domains of any depth. `output_function` is the quoted name of the function whose text the stream
+    sends. `generated` is `s`, `v` or empty. `missing` is the text that rows older than the column read as (attmissingval); None when they read NULL.
+    `xmin` changes whenever the column's definition does.
+    """
+
+    name: str
+    attnum: int
+    type_oid: int
+    typmod: int
+    base_type_oid: int
+    base_typmod: int
+    type_name: str
+    output_function: str
+    in_primary_key: bool
+    in_identity: bool
+    not_null: bool
+    generated: str
+    has_default: bool
+    missing: str | None
+    xmin: int
+    storable_out_of_line: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildFacts:
+    """A leaf below a partitioned table. `made_as_partition` is False when an existing table was attached, rows and all."""
+
+    oid: int
+    schema: str
+    name: str
+    relkind: str
+    relpersistence: str
+    replica_identity: str
+    relfilenode: int
+    identity_columns: tuple[str, ...]
+    made_as_partition: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFacts:
+    """One table.
+
+    `relfilenode` changes with every rewrite and TRUNCATE; for a partitioned table it is a number made from its leaves'. `published_columns` is None when
+    all columns that can be published are (or when no publication was asked about); `has_column_list` tells a list from a rule. `row_filter` is SQL.
+    `publishes` has a letter for each kind of change that the publication sends (i u d t), `r` for publishing under the root, `g` for generated columns.
+    `type_details` holds what a value's text depends on beside its type: (oid of the enum label or composite attribute, spelling).
+    """
+
+    oid: int
+    schema: str
+    name: str
+    relkind: str
+    relpersistence: str
+    replica_identity: str
+    relfilenode: int
+    row_security: bool
+    is_partition: bool
+    columns: tuple[ColumnFacts, ...]
+    row_filter: str | None
+    published_columns: tuple[str, ...] | None
+    has_column_list: bool
+    publishes: str
+    estimated_rows: int
+    size_bytes: int
+    children: tuple[ChildFacts, ...]
+    type_details: tuple[tuple[str, str], ...]
+
+    @property
+    def has_primary_key(self) -> bool:
+        return any(column.in_primary_key for column in self.columns)
+
+    @property
+    def qualified_name(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicationFacts:
+    """A publication's own flags. `generated_columns` is PostgreSQL 18's pubgencols (`n` or `s`), `n` before."""
+
+    name: str
+    owner: str
+    all_tables: bool
+    insert: bool
+    update: bool
+    delete: bool
+    truncate: bool
+    via_root: bool
+    generated_columns: str
+
+
+class Catalog:
+    """Reads the catalog over one pinned query session; raises SourceError."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+        self._version = conn.pgconn.server_version
+
+    def publication(self, name: str) -> PublicationFacts | None:
+        """None when there is no such publication."""
+        with translated("reading the publication"):
+            row = self._conn.execute(
+                "SELECT pg_catalog.to_jsonb(p), pg_catalog.pg_get_userbyid(p.pubowner)::text FROM pg_catalog.pg_publication p WHERE p.pubname = %s", (name,)
+            ).fetchone()
+        if row is None:
+            return None
+        seen, owner = row
+        return PublicationFacts(
+            name=name,
+            owner=owner,
+            all_tables=seen["puballtables"],
+            insert=seen["pubinsert"],
+            update=seen["pubupdate"],
+            delete=seen["pubdelete"],
+            truncate=seen["pubtruncate"],
+            via_root=seen["pubviaroot"],
+            generated_columns=seen.get("pubgencols") or "n",
+        )
+
+    def published_tables(self, publication: str) -> list[TableFacts]:
+        """The tables whose changes the publication sends, by the server's own account, in order of their names."""
+        return self._load("EXISTS (SELECT 1 FROM published p WHERE p.oid = c.oid)", publication=publication)
+
+    def table(self, oid: int, *, publication: str = "") -> TableFacts | None:
+        """The table with this oid; with `publication`, also its filter and columns there. None when it is gone."""
+        found = self._load("c.oid = %(oid)s::oid", publication=publication, oid=oid)
+        return found[0] if found else None
+
+    def tables_named(self, names: Sequence[tuple[str, str]]) -> list[TableFacts]:
+        """Tables by (schema, name), published or not; those that do not exist are left out."""
+        return self._load(
+            "(n.nspname::text, c.relname::text) IN (SELECT * FROM ROWS FROM (pg_catalog.unnest(%(schemas)s::text[]), pg_catalog.unnest(%(names)s::text[])))",
+            publication="",
+            schemas=[schema for schema, _ in names],
+            names=[name for _, name in names],
+        )
+
+    def table_names(self) -> list[tuple[str, str]]:
+        """(schema, name) of every table that a publication could carry: ordinary and partitioned ones, without partitions and the server's own."""
+        command = """
+            SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+            WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition AND c.oid >= 16384
+              AND n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema' ORDER BY 1, 2"""
+        with translated("reading the names of tables"):
+            return [(schema, name) for schema, name in self._conn.execute(command.encode()).fetchall()]
+
+    def close(self) -> None:
+        """Closes the session. May be called again."""
+        self._conn.close()
+
+    def _load(self, condition: str, **parameters: Any) -> list[TableFacts]:
+        with translated("reading the catalog"):
+            rows = self._conn.execute((_TABLES % {"condition": condition}).encode(), parameters).fetchall()
+        return [self._facts(*row) for row in rows]
+
+    def _facts(self, table: dict[str, Any], columns: _Rows, children: _Rows, details: list[list[str]] | None) -> TableFacts:
+        live = tuple(ColumnFacts(**column) for column in columns or ())
+        leaves = tuple(ChildFacts(**{**child, "identity_columns": tuple(child["identity_columns"] or ())}) for child in children or ())
+        listed = table.pop("attnames")
+        # PostgreSQL 15 lists generated columns that it never sends (16 and later do not).
+        unsent = {column.name for column in live if column.generated} if self._version < 160000 else set()
+        published = None if listed is None else tuple(name for name in listed if name not in unsent)
+        relfilenode = table.pop("relfilenode") or 0
+        return TableFacts(
+            **table,
+            relfilenode=_combined(leaves) if table["relkind"] == "p" else relfilenode,
+            columns=live,
+            children=leaves,
+            published_columns=published,
+            type_details=tuple((key, text) for key, text in details or ()),
+        )
+
+
+def _combined(leaves: Sequence[ChildFacts]) -> int:
+    """One number for the storage of all leaves: 6 bytes of a hash, never 0."""
+    spelled = ",".join(f"{leaf.oid}:{leaf.relfilenode}" for leaf in sorted(leaves, key=lambda leaf: leaf.oid))
+    return int.from_bytes(hashlib.sha256(spelled.encode()).digest()[:6], "big") or 1
+
+
+_TABLES = """
+WITH RECURSIVE published AS (
+    SELECT (pg_catalog.quote_ident(p.schemaname) || '.' || pg_catalog.quote_ident(p.tablename))::pg_catalog.regclass::oid AS oid,
+           pg_catalog.to_jsonb(p) AS facts,
+           EXISTS (SELECT 1 FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication u ON u.oid = r.prpubid
+                   WHERE u.pubname = p.pubname AND pg_catalog.to_jsonb(r) ->> 'prattrs' IS NOT NULL
+                     AND r.prrelid = (pg_catalog.quote_ident(p.schemaname) || '.' || pg_catalog.quote_ident(p.tablename))::pg_catalog.regclass) AS has_list,
+           CASE WHEN f.pubinsert THEN 'i' ELSE '' END || CASE WHEN f.pubupdate THEN 'u' ELSE '' END || CASE WHEN f.pubdelete THEN 'd' ELSE '' END
+               || CASE WHEN f.pubtruncate THEN 't' ELSE '' END || CASE WHEN f.pubviaroot THEN 'r' ELSE '' END
+               || CASE WHEN pg_catalog.to_jsonb(f) ->> 'pubgencols' = 's' THEN 'g' ELSE '' END AS publishes
+    FROM pg_catalog.pg_publication_tables p JOIN pg_catalog.pg_publication f ON f.pubname = p.pubname WHERE p.pubname = %%(publication)s
+), base (oid, type_oid, typmod, depth) AS (
+    SELECT t.oid, t.typbasetype, t.typtypmod, 1 FROM pg_catalog.pg_type t WHERE t.typtype = 'd'
+    UNION ALL
+    SELECT b.oid, t.typbasetype, CASE WHEN b.typmod = -1 THEN t.typtypmod ELSE b.typmod END, b.depth + 1
+    FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.type_oid WHERE t.typtype = 'd'
+), resolved AS (
+    SELECT DISTINCT ON (oid) oid, type_oid, typmod FROM base ORDER BY oid, depth DESC
+)
+SELECT
+    pg_catalog.jsonb_build_object(
+        'oid', c.oid::int8, 'schema', n.nspname, 'name', c.relname, 'relkind', c.relkind, 'relpersistence', c.relpersistence,
+        'replica_identity', c.relreplident, 'relfilenode', pg_catalog.pg_relation_filenode(c.oid)::int8, 'row_security', c.relrowsecurity,
+        'is_partition', c.relispartition, 'row_filter', (SELECT p.facts ->> 'rowfilter' FROM published p WHERE p.oid = c.oid LIMIT 1),
+        'attnames', (SELECT p.facts -> 'attnames' FROM published p WHERE p.oid = c.oid LIMIT 1),
+        'has_column_list', COALESCE((SELECT p.has_list FROM published p WHERE p.oid = c.oid LIMIT 1), false),
+        'publishes', COALESCE((SELECT p.publishes FROM published p WHERE p.oid = c.oid LIMIT 1), ''),
+        'estimated_rows', GREATEST(CASE WHEN c.relkind = 'p' THEN
+            (SELECT SUM(GREATEST(l.reltuples, 0)) FROM pg_catalog.pg_partition_tree(c.oid) t JOIN pg_catalog.pg_class l ON l.oid = t.relid WHERE t.isleaf)
+            ELSE c.reltuples END, 0)::int8,
+        'size_bytes', COALESCE(CASE WHEN c.relkind = 'p' THEN
+            (SELECT SUM(pg_catalog.pg_table_size(t.relid)) FROM pg_catalog.pg_partition_tree(c.oid) t WHERE t.isleaf)
+            ELSE pg_catalog.pg_table_size(c.oid) END, 0)::int8),
+    (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object(
+        'name', a.attname, 'attnum', a.attnum, 'type_oid', a.atttypid::int8, 'typmod', a.atttypmod,
+        'base_type_oid', COALESCE(d.type_oid, a.atttypid)::int8, 'base_typmod', CASE WHEN d.oid IS NULL THEN a.atttypmod ELSE d.typmod END,
+        'type_name', pg_catalog.format_type(a.atttypid, a.atttypmod),
+        'output_function', pg_catalog.quote_ident(fn.nspname) || '.' || pg_catalog.quote_ident(f.proname),
+        'in_primary_key', COALESCE(a.attnum = ANY (pk.indkey[:pk.indnkeyatts - 1]), false),
+        'in_identity', CASE c.relreplident WHEN 'f' THEN true WHEN 'n' THEN false
+            WHEN 'i' THEN COALESCE(a.attnum = ANY (ri.indkey[:ri.indnkeyatts - 1]), false)
+            ELSE COALESCE(a.attnum = ANY (pk.indkey[:pk.indnkeyatts - 1]), false) END,
+        'not_null', a.attnotnull, 'generated', a.attgenerated, 'has_default', a.atthasdef OR a.attidentity <> '',
+        'missing', CASE WHEN NOT a.atthasmissing THEN NULL
+            WHEN a.attmissingval::text LIKE '{"%%%%' THEN (a.attmissingval::text::text[])[1]
+            ELSE pg_catalog.substr(a.attmissingval::text, 2, pg_catalog.length(a.attmissingval::text) - 2) END,
+        'xmin', a.xmin::text::int8, 'storable_out_of_line', a.attlen = -1 AND a.attstorage <> 'p') ORDER BY a.attnum)
+     FROM pg_catalog.pg_attribute a
+     JOIN pg_catalog.pg_type ty ON ty.oid = a.atttypid
+     JOIN pg_catalog.pg_proc f ON f.oid = ty.typoutput JOIN pg_catalog.pg_namespace fn ON fn.oid = f.pronamespace
+     LEFT JOIN resolved d ON d.oid = a.atttypid
+     LEFT JOIN pg_catalog.pg_index pk ON pk.indrelid = c.oid AND pk.indisprimary
+     LEFT JOIN pg_catalog.pg_index ri ON ri.indrelid = c.oid AND ri.indisreplident
+     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+    (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object(
+        'oid', l.oid::int8, 'schema', ln.nspname, 'name', l.relname, 'relkind', l.relkind, 'relpersistence', l.relpersistence,
+        'replica_identity', l.relreplident, 'relfilenode', COALESCE(pg_catalog.pg_relation_filenode(l.oid), 0)::int8,
+        'identity_columns', (SELECT pg_catalog.array_agg(a.attname::text ORDER BY a.attname) FROM pg_catalog.pg_index i
+            JOIN pg_catalog.pg_attribute a ON a.attrelid = l.oid AND a.attnum = ANY (i.indkey[:i.indnkeyatts - 1])
+            WHERE i.indrelid = l.oid AND CASE l.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END),
+        'made_as_partition', h.xmin::text = (SELECT a.xmin::text FROM pg_catalog.pg_attribute a WHERE a.attrelid = l.oid AND a.attnum = -1)) ORDER BY l.oid)
+     FROM pg_catalog.pg_partition_tree(c.oid) t JOIN pg_catalog.pg_class l ON l.oid = t.relid
+     JOIN pg_catalog.pg_namespace ln ON ln.oid = l.relnamespace JOIN pg_catalog.pg_inherits h ON h.inhrelid = l.oid
+     WHERE c.relkind = 'p' AND t.isleaf AND t.relid <> c.oid),
+    (WITH RECURSIVE used (oid) AS (
+        SELECT a.atttypid FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+        UNION
+        SELECT x.oid FROM used u JOIN pg_catalog.pg_type t ON t.oid = u.oid CROSS JOIN LATERAL (
+            SELECT t.typbasetype WHERE t.typtype = 'd'
+            UNION ALL SELECT t.typelem WHERE t.typelem <> 0
+            UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
+            UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+        ) x (oid))
+     SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_array(detail.key, detail.spelling) ORDER BY detail.key) FROM (
+        SELECT 'label ' || e.oid::text, e.enumlabel::text FROM used JOIN pg_catalog.pg_enum e ON e.enumtypid = used.oid
+        UNION ALL
+        SELECT 'attributes ' || t.oid::text,
+            pg_catalog.string_agg(a.attnum || ' ' || a.atttypid || ' ' || a.atttypmod, ', ' ORDER BY a.attnum)
+        FROM used JOIN pg_catalog.pg_type t ON t.oid = used.oid AND t.typtype = 'c'
+        JOIN pg_catalog.pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped GROUP BY t.oid
+     ) detail (key, spelling))
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE %(condition)s
+ORDER BY n.nspname, c.relname
+"""

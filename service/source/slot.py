@@ -1,0 +1,313 @@
+"""The publication and the replication slot: what they are, whether we may go on from them, and making them when asked to.
+
+Invariant: a slot is created only by `ensure_slot`, never dropped here, and streaming starts only at the position that `prove_continuity` returned. Any
+doubt is a SlotLost that names its case. Must not: alter an existing publication or slot; what should change is proposed as SQL.
+(PostgreSQL: Logical Decoding Concepts; pg_replication_slots; CREATE PUBLICATION.)
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from service import lsn
+from service.contract.entries import Opened
+from service.errors import SlotBusy, SlotLost, SourceRefused
+from service.source.quoting import quote_identifier, quote_qualified, quote_slot
+from service.source.sessions import SourceOptions, open_query, open_replication, translated
+from service.source.snapshot import Waiting, create_slot
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+PUBLISHED = "insert, update, delete, truncate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFacts:
+    """Which server this is and how far its log has come. `wal_end_lsn` is the replayed position on a standby."""
+
+    system_identifier: str
+    timeline: int
+    database: str
+    database_oid: int
+    server_version: int
+    wal_end_lsn: int
+    wal_level: str
+    in_recovery: bool
+    encoding: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotFacts:
+    """One row of pg_replication_slots; what a server version does not have is None, False or empty.
+
+    `safe_wal_size` is None without a limit, `catalog_xmin_age` in transactions.
+    """
+
+    name: str
+    plugin: str
+    slot_type: str
+    database: str
+    temporary: bool
+    active_pid: int | None
+    restart_lsn: int | None
+    confirmed_flush_lsn: int | None
+    two_phase: bool
+    failover: bool
+    synced: bool
+    wal_status: str
+    invalidation_reason: str
+    conflicting: bool
+    safe_wal_size: int | None
+    catalog_xmin_age: int | None
+
+    @property
+    def invalidated(self) -> str:
+        """Why the slot can never be used again, empty when it can."""
+        if self.invalidation_reason:
+            return self.invalidation_reason
+        if self.conflicting:
+            return "conflict with recovery on a standby"
+        return "wal_removed" if self.wal_status == "lost" or self.confirmed_flush_lsn is None else ""
+
+
+@dataclass(frozen=True, slots=True)
+class EnsuredPublication:
+    """What `ensure_publication` did; `statement` is the SQL that it ran, empty when there was nothing to do."""
+
+    created: bool
+    statement: str = ""
+
+
+def server_facts(conn: Connection) -> ServerFacts:
+    """Raises SourceError."""
+    command = """
+        SELECT (SELECT system_identifier::text FROM pg_catalog.pg_control_system()), pg_catalog.pg_is_in_recovery(),
+               CASE WHEN pg_catalog.pg_is_in_recovery() THEN (SELECT timeline_id::int FROM pg_catalog.pg_control_checkpoint())
+                    ELSE ('x' || pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))::bit(32)::int END,
+               d.datname::text, d.oid::int8, pg_catalog.pg_encoding_to_char(d.encoding)::text,
+               (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_lsn() END)::text,
+               pg_catalog.current_setting('wal_level')
+        FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()"""
+    with translated("reading which server this is"):
+        row = conn.execute(command.encode()).fetchone()
+    assert row is not None
+    system, in_recovery, timeline, database, oid, encoding, wal_end, wal_level = row
+    return ServerFacts(
+        system_identifier=system,
+        timeline=timeline,
+        database=database,
+        database_oid=oid,
+        server_version=conn.pgconn.server_version,
+        wal_end_lsn=lsn.parse(wal_end),
+        wal_level=wal_level,
+        in_recovery=in_recovery,
+        encoding=encoding,
+    )
+
+
+def slot_facts(conn: Connection, name: str) -> SlotFacts | None:
+    """None when there is no such slot. Raises SourceError."""
+    with translated("reading the replication slot"):
+        # to_jsonb carries whatever columns this server version has.
+        row = conn.execute(
+            "SELECT pg_catalog.to_jsonb(s), pg_catalog.age(s.catalog_xmin) FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = %s", (name,)
+        ).fetchone()
+    if row is None:
+        return None
+    seen, age = row
+    return SlotFacts(
+        name=name,
+        plugin=seen["plugin"] or "",
+        slot_type=seen["slot_type"],
+        database=seen["database"] or "",
+        temporary=seen["temporary"],
+        active_pid=seen["active_pid"],
+        restart_lsn=lsn.parse(seen["restart_lsn"]) if seen["restart_lsn"] else None,
+        confirmed_flush_lsn=lsn.parse(seen["confirmed_flush_lsn"]) if seen["confirmed_flush_lsn"] else None,
+        two_phase=bool(seen.get("two_phase")),
+        failover=bool(seen.get("failover")),
+        synced=bool(seen.get("synced")),
+        wal_status=seen["wal_status"] or "",
+        invalidation_reason=seen.get("invalidation_reason") or "",
+        conflicting=bool(seen.get("conflicting")),
+        safe_wal_size=seen["safe_wal_size"],
+        catalog_xmin_age=age,
+    )
+
+
+def prove_continuity(opened: Opened | None, through_lsn: int, *, server: ServerFacts, slot: SlotFacts | None, two_phase: bool) -> int:
+    """The position to start at, when everything that committed after `through_lsn` can still be had from this slot. Pure.
+
+    `opened` is the newest epoch in the manifest, None for a pipeline that never ran: then the slot's own position is the start. Raises SlotLost, its
+    message beginning with the case: MISSING, WRONG_CLUSTER, WRONG_DATABASE, TIMELINE, WRONG_PLUGIN, INVALIDATED, TWO_PHASE, AHEAD, DIVERGED.
+    """
+    if opened is not None:
+        _same_server(opened, server)
+    if slot is None:
+        raise SlotLost(
+            "MISSING: the replication slot does not exist",
+            hint="it was dropped, or the server was replaced: changes since then are lost, copy the tables again under a new slot",
+        )
+    _usable(slot, server, two_phase=two_phase)
+    confirmed = slot.confirmed_flush_lsn
+    assert confirmed is not None
+    if opened is None:
+        return confirmed
+    if confirmed > through_lsn:
+        raise SlotLost(
+            f"AHEAD: slot {slot.name} was advanced or created anew: it starts at {lsn.show(confirmed)}, the manifest ends at {lsn.show(through_lsn)}",
+            hint="the changes in between are lost: copy the tables again",
+        )
+    if through_lsn > server.wal_end_lsn:
+        raise SlotLost(
+            f"DIVERGED: the manifest holds changes through {lsn.show(through_lsn)}, this server's log ends at {lsn.show(server.wal_end_lsn)}",
+            hint="the server was restored or failed over to an older state: copy the tables again",
+        )
+    return through_lsn
+
+
+def _same_server(opened: Opened, server: ServerFacts) -> None:
+    if opened.system_identifier != server.system_identifier:
+        raise SlotLost(
+            f"WRONG_CLUSTER: this server is {server.system_identifier}, the manifest was written from {opened.system_identifier}",
+            hint="correct source.dsn; after a restore or an upgrade start a new pipeline",
+        )
+    if opened.database_oid != server.database_oid:
+        raise SlotLost(
+            f"WRONG_DATABASE: connected to {server.database} (oid {server.database_oid}), the manifest is of {opened.database} (oid {opened.database_oid})",
+            hint="correct the database in source.dsn; a dropped and recreated database needs a new pipeline",
+        )
+    if opened.timeline != server.timeline:
+        raise SlotLost(
+            f"TIMELINE: the server is on timeline {server.timeline}, the manifest on {opened.timeline}: it failed over or was restored to a point in time",
+            hint="changes that the old server had sent may not exist on this one: copy the tables again",
+        )
+
+
+def _usable(slot: SlotFacts, server: ServerFacts, *, two_phase: bool) -> None:
+    if slot.slot_type != "logical" or slot.plugin != "pgoutput" or slot.temporary:
+        kind = "temporary" if slot.temporary else slot.slot_type
+        raise SlotLost(
+            f"WRONG_PLUGIN: slot {slot.name} is a {kind} slot of plugin {slot.plugin or '(none)'}, not a permanent one of pgoutput",
+            hint="name another slot in source.slot",
+        )
+    if slot.database != server.database:
+        raise SlotLost(
+            f"WRONG_DATABASE: slot {slot.name} belongs to database {slot.database}, the connection is to {server.database}",
+            hint="correct source.dsn or source.slot",
+        )
+    if slot.invalidated:
+        raise SlotLost(
+            f"INVALIDATED: slot {slot.name} can never be used again ({slot.invalidated})",
+            hint="raise max_slot_wal_keep_size or idle_replication_slot_timeout, then copy the tables again under a new slot",
+        )
+    if slot.two_phase != two_phase:
+        raise SlotLost(
+            f"TWO_PHASE: slot {slot.name} has two_phase = {str(slot.two_phase).lower()}, the configuration says {str(two_phase).lower()}",
+            hint="the slot's flag decides what is sent: make source.two_phase agree with it, or use a new slot",
+        )
+
+
+def wait_until_free(conn: Connection, name: str, *, bound_s: float, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Returns when nobody streams from the slot, which after a lost connection takes the server a while to notice.
+
+    Raises SlotBusy naming the process when that lasts longer than `bound_s`; choose it above wal_sender_timeout.
+    """
+    waited, pause = 0.0, 0.1
+    while True:
+        with translated("reading who uses the replication slot"):
+            row = conn.execute(
+                "SELECT s.active_pid, COALESCE(a.application_name, '') FROM pg_catalog.pg_replication_slots s"
+                " LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid WHERE s.slot_name = %s AND s.active",
+                (name,),
+            ).fetchone()
+        if row is None:
+            return
+        if waited >= bound_s:
+            raise SlotBusy(
+                f"slot {name} is in use by process {row[0]} (application_name {row[1] or 'not set'})",
+                hint="stop the other process; if it is gone already, the server frees the slot after wal_sender_timeout",
+            )
+        sleep(pause)
+        waited += pause
+        pause = min(pause * 2, 2.0)
+
+
+def create_publication_sql(name: str, tables: Sequence[tuple[str, str]], *, via_root: bool) -> str:
+    """The statement that makes the publication, for people and for `ensure_publication`."""
+    listed = ", ".join(f"ONLY {quote_qualified(schema, table)}" for schema, table in tables)
+    root = ", publish_via_partition_root = true" if via_root else ""
+    return f"CREATE PUBLICATION {quote_identifier(name)} FOR TABLE {listed} WITH (publish = '{PUBLISHED}'{root})"
+
+
+def ensure_publication(conn: Connection, name: str, tables: Sequence[tuple[str, str]] | None) -> EnsuredPublication:
+    """Creates the publication of `tables` when it is missing; None means whatever it has. Never alters an existing one.
+
+    Must come before the slot: on PostgreSQL 14 to 17 a slot older than its publication fails for ever. Raises SourceRefused, its hint being the SQL to run.
+    """
+    with translated("reading the publication"):
+        exists = conn.execute("SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = %s", (name,)).fetchone() is not None
+    if exists:
+        _covers(conn, name, tables or ())
+        return EnsuredPublication(created=False)
+    if not tables:
+        raise SourceRefused(
+            f"publication {name} does not exist, and source.tables does not say what it should have",
+            hint=f"name the tables in source.tables, or run: CREATE PUBLICATION {quote_identifier(name)} FOR TABLE ...;",
+        )
+    with translated("reading the tables to publish"):
+        partitioned = conn.execute(
+            "SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'p'"
+            " AND (n.nspname::text, c.relname::text) IN (SELECT * FROM ROWS FROM (pg_catalog.unnest(%s::text[]), pg_catalog.unnest(%s::text[])))",
+            ([schema for schema, _ in tables], [table for _, table in tables]),
+        ).fetchone()
+    statement = create_publication_sql(name, tables, via_root=partitioned is not None)
+    try:
+        with translated("creating the publication"):
+            conn.execute(statement.encode())
+    except SourceRefused as error:
+        raise SourceRefused(str(error), hint=f"as the owner of the tables with CREATE on the database, run: {statement};") from error
+    return EnsuredPublication(created=True, statement=statement)
+
+
+def _covers(conn: Connection, name: str, tables: Sequence[tuple[str, str]]) -> None:
+    with translated("reading the publication's tables"):
+        rows = conn.execute("SELECT schemaname::text, tablename::text FROM pg_catalog.pg_publication_tables WHERE pubname = %s", (name,)).fetchall()
+    missing = [table for table in tables if table not in set(rows)]
+    if missing:
+        added = ", ".join(quote_qualified(*table) for table in missing)
+        raise SourceRefused(
+            f"publication {name} does not have {', '.join('.'.join(table) for table in missing)}",
+            hint=f"as the publication's owner, run: ALTER PUBLICATION {quote_identifier(name)} ADD TABLE {added};",
+        )
+
+
+def ensure_slot(options: SourceOptions, *, two_phase: bool = False, failover: bool = False, waiting: Waiting | None = None) -> SlotFacts:
+    """The pipeline's slot, created when it is missing. The publication must exist already. Raises SourceError.
+
+    Creation waits for every older transaction; `waiting` shows whom for, and can cancel.
+    """
+    with closing(open_query(options)) as conn:
+        found = slot_facts(conn, options.slot)
+        if found is not None:
+            return found
+        flags = []
+        if two_phase:
+            flags.append("TWO_PHASE")
+        if failover:
+            flags.append("FAILOVER")
+        # The parenthesised form is unknown to 14, and to all only FAILOVER needs it.
+        suffix = f"(SNAPSHOT 'nothing', {', '.join(flags)})" if failover else " ".join(["NOEXPORT_SNAPSHOT", *flags])
+        creating = open_replication(options)
+        try:
+            create_slot(creating, f"CREATE_REPLICATION_SLOT {quote_slot(options.slot)} LOGICAL pgoutput {suffix}", waiting=waiting, options=options)
+        finally:
+            creating.close()
+        created = slot_facts(conn, options.slot)
+    if created is None:
+        raise SlotLost(f"MISSING: slot {options.slot} vanished right after it was created", hint="see who drops slots on this server")
+    return created

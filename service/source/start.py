@@ -1,0 +1,117 @@
+"""From nothing to a running START_REPLICATION, in blocking calls.
+
+Invariant: between connecting and START_REPLICATION the session reads no table and no publication: one that has would decode older rows with today's
+shapes, silently, and miss that the publication is gone. (PostgreSQL: Streaming Replication Protocol; Logical Streaming Replication Parameters.)
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import psycopg
+from psycopg import pq
+
+from service import lsn
+from service.errors import SourceUnavailable
+from service.source.quoting import publication_names, quote_replication_literal, quote_slot
+from service.source.sessions import SourceOptions, open_replication, raise_result
+
+Streaming = Literal["off", "on", "parallel"]
+Origin = Literal["any", "none"]
+
+_GROW_BUFFER = b"SELECT pg_catalog.repeat('x', 4194304)"
+"""libpq reads at most what its input buffer holds, 16 KiB at first, and never shrinks it: one large answer cuts the reads by a factor of hundreds."""
+
+
+@dataclass(frozen=True, slots=True)
+class SystemIdentity:
+    """The answer to IDENTIFY_SYSTEM on the very connection that streams."""
+
+    system_identifier: str
+    timeline: int
+    wal_end_lsn: int
+    database: str
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A connection in COPY BOTH. `wal_sender_timeout_s` is 0 when the server never gives up."""
+
+    conn: psycopg.Connection[tuple[Any, ...]]
+    identity: SystemIdentity
+    wal_sender_timeout_s: float
+
+
+def lowest_protocol(*, streaming: Streaming, two_phase: bool) -> int:
+    """The lowest protocol version that has what is asked for."""
+    if streaming == "parallel":
+        return 4
+    if two_phase:
+        return 3
+    return 2 if streaming == "on" else 1
+
+
+def start_command(
+    options: SourceOptions, *, start_lsn: int, proto_version: int, streaming: Streaming, two_phase: bool, messages: bool, origin: Origin
+) -> bytes:
+    """START_REPLICATION with the options that differ from the server's defaults: older servers refuse names they do not know."""
+    wanted = {"proto_version": str(proto_version)}
+    if streaming != "off":
+        wanted["streaming"] = streaming
+    if two_phase:
+        wanted["two_phase"] = "on"
+    if messages:
+        wanted["messages"] = "on"
+    if origin != "any":
+        wanted["origin"] = origin
+    given = ", ".join(f"{name} {quote_replication_literal(value)}" for name, value in wanted.items())
+    names = publication_names([options.publication])
+    return f"START_REPLICATION SLOT {quote_slot(options.slot)} LOGICAL {lsn.show(start_lsn)} ({given}, publication_names {names})".encode()
+
+
+def start_replication(options: SourceOptions, *, command: bytes, expect: tuple[str, int] | None) -> Started:
+    """Connects, checks who answers, and starts. Raises SourceError, or SlotLost when the slot is missing or invalidated.
+
+    `expect` is the (system identifier, timeline) that continuity was proven against; a failover in between is SourceUnavailable, so that it is proven again.
+    """
+    conn = open_replication(options)
+    try:
+        identity = _identify(conn.pgconn)
+        if expect is not None and expect != (identity.system_identifier, identity.timeline):
+            raise SourceUnavailable("another server, or another timeline, answers than the one that was just examined")
+        timeout_s = _wal_sender_timeout_s(conn.pgconn)
+        _rows(conn.pgconn, _GROW_BUFFER, doing="growing the input buffer")
+        result = conn.pgconn.exec_(command)
+        if result.status != pq.ExecStatus.COPY_BOTH:
+            raise_result(result, doing="START_REPLICATION", slot=options.slot, phase="start")
+    except BaseException:
+        conn.close()
+        raise
+    return Started(conn, identity, timeout_s)
+
+
+def identify(options: SourceOptions) -> SystemIdentity:
+    """IDENTIFY_SYSTEM over a replication connection of its own: proves that one can be opened."""
+    conn = open_replication(options)
+    try:
+        return _identify(conn.pgconn)
+    finally:
+        conn.close()
+
+
+def _identify(pgconn: pq.abc.PGconn) -> SystemIdentity:
+    ((system, timeline, wal_end, database),) = _rows(pgconn, b"IDENTIFY_SYSTEM", doing="IDENTIFY_SYSTEM")
+    return SystemIdentity(system, int(timeline), lsn.parse(wal_end), database)
+
+
+def _wal_sender_timeout_s(pgconn: pq.abc.PGconn) -> float:
+    # An interval understands every unit that the server prints. A view or table would be read here by no means.
+    command = b"SELECT pg_catalog.date_part('epoch', pg_catalog.current_setting('wal_sender_timeout')::pg_catalog.interval)"
+    ((seconds,),) = _rows(pgconn, command, doing="reading wal_sender_timeout")
+    return float(seconds)
+
+
+def _rows(pgconn: pq.abc.PGconn, command: bytes, *, doing: str) -> list[list[str]]:
+    result = pgconn.exec_(command)
+    if result.status != pq.ExecStatus.TUPLES_OK:
+        raise_result(result, doing=doing)
+    return [[(result.get_value(row, column) or b"").decode() for column in range(result.nfields)] for row in range(result.ntuples)]

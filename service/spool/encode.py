@@ -1,0 +1,277 @@
+"""Rows as they were walked, to one Arrow batch of a table's columns and the envelope.
+
+Invariant: law 5. Every value is in its column exactly, or its column's attnum is in UNCHANGED, or its text is in SPECIAL (OLD_SPECIAL for OLD); anything
+else raises. Columns are decoded one after the other, all rows at once; values are never touched one by one and never named in an error.
+(PostgreSQL: Logical Replication Message Formats, TupleData.)
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from service.contract import columns as envelope
+from service.contract.schema import ColumnSchema, TableSchema
+from service.errors import DecodeError, UnsupportedChange
+from service.protocol.tuples import FieldVector, RowColumns
+from service.spool.marks import SPECIAL_TYPE, UNCHANGED_TYPE, special_column, unchanged_column
+from service.spool.stats import KeyRange, SegmentStats, count_ops, differs, key_range
+from service.spool.types.families import arrow_type, read
+from service.spool.types.reading import Reading
+from service.spool.views import Mask, Texts
+
+_INSERT, _UPDATE, _DELETE = b"IUD"
+_OLD_FULL = ord("O")
+_TEXT, _NULL, _UNKNOWN = b"tnu"
+
+_OPS = (envelope.OP_INSERT, envelope.OP_UPDATE, envelope.OP_DELETE, envelope.OP_TRUNCATE)
+_OP_CODES = np.zeros(256, np.int8)
+_OP_CODES[[_INSERT, _UPDATE, _DELETE]] = (0, 1, 2)
+_TRUNCATE_CODE = np.array([3], np.int8)
+
+_TIME = pa.timestamp("us", "UTC")
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRows:
+    """Rows of one table in one schema version, ready for a segment; `batch` has `segment_schema`. `nbytes` is what it holds in memory."""
+
+    batch: pa.RecordBatch
+    stats: SegmentStats
+    nbytes: int
+
+    def with_commit(self, *, lsn: int, commit_time_us: int) -> "EncodedRows":
+        """The same rows, with LSN and time filled in where they were not known."""
+        batch = self.batch
+        for name, value in ((envelope.LSN, pa.scalar(lsn, pa.int64())), (envelope.TS, pa.scalar(commit_time_us, pa.int64()).cast(_TIME))):
+            position = batch.schema.get_field_index(name)
+            batch = batch.set_column(position, batch.schema.field(position), pc.fill_null(batch.column(position), value))
+        return EncodedRows(batch, self.stats.with_commit(lsn), batch.nbytes)
+
+
+@dataclass(slots=True)
+class _Side:
+    """What the new or the old values of some rows came to: typed arrays by column name, and what was special."""
+
+    arrays: dict[str, pa.Array] = field(default_factory=dict)
+    special: list[tuple[str, Texts, Mask]] = field(default_factory=list)
+
+    def add(self, column: ColumnSchema, texts: Texts) -> None:
+        reading: Reading = read(texts, column.lake)
+        self.arrays[column.name] = reading.array
+        if reading.special is not None:
+            self.special.append((column.name, texts, reading.special))
+
+
+def segment_schema(schema: TableSchema) -> pa.Schema:
+    """The columns of this table's segments: its own under their source names with attnum as Parquet field id, then the envelope.
+
+    A table without identity columns has no OLD: the server never sends it an old row, and Parquet holds no struct without fields.
+    """
+    clash = next((column for column in schema.columns if envelope.is_reserved(column.name)), None)
+    if clash is not None:
+        raise UnsupportedChange(f"{_where(schema, clash)}: this column's name is kept for Sluice or Delta", hint="rename the column or leave it out")
+    own = [_own_field(column) for column in schema.columns]
+    kinds = {
+        envelope.OP: pa.string(),
+        envelope.LSN: pa.int64(),
+        envelope.TS: _TIME,
+        envelope.ORDINAL: pa.int64(),
+        envelope.XID: pa.int64(),
+        envelope.UNCHANGED: UNCHANGED_TYPE,
+        envelope.OLD: pa.struct(_old_fields(schema)),
+        envelope.SPECIAL: SPECIAL_TYPE,
+        envelope.OLD_SPECIAL: SPECIAL_TYPE,
+    }
+    names = [name for name in envelope.SEGMENT_ENVELOPE if name != envelope.OLD or schema.identity_columns]
+    return pa.schema([*own, *(pa.field(name, kinds[name]) for name in names)])
+
+
+def encode_rows(rows: RowColumns, schema: TableSchema, *, ordinal: Numbers, xid: Numbers, lsn: Numbers | None, commit_time_us: Numbers | None) -> EncodedRows:
+    """The rows in their order, with what is known of their transactions; `lsn` and `commit_time_us` are None while those are open.
+
+    Raises DecodeError for values that the columns' types never print, UnsupportedChange for a value that cannot be carried at all.
+    """
+    if len(rows.new) != len(schema.columns):
+        raise DecodeError(f"{schema.qualified_name}: rows have {len(rows.new)} columns, schema version {schema.version} has {len(schema.columns)}")
+    codes = _OP_CODES[rows.op]
+    old_texts = _old_texts(rows, schema)
+    new_side, old_side = _Side(), _Side()
+    new_texts: dict[str, Texts] = {}
+    unchanged: list[tuple[ColumnSchema, Mask]] = []
+    for position, column in enumerate(schema.columns):
+        texts, absent = _new_texts(rows, position, column, schema)
+        new_texts[column.name] = texts
+        new_side.add(column, texts)
+        if absent is not None:
+            unchanged.append((column, absent))
+    for column in schema.identity_columns if old_texts else ():
+        old_side.add(column, old_texts[column.name])
+    ranges, unranged = _key_ranges(rows, schema, new_side, old_side, unchanged)
+    stats = SegmentStats(
+        rows=len(codes),
+        ops=count_ops(codes, _OPS),
+        unchanged={str(column.attnum): int(mask.sum()) for column, mask in unchanged},
+        key_changes=_count_key_changes(rows, schema, new_texts, old_texts),
+        key_ranges=ranges,
+        unranged=unranged,
+        first_lsn=0 if lsn is None or not len(lsn) else int(lsn.min()),
+        last_lsn=0 if lsn is None or not len(lsn) else int(lsn.max()),
+    )
+    arrays = new_side.arrays | {
+        envelope.OP: _op_column(codes),
+        envelope.LSN: _numbers(lsn, len(codes)),
+        envelope.TS: _numbers(commit_time_us, len(codes)).view(_TIME),
+        envelope.ORDINAL: pa.array(ordinal, pa.int64()),
+        envelope.XID: pa.array(xid, pa.int64()),
+        envelope.UNCHANGED: unchanged_column(len(codes), [(column.attnum, mask) for column, mask in unchanged]),
+        envelope.SPECIAL: special_column(len(codes), new_side.special),
+        envelope.OLD_SPECIAL: special_column(len(codes), old_side.special),
+    }
+    if schema.identity_columns:
+        arrays[envelope.OLD] = _old_column(rows, schema, old_side)
+    return _encoded(schema, arrays, stats)
+
+
+def encode_truncate(schema: TableSchema, *, ordinal: int, xid: int, lsn: int | None, commit_time_us: int | None) -> EncodedRows:
+    """One row with operation `t` and no values: all rows before it in (LSN, ordinal) order are gone."""
+    target = segment_schema(schema)
+    arrays = {name: pa.nulls(1, target.field(name).type) for name in target.names}
+    arrays |= {
+        envelope.OP: _op_column(_TRUNCATE_CODE),
+        envelope.LSN: pa.array([lsn], pa.int64()),
+        envelope.TS: pa.array([commit_time_us], pa.int64()).view(_TIME),
+        envelope.ORDINAL: pa.array([ordinal], pa.int64()),
+        envelope.XID: pa.array([xid], pa.int64()),
+    }
+    return _encoded(schema, arrays, SegmentStats(1, {envelope.OP_TRUNCATE: 1}, first_lsn=lsn or 0, last_lsn=lsn or 0))
+
+
+def _own_field(column: ColumnSchema) -> pa.Field:
+    metadata = {"PARQUET:field_id": str(column.attnum)} if column.attnum > 0 else None
+    return pa.field(column.name, arrow_type(column.lake), metadata=metadata)
+
+
+def _old_fields(schema: TableSchema) -> list[pa.Field]:
+    return [pa.field(column.name, arrow_type(column.lake)) for column in schema.identity_columns]
+
+
+def _encoded(schema: TableSchema, arrays: dict[str, pa.Array], stats: SegmentStats) -> EncodedRows:
+    target = segment_schema(schema)
+    batch = pa.RecordBatch.from_arrays([arrays[name] for name in target.names], schema=target)
+    return EncodedRows(batch, stats, batch.nbytes)
+
+
+def _where(schema: TableSchema, column: ColumnSchema) -> str:
+    return f"{schema.qualified_name}.{column.name}"
+
+
+def _texts(rows: RowColumns, vector: FieldVector, where: str) -> tuple[Texts, bool]:
+    """The column's texts, and whether it holds kinds other than text and null."""
+    present = vector.kind == _TEXT
+    texts = Texts(rows.table.raw, vector.start, vector.length, present, where)
+    if texts.complete:
+        return texts, False
+    others = ~present & (vector.kind != _NULL)
+    if not others.any():
+        return texts, False
+    if np.any(vector.kind[others] != _UNKNOWN):
+        raise DecodeError(f"{where}: the server sent a value in binary form, text was asked for")
+    return texts, True
+
+
+def _new_texts(rows: RowColumns, position: int, column: ColumnSchema, schema: TableSchema) -> tuple[Texts, Mask | None]:
+    """The new values, and which rows were sent without one although it is not NULL. What the old row still tells is taken from there."""
+    where = _where(schema, column)
+    vector = rows.new[position]
+    texts, some_unknown = _texts(rows, vector, where)
+    if not some_unknown:
+        return texts, None
+    unknown = vector.kind == _UNKNOWN
+    if rows.old is not None:
+        old = rows.old[position]
+        told = unknown & (old.kind == _TEXT) & ((rows.old_kind == _OLD_FULL) | column.identity)
+        start, length = np.where(told, old.start, texts.start), np.where(told, old.length, texts.length)
+        texts = Texts(texts.raw, start, length, texts.present | told, where)
+        unknown &= ~told
+    if not unknown.any():
+        return texts, None
+    if sum(other.attnum == column.attnum for other in schema.columns) > 1:
+        raise UnsupportedChange(
+            f"{where}: a value was not sent, and the column no longer has a number of its own to say so",
+            hint="several columns of this table were dropped while changes were still on their way; the table must be copied again",
+        )
+    return texts, unknown
+
+
+def _old_texts(rows: RowColumns, schema: TableSchema) -> dict[str, Texts]:
+    """The old values of the identity columns by name; empty when no row has any."""
+    found: dict[str, Texts] = {}
+    if rows.old is None:
+        return found
+    for column, vector in zip(schema.columns, rows.old, strict=True):
+        if not column.identity:
+            continue
+        texts, some_unknown = _texts(rows, vector, _where(schema, column))
+        if some_unknown:
+            raise UnsupportedChange(f"{texts.where}: the server sent an old row without the value of this identity column", hint="copy the table again")
+        found[column.name] = texts
+    return found
+
+
+def _old_column(rows: RowColumns, schema: TableSchema, side: _Side) -> pa.Array:
+    fields = _old_fields(schema)
+    if not side.arrays:
+        return pa.nulls(len(rows.op), pa.struct(fields))
+    absent = pa.array(rows.old_kind == 0)
+    return pa.StructArray.from_arrays([side.arrays[column.name] for column in schema.identity_columns], fields=fields, mask=absent)
+
+
+def _count_key_changes(rows: RowColumns, schema: TableSchema, new: dict[str, Texts], old: dict[str, Texts]) -> int:
+    """Updates whose old row has another key than the new one, compared byte by byte: a collation may call different bytes equal."""
+    compared = [column.name for column in schema.key_columns if column.name in old]
+    chosen = np.flatnonzero((rows.op == _UPDATE) & (rows.old_kind != 0))
+    if not compared or not len(chosen):
+        return 0
+    changed: Sequence[Mask] = [differs(new[name].rows(chosen), old[name].rows(chosen)) for name in compared]
+    return int(np.logical_or.reduce(changed).sum())
+
+
+def _key_ranges(
+    rows: RowColumns, schema: TableSchema, new: _Side, old: _Side, unchanged: list[tuple[ColumnSchema, Mask]]
+) -> tuple[dict[str, KeyRange], frozenset[str]]:
+    """Ranges of the key columns that have one, and the names of those that hold keys but have none."""
+    ranges: dict[str, KeyRange] = {}
+    without: set[str] = set()
+    for column in schema.key_columns:
+        values = [side.arrays[column.name] for side in (new, old) if column.name in side.arrays]
+        found = key_range(column, values)
+        unknown = any(other is column for other, _ in unchanged)
+        if found is None or unknown or not _every_row_tells(column.name, new, old, rows):
+            without.add(column.name)
+        else:
+            ranges[column.name] = found
+    return (ranges, frozenset(without)) if len(rows.op) else ({}, frozenset())
+
+
+def _every_row_tells(name: str, new: _Side, old: _Side, rows: RowColumns) -> bool:
+    """Whether each row names a value of this key column: deletes in their old row, the others in the new and, where there is one, the old."""
+    deletes = int(np.count_nonzero(rows.op == _DELETE))
+    if int(new.arrays[name].null_count) > deletes:
+        return False
+    if name not in old.arrays:
+        return deletes == 0
+    return int(old.arrays[name].null_count) <= int(np.count_nonzero(rows.old_kind == 0))
+
+
+def _op_column(codes: npt.NDArray[np.int8]) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(_OPS, pa.string())).cast(pa.string())
+
+
+def _numbers(values: Numbers | None, count: int) -> pa.Array:
+    return pa.nulls(count, pa.int64()) if values is None else pa.array(values, pa.int64())

@@ -1,0 +1,141 @@
+"""Objects in S3, Google Cloud Storage or Azure Blob Storage, through obstore.
+
+Invariant: a library error becomes one of our four and says nothing that could be a secret; only an answer that proves it becomes ObjectExists or
+ObjectMissing. 412 proves that something exists; 409 is a conflict in flight, which the library calls the same, and is StoreUnavailable here
+(except Azure's BlobAlreadyExists). A full store (507) is StoreUnavailable: the pipeline pauses.
+The identity used needs to list the bucket: without that right S3 answers 403 instead of 404 for a missing object, which is StoreRefused here.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
+from obstore.store import AzureStore, GCSStore, S3Store
+
+from service import faults
+from service.errors import ObjectExists, ObjectMissing, StoreError, StoreRefused, StoreUnavailable
+from service.store.base import checked_key, checked_prefix
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, RetryConfig  # exist for the type checker only
+
+CLIENT: "ClientConfig" = {
+    "connect_timeout": timedelta(seconds=5),
+    # For a whole request: a 128 MiB segment in one part at 2 MB/s still fits. The library's default is 30 s.
+    "timeout": timedelta(seconds=75),
+}
+RETRY: "RetryConfig" = {
+    # For 5xx, throttling and broken connections. Short, because every caller has its own deadline and reads back when in doubt; the library's
+    # default (10 retries in 3 minutes) would outlive PostgreSQL's wal_sender_timeout of 60 s many times over.
+    "max_retries": 4,
+    "retry_timeout": timedelta(seconds=20),
+    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=3), "base": 2},
+}
+PART_BYTES = 8 * 1024 * 1024
+"""An overwrite larger than this goes up in parts; a create is always one request."""
+PARTS_AT_ONCE = 4
+PAGE_KEYS = 1000
+"""S3's own page size."""
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
+_NO_CONTAINER = frozenset({"NoSuchBucket", "ContainerNotFound"})
+_PASSING = frozenset({408, 409, 425, 429})
+_NOT_IMPLEMENTED = 501
+
+Backend = S3Store | GCSStore | AzureStore
+
+
+class RemoteStore:
+    """ObjectStore over one obstore backend, whose own prefix is the root."""
+
+    def __init__(self, backend: Backend, *, uri: str) -> None:
+        self._backend = backend
+        self._uri = uri
+
+    def get(self, key: str) -> bytes:
+        with self._translated("get", key):
+            return self._backend.get(checked_key(key)).bytes().to_bytes()
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        with self._translated("put", key):
+            faults.point("store.put.before")
+            self._backend.put(checked_key(key), data, mode="overwrite", chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE)
+            faults.point("store.put.after")
+
+    def create(self, key: str, data: bytes | memoryview) -> None:
+        with self._translated("create", key):
+            faults.point("store.create.before")
+            self._backend.put(checked_key(key), data, mode="create", use_multipart=False)
+            faults.point("store.create.after")
+
+    def size(self, key: str) -> int | None:
+        try:
+            with self._translated("size", key):
+                return self._backend.head(checked_key(key))["size"]
+        except ObjectMissing:
+            return None
+
+    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
+        pages = self._backend.list(checked_prefix(prefix) or None, offset=after or None, chunk_size=PAGE_KEYS)
+        last = after
+        while True:
+            with self._translated("list", prefix):
+                page = next(pages, None)
+            if page is None:
+                return
+            for meta in page:
+                key = meta["path"]
+                if key <= last:
+                    raise StoreRefused(f"list of {prefix!r} in {self._uri}: keys do not ascend", hint="use a general purpose bucket, not a directory bucket")
+                last = key
+                yield key
+
+    def delete(self, key: str) -> None:
+        with contextlib.suppress(ObjectMissing), self._translated("delete", key):
+            self._backend.delete(checked_key(key))
+
+    def describe(self) -> str:
+        return self._uri
+
+    @contextlib.contextmanager
+    def _translated(self, operation: str, key: str) -> Iterator[None]:
+        try:
+            yield
+        except (BaseError, OSError, ValueError) as error:
+            raise translated(error, operation=operation, what=f"{operation} of {key!r} in {self._uri}") from error
+
+
+def translated(error: Exception, *, operation: str, what: str) -> StoreError:
+    """Our error for one of obstore's, whose own text may hold URLs and server answers and is only searched, never repeated."""
+    text = str(error)
+    status_match, code_match = _STATUS.search(text), _CODE.search(text)
+    status = int(status_match[1]) if status_match else 0
+    code = code_match[1] if code_match else ""
+    reason = f"{what}: " + (f"status {status} {code}".rstrip() if status else "no usable answer")
+    if code in _NO_CONTAINER:
+        return StoreRefused(reason, hint="create the bucket or container, or correct the URI")
+    if isinstance(error, FileNotFoundError):
+        if operation in ("get", "size", "delete"):
+            return ObjectMissing(f"{what}: no such object")
+        return StoreRefused(reason, hint="the bucket or container does not exist, or the endpoint is not an object store")
+    if isinstance(error, AlreadyExistsError) and operation == "create" and (status != 409 or code == "BlobAlreadyExists"):
+        return ObjectExists(f"{what}: something is there")
+    if isinstance(error, ValueError):
+        return StoreRefused(f"{what}: not a key for this store")
+    if isinstance(error, PermissionDeniedError | UnauthenticatedError):
+        return StoreRefused(reason, hint="check credentials, their expiry, the policy and this machine's clock")
+    if _may_pass(status, code=code, text=text):
+        return StoreUnavailable(reason, hint="the store did not answer or asked to slow down; check network and endpoint if it lasts")
+    return StoreRefused(reason, hint="check endpoint, region, bucket and credentials")
+
+
+def _may_pass(status: int, *, code: str, text: str) -> bool:
+    if not status:
+        return "redirect" not in text
+    if code == "RequestTimeout":
+        return True
+    return status in _PASSING or (status >= 500 and status != _NOT_IMPLEMENTED)

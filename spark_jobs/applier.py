@@ -1,0 +1,222 @@
+"""The loop: follow the manifest, hand windows to workers, report, stop when asked.
+
+Owns: one window per table at a time, a table that cannot follow stops alone and by name, everything else that goes wrong stops the process with nothing
+half-applied, and the lease is checked before every commit. Tables advance in rounds that end at one manifest entry, so that all of them stand at one
+transaction boundary again and again.
+"""
+
+import queue
+import tempfile
+import threading
+import time
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+import structlog
+from pyspark import InheritableThread
+from pyspark.sql import SparkSession
+
+from service import lsn
+from service.errors import ApplyError, ServiceError, StoreUnavailable, UnsupportedChange
+from service.manifest.follow import load_state, read_entries
+from service.store.base import ObjectStore
+from spark_jobs.lease import Lease
+from spark_jobs.ledger import Known, Ledger, restore
+from spark_jobs.options import ApplyOptions
+from spark_jobs.progress import Reports, completion
+from spark_jobs.table import Applied, TableApply, application_id, lake_table
+from spark_jobs.window import Window
+
+MAX_FAILURES = 5
+"""Attempts at one window before the process gives up and lets its supervisor start it afresh."""
+MAX_BACKLOG = 20_000
+"""Entries held in memory over all tables; reading pauses above."""
+READ_AT_ONCE = 500
+ROUND_SECONDS = 10.0
+"""A round that takes longer lets the tables that are done go on: freshness before a common boundary."""
+IDLE_REPORT_SECONDS = 20.0
+BUSY_REPORT_SECONDS = 1.0
+
+_log = structlog.get_logger("sluice.apply")
+
+
+class Applier:
+    """One process's work. `run` returns when `stop` is set or the options' end is reached; a ServiceError leaves the lake consistent."""
+
+    def __init__(self, options: ApplyOptions, store: ObjectStore, session: SparkSession, *, stop: threading.Event) -> None:
+        self._options = options
+        self._store = store
+        self._session = session
+        self._stop = stop
+        self._lease = Lease(store, seconds=options.lease_seconds)
+        self._sessions: queue.SimpleQueue[SparkSession] = queue.SimpleQueue()
+        self._running: dict[Future[Applied], tuple[str, Known, Window]] = {}
+        self._round_seq = 0
+        self._round_started = 0.0
+        self._changed = True
+        self._reported = 0.0
+        self._fenced: ServiceError | None = None
+
+    def run(self) -> None:
+        """Applies until told to stop. Raises ServiceError."""
+        self._lease.acquire()
+        done = threading.Event()
+        renewer = threading.Thread(target=self._renew, args=(done,), name="lease", daemon=True)
+        renewer.start()
+        try:
+            self._reports = Reports(self._store, instance=self._lease.instance)
+            self._ledger = self._opened()
+            with ThreadPoolExecutor(self._options.workers, thread_name_prefix="apply") as pool:
+                try:
+                    self._loop(pool)
+                finally:
+                    self._drain()
+            self._report(force=True)
+        finally:
+            done.set()
+            renewer.join()
+            self._lease.release()
+
+    def _opened(self) -> Ledger:
+        for _ in range(self._options.workers):
+            self._sessions.put(self._session.newSession())
+        warm = InheritableThread(target=warm_up, args=(self._session.newSession(),), name="warm-up", daemon=True)
+        warm.start()
+        ledger = Ledger(self._options, load_state(self._store))
+        log = self._reports.last_log()
+        session = self._session.newSession()
+        known: dict[str, Known] = {}
+        for table_id, state in ledger.state.tables.items():
+            lake = lake_table(self._options, state, session, before_commit=self._lease.check)
+            there = lake.exists()
+            marker = lake.marker(application_id(self._options.pipeline, state)) if there else None
+            known[table_id] = restore(state, log, marker=marker, delta_version=lake.version() if there else -1)
+        ledger.begin(known)
+        warm.join()
+        return ledger
+
+    def _loop(self, pool: ThreadPoolExecutor) -> None:
+        end = self._ledger.state.seq if self._options.once else None
+        while not self._stop.is_set():
+            if self._fenced is not None:
+                raise self._fenced
+            read = self._read()
+            self._submit(pool)
+            if self._finished(end):
+                return
+            self._report()
+            if self._running:
+                wait(self._running, timeout=self._options.poll_seconds, return_when=FIRST_COMPLETED)
+                self._collect()
+            elif not read:
+                self._stop.wait(self._options.poll_seconds)
+
+    def _read(self) -> int:
+        ledger = self._ledger
+        if ledger.backlog_entries() >= MAX_BACKLOG:
+            return 0
+        count = 0
+        known_sha = ledger.state.previous_sha256 if ledger.read_seq == ledger.state.seq else None
+        for entry, sha256 in read_entries(self._store, after_seq=ledger.read_seq, previous_sha256=known_sha or None, limit=READ_AT_ONCE):
+            ledger.take_in(entry, sha256)
+            count += 1
+        return count
+
+    def _submit(self, pool: ThreadPoolExecutor) -> None:
+        now = time.monotonic()
+        if self._ledger.idle(until_seq=self._round_seq) or now - self._round_started > ROUND_SECONDS:
+            self._round_seq, self._round_started = self._ledger.read_seq, now
+        for table_id, known, state, window in list(self._ledger.ready(until_seq=self._round_seq)):
+            if len(self._running) >= self._options.workers:
+                return
+            known.busy = True
+            self._running[pool.submit(self._apply, state, window, known.schema_version)] = (table_id, known, window)
+
+    def _apply(self, state: Any, window: Window, known_version: int) -> Applied:
+        session = self._sessions.get()
+        try:
+            session.sparkContext.setLocalProperty("spark.scheduler.pool", f"{state.schema_name}.{state.table_name}")
+            return TableApply(self._options, self._store, session, state=state, before_commit=self._lease.check, known_version=known_version).apply(window)
+        finally:
+            self._sessions.put(session)
+
+    def _collect(self) -> None:
+        for future in [future for future in self._running if future.done()]:
+            table_id, known, window = self._running.pop(future)
+            known.busy = False
+            self._changed = True
+            state = self._ledger.state.tables[table_id]
+            name = f"{state.schema_name}.{state.table_name}"
+            try:
+                result = future.result()
+            except UnsupportedChange as error:
+                known.stale_reason = str(error)
+                _log.error("table is stale", table=name, through_seq=window.last_seq, error=str(error))
+            except (ApplyError, StoreUnavailable) as error:
+                known.failures += 1
+                _log.warning("window failed", table=name, attempt=known.failures, error=str(error))
+                if known.failures >= MAX_FAILURES:
+                    raise
+                self._stop.wait(min(0.2 * 2**known.failures, 5))
+            else:
+                self._ledger.applied(known, window, result)
+                _log.info("window applied", table=name, through_seq=window.last_seq, rows=result.rows, delta_version=result.delta_version)
+
+    def _finished(self, end: int | None) -> bool:
+        ledger = self._ledger
+        if self._running:
+            return False
+        if end is not None and ledger.read_seq >= end and ledger.idle(until_seq=ledger.read_seq):
+            return True
+        live = [row for row in ledger.report().values() if row.state in ("live", "copying")]
+        return bool(self._options.until_lsn and live) and all(row.complete_through_lsn >= self._options.until_lsn for row in live)
+
+    def _report(self, *, force: bool = False) -> None:
+        now = time.monotonic()
+        due = BUSY_REPORT_SECONDS if self._changed else IDLE_REPORT_SECONDS
+        if not force and now - self._reported < due:
+            return
+        tables = self._ledger.report()
+        complete = completion(tables, committed={table_id: known.committed_seq for table_id, known in self._ledger.tables.items()})
+        self._lease.check()
+        self._reports.log(tables)
+        if complete is not None and not self._running:
+            self._reports.complete(complete)
+            _log.debug("all tables complete", lsn=lsn.show(complete.lsn), seq=complete.seq)
+        self._reported, self._changed = now, False
+
+    def _drain(self) -> None:
+        """Lets running windows end, or cancels them: a cancelled one left no commit, or left its marker."""
+        _, late = wait(self._running, timeout=self._options.stop_seconds)
+        if late:
+            self._session.sparkContext.cancelAllJobs()
+        wait(self._running)
+        if self._running and self._fenced is None:
+            try:
+                self._collect()
+            except ServiceError as error:
+                _log.warning("a window ended with an error while stopping", error=str(error))
+
+    def _renew(self, done: threading.Event) -> None:
+        while not done.wait(self._options.lease_seconds / 3):
+            try:
+                self._lease.renew()
+            except StoreUnavailable as error:
+                _log.warning("the lease was not renewed", error=str(error))
+            except ServiceError as error:
+                self._fenced = error
+                return
+
+
+def warm_up(session: SparkSession) -> None:
+    """One MERGE into a table that nobody sees: the first of a process costs seconds that no window should pay."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "table")
+        session.range(2).write.format("delta").option("delta.enableDeletionVectors", "true").save(path)
+        session.range(1, 3).createOrReplaceTempView("sluice_warm_up")
+        session.sql(
+            f"MERGE INTO delta.`{path}` AS t USING sluice_warm_up AS s ON t.id = s.id "
+            "WHEN MATCHED THEN UPDATE SET t.id = s.id WHEN NOT MATCHED THEN INSERT (id) VALUES (s.id)"
+        )
+        session.catalog.dropTempView("sluice_warm_up")

@@ -1,0 +1,83 @@
+"""The applier's process: options in, exit code out.
+
+Owns the meaning of signals: the first SIGTERM or SIGINT lets running merges finish (or cancels them at the deadline) and ends with 0, the second ends at once.
+A killed applier is harmless: every commit carries its marker.
+"""
+
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+import click
+import structlog
+
+from service.errors import ServiceError, UsageError
+from service.store.opening import open_store
+from spark_jobs import session
+from spark_jobs.applier import Applier
+from spark_jobs.options import ApplyOptions
+
+ENVIRONMENT = "SLUICE_APPLY_OPTIONS"
+
+
+@click.command()
+@click.option("--options-file", type=click.Path(dir_okay=False, path_type=Path), help=f"JSON options; without it they come from {ENVIRONMENT}.")
+def main(options_file: Path | None) -> None:
+    """Apply a pipeline's spool to its Delta tables."""
+    try:
+        options = read_options(options_file)
+        _configure_logging(options.log_format)
+        code = run(options)
+    except ServiceError as error:
+        structlog.get_logger("sluice.apply").error("the applier stopped", error=str(error), hint=error.hint, kind=type(error).__name__)
+        code = error.exit_code
+    sys.stdout.flush()
+    sys.exit(code)
+
+
+def read_options(options_file: Path | None) -> ApplyOptions:
+    """The options from the file, else from the environment. Raises UsageError."""
+    if options_file is not None:
+        try:
+            return ApplyOptions.from_json(options_file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UsageError(f"the options file {options_file} cannot be read") from error
+    text = os.environ.get(ENVIRONMENT)
+    if text is None:
+        raise UsageError(f"neither --options-file nor {ENVIRONMENT} is given")
+    return ApplyOptions.from_json(text)
+
+
+def run(options: ApplyOptions) -> int:
+    """Applies until the options' end or a signal. Returns 0, or raises ServiceError."""
+    stop = threading.Event()
+
+    def asked(_number: int, _frame: FrameType | None) -> None:
+        if stop.is_set():
+            os._exit(143)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, asked)
+    store = open_store(options.spool_uri, prefix=f"{options.pipeline}/", options=options.spool_options)
+    spark = session.start(options)
+    # Starting Spark installs its own SIGINT handler.
+    signal.signal(signal.SIGINT, asked)
+    try:
+        Applier(options, store, spark, stop=stop).run()
+    finally:
+        spark.stop()
+    return 0
+
+
+def _configure_logging(log_format: str) -> None:
+    renderer = structlog.processors.JSONRenderer() if log_format == "json" else structlog.dev.ConsoleRenderer(colors=False)
+    structlog.configure(
+        processors=[structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso"), renderer],
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+    )

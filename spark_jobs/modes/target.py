@@ -1,0 +1,22 @@
+"""What a mode needs to know of the table it commits to."""
+
+from dataclasses import dataclass
+
+from service.contract.schema import TableSchema
+from spark_jobs.delta import LakeTable
+from spark_jobs.handover import Handover
+
+BROADCAST_ROWS = 200_000
+"""Up to here a folded window is cheap to send to every task of the file search."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One lake table in the schema version that is applied now, and the marker's application id."""
+
+    lake: LakeTable
+    handover: Handover
+    schema: TableSchema
+    app_id: str
+    metadata: bool = True
+    broadcast_rows: int = BROADCAST_ROWS

@@ -1,0 +1,150 @@
+"""The lake table equals a source table that has no key but sends whole old rows: rows are counted, not named.
+
+Owns multiplicity: of three equal rows one delete leaves two. A window is the difference in number of each distinct row; one MERGE removes all copies of the
+rows that became fewer and puts back those that remain. Which of several equal rows keeps its LSN and commit time is not defined: they take the last change's.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from service.contract import columns as envelope
+from service.contract.schema import TableSchema
+from service.errors import UnsupportedChange
+from spark_jobs.delta import with_translated_errors
+from spark_jobs.fold import MATCH, after_truncate, in_order, row_numbers, unchanged_flags
+from spark_jobs.identity import Numbers, special_rows, special_texts, whole
+from spark_jobs.merge import literal, metadata_columns, quote
+from spark_jobs.modes.mirror import lake_columns, refuse_unplaced
+from spark_jobs.modes.target import Target
+
+ROW = "_sluice_row"
+VIEW = "sluice_rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """One row per distinct row whose number changed, and by how much. `replaces` says that nothing of the lake's rows remains."""
+
+    rows: pa.Table
+    net: Numbers
+    replaces: bool
+
+
+def count(rows: pa.Table, schema: TableSchema) -> Counted:
+    """The net number of each distinct row in a window. Raises UnsupportedChange."""
+    rows, replaces = after_truncate(in_order(rows))
+    if unchanged_flags(rows, schema):
+        raise UnsupportedChange(f"{schema.qualified_name}: a value was not sent although the identity is full")
+    operation = rows[envelope.OP]
+    adds = pc.is_in(operation, pa.array([envelope.OP_INSERT, envelope.OP_UPDATE])).to_numpy()
+    removes = pc.is_in(operation, pa.array([envelope.OP_UPDATE, envelope.OP_DELETE])).to_numpy()
+    if bool(np.any(removes & ~rows[envelope.OLD].is_valid().to_numpy())):
+        raise UnsupportedChange(f"{schema.qualified_name}: a change came without the whole old row")
+    after, before = row_numbers(rows, schema)
+    size = int(max(after.max(initial=-1), before.max(initial=-1))) + 1
+    net = np.bincount(after[adds], minlength=size) - np.bincount(before[removes], minlength=size)
+    place = np.zeros(size, dtype=np.int64)
+    place[before[removes]] = np.flatnonzero(removes) + len(rows)
+    place[after[adds]] = np.flatnonzero(adds)
+    changed = np.flatnonzero(net)
+    if replaces and bool(np.any(net < 0)):
+        raise UnsupportedChange(f"{schema.qualified_name}: a row was removed that does not exist")
+    return Counted(_taken(rows, schema, place[changed]), net[changed], replaces)
+
+
+def _taken(rows: pa.Table, schema: TableSchema, places: Numbers) -> pa.Table:
+    # Places from len(rows) on mean the old row of a change.
+    chosen, length = pa.array(places), len(rows)
+    base = pa.array(places % max(length, 1))
+    names, arrays = [], []
+    for column in schema.columns:
+        both = pa.concat_arrays([whole(rows[column.name]), whole(pc.struct_field(rows[envelope.OLD], column.name))])
+        names.append(column.name)
+        arrays.append(both.take(chosen))
+    special = pa.concat_arrays([whole(rows[envelope.SPECIAL]), whole(rows[envelope.OLD_SPECIAL])]).take(chosen)
+    names += [envelope.LSN, envelope.TS, envelope.SPECIAL]
+    arrays += [whole(rows[envelope.LSN]).take(base), whole(rows[envelope.TS]).take(base), special]
+    return pa.table(arrays, names=names)
+
+
+def apply_changes(target: Target, rows: pa.Table, *, version: int) -> None:
+    """Commits the net effect of `rows` with the marker `version`."""
+    counted = count(rows, target.schema)
+    columns = lake_columns(target.schema, metadata=target.metadata)
+    refuse_unplaced(counted.rows, target.schema)
+    if counted.replaces or bool(np.all(counted.net > 0)):
+        repeated = counted.rows.take(pa.array(np.repeat(np.arange(len(counted.net)), counted.net)))
+        with target.handover.frame(repeated, columns) as frame:
+            target.lake.write(target.app_id, version, frame=frame, mode="overwrite" if counted.replaces else "append")
+        return
+    source = _source(counted, _numbers_in_lake(target, counted), target.schema)
+    working = [(name, "string") for name in _texts(target.schema)] + [(MATCH, "boolean")]
+    with target.handover.frame(source, columns + working) as frame:
+        frame.createOrReplaceTempView(VIEW)
+        target.lake.execute(target.app_id, version, statement=merge_text(target.schema, metadata=target.metadata, target=target.lake.expression))
+
+
+def _numbers_in_lake(target: Target, counted: Counted) -> Numbers:
+    fewer = np.flatnonzero(counted.net < 0)
+    table = _with_texts(counted.rows.take(pa.array(fewer)), target.schema).append_column(ROW, pa.array(fewer))
+    columns = lake_columns(target.schema, metadata=target.metadata) + [(name, "string") for name in _texts(target.schema)] + [(ROW, "bigint")]
+    present = np.zeros(len(counted.net), dtype=np.int64)
+
+    def query() -> None:
+        with target.handover.frame(table, columns) as frame:
+            frame.createOrReplaceTempView(VIEW)
+            text = f"SELECT s.{ROW}, count(*) FROM {target.lake.expression} t JOIN {VIEW} s ON {_equal(target.schema)} GROUP BY s.{ROW}"
+            for row, number in target.lake.session.sql(text).collect():
+                present[row] = number
+
+    with_translated_errors(query)
+    if bool(np.any(present[fewer] + counted.net[fewer] < 0)):
+        raise UnsupportedChange(f"{target.schema.qualified_name}: a row was removed that the lake does not have")
+    return present
+
+
+def _source(counted: Counted, present: Numbers, schema: TableSchema) -> pa.Table:
+    fewer = counted.net < 0
+    copies = np.where(fewer, present + counted.net, counted.net)
+    removed = np.flatnonzero(fewer)
+    places = np.concatenate([removed, np.repeat(np.arange(len(copies)), copies)])
+    match = np.arange(len(places)) < len(removed)
+    return _with_texts(counted.rows.take(pa.array(places)), schema).append_column(MATCH, pa.array(match))
+
+
+def merge_text(schema: TableSchema, *, metadata: bool, target: str) -> str:
+    """Removes every copy of the rows that match, adds the rows that must not."""
+    names = [*(column.name for column in schema.columns), *metadata_columns(schema, wanted=metadata)]
+    return (
+        f"MERGE INTO {target} AS t USING {VIEW} AS s ON s.{quote(MATCH)} AND {_equal(schema)}\nWHEN MATCHED THEN DELETE\n"
+        f"WHEN NOT MATCHED AND NOT s.{quote(MATCH)} THEN INSERT ({', '.join(map(quote, names))}) VALUES ({', '.join(f's.{quote(name)}' for name in names)})"
+    )
+
+
+def _texts(schema: TableSchema) -> list[str]:
+    return [f"{ROW}_special_{column.attnum}" for column in schema.columns if column.lake.special]
+
+
+def _with_texts(rows: pa.Table, schema: TableSchema) -> pa.Table:
+    marked = special_rows(rows[envelope.SPECIAL])
+    for column in schema.columns:
+        if column.lake.special:
+            rows = rows.append_column(f"{ROW}_special_{column.attnum}", special_texts(marked, column.name, len(rows)))
+    return rows
+
+
+def _equal(schema: TableSchema) -> str:
+    conditions = ["true"]
+    for column in schema.columns:
+        here, there = f"t.{quote(column.name)}", f"s.{quote(column.name)}"
+        if "float" in column.lake.sql or "double" in column.lake.sql:
+            # As text 0.0 and -0.0 differ, as they do in the source's text.
+            here, there = f"CAST({here} AS STRING)", f"CAST({there} AS STRING)"
+        conditions.append(f"{here} <=> {there}")
+        if column.lake.special:
+            text = f"element_at(t.{quote(envelope.SPECIAL)}, {literal(column.name)})"
+            conditions.append(f"{text} <=> s.{quote(f'{ROW}_special_{column.attnum}')}")
+    return " AND ".join(conditions)

@@ -1,0 +1,80 @@
+"""The only place that starts Spark: settings on which exactness, idempotence and cost depend.
+
+Owns: UTC everywhere, microseconds in Parquet, ANSI arithmetic (an overflow is an error, never NULL), no archive resolved at run time.
+(Delta: Quick start, Table properties; Spark: Configuration.)
+"""
+
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from service.errors import ApplyError
+from spark_jobs import jars, storage
+from spark_jobs.options import ApplyOptions
+
+_REQUIRED = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.caseSensitive": "false",
+    # Unity Catalog's second code path cannot write; without this a default decides.
+    "spark.databricks.delta.v2.enableMode": "NONE",
+    # Marker and payload must belong together: the marker is set and unset around each commit by spark_jobs.delta.
+    "spark.databricks.delta.write.txnVersion.autoReset.enabled": "false",
+    # The source of a MERGE is ours, in memory or in files that nobody changes: a copy of it would only cost time.
+    "spark.databricks.delta.merge.materializeSource": "none",
+}
+_TUNED = {
+    "spark.scheduler.mode": "FAIR",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.databricks.delta.autoCompact.enabled": "false",
+    "spark.databricks.delta.stalenessLimit": "0",
+    "spark.sql.codegen.cache.maxEntries": "2000",
+    "spark.sql.autoBroadcastJoinThreshold": "64MB",
+    "spark.databricks.delta.merge.materializeSource.rddStorageLevel": "MEMORY_AND_DISK",
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+    "spark.ui.enabled": "false",
+    "spark.ui.retainedJobs": "50",
+    "spark.ui.retainedStages": "50",
+    "spark.sql.ui.retainedExecutions": "20",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.showConsoleProgress": "false",
+}
+_LOCAL_ONLY = ("spark.driver.bindAddress", "spark.driver.host")
+
+
+def settings(options: ApplyOptions) -> dict[str, str]:
+    """All Spark settings for `options`. The operator's own come over the tuned ones, never over those that exactness needs."""
+    s3 = storage.needs_s3(options.spool_uri, options.lake_uri)
+    directory = Path(options.jars) if options.jars else jars.default_directory()
+    chosen = {
+        "spark.app.name": f"sluice {options.pipeline}",
+        "spark.master": options.spark_master,
+        "spark.driver.memory": options.driver_memory,
+        "spark.jars": ",".join(str(path) for path in jars.classpath(directory, s3=s3)),
+        **_TUNED,
+        **storage.hadoop_settings(options.spool_uri, options.spool_options),
+        **storage.hadoop_settings(options.lake_uri, options.lake_options),
+    }
+    if not options.spark_master.startswith("local"):
+        for name in _LOCAL_ONLY:
+            del chosen[name]
+    return {**chosen, **options.spark_conf, **_REQUIRED}
+
+
+def start(options: ApplyOptions) -> SparkSession:
+    """Starts Spark, or joins the one that spark-submit started. Raises ApplyError."""
+    builder = SparkSession.builder
+    for name, value in settings(options).items():
+        builder = builder.config(name, value)
+    try:
+        session = builder.getOrCreate()
+    except Exception as error:
+        raise ApplyError(f"Spark did not start: {type(error).__name__}", hint="look at Java's message above; Java 17 is needed") from error
+    session.sparkContext.setLogLevel("ERROR")
+    return session

@@ -1,0 +1,99 @@
+"""Which changes one apply of one table takes: the backlog of a table, and how windows are cut from it.
+
+Owns: windows are gap-free and in manifest order, nothing is taken before the copy of its generation is whole, and a copy is one window of its own.
+Pure: entries in, windows out.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from service.contract.entries import Changes, Copy, Entry, Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What one commit carries. `last_seq` becomes the marker's version; a copy has its generation's first entry there instead."""
+
+    segments: tuple[Segment, ...]
+    last_seq: int
+    is_copy: bool = False
+
+    @property
+    def bytes(self) -> int:
+        return sum(segment.bytes for segment in self.segments)
+
+
+@dataclass(slots=True)
+class Backlog:
+    """What one generation of one table still has to take.
+
+    `applied_seq` is the last manifest entry of which nothing is left to do: every change up to it is in the lake.
+    """
+
+    generation: int
+    generation_seq: int
+    applied_seq: int
+    snapshot_lsn: int = 0
+    copied: bool = False
+    copy_final: bool = False
+    copy_segments: list[Segment] = field(default_factory=list)
+    changes: deque[tuple[int, int, tuple[Segment, ...]]] = field(default_factory=deque)
+    """(seq, through_lsn of the entry before, segments)."""
+
+    def take_in(self, entry: Entry, table_id: str, *, through_lsn: int) -> None:
+        """Notes what `entry` holds for the table. Entries come in order, each once; the one before went through `through_lsn`."""
+        if entry.seq <= self.generation_seq:
+            return
+        body = entry.body
+        if isinstance(body, Copy) and body.table_id == table_id and body.generation == self.generation:
+            self.snapshot_lsn = body.snapshot_lsn
+            if not self.copied:
+                self.copy_segments.extend(body.segments)
+                self.copy_final = self.copy_final or body.final
+        elif isinstance(body, Changes) and entry.seq > self.applied_seq:
+            segments = tuple(segment for segment in body.segments if segment.table_id == table_id)
+            if segments:
+                self.changes.append((entry.seq, through_lsn, segments))
+
+    def next_window(self, *, max_bytes: int, until_seq: int) -> Window | None:
+        """The next thing to apply, no later than `until_seq`, or None. An entry larger than `max_bytes` is taken whole: a transaction is never cut."""
+        if not self.copied:
+            return Window(tuple(self.copy_segments), self.generation_seq, is_copy=True) if self.copy_final else None
+        taken: list[Segment] = []
+        last_seq = 0
+        size = 0
+        for seq, _, segments in self.changes:
+            size += sum(segment.bytes for segment in segments)
+            if seq > until_seq or (taken and size > max_bytes):
+                break
+            taken.extend(segments)
+            last_seq = seq
+        return Window(tuple(taken), last_seq) if taken else None
+
+    def done(self, window: Window) -> None:
+        """`window` is in the lake."""
+        if window.is_copy:
+            self.copied = True
+            self.copy_segments.clear()
+            return
+        self.applied_seq = window.last_seq
+        while self.changes and self.changes[0][0] <= window.last_seq:
+            self.changes.popleft()
+
+    def complete_through(self, newest_lsn: int) -> int:
+        """The LSN through which the lake table is complete, when entries through `newest_lsn` have been taken in; 0 before the copy."""
+        if not self.copied:
+            return 0
+        return max(self.snapshot_lsn, self.changes[0][1] if self.changes else newest_lsn)
+
+    def through_seq(self, newest_seq: int) -> int:
+        """The last entry of which every change is in the lake, when entries up to `newest_seq` have been taken in."""
+        if not self.copied:
+            return 0
+        return self.changes[0][0] - 1 if self.changes else max(newest_seq, self.applied_seq)
+
+
+def visible(segments: Iterable[Segment], *, snapshot_lsn: int) -> list[Segment]:
+    """Segments that may hold a change which the copy does not."""
+    return [segment for segment in segments if segment.body is not None or segment.last_lsn > snapshot_lsn]

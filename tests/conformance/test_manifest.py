@@ -1,0 +1,409 @@
+"""The log on every kind of store: what is appended is read again, one writer wins, and no damage goes unseen."""
+
+import itertools
+import os
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from service.contract import keys
+from service.contract.entries import Body, Progress
+from service.contract.receipt import DurableReceipt
+from service.errors import FormatTooNew, ManifestCorrupt, ObjectMissing, ServiceError, StoreRefused, StoreUnavailable, WriterFenced
+from service.manifest import checkpoint
+from service.manifest.follow import load_state, read_entries, read_entry
+from service.manifest.log import ManifestLog
+from service.manifest.state import PipelineState, reduce
+from service.store.base import ObjectStore
+from service.store.local import LocalStore
+from service.store.memory import MemoryStore
+from tests.support.manifests import changes, copy, histories, opened, table
+
+
+def _open(store: ObjectStore, **options: Any) -> ManifestLog:
+    return ManifestLog.open(store, opened(), load_state(store), **options)
+
+
+def _filled(store: ObjectStore, entries: int) -> ManifestLog:
+    log = _open(store)
+    for lsn in range(2, entries + 1):
+        log.append(Progress(), through_lsn=lsn)
+    return log
+
+
+def _memory() -> MemoryStore:
+    return MemoryStore(uuid.uuid4().hex)
+
+
+# the ordinary course
+
+
+def test_what_was_appended_is_what_a_reader_sees(store: ObjectStore) -> None:
+    assert load_state(store) == PipelineState()
+    log = _open(store, through_lsn=5)
+    assert log.receipt == DurableReceipt(seq=1, through_lsn=5)
+    bodies: list[tuple[Body, int]] = [
+        (table(), 5),
+        (changes(7, 9), 12),
+        (copy(snapshot_lsn=8), 12),
+        (table(version=2, state="live"), 12),
+        (changes(20, version=2), 30),
+    ]
+    receipts = [log.append(body, through_lsn=through_lsn) for body, through_lsn in bodies]
+    assert receipts == [DurableReceipt(seq, through_lsn) for seq, (_, through_lsn) in enumerate(bodies, 2)]
+    assert [entry.body for entry, _ in read_entries(store, after_seq=0)] == [opened(), *(body for body, _ in bodies)]
+    assert load_state(store) == log.state
+    assert log.state.tables["7"].schema_version == 2
+    assert read_entry(store, 6) is not None
+    assert read_entry(store, 7) is None
+
+
+def test_a_position_left_out_stays_where_it_is(store: ObjectStore) -> None:
+    log = _open(store, through_lsn=5)
+    assert log.append(table()) == DurableReceipt(2, 5)
+    assert _open(store).receipt == DurableReceipt(3, 5)
+
+
+def test_a_reader_can_begin_and_end_anywhere(store: ObjectStore) -> None:
+    log = _filled(store, 40)
+    assert [entry.seq for entry, _ in read_entries(store, after_seq=0)] == list(range(1, 41))
+    assert [entry.seq for entry, _ in read_entries(store, after_seq=37)] == [38, 39, 40]
+    assert [entry.seq for entry, _ in read_entries(store, after_seq=3, limit=30)] == list(range(4, 34))
+    assert list(read_entries(store, after_seq=3, limit=0)) == []
+    assert list(read_entries(store, after_seq=40, previous_sha256=log.state.previous_sha256)) == []
+    assert next(read_entries(store, after_seq=0))[0].seq == 1
+
+
+def test_appends_from_many_threads_make_one_dense_chain(store: ObjectStore) -> None:
+    log = _open(store)
+    with ThreadPoolExecutor(8) as pool:
+        receipts = list(pool.map(lambda _: log.append(Progress()), range(40)))
+    assert sorted(receipt.seq for receipt in receipts) == list(range(2, 42))
+    assert load_state(store) == log.state
+
+
+def test_an_entry_that_may_not_follow_is_never_stored(store: ObjectStore) -> None:
+    log = _open(store, through_lsn=10)
+    impossible: list[tuple[Body, int]] = [(changes(20), 20), (Progress(), 9), (opened(), 10)]
+    for body, through_lsn in impossible:
+        with pytest.raises(ManifestCorrupt, match="entry 2 "):
+            log.append(body, through_lsn=through_lsn)
+    assert list(store.list(keys.MANIFEST)) == [keys.manifest_entry(1)]
+    assert log.append(Progress(), through_lsn=10).seq == 2
+
+
+# one writer
+
+
+def test_a_replaced_writer_is_fenced_and_stays_so(store: ObjectStore) -> None:
+    old = _open(store)
+    new = _open(store)
+    for _ in range(2):
+        with pytest.raises(WriterFenced):
+            old.append(Progress(), through_lsn=99)
+    assert new.append(Progress(), through_lsn=7).seq == 3
+    with pytest.raises(WriterFenced):
+        old.append(Progress(), through_lsn=99)
+    assert load_state(store) == new.state
+    assert new.state.epoch == 2
+
+
+def test_of_writers_that_open_at_once_with_equal_words_one_wins(store: ObjectStore) -> None:
+    start = threading.Barrier(6)
+    clock = datetime(2030, 1, 1, tzinfo=UTC)
+
+    def run(_: int) -> ManifestLog | None:
+        start.wait()
+        try:
+            return ManifestLog.open(store, opened(), PipelineState(), clock=lambda: clock)
+        except WriterFenced:
+            return None
+
+    with ThreadPoolExecutor(6) as pool:
+        winners = [log for log in pool.map(run, range(6)) if log]
+    assert len(winners) == 1
+    assert load_state(store) == winners[0].state
+
+
+# doubt
+
+
+class Doubtful(MemoryStore):
+    """Answers the creates of manifest entries by a script: `ok`, `lost` (done, no answer), `down` (not done), `stolen` (someone else was first)."""
+
+    def __init__(self, *script: str) -> None:
+        super().__init__(uuid.uuid4().hex)
+        self.script: Iterator[str] = itertools.chain(["ok"], script, itertools.repeat("ok"))
+        self.get_fails = 0
+
+    def create(self, key: str, data: bytes | memoryview) -> None:
+        step = next(self.script)
+        if step == "refused":
+            raise StoreRefused("no")
+        if step in ("ok", "lost"):
+            super().create(key, data)
+        if step == "stolen":
+            super().create(key, b"someone else's")
+        if step != "ok":
+            raise StoreUnavailable(f"{step}")
+
+    def get(self, key: str) -> bytes:
+        if self.get_fails and key.startswith(keys.MANIFEST):
+            self.get_fails -= 1
+            raise StoreUnavailable("get")
+        return super().get(key)
+
+
+@pytest.mark.parametrize("script", [["lost"], ["down"], ["down", "down", "lost"]])
+def test_a_doubtful_create_ends_with_our_entry_stored_once(script: list[str]) -> None:
+    store, troubles = Doubtful(*script), []
+    log = _open(store, on_trouble=lambda what, error: troubles.append((what, str(error))))
+    store.get_fails = 1
+    assert log.append(Progress(), through_lsn=5) == DurableReceipt(2, 5)
+    assert log.append(Progress(), through_lsn=6) == DurableReceipt(3, 6)
+    store.get_fails = 0
+    assert [entry.seq for entry, _ in read_entries(store, after_seq=0)] == [1, 2, 3]
+    assert [what for what, _ in troubles][: len(script)] == ["manifest entry 2"] * len(script)
+
+
+def test_a_doubt_that_another_writer_used_fences() -> None:
+    log = _open(Doubtful("down", "stolen"))
+    for _ in range(2):
+        with pytest.raises(WriterFenced):
+            log.append(Progress(), through_lsn=5)
+
+
+@pytest.mark.parametrize("script", [["down"] * 99, ["lost", *["down"] * 99]])
+@pytest.mark.parametrize("ending", ["deadline", "stop"])
+def test_a_log_left_in_doubt_takes_nothing_more(script: list[str], ending: str) -> None:
+    store, stop = Doubtful(*script), threading.Event()
+    # Stopping at the first try is deterministic: the callback runs before the log waits.
+    options: dict[str, Any] = {"retry_seconds": 0.05} if ending == "deadline" else {"stop": stop, "on_trouble": lambda _what, _error: stop.set()}
+    log = _open(store, **options)
+    with pytest.raises(StoreUnavailable, match="may or may not be there"):
+        log.append(Progress(), through_lsn=5)
+    store.script = itertools.repeat("ok")
+    with pytest.raises(StoreUnavailable, match="closed"):
+        log.append(Progress(), through_lsn=6)
+    assert log.state.seq == 1
+    assert _open(store).state.seq == (3 if script[0] == "lost" else 2)
+
+
+def test_a_refusing_store_closes_the_log_at_once() -> None:
+    log = _open(Doubtful("refused"))
+    for _ in range(2):
+        with pytest.raises(StoreRefused):
+            log.append(Progress(), through_lsn=5)
+
+
+@pytest.mark.parametrize(
+    ("point", "stored"), [("manifest.append.before", 1), ("store.create.before", 1), ("store.create.after", 2), ("manifest.append.after", 2)]
+)
+def test_after_a_crash_at_any_point_the_next_writer_goes_on(tmp_path: Path, point: str, stored: int) -> None:
+    script = f"""
+from service.contract.entries import Body, Progress
+from service.manifest.log import ManifestLog
+from service.manifest.state import PipelineState
+from service.store.opening import open_store
+from tests.support.manifests import opened
+log = ManifestLog.open(open_store("file://{tmp_path}", options={{}}), opened(), PipelineState())
+log.append(Progress(), through_lsn=5)
+"""
+    environment = {**os.environ, "SLUICE_FAULTS": f"{point}=crash@2"}
+    result = subprocess.run([sys.executable, "-c", script], env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    assert result.returncode == 137, result.stderr
+    store = LocalStore(tmp_path)
+    assert load_state(store).seq == stored
+    assert _open(store).append(Progress(), through_lsn=6) == DurableReceipt(stored + 2, 6)
+
+
+# damage
+
+
+def _overwrite(store: ObjectStore, seq: int) -> None:
+    entry = store.get(keys.manifest_entry(seq))
+    store.put(keys.manifest_entry(seq), entry.replace(b'"through_lsn":', b'"note":1,"through_lsn":'))
+
+
+def _delete(store: ObjectStore, seqs: Iterable[int]) -> None:
+    for seq in seqs:
+        store.delete(keys.manifest_entry(seq))
+
+
+DAMAGES: dict[str, tuple[Callable[[ObjectStore], None], str]] = {
+    "overwritten": (lambda store: _overwrite(store, 20), "entry 21 does not continue entry 20"),
+    "first one overwritten": (lambda store: _overwrite(store, 1), "entry 2 does not continue entry 1"),
+    "missing": (lambda store: store.delete(keys.manifest_entry(20)), "entry 20 is missing"),
+    "first one missing": (lambda store: store.delete(keys.manifest_entry(1)), "entry 1 is missing"),
+    "all but the last missing": (lambda store: _delete(store, range(1, 30)), "entry 1 is missing"),
+    "cut short": (lambda store: store.put(keys.manifest_entry(20), store.get(keys.manifest_entry(20))[:-9]), "entry 20"),
+    "empty": (lambda store: store.put(keys.manifest_entry(30), b""), "entry 30"),
+    "moved": (lambda store: store.put(keys.manifest_entry(31), store.get(keys.manifest_entry(30))), "entry 31 calls itself 30"),
+    "a foreign object": (lambda store: store.put("manifest/notes.txt", b""), "unexpected object"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_named_and_never_read_over(store: ObjectStore, damage: str) -> None:
+    _filled(store, 30)
+    inflict, message = DAMAGES[damage]
+    inflict(store)
+    with pytest.raises(ManifestCorrupt, match=message):
+        load_state(store)
+    with pytest.raises(ManifestCorrupt, match=message):
+        list(read_entries(store, after_seq=0))
+
+
+def test_an_entry_of_a_newer_format_stops_the_reader(store: ObjectStore) -> None:
+    _filled(store, 3)
+    store.put(keys.manifest_entry(3), store.get(keys.manifest_entry(3)).replace(b'"format_version":1', b'"format_version":2'))
+    with pytest.raises(FormatTooNew, match="entry 3"):
+        load_state(store)
+
+
+def test_a_chain_that_does_not_continue_what_the_reader_had_is_corrupt(store: ObjectStore) -> None:
+    _filled(store, 5)
+    with pytest.raises(ManifestCorrupt, match="entry 4 does not continue entry 3"):
+        list(read_entries(store, after_seq=3, previous_sha256="0" * 64))
+
+
+class WrittenMeanwhile(MemoryStore):
+    """Says once that entry 3 is missing, as a reader sees it who asked just before entries 3 and 4 were written."""
+
+    missed = False
+
+    def get(self, key: str) -> bytes:
+        if key == keys.manifest_entry(3) and not self.missed:
+            self.missed = True
+            raise ObjectMissing(key)
+        return super().get(key)
+
+
+def test_entries_written_while_reading_are_no_gap() -> None:
+    store = WrittenMeanwhile(uuid.uuid4().hex)
+    _filled(store, 6)
+    assert [entry.seq for entry, _ in read_entries(store, after_seq=0)] == [1, 2, 3, 4, 5, 6]
+
+
+# checkpoints
+
+
+class Counting(MemoryStore):
+    gets = 0
+
+    def get(self, key: str) -> bytes:
+        self.gets += 1
+        return super().get(key)
+
+
+def test_a_start_reads_from_the_newest_checkpoint_and_arrives_at_the_same_state() -> None:
+    store = Counting(uuid.uuid4().hex)
+    log = _filled(store, 2 * checkpoint.EVERY_ENTRIES + 3)
+    assert list(store.list(keys.CHECKPOINTS)) == [keys.checkpoint(checkpoint.EVERY_ENTRIES), keys.checkpoint(2 * checkpoint.EVERY_ENTRIES)]
+    store.gets = 0
+    assert load_state(store) == log.state
+    assert store.gets < 30
+    for key in list(store.list(keys.CHECKPOINTS)):
+        store.delete(key)
+    assert load_state(store) == log.state
+
+
+def test_a_reader_at_the_end_asks_for_one_entry() -> None:
+    store = Counting(uuid.uuid4().hex)
+    log = _filled(store, 5)
+    store.gets = 0
+    assert list(read_entries(store, after_seq=5, previous_sha256=log.state.previous_sha256)) == []
+    assert store.gets == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"format_version":1,"state_sha256":"0","state":{}}', b"\xff"])
+def test_an_unreadable_checkpoint_is_passed_over(store: ObjectStore, content: bytes) -> None:
+    log = _filled(store, 5)
+    state = next(itertools.islice(_states(store), 2, None))
+    checkpoint.write(store, state)
+    store.put(keys.checkpoint(4), content)
+    store.put(keys.checkpoint(5), store.get(keys.checkpoint(3)))
+    assert checkpoint.newest(store) == state
+    assert load_state(store) == log.state
+
+
+def _states(store: ObjectStore) -> Iterator[PipelineState]:
+    state = PipelineState()
+    for entry, sha256 in read_entries(store, after_seq=0):
+        state = reduce(state, entry, sha256)
+        yield state
+
+
+def test_a_checkpoint_that_contradicts_the_chain_is_corrupt(store: ObjectStore) -> None:
+    log = _filled(store, 5)
+    checkpoint.write(store, log.state)
+    _overwrite(store, 5)
+    with pytest.raises(ManifestCorrupt, match="entry 5 is not the one its checkpoint stands on"):
+        load_state(store)
+    store.delete(keys.manifest_entry(5))
+    with pytest.raises(ManifestCorrupt, match="entry 5 is missing"):
+        load_state(store)
+
+
+def test_a_checkpoint_of_a_newer_format_stops_the_reader(store: ObjectStore) -> None:
+    log = _filled(store, 2)
+    checkpoint.write(store, log.state)
+    store.put(keys.checkpoint(2), store.get(keys.checkpoint(2)).replace(b'"format_version":1', b'"format_version":2', 1))
+    with pytest.raises(FormatTooNew):
+        load_state(store)
+
+
+class NoCheckpoints(MemoryStore):
+    def create(self, key: str, data: bytes | memoryview) -> None:
+        if key.startswith(keys.CHECKPOINTS):
+            raise StoreUnavailable("no")
+        super().create(key, data)
+
+
+def test_a_checkpoint_that_cannot_be_stored_harms_nothing() -> None:
+    store, troubles = NoCheckpoints(uuid.uuid4().hex), []
+    log = _open(store, on_trouble=lambda what, error: troubles.append((what, type(error))))
+    while log.state.seq <= checkpoint.EVERY_ENTRIES:
+        log.append(Progress())
+    assert troubles == [(f"checkpoint {checkpoint.EVERY_ENTRIES}", StoreUnavailable)]
+    assert load_state(store) == log.state
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(history=histories(), data=st.data())
+def test_a_restart_from_any_checkpoint_equals_a_full_replay(history: list[tuple[Any, int]], data: st.DataObject) -> None:
+    store = _memory()
+    log: ManifestLog | None = None
+    at = data.draw(st.integers(0, len(history) - 1))
+    for number, (body, through_lsn) in enumerate(history):
+        if body.kind == "opened":
+            log = ManifestLog.open(store, body, log.state if log else PipelineState(), through_lsn=through_lsn)
+        else:
+            assert log is not None
+            log.append(body, through_lsn=through_lsn)
+        if number == at:
+            assert log is not None
+            checkpoint.write(store, log.state)
+    assert log is not None
+    assert checkpoint.newest(store).seq == at + 1
+    assert load_state(store) == log.state == list(_states(store))[-1]
+
+
+def test_the_error_of_a_closed_log_is_one_of_ours() -> None:
+    log = _open(Doubtful("stolen"))
+    with pytest.raises(ServiceError) as first:
+        log.append(Progress())
+    with pytest.raises(ServiceError) as second:
+        log.append(Progress())
+    assert first.type is second.type is WriterFenced
+    assert first.value.exit_code == second.value.exit_code == 8

@@ -1,0 +1,124 @@
+"""`setup`, `run`, `status` against a real server, as processes: what they create, what they say, how they end."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.sources import Database
+
+ROOT = Path(__file__).parents[2]
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def environment(database: Database, tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "sluice.yaml").write_text(
+        f"""\
+version: 1
+pipeline: shop
+source: {{dsn: "{database.dsn}", slot: {database.slot}, publication: {database.publication}, tables: ["public.*"]}}
+spool: {{uri: "file://{tmp_path}/spool", max_delay: 50ms}}
+lake: {{uri: "file://{tmp_path}/lake"}}
+telemetry: {{listen: "127.0.0.1:0", log_format: json}}
+""",
+        encoding="utf-8",
+    )
+    database.execute("CREATE TABLE orders (id int PRIMARY KEY, note text)", "INSERT INTO orders VALUES (1, 'row-value-canary')")
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
+    return {**plain, "PYTHONPATH": str(ROOT), "SLUICE_CONFIG": str(tmp_path / "sluice.yaml")}
+
+
+@pytest.fixture
+def sluice(environment: dict[str, str]) -> Run:
+    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run([sys.executable, "-m", "service", *arguments], env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+    return run
+
+
+@pytest.fixture
+def running(environment: dict[str, str]) -> Iterator["subprocess.Popen[str]"]:
+    process = subprocess.Popen([sys.executable, "-m", "service", "run"], env=environment, stderr=subprocess.PIPE, text=True)
+    yield process
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+    assert process.stderr is not None
+    process.stderr.close()
+
+
+def slots(database: Database) -> int:
+    with database.connect() as connection:
+        return len(connection.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", (database.slot,)).fetchall())
+
+
+def test_a_dry_run_creates_nothing_and_its_sql_is_all_that_is_needed(sluice: Run, database: Database) -> None:
+    planned = json.loads(sluice("setup", "--dry-run", "--json").stdout)
+    assert [(step["kind"], bool(step["statement"])) for step in planned["steps"]] == [("publication", True), ("slot", True)]
+    assert slots(database) == 0
+    statements = sluice("setup", "--print-sql")
+    assert statements.returncode == 0
+    assert slots(database) == 0
+    database.execute(*filter(str.strip, statements.stdout.split(";\n")))
+    assert slots(database) == 1
+    again = sluice("setup", "--json")
+    assert again.returncode == 0
+    assert [step["statement"] for step in json.loads(again.stdout)["steps"]] == ["", ""]
+
+
+def test_a_batch_run_fills_the_spool_and_status_tells(sluice: Run, database: Database) -> None:
+    ran = sluice("run", "--until-caught-up")
+    assert ran.returncode == 0, ran.stderr
+    assert "row-value-canary" not in ran.stderr
+    assert all(json.loads(line)["event"] for line in ran.stderr.splitlines())
+    status = json.loads(sluice("status", "--json").stdout)
+    assert status["state"] == "stopped"
+    assert status["source"]["slot"]["active"] is False
+    assert status["manifest"]["slot"] == database.slot
+    table = json.loads(sluice("tables", "--json").stdout)["tables"][0]
+    assert (table["schema"], table["table"], table["state"], table["rows_copied"]) == ("public", "orders", "copying", 1)
+
+
+def test_a_slot_that_vanished_is_7_and_is_not_created_again(sluice: Run, database: Database) -> None:
+    assert sluice("run", "--until-caught-up").returncode == 0
+    database.execute(f"SELECT pg_drop_replication_slot('{database.slot}')")
+    for command in (("setup",), ("run", "--until-caught-up")):
+        ended = sluice(*command)
+        assert ended.returncode == 7
+        assert "MISSING" in ended.stderr
+    assert slots(database) == 0
+    assert json.loads(sluice("status", "--json").stdout)["state"] == "lost"
+
+
+def test_probes_and_metrics_are_served_while_it_runs_and_a_signal_drains(running: "subprocess.Popen[str]") -> None:
+    assert running.stderr is not None
+    address = ""
+    for line in running.stderr:
+        event = json.loads(line)
+        address = event.get("address", address)
+        if event["event"] == "streaming":
+            break
+    assert re.fullmatch(r"127\.0\.0\.1:\d+", address)
+
+    def get(path: str) -> tuple[int, str]:
+        connection = http.client.HTTPConnection(address, timeout=30)
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        seen = (answer.status, answer.read().decode())
+        connection.close()
+        return seen
+
+    assert get("/startupz")[0] == 200
+    assert get("/livez")[0] == 200
+    assert json.loads(get("/status")[1])["state"] == "running"
+    assert 'sluice_build_info{component="ingest",pipeline="shop"' in get("/metrics")[1]
+    running.send_signal(signal.SIGTERM)
+    assert running.wait(60) == 0

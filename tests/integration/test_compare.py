@@ -1,0 +1,144 @@
+"""The comparison that decides every end-to-end test finds each kind of difference, and only differences."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from deploy.local.compare import Comparison, compare_table, read_source
+from deploy.local.postgres import PostgresServer
+from deploy.local.rendering import array_text, float_text, postgres_texts, same_float
+from tests.support.sources import Database
+
+ROWS: list[dict[str, Any]] = [{"id": 1, "name": "one", "amount": None}, {"id": 2, "name": None, "amount": 2.5}]
+SCHEMA = pa.schema([("id", pa.int32()), ("name", pa.string()), ("amount", pa.float64()), ("_sluice_special", pa.map_(pa.string(), pa.string()))])
+
+
+@pytest.fixture
+def source(database: Database) -> Database:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, name text, amount float8)", "INSERT INTO t VALUES (1, 'one', NULL), (2, NULL, 2.5)")
+    return database
+
+
+def compare(source: Database, lake: Path, rows: list[dict[str, Any]], schema: pa.Schema = SCHEMA) -> Comparison:
+    write_deltalake(lake / "public" / "t", pa.Table.from_pylist(rows, schema=schema))
+    with source.connect() as connection:
+        return compare_table(connection, schema="public", table="t", lake_uri=f"file://{lake}")
+
+
+def test_equal_tables_have_no_difference_and_one_checksum(source: Database, tmp_path: Path) -> None:
+    outcome = compare(source, tmp_path, ROWS[::-1])
+    assert outcome.is_equal
+    assert outcome.differences == ()
+    assert (outcome.source_rows, outcome.lake_rows) == (2, 2)
+    assert outcome.source_checksum == outcome.lake_checksum
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        (ROWS[:1], "is not in the lake"),
+        ([*ROWS, {"id": 3, "name": "three", "amount": 1.0}], "is not at the source"),
+        ([*ROWS, ROWS[0]], "more than once"),
+        ([ROWS[0], {**ROWS[1], "name": ""}], "differs in name"),
+        ([ROWS[0], {**ROWS[1], "amount": 2.5000000000000004}], "differs in amount"),
+        ([ROWS[0], {**ROWS[1], "amount": -2.5}], "differs in amount"),
+        ([ROWS[0], {**ROWS[1], "_sluice_special": [("amount", "2.5")]}], "differs in amount"),
+        ([ROWS[0], {**ROWS[1], "amount": None}], "differs in amount"),
+    ],
+)
+def test_each_kind_of_difference_is_found_and_told_without_a_value(source: Database, tmp_path: Path, rows: list[dict[str, Any]], told: str) -> None:
+    outcome = compare(source, tmp_path, rows)
+    assert not outcome.is_equal
+    assert outcome.source_checksum != outcome.lake_checksum
+    assert told in outcome.differences[0]
+    assert "three" not in str(outcome.differences)
+
+
+def test_a_marked_value_counts_as_its_text(source: Database, tmp_path: Path) -> None:
+    assert compare(source, tmp_path, [ROWS[0], {**ROWS[1], "amount": None, "_sluice_special": [("amount", "2.5")]}]).is_equal
+
+
+def test_a_column_that_one_side_lacks_is_a_difference(source: Database, tmp_path: Path) -> None:
+    outcome = compare(source, tmp_path, ROWS, schema=pa.schema([SCHEMA.field("id"), SCHEMA.field("name")]))
+    assert "['amount'] are not in the lake" in outcome.differences[0]
+
+
+def test_a_table_that_the_lake_lacks_is_a_difference_even_when_it_is_empty(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with database.connect() as connection:
+        outcome = compare_table(connection, schema="public", table="t", lake_uri=str(tmp_path))
+    assert outcome.differences == ("the lake has no such table",)
+
+
+def test_duplicates_without_a_key_are_counted(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE t (id int)", "INSERT INTO t VALUES (1), (1), (2)")
+    schema = pa.schema([("id", pa.int32())])
+    assert compare(database, tmp_path, [{"id": 1}, {"id": 2}, {"id": 1}], schema).is_equal
+    outcome = compare(database, tmp_path / "other", [{"id": 1}, {"id": 2}, {"id": 2}], schema)
+    assert outcome.differences == ("1 rows are not in the lake", "1 rows are not at the source")
+
+
+def test_a_changelog_is_compared_by_the_inserts_behind_its_last_truncate(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE t (id int)", "INSERT INTO t VALUES (2), (2)")
+    schema = pa.schema([("id", pa.int32()), ("_sluice_op", pa.string()), ("_sluice_lsn", pa.int64()), ("_sluice_ordinal", pa.int64())])
+    changes = [(1, "i", 10, 0), (2, "i", 10, 1), (None, "t", 20, 0), (2, "i", 20, 1), (2, "i", 30, 0)]
+    assert compare(database, tmp_path, [dict(zip(schema.names, change, strict=True)) for change in changes], schema).is_equal
+
+
+def test_texts_are_those_the_server_prints_for_every_typed_family(database: Database) -> None:
+    columns = {
+        "b": ("boolean", ["true", "false"]),
+        "s": ("smallint", ["-32768", "32767"]),
+        "l": ("bigint", ["-9223372036854775808", "9223372036854775807"]),
+        "n": ("numeric(38,20)", ["0.00000000000000000001", "-999999999999999999.99999999999999999999"]),
+        "z": ("numeric(12,2)", ["0", "-0.10"]),
+        "r": ("real", ["1e6", "123456.7"]),
+        "f": ("float8", ["1e15", "-1e-5"]),
+        "d": ("date", ["0001-01-01", "9999-12-31"]),
+        "p": ("timestamp", ["0001-01-01 00:00:00", "2020-02-29 23:59:59.120000"]),
+        "q": ("timestamptz", ["9999-12-31 23:59:59.999999+00", "1969-12-31 23:59:59.000001+00"]),
+        "y": ("bytea", ["", "\\x00ff5c"]),
+        "e": ("text[]", ["{}", '{a,NULL,"NULL",null,"","b c","q\\"\\\\",é,"{}"," x"}']),
+        "i": ("int[]", ["{1,NULL,-3}", "{}"]),
+        "u": ("timestamptz[]", ["{2020-01-01 00:00:00.5+00}", "{NULL}"]),
+        "v": ("bytea[]", ['{"\\\\x00",NULL}', "{}"]),
+        "w": ("float8[]", ["{1e100,0.1,NaN,-0}", "{Infinity}"]),
+    }
+    declared = ", ".join(f"{name} {kind}" for name, (kind, _) in columns.items())
+    literals = [", ".join("'" + values[row] + "'" for _, values in columns.values()) for row in (0, 1)]
+    database.execute(f"CREATE TABLE t ({declared})", *(f"INSERT INTO t VALUES ({row})" for row in literals))
+    with database.connect() as connection:
+        printed, _ = read_source(connection, schema="public", table="t")
+        typed = [list(values) for values in zip(*connection.execute("SELECT * FROM t").fetchall(), strict=True)]
+    arrow = [
+        pa.bool_(), pa.int16(), pa.int64(), pa.decimal128(38, 20), pa.decimal128(12, 2), pa.float32(), pa.float64(), pa.date32(), pa.timestamp("us"),
+        pa.timestamp("us", "UTC"), pa.binary(), pa.list_(pa.string()), pa.list_(pa.int32()), pa.list_(pa.timestamp("us", "UTC")), pa.list_(pa.binary()),
+        pa.list_(pa.float64()),
+    ]  # fmt: skip
+    for at, name in enumerate(columns):
+        assert postgres_texts(pa.array(typed[at], arrow[at])) == [row[at] for row in printed.rows], name
+
+
+@settings(max_examples=25, deadline=None)
+@given(wide=st.lists(st.floats(), min_size=30, max_size=60), narrow=st.lists(st.floats(width=32), min_size=30, max_size=60))
+@example(wide=[4.96914087259905e16, 1e15, 1e14, -0.0, 5e-324], narrow=[1e6, 999999.0, -0.0])
+def test_floats_have_one_spelling_for_the_server_and_the_lake(postgres: PostgresServer, wide: list[float], narrow: list[float]) -> None:
+    with postgres.superuser() as connection:
+        row = connection.execute("SELECT array(SELECT unnest(%s::float8[])::text), array(SELECT unnest(%s::float4[])::text)", (wide, narrow)).fetchone()
+    assert row is not None
+    assert [float_text(value, bits=64) for value in wide] == [same_float(text, bits=64) for text in row[0]]
+    assert [float_text(value, bits=32) for value in narrow] == [same_float(text, bits=32) for text in row[1]]
+    assert same_float("{" + ",".join(row[0]) + "}", bits=64) == array_text(float_text(value, bits=64) for value in wide)
+
+
+@settings(max_examples=25, deadline=None)
+@given(arrays=st.lists(st.lists(st.none() | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))), min_size=1, max_size=20))
+def test_arrays_are_quoted_as_the_server_quotes_them(postgres: PostgresServer, arrays: list[list[str | None]]) -> None:
+    with postgres.superuser() as connection:
+        for array in arrays:
+            assert connection.execute("SELECT (%s::text[])::text", (array,)).fetchone() == (array_text(array),)

@@ -1,0 +1,228 @@
+"""What PostgreSQL is told is durable, seen on the wire, against what the store holds at that very moment."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from service import lsn
+from service.errors import StoreUnavailable
+from service.manifest.follow import load_state
+from service.runtime.builder import BuilderLimits
+from service.store.base import ObjectStore
+from service.store.opening import open_store
+from tests.support.ingesting import Pipeline
+from tests.support.pgproxy import PgProxy, Status
+
+
+def test_the_acknowledged_position_is_never_beyond_what_the_store_holds_at_that_moment(pipeline: Pipeline) -> None:
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY, t text)")
+    claims: list[tuple[int, int]] = []
+
+    def witness(status: Status) -> None:
+        claims.append((status.flush, load_state(pipeline.store).through_lsn))
+
+    with PgProxy(pipeline.database.server.port, on_status=witness) as proxy:
+        pipeline.dsn = proxy.dsn(dbname=pipeline.database.name)
+        pipeline.run()
+        for number in range(20):
+            pipeline.database.execute(f"INSERT INTO a SELECT i, repeat('x', 200) FROM generate_series({number * 100}, {number * 100 + 99}) i")
+            if number % 5 == 4:
+                pipeline.run()
+        proxy.check()
+    assert len({flush for flush, _ in claims}) > 3
+    assert all(flush <= held for flush, held in claims)
+
+
+def test_a_store_that_takes_nothing_means_nothing_is_acknowledged_however_often_the_server_asks(pipeline: Pipeline) -> None:
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    pipeline.run()
+    before = pipeline.confirmed()
+    held = HeldStore(pipeline.store)
+    flushed: list[int] = []
+    with PgProxy(pipeline.database.server.port, on_status=lambda status: flushed.append(status.flush)) as proxy:
+        blocked = Pipeline(pipeline.database, held, dsn=proxy.dsn(dbname=pipeline.database.name))
+        with blocked.running() as running:
+            running.wait_until(lambda: running.ingest is not None and running.ingest.view.connected)
+            held.closed.set()
+            acknowledged = max(flushed, default=before)
+            for number in range(3):
+                pipeline.database.execute(f"INSERT INTO a VALUES ({number})")
+            running.wait_until(held.refused.is_set)
+            proxy.wait_for_status(lambda status: status.write > acknowledged)
+            assert max(flushed) <= acknowledged + 0 or max(flushed) <= load_state(pipeline.store).through_lsn
+            assert not pipeline.commits()
+            held.closed.clear()
+            running.wait_until(lambda: len(pipeline.commits()) == 3)
+    assert sorted(row["id"] for row in pipeline.rows("public.a")) == [0, 1, 2]
+
+
+def test_adjacent_commits_are_each_delivered_exactly_once_across_a_restart_between_them(pipeline: Pipeline) -> None:
+    """failures.md A2, A3: with the next commit record starting where the last one ended, one byte too far loses it and one too few repeats it."""
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    pipeline.run()
+    for attempt in range(200):
+        with pipeline.database.connect() as one, pipeline.database.connect() as two:
+            for connection, key in ((one, attempt * 2), (two, attempt * 2 + 1)):
+                connection.execute("BEGIN")
+                connection.execute("INSERT INTO a VALUES (%s)", (key,))
+            one.execute("COMMIT")
+            two.execute("COMMIT")
+        if attempt == 0:
+            pipeline.run()
+        first, second = _last_two_commits(pipeline, attempt)
+        if first is not None and second is not None:
+            break
+    else:
+        pytest.skip("the server never wrote two adjacent commit records")
+    pipeline.run_until(first)
+    assert pipeline.commits().count(first) == 1
+    pipeline.run()
+    commits = pipeline.commits()
+    assert len(commits) == len(set(commits))
+    assert sorted(row["id"] for row in pipeline.rows("public.a")) == list(range((attempt + 1) * 2))
+
+
+def _last_two_commits(pipeline: Pipeline, attempt: int) -> tuple[int | None, int | None]:
+    """End of the first and of the second commit, when the second record starts where the first one ended; from an independent reader of the same WAL."""
+    with pipeline.database.connect() as connection:
+        name = f"{pipeline.database.slot}_w{attempt}"
+        connection.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", (pipeline.database.slot, name))
+        found = connection.execute(
+            "SELECT substring(data from 3 for 8), substring(data from 11 for 8) FROM pg_logical_slot_peek_binary_changes(%s, NULL, NULL,"
+            " 'proto_version', '1', 'publication_names', %s) WHERE get_byte(data, 0) = 67",
+            (name, pipeline.database.publication),
+        ).fetchall()
+        connection.execute("SELECT pg_drop_replication_slot(%s)", (name,))
+    ends = [(int.from_bytes(start, "big"), int.from_bytes(end, "big")) for start, end in found]
+    if len(ends) >= 2 and ends[-1][0] == ends[-2][1]:
+        return ends[-2][1], ends[-1][1]
+    return None, None
+
+
+def test_rows_of_one_copy_share_an_lsn_and_all_arrive_in_order(pipeline: Pipeline) -> None:
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    pipeline.run()
+    with pipeline.database.connect() as connection, connection.cursor() as cursor, cursor.copy("COPY a FROM STDIN") as copy:
+        for number in range(500):
+            copy.write_row((number,))
+    pipeline.run()
+    rows = pipeline.rows("public.a")
+    assert [row["id"] for row in rows] == list(range(500))
+    assert [row["_sluice_ordinal"] for row in rows] == list(range(500))
+    assert len({row["_sluice_lsn"] for row in rows}) == 1
+
+
+def test_quiet_tables_do_not_hold_the_slot_while_others_write(pipeline: Pipeline) -> None:
+    pipeline.database.execute("CREATE TABLE quiet (id int PRIMARY KEY)", "CREATE TABLE busy (id int, t text)")
+    with pipeline.running(tables=("public.quiet",)) as running:
+        running.wait_until(lambda: bool(pipeline.state().tables))
+        pipeline.database.execute("INSERT INTO busy SELECT i, repeat('x', 1000) FROM generate_series(1, 20000) i")
+        target = lsn.parse(pipeline.wal_end())
+        assert running.ingest is not None
+        # The idle advance is recorded first, so it may take one progress interval; a fast stop of the server would ask for it at once.
+        running.stop()
+    assert pipeline.confirmed() <= pipeline.state().through_lsn
+    pipeline.run(tables=("public.quiet",))
+    assert pipeline.confirmed() >= target
+    assert not pipeline.commits()
+
+
+def test_a_transaction_past_the_memory_budget_is_one_entry_of_several_segments(pipeline: Pipeline) -> None:
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY, t text)", "CREATE TABLE b (id int PRIMARY KEY)")
+    pipeline.run()
+    with pipeline.database.connect() as connection, connection.transaction():
+        connection.execute("INSERT INTO a SELECT i, repeat(md5(i::text), 20) FROM generate_series(1, 60000) i")
+        connection.execute("INSERT INTO b VALUES (1)")
+        connection.execute("DELETE FROM a WHERE id <= 100")
+    pipeline.run(builder=BuilderLimits(body_bytes=1 << 20))
+    (change,) = [change for change in pipeline.changes() if len(change.commits)]
+    assert len(change.commits) == 1
+    bodies = [segment for segment in change.segments if segment.body is not None]
+    assert len(bodies) > 3
+    assert all(segment.key.startswith("stage/") for segment in bodies)
+    rows = pipeline.rows("public.a")
+    assert len(rows) == 60100
+    assert [row["_sluice_ordinal"] for row in rows if row["_sluice_op"] == "i"] == list(range(60000))
+    assert {row["_sluice_lsn"] for row in rows} == {change.commits.end_lsn[0]}
+
+
+def test_a_crash_of_the_server_repeats_nothing(pipeline: Pipeline, tmp_path: Path) -> None:
+    """failures.md A10: after a crash the slot may be behind what it was told; starting at our own position makes that harmless."""
+    from deploy.local.postgres import temporary_server
+    from tests.support.sources import Database
+
+    with temporary_server(durable=True) as server:
+        database = Database(server, "postgres", "sluice_crash", "sluice_crash")
+        own = Pipeline(database, open_store((tmp_path / "crash").as_uri(), prefix="test/", options={}))
+        database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+        own.run()
+        database.execute("INSERT INTO a VALUES (1)")
+        own.run()
+        server.crash()
+        server.start()
+        database.execute("INSERT INTO a VALUES (2)")
+        own.run()
+        commits = own.commits()
+        assert len(commits) == len(set(commits))
+        assert [row["id"] for row in own.rows("public.a")] == [1, 2]
+
+
+def test_a_fast_stop_of_the_server_is_not_held_up_and_everything_committed_is_kept(tmp_path: Path) -> None:
+    """failures.md B4."""
+    from deploy.local.postgres import temporary_server
+    from tests.support.sources import Database
+
+    with temporary_server(durable=True) as server:
+        database = Database(server, "postgres", "sluice_stop", "sluice_stop")
+        own = Pipeline(database, open_store((tmp_path / "stop").as_uri(), prefix="test/", options={}))
+        database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+        with own.running() as running:
+            running.wait_until(lambda: bool(own.state().tables) and all(table.state == "live" for table in own.state().tables.values()))
+            database.execute("INSERT INTO a VALUES (1)")
+            stopping = threading.Thread(target=server.stop, args=("fast",))
+            stopping.start()
+            stopping.join(15)
+            assert not stopping.is_alive(), "the server waits for us"
+            server.start()
+            database.execute("INSERT INTO a VALUES (2)")
+            running.wait_until(lambda: [row["id"] for row in own.rows("public.a")] == [1, 2])
+
+
+class HeldStore(ObjectStore):
+    """A store that does not answer writes while `closed` is set."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self._inner = inner
+        self.closed = threading.Event()
+        self.refused = threading.Event()
+
+    def _check(self) -> None:
+        if self.closed.is_set():
+            self.refused.set()
+            raise StoreUnavailable("the store does not answer")
+
+    def get(self, key: str) -> bytes:
+        return self._inner.get(key)
+
+    def put(self, key: str, data: bytes) -> None:
+        self._check()
+        self._inner.put(key, data)
+
+    def create(self, key: str, data: bytes) -> None:
+        self._check()
+        self._inner.create(key, data)
+
+    def size(self, key: str) -> int | None:
+        return self._inner.size(key)
+
+    def list(self, prefix: str, *, after: str = ""):  # type: ignore[no-untyped-def]
+        return self._inner.list(prefix, after=after)
+
+    def delete(self, key: str) -> None:
+        self._inner.delete(key)
+
+    def describe(self) -> str:
+        return self._inner.describe()
+
+

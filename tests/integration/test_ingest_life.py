@@ -1,0 +1,218 @@
+"""Start, loss, takeover and change of shape: what continues, what stops by name, and what turns one table stale."""
+
+import asyncio
+import threading
+
+import pytest
+
+from service.contract.entries import Copy
+from service.errors import ServiceError, SlotBusy, SlotLost, WriterFenced
+from service.runtime.ingest import Ingest
+from tests.support.ingesting import Pipeline
+
+
+def test_rows_that_were_there_join_the_stream_without_gap_or_overlap(pipeline: Pipeline) -> None:
+    """A writer storms while the table is copied; copy and later changes together are every row exactly once."""
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY, v int)", "INSERT INTO a SELECT i, 0 FROM generate_series(1, 2000) i")
+    storming = threading.Event()
+    inserted: list[int] = []
+
+    def storm() -> None:
+        with pipeline.database.connect() as connection:
+            number = 10_000
+            while not storming.is_set():
+                connection.execute("INSERT INTO a VALUES (%s, 1)", (number,))
+                inserted.append(number)
+                number += 1
+
+    writer = threading.Thread(target=storm)
+    writer.start()
+    try:
+        pipeline.run()
+    finally:
+        storming.set()
+        writer.join()
+    pipeline.run()
+    (copy,) = [entry.body for entry in pipeline.entries() if isinstance(entry.body, Copy)]
+    copied = [row["id"] for row in pipeline.rows("public.a", copied=True)]
+    streamed = [row["id"] for row in pipeline.rows("public.a") if row["_sluice_lsn"] > copy.snapshot_lsn]
+    assert sorted(copied + streamed) == [*range(1, 2001), *inserted]
+
+
+def test_a_table_that_joins_later_is_copied_and_followed(pipeline: Pipeline) -> None:
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    pipeline.run()
+    pipeline.database.execute(
+        "CREATE TABLE later (id int PRIMARY KEY)",
+        "INSERT INTO later VALUES (1), (2)",
+        f"ALTER PUBLICATION {pipeline.database.publication} ADD TABLE later",
+        "INSERT INTO later VALUES (3)",
+    )
+    pipeline.run()
+    table = pipeline.table("public.later")
+    assert table.state == "live"
+    assert table.copy is not None
+    assert sorted(row["id"] for row in pipeline.rows("public.later", copied=True)) == [1, 2, 3]
+    pipeline.database.execute("INSERT INTO later VALUES (4)")
+    pipeline.run()
+    assert [row["id"] for row in pipeline.rows("public.later") if row["_sluice_lsn"] > table.copy.snapshot_lsn] == [4]
+
+
+def test_an_added_column_is_a_new_schema_version_with_the_value_that_older_rows_hold(pipeline: Pipeline) -> None:
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+    pipeline.run()
+    pipeline.database.execute("ALTER TABLE a ADD COLUMN note text NOT NULL DEFAULT 'it''s, {new}'", "INSERT INTO a VALUES (2, 'given')")
+    pipeline.run()
+    table = pipeline.table("public.a")
+    assert table.state == "live"
+    note = table.schemas[2].column("note")
+    assert note is not None
+    assert note.missing == "it's, {new}"
+    assert {row["_sluice_op"] + str(row["id"]): row["note"] for row in pipeline.rows("public.a")} == {"i2": "given"}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("ALTER TABLE a DROP COLUMN v", "dropped"),
+        ("ALTER TABLE a RENAME COLUMN v TO w", "renamed"),
+        ("ALTER TABLE a ALTER COLUMN v TYPE bigint", "column v"),
+        ("ALTER TABLE a DROP COLUMN v, ADD COLUMN v int", "dropped and added again"),
+        ("ALTER TABLE a ADD COLUMN r float8 DEFAULT random()", "rewritten"),
+        ("ALTER TABLE a RENAME TO b", "renamed"),
+        ("ALTER TABLE a ALTER COLUMN v TYPE int USING v + 1", "rewritten"),
+    ],
+)
+def test_a_change_that_the_lake_cannot_follow_turns_that_table_stale_with_the_reason_and_no_other(pipeline: Pipeline, change: str, says: str) -> None:
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY, v int)", "CREATE TABLE other (id int PRIMARY KEY)", "INSERT INTO a VALUES (1, 1)")
+    pipeline.run()
+    name = "b" if "TO b" in change else "a"
+    pipeline.database.execute(change, f"INSERT INTO {name} (id) VALUES (2)", "INSERT INTO other VALUES (7)")
+    pipeline.run()
+    assert pipeline.table("public.a").state == "stale"
+    assert says in pipeline.table("public.a").reason, pipeline.table("public.a").reason
+    assert pipeline.table("public.other").state == "live"
+    assert [row["id"] for row in pipeline.rows("public.other")] == [7]
+
+
+@pytest.mark.parametrize("harmless", ["VACUUM FULL a", "ANALYZE a", "CREATE INDEX ON a (v)", "TRUNCATE a", "ALTER TABLE a ALTER COLUMN v SET DEFAULT 3"])
+def test_what_changes_no_row_unseen_leaves_the_table_live(pipeline: Pipeline, harmless: str) -> None:
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY, v int)", "INSERT INTO a VALUES (1, 1)")
+    pipeline.run()
+    pipeline.database.execute(harmless, "INSERT INTO a VALUES (2, 2)")
+    pipeline.run()
+    assert pipeline.table("public.a").state == "live"
+
+
+def test_a_table_that_leaves_the_publication_is_detached(pipeline: Pipeline) -> None:
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
+    pipeline.run()
+    pipeline.database.execute(f"ALTER PUBLICATION {pipeline.database.publication} DROP TABLE a")
+    pipeline.run()
+    assert pipeline.table("public.a").state == "detached"
+    assert pipeline.table("public.b").state == "live"
+
+
+def test_a_table_whose_column_has_our_name_is_quarantined_by_name_and_others_go_on(pipeline: Pipeline) -> None:
+    pipeline.database.execute('CREATE TABLE a (id int PRIMARY KEY, "_Sluice_op" int)', 'CREATE TABLE b (id int PRIMARY KEY, x int, "X" int)', "CREATE TABLE c (i int)")
+    pipeline.run()
+    assert "_Sluice_op" in pipeline.table("public.a").reason
+    assert "case" in pipeline.table("public.b").reason
+    assert {pipeline.table("public.a").state, pipeline.table("public.b").state} == {"quarantined"}
+    assert pipeline.table("public.c").state == "live"
+
+
+def test_a_missing_slot_is_a_named_stop_and_nothing_is_created(pipeline: Pipeline) -> None:
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    pipeline.run()
+    pipeline.database.execute(f"SELECT pg_drop_replication_slot('{pipeline.database.slot}')")
+    with pytest.raises(SlotLost, match="MISSING") as caught:
+        pipeline.run()
+    assert caught.value.exit_code == 7
+    with pipeline.database.connect() as connection:
+        assert connection.execute("SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", (pipeline.database.slot,)).fetchone() == (0,)
+
+
+@pytest.mark.parametrize("how", ["advance", "recreate"])
+def test_a_slot_that_is_ahead_of_the_manifest_is_a_named_stop(pipeline: Pipeline, how: str) -> None:
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    pipeline.run()
+    slot = pipeline.database.slot
+    pipeline.database.execute("INSERT INTO a VALUES (1)")
+    if how == "advance":
+        pipeline.database.execute(f"SELECT pg_replication_slot_advance('{slot}', pg_current_wal_lsn())")
+    else:
+        pipeline.database.execute(f"SELECT pg_drop_replication_slot('{slot}')", f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')")
+    with pytest.raises(SlotLost, match="AHEAD"):
+        pipeline.run()
+    assert not pipeline.commits()
+
+
+def test_a_second_instance_is_refused_while_the_first_streams(pipeline: Pipeline) -> None:
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    with pipeline.running() as running:
+        running.wait_until(lambda: running.ingest is not None and running.ingest.view.connected)
+        with pytest.raises(SlotBusy) as caught:
+            pipeline.run(slot_wait_s=1)
+        assert caught.value.exit_code == 8
+        epoch = pipeline.state().epoch
+        pipeline.database.execute("INSERT INTO a VALUES (1)")
+        running.wait_until(lambda: bool(pipeline.commits()))
+    assert epoch == pipeline.state().epoch == 1
+
+
+def test_a_writer_that_was_replaced_is_fenced_out(pipeline: Pipeline) -> None:
+    """The old one loses its connection unnoticed, another takes over, the old one wakes up: it must not publish."""
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    running = None
+    with pytest.raises(WriterFenced), pipeline.running() as running:
+        running.wait_until(lambda: running.ingest is not None and running.ingest.view.connected and not running.ingest.copier.pending)
+        old = running.ingest
+        assert old is not None
+        assert old.log is not None
+        with pipeline.database.connect() as connection:
+            connection.execute("SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = %s", (pipeline.database.slot,))
+        _take_over(pipeline)
+        pipeline.database.execute("INSERT INTO a VALUES (2)")
+        running.wait_until(lambda: running.error is not None)
+    commits = pipeline.commits()
+    assert len(commits) == len(set(commits))
+
+
+def _take_over(pipeline: Pipeline) -> None:
+    for _ in range(40):
+        try:
+            pipeline.run(slot_wait_s=0.2)
+        except SlotBusy:
+            with pipeline.database.connect() as connection:
+                connection.execute("SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = %s", (pipeline.database.slot,))
+            continue
+        return
+    raise AssertionError("the slot never became free")
+
+
+def test_a_connection_that_the_server_ends_is_opened_again_and_nothing_is_lost(pipeline: Pipeline) -> None:
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    with pipeline.running() as running:
+        for number in range(3):
+            running.wait_until(lambda: running.ingest is not None and running.ingest.view.connected)
+            pipeline.database.execute(
+                f"INSERT INTO a VALUES ({number})",
+                f"SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = '{pipeline.database.slot}'",
+            )
+            running.wait_until(lambda: running.ingest is not None and len(pipeline.commits()) == number + 1)  # noqa: B023
+    assert [row["id"] for row in pipeline.rows("public.a")] == [0, 1, 2]
+    assert running.ingest is not None
+    assert running.ingest.view.reconnects >= 1
+
+
+def test_a_wrong_password_or_database_is_refused_at_once_without_naming_secrets(pipeline: Pipeline) -> None:
+    pipeline.dsn = pipeline.database.dsn.replace(pipeline.database.name, "no_such_database").replace("postgres@", "postgres:canary-secret@")
+
+    async def start() -> None:
+        await Ingest(pipeline.options(), pipeline.store).run(until_lsn=1)
+
+    with pytest.raises(ServiceError) as caught:
+        asyncio.run(start())
+    assert caught.value.exit_code == 5
+    assert "canary-secret" not in str(caught.value) + caught.value.hint

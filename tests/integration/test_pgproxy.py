@@ -1,0 +1,134 @@
+"""The proxy that judges acknowledgements sees each of them first, and breaks connections exactly where it is told to."""
+
+import select
+import struct
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from psycopg import pq
+
+from tests.support.pgproxy import Cut, Direction, Message, PgProxy, Status
+from tests.support.sources import Database
+
+
+@pytest.fixture
+def slot(database: Database) -> str:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)", f"CREATE PUBLICATION {database.publication} FOR TABLE t")
+    database.execute(f"SELECT pg_create_logical_replication_slot('{database.slot}', 'pgoutput')")
+    return database.slot
+
+
+def start_stream(proxy: PgProxy, database: Database) -> psycopg.Connection:
+    connection = psycopg.connect(f"{proxy.dsn(dbname=database.name)}?replication=database", autocommit=True)
+    options = f"proto_version '1', publication_names '{database.publication}'"
+    outcome = connection.pgconn.exec_(f"START_REPLICATION SLOT {database.slot} LOGICAL 0/0 ({options})".encode())
+    assert outcome.status == pq.ExecStatus.COPY_BOTH
+    return connection
+
+
+def send(connection: psycopg.Connection, message: bytes) -> None:
+    connection.pgconn.put_copy_data(message)
+    connection.pgconn.flush()
+
+
+def status_message(lsn: int) -> bytes:
+    return struct.pack(">cQQQqB", b"r", lsn, lsn, lsn, 0, 0)
+
+
+def received_tags(connection: psycopg.Connection) -> Iterator[str]:
+    """Tags of XLogData messages until the connection ends."""
+    stream = connection.pgconn
+    while True:
+        try:
+            # Never the blocking form: it holds the interpreter, and the proxy with it.
+            length, payload = stream.get_copy_data(1)
+            if length == 0:
+                select.select([stream.socket], [], [])
+                stream.consume_input()
+        except psycopg.OperationalError:
+            return
+        if length < 0:
+            return
+        if length and bytes(payload[:1]) == b"w":
+            yield chr(payload[25])
+
+
+def test_a_status_message_is_shown_before_the_server_sees_it(database: Database, slot: str) -> None:
+    confirmed: list[str] = []
+
+    def look(status: Status) -> None:
+        with database.connect() as witness:
+            row = witness.execute("SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s", (slot,)).fetchone()
+            assert row is not None
+            confirmed.append(row[0])
+
+    with database.connect() as source:
+        source.execute("INSERT INTO t VALUES (1)")
+        before = source.execute("SELECT confirmed_flush_lsn::text, pg_current_wal_flush_lsn() - '0/0' FROM pg_replication_slots").fetchone()
+    assert before is not None
+    with PgProxy(database.server.port, on_status=look) as proxy:
+        connection = start_stream(proxy, database)
+        send(connection, status_message(int(before[1])))
+        seen = proxy.wait_for_status(lambda status: status.flush == before[1])
+        connection.close()
+        proxy.check()
+        assert (seen.write, seen.flush, seen.apply) == (before[1],) * 3
+        assert proxy.flushed == before[1]
+        assert confirmed[0] == before[0]
+
+
+def test_a_status_message_that_the_oracle_refuses_never_reaches_the_server(database: Database, slot: str) -> None:
+    def refuse(status: Status) -> None:
+        raise AssertionError(f"flush {status.flush} is beyond what the store holds")
+
+    with PgProxy(database.server.port, on_status=refuse) as proxy:
+        connection = start_stream(proxy, database)
+        send(connection, status_message(1 << 40))
+        assert list(received_tags(connection)) == []
+        connection.close()
+        with pytest.raises(AssertionError, match="beyond what the store holds"):
+            proxy.check()
+        assert proxy.statuses == []
+
+
+@pytest.mark.parametrize(("where", "seen"), [(Cut.BEFORE, "BRII"), (Cut.INSIDE, "BRII"), (Cut.AFTER, "BRIIC")])
+def test_a_connection_is_cut_exactly_at_the_chosen_message(database: Database, slot: str, where: Cut, seen: str) -> None:
+    def commits(message: Message) -> bool:
+        return message.tag == "C"
+
+    with PgProxy(database.server.port) as proxy:
+        fired = proxy.cut(where, matches=commits)
+        database.execute("INSERT INTO t VALUES (1), (2)")
+        connection = start_stream(proxy, database)
+        assert "".join(received_tags(connection)) == seen
+        connection.close()
+        assert fired.is_set()
+
+
+def test_held_traffic_waits_and_then_arrives_whole(database: Database, slot: str) -> None:
+    with PgProxy(database.server.port) as proxy:
+        connection = start_stream(proxy, database)
+        proxy.hold(Direction.TO_CLIENT)
+        database.execute("INSERT INTO t SELECT generate_series(1, 5000)")
+        fired = proxy.cut(Cut.AFTER, matches=lambda message: message.tag == "C")
+        assert not fired.is_set()
+        proxy.release(Direction.TO_CLIENT)
+        tags = "".join(received_tags(connection))
+        connection.close()
+        assert tags == "BR" + "I" * 5000 + "C"
+
+
+def test_dropping_breaks_open_connections_and_lets_new_ones_in(database: Database) -> None:
+    with PgProxy(database.server.port) as proxy:
+        first = psycopg.connect(proxy.dsn(dbname=database.name))
+        proxy.drop()
+        with pytest.raises(psycopg.OperationalError):
+            first.execute("SELECT 1")
+        first.close()
+        with psycopg.connect(proxy.dsn(dbname=database.name)) as second:
+            assert second.execute("SELECT 1").fetchone() == (1,)
+        proxy.refuse_connections = True
+        with pytest.raises(psycopg.OperationalError):
+            psycopg.connect(proxy.dsn(dbname=database.name))
+        assert proxy.connections == 2

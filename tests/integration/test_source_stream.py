@@ -1,0 +1,371 @@
+"""The replication stream against a real server: liveness, acknowledgement, shutdown, and what ends it.
+
+Servers that a test stops or configures are its own; the others share the run's.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import psycopg
+import pytest
+
+from deploy.local.postgres import PostgresServer, temporary_server
+from service import lsn
+from service.errors import ProtocolViolation, SlotBusy, SlotLost, SourceError, SourceRefused, SourceUnavailable
+from service.source.sessions import SourceOptions
+from service.source.slot import ensure_publication, ensure_slot, slot_facts
+from service.source.stream import RawBatch, ReplicationStream, StreamLimits
+from tests.support.sources import Database
+
+QUICK = StreamLimits(max_delay_s=0.05)
+
+
+def options_of(database: Database) -> SourceOptions:
+    return SourceOptions(dsn=database.dsn, slot=database.slot, publication=database.publication, application_name="sluice_test")
+
+
+def prepare(database: Database, *statements: str) -> tuple[SourceOptions, int]:
+    """A table `t`, published, with a slot; the options and the slot's position."""
+    options = options_of(database)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, body text)", *statements)
+    with database.connect() as connection:
+        ensure_publication(connection, options.publication, [("public", "t")])
+    facts = ensure_slot(options)
+    assert facts.confirmed_flush_lsn is not None
+    return options, facts.confirmed_flush_lsn
+
+
+async def opened(options: SourceOptions, start_lsn: int, limits: StreamLimits = QUICK) -> ReplicationStream:
+    return await ReplicationStream.open(
+        options, start_lsn=start_lsn, proto_version=1, streaming="off", two_phase=False, messages=False, origin="any", limits=limits
+    )
+
+
+def wal_end(database: Database) -> int:
+    with database.connect() as connection:
+        row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
+    assert row
+    return lsn.parse(row[0])
+
+
+def tags(batches: list[RawBatch]) -> str:
+    return "".join(chr(frame[25]) for batch in batches for frame in batch.frames if frame[0] == ord("w"))
+
+
+async def read_until(stream: ReplicationStream, claim: Callable[[list[RawBatch]], bool]) -> list[RawBatch]:
+    batches: list[RawBatch] = []
+    async with asyncio.timeout(20):
+        while not claim(batches):
+            batches.append(await stream.next_batch())
+    return batches
+
+
+def run(coroutine: Awaitable[None]) -> None:
+    async def main() -> None:
+        await coroutine
+
+    asyncio.run(main())
+
+
+def test_transactions_arrive_in_wire_order_and_the_acknowledgement_reaches_the_server(database: Database) -> None:
+    options, start = prepare(database)
+
+    async def scenario() -> None:
+        stream = await opened(options, start)
+        database.execute("INSERT INTO t VALUES (1, 'a'), (2, 'b')", "DELETE FROM t WHERE id = 1")
+        batches = await read_until(stream, lambda seen: tags(seen).count("C") == 2)
+        assert tags(batches) == "BRIICBDC"
+        assert batches[-1].flush
+        stream.acknowledge(batches[-1].received_lsn)
+        await stream.close()
+        with database.connect() as connection:
+            facts = slot_facts(connection, options.slot)
+        assert facts is not None
+        assert facts.confirmed_flush_lsn == batches[-1].received_lsn
+
+    run(scenario())
+
+
+def test_starting_at_the_acknowledged_position_sends_exactly_the_rest(database: Database) -> None:
+    options, start = prepare(database)
+
+    async def scenario() -> None:
+        stream = await opened(options, start)
+        database.execute("INSERT INTO t VALUES (1, 'a')")
+        batches = await read_until(stream, lambda seen: "C" in tags(seen))
+        ends = [int.from_bytes(frame[9:17], "big") for batch in batches for frame in batch.frames if frame[25:26] == b"C"]
+        await stream.close()  # without acknowledging: the server still holds it
+        database.execute("INSERT INTO t VALUES (2, 'b')")
+        again = await opened(options, ends[-1])
+        rest = await read_until(again, lambda seen: "C" in tags(seen))
+        assert tags(rest) == "BRIC"
+        await again.close()
+
+    run(scenario())
+
+
+def test_an_acknowledgement_neither_goes_back_nor_past_what_was_received(database: Database) -> None:
+    options, start = prepare(database)
+
+    async def scenario() -> None:
+        stream = await opened(options, start)
+        with pytest.raises(ProtocolViolation):
+            stream.acknowledge(stream.received_lsn + 1)
+        with pytest.raises(ProtocolViolation):
+            stream.acknowledge(start - 1)
+        assert stream.flushed_lsn == start
+        await stream.close()
+
+    run(scenario())
+
+
+def test_keepalives_move_the_received_position_when_only_others_write(database: Database) -> None:
+    options, start = prepare(database, "CREATE TABLE unpublished (id int)")
+
+    async def scenario() -> None:
+        stream = await opened(options, start)
+        database.execute("INSERT INTO unpublished SELECT generate_series(1, 1000)")
+        end = wal_end(database)
+        batches = await read_until(stream, lambda _: stream.received_lsn >= end)
+        assert not tags(batches)
+        stream.acknowledge(stream.received_lsn)
+        await stream.close()
+
+    run(scenario())
+
+
+def test_the_connection_outlives_a_reader_that_pauses_far_longer_than_wal_sender_timeout() -> None:
+    with temporary_server(settings={"wal_sender_timeout": "1s"}) as server:
+        database = Database(server, name="postgres", slot="pausing", publication="pausing")
+        options, start = prepare(database)
+
+        async def scenario() -> None:
+            database.execute("INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, 60000) i")  # more than socket buffers hold
+            stream = await opened(options, start, replace(QUICK, batch_bytes=4096))
+            await stream.next_batch()
+            await asyncio.sleep(3.5)  # the pause itself is what is tested
+            batches = await read_until(stream, lambda seen: "C" in tags(seen[-1:]))
+            assert tags(batches).count("I") > 50000
+            await stream.close()
+
+        run(scenario())
+
+
+def test_one_stream_at_a_time_and_closing_frees_the_slot_at_once(database: Database) -> None:
+    options, start = prepare(database)
+
+    async def scenario() -> None:
+        stream = await opened(options, start)
+        with pytest.raises(SlotBusy, match=options.slot):
+            await opened(options, start)
+        await stream.close()
+        deadline = time.monotonic() + 5
+        while True:
+            try:
+                second = await opened(options, start)
+                break
+            except SlotBusy:
+                assert time.monotonic() < deadline
+        await second.close()
+        with pytest.raises(SourceUnavailable):
+            await second.next_batch()
+
+    run(scenario())
+
+
+def test_a_missing_slot_is_lost_and_never_created(database: Database) -> None:
+    options, start = prepare(database)
+    gone = replace(options, slot="never_was")
+
+    async def scenario() -> None:
+        with pytest.raises(SlotLost, match="MISSING"):
+            await opened(gone, start)
+        with database.connect() as connection:
+            assert slot_facts(connection, "never_was") is None
+
+    run(scenario())
+
+
+def test_a_session_that_is_ended_by_an_administrator_is_to_be_retried(database: Database) -> None:
+    options, start = prepare(database)
+
+    async def scenario() -> None:
+        stream = await opened(options, start)
+        await read_until(stream, lambda _: stream.received_lsn >= start)
+        database.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active AND database = current_database()")
+        with pytest.raises(SourceUnavailable, match="57P01|lost"):
+            await read_until(stream, lambda _: False)
+
+    run(scenario())
+
+
+def test_a_publication_that_vanishes_stops_the_pipeline_by_name(database: Database) -> None:
+    options, start = prepare(database)
+
+    async def scenario() -> None:
+        stream = await opened(options, start)
+        database.execute(f"DROP PUBLICATION {options.publication}", "INSERT INTO t VALUES (1, 'lost')")
+        with pytest.raises(SourceRefused, match=f"publication.*{options.publication}.*does not exist"):
+            await read_until(stream, lambda _: False)
+        await stream.close()
+
+    run(scenario())
+
+
+def test_another_server_behind_the_address_is_noticed_before_anything_streams(database: Database) -> None:
+    options, start = prepare(database)
+
+    async def scenario() -> None:
+        with pytest.raises(SourceUnavailable, match="another"):
+            await ReplicationStream.open(
+                options, start_lsn=start, proto_version=1, streaming="off", two_phase=False, messages=False, origin="any", expect=("1", 1)
+            )
+
+    run(scenario())
+
+
+def test_asking_for_a_flush_ends_the_wait_at_once(database: Database) -> None:
+    options, start = prepare(database)
+
+    async def scenario() -> None:
+        stream = await opened(options, start, StreamLimits(max_delay_s=60))
+        waiting = asyncio.ensure_future(stream.next_batch())
+        await asyncio.sleep(0)
+        stream.ask_flush()
+        batch = await asyncio.wait_for(waiting, 5)
+        assert batch.flush
+        assert not batch.shutdown
+        await stream.close()
+
+    run(scenario())
+
+
+def test_options_of_every_protocol_version_are_understood(database: Database) -> None:
+    options, start = prepare(database)
+
+    async def scenario() -> None:
+        for proto_version, streaming, messages, origin in ((1, "off", True, "any"), (2, "on", False, "none"), (4, "parallel", True, "none")):
+            stream = await ReplicationStream.open(
+                options,
+                start_lsn=start,
+                proto_version=proto_version,
+                streaming=streaming,  # type: ignore[arg-type]
+                two_phase=False,
+                messages=messages,
+                origin=origin,  # type: ignore[arg-type]
+                limits=QUICK,
+            )
+            await stream.close()
+            await _free(options, database)
+
+    run(scenario())
+
+
+async def _free(options: SourceOptions, database: Database) -> None:
+    async with asyncio.timeout(10):
+        while True:
+            with database.connect() as connection:
+                facts = slot_facts(connection, options.slot)
+            if facts is not None and facts.active_pid is None:
+                return
+            await asyncio.sleep(0.02)
+
+
+def stopped_while(server: PostgresServer, database: Database, consume: Callable[[ReplicationStream], Awaitable[None]], *, rows: int = 10) -> tuple[float, SourceError]:
+    """Seconds that a fast shutdown took while `consume` ran, and the error that ended the stream."""
+    options, start = prepare(database)
+
+    async def scenario() -> tuple[float, SourceError]:
+        database.execute(f"INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, {rows}) i")
+        stream = await opened(options, start, replace(QUICK, batch_bytes=256 * 1024))
+        consuming = asyncio.ensure_future(consume(stream))
+        await asyncio.sleep(0.3)
+        began = time.monotonic()
+        await asyncio.to_thread(server.stop, "fast")
+        took = time.monotonic() - began
+        with pytest.raises(SourceError) as caught:
+            await asyncio.wait_for(consuming, 10)
+        await stream.close()
+        return took, caught.value
+
+    return asyncio.run(scenario())
+
+
+def test_a_fast_shutdown_ends_quickly_when_everything_is_acknowledged() -> None:
+    async def consume(stream: ReplicationStream) -> None:
+        while True:
+            batch = await stream.next_batch()
+            if batch.flush or batch.shutdown:
+                stream.acknowledge(batch.received_lsn)
+
+    with temporary_server() as server:
+        took, error = stopped_while(server, Database(server, name="postgres", slot="stopping", publication="stopping"), consume)
+    assert took < 5
+    assert isinstance(error, SourceUnavailable)
+    assert "stopping" in str(error) or "lost" in str(error)
+
+
+def test_a_sink_that_never_acknowledges_holds_a_fast_shutdown_for_seconds_only() -> None:
+    shutdowns = []
+
+    async def consume(stream: ReplicationStream) -> None:
+        while True:
+            batch = await stream.next_batch()
+            if batch.shutdown:
+                assert batch.flush
+                shutdowns.append(batch)
+
+    with temporary_server() as server:
+        took, error = stopped_while(server, Database(server, name="postgres", slot="stopping", publication="stopping"), consume)
+    assert took < 15
+    assert shutdowns
+    assert isinstance(error, SourceUnavailable)
+
+
+def test_a_reader_that_is_stuck_holds_a_fast_shutdown_for_seconds_only() -> None:
+    async def consume(stream: ReplicationStream) -> None:
+        await stream.next_batch()
+        while stream.flushed_lsn >= 0 and not stream.closed:  # back-pressure: nobody asks for more
+            await asyncio.sleep(0.05)
+        await stream.next_batch()
+
+    with temporary_server() as server:
+        took, error = stopped_while(server, Database(server, name="postgres", slot="stuck", publication="stuck"), consume, rows=60000)
+    assert took < 15
+    assert isinstance(error, SourceUnavailable)
+
+
+def test_a_crash_of_the_server_is_to_be_retried() -> None:
+    with temporary_server() as server:
+        database = Database(server, name="postgres", slot="crashing", publication="crashing")
+        options, start = prepare(database)
+
+        async def scenario() -> None:
+            stream = await opened(options, start)
+            await asyncio.to_thread(server.stop, "immediate")
+            with pytest.raises(SourceUnavailable):
+                await read_until(stream, lambda _: False)
+            await asyncio.to_thread(server.start)
+            again = await opened(options, start)
+            database.execute("INSERT INTO t VALUES (1, 'a')")
+            await read_until(again, lambda seen: "C" in tags(seen))
+            await again.close()
+
+        run(scenario())
+
+
+def test_the_server_log_keeps_no_session_of_ours_after_close(database: Database) -> None:
+    options, start = prepare(database)
+
+    async def scenario() -> None:
+        stream = await opened(options, start)
+        await stream.close()
+        await stream.close()
+        await _free(options, database)
+        with psycopg.connect(database.dsn) as connection:
+            row = connection.execute("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'sluice_test' AND backend_type = 'walsender'").fetchone()
+        assert row == (0,)
+
+    run(scenario())

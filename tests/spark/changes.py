@@ -1,0 +1,117 @@
+"""Changes written by hand: rows as ingest would send them, segments as it would store them, entries as it would chain them."""
+
+import io
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from service.contract import columns as envelope
+from service.contract import keys
+from service.contract.entries import BodyCommit, Changes, Commits, Copy, Entry, Opened, Segment, Table, digest
+from service.contract.schema import ColumnSchema, TableSchema
+from service.contract.types import lake_type
+from service.store.base import ObjectStore
+from spark_jobs.constants import arrow_type
+
+MAP = pa.map_(pa.string(), pa.string())
+TS = pa.timestamp("us", tz="UTC")
+INT4, INT8, TEXT, TIMESTAMP, NUMERIC, FLOAT8, INT4_ARRAY = 23, 20, 25, 1114, 1700, 701, 1007
+
+
+def column(name: str, attnum: int, oid: int, *, typmod: int = -1, key: bool = False, identity: bool | None = None, missing: str | None = None) -> ColumnSchema:
+    return ColumnSchema(name, attnum, oid, typmod, str(oid), lake_type(oid, typmod), key, key if identity is None else identity, missing)
+
+
+def table_schema(*columns: ColumnSchema, identity: str = "d", version: int = 1, table: str = "items") -> TableSchema:
+    if identity == "f":
+        columns = tuple(replace(item, identity=True) for item in columns)
+    return TableSchema("16385", version, "public", table, identity, columns)
+
+
+@dataclass
+class Change:
+    """One row. `values` and `old` map column names to values; `unchanged` names columns that were not sent."""
+
+    op: str
+    values: dict[str, Any] = field(default_factory=dict)
+    old: dict[str, Any] | None = None
+    unchanged: tuple[str, ...] = ()
+    special: dict[str, str] | None = None
+    old_special: dict[str, str] | None = None
+    lsn: int | None = 0
+    ordinal: int = 0
+    xid: int = 7
+
+
+def segment_table(changes: list[Change], schema: TableSchema) -> pa.Table:
+    """The Arrow form of a segment."""
+    arrays: dict[str, pa.Array] = {item.name: pa.array([change.values.get(item.name) for change in changes], arrow_type(item.lake.sql)) for item in schema.columns}
+    arrays[envelope.OP] = pa.array([change.op for change in changes], pa.string())
+    arrays[envelope.LSN] = pa.array([change.lsn for change in changes], pa.int64())
+    arrays[envelope.TS] = pa.array([change.lsn for change in changes], pa.int64()).cast(TS)
+    arrays[envelope.ORDINAL] = pa.array([change.ordinal for change in changes], pa.int64())
+    arrays[envelope.XID] = pa.array([change.xid for change in changes], pa.int64())
+    attnums = {item.name: item.attnum for item in schema.columns}
+    arrays[envelope.UNCHANGED] = pa.array([[attnums[name] for name in change.unchanged] or None for change in changes], pa.list_(pa.int16()))
+    if schema.identity_columns:
+        kind = pa.struct([(item.name, arrow_type(item.lake.sql)) for item in schema.identity_columns])
+        arrays[envelope.OLD] = pa.array([change.old for change in changes], kind)
+    arrays[envelope.SPECIAL] = pa.array([list(change.special.items()) if change.special else None for change in changes], MAP)
+    arrays[envelope.OLD_SPECIAL] = pa.array([list(change.old_special.items()) if change.old_special else None for change in changes], MAP)
+    return pa.table(arrays)
+
+
+class Manifest:
+    """A manifest and its segments in a store, for one table unless told otherwise."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.store = store
+        self.seq = 0
+        self.sha256 = ""
+        self.lsn = 100
+        self.counter = 0
+        self.append(Opened("1", 1, "shop", 5, "sluice_shop", "sluice_shop", two_phase=False, server_version=180006, start_lsn=100, instance="tests"))
+
+    def append(self, body: Any, *, through_lsn: int | None = None) -> int:
+        self.lsn = max(self.lsn, through_lsn or self.lsn)
+        self.seq += 1
+        data = Entry(self.seq, 1, self.sha256, self.lsn, "2026-01-01T00:00:00Z", body).encode()
+        self.store.create(keys.manifest_entry(self.seq), data)
+        self.sha256 = digest(data)
+        return self.seq
+
+    def table(self, schema: TableSchema, *, state: str = "copying", generation: int = 1, reason: str = "", new: bool = True) -> int:
+        return self.append(Table(schema.table_id, schema.schema_name, schema.table_name, state, generation, reason, schema=schema if new else None))
+
+    def segment(self, changes: list[Change], schema: TableSchema, *, body: BodyCommit | None = None) -> Segment:
+        self.counter += 1
+        key = keys.segment(schema.table_id, 1, self.counter)
+        buffer = io.BytesIO()
+        pq.write_table(segment_table(changes, schema), buffer)
+        data = buffer.getvalue()
+        self.store.create(key, data)
+        lsns = [body.end_lsn] if body else [change.lsn or 0 for change in changes]
+        ops = {op: sum(change.op == op for change in changes) for op in "iudt"}
+        return Segment(key, schema.table_id, schema.version, len(changes), len(data), digest(data), min(lsns, default=0), max(lsns, default=0), ops, body=body)
+
+    def copy(self, rows: list[dict[str, Any]], schema: TableSchema, *, generation: int = 1, final: bool = True) -> int:
+        changes = [Change("i", row, lsn=self.lsn, ordinal=place) for place, row in enumerate(rows)]
+        segments = (self.segment(changes, schema),) if rows else ()
+        return self.append(Copy(schema.table_id, generation, schema.version, self.lsn, segments, final))
+
+    def transaction(self, changes: list[Change], schema: TableSchema) -> int:
+        """One entry with one transaction of these changes."""
+        return self.entry([(changes, schema)])
+
+    def entry(self, parts: list[tuple[list[Change], TableSchema]]) -> int:
+        end = self.lsn + 10
+        ordinal = 0
+        segments = []
+        for changes, schema in parts:
+            for change in changes:
+                change.lsn, change.ordinal = end, ordinal
+                ordinal += 1
+            segments.append(self.segment(changes, schema))
+        return self.append(Changes(tuple(segments), Commits([end], [end], [7])), through_lsn=end)

@@ -1,0 +1,166 @@
+"""One pipeline's ingest inside a test: bounded runs against a real server, and what they left in the store."""
+
+import asyncio
+import dataclasses
+import io
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from service import lsn
+from service.contract.entries import Changes, Copy, Entry, Segment
+from service.manifest.follow import load_state, read_entries
+from service.manifest.state import PipelineState, TableState
+from service.runtime.ingest import Ingest, IngestOptions
+from service.runtime.session import FlushPolicy
+from service.source.sessions import SourceOptions
+from service.source.stream import StreamLimits
+from service.store.base import ObjectStore
+from tests.support.sources import Database
+
+QUICK = StreamLimits(max_delay_s=0.05)
+
+
+@dataclasses.dataclass
+class Pipeline:
+    """Runs ingest for one database. Options given here are replaced per run by `changes`."""
+
+    database: Database
+    store: ObjectStore
+    dsn: str = ""
+
+    def options(self, **changes: Any) -> IngestOptions:
+        source = SourceOptions(
+            dsn=self.dsn or self.database.dsn, slot=self.database.slot, publication=self.database.publication, application_name=self.database.slot
+        )
+        plain = IngestOptions(
+            pipeline="test", source=source, tables=("*",), stream=QUICK, flush=FlushPolicy(max_delay_s=0.05), slot_wait_s=10, instance="test"
+        )
+        return dataclasses.replace(plain, **changes)
+
+    def run(self, **changes: Any) -> Ingest:
+        """Until everything committed by now is durable and acknowledged, and every copy is finished."""
+        target = lsn.parse(self.wal_end())
+        return self.run_until(target, **changes)
+
+    def run_until(self, target: int, **changes: Any) -> Ingest:
+        async def bounded() -> Ingest:
+            ingest = Ingest(self.options(**changes), self.store)
+            await asyncio.wait_for(ingest.run(until_lsn=target), 90)
+            return ingest
+
+        return asyncio.run(bounded())
+
+    @contextmanager
+    def running(self, **changes: Any) -> Iterator["Running"]:
+        """Ingest in a thread of its own until the block ends; an error of it is raised at the end."""
+        running = Running(self, self.options(**changes))
+        running.thread.start()
+        running.started.wait(30)
+        try:
+            yield running
+        finally:
+            running.stop()
+        if running.error is not None:
+            raise running.error
+
+    def wal_end(self) -> str:
+        """The position after a commit record written now, so that nothing before it is missed."""
+        with self.database.connect() as connection:
+            row = connection.execute("SELECT pg_catalog.pg_logical_emit_message(true, 'test', ''), pg_catalog.pg_current_wal_insert_lsn()").fetchone()
+        assert row is not None
+        return str(row[1])
+
+    def entries(self) -> list[Entry]:
+        return [entry for entry, _ in read_entries(self.store, after_seq=0)]
+
+    def state(self) -> PipelineState:
+        return load_state(self.store)
+
+    def table(self, name: str) -> TableState:
+        """The newest table of this name (`schema.table`)."""
+        found = [table for table in self.state().tables.values() if f"{table.schema_name}.{table.table_name}" == name]
+        return max(found, key=lambda table: table.generation_seq)
+
+    def changes(self) -> list[Changes]:
+        return [entry.body for entry in self.entries() if isinstance(entry.body, Changes)]
+
+    def commits(self) -> list[int]:
+        """End LSN of every transaction, in manifest order."""
+        return [end for change in self.changes() for end in change.commits.end_lsn]
+
+    def segments(self, name: str, *, copied: bool = False) -> list[Segment]:
+        table_id = self.table(name).table_id
+        bodies = [entry.body for entry in self.entries()]
+        kind = Copy if copied else Changes
+        return [segment for body in bodies if isinstance(body, kind) for segment in body.segments if segment.table_id == table_id]
+
+    def rows(self, name: str, *, copied: bool = False) -> list[dict[str, Any]]:
+        """Change rows of a table in commit order, envelope included; commit positions of body segments filled in."""
+        rows: list[dict[str, Any]] = []
+        for segment in self.segments(name, copied=copied):
+            table = pq.read_table(io.BytesIO(self.store.get(segment.key)))
+            for row in table.to_pylist(maps_as_pydicts="strict"):
+                if segment.body is not None:
+                    if row["_sluice_xid"] in segment.body.aborted_xids:
+                        continue
+                    row["_sluice_lsn"] = segment.body.end_lsn
+                rows.append(row)
+        return sorted(rows, key=lambda row: (row["_sluice_lsn"], row["_sluice_ordinal"]))
+
+    def parquet(self, name: str) -> pa.Table:
+        return pa.concat_tables([pq.read_table(io.BytesIO(self.store.get(segment.key))) for segment in self.segments(name)])
+
+    def confirmed(self) -> int:
+        with self.database.connect() as connection:
+            row = connection.execute("SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s", (self.database.slot,)).fetchone()
+        assert row is not None
+        return lsn.parse(row[0])
+
+
+class Running:
+    """An ingest that runs beside the test."""
+
+    def __init__(self, pipeline: Pipeline, options: IngestOptions) -> None:
+        self.pipeline = pipeline
+        self.started = threading.Event()
+        self.error: BaseException | None = None
+        self.ingest: Ingest | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._options = options
+        self.thread = threading.Thread(target=self._main, daemon=True)
+
+    def stop(self) -> None:
+        if self._loop is not None and self.ingest is not None and self.thread.is_alive():
+            self._loop.call_soon_threadsafe(self.ingest.stop)
+        self.thread.join(120)
+        assert not self.thread.is_alive(), "ingest did not stop"
+
+    def wait_until(self, holds: Any, *, seconds: float = 60) -> None:
+        """Returns when `holds()` is true; fails when ingest ends or the time is up."""
+        tick = threading.Event()
+        for _ in range(int(seconds / 0.05)):
+            if holds():
+                return
+            if not self.thread.is_alive():
+                raise AssertionError("ingest ended") from self.error
+            tick.wait(0.05)
+        raise AssertionError("it did not come true in time")
+
+    def _main(self) -> None:
+        try:
+            asyncio.run(self._run())
+        except BaseException as error:  # noqa: BLE001 - handed to the test
+            self.error = error
+        finally:
+            self.started.set()
+
+    async def _run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.ingest = Ingest(self._options, self.pipeline.store)
+        self.started.set()
+        await self.ingest.run()

@@ -1,0 +1,125 @@
+"""Builders of manifest entries: plain ones with defaults, and a strategy of lists of bodies that may follow one another."""
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from service.contract.entries import BodyCommit, Changes, Commits, Copy, Entry, Opened, Progress, Segment, Table, digest
+from service.contract.schema import ColumnSchema, TableSchema
+from service.contract.types import lake_type
+from service.manifest.state import PipelineState, reduce
+
+WRITTEN_AT = "2030-01-01T00:00:00+00:00"
+
+
+def opened(**changes: Any) -> Opened:
+    fields: dict[str, Any] = {
+        "system_identifier": "7000000000000000001", "timeline": 1, "database": "shop", "database_oid": 5, "slot": "sluice_shop",
+        "publication": "sluice_shop", "two_phase": False, "server_version": 180000, "start_lsn": 16, "instance": "one",
+    }  # fmt: skip
+    return Opened(**{**fields, **changes})
+
+
+def schema(table_id: str = "7", version: int = 1) -> TableSchema:
+    columns = tuple(
+        ColumnSchema(f"c{attnum}", attnum, 20, -1, "bigint", lake_type(20, -1), key=attnum == 1, identity=attnum == 1, missing=None if attnum == 1 else "0")
+        for attnum in range(1, version + 1)
+    )
+    return TableSchema(table_id, version, "public", f"t{table_id}", "d", columns)
+
+
+def table(table_id: str = "7", *, generation: int = 1, version: int | None = 1, **changes: Any) -> Table:
+    fields: dict[str, Any] = {"state": "copying", "schema": schema(table_id, version) if version else None, "relfilenode": 1, "fingerprint": "f"}
+    return Table(table_id, "public", f"t{table_id}", generation=generation, **{**fields, **changes})
+
+
+def segment(table_id: str = "7", *, first_lsn: int, last_lsn: int | None = None, version: int = 1, body: BodyCommit | None = None) -> Segment:
+    return Segment(
+        key=f"data/{table_id}/00000001-{first_lsn:010d}.parquet",
+        table_id=table_id,
+        schema_version=version,
+        rows=3,
+        bytes=100,
+        sha256="0" * 64,
+        first_lsn=first_lsn,
+        last_lsn=last_lsn or first_lsn,
+        ops={"i": 2, "u": 1},
+        unchanged={"2": 1},
+        key_ranges={"c1": (1, 9)},
+        body=body,
+    )
+
+
+def changes(*lsns: int, table_id: str = "7", version: int = 1) -> Changes:
+    """Transactions that ended at `lsns`, with one segment of one table."""
+    commits = Commits(list(lsns), [1_000_000 + lsn for lsn in lsns], list(range(len(lsns))), {0: ("elsewhere", 5)})
+    return Changes((segment(table_id, first_lsn=lsns[0], last_lsn=lsns[-1], version=version),), commits)
+
+
+def copy(table_id: str = "7", *, generation: int = 1, version: int = 1, snapshot_lsn: int = 10, final: bool = True) -> Copy:
+    return Copy(table_id, generation, version, snapshot_lsn, (segment(table_id, first_lsn=snapshot_lsn, version=version),), final)
+
+
+def follow(state: PipelineState, body: Any, *, through_lsn: int | None = None, **fields: Any) -> tuple[PipelineState, Entry]:
+    """The entry for `body` that continues `state`, and the state after it. `fields` make it a wrong one."""
+    entry = Entry(
+        **{
+            "seq": state.seq + 1,
+            "epoch": state.epoch + isinstance(body, Opened),
+            "previous_sha256": state.previous_sha256,
+            "through_lsn": state.through_lsn if through_lsn is None else through_lsn,
+            "written_at": WRITTEN_AT,
+            "body": body,
+            **fields,
+        }
+    )
+    return reduce(state, entry, digest(entry.encode())), entry
+
+
+def started() -> PipelineState:
+    """Epoch 1 with table 7 in schema version 1, complete through LSN 10."""
+    state, _ = follow(PipelineState(), opened())
+    return follow(state, table(), through_lsn=10)[0]
+
+
+@st.composite
+def histories(draw: st.DrawFn, *, most: int = 30) -> list[tuple[Any, int]]:
+    """Bodies with their `through_lsn`, such that each may follow the ones before it; the first is `opened`."""
+    state, _ = follow(PipelineState(), opened())
+    history: list[tuple[Any, int]] = [(opened(), 0)]
+    for _ in range(draw(st.integers(0, most))):
+        body, through_lsn = draw(_step(state))
+        state, _ = follow(state, body, through_lsn=through_lsn)
+        history.append((body, through_lsn))
+    return history
+
+
+@st.composite
+def _step(draw: st.DrawFn, state: PipelineState) -> tuple[Any, int]:
+    through_lsn = state.through_lsn + draw(st.integers(0, 50))
+    possible: list[Any] = [Progress(), opened(instance=draw(st.text(max_size=5))), _joining(draw, state)]
+    for known in state.tables.values():
+        version = draw(st.sampled_from(sorted(known.schemas)))
+        if through_lsn > state.through_lsn:
+            lsns = sorted(draw(st.sets(st.integers(state.through_lsn + 1, through_lsn), min_size=1, max_size=5)))
+            possible.append(changes(*lsns, table_id=known.table_id, version=version))
+        if known.copy is None or not known.copy.final:
+            version, snapshot_lsn = (known.copy.schema_version, known.copy.snapshot_lsn) if known.copy else (version, through_lsn)
+            possible.append(copy(known.table_id, generation=known.generation, version=version, snapshot_lsn=snapshot_lsn, final=draw(st.booleans())))
+    return draw(st.sampled_from(possible)), through_lsn
+
+
+def _joining(draw: st.DrawFn, state: PipelineState) -> Table:
+    table_id = draw(st.sampled_from(["7", "8", "9"]))
+    known = state.tables.get(table_id)
+    introduces = known is None or draw(st.booleans())
+    version = (known.schema_version if known else 0) + 1 if introduces else None
+    return table(
+        table_id,
+        generation=(known.generation if known else 1) + draw(st.integers(0, 1)),
+        version=version,
+        state=draw(st.sampled_from(["copying", "live", "stale", "paused"])),
+        reason=draw(st.text(max_size=10)),
+        relfilenode=draw(st.integers(0, 3)),
+        fingerprint=draw(st.sampled_from(["", "a", "b"])),
+    )

@@ -1,0 +1,74 @@
+"""A whole pipeline for one test: real commands as processes, the acknowledgement oracle on the wire, and the manifest read back.
+
+The oracle reads the spool's files by itself and shares no code with the log that writes them.
+"""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from deploy.local.sluice import Pipeline, SluiceProcess
+from service.contract import keys
+from service.contract.applied import Complete
+from tests.support.pgproxy import PgProxy, Status
+from tests.support.sources import Database
+
+_LOOK_SECONDS = 0.05
+
+
+class AckOracle:
+    """Objects to a status message that acknowledges more than the spool holds at that moment, or that goes backwards. Give it to a PgProxy."""
+
+    def __init__(self, spool: Path) -> None:
+        self._manifest = spool / keys.MANIFEST
+        self._seq = 0
+        self._durable = 0
+        self._flushed = 0
+
+    def __call__(self, status: Status) -> None:
+        while (entry := self._manifest / Path(keys.manifest_entry(self._seq + 1)).name).exists():
+            self._durable = json.loads(entry.read_bytes())["through_lsn"]
+            self._seq += 1
+        assert status.flush <= self._durable, f"acknowledged {status.flush}, but manifest entry {self._seq} holds through {self._durable}"
+        assert status.apply <= status.flush <= status.write, "the three positions of a status message are out of order"
+        assert status.flush in (0, max(status.flush, self._flushed)), f"acknowledged {status.flush} after {self._flushed}"
+        self._flushed = max(self._flushed, status.flush)
+
+
+def witnessed(database: Database, directory: Path) -> tuple[PgProxy, Pipeline]:
+    """A pipeline `t` in `directory` whose every connection to the source goes through a proxy with the oracle. The caller closes the proxy."""
+    proxy = PgProxy(database.server.port, on_status=AckOracle(directory.resolve() / "spool" / "t"))
+    settings = {"source": {"slot": database.slot, "publication": database.publication}, "spool": {"max_delay": "200ms"}, "apply": {"poll": "200ms"}}
+    return proxy, Pipeline(directory, name="t", dsn=proxy.dsn(dbname=database.name), settings=settings)
+
+
+def complete_through(pipeline: Pipeline) -> int:
+    """The LSN of the applier's newest statement, 0 before the first."""
+    newest = max((pipeline.own_spool / keys.APPLY_COMPLETE).glob("*.json"), default=None)
+    return Complete.decode(newest.read_bytes()).lsn if newest else 0
+
+
+def wait_until(claim: Callable[[], bool], *, what: str, processes: tuple[SluiceProcess, ...] = (), timeout: float = 180.0) -> None:
+    """Returns when `claim` holds. Fails when it does not in time or when one of `processes` ends meanwhile, with the end of its log."""
+    deadline = time.monotonic() + timeout
+    while not claim():
+        for process in processes:
+            assert process.status is None, f"ended with status {process.status} before {what}:\n{process.log_tail(40)}"
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what}: not within {timeout:.0f} s\n" + "\n".join(process.log_tail(40) for process in processes))
+        time.sleep(_LOOK_SECONDS)
+
+
+def wait_complete(pipeline: Pipeline, lsn: int, *, processes: tuple[SluiceProcess, ...] = (), timeout: float = 180.0) -> None:
+    """Returns when the applier has stated that all tables are complete beyond `lsn`."""
+    wait_until(lambda: complete_through(pipeline) > lsn, what="the lake is complete", processes=processes, timeout=timeout)
+
+
+def commits(pipeline: Pipeline) -> Counter[int]:
+    """How often each commit end LSN is in the manifest."""
+    found: Counter[int] = Counter()
+    for path in sorted((pipeline.own_spool / keys.MANIFEST).glob("*.json")):
+        found.update(json.loads(path.read_bytes()).get("changes", {}).get("commits", {}).get("end_lsn", []))
+    return found

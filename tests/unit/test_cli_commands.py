@@ -1,0 +1,222 @@
+"""Commands as a user runs them: exit codes, what is on stdout, what is on stderr."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import click
+import pytest
+import structlog
+from click.testing import CliRunner
+
+from service.cli import cli, exits, rooms
+from service.contract import keys
+from service.contract.applied import AppliedLog, AppliedTable, Complete
+from service.contract.entries import Opened, Table
+from service.manifest.log import ManifestLog
+from service.manifest.state import PipelineState
+from service.settings import load
+from service.store.opening import open_store
+from spark_jobs.options import ApplyOptions
+
+CANARY = "canary-7f3a"
+
+
+@dataclass(frozen=True)
+class Ended:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Sluice(Protocol):
+    def __call__(self, *arguments: str, cwd: Path | None = None, **environ: str) -> Ended: ...
+
+
+@pytest.fixture
+def sluice(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Sluice]:
+    """The command line from its arguments to its exit code, in this process."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+
+    def run(*arguments: str, cwd: Path | None = None, **environ: str) -> Ended:
+        with monkeypatch.context() as patched:
+            for name in [name for name in os.environ if name.startswith("SLUICE_")]:
+                patched.delenv(name)
+            for name, value in environ.items():
+                patched.setenv(name, value)
+            patched.chdir(cwd or Path.cwd())
+            capsys.readouterr()
+            code = exits.execute(cli, arguments)
+        seen = capsys.readouterr()
+        return Ended(code, seen.out, seen.err)
+
+    yield run
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(capture=False)
+    structlog.reset_defaults()
+
+
+def commands(command: click.Command = cli, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    below = command.commands.items() if isinstance(command, click.Group) else ()
+    return [path, *(found for name, child in below for found in commands(child, (*path, name)))]
+
+
+@pytest.fixture
+def configured(tmp_path: Path) -> Path:
+    (tmp_path / "sluice.yaml").write_text(
+        f"""\
+version: 1
+pipeline: shop
+source: {{dsn: "postgresql://u:{CANARY}@127.0.0.1:1/d?connect_timeout=2"}}
+spool: {{uri: "file://{tmp_path}/spool", options: {{aws_secret_access_key: {CANARY}}}}}
+lake: {{uri: "file://{tmp_path}/lake"}}
+apply: {{conf: {{spark.x: {CANARY}}}, driver_memory: 1GiB}}
+tables: {{public.events: {{mode: changelog}}}}
+telemetry: {{listen: "127.0.0.1:0"}}
+""",
+        encoding="utf-8",
+    )
+    return tmp_path
+
+
+@pytest.mark.parametrize("path", commands(), ids=" ".join)
+def test_help_of_every_command_teaches(path: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(cli, [*path, "--help"])
+    assert result.exit_code == 0
+    assert "Usage:" in result.output
+    if path and path != ("config",):
+        assert "--config FILE" in result.output
+        assert "--log-format" in result.output
+
+
+def test_the_commands_are_those_of_the_contract() -> None:
+    assert set(cli.commands) == {"init", "check", "setup", "up", "run", "apply", "status", "tables", "config", "version"}
+    assert {path[1] for path in commands() if len(path) == 2} == {"show", "validate", "schema", "env"}
+
+
+def test_init_writes_a_configuration_that_is_valid_and_overwrites_nothing(tmp_path: Path, sluice: Sluice) -> None:
+    target = tmp_path / "my shop"
+    assert sluice("init", str(target), "--pipeline", "shop").returncode == 0
+    assert sluice("config", "validate", cwd=target).returncode == 0
+    assert load(str(target / "sluice.yaml"), environ={}).settings.pipeline == "shop"
+    before = (target / "sluice.yaml").read_text(encoding="utf-8")
+    again = sluice("init", str(target))
+    assert again.returncode == 2
+    assert "would be overwritten" in again.stderr
+    assert (target / "sluice.yaml").read_text(encoding="utf-8") == before
+    assert sluice("init", str(target), "--force").returncode == 0
+
+
+def test_the_variables_that_init_proposes_are_settings(tmp_path: Path, sluice: Sluice) -> None:
+    sluice("init", str(tmp_path))
+    lines = [line.lstrip("# ") for line in (tmp_path / ".env.example").read_text(encoding="utf-8").splitlines()]
+    environ = dict(line.split("=", 1) for line in lines if line.startswith("SLUICE_") and "=" in line)
+    assert len(environ) == 3
+    assert sluice("config", "validate", cwd=tmp_path, **environ).returncode == 0
+
+
+def test_a_missing_configuration_is_2_and_says_what_to_do(tmp_path: Path, sluice: Sluice) -> None:
+    result = sluice("status", "--json", cwd=tmp_path)
+    assert result.returncode == 2
+    assert json.loads(result.stdout)["error"]["hint"].startswith("`sluice init` writes one")
+    assert "there is no configuration file sluice.yaml" in result.stderr
+
+
+def test_a_mistyped_variable_is_2(configured: Path, sluice: Sluice) -> None:
+    result = sluice("config", "validate", cwd=configured, SLUICE_SPOOL__MAX_DEALY="3s")
+    assert result.returncode == 2
+    assert "nearest: SLUICE_SPOOL__MAX_DELAY" in result.stderr
+
+
+def test_config_show_masks_secrets_and_gives_origins(configured: Path, sluice: Sluice) -> None:
+    shown = sluice("config", "show", cwd=configured, SLUICE_SPOOL__MAX_DELAY="500ms")
+    as_json = sluice("config", "show", "--json", cwd=configured, SLUICE_SPOOL__MAX_DELAY="500ms")
+    assert shown.returncode == as_json.returncode == 0
+    assert CANARY not in shown.stdout + shown.stderr + as_json.stdout + as_json.stderr
+    settings = json.loads(as_json.stdout)["settings"]
+    assert settings["spool.max_delay"] == {"value": 0.5, "origin": "env SLUICE_SPOOL__MAX_DELAY"}
+    assert settings["spool.max_bytes"] == {"value": 128 << 20, "origin": "default"}
+    assert settings["source.dsn"] == {"value": "********", "origin": "sluice.yaml:3"}
+    assert settings["source.slot"]["value"] == "sluice_shop"
+
+
+def test_config_schema_and_env_and_version_need_no_configuration(tmp_path: Path, sluice: Sluice) -> None:
+    assert json.loads(sluice("config", "schema", cwd=tmp_path).stdout)["title"] == "Sluice pipeline"
+    assert "SLUICE_SOURCE__DSN" in sluice("config", "env", cwd=tmp_path).stdout
+    assert json.loads(sluice("version", "--json", cwd=tmp_path).stdout)["version"]
+
+
+def test_a_source_that_is_away_is_5_and_its_password_is_not_shown(configured: Path, sluice: Sluice) -> None:
+    result = sluice("setup", "--json", cwd=configured)
+    assert result.returncode == 5
+    assert json.loads(result.stdout)["error"]["class"] == "SourceUnavailable"
+    assert CANARY not in result.stdout + result.stderr
+
+
+def test_targets_of_run_exclude_each_other_and_must_be_lsns(configured: Path, sluice: Sluice) -> None:
+    assert sluice("run", "--until-caught-up", "--until-lsn", "0/1", cwd=configured).returncode == 2
+    result = sluice("run", "--until-lsn", "12", cwd=configured)
+    assert (result.returncode, "not an LSN" in result.stderr) == (2, True)
+
+
+def test_apply_hands_every_option_to_the_applier_and_none_on_the_command_line(configured: Path) -> None:
+    settings = load(str(configured / "sluice.yaml"), environ={}).settings
+    told = ApplyOptions.from_json(rooms.apply_options(settings, log_format="json", once=True))
+    assert told.once
+    assert told.spool_options == {"aws_secret_access_key": CANARY}
+    assert told.lake_options == told.spool_options, "both are on one kind of store and the lake has none of its own"
+    assert told.spark_conf == {"spark.x": CANARY}
+    assert told.driver_memory == "1024m"
+    assert told.mode_of("public.events") == "changelog"
+    assert CANARY not in " ".join(rooms.applier_command())
+
+
+def opened() -> Opened:
+    return Opened("7", 1, "d", 5, "sluice_shop", "sluice_shop", two_phase=False, server_version=180000, start_lsn=100, instance="test")
+
+
+def table(table_id: str, name: str, state: str = "live") -> Table:
+    return Table(table_id=table_id, schema_name="public", table_name=name, state=state, generation=1)
+
+
+def test_status_and_tables_work_while_nothing_runs_and_name_what_they_could_not_reach(configured: Path, sluice: Sluice) -> None:
+    store = open_store(f"file://{configured}/spool", prefix="shop/", options={})
+    log = ManifestLog.open(store, opened(), PipelineState(), through_lsn=100)
+    log.append(table("16384", "orders", "copying"), through_lsn=100)
+    applied = AppliedTable("16384", "public", "orders", "x", "mirror", 1, "live", through_seq=2, complete_through_lsn=100, rows_applied=7)
+    store.create(keys.apply_log(1), AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", {"16384": applied}).encode())
+    store.create(keys.apply_complete(1), Complete(1, 100, 2, "2026-01-01T00:00:00+00:00", {"public.orders": 3}).encode())
+    result = sluice("status", "--json", cwd=configured)
+    assert result.returncode == 0
+    status = json.loads(result.stdout)
+    assert status["schema_version"] == 1
+    assert status["state"] == "unknown"
+    assert status["manifest"]["through_lsn"] == "0/64"
+    assert [item["what"] for item in status["unreachable"]] == ["source"]
+    assert CANARY not in result.stdout + result.stderr
+    listed = json.loads(sluice("tables", "--json", cwd=configured).stdout)["tables"]
+    assert [(row["schema"], row["table"], row["state"], row["complete_through_lsn"], row["rows_applied"]) for row in listed] == [
+        ("public", "orders", "copying", "0/64", 7)
+    ]
+    assert listed[0]["path"] == f"file://{configured}/lake/public/orders"
+    people = sluice("status", cwd=configured)
+    assert people.returncode == 0
+    assert "not reached: source" in people.stdout
+    assert "public.orders" in sluice("tables", cwd=configured).stdout
+
+
+def test_a_reader_that_closes_the_pipe_is_no_failure_of_ours(configured: Path) -> None:
+    command = f"{sys.executable} -m service config schema | head -c 10"
+    result = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command}"], cwd=Path(rooms.__file__).parents[2], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "Traceback" not in result.stderr
+    assert result.returncode in (0, exits.PIPE_CLOSED)

@@ -1,0 +1,38 @@
+"""What the applier writes is read back whole or not at all."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.contract.applied import AppliedLog, AppliedTable, Complete
+from service.errors import FormatTooNew, ManifestCorrupt
+
+texts = st.text(max_size=10)
+numbers = st.integers(-1, 2**63 - 1)
+tables = st.builds(AppliedTable, texts, texts, texts, texts, texts, numbers, st.sampled_from(["live", "copying", "stale"]), texts, *[numbers] * 7)
+logs = st.builds(AppliedLog, numbers, texts, texts, st.dictionaries(texts, tables, max_size=3))
+completes = st.builds(Complete, numbers, numbers, numbers, texts, st.dictionaries(texts, numbers, max_size=3), st.dictionaries(texts, texts, max_size=3))
+
+
+@given(logs | completes)
+def test_an_object_comes_back_equal(written: AppliedLog | Complete) -> None:
+    assert type(written).decode(written.encode()) == written
+
+
+@given(logs | completes, st.data())
+def test_a_missing_field_or_a_cut_is_corrupt(written: AppliedLog | Complete, data: st.DataObject) -> None:
+    encoded = written.encode()
+    value = json.loads(encoded)
+    del value[data.draw(st.sampled_from(sorted(value)))]
+    for damaged in (json.dumps(value).encode(), encoded[: data.draw(st.integers(0, len(encoded) - 1))], b"[]", b"null"):
+        with pytest.raises(ManifestCorrupt):
+            type(written).decode(damaged)
+
+
+@pytest.mark.parametrize("version", [2, "1", None])
+def test_a_newer_version_stops_the_reader(version: object) -> None:
+    for kind in (AppliedLog, Complete):
+        with pytest.raises(FormatTooNew):
+            kind.decode(json.dumps({"format_version": version}).encode())

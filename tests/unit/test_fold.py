@@ -1,0 +1,101 @@
+"""The fold against a dict: whatever happened in a window, the lake ends as the table did."""
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from service.errors import UnsupportedChange
+from spark_jobs.fold import fold
+from tests.spark.changes import INT8, TEXT, Change, column, segment_table, table_schema
+from tests.spark.model import SCHEMA, Lake, histories, merged, windows
+
+
+@settings(max_examples=400, deadline=None)
+@given(history=histories(), cuts=st.lists(st.integers(0, 30), max_size=3))
+def test_any_history_in_any_windows_leaves_the_lake_equal_to_the_table(history: list[tuple[Change, Lake]], cuts: list[int]) -> None:
+    lake: Lake = {}
+    done = 0
+    for window in windows(history, cuts):
+        lake = merged(lake, fold(segment_table(window, SCHEMA), SCHEMA))
+        done += len(window)
+        assert lake == history[done - 1][1]
+
+
+def _fold(*changes: Change, lake: Lake, identity: str = "d") -> Lake:
+    schema = table_schema(*SCHEMA.columns, identity=identity)
+    for place, change in enumerate(changes):
+        change.lsn, change.ordinal = 1000, place
+    return merged(lake, fold(segment_table(list(changes), schema), schema))
+
+
+def _row(key: int, v: int = 0, big: str | None = "B") -> dict[str, object]:
+    return {"id": key, "v": v, "big": big, "at": None}
+
+
+def test_G03_a_key_change_keeps_the_large_value_that_was_not_sent() -> None:
+    moved = Change("u", {"id": 2, "v": 1}, old={"id": 1}, unchanged=("big",))
+    assert _fold(moved, lake={1: _row(1, big="large")}) == {2: _row(2, 1, "large")}
+
+
+def test_G04_a_swap_through_a_third_key_moves_both_rows_with_their_values() -> None:
+    swap = [Change("u", {"id": new, "v": 1}, old={"id": old}, unchanged=("big", "at")) for old, new in ((1, 9), (2, 1), (9, 2))]
+    assert _fold(*swap, lake={1: _row(1, big="one"), 2: _row(2, big="two")}) == {1: _row(1, 1, "two"), 2: _row(2, 1, "one")}
+
+
+def test_G04_a_swap_under_a_deferred_constraint_is_told_apart_by_whole_rows() -> None:
+    one, two = _row(1, big="one"), _row(2, big="two")
+    swap = [Change("u", {**one, "id": 2}, old=one), Change("u", {**two, "id": 1}, old=two)]
+    assert _fold(*swap, lake={1: one, 2: two}, identity="f") == {1: {**two, "id": 1}, 2: {**one, "id": 2}}
+
+
+def test_every_key_plus_one_in_ascending_order_under_a_deferred_constraint() -> None:
+    rows = {key: _row(key, big=f"b{key}") for key in range(1, 6)}
+    shifted = [Change("u", {**row, "id": key + 1}, old=row) for key, row in rows.items()]
+    assert _fold(*shifted, lake=rows, identity="f") == {key + 1: {**row, "id": key + 1} for key, row in rows.items()}
+
+
+def test_a_chain_over_a_deleted_and_a_new_row_keeps_every_row_apart() -> None:
+    changes = [
+        Change("d", old={"id": 2}),
+        Change("u", {"id": 2, "v": 1}, old={"id": 1}, unchanged=("big", "at")),
+        Change("i", _row(1, 5, "new")),
+    ]
+    assert _fold(*changes, lake={1: _row(1, big="one"), 2: _row(2, big="two")}) == {2: _row(2, 1, "one"), 1: _row(1, 5, "new")}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("an inserted row lacks a value", [Change("i", {"id": 1, "v": 1}, unchanged=("big",))]),
+        ("a value is missing behind a truncate", [Change("t"), Change("u", {"id": 1, "v": 1}, unchanged=("big",))]),
+        ("a delete without a key", [Change("d")]),
+        ("a key without a value", [Change("u", {"v": 1})]),
+        ("an update of a key that moved away", [Change("u", {"id": 2, "v": 1}, old={"id": 1}), Change("u", {"id": 1, "v": 1})]),
+        ("a move onto a living row", [Change("u", _row(2)), Change("u", {"id": 2, "v": 1}, old={"id": 1})]),
+        ("an unknown operation", [Change("x", _row(1))]),
+    ],
+)
+def test_a_history_that_cannot_be_is_refused(name: str, changes: list[Change]) -> None:
+    with pytest.raises(UnsupportedChange):
+        _fold(*changes, lake={})
+
+
+def test_two_changes_with_one_position_are_refused() -> None:
+    with pytest.raises(UnsupportedChange, match="same position"):
+        fold(segment_table([Change("i", _row(1)), Change("i", _row(2))], SCHEMA), SCHEMA)
+
+
+def test_rows_are_folded_in_commit_order_whatever_the_order_of_segments() -> None:
+    late, early = Change("u", _row(1, 2), lsn=20), Change("i", _row(1, 1), lsn=10)
+    assert merged({}, fold(segment_table([late, early], SCHEMA), SCHEMA))[1]["v"] == 2
+
+
+def test_an_insert_only_window_is_an_append() -> None:
+    assert fold(segment_table([Change("i", _row(1))], SCHEMA), SCHEMA).append
+
+
+def test_keys_of_several_columns_are_compared_by_all_of_them() -> None:
+    schema = table_schema(column("a", 1, INT8, key=True), column("b", 2, TEXT, key=True), column("v", 3, INT8))
+    changes = [Change("u", {"a": a, "b": b, "v": v}, ordinal=v) for v, (a, b) in enumerate([(1, "x"), (1, "y"), (2, "x"), (1, "x")])]
+    rows = fold(segment_table(changes, schema), schema).rows.to_pylist()
+    assert {(row["a"], row["b"]): row["v"] for row in rows} == {(1, "x"): 3, (1, "y"): 1, (2, "x"): 2}

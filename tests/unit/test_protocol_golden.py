@@ -1,0 +1,149 @@
+"""Streams recorded from real servers decode to what the reference decoder made of them (tests/golden/record.py), and hold every message there is."""
+
+import json
+import struct
+from collections import defaultdict
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service.protocol import messages as m
+from service.protocol.copyrows import CopyRows
+from service.protocol.decoder import decode_control
+from service.protocol.frames import FrameTable, control_positions, join, relation_oids, stream_xids
+from service.protocol.tuples import RowColumns, walk_rows
+from tests.unit.test_protocol_copyrows import rows_of
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+STREAMS = sorted(GOLDEN.glob("pg*/protocol*.bin"))
+VERSIONS = sorted(GOLDEN.glob("pg*"))
+
+
+def recorded(path: Path) -> list[bytes]:
+    content, frames, at = path.read_bytes(), [], 0
+    while at < len(content):
+        (length,) = struct.unpack_from(">I", content, at)
+        frames.append(content[at + 4 : at + 4 + length])
+        at += 4 + length
+    return frames
+
+
+def readable(message: m.ControlMessage) -> dict[str, Any]:
+    """A control message in the form of the .json files."""
+    holder = message.version if isinstance(message, m.Relation) else message
+    found: dict[str, Any] = {field.name: getattr(holder, field.name) for field in fields(holder)}
+    if isinstance(message, m.Relation):
+        found["stream_xid"] = message.stream_xid
+        found["columns"] = [{field.name: getattr(column, field.name) for field in fields(column)} for column in message.version.columns]
+    if isinstance(message, m.Truncate):
+        found["relation_oids"] = list(message.relation_oids)
+    if isinstance(message, m.LogicalMessage):
+        found["content"] = message.content.hex()
+    return {"message": type(message).__name__, **found}
+
+
+def readable_rows(columns: RowColumns, oids: list[int], xids: list[int | None]) -> list[dict[str, Any]]:
+    raw = columns.table.raw
+
+    def tuple_of(vectors: Any, row: int) -> list[list[str]]:
+        found = []
+        for vector in vectors:
+            kind, content = chr(vector.kind[row]), raw[int(vector.start[row]) : int(vector.start[row]) + int(vector.length[row])]
+            found.append([kind] if kind in "nu" else [kind, content.decode() if kind == "t" else content.hex()])
+        return found
+
+    rows = []
+    for row, (op, old_kind) in enumerate(zip(columns.op.tolist(), columns.old_kind.tolist(), strict=True)):
+        old = tuple_of(columns.old, row) if old_kind else None
+        new = None if op == ord("D") else tuple_of(columns.new, row)
+        rows.append({"message": chr(op), "oid": oids[row], "stream_xid": xids[row], "old_kind": chr(old_kind) if old_kind else "", "old": old, "new": new})
+    return rows
+
+
+def decoded(table: FrameTable) -> list[dict[str, Any]]:
+    """The whole stream as the pipeline takes it: control messages one by one, the rows of each relation and stream state together."""
+    found: list[dict[str, Any]] = [{}] * len(table)
+    controls, in_stream, widths = set(control_positions(table).tolist()), False, dict[int, int]()
+    groups: defaultdict[tuple[int, int, bool], list[int]] = defaultdict(list)
+    for index in range(len(table)):
+        if index not in controls:
+            (oid,) = relation_oids(table, np.array([index]), in_stream=in_stream).tolist()
+            groups[oid, widths[oid], in_stream].append(index)
+            continue
+        message = decode_control(table, index, in_stream=in_stream)
+        found[index] = readable(message)
+        if isinstance(message, m.Relation):
+            widths[message.version.oid] = len(message.version.columns)
+        in_stream = isinstance(message, m.StreamStart) or (in_stream and not isinstance(message, m.StreamStop))
+    for (oid, width, streamed), indices in groups.items():
+        rows = np.array(indices)
+        xids: list[int | None] = list(stream_xids(table, rows).tolist()) if streamed else [None] * len(rows)
+        for index, row in zip(indices, readable_rows(walk_rows(table, rows, width, in_stream=streamed), [oid] * len(rows), xids), strict=True):
+            found[index] = row
+    return found
+
+
+@pytest.mark.parametrize("path", STREAMS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_recorded_stream_decodes_to_what_it_says(path: Path) -> None:
+    assert decoded(join(recorded(path))) == json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda path: path.name)
+def test_the_recordings_hold_every_kind_of_message(version: Path) -> None:
+    kinds = {path.stem: {chr(frame[25]) if frame[:1] == b"w" else "k" for frame in recorded(path)} for path in version.glob("protocol*.bin")}
+    assert kinds["protocol1"] == set("kBCORYIUDTM")
+    for stream in ("protocol2_streaming", "protocol4_parallel"):
+        assert set("SEcAORYIUDTM") <= kinds[stream]
+    assert set("bPKr") <= kinds["protocol3_two_phase"]
+    assert set("SEpKr") <= kinds["protocol4_two_phase"]
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda path: path.name)
+def test_an_abort_has_its_long_form_with_parallel_streaming_only(version: Path) -> None:
+    for stream, length in (("protocol2_streaming", 9), ("protocol4_parallel", 25)):
+        aborts = [frame[25:] for frame in recorded(version / f"{stream}.bin") if frame[25:26] == b"A"]
+        assert len(aborts) == 2
+        assert {len(abort) for abort in aborts} == {length}
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda path: path.name)
+def test_a_recorded_stream_says_what_was_done_at_the_server(version: Path) -> None:
+    stream = decoded(join(recorded(version / "protocol1.bin")))
+    rows = [(row["message"], row["old_kind"], row["old"], row["new"]) for row in stream if row["message"] in "IUD"]
+    nulls, item = [["n"]] * 4, [["t", "1"], ["t", "tëa"], ["t", "ok"], ["t", "1.50"], ["t", "x" * 2500]]
+    assert rows[:8] == [
+        ("I", "", None, item),
+        ("I", "", None, [["t", "2"], ["t", ""], ["n"], ["t", "NaN"], ["n"]]),
+        ("U", "", None, [["t", "1"], ["n"], ["t", "ok"], ["t", "1.50"], ["u"]]),
+        ("U", "K", [["t", "1"], *nulls], [["t", "3"], ["n"], ["t", "ok"], ["t", "1.50"], ["u"]]),
+        ("D", "K", [["t", "2"], *nulls], None),
+        ("I", "", None, [["t", "1"], ["t", "one"]]),
+        ("U", "O", [["t", "1"], ["t", "one"]], [["t", "1"], ["n"]]),
+        ("D", "O", [["t", "1"], ["n"]], None),
+    ]
+    origin = stream.index({"message": "Origin", "lsn": 0xABCD, "name": "upstream"})
+    assert stream[origin - 1]["commit_time_us"] == 1_767_323_045_678_901
+    assert [(row["prefix"], row["content"], row["transactional"]) for row in stream if row["message"] == "LogicalMessage"] == [
+        ("inside", "00ff0a", True),
+        ("outside", b"text".hex(), False),
+    ]
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda path: path.name)
+def test_a_recorded_two_phase_stream_says_which_transaction_ended_how(version: Path) -> None:
+    for stream in ("protocol3_two_phase", "protocol4_two_phase"):
+        ends = [(row["message"], row["gid"]) for row in decoded(join(recorded(version / f"{stream}.bin"))) if "gid" in row and row["message"] != "BeginPrepare"]
+        first = "StreamPrepare" if stream == "protocol4_two_phase" else "Prepare"
+        gone = [(first, "gid dropped"), ("RollbackPrepared", "gid dropped")]
+        assert ends == [(first, "gid/kept"), ("CommitPrepared", "gid/kept"), (first, ""), ("CommitPrepared", ""), *gone]
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda path: path.name)
+def test_a_recorded_copy_gives_its_rows(version: Path) -> None:
+    for name, expected in (("copy_rows", [[b"1", "tëa".encode()], [None, b""], [b"-3", None]]), ("copy_empty", [])):
+        reader = CopyRows(2)
+        assert rows_of(reader.feed(recorded(version / f"{name}.bin"))) == expected
+        reader.close()

@@ -1,0 +1,134 @@
+"""The report: the worse of the two sides, never further than the applier has stated, lag that means something."""
+
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from service.contract import keys
+from service.contract.applied import AppliedLog, AppliedTable, Complete
+from service.contract.entries import TABLE_STATES, Changes, Commits, Opened, Segment, Table
+from service.contract.schema import TableSchema
+from service.manifest.log import ManifestLog
+from service.manifest.state import PipelineState
+from service.runtime.report import STATES_BY_WORTH, Report, Reporter
+from service.store.memory import MemoryStore
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Pipeline:
+    """A pipeline without a server: a manifest on a memory store, and records as the applier writes them."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore(f"report-{uuid.uuid4().hex}", prefix="shop/")
+        opened = Opened("7", 1, "d", 5, "sluice_shop", "sluice_shop", two_phase=False, server_version=180000, start_lsn=100, instance="test")
+        self.log = ManifestLog.open(self.store, opened, PipelineState(), through_lsn=100)
+        self._logs = 0
+
+    def table(self, name: str, *, state: str = "live", generation: int = 1, reason: str = "") -> None:
+        schema = TableSchema(name, 1, "public", name, "d", ())
+        self.log.append(Table(name, "public", name, state, generation, reason=reason, lsn=100, schema=schema), through_lsn=self.log.state.through_lsn)
+
+    def changes(self, *names: str, lsn: int, at: datetime) -> None:
+        segments = tuple(Segment(keys.segment(name, 1, lsn), name, 1, 1, 10, "0" * 64, lsn, lsn, {"i": 1}) for name in names)
+        time_us = int(at.timestamp() * 1e6)
+        self.log.append(Changes(segments, Commits([lsn], [time_us], [7])), through_lsn=lsn)
+
+    def applied(self, name: str, **record: object) -> None:
+        self._logs += 1
+        table = AppliedTable(name, "public", name, "x", "mirror", **{"generation": 1, "state": "live", **record})  # type: ignore[arg-type]
+        self.store.create(keys.apply_log(self._logs), AppliedLog(self._logs, "a", NOW.isoformat(), {name: table}).encode())
+
+    def report(self) -> Report:
+        return Reporter(pipeline="shop", store=self.store, lake_uri="file:///lake", source=None, clock=lambda: NOW).take()
+
+
+@pytest.fixture
+def pipeline() -> Pipeline:
+    return Pipeline()
+
+
+def test_an_empty_store_is_a_new_pipeline() -> None:
+    report = Reporter(pipeline="shop", store=MemoryStore("report-empty", prefix="shop/"), lake_uri="file:///lake", source=None, clock=lambda: NOW).take()
+    assert report.state == "new"
+    assert report.tables_json() == {"schema_version": 1, "tables": []}
+
+
+def test_every_state_of_the_contract_has_a_place_in_the_order() -> None:
+    assert set(STATES_BY_WORTH) == set(TABLE_STATES)
+
+
+@pytest.mark.parametrize(
+    ("ingest", "applier", "shown"),
+    [("live", "live", "live"), ("live", "stale", "stale"), ("stale", "live", "stale"), ("live", "copying", "copying"), ("paused", "stale", "stale")],
+)
+def test_the_worse_of_the_two_sides_is_shown_with_its_reason(pipeline: Pipeline, ingest: str, applier: str, shown: str) -> None:
+    pipeline.table("orders", state=ingest, reason="said by ingest" if ingest != "live" else "")
+    pipeline.applied("orders", state=applier, reason="said by the applier" if applier == "stale" else "", complete_through_lsn=100)
+    table = pipeline.report().tables[0]
+    assert table.state == shown
+    if shown == "stale":
+        assert table.reason == ("said by ingest" if ingest == "stale" else "said by the applier")
+
+
+def test_a_table_the_applier_has_not_taken_is_not_live(pipeline: Pipeline) -> None:
+    pipeline.table("orders")
+    table = pipeline.report().tables[0]
+    assert (table.state, table.to_json()["complete_through_lsn"], table.lag_seconds) == ("copying", None, None)
+
+
+def test_what_the_applier_said_of_an_older_generation_no_longer_counts(pipeline: Pipeline) -> None:
+    pipeline.table("orders")
+    pipeline.applied("orders", complete_through_lsn=100, rows_applied=5)
+    pipeline.table("orders", state="copying", generation=2)
+    table = pipeline.report().tables[0]
+    assert (table.state, table.complete_through_lsn, table.rows_applied) == ("copying", 0, 0)
+
+
+def test_lag_is_the_age_of_the_oldest_change_that_the_lake_lacks(pipeline: Pipeline) -> None:
+    pipeline.table("orders")
+    pipeline.table("quiet")
+    done = pipeline.log.state.seq
+    pipeline.changes("orders", lsn=200, at=NOW - timedelta(seconds=30))
+    pipeline.changes("orders", lsn=300, at=NOW - timedelta(seconds=10))
+    both = AppliedLog(
+        9, "a", NOW.isoformat(), {name: AppliedTable(name, "public", name, "x", "mirror", 1, "live", "", done, 100) for name in ("orders", "quiet")}
+    )
+    pipeline.store.create(keys.apply_log(9), both.encode())
+    lags = {table.table: table.lag_seconds for table in pipeline.report().tables}
+    assert lags["orders"] == 30.0
+    assert lags["quiet"] == 0.0
+    assert pipeline.report().pending_entries == 2
+
+
+def test_lag_is_never_negative_when_the_sources_clock_is_ahead(pipeline: Pipeline) -> None:
+    pipeline.table("orders")
+    done = pipeline.log.state.seq
+    pipeline.changes("orders", lsn=200, at=NOW + timedelta(hours=1))
+    pipeline.applied("orders", through_seq=done, complete_through_lsn=100)
+    assert pipeline.report().tables[0].lag_seconds == 0.0
+
+
+def test_a_backlog_longer_than_the_look_ahead_is_never_shown_as_no_lag(pipeline: Pipeline) -> None:
+    pipeline.table("busy")
+    pipeline.table("late")
+    done = pipeline.log.state.seq
+    for number in range(70):
+        pipeline.changes("busy", lsn=200 + number, at=NOW - timedelta(seconds=600 - number))
+    pipeline.changes("late", lsn=900, at=NOW - timedelta(seconds=5))
+    pipeline.applied("late", through_seq=done, complete_through_lsn=100)
+    lag = next(table.lag_seconds for table in pipeline.report().tables if table.table == "late")
+    assert lag is not None
+    assert lag >= 5
+
+
+def test_a_reporter_sees_what_came_since_its_last_look(pipeline: Pipeline) -> None:
+    pipeline.table("orders")
+    reporter = Reporter(pipeline="shop", store=pipeline.store, lake_uri="file:///lake", source=None)
+    assert reporter.take().tables[0].state == "copying"
+    pipeline.applied("orders", through_seq=2, complete_through_lsn=100)
+    pipeline.store.create(keys.apply_complete(1), Complete(1, 100, 2, NOW.isoformat(), {"public.orders": 4}).encode())
+    report = reporter.take()
+    assert (report.tables[0].state, report.complete_lsn) == ("live", 100)
+    assert report.tables[0].path == "file:///lake/public/orders"

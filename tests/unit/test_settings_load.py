@@ -1,0 +1,246 @@
+"""Settings: what is accepted, what is refused and how it is said, which place wins, and that no secret is ever shown."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from service.errors import UsageError
+from service.settings import Loaded, load, secret_strings
+from service.settings.present import effective, json_schema, masked
+from service.settings.tree import allowed_below, keys, nearest
+from service.settings.values import parse_duration, parse_size, show_duration, show_size
+
+CANARY = "canary-7f3a"
+MINIMAL = """\
+version: 1
+pipeline: shop
+source: {dsn: "postgresql://sluice@127.0.0.1:5432/shop"}
+spool: {uri: "file:///tmp/spool"}
+lake: {uri: "file:///tmp/lake"}
+"""
+Read = Callable[..., Loaded]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    def read(text: str = MINIMAL, /, **environ: str) -> Loaded:
+        file = tmp_path / "sluice.yaml"
+        file.write_text(text, encoding="utf-8")
+        return load(str(file), environ=environ)
+
+    return read
+
+
+def refusal(read: Read, text: str = MINIMAL, /, **environ: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        read(text, **environ)
+    return f"{caught.value}\n{caught.value.hint}"
+
+
+def test_the_example_of_the_design_loads(read: Read) -> None:
+    loaded = read(
+        """\
+version: 1
+pipeline: shop
+source: {dsn: "postgresql://sluice@127.0.0.1:5432/shop", slot: sluice_shop, publication: sluice_shop, tables: ["public.*"],
+         streaming: parallel, two_phase: false, messages: true, origin: any}
+spool: {uri: "file:///var/lib/sluice/spool", max_delay: 2s, max_bytes: 128MiB}
+lake: {uri: "file:///var/lib/sluice/lake", mode: mirror}
+tables: {"public.orders": {mode: changelog}}
+"""
+    )
+    assert loaded.settings.spool.max_delay == 2.0
+    assert loaded.settings.spool.max_bytes == 128 * 1024 * 1024
+    assert loaded.settings.source.tables == ("public.*",)
+    assert loaded.settings.tables["public.orders"].mode == "changelog"
+
+
+def test_slot_and_publication_are_named_after_the_pipeline_unless_given(read: Read) -> None:
+    assert read().settings.source.slot == "sluice_shop"
+    assert read().settings.source.publication == "sluice_shop"
+    assert read(MINIMAL, SLUICE_SOURCE__SLOT="mine").settings.source.slot == "mine"
+
+
+def test_an_unknown_key_is_refused_with_its_line_what_is_allowed_and_the_nearest_name(read: Read) -> None:
+    said = refusal(read, MINIMAL.replace("spool: {", "spool: {max_dealy: 3s, "))
+    assert "sluice.yaml:4: spool.max_dealy: unknown key; did you mean max_delay?" in said
+    assert "allowed here: max_bytes, max_delay, max_rows, options" in said
+
+
+def test_a_key_of_another_room_is_recognised(read: Read) -> None:
+    assert "did you mean lake.metadata_columns?" in refusal(read, MINIMAL + "metadata_columns: false\n")
+
+
+def test_all_problems_are_named_at_once(read: Read) -> None:
+    said = refusal(read, "version: 2\npipeline: Shop\nspool: {uri: 'ftp://x', max_bytes: 12 parsecs}\n")
+    for name in ("version", "pipeline", "source", "spool.uri", "spool.max_bytes", "lake"):
+        assert name in said
+
+
+def test_a_missing_setting_names_its_variable(read: Read) -> None:
+    assert "SLUICE_SOURCE__DSN" in refusal(read, MINIMAL.replace('{dsn: "postgresql://sluice@127.0.0.1:5432/shop"}', "{slot: a}"))
+
+
+def test_history_is_refused_by_name_until_it_is_supported(read: Read) -> None:
+    assert "mode history is not supported by this version" in refusal(read, MINIMAL + "tables: {public.orders: {mode: history}}\n")
+
+
+def test_a_key_given_twice_is_refused(read: Read) -> None:
+    assert "sluice.yaml:6: pipeline is given twice" in refusal(read, MINIMAL + "pipeline: other\n")
+
+
+def test_a_lake_inside_the_spool_is_refused(read: Read) -> None:
+    assert "lake.uri must not lie in the spool" in refusal(read, MINIMAL.replace("/tmp/lake", "/tmp/spool/shop/lake"))
+
+
+def test_the_environment_wins_over_the_file_and_the_file_over_defaults(read: Read) -> None:
+    text = MINIMAL.replace("spool: {", "spool: {max_delay: 3s, ")
+    assert read(text).settings.spool.max_delay == 3.0
+    loaded = read(text, SLUICE_SPOOL__MAX_DELAY="500ms", SLUICE_SOURCE__TABLES="public.a, sales.*", SLUICE_LAKE__METADATA_COLUMNS="false")
+    assert loaded.settings.spool.max_delay == 0.5
+    assert loaded.settings.source.tables == ("public.a", "sales.*")
+    assert loaded.settings.lake.metadata_columns is False
+    assert loaded.origin(("spool", "max_delay")) == "env SLUICE_SPOOL__MAX_DELAY"
+    assert read(text).origin(("spool", "max_delay")) == "sluice.yaml:4"
+    assert read(text).origin(("spool", "max_bytes")) == "default"
+
+
+def test_a_value_that_nobody_gave_is_of_default_origin_even_in_a_room_that_is_in_the_file(read: Read) -> None:
+    origins = {line.name: line.origin for line in effective(read())}
+    assert origins["spool.uri"] == "sluice.yaml:4"
+    assert origins["spool.max_bytes"] == "default"
+
+
+def test_a_mounted_secret_is_read_from_its_file(read: Read, tmp_path: Path) -> None:
+    secret = tmp_path / "dsn"
+    secret.write_text(f"postgresql://u:{CANARY}@h/d\n", encoding="utf-8")
+    loaded = read(MINIMAL, SLUICE_SOURCE__DSN_FILE=str(secret))
+    assert loaded.settings.source.dsn.get_secret_value() == f"postgresql://u:{CANARY}@h/d"
+    assert loaded.origin(("source", "dsn")) == "env SLUICE_SOURCE__DSN_FILE"
+
+
+def test_a_variable_beside_its_file_variant_is_refused(read: Read) -> None:
+    assert "both SLUICE_SOURCE__DSN and SLUICE_SOURCE__DSN_FILE" in refusal(read, MINIMAL, SLUICE_SOURCE__DSN=CANARY, SLUICE_SOURCE__DSN_FILE="/x")
+
+
+def test_a_secret_file_that_is_missing_is_named_by_its_variable(read: Read) -> None:
+    assert "SLUICE_SOURCE__DSN_FILE names a file that cannot be read" in refusal(read, MINIMAL, SLUICE_SOURCE__DSN_FILE="/nowhere/dsn")
+
+
+@pytest.mark.parametrize("name", ["SLUICE_SORCE__DSN", "SLUICE_PIPELIN", "SLUICE_SPOOL__OPTIONS", "SLUICE_SPOOL_URI", "SLUICE_"])
+def test_a_mistyped_variable_is_refused_at_every_level(read: Read, name: str) -> None:
+    said = refusal(read, MINIMAL, **{name: CANARY})
+    assert f"the environment variable {name} names no setting" in said
+    assert CANARY not in said
+
+
+def test_variables_that_kubernetes_makes_for_a_service_are_no_settings(read: Read) -> None:
+    read(
+        MINIMAL, SLUICE_SERVICE_HOST="10.0.0.1", SLUICE_PORT="tcp://10.0.0.1:9187", SLUICE_PORT_9187_TCP_ADDR="10.0.0.1", SLUICE_INGEST_SERVICE_PORT_METRICS="1"
+    )
+
+
+def test_store_options_come_from_the_environment_one_by_one(read: Read) -> None:
+    options = read(MINIMAL, SLUICE_SPOOL__OPTIONS__AWS_ACCESS_KEY_ID="a", SLUICE_SPOOL__OPTIONS__AWS_REGION="b").settings.spool.options
+    assert {name: value.get_secret_value() for name, value in options.items()} == {"aws_access_key_id": "a", "aws_region": "b"}
+
+
+def test_references_take_the_environments_value_and_an_unset_one_is_an_error(read: Read) -> None:
+    text = MINIMAL.replace("/tmp/lake", "/tmp/${LAKE}/${DEPTH:-x}/$${kept}")
+    assert read(text, LAKE="here").settings.lake.uri == "file:///tmp/here/x/${kept}"
+    said = refusal(read, text)
+    assert "sluice.yaml:5: lake.uri: the environment variable LAKE is not set" in said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        MINIMAL.replace("dsn: ", "dsm: ").replace("sluice@", f"sluice:{CANARY}@"),
+        MINIMAL.replace('{dsn: "postgresql://sluice@127.0.0.1:5432/shop"}', f"{{dsn: [{CANARY}]}}"),
+        MINIMAL.replace('{dsn: "postgresql://sluice@127.0.0.1:5432/shop"}', f"postgresql://u:{CANARY}@h/d"),
+        MINIMAL.replace("spool: {", f"spool: {{options: {{aws_secret_access_key: [{CANARY}]}}, "),
+        MINIMAL.replace("spool: {", f"spool: {{options: {CANARY}, "),
+        MINIMAL.replace("file:///tmp/lake", f"s3://key:{CANARY}@bucket/lake"),
+        MINIMAL + f"password: {CANARY}\n",
+        MINIMAL + f"apply: {{conf: {{spark.hadoop.fs.s3a.secret.key: [{CANARY}]}}}}\n",
+        MINIMAL + f"{{: {CANARY}\n",
+        MINIMAL + f"x: !!python/object {CANARY}\n",
+    ],
+)
+def test_no_error_repeats_a_secret(read: Read, text: str) -> None:
+    assert CANARY not in refusal(read, text)
+
+
+def test_secrets_are_masked_wherever_settings_are_shown(read: Read) -> None:
+    loaded = read(
+        MINIMAL.replace("spool: {", f"spool: {{options: {{aws_secret_access_key: {CANARY}}}, ") + f"apply: {{conf: {{spark.x.token: {CANARY}}}}}\n",
+        SLUICE_SOURCE__DSN=f"postgresql://u:{CANARY}@h/d",
+    )
+    shown = [repr(effective(loaded)), repr(loaded.settings), str(loaded.settings), loaded.settings.model_dump_json(), json.dumps(masked(loaded.settings))]
+    assert all(CANARY not in text for text in shown)
+    assert "********" in shown[0]
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "postgresql://u:p%40ss%2Fword@h/d",
+        "postgresql://u@h/d?password=p%40ss%2Fword",
+        "host=h user=u password=p@ss/word",
+        "host=h password='p@ss/word' user=u",
+        r"host=h password = p\@ss/word",
+    ],
+)
+def test_the_password_is_found_in_every_form_of_connection_string(read: Read, dsn: str) -> None:
+    assert "p@ss/word" in secret_strings(read(MINIMAL, SLUICE_SOURCE__DSN=dsn).settings)
+
+
+def test_a_connection_string_without_password_arms_no_redaction(read: Read) -> None:
+    assert secret_strings(read().settings) == ()
+
+
+@pytest.mark.parametrize(("text", "size"), [("128MiB", 128 << 20), ("1.5 KiB", 1536), ("10kB", 10_000), ("7", 7), (7, 7), ("3mib", 3 << 20)])
+def test_sizes(text: str | int, size: int) -> None:
+    assert parse_size(text) == size
+    assert parse_size(show_size(size)) == size
+
+
+@pytest.mark.parametrize("text", ["128M", "", "-1MiB", "1.3B", "MiB", True, None, [1]])
+def test_sizes_that_could_mean_two_things_are_refused(text: object) -> None:
+    with pytest.raises(ValueError, match="such as 128MiB"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("2s", 2.0), ("500ms", 0.5), ("1.5m", 90.0), ("1h", 3600.0), (3, 3.0), ("0.25", 0.25), ("1d", 86400.0)])
+def test_durations(text: str | float, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+    assert parse_duration(show_duration(seconds)) == seconds
+
+
+@pytest.mark.parametrize("text", ["2", "2 weeks", "s", "-1s", "1m30s", True, None])
+def test_durations_that_are_none_are_refused_and_a_plain_number_is_seconds(text: object) -> None:
+    if text == "2":
+        assert parse_duration(text) == 2.0
+        return
+    with pytest.raises(ValueError, match="such as 2s"):
+        parse_duration(text)
+
+
+def test_every_setting_has_a_description_and_a_variable_of_its_own() -> None:
+    found = list(keys())
+    assert all(key.field.description for key in found)
+    assert len({key.env for key in found}) == len(found)
+
+
+def test_the_json_schema_forbids_unknown_keys_everywhere() -> None:
+    schema = json_schema()
+    rooms = [schema, *schema["$defs"].values()]
+    assert all(room["additionalProperties"] is False for room in rooms if room.get("type") == "object")
+
+
+def test_names_below_a_table_are_known() -> None:
+    assert allowed_below(("tables", "public.orders")) == ("mode",)
+    assert allowed_below(("spool", "options")) == ()
+    assert nearest("pubication", ("publication", "slot")) == "publication"

@@ -1,0 +1,113 @@
+"""Health over real HTTP: liveness watches this process only, and the port has no other verb."""
+
+import http.client
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from service.errors import StoreUnavailable, UsageError
+from service.telemetry.health import Health, HealthServer
+from service.telemetry.metrics import Metrics
+
+
+@dataclass
+class Served:
+    health: Health
+    server: HealthServer
+    clock: list[float]
+    answer: dict[str, Any] = field(default_factory=dict)
+    failure: list[Exception] = field(default_factory=list)
+
+    def get(self, path: str, method: str = "GET") -> tuple[int, str]:
+        connection = http.client.HTTPConnection(self.server.address, timeout=10)
+        try:
+            connection.request(method, path)
+            response = connection.getresponse()
+            return response.status, response.read().decode()
+        finally:
+            connection.close()
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    clock = [0.0]
+    metrics = Metrics("shop")
+    health = Health(metrics, monotonic=lambda: clock[0])
+    answer: dict[str, Any] = {"schema_version": 1}
+    failure: list[Exception] = []
+
+    def status() -> dict[str, Any]:
+        if failure:
+            raise failure[0]
+        return answer
+
+    server = HealthServer("127.0.0.1:0", metrics=metrics, health=health, status=status)
+    yield Served(health, server, clock, answer, failure)
+    server.close()
+
+
+def test_a_loop_that_stopped_going_round_is_not_alive(served: Served) -> None:
+    served.health.beat("reader")
+    assert served.get("/livez") == (200, "ok\n")
+    served.clock[0] = 61.0
+    code, said = served.get("/livez")
+    assert (code, said) == (503, "loop reader has not gone round for 61 s\n")
+    served.health.beat("reader")
+    assert served.get("/livez")[0] == 200
+
+
+def test_a_loop_that_ended_on_purpose_is_not_missed(served: Served) -> None:
+    served.health.beat("reader")
+    served.health.retire("reader")
+    served.clock[0] = 1000.0
+    assert served.get("/livez")[0] == 200
+
+
+def test_a_step_past_its_own_deadline_is_not_alive_and_a_long_one_within_it_is(served: Served) -> None:
+    with served.health.step("upload", 300.0):
+        served.clock[0] = 299.0
+        assert served.get("/livez")[0] == 200
+        served.clock[0] = 310.0
+        assert served.get("/livez") == (503, "step upload is 10 s past its deadline\n")
+    assert served.get("/livez")[0] == 200
+
+
+def test_started_and_ready_are_told_apart(served: Served) -> None:
+    assert served.get("/startupz")[0] == 503
+    served.health.started()
+    assert served.get("/startupz")[0] == 200
+    assert served.get("/readyz") == (503, "starting\n")
+    served.health.ready()
+    assert served.get("/readyz")[0] == 200
+    served.health.not_ready("draining")
+    assert served.get("/readyz") == (503, "draining\n")
+
+
+def test_metrics_and_status_are_served(served: Served) -> None:
+    served.health.beat("reader")
+    code, text = served.get("/metrics")
+    assert code == 200
+    assert 'sluice_heartbeat_timestamp_seconds{loop="reader",pipeline="shop"}' in text
+    assert json.loads(served.get("/status")[1]) == {"schema_version": 1}
+
+
+def test_a_status_that_cannot_be_had_says_why_and_liveness_does_not_care(served: Served) -> None:
+    served.failure.append(StoreUnavailable("s3://bucket did not answer"))
+    code, text = served.get("/status")
+    assert (code, json.loads(text)["error"]["class"]) == (503, "StoreUnavailable")
+    assert served.get("/livez")[0] == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+def test_the_port_changes_nothing(served: Served, method: str) -> None:
+    assert served.get("/status", method)[0] == 501
+    assert served.get("/drop")[0] == 404
+
+
+def test_an_address_in_use_is_a_usage_error_that_names_it(served: Served) -> None:
+    metrics = Metrics("shop")
+    with pytest.raises(UsageError, match="cannot listen on " + served.server.address):
+        HealthServer(served.server.address, metrics=metrics, health=Health(metrics), status=dict)

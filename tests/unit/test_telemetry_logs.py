@@ -1,0 +1,116 @@
+"""Logs: no secret and no row value in any form of line, and no floods."""
+
+import io
+import json
+import logging
+import re
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from service.errors import StoreRefused
+from service.telemetry import logs
+from service.telemetry.logs import FLOOD_LINES, FLOOD_SECONDS, FloodLimit
+
+SECRET = 'pa"ss\\wörd/1'
+ROW_VALUE = "row-value-canary"
+
+
+@pytest.fixture(autouse=True)
+def unconfigured_afterwards() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(capture=False)
+    structlog.reset_defaults()
+
+
+def lines(log_format: str, level: str = "info") -> io.StringIO:
+    stream = io.StringIO()
+    logs.configure(log_format=log_format, level=level, secrets=(SECRET,), stream=stream, color=False)
+    return stream
+
+
+@pytest.mark.parametrize("log_format", ["console", "json"])
+def test_a_secret_is_cut_out_wherever_it_hides(log_format: str) -> None:
+    stream = lines(log_format)
+    logger = structlog.get_logger()
+    logger.info(SECRET)
+    logger.info("connecting", dsn=f"postgresql://u:{SECRET}@h", nested={"deep": [SECRET]}, error=StoreRefused(f"bad {SECRET}"))
+    logging.getLogger("library").warning("retrying %s", SECRET)
+    text = stream.getvalue()
+    assert not re.search(r"pa.{1,4}ss|w.{1,6}rd.{1,3}1|%22ss", text)
+    assert text.count("********") == 5
+
+
+@pytest.mark.parametrize("log_format", ["console", "json"])
+def test_a_foreign_exception_is_named_and_placed_and_its_message_left_out(log_format: str) -> None:
+    stream = lines(log_format)
+    try:
+        raise ValueError(f"could not convert {ROW_VALUE}")
+    except ValueError as error:
+        structlog.get_logger().exception("decoding failed", table="public.orders")
+        structlog.get_logger().warning("again", error=error)
+        logging.getLogger("library").exception("it failed")
+    text = stream.getvalue()
+    assert ROW_VALUE not in text
+    assert text.count("ValueError") == 3
+    assert "test_a_foreign_exception" in text
+
+
+def test_our_own_errors_keep_their_message() -> None:
+    stream = lines("json")
+    structlog.get_logger().warning("store refused", error=StoreRefused("s3://b: no permission"))
+    assert json.loads(stream.getvalue())["error"] == "StoreRefused: s3://b: no permission"
+
+
+def test_json_lines_have_time_level_and_event() -> None:
+    stream = lines("json")
+    structlog.get_logger("source").info("streaming", lsn="0/16B3748")
+    line = json.loads(stream.getvalue())
+    assert line["event"] == "streaming"
+    assert line["level"] == "info"
+    assert line["time"].endswith("Z")
+    assert line["lsn"] == "0/16B3748"
+
+
+def test_a_line_below_the_level_is_not_written() -> None:
+    stream = lines("json", "warning")
+    structlog.get_logger().info("chatter")
+    logging.getLogger("library").info("chatter")
+    assert stream.getvalue() == ""
+
+
+def test_auto_is_json_where_there_is_no_terminal() -> None:
+    stream = lines("auto")
+    structlog.get_logger().info("streaming")
+    assert json.loads(stream.getvalue())["event"] == "streaming"
+
+
+def test_a_flood_of_one_event_is_cut_and_counted_and_others_pass() -> None:
+    now = 0.0
+    limit = FloodLimit(monotonic=lambda: now)
+
+    def passes(event: str, table: str = "") -> bool:
+        try:
+            limit(None, "warning", {"event": event, "table": table})
+        except structlog.DropEvent:
+            return False
+        return True
+
+    assert sum(passes("retrying") for _ in range(1_000_000 // 100)) == FLOOD_LINES
+    assert passes("something else")
+    assert passes("retrying", "public.orders")
+    now = FLOOD_SECONDS
+    first = limit(None, "warning", {"event": "retrying", "table": ""})
+    assert first["suppressed"] == 10_000 - FLOOD_LINES
+
+
+def test_distinct_events_do_not_grow_without_bound() -> None:
+    limit = FloodLimit(monotonic=lambda: 0.0)
+    for number in range(5000):
+        limit(None, "info", {"event": f"event {number}"})
+    assert len(limit._windows) <= 1000
