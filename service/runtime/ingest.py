@@ -11,7 +11,6 @@ run in one each.
 
 import asyncio
 import itertools
-import math
 import random
 import threading
 import time
@@ -230,7 +229,7 @@ class Ingest:
                 start_lsn=start_lsn,
                 instance=self.options.instance,
             )
-            log = ManifestLog.open(self.store, opened, self._state, through_lsn=start_lsn, retry_seconds=math.inf, stop=self._stop_threads)
+            log = ManifestLog.open(self.store, opened, self._state, through_lsn=start_lsn, on_trouble=self._store_trouble, stop=self._stop_threads)
             book = TableBook(log, self._lookup, self.options.tables)
             committer = Committer(self.store, log, on_receipt=self._hand_over, stop=self._stop_threads)
             self.copier = Copier(options=self.options.source, log=log, book=book, committer=committer, numbers=self._numbers, stop=self._stop_threads)
@@ -238,6 +237,9 @@ class Ingest:
             self.log, self.book, self.committer = log, book, committer
         assert self._watch is not None
         self._watch.run_once()
+
+    def _store_trouble(self, what: str, error: ServiceError) -> None:
+        self._logger.warning("store did not answer", what=what, error=str(error))
 
     def _hand_over(self, receipt: DurableReceipt) -> None:
         """From the commit thread to the event loop, which owns the watermark."""

@@ -23,7 +23,7 @@ from service.telemetry.health import Health
 from service.telemetry.metrics import Metrics
 
 WAL_STATUSES = catalogue.SLOT_STATUS.labels["status"]
-_FRESH_SECONDS = 5.0
+_FRESH_SECONDS = 1.0
 """How old a report may be that /status answers with: many askers cost one look."""
 
 
@@ -43,7 +43,7 @@ class Observer:
         self._logger = structlog.get_logger("report")
 
     def status(self) -> dict[str, Any]:
-        """The answer of /status, at most a few seconds old. Raises StoreError and ManifestCorrupt."""
+        """The answer of /status, at most a second old. Raises StoreError and ManifestCorrupt."""
         return {**self._take().to_json(), "ingest_state": self._ingest.view.state}
 
     def look(self) -> None:

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -118,7 +119,10 @@ def test_probes_and_metrics_are_served_while_it_runs_and_a_signal_drains(running
 
     assert get("/startupz")[0] == 200
     assert get("/livez")[0] == 200
-    assert json.loads(get("/status")[1])["state"] == "running"
+    deadline = time.monotonic() + 30
+    while (state := json.loads(get("/status")[1])["state"]) != "running" and time.monotonic() < deadline:
+        pass  # an answer may be a second old
+    assert state == "running"
     assert 'sluice_build_info{component="ingest",pipeline="shop"' in get("/metrics")[1]
     running.send_signal(signal.SIGTERM)
     assert running.wait(60) == 0

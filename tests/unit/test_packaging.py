@@ -26,7 +26,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_holds_both_packages_whole_and_nothing_else(wheel: Path) -> None:
-    held = set(zipfile.ZipFile(wheel).namelist())
+    with zipfile.ZipFile(wheel) as archive:
+        held = set(archive.namelist())
     sources = {path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()}
     expected = {name for name in sources if "__pycache__" not in name}
     assert {name for name in held if ".dist-info/" not in name} == expected
@@ -39,8 +40,8 @@ def test_the_wheel_installs_in_an_empty_environment_and_sluice_version_runs(whee
     python = tmp_path / "empty" / "bin" / "python"
     pins = tmp_path / "pins.txt"
     pins.write_text("\n".join(re.findall(r"^[a-z0-9._-]+==[^ ;]+", (ROOT / "requirements" / "dev.txt").read_text(), re.MULTILINE)))
-    install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--disable-pip-version-check", "--constraint", pins, wheel]
-    subprocess.run(install, check=True, capture_output=True, timeout=120)
+    pip = [sys.executable, "-m", "pip", "--python", os.fspath(python), "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
+    subprocess.run([*pip, "--constraint", pins, wheel], check=True, capture_output=True, timeout=120)
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     answer = subprocess.run([python.with_name("sluice"), "version", "--json"], check=True, capture_output=True, cwd="/", env=clean, timeout=60)
     assert json.loads(answer.stdout)["version"] == PROJECT["version"]

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.contract.types import ARRAYS
 from service.errors import DecodeError
 from tests.support.spooled import array_out, column_of
 
@@ -84,3 +85,9 @@ def test_many_arrays_past_the_width_of_the_quote_counter() -> None:
     """Quotes are counted in one byte that wraps: three hundred rows of odd lengths must not lose step."""
     arrays: list[list[str | None]] = [['"' * (row % 5), ",", None][: row % 4] for row in range(300)]
     assert column_of(TEXTS, [array_out(array).encode() for array in arrays])[0] == arrays
+
+
+@pytest.mark.parametrize("type_oid", [*ARRAYS])
+def test_columns_of_nothing_but_empty_arrays_or_null_elements_are_fine(type_oid: int) -> None:
+    assert column_of(type_oid, [b"{}", b"{}"], typmod=NUMERIC_12_2) == ([[], []], [None, None])
+    assert column_of(type_oid, [b"{NULL}"], typmod=NUMERIC_12_2) == ([[None]], [None])
