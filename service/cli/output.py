@@ -18,8 +18,8 @@ def as_json(value: dict[str, Any]) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str | Text]], *, right: Sequence[str] = ()) -> Table:
-    """A plain table; columns named in `right` are aligned to the right."""
-    drawn = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    """A plain table; columns named in `right` are aligned to the right. Without any names there is no header."""
+    drawn = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold", show_header=any(columns))
     for name in columns:
         drawn.add_column(name, justify="right" if name in right else "left", overflow="fold")
     for row in rows:

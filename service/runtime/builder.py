@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from service.contract import keys
 from service.contract.entries import BodyCommit, Commits, Segment
 from service.contract.schema import TableSchema
+from service.errors import UnsupportedChange
 from service.protocol.messages import RelationVersion
 from service.protocol.tuples import walk_rows
 from service.runtime.tables import TableBook
@@ -128,7 +129,12 @@ class Builder:
         if schema is None:
             return
         rows = walk_rows(assembly.table, run.rows, len(run.relation.columns), in_stream=run.in_stream)
-        encoded = encode_rows(rows, schema, ordinal=run.ordinal, xid=run.xid, lsn=run.lsn, commit_time_us=run.commit_time_us)
+        try:
+            encoded = encode_rows(rows, schema, ordinal=run.ordinal, xid=run.xid, lsn=run.lsn, commit_time_us=run.commit_time_us)
+        except UnsupportedChange as error:
+            # These rows cannot be carried exactly, so the table says so and is left out; all others go on.
+            self._book.mark_stale(run.relation.oid, str(error), lsn=run.position_lsn)
+            return
         self._keep(run, schema, encoded)
 
     def _add_truncate(self, run: TruncateRun) -> None:

@@ -6,9 +6,9 @@ reached delays, it never skips: the same object is tried again until it is store
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -22,6 +22,7 @@ from service.runtime.builder import Unit
 from service.spool.segment import SegmentFile
 from service.store.base import ObjectStore
 
+OP_NAMES = {"i": "insert", "u": "update", "d": "delete", "t": "truncate"}
 UPLOAD_THREADS = 4
 UNITS_IN_FLIGHT = 2
 """Finished units that may wait for the store. Past it the decoder waits, then the socket does: memory has a ceiling."""
@@ -41,6 +42,9 @@ class CommitCounts:
     rows: int = 0
     retries: int = 0
     last_commit_time_us: int = 0
+    unchanged_values: int = 0
+    tables: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
+    """(schema, table) to rows by kind of change, bodies of rolled-back subtransactions included."""
     upload_seconds: float = 0.0
     commit_seconds: float = 0.0
 
@@ -112,11 +116,20 @@ class Committer:
         receipt = self._log.append(body, through_lsn=unit.through_lsn)
         faults.point("commit.after")
         self.counts.entries += 1
-        self.counts.rows += sum(segment.rows for segment in segments)
+        self._count(segments)
         if unit.commits.commit_time_us:
             self.counts.last_commit_time_us = unit.commits.commit_time_us[-1]
         self.counts.commit_seconds += time.monotonic() - began
         self._on_receipt(receipt)
+
+    def _count(self, segments: Sequence[Segment]) -> None:
+        for segment in segments:
+            self.counts.rows += segment.rows
+            self.counts.unchanged_values += sum(segment.unchanged.values())
+            table = self._log.state.tables[segment.table_id]
+            rows = self.counts.tables.setdefault((table.schema_name, table.table_name), dict.fromkeys(OP_NAMES.values(), 0))
+            for op, count in segment.ops.items():
+                rows[OP_NAMES[op]] += count
 
     def _persist(self, what: str, action: Callable[[], None]) -> None:
         """Runs `action` until the store took it. Raises StoreUnavailable only when told to stop, StoreRefused at once."""

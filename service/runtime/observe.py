@@ -7,6 +7,7 @@ failing look at the server is counted and never disturbs the stream.
 import threading
 import time
 from collections import Counter as Tally
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -68,8 +69,6 @@ class Observer:
         metrics.set(catalogue.FLUSHED_LSN, view.flushed_lsn)
         metrics.advance_to(catalogue.RECEIVED_BYTES, counts.received_bytes)
         metrics.advance_to(catalogue.TRANSACTIONS, counts.transactions)
-        metrics.advance_to(catalogue.UNCHANGED_VALUES, counts.unchanged_values)
-        self._count_rows()
         self._count_commits()
         self._count_copies()
         if self._applier is not None:
@@ -87,10 +86,10 @@ class Observer:
                 self._reported_at = time.monotonic()
             return self._report
 
-    def _count_rows(self) -> None:
-        for table, counts in list(self._ingest.counts.rows.items()):
+    def _count_rows(self, tables: Mapping[tuple[str, str], Mapping[str, int]]) -> None:
+        for table, rows in list(tables.items()):
             before = self._rows.get(table, {})
-            now = dict(counts)
+            now = dict(rows)
             self._metrics.add_rows(*table, {op: count - before.get(op, 0) for op, count in now.items()})
             self._rows[table] = now
 
@@ -99,6 +98,8 @@ class Observer:
         if committer is None:
             return
         counts = committer.counts
+        self._count_rows(counts.tables)
+        metrics.advance_to(catalogue.UNCHANGED_VALUES, counts.unchanged_values)
         metrics.advance_to(catalogue.SPOOL_ENTRIES, counts.entries)
         metrics.advance_to(catalogue.SPOOL_FILES, counts.files)
         metrics.advance_to(catalogue.SPOOL_BYTES, counts.bytes)

@@ -44,9 +44,7 @@ class SessionCounts:
     frames: int = 0
     received_bytes: int = 0
     transactions: int = 0
-    rows: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
     other: dict[str, int] = field(default_factory=dict)
-    unchanged_values: int = 0
 
 
 class Session:

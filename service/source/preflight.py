@@ -183,9 +183,7 @@ class _Examination:
             fix = f"ALTER SYSTEM SET {name} = '100GB'; SELECT pg_reload_conf();"
             yield Finding("warning", "server.keep_size", name, seen, fix_sql=fix, fix_setting=f"{name} = 100GB, or what the disk can spare")
         elif keep_mb << 20 < _SMALL_KEEP_BYTES:
-            rate = float(
-                self._one("SELECT wal_bytes / GREATEST(EXTRACT(epoch FROM pg_catalog.now() - stats_reset), 1) FROM pg_catalog.pg_stat_wal") or 0
-            )
+            rate = float(self._one("SELECT wal_bytes / GREATEST(EXTRACT(epoch FROM pg_catalog.now() - stats_reset), 1) FROM pg_catalog.pg_stat_wal") or 0)
             lasts = f"about {(keep_mb << 20) / rate / 60:.0f} minutes at the average rate so far" if rate >= 1 else "an unknown time"
             fix = f"ALTER SYSTEM SET {name} = '100GB'; SELECT pg_reload_conf();"
             severity: Severity = "critical" if keep_mb == 0 else "warning"

@@ -131,7 +131,9 @@ def _spellings(secret: str) -> set[str]:
 
 
 def _console(color: bool) -> Processor:  # noqa: FBT001 - one thing to say
-    lines = structlog.dev.ConsoleRenderer(colors=color, exception_formatter=structlog.dev.plain_traceback, sort_keys=False, pad_event_to=0)
+    lines = structlog.dev.ConsoleRenderer(
+        colors=color, exception_formatter=structlog.dev.plain_traceback, sort_keys=False, pad_event_to=0, timestamp_key="time"
+    )
 
     def render(logger: Any, method: str, event: EventDict) -> str:
         places = event.pop("frames", ())

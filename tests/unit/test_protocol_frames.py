@@ -47,6 +47,12 @@ def test_only_row_messages_are_not_control_messages() -> None:
     assert control_positions(table).tolist() == [tag for tag in range(256) if tag not in b"IUD"] + [256]
 
 
+def test_a_keepalive_takes_no_tag_from_the_frame_behind_it() -> None:
+    table = join([KEEPALIVE, wire.xlogdata(wire.begin(1, 0, 7), lsn=int.from_bytes(b"IIIIIIII", "big"))])
+    assert control_positions(table).tolist() == [0, 1]
+    assert bytes(table.tag) == b"\0B"
+
+
 @pytest.mark.parametrize("bad", [b"", b"w", INSERT[:25], KEEPALIVE[:17], b"k", b"s" + bytes(40), b"\0" * 30])
 @pytest.mark.parametrize("before", [[], [BEGIN]])
 def test_a_frame_that_is_empty_short_or_unknown_is_refused(bad: bytes, before: list[bytes]) -> None:

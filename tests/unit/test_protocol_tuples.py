@@ -194,7 +194,7 @@ def test_every_truncation_of_a_row_is_refused(message: bytes) -> None:
     ("message", "why"),
     [
         (GOOD[:5], "ends inside its header"),
-        (GOOD[:-1], "ends inside column 3"),
+        (GOOD[:-2], "ends inside column 2"),
         (GOOD[:9], "is too short for its columns"),
         (REFUSED["update without its new tuple"], "ends behind its old tuple"),
         (REFUSED["update without its new tuple"] + b"K", "has no new tuple behind its old one"),

@@ -1,0 +1,73 @@
+"""Sessions whose settings nobody else decides."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from service.errors import SourceRefused
+from service.source.sessions import PINS, SourceOptions, open_query, open_replication
+from tests.support.source_setup import options_of
+from tests.support.sources import Database
+
+HOSTILE = {
+    "datestyle": "'German, DMY'",
+    "timezone": "'Asia/Kolkata'",
+    "intervalstyle": "'iso_8601'",
+    "extra_float_digits": "-5",
+    "bytea_output": "'escape'",
+    "quote_all_identifiers": "on",
+    "standard_conforming_strings": "off",
+    "search_path": "public, pg_catalog",
+    "row_security": "on",
+    "statement_timeout": "'1ms'",
+    "lock_timeout": "'1ms'",
+    "idle_in_transaction_session_timeout": "'1ms'",
+    "idle_session_timeout": "'1ms'",
+    "transaction_timeout": "'1ms'",
+    "client_encoding": "'LATIN1'",
+    "client_min_messages": "error",
+}
+
+
+@pytest.fixture
+def hostile(database: Database) -> Iterator[SourceOptions]:
+    """A role whose settings would spell every value differently and end every session; and a schema that shadows the catalog."""
+    role = f"hostile_{database.name}"
+    database.execute(f"CREATE ROLE {role} LOGIN REPLICATION", *(f"ALTER ROLE {role} SET {name} = {value}" for name, value in HOSTILE.items()))
+    database.execute("CREATE FUNCTION public.current_setting(text) RETURNS text LANGUAGE sql AS $$ SELECT 'shadowed' $$")
+    yield options_of(database, user=role)
+    with database.server.superuser() as admin:
+        admin.execute(f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = '{role}'".encode())
+        admin.execute(f"DROP ROLE {role}".encode())
+
+
+@pytest.mark.parametrize("opener", [open_query, open_replication], ids=["query", "replication"])
+def test_every_pin_holds_against_a_role_that_is_set_to_the_contrary(hostile: SourceOptions, opener) -> None:  # type: ignore[no-untyped-def]
+    conn = opener(hostile)
+    try:
+        for name, value in {**PINS, "transaction_timeout": "0", "client_encoding": "UTF8", "application_name": "sluice_test"}.items():
+            assert conn.execute(f"SHOW {name}".encode()).fetchone() == (value,), name
+    finally:
+        conn.close()
+
+
+def test_what_the_connection_string_says_in_options_is_kept_unless_we_pin_it(database: Database) -> None:
+    options = SourceOptions(
+        dsn=database.dsn + "?options=-c%20work_mem%3D1234kB%20-c%20timezone%3DAsia/Kolkata", slot="s", publication="p", application_name="a"
+    )
+    conn = open_query(options)
+    try:
+        assert conn.execute(b"SHOW work_mem").fetchone() == ("1234kB",)
+        assert conn.execute(b"SHOW timezone").fetchone() == ("UTC",)
+    finally:
+        conn.close()
+
+
+def test_a_role_without_replication_is_refused_by_name(database: Database) -> None:
+    role = f"plain_{database.name}"
+    database.execute(f"CREATE ROLE {role} LOGIN")
+    try:
+        with pytest.raises(SourceRefused, match="permission denied"):
+            open_replication(options_of(database, user=role))
+    finally:
+        database.execute(f"DROP ROLE {role}")

@@ -1,0 +1,60 @@
+"""What a server's error means to us: who must act, and that no value and no secret is repeated."""
+
+import pytest
+
+from service.errors import Disposition, ServiceError, SlotBusy, SlotLost, SourceRefused, SourceUnavailable, UsageError
+from service.source.sessions import SourceOptions, open_query, source_error
+
+RETRIED = ["", "08006", "08P01", "53300", "53200", "57P01", "57P02", "57P03", "57014", "58P01", "40001", "55P03", "25P03"]
+FINAL = ["28000", "28P01", "3D000", "42501", "42704", "0A000", "22021", "22P05", "XX000", "53400", "42P01"]
+
+
+@pytest.mark.parametrize("sqlstate", RETRIED)
+def test_what_may_pass_is_tried_again(sqlstate: str) -> None:
+    error = source_error(sqlstate=sqlstate, message="m", doing="x")
+    assert isinstance(error, SourceUnavailable)
+    assert error.disposition is Disposition.RETRY
+
+
+@pytest.mark.parametrize("sqlstate", FINAL)
+def test_what_a_person_must_mend_is_not_tried_again(sqlstate: str) -> None:
+    assert type(source_error(sqlstate=sqlstate, message="m", doing="x")) is SourceRefused
+
+
+def test_a_busy_slot_is_its_own_error() -> None:
+    assert isinstance(source_error(sqlstate="55006", message='replication slot "s" is active for PID 7', doing="x"), SlotBusy)
+
+
+def test_a_missing_slot_is_lost_and_a_missing_publication_is_not() -> None:
+    """Both are 42704, and both may have the same name: only the moment tells them apart."""
+    assert isinstance(source_error(sqlstate="42704", message='replication slot "s" does not exist', doing="x", slot="s", phase="start"), SlotLost)
+    assert isinstance(source_error(sqlstate="42704", message='publication "s" does not exist', doing="x", slot="s", phase="stream"), SourceRefused)
+
+
+def test_an_invalidated_slot_is_lost_and_a_wrong_wal_level_is_not() -> None:
+    assert isinstance(source_error(sqlstate="55000", message='can no longer access replication slot "s"', doing="x", slot="s", phase="start"), SlotLost)
+    assert isinstance(
+        source_error(sqlstate="55000", message='logical decoding requires "wal_level" >= "logical"', doing="x", slot="s", phase="start"), SourceRefused
+    )
+
+
+@pytest.mark.parametrize("sqlstate", ["22021", "22P02", "23505", "P0001"])
+def test_messages_that_quote_values_are_left_out_and_the_position_is_kept(sqlstate: str) -> None:
+    context = 'slot "s", output plugin "pgoutput", in the change callback, associated LSN 0/1A2B3C; canary-value'
+    error = source_error(sqlstate=sqlstate, message="canary-value", context=context, doing="the stream")
+    assert "canary" not in str(error) + error.hint
+    assert "0/1A2B3C" in str(error)
+    assert sqlstate in str(error)
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    ["host=127.0.0.1 port=1 password=canary-secret", "postgresql://u:canary-secret@127.0.0.1:1/d", "host=x canary-secret", "host=x pasword=canary-secret"],
+)
+def test_no_secret_of_the_connection_string_is_repeated(dsn: str) -> None:
+    options = SourceOptions(dsn=dsn, slot="s", publication="p", application_name="a", connect_timeout_s=2)
+    assert "canary" not in repr(options)
+    with pytest.raises(ServiceError) as caught:
+        open_query(options)
+    assert isinstance(caught.value, SourceUnavailable | UsageError)
+    assert "canary" not in str(caught.value) + caught.value.hint
