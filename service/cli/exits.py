@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from service.errors import Disposition, ServiceError
+from service.errors import Disposition, PreflightFailed, ServiceError, VerificationFailed
 from service.telemetry.logs import describe, frames
 
 OK = 0
@@ -44,7 +44,9 @@ def execute(command: click.Command, arguments: Sequence[str]) -> int:
         result = command.main(args=list(arguments), prog_name="sluice", standalone_mode=False)
         sys.stdout.flush()
     except ServiceError as error:
-        return _fail(str(error), kind=type(error).__name__, hint=error.hint, code=error.exit_code, as_json=as_json)
+        # A verdict comes after the findings, which are the command's one document.
+        answered = isinstance(error, PreflightFailed | VerificationFailed)
+        return _fail(str(error), kind=type(error).__name__, hint=error.hint, code=error.exit_code, as_json=as_json and not answered)
     except click.Abort:
         return INTERRUPTED
     except click.ClickException as error:

@@ -75,7 +75,7 @@ def check(invocation: Invocation, json_wanted: bool, sql_out: Path | None, stric
     found = run_preflight(rooms.source_options(settings), settings.source.tables, lambda: probe(store))
     found = sorted(found, key=lambda finding: _ORDER.index(finding.severity))
     if sql_out is not None:
-        sql_out.write_text("".join(f"-- {finding.object}: {finding.seen}\n{finding.fix_sql}\n" for finding in found if finding.fix_sql), encoding="utf-8")
+        sql_out.write_text("".join(_script(finding) for finding in found if finding.fix_sql), encoding="utf-8")
     if json_wanted:
         output.as_json({"schema_version": 1, "findings": [asdict(finding) for finding in found]})
     else:
@@ -116,6 +116,12 @@ def setup(invocation: Invocation, dry_run: bool, print_sql: bool, json_wanted: b
         missing = "would be created" if only_look else "created"
         rows = [(step.kind, step.name, missing if step.statement else "exists", step.statement) for step in steps]
         invocation.console().print(output.table("", ("what", "name", "", "SQL"), rows))
+
+
+def _script(finding: "Finding") -> str:
+    """A finding's SQL under a comment of one line: a hostile name with a line break must not end the comment."""
+    comment = " ".join(f"{finding.object}: {finding.seen}".split())
+    return f"-- {comment}\n{finding.fix_sql.rstrip().rstrip(';')};\n"
 
 
 def _show(invocation: Invocation, found: "list[Finding]") -> None:

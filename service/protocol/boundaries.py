@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.errors import DecodeError
+from service.lsn import INVALID, MAX_STORED
 from service.protocol.frames import FrameTable
 from service.protocol.messages import POSTGRES_EPOCH_US
 
@@ -17,6 +18,8 @@ _HEADER = 25
 """The outer frame: `w`, three 64-bit numbers."""
 _BEGIN_LENGTH = _HEADER + 1 + 8 + 8 + 4
 _COMMIT_LENGTH = _HEADER + 1 + 1 + 8 + 8 + 8
+_LAST_TIME_US = 2**63 - 1 - POSTGRES_EPOCH_US
+"""The wire counts from 2000, we from 1970: what is later than this has no number left."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,19 +41,34 @@ class CommitEnds:
 
 
 def begins(table: FrameTable, positions: NDArray[np.int64]) -> Begins:
-    """Decodes the Begin messages at `positions`. Raises DecodeError if one has another length."""
+    """Decodes the Begin messages at `positions`. Raises DecodeError for whatever `decode_control` would refuse in one of them."""
     at = _bodies(table, positions, _BEGIN_LENGTH, "Begin")
-    time_us = _integers(table, at + 8, ">i8").astype(np.int64) + POSTGRES_EPOCH_US
-    return Begins(_integers(table, at, ">u8").tolist(), time_us.tolist(), _integers(table, at + 16, ">u4").tolist())
+    xids = _integers(table, at + 16, ">u4")
+    if (xids == 0).any():
+        raise DecodeError("a Begin message has transaction id 0")
+    return Begins(_lsns(table, at, "Begin"), _times(table, at + 8, "Begin"), xids.tolist())
 
 
 def commit_ends(table: FrameTable, positions: NDArray[np.int64]) -> CommitEnds:
-    """Decodes the Commit messages at `positions`. Raises DecodeError if one has another length or unknown flags."""
+    """Decodes the Commit messages at `positions`. Raises DecodeError for whatever `decode_control` would refuse in one of them."""
     at = _bodies(table, positions, _COMMIT_LENGTH, "Commit")
     if table.buffer[at].any():
         raise DecodeError("a Commit message has flags that this protocol does not know")
-    time_us = _integers(table, at + 17, ">i8").astype(np.int64) + POSTGRES_EPOCH_US
-    return CommitEnds(_integers(table, at + 1, ">u8").tolist(), _integers(table, at + 9, ">u8").tolist(), time_us.tolist())
+    return CommitEnds(_lsns(table, at + 1, "Commit"), _lsns(table, at + 9, "Commit"), _times(table, at + 17, "Commit"))
+
+
+def _lsns(table: FrameTable, at: NDArray[np.int64], name: str) -> list[int]:
+    values = _integers(table, at, ">u8")
+    if ((values == INVALID) | (values > MAX_STORED)).any():
+        raise DecodeError(f"a {name} message has an LSN that no position can have")
+    return list(values.tolist())
+
+
+def _times(table: FrameTable, at: NDArray[np.int64], name: str) -> list[int]:
+    values = _integers(table, at, ">i8")
+    if (values > _LAST_TIME_US).any():
+        raise DecodeError(f"a {name} message has a commit time past the year 292277")
+    return list((values.astype(np.int64) + POSTGRES_EPOCH_US).tolist())
 
 
 def _bodies(table: FrameTable, positions: NDArray[np.int64], length: int, name: str) -> NDArray[np.int64]:

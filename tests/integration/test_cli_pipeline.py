@@ -75,6 +75,32 @@ def test_a_dry_run_creates_nothing_and_its_sql_is_all_that_is_needed(sluice: Run
     assert [step["statement"] for step in json.loads(again.stdout)["steps"]] == ["", ""]
 
 
+def test_check_passes_with_warnings_fails_when_strict_and_its_sql_mends(sluice: Run, database: Database, tmp_path: Path) -> None:
+    loose = sluice("check", "--json")
+    assert loose.returncode == 0, loose.stderr
+    assert not [finding for finding in json.loads(loose.stdout)["findings"] if finding["severity"] == "critical"]
+    strict = sluice("check", "--strict", "--json")
+    assert strict.returncode == 3
+    assert json.loads(strict.stdout)["findings"], "one document, also when it fails"
+    database.execute('CREATE TABLE "no\nDROP TABLE orders; key" (v int)')
+    mended = sluice("check", "--sql-out", str(tmp_path / "mend.sql"))
+    script = (tmp_path / "mend.sql").read_text(encoding="utf-8")
+    assert "no" in mended.stdout
+    assert "REPLICA IDENTITY" in script
+    statements = [statement for statement in re.split(r"^-- .*\n", script, flags=re.MULTILINE) if statement and not statement.startswith("ALTER SYSTEM")]
+    assert len(statements) >= 2
+    database.execute(*statements)
+    with database.connect() as connection:
+        assert connection.execute("SELECT count(*) FROM orders").fetchone() == (1,)
+
+
+def test_check_without_a_server_is_3_and_names_it(sluice: Run, environment: dict[str, str]) -> None:
+    environment["SLUICE_SOURCE__DSN"] = "postgresql://u:row-value-canary@127.0.0.1:1/d?connect_timeout=2"
+    ended = sluice("check", "--json")
+    assert ended.returncode == 3
+    assert "row-value-canary" not in ended.stdout + ended.stderr
+
+
 def test_a_batch_run_fills_the_spool_and_status_tells(sluice: Run, database: Database) -> None:
     ran = sluice("run", "--until-caught-up")
     assert ran.returncode == 0, ran.stderr

@@ -129,7 +129,7 @@ def readable(frames: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 def _readable_row(row: ReferenceRow) -> dict[str, Any]:
     def shown(values: tuple[Value, ...] | None) -> list[list[str]] | None:
-        return values and [[kind] if kind in "nu" else [kind, content.decode() if kind == "t" else content.hex()] for kind, content in values]
+        return None if values is None else [[kind] if kind in "nu" else [kind, content.decode() if kind == "t" else content.hex()] for kind, content in values]
 
     return {"message": row.op, "oid": row.oid, "stream_xid": row.xid, "old_kind": row.old_kind, "old": shown(row.old), "new": shown(row.new)}
 

@@ -1,0 +1,129 @@
+"""Tables without a key, changelogs and schema changes, through the whole applier."""
+
+import datetime as dt
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from service.errors import UsageError, WriterFenced
+from service.store.opening import open_store
+from spark_jobs.delta import APP_ID, VERSION, LakeTable
+from spark_jobs.lease import Lease
+from spark_jobs.options import ApplyOptions
+from tests.spark import lake
+from tests.spark.changes import FLOAT8, INT4, INT4_ARRAY, INT8, TEXT, TIMESTAMP, Change, column, table_schema
+from tests.spark.conftest import Pipeline
+
+
+def test_G05_G06_equal_rows_without_a_key_keep_their_number(pipeline: Pipeline) -> None:
+    schema = table_schema(column("a", 1, INT4), column("f", 2, FLOAT8), column("l", 3, INT4_ARRAY), column("at", 4, TIMESTAMP), identity="f")
+    row: dict[str, object] = {"a": 1, "f": -0.0, "l": [1, None], "at": None}
+    null: dict[str, object] = {"a": None, "f": 0.0, "l": None, "at": None}
+    pipeline.manifest.table(schema)
+    pipeline.manifest.copy([row, row, row, {**row, "f": 0.0}, null, null], schema)
+    pipeline.manifest.transaction([Change("d", old=row), Change("d", old=null), Change("u", {**row, "a": 2}, old=row), Change("i", {"a": 9}, special={"at": "infinity"})], schema)
+    pipeline.apply()
+    rows = pipeline.rows()
+    assert sorted((str(item["a"]), str(item["f"]), str(item["at"])) for item in rows) == [
+        ("1", "-0.0", "None"), ("1", "0.0", "None"), ("2", "-0.0", "None"), ("9", "None", "infinity"), ("None", "0.0", "None"),
+    ]  # fmt: skip
+    pipeline.manifest.transaction([Change("d", old={"a": 9}, old_special={"at": "infinity"}), Change("d", old=null)], schema)
+    assert pipeline.apply().tables["16385"].state == "live"
+    assert sorted(str(item["a"]) for item in pipeline.rows()) == ["1", "1", "2"]
+    pipeline.manifest.transaction([Change("d", old=null)], schema)
+    assert "does not have" in pipeline.apply().tables["16385"].reason
+
+
+def test_a_table_without_key_and_full_identity_becomes_a_changelog_and_says_so(pipeline: Pipeline) -> None:
+    schema = table_schema(column("a", 1, INT4), identity="n")
+    pipeline.manifest.table(schema)
+    pipeline.manifest.copy([{"a": 1}], schema)
+    pipeline.manifest.transaction([Change("i", {"a": 2}), Change("t"), Change("i", {"a": 3})], schema)
+    assert pipeline.apply().tables["16385"].mode == "changelog"
+    rows = lake.rows_in(pipeline.path(), metadata=True)
+    assert sorted((row["_sluice_lsn"], row["_sluice_ordinal"], row["_sluice_op"], row["a"]) for row in rows) == [
+        (100, 0, "i", 1), (110, 0, "i", 2), (110, 1, "t", None), (110, 2, "i", 3),
+    ]  # fmt: skip
+
+
+def test_a_changelog_by_configuration_keeps_old_rows_and_what_was_not_sent(pipeline: Pipeline) -> None:
+    schema = table_schema(column("id", 1, INT8, key=True), column("big", 2, TEXT))
+    pipeline.manifest.table(schema)
+    pipeline.manifest.copy([], schema)
+    pipeline.manifest.transaction([Change("u", {"id": 2}, old={"id": 1}, unchanged=("big",))], schema)
+    pipeline.apply(tables={"public.items": {"mode": "changelog"}})
+    row = lake.rows_in(pipeline.path(), metadata=True)[0]
+    assert (row["_sluice_old"], row["_sluice_unchanged"], row["big"]) == ({"id": 1}, [2], None)
+
+
+def test_history_mode_is_refused_by_name() -> None:
+    with pytest.raises(UsageError, match="history"):
+        ApplyOptions("p", "file:///s", "file:///l", tables={"public.t": {"mode": "history"}})
+
+
+def test_E05_rows_older_than_a_column_get_its_constant_once(pipeline: Pipeline) -> None:
+    first = table_schema(column("id", 1, INT8, key=True), column("v", 2, INT4))
+    second = table_schema(*first.columns, column("n", 3, INT4, missing="7"), column("at", 4, TIMESTAMP, missing="infinity"), column("x", 5, TEXT), version=2)
+    pipeline.manifest.table(first)
+    pipeline.manifest.copy([{"id": 1, "v": 1}], first)
+    pipeline.apply()
+    pipeline.manifest.table(second, state="live")
+    pipeline.manifest.entry([([Change("i", {"id": 2, "v": 2})], first), ([Change("i", {"id": 3, "v": 3, "n": 8, "x": "y"})], second)])
+    pipeline.manifest.transaction([Change("u", {"id": 3, "v": 3, "n": 9})], second)
+    pipeline.apply(max_window_bytes=1)
+    rows = {row["id"]: (row["n"], row["at"], row["x"]) for row in pipeline.rows()}
+    assert rows == {1: (7, "infinity", None), 2: (7, "infinity", None), 3: (9, None, None)}
+    assert lake.marker(pipeline.path(), "sluice/shop/16385/1/schema") == 2
+
+
+def test_a_dropped_column_makes_the_table_stale(pipeline: Pipeline) -> None:
+    first = table_schema(column("id", 1, INT8, key=True), column("v", 2, INT4))
+    pipeline.manifest.table(first)
+    pipeline.manifest.copy([], first)
+    second = table_schema(first.columns[0], version=2)
+    pipeline.manifest.table(second, state="live")
+    pipeline.manifest.transaction([Change("i", {"id": 1})], second)
+    assert "'v' was dropped" in pipeline.apply().tables["16385"].reason
+
+
+def test_large_and_small_windows_give_the_same_rows(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = table_schema(column("id", 1, INT8, key=True), column("s", 2, TEXT), column("at", 3, TIMESTAMP))
+    when = dt.datetime(2020, 2, 29, 1, 2, 3, 4)  # noqa: DTZ001 - timestamp without time zone
+    changes = [Change("i", {"id": 2, "s": "é", "at": when}), Change("i", {"id": 3}, special={"at": "infinity"}), Change("d", old={"id": 1})]
+    pipeline.manifest.table(schema)
+    pipeline.manifest.copy([{"id": 1}], schema)
+    pipeline.manifest.transaction(changes, schema)
+    monkeypatch.setattr("spark_jobs.handover.LOCAL_BYTES", 0)
+    pipeline.apply()
+    assert sorted(pipeline.rows(), key=str) == sorted([{"id": 2, "s": "é", "at": when}, {"id": 3, "s": None, "at": "infinity"}], key=str)
+    assert list(pipeline.store.list("apply/scratch/")) == []
+
+
+def test_J01_J02_a_version_is_never_skipped_in_silence_and_never_leaks(spark: SparkSession, tmp_path: Path) -> None:
+    session = spark.newSession()
+    table = LakeTable(session, str(tmp_path / "t"), before_commit=lambda: None)
+    table.write("app", 5, frame=session.range(1), mode="append", new_schema=True)
+    with pytest.raises(WriterFenced, match="at 5, at or past 4"):
+        table.write("app", 4, frame=session.range(1), mode="append")
+    table.execute("app", 6, statement=f"UPDATE {table.expression} SET id = 1")
+    assert (session.conf.get(APP_ID, None), session.conf.get(VERSION, None), table.marker("app")) == (None, None, 6)
+
+
+def test_a_lease_belongs_to_one_and_a_takeover_stops_the_old_owner(tmp_path: Path) -> None:
+    store = open_store(f"file://{tmp_path}", prefix="p/", options={})
+    now = [1000.0]
+    old = Lease(store, seconds=30, wall=lambda: now[0], monotonic=lambda: now[0])
+    new = Lease(store, seconds=30, wall=lambda: now[0], monotonic=lambda: now[0])
+    old.instance = "elsewhere/1/a"
+    old.acquire()
+    old.check()
+    with pytest.raises(WriterFenced, match="another applier owns"):
+        new.acquire()
+    now[0] += 31
+    with pytest.raises(WriterFenced, match="renewed in time"):
+        old.check()
+    new.acquire()
+    with pytest.raises(WriterFenced, match="taken this pipeline over"):
+        old.renew()
+    new.check()

@@ -1,0 +1,70 @@
+"""Windows: gap-free, whole entries, nothing before the copy; and the report that all tables are at one boundary."""
+
+from service.contract.applied import AppliedTable
+from service.contract.entries import Changes, Commits, Copy, Entry, Segment
+from spark_jobs.progress import completion
+from spark_jobs.window import Backlog
+
+
+def _segment(seq: int, *, size: int = 10) -> Segment:
+    return Segment(f"data/t/{seq}", "t", 1, 1, size, "", seq * 10, seq * 10, {"i": 1})
+
+
+def _backlog(*sizes: int, copied: bool = True) -> Backlog:
+    backlog = Backlog(1, 1, 1, copied=copied)
+    for seq, size in enumerate(sizes, start=2):
+        backlog.take_in(Entry(seq, 1, "", seq * 10, "", Changes((_segment(seq, size=size),), Commits())), "t", through_lsn=(seq - 1) * 10)
+    return backlog
+
+
+def test_a_window_ends_before_the_entry_that_would_exceed_the_bytes() -> None:
+    backlog = _backlog(10, 10, 10)
+    window = backlog.next_window(max_bytes=20, until_seq=99)
+    assert window is not None
+    assert window.last_seq == 3
+    backlog.done(window)
+    assert backlog.complete_through(40) == 30
+    assert backlog.through_seq(9) == 3
+
+
+def test_an_entry_is_never_cut() -> None:
+    window = _backlog(1000, 1).next_window(max_bytes=20, until_seq=99)
+    assert window is not None
+    assert (window.last_seq, len(window.segments)) == (2, 1)
+
+
+def test_a_window_ends_with_the_round() -> None:
+    window = _backlog(1, 1, 1).next_window(max_bytes=99, until_seq=3)
+    assert window is not None
+    assert window.last_seq == 3
+    assert _backlog(1).next_window(max_bytes=99, until_seq=1) is None
+
+
+def test_nothing_is_taken_before_the_copy_is_final_and_the_copy_is_taken_alone() -> None:
+    backlog = _backlog(1, copied=False)
+    assert backlog.next_window(max_bytes=99, until_seq=99) is None
+    assert (backlog.complete_through(99), backlog.through_seq(9)) == (0, 0)
+    backlog.take_in(Entry(3, 1, "", 30, "", Copy("t", 1, 1, 25, (_segment(3),), final=True)), "t", through_lsn=20)
+    window = backlog.next_window(max_bytes=99, until_seq=99)
+    assert window is not None
+    assert (window.is_copy, window.last_seq) == (True, 1)
+    backlog.done(window)
+    assert backlog.complete_through(30) == 25
+
+
+def _table(name: str, *, through_seq: int, state: str = "live") -> AppliedTable:
+    return AppliedTable(name, "public", name, "", "mirror", 1, state, through_seq=through_seq, complete_through_lsn=through_seq * 10, delta_version=7)
+
+
+def test_completion_waits_while_one_table_is_ahead_of_another() -> None:
+    tables = {"a": _table("a", through_seq=5), "b": _table("b", through_seq=8)}
+    assert completion(tables, committed={"a": 4, "b": 7}) is None
+    complete = completion(tables, committed={"a": 4, "b": 5})
+    assert complete is not None
+    assert (complete.seq, complete.lsn) == (5, 50)
+
+
+def test_completion_names_the_tables_it_leaves_out() -> None:
+    complete = completion({"a": _table("a", through_seq=5), "b": _table("b", through_seq=1, state="stale")}, committed={})
+    assert complete is not None
+    assert complete.left_out == {"public.b": "stale"}

@@ -1,0 +1,112 @@
+"""The MERGE statement as text: clauses only for what occurs, names and values quoted, ranges that cover every key."""
+
+import hypothesis.strategies as st
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+
+from service.errors import UnsupportedChange
+from spark_jobs.evolution import added_columns, plan
+from spark_jobs.merge import MAX_RANGES, MergePlan, key_ranges, literal, merge_text, metadata_columns, quote
+from tests.spark.changes import INT4, INT8, NUMERIC, TEXT, TIMESTAMP, column, table_schema
+
+SCHEMA = table_schema(column("id", 1, INT8, key=True), column("big", 2, TEXT), column("at", 3, TIMESTAMP))
+
+
+def _text(**changed: object) -> str:
+    values: dict[str, object] = {"kept": (), "metadata": ("_sluice_lsn",), "deletes": False, "upserts": True, "unmatched": False, **changed}
+    return merge_text(MergePlan(SCHEMA, **values), target="delta.`/lake`", source="`w`")  # type: ignore[arg-type]
+
+
+def test_an_upsert_has_no_delete_and_no_case() -> None:
+    assert _text() == (
+        "MERGE INTO delta.`/lake` AS t USING `w` AS s ON t.`id` = s.`_sluice_key_0`\n"
+        "WHEN MATCHED THEN UPDATE SET t.`id` = s.`id`, t.`big` = s.`big`, t.`at` = s.`at`, t.`_sluice_lsn` = s.`_sluice_lsn`\n"
+        "WHEN NOT MATCHED THEN INSERT (`id`, `big`, `at`, `_sluice_lsn`) VALUES (s.`id`, s.`big`, s.`at`, s.`_sluice_lsn`)"
+    )
+
+
+def test_deletes_alone_need_no_target_values_and_no_insert() -> None:
+    assert _text(deletes=True, upserts=False).splitlines()[1:] == ["WHEN MATCHED THEN DELETE"]
+
+
+def test_deletes_beside_upserts_are_told_apart_and_never_inserted() -> None:
+    text = _text(deletes=True)
+    assert "WHEN MATCHED AND s.`_sluice_deleted` THEN DELETE" in text
+    assert "WHEN NOT MATCHED AND NOT s.`_sluice_deleted` THEN INSERT" in text
+
+
+def test_G02_an_unsent_value_keeps_the_lakes_or_raises() -> None:
+    text = _text(kept=(SCHEMA.columns[1],))
+    assert "t.`big` = CASE WHEN s.`_sluice_keep_2` THEN t.`big` ELSE s.`big` END" in text
+    assert "CASE WHEN s.`_sluice_keep_2` THEN raise_error(" in text
+
+
+def test_a_kept_column_keeps_its_marked_text() -> None:
+    text = _text(kept=(SCHEMA.columns[2],), metadata=("_sluice_special",))
+    assert "map_filter(coalesce(t.`_sluice_special`" in text
+    assert "s.`_sluice_keep_3` AND name = 'at'" in text
+
+
+def test_a_row_that_must_not_match_is_kept_from_matching() -> None:
+    assert " ON s.`_sluice_match` AND t.`id` = " in _text(unmatched=True)
+
+
+def test_a_key_that_may_be_marked_is_compared_with_its_text() -> None:
+    schema = table_schema(column("at", 1, TIMESTAMP, key=True))
+    text = merge_text(MergePlan(schema, (), metadata_columns(schema, wanted=True), deletes=True, upserts=False, unmatched=False), target="t", source="s")
+    assert "t.`at` <=> s.`_sluice_key_0` AND element_at(t.`_sluice_special`, 'at') <=> s.`_sluice_key_special_0`" in text
+
+
+@given(st.text())
+def test_quoting_cannot_be_left(text: str) -> None:
+    assert "`" not in quote(text)[1:-1].replace("``", "")
+    assert "'" not in literal(text)[1:-1].replace("\\\\", "").replace("\\'", "")
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=200))
+def test_integer_ranges_cover_every_key_and_stay_few(keys: list[int]) -> None:
+    text = key_ranges(pa.table({"_sluice_key_0": pa.array(keys, pa.int64())}), SCHEMA)
+    ranges = [tuple(int(end.rstrip("L")) for end in part.split(" BETWEEN ")[1].split(" AND ")) for part in text.strip("()").split(" OR ")]
+    assert len(ranges) <= MAX_RANGES
+    assert all(any(low <= key <= high for low, high in ranges) for key in keys)
+    assert {low for low, _ in ranges} | {high for _, high in ranges} <= set(keys)
+
+
+def test_distant_keys_get_ranges_of_their_own() -> None:
+    keys = np.array([1, 2, 3, 1000, 1001, 9_000_000])
+    assert key_ranges(pa.table({"_sluice_key_0": keys}), SCHEMA).count("BETWEEN") == 3
+
+
+def test_an_added_column_is_placed_and_filled() -> None:
+    after = table_schema(*SCHEMA.columns, column("n", 4, NUMERIC, typmod=4 + (10 << 16) + 2, missing="1.50"), version=2)
+    added = added_columns({1: SCHEMA, 2: after}, since=1, until=2)
+    lake = [("id", "bigint"), ("big", "string"), ("at", "timestamp_ntz"), ("_sluice_special", "map<string,string>")]
+    steps = plan(added, schema=after, metadata=("_sluice_special",), lake=lake, with_constants=True)
+    assert steps.additions == ("`n` decimal(10,2) AFTER `at`",)
+    assert steps.constants == ("`n` = CAST('1.50' AS decimal(10,2))",)
+    assert plan((), schema=after, metadata=(), lake=[*lake, ("n", "decimal(10,2)")], with_constants=True).additions == ()
+
+
+def test_a_constant_that_its_type_cannot_hold_is_marked() -> None:
+    after = table_schema(*SCHEMA.columns, column("until", 4, TIMESTAMP, missing="infinity"), version=2)
+    steps = plan(after.columns[3:], schema=after, metadata=(), lake=[("id", "bigint")], with_constants=True)
+    assert "map('until', 'infinity')" in steps.constants[0]
+
+
+@pytest.mark.parametrize(
+    ("what", "columns"),
+    [
+        ("dropped", SCHEMA.columns[:2]),
+        ("renamed", (*SCHEMA.columns[:2], column("moment", 3, TIMESTAMP))),
+        ("changed from", (*SCHEMA.columns[:2], column("at", 3, TEXT))),
+        ("was dropped", (*SCHEMA.columns[:2], column("at", 9, TIMESTAMP))),
+        ("key changed", (SCHEMA.columns[0], column("big", 2, TEXT, key=True), SCHEMA.columns[2])),
+        ("key gained", (*SCHEMA.columns, column("k", 4, INT4, key=True))),
+        ("case only", (*SCHEMA.columns, column("BIG", 4, TEXT))),
+    ],
+)
+def test_any_other_schema_change_is_refused_by_name(what: str, columns: tuple[object, ...]) -> None:
+    with pytest.raises(UnsupportedChange, match=what):
+        added_columns({1: SCHEMA, 2: table_schema(*columns, version=2)}, since=1, until=2)  # type: ignore[arg-type]
