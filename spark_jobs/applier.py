@@ -6,15 +6,12 @@ transaction boundary again and again.
 """
 
 import queue
-import tempfile
 import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from pathlib import Path
 from typing import Any
 
 import structlog
-from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 from service import lsn
@@ -81,8 +78,6 @@ class Applier:
     def _opened(self) -> Ledger:
         for _ in range(self._options.workers):
             self._sessions.put(self._session.newSession())
-        warm = InheritableThread(target=warm_up, args=(self._session.newSession(),), name="warm-up", daemon=True)
-        warm.start()
         ledger = Ledger(self._options, load_state(self._store))
         log = self._reports.last_log()
         session = self._session.newSession()
@@ -93,7 +88,6 @@ class Applier:
             marker = lake.marker(application_id(self._options.pipeline, state)) if there else None
             known[table_id] = restore(state, log, marker=marker, delta_version=lake.version() if there else -1)
         ledger.begin(known)
-        warm.join()
         return ledger
 
     def _loop(self, pool: ThreadPoolExecutor) -> None:
@@ -207,16 +201,3 @@ class Applier:
             except ServiceError as error:
                 self._fenced = error
                 return
-
-
-def warm_up(session: SparkSession) -> None:
-    """One MERGE into a table that nobody sees: the first of a process costs seconds that no window should pay."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = str(Path(folder) / "table")
-        session.range(2).write.format("delta").option("delta.enableDeletionVectors", "true").save(path)
-        session.range(1, 3).createOrReplaceTempView("sluice_warm_up")
-        session.sql(
-            f"MERGE INTO delta.`{path}` AS t USING sluice_warm_up AS s ON t.id = s.id "
-            "WHEN MATCHED THEN UPDATE SET t.id = s.id WHEN NOT MATCHED THEN INSERT (id) VALUES (s.id)"
-        )
-        session.catalog.dropTempView("sluice_warm_up")

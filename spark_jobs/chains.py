@@ -138,6 +138,4 @@ def follow_by_row(events: Events, after: Numbers, before: Numbers) -> Outcome:
     last = np.array([*final.values(), *gone.values()], dtype=np.int64)
     if any(bool(np.any(flag[last[: len(final)]])) for flag in events.flags.values()):
         raise UnsupportedChange(f"{events.table}: a value was not sent although the identity is full")
-    return Outcome(
-        np.array(keys, dtype=np.int64), np.arange(len(keys)) >= len(final), np.ones(len(keys), dtype=bool), last, dict.fromkeys(events.flags, last)
-    )
+    return Outcome(np.array(keys, dtype=np.int64), np.arange(len(keys)) >= len(final), np.ones(len(keys), dtype=bool), last, dict.fromkeys(events.flags, last))

@@ -8,6 +8,7 @@ unset in every case, so they cannot leak into another one. (Delta protocol: Tran
 from collections.abc import Callable
 from typing import Any
 
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -23,8 +24,10 @@ TABLE_PROPERTIES = {
     "delta.columnMapping.mode": "name",
     "delta.enableDeletionVectors": "true",
     "delta.checkpointInterval": "50",
+    # A timestamp column may be added later, and Delta then asks for the feature to be there already.
+    "delta.feature.timestampNtz": "supported",
 }
-_TRANSIENT = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED", "CONCURRENT", "DELTA_SCHEMA_CHANGE_SINCE_ANALYSIS")
+_TRANSIENT = ("CONCURRENT", "METADATA_CHANGED", "METADATACHANGED", "PROTOCOL_CHANGED", "PROTOCOLCHANGED", "SCHEMA_CHANGE_SINCE_ANALYSIS")
 _PERMANENT = ("ArithmeticException", "NumberFormatException", "DateTimeException", "SparkRuntimeException", "ParseException", "AnalysisException")
 
 
@@ -122,15 +125,20 @@ def with_translated_errors(run: Callable[[], object]) -> None:
     try:
         run()
     except PySparkException as error:
-        condition = error.getCondition() or type(error).__name__
-        if NO_BASE_ROW in str(error):
-            raise UnsupportedChange("a value was not sent and the lake has no row to keep it from") from None
-        if any(part in condition for part in _TRANSIENT):
-            raise ApplyError(f"another commit to the same table came in between ({condition})") from None
-        if type(error).__name__ in _PERMANENT:
-            raise UnsupportedChange(f"Delta refused the change ({condition})") from None
-        raise ApplyError(f"Spark could not commit ({condition})") from None
-    except Exception as error:
-        if isinstance(error, ServiceError):
-            raise
-        raise ApplyError(f"Spark could not commit ({type(error).__name__})") from None
+        raise _translated(type(error).__name__, error.getCondition() or type(error).__name__, text=str(error)) from None
+    except Py4JJavaError as error:
+        # What PySpark does not know by class arrives like this, most of Delta's own errors among them.
+        kind = str(error.java_exception.getClass().getSimpleName())
+        raise _translated(kind, kind, text=str(error)) from None
+    except Py4JError as error:
+        raise ApplyError(f"Spark went away ({type(error).__name__})") from None
+
+
+def _translated(kind: str, condition: str, *, text: str) -> ServiceError:
+    if NO_BASE_ROW in text:
+        return UnsupportedChange("a value was not sent and the lake has no row to keep it from")
+    if any(part in condition.upper() for part in _TRANSIENT):
+        return ApplyError(f"another commit to the same table came in between ({condition})")
+    if kind in _PERMANENT or kind.startswith("Delta"):
+        return UnsupportedChange(f"Delta refused the change ({condition})")
+    return ApplyError(f"Spark could not commit ({condition})")

@@ -74,9 +74,7 @@ def _added(before: TableSchema, after: TableSchema) -> list[ColumnSchema]:
     return fresh
 
 
-def plan(
-    added: Sequence[ColumnSchema], *, schema: TableSchema, metadata: Sequence[str], lake: Sequence[tuple[str, str]], with_constants: bool
-) -> Evolution:
+def plan(added: Sequence[ColumnSchema], *, schema: TableSchema, metadata: Sequence[str], lake: Sequence[tuple[str, str]], with_constants: bool) -> Evolution:
     """What to do to a lake table with the columns `lake` so that it can take rows of `schema`. Raises UnsupportedChange."""
     present = dict(lake)
     wanted = {**{column.name: column.lake.sql for column in schema.columns}, **{name: METADATA_TYPES[name] for name in metadata}}

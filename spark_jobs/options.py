@@ -43,8 +43,6 @@ class ApplyOptions:
     until_lsn: int = 0
     lease_seconds: float = 30.0
     stop_seconds: float = 60.0
-    metrics_port: int = 0
-    metrics_host: str = "127.0.0.1"
     log_format: str = "console"
 
     def __post_init__(self) -> None:

@@ -4,6 +4,7 @@ Owns: UTC everywhere, microseconds in Parquet, ANSI arithmetic (an overflow is a
 (Delta: Quick start, Table properties; Spark: Configuration.)
 """
 
+import tempfile
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -77,4 +78,20 @@ def start(options: ApplyOptions) -> SparkSession:
     except Exception as error:
         raise ApplyError(f"Spark did not start: {type(error).__name__}", hint="look at Java's message above; Java 17 is needed") from error
     session.sparkContext.setLogLevel("ERROR")
+    # It reports as an error, for every file, that its own filter on deleted rows cannot be pushed down.
+    log4j = session.sparkContext._jvm.org.apache.logging.log4j
+    log4j.core.config.Configurator.setLevel("org.apache.spark.sql.delta.DeltaParquetFileFormat", log4j.Level.OFF)
     return session
+
+
+def warm_up(session: SparkSession) -> None:
+    """One MERGE into a table that nobody sees: the first of a process costs seconds that no window should pay."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "table")
+        session.range(2).write.format("delta").option("delta.enableDeletionVectors", "true").save(path)
+        session.range(1, 3).createOrReplaceTempView("sluice_warm_up")
+        session.sql(
+            f"MERGE INTO delta.`{path}` AS t USING sluice_warm_up AS s ON t.id = s.id "
+            "WHEN MATCHED THEN UPDATE SET t.id = s.id WHEN NOT MATCHED THEN INSERT (id) VALUES (s.id)"
+        )
+        session.catalog.dropTempView("sluice_warm_up")

@@ -50,7 +50,7 @@ def ingest_options(settings: Settings, *, instance: str) -> "IngestOptions":
         pipeline=settings.pipeline,
         source=source_options(settings),
         tables=settings.source.tables or (),
-        streaming="off",
+        streaming=settings.source.streaming,
         two_phase=settings.source.two_phase,
         messages=settings.source.messages,
         origin=settings.source.origin,

@@ -7,7 +7,6 @@ import uuid
 from typing import TYPE_CHECKING
 
 import click
-import structlog
 
 from service import lsn
 from service.cli import rooms
@@ -86,8 +85,6 @@ def apply(invocation: Invocation, once: bool) -> None:  # noqa: FBT001 - a comma
 def _ingest(settings: Settings, *, applier: "ApplierCommand | None" = None, until_lsn: int | None = None, until_caught_up: bool = False) -> int:
     from service.runtime import pipeline
 
-    if settings.source.streaming in ("on", "parallel"):
-        structlog.get_logger("service").warning("source.streaming is not in this version yet, large transactions arrive at their commit")
     return pipeline.run(
         rooms.ingest_options(settings, instance=f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"),
         store=rooms.open_spool(settings),

@@ -5,6 +5,7 @@ Small transactions arrive at tens of thousands a second; an object for each woul
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +79,7 @@ def _bodies(table: FrameTable, positions: NDArray[np.int64], length: int, name: 
     return starts + (_HEADER + 1)
 
 
-def _integers(table: FrameTable, at: NDArray[np.int64], form: str) -> NDArray[np.generic]:
+def _integers(table: FrameTable, at: NDArray[np.int64], form: str) -> NDArray[Any]:
     width = np.dtype(form).itemsize
     gathered = np.ascontiguousarray(table.buffer[at[:, None] + np.arange(width)])
     return gathered.view(form).ravel()

@@ -82,6 +82,7 @@ class ApplierProcess:
             started = time.monotonic()
             code = self._run()
             if self._stopping.is_set():
+                self._logger.info("the applier stopped", exit_status=shell_status(code))
                 return
             if code < 0:
                 forgiving_until = time.monotonic() + self._policy.lease_seconds

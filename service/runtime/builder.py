@@ -5,7 +5,7 @@ uploaded body segments once they pass `body_bytes`; they enter a unit when the t
 Used by one thread. It uploads through the function it is given and never touches the store or the manifest itself.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
@@ -15,10 +15,12 @@ from service.contract.schema import TableSchema
 from service.errors import UnsupportedChange
 from service.protocol.messages import RelationVersion
 from service.protocol.tuples import walk_rows
+from service.runtime import messagetable
+from service.runtime.messagetable import encode_messages
 from service.runtime.tables import TableBook
 from service.spool.encode import EncodedRows, encode_rows, encode_truncate
 from service.spool.segment import SegmentFile, SegmentWriter
-from service.transaction.assembly import Assembly, Published, RowRun, TruncateRun
+from service.transaction.assembly import Assembly, MessageRun, Published, RowRun, TruncateRun
 
 Upload = Callable[[str, TableSchema, SegmentFile], "Future[Segment]"]
 """Stores a finished file under a key; the future gives the manifest's record of it once it is durable."""
@@ -93,7 +95,7 @@ class Builder:
     @property
     def pending(self) -> bool:
         """Whether a cut would give anything to publish."""
-        return bool(self._commits.end_lsn)
+        return bool(self._commits.end_lsn) or self._row_count > 0
 
     @property
     def open_bytes(self) -> int:
@@ -106,13 +108,12 @@ class Builder:
             self._add_run(assembly, run)
         for truncate in assembly.truncates:
             self._add_truncate(truncate)
+        self._add_messages(assembly.messages)
         for ending in assembly.endings:
             body = self._bodies.pop(ending.body, None)
             if body is not None and isinstance(ending, Published):
                 self._publish(body, BodyCommit(ending.end_lsn, ending.commit_time_us, ending.xid, ending.aborted_xids))
-        for body in self._bodies.values():
-            if body.waiting_bytes > self._limits.body_bytes:
-                self._store_body(body)
+        self._keep_memory_bounded()
         self._add_commits(assembly.commits)
         self.through_lsn = assembly.through_lsn
 
@@ -123,6 +124,12 @@ class Builder:
         unit = Unit(self._finished, self._published, self._commits, self.through_lsn, self._row_count)
         self._reset()
         return unit
+
+    def _keep_memory_bounded(self) -> None:
+        """Open transactions together get twice what one may have: many middling streams must not add up to more."""
+        for body in sorted(self._bodies.values(), key=lambda body: -body.waiting_bytes):
+            if body.waiting_bytes > self._limits.body_bytes or self.open_bytes > 2 * self._limits.body_bytes:
+                self._store_body(body)
 
     def _add_run(self, assembly: Assembly, run: RowRun) -> None:
         schema = self._schema(run.relation, run.position_lsn, in_stream=run.in_stream)
@@ -142,18 +149,31 @@ class Builder:
         if schema is not None:
             self._keep(run, schema, encode_truncate(schema, ordinal=run.ordinal, xid=run.xid, lsn=run.lsn, commit_time_us=run.commit_time_us))
 
+    def _add_messages(self, runs: Sequence[MessageRun]) -> None:
+        fates: dict[tuple[int | None, bool], list[MessageRun]] = {}
+        for run in runs:
+            fates.setdefault((run.body, run.commit_time_us is None), []).append(run)
+        for together in fates.values():
+            encoded = encode_messages(together)
+            body, xid, position_lsn = together[0].body, together[0].xid, 0
+            self._keep_rows(messagetable.RELATION, messagetable.SCHEMA, encoded, body=body, xid=xid, position_lsn=position_lsn)
+
     def _schema(self, relation: RelationVersion, position_lsn: int, *, in_stream: bool) -> TableSchema | None:
         return self._book.provisional(relation) if in_stream else self._book.resolve(relation, position_lsn=position_lsn)
 
     def _keep(self, run: RowRun | TruncateRun, schema: TableSchema, encoded: EncodedRows) -> None:
-        if run.body is None:
+        xid = run.xid if isinstance(run, TruncateRun) else int(run.xid[0])
+        self._keep_rows(run.relation, schema, encoded, body=run.body, xid=xid, position_lsn=run.position_lsn)
+
+    def _keep_rows(self, relation: RelationVersion, schema: TableSchema, encoded: EncodedRows, *, body: int | None, xid: int, position_lsn: int) -> None:
+        if body is None:
             self._write(schema, encoded)
             return
-        body = self._bodies.setdefault(run.body, _Body())
-        body.position_lsn = run.position_lsn
-        body.xid = int(run.xid) if isinstance(run, TruncateRun) else int(run.xid[0])
-        body.waiting.append((run.relation, encoded))
-        body.waiting_bytes += encoded.nbytes
+        owner = self._bodies.setdefault(body, _Body())
+        owner.position_lsn = max(owner.position_lsn, position_lsn)
+        owner.xid = xid
+        owner.waiting.append((relation, encoded))
+        owner.waiting_bytes += encoded.nbytes
 
     def _write(self, schema: TableSchema, encoded: EncodedRows) -> None:
         place = (schema.table_id, schema.version)
@@ -188,7 +208,7 @@ class Builder:
     def _publish(self, body: _Body, commit: BodyCommit) -> None:
         if commit.aborted_xids:
             self._store_body(body)
-        position = max(body.position_lsn, 0)
+        position = body.position_lsn
         for relation, encoded in body.waiting:
             schema = self._book.resolve(relation, position_lsn=position)
             if schema is not None:

@@ -10,6 +10,7 @@ import structlog
 
 from service.errors import ServiceError
 from service.manifest.log import ManifestLog
+from service.runtime import messagetable
 from service.runtime.tables import CARRIED, TableBook
 from service.source.catalog import Catalog
 from service.source.sessions import SourceOptions, open_query
@@ -57,5 +58,5 @@ class CatalogWatch:
                 else:
                     self._book.note_catalog(facts)
         for state in tuple(self._book.states().values()):
-            if int(state.table_id) not in published and state.state in CARRIED:
+            if int(state.table_id) not in published and state.state in CARRIED and state.table_id != messagetable.TABLE_ID:
                 self._book.detach(int(state.table_id), f"publication {self._options.publication} no longer carries it")

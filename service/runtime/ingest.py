@@ -24,11 +24,12 @@ import structlog
 
 from service.contract.entries import Opened
 from service.contract.receipt import DurableReceipt
-from service.errors import Disposition, ServiceError, WriterFenced
+from service.errors import Disposition, ServiceError, UsageError, WriterFenced
 from service.lsn import show
 from service.manifest.follow import load_state, read_entry
 from service.manifest.log import ManifestLog
 from service.manifest.state import PipelineState
+from service.runtime import messagetable
 from service.runtime.builder import BuilderLimits
 from service.runtime.catalogwatch import CatalogWatch
 from service.runtime.committer import Committer
@@ -38,12 +39,14 @@ from service.runtime.tables import TableBook, matches
 from service.source.catalog import Catalog, Connection, TableFacts
 from service.source.sessions import SourceOptions, open_query
 from service.source.slot import ServerFacts, ensure_publication, ensure_slot, prove_continuity, server_facts, slot_facts, wait_until_free
+from service.source.start import lowest_protocol
 from service.source.stream import ReplicationStream, StreamLimits
 from service.store.base import ObjectStore
 from service.store.probe import probe
 
 RECONNECT_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Pauses between connections, plus up to half of each at random. The last one repeats; a session that acknowledged something begins again at the first."""
+PARALLEL_SINCE = 160000
 DRAIN_SECONDS = 60.0
 """How long a stop waits for the store before it leaves. Nothing is lost by leaving: what was not acknowledged is sent again."""
 
@@ -55,8 +58,7 @@ class IngestOptions:
     pipeline: str
     source: SourceOptions
     tables: tuple[str, ...] = ()
-    proto_version: int = 1
-    streaming: Literal["off", "on", "parallel"] = "off"
+    streaming: Literal["off", "on", "parallel", "auto"] = "auto"
     two_phase: bool = False
     messages: bool = False
     origin: Literal["any", "none"] = "any"
@@ -169,12 +171,13 @@ class Ingest:
         if self._state.opened is None:
             # The first status message repeats the start position: even that one is in the manifest before it is sent.
             await asyncio.to_thread(self._take_over, server, start_lsn)
+        streaming = best_streaming(options.streaming, server.server_version)
         self.view.streaming_at = time.monotonic()
         stream = await ReplicationStream.open(
             options.source,
             start_lsn=start_lsn,
-            proto_version=options.proto_version,
-            streaming=options.streaming,
+            proto_version=lowest_protocol(streaming=streaming, two_phase=options.two_phase),
+            streaming=streaming,
             two_phase=options.two_phase,
             messages=options.messages,
             origin=options.origin,
@@ -230,6 +233,8 @@ class Ingest:
                 instance=self.options.instance,
             )
             log = ManifestLog.open(self.store, opened, self._state, through_lsn=start_lsn, on_trouble=self._store_trouble, stop=self._stop_threads)
+            if self.options.messages:
+                messagetable.ensure(log)
             book = TableBook(log, self._lookup, self.options.tables)
             committer = Committer(self.store, log, on_receipt=self._hand_over, stop=self._stop_threads)
             self.copier = Copier(options=self.options.source, log=log, book=book, committer=committer, numbers=self._numbers, stop=self._stop_threads)
@@ -326,6 +331,18 @@ class Ingest:
             self._watch.close()
         self._lookup.close()
         self.view.state = "stopped"
+
+
+def best_streaming(wanted: Literal["off", "on", "parallel", "auto"], server_version: int) -> Literal["off", "on", "parallel"]:
+    """What to ask a server of `server_version` (as libpq numbers it) for. Raises UsageError when it does not have what is wanted."""
+    has_parallel = server_version >= PARALLEL_SINCE
+    if wanted == "auto":
+        return "parallel" if has_parallel else "on"
+    if wanted == "parallel" and not has_parallel:
+        raise UsageError(
+            f"source.streaming is parallel, which PostgreSQL {server_version // 10000} does not have (16 and later do)", hint="use auto, on or off"
+        )
+    return wanted
 
 
 def set_up(options: IngestOptions, connection: Connection) -> None:

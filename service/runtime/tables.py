@@ -18,6 +18,7 @@ from service.lsn import show
 from service.manifest.log import ManifestLog
 from service.manifest.state import TableState
 from service.protocol.messages import RelationVersion
+from service.runtime import messagetable
 from service.source.catalog import TableFacts
 from service.source.schemas import build_schema, diff_schema, relation_of
 from service.source.watch import fingerprint
@@ -49,6 +50,8 @@ class TableBook:
         May append to the manifest: a table that is new, a column that was added, a table that went stale. `position_lsn` is at most the commit LSN of
         the rows concerned.
         """
+        if relation == messagetable.RELATION:
+            return messagetable.SCHEMA
         with self._lock:
             if relation in self._resolved:
                 return self._resolved[relation]
@@ -58,6 +61,8 @@ class TableBook:
 
     def provisional(self, relation: RelationVersion) -> TableSchema | None:
         """The shape for rows whose transaction may still roll back: nothing is recorded, the version is 0."""
+        if relation == messagetable.RELATION:
+            return messagetable.SCHEMA
         with self._lock:
             state = self._state(relation.oid)
             wanted = self.selected(relation.schema, relation.name) if state is None else state.state in CARRIED

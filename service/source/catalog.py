@@ -202,15 +202,15 @@ def _combined(leaves: Sequence[ChildFacts]) -> int:
 
 _TABLES = """
 WITH RECURSIVE published AS (
-    SELECT (pg_catalog.quote_ident(p.schemaname) || '.' || pg_catalog.quote_ident(p.tablename))::pg_catalog.regclass::oid AS oid,
-           pg_catalog.to_jsonb(p) AS facts,
-           EXISTS (SELECT 1 FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication u ON u.oid = r.prpubid
-                   WHERE u.pubname = p.pubname AND pg_catalog.to_jsonb(r) ->> 'prattrs' IS NOT NULL
-                     AND r.prrelid = (pg_catalog.quote_ident(p.schemaname) || '.' || pg_catalog.quote_ident(p.tablename))::pg_catalog.regclass) AS has_list,
+    SELECT pc.oid, pg_catalog.to_jsonb(p) AS facts,
+           EXISTS (SELECT 1 FROM pg_catalog.pg_publication_rel r
+                   WHERE r.prpubid = f.oid AND r.prrelid = pc.oid AND pg_catalog.to_jsonb(r) ->> 'prattrs' IS NOT NULL) AS has_list,
            CASE WHEN f.pubinsert THEN 'i' ELSE '' END || CASE WHEN f.pubupdate THEN 'u' ELSE '' END || CASE WHEN f.pubdelete THEN 'd' ELSE '' END
                || CASE WHEN f.pubtruncate THEN 't' ELSE '' END || CASE WHEN f.pubviaroot THEN 'r' ELSE '' END
                || CASE WHEN pg_catalog.to_jsonb(f) ->> 'pubgencols' = 's' THEN 'g' ELSE '' END AS publishes
-    FROM pg_catalog.pg_publication_tables p JOIN pg_catalog.pg_publication f ON f.pubname = p.pubname WHERE p.pubname = %%(publication)s
+    FROM pg_catalog.pg_publication_tables p JOIN pg_catalog.pg_publication f ON f.pubname = p.pubname
+    JOIN pg_catalog.pg_namespace pn ON pn.nspname = p.schemaname JOIN pg_catalog.pg_class pc ON pc.relnamespace = pn.oid AND pc.relname = p.tablename
+    WHERE p.pubname = %%(publication)s
 ), base (oid, type_oid, typmod, depth) AS (
     SELECT t.oid, t.typbasetype, t.typtypmod, 1 FROM pg_catalog.pg_type t WHERE t.typtype = 'd'
     UNION ALL

@@ -64,7 +64,10 @@ def diff_schema(old: TableSchema, new: TableSchema, *, facts: TableFacts | None 
     if [column.name for column in old.key_columns] != [column.name for column in new.key_columns]:
         return _unsupported("the key changed: rows are told apart by other columns than before")
     added = tuple(column for column in new.columns if old.column(column.name) is None)
+    newest = max((column.attnum for column in old.columns), default=0)
     for column in added:
+        if 0 < column.attnum < newest:
+            return _unsupported(f"column {column.name} was there before it was published: older rows hold values in it that were not sent")
         reason = _added_with_hidden_values(column, facts, old_relfilenode)
         if reason:
             return _unsupported(reason)

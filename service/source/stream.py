@@ -7,67 +7,29 @@ their own timer whether or not anybody reads. Must not: decode frames or decide 
 
 import asyncio
 import contextlib
-import struct
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import psycopg
 from psycopg import pq
 
 from service import lsn
 from service.errors import ProtocolViolation, ServiceError, SourceRefused, SourceUnavailable
+from service.source.batching import Batching, RawBatch, StreamLimits
 from service.source.sessions import SourceOptions, ping_rejected, raise_result
 from service.source.standby import ShutdownWatch, StandbyStatus
 from service.source.start import Origin, Started, Streaming, start_command, start_replication
 
 __all__ = ["RawBatch", "ReplicationStream", "StandbyStatus", "StreamLimits"]
 
-_KEEPALIVE = struct.Struct(">cQqB")
-_HEADER_BYTES = 25
-_YIELD_FRAMES = 8192
-"""Frames taken between two turns of the event loop: a few milliseconds."""
-_UNTRACKED = frozenset(b"IUDBRYOSETAb")
-"""pgoutput tags whose header LSN ends nothing. The others (C c P p K r M) move the received position, and so does every keepalive."""
 _REPLY_GAP_S = 0.1
 """Between two status messages that report nothing new: a stopping server answers each with another request."""
 _ADVANCE_GAP_S = 0.01
 _WRITE_GAP_S = 1.0
 """Between two messages that only report more received: enough to keep an idle server quiet."""
-_KEEPALIVE_THROTTLE_S = 0.25
 _PROBE_S = 2.0
 """While nobody reads and the batch is full, a stopping server cannot reach us: ask it this often."""
 _MISSING_PUBLICATION = "skipped loading publication"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamLimits:
-    """When a batch is handed over, and how often the server hears from us.
-
-    `status_interval_s` is an upper bound: a third of wal_sender_timeout is used where that is less. `read_deadline_s` of silence in spite of pings is a
-    dead connection; a server may decode for long before it answers, so it is generous.
-    """
-
-    batch_bytes: int = 8 * 1024 * 1024
-    batch_frames: int = 65536
-    max_delay_s: float = 2.0
-    status_interval_s: float = 10.0
-    coalesce_s: float = 0.002
-    read_deadline_s: float = 120.0
-
-
-@dataclass(slots=True)
-class RawBatch:
-    """CopyData payloads in wire order, keepalives included.
-
-    `received_lsn` is the highest position that the server has sent on this connection. `flush` asks to close an entry now (age, request or the server's
-    stop); `shutdown` says that the server seems to be stopping and waits until everything is acknowledged.
-    """
-
-    frames: list[bytes] = field(default_factory=list)
-    nbytes: int = 0
-    received_lsn: int = 0
-    flush: bool = False
-    shutdown: bool = False
 
 
 class ReplicationStream:
@@ -83,22 +45,17 @@ class ReplicationStream:
         self._loop = asyncio.get_running_loop()
         self._options = options
         self._limits = limits
-        self._received = self._flushed = start_lsn
-        self._batch = RawBatch()
-        self._keepalives = 0
+        now = self._loop.time()
+        self._watch = ShutdownWatch()
+        self._batching = Batching(limits, self._watch, start_lsn=start_lsn, now=now)
         self._input_event = asyncio.Event()
         self._failure: ServiceError | None = None
         self._closed = False
-        self._flush_asked = False
         self._writer_added = False
         self._timer: asyncio.TimerHandle | None = None
         self._probe: asyncio.Task[None] | None = None
-        self._watch = ShutdownWatch()
-        self._stop_announced = False
-        now = self._loop.time()
-        self._last_sent = self._last_input = self._last_handed = now
+        self._last_sent = self._last_input = now
         self._left_at: float | None = now
-        self._oldest: float | None = None
         started.conn.add_notice_handler(self._notice)
         self._schedule(0)
 
@@ -134,12 +91,12 @@ class ReplicationStream:
     @property
     def received_lsn(self) -> int:
         """The highest position that the server has sent on this connection."""
-        return self._received
+        return self._batching.received_lsn
 
     @property
     def flushed_lsn(self) -> int:
         """The last acknowledged position."""
-        return self._flushed
+        return self._batching.acknowledged_lsn
 
     @property
     def closed(self) -> bool:
@@ -160,12 +117,10 @@ class ReplicationStream:
         try:
             while True:
                 self._check()
-                taken = self._drain()
-                if self._ready(self._loop.time()):
-                    return self._hand_over()
-                if taken == _YIELD_FRAMES:
-                    await asyncio.sleep(0)
-                    continue
+                taken = self._take()
+                now = self._loop.time()
+                if self._batching.ready(now):
+                    return self._batching.hand_over(now)
                 if taken:
                     # Bytes are coming: leave the socket alone for a moment, so that the server writes without waking us for every message.
                     await asyncio.sleep(self._limits.coalesce_s)
@@ -179,19 +134,19 @@ class ReplicationStream:
 
     def acknowledge(self, flushed_lsn: int) -> None:
         """Everything that ended at or before `flushed_lsn` is durable. Refuses to go back, and past what was received."""
-        if flushed_lsn < self._flushed:
-            raise ProtocolViolation(f"refusing to take back an acknowledgement: {lsn.show(flushed_lsn)} is before {lsn.show(self._flushed)}")
-        StandbyStatus(self._received, flushed_lsn, reply_requested=False)
-        if flushed_lsn == self._flushed or self._closed:
+        if flushed_lsn < self.flushed_lsn:
+            raise ProtocolViolation(f"refusing to take back an acknowledgement: {lsn.show(flushed_lsn)} is before {lsn.show(self.flushed_lsn)}")
+        StandbyStatus(self.received_lsn, flushed_lsn, reply_requested=False)
+        if flushed_lsn == self.flushed_lsn or self._closed:
             return
-        self._flushed = flushed_lsn
+        self._batching.acknowledged_lsn = flushed_lsn
         now = self._loop.time()
         self._watch.progressed(now)
         self._schedule(self._last_sent + _ADVANCE_GAP_S - now)
 
     def ask_flush(self) -> None:
         """Makes `next_batch` return at once with `flush` set."""
-        self._flush_asked = True
+        self._batching.flush_asked = True
         self._input_event.set()
 
     async def close(self) -> None:
@@ -206,55 +161,25 @@ class ReplicationStream:
 
     # Reading ----------------------------------------------------------------------------------------------------------------------------------------
 
-    def _drain(self) -> int:
-        """Moves complete frames from libpq into the batch and says how many: the one loop that runs per message."""
-        batch = self._batch
-        budget = room = min(self._limits.batch_frames - len(batch.frames), _YIELD_FRAMES)
-        bytes_left = bytes_room = self._limits.batch_bytes - batch.nbytes
-        append = batch.frames.append
-        get = self._pgconn.get_copy_data
-        untracked = _UNTRACKED
-        size = 0
+    def _take(self) -> int:
+        """Moves what libpq has into the batch, and sees to answers and endings."""
+        batching = self._batching
+        now = self._loop.time()
         try:
-            while budget > 0 and bytes_left > 0:
-                size, frame = get(1)
-                if size <= 0:
-                    break
-                # A copy frees libpq's block while it is warm, and unlike a memoryview costs the garbage collector nothing: a third of the time.
-                payload = bytes(frame)
-                append(payload)
-                bytes_left -= size
-                budget -= 1
-                if size <= _HEADER_BYTES or payload[_HEADER_BYTES] not in untracked:
-                    self._note(payload)
+            taken = batching.take(self._pgconn.get_copy_data, now=now)
         except psycopg.Error:
             raise self._fail(SourceUnavailable("the replication connection was lost")) from None
-        batch.nbytes += bytes_room - bytes_left
-        taken = room - budget
-        if taken:
-            self._last_input = self._loop.time()
-            if self._oldest is None and len(batch.frames) > self._keepalives:
-                self._oldest = self._last_input
-                self._watch.busy()
         self._check()
-        if size < 0:
+        if taken:
+            self._last_input = now
+        if batching.reply_requested:
+            self._schedule(self._last_sent + _REPLY_GAP_S - now)
+        elif batching.advanced:
+            self._schedule(self._last_sent + _WRITE_GAP_S - now)
+        batching.reply_requested = batching.advanced = False
+        if batching.ended:
             self._ended()
         return taken
-
-    def _note(self, frame: bytes) -> None:
-        """Follows positions and requests. Malformed frames are left to the decoder, which refuses them."""
-        if frame[0] == 0x6B and len(frame) == _KEEPALIVE.size:
-            self._keepalives += 1
-            _, end, _, reply = _KEEPALIVE.unpack(frame)
-            now = self._loop.time()
-            if reply:
-                self._watch.asked(end, flushed_lsn=self._flushed, now=now)
-                self._schedule(self._last_sent + _REPLY_GAP_S - now)
-            elif end > self._received:
-                self._schedule(self._last_sent + _WRITE_GAP_S - now)
-            self._received = max(self._received, end)
-        elif len(frame) > _HEADER_BYTES:
-            self._received = max(self._received, int.from_bytes(frame[9:17], "big"))
 
     def _consume(self) -> None:
         try:
@@ -263,14 +188,10 @@ class ReplicationStream:
             raise self._fail(SourceUnavailable("the replication connection was lost: the server closed it or the network failed")) from None
 
     async def _wait_readable(self) -> None:
-        wait = self._limits.status_interval_s
-        if self._oldest is not None:
-            wait = self._oldest + self._limits.max_delay_s - self._loop.time()
-        elif self._batch.frames:
-            wait = self._last_handed + _KEEPALIVE_THROTTLE_S - self._loop.time()
+        wait = self._batching.wait_s(self._loop.time())
         self._loop.add_reader(self._fd, self._input_arrived)
         try:
-            async with asyncio.timeout(max(wait, 0)):
+            async with asyncio.timeout(wait):
                 await self._input_event.wait()
         except TimeoutError:
             pass
@@ -282,31 +203,6 @@ class ReplicationStream:
     def _input_arrived(self) -> None:
         self._last_input = self._loop.time()
         self._input_event.set()
-
-    def _ready(self, now: float) -> bool:
-        batch, limits = self._batch, self._limits
-        if self._flush_asked or len(batch.frames) >= limits.batch_frames or batch.nbytes >= limits.batch_bytes:
-            return True
-        if self._oldest is not None and now - self._oldest >= limits.max_delay_s:
-            return True
-        if self._watch.stopping and not self._stop_announced:
-            return True
-        return bool(batch.frames) and self._oldest is None and now - self._last_handed >= _KEEPALIVE_THROTTLE_S
-
-    def _hand_over(self) -> RawBatch:
-        now = self._loop.time()
-        batch = self._batch
-        aged = self._oldest is not None and now - self._oldest >= self._limits.max_delay_s
-        batch.received_lsn = self._received
-        batch.shutdown = self._stop_announced = self._watch.stopping
-        batch.flush = aged or self._flush_asked or batch.shutdown
-        if batch.flush:
-            self._oldest = None
-        self._flush_asked = False
-        self._last_handed = now
-        self._batch = RawBatch()
-        self._keepalives = 0
-        return batch
 
     # Status messages --------------------------------------------------------------------------------------------------------------------------------
 
@@ -342,10 +238,9 @@ class ReplicationStream:
 
     def _read_ahead(self, now: float) -> None:
         """While nobody reads, looks for a stopping server in what fits into one batch; past that, asks at its door."""
-        batch = self._batch
-        if len(batch.frames) < self._limits.batch_frames and batch.nbytes < self._limits.batch_bytes:
+        if not self._batching.full:
             self._consume()
-            self._drain()
+            self._take()
         elif self._probe is None and self._left_at is not None and now - self._left_at > _PROBE_S:
             self._probe = self._loop.create_task(self._ask_whether_stopping())
 
@@ -359,7 +254,7 @@ class ReplicationStream:
             self._probe = None
 
     def _send_status(self, *, ping: bool) -> None:
-        status = StandbyStatus(self._received, self._flushed, reply_requested=ping)
+        status = StandbyStatus(self.received_lsn, self.flushed_lsn, reply_requested=ping)
         try:
             if not self._writer_added:  # else an older one still waits for the socket
                 self._pgconn.put_copy_data(status.encode(time.time_ns() // 1000))

@@ -16,7 +16,7 @@ It must not look at values, read a clock or do I/O. Transitions:
     StreamAbort        between               between    drops it, or one subtransaction of it
     Origin             transaction, stream   same       once, before any row
     Relation, TypeName anywhere              same
-    LogicalMessage     anywhere              same
+    LogicalMessage     anywhere              same       one outside transactions moves through_lsn
     Keepalive          anywhere              same       moves through_lsn except inside a transaction
     two-phase messages nowhere               the slot's flag is checked before streaming starts
 
@@ -323,6 +323,9 @@ class Assembler:
 
     def _logical_message(self, message: LogicalMessage, _position: int) -> None:
         if not message.transactional:
+            if self._transaction is not None:
+                raise ProtocolViolation(f"a message outside transactions came inside one at {show(message.lsn)}")
+            self.through_lsn = max(self.through_lsn, message.lsn)
             self._draft.messages.append((_NO_BODY, 0, message))
             return
         owner = self._owner()

@@ -103,7 +103,7 @@ def test_copy_and_stream_send_the_same_bytes_for_every_type(database: Database) 
         for column, one, other in zip(schema_of(facts).columns, from_copy, from_stream, strict=True):
             assert one == other, column.type_name
     first = dict(zip((column.type_name for column in schema_of(facts).columns), copy[0], strict=True))
-    assert (first["character(8)"], first["boolean"], first["money"]) == (b"pad     ", b"t", b"12.34")
+    assert (first["character(8)"], first["boolean"], first["money"]) == (b"pad     ", b"t", b"$12.34")
     assert copy[-1][1:] == (None,) * len(type_matrix.COLUMNS)
 
 
@@ -202,7 +202,7 @@ def test_row_level_security_stops_the_copy_instead_of_hiding_rows(database: Data
         f"CREATE ROLE {role} LOGIN REPLICATION",
         f"GRANT SELECT ON t TO {role}",
         "ALTER TABLE t ENABLE ROW LEVEL SECURITY",
-        "CREATE POLICY some ON t USING (id = 1)",
+        "CREATE POLICY one_row ON t USING (id = 1)",
     )
     reader = options_of(database, user=role)
     try:

@@ -17,13 +17,11 @@ from service.errors import ProtocolViolation, SlotBusy, SlotLost, SourceError, S
 from service.source.sessions import SourceOptions
 from service.source.slot import ensure_publication, ensure_slot, slot_facts
 from service.source.stream import RawBatch, ReplicationStream, StreamLimits
+from tests.support.pgproxy import Direction, PgProxy
+from tests.support.source_setup import options_of
 from tests.support.sources import Database
 
 QUICK = StreamLimits(max_delay_s=0.05)
-
-
-def options_of(database: Database) -> SourceOptions:
-    return SourceOptions(dsn=database.dsn, slot=database.slot, publication=database.publication, application_name="sluice_test")
 
 
 def prepare(database: Database, *statements: str) -> tuple[SourceOptions, int]:
@@ -359,7 +357,7 @@ def test_a_crash_of_the_server_is_to_be_retried() -> None:
         run(scenario())
 
 
-def test_the_server_log_keeps_no_session_of_ours_after_close(database: Database) -> None:
+def test_closing_twice_is_harmless_and_leaves_no_session_behind(database: Database) -> None:
     options, start = prepare(database)
 
     async def scenario() -> None:
@@ -372,3 +370,68 @@ def test_the_server_log_keeps_no_session_of_ours_after_close(database: Database)
         assert row == (0,)
 
     run(scenario())
+
+
+def test_a_connection_that_swallows_everything_is_noticed_although_nothing_breaks(database: Database) -> None:
+    options, start = prepare(database)
+    with PgProxy(database.server.port) as proxy:
+        through = replace(options, dsn=proxy.dsn(dbname=database.name))
+
+        async def scenario() -> None:
+            stream = await opened(through, start, replace(QUICK, read_deadline_s=1.0))
+            database.execute("INSERT INTO t VALUES (1, 'a')")
+            await read_until(stream, lambda seen: "C" in tags(seen))
+            for direction in Direction:
+                proxy.hold(direction)
+            began = time.monotonic()
+            with pytest.raises(SourceUnavailable, match="silent"):
+                await read_until(stream, lambda _: False)
+            assert time.monotonic() - began < 5
+
+        run(scenario())
+        for direction in Direction:
+            proxy.release(direction)
+
+
+def test_an_idle_server_answers_pings_and_is_not_taken_for_dead(database: Database) -> None:
+    options, start = prepare(database)
+    with PgProxy(database.server.port) as proxy:
+        through = replace(options, dsn=proxy.dsn(dbname=database.name))
+
+        async def scenario() -> None:
+            stream = await opened(through, start, replace(QUICK, read_deadline_s=0.6))
+            waiting = asyncio.ensure_future(read_until(stream, lambda _: False))
+            for count in range(1, 4):
+                await asyncio.to_thread(proxy.wait_for_status, lambda _, wanted=count: sum(one.reply_requested for one in proxy.statuses) >= wanted)
+            assert not waiting.done()
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            await stream.close()
+
+        run(scenario())
+
+
+def test_the_flush_position_never_moves_by_itself_however_often_the_server_asks() -> None:
+    with temporary_server(settings={"wal_sender_timeout": "1s"}) as server:
+        database = Database(server, name="postgres", slot="asking", publication="asking")
+        options, start = prepare(database)
+        with PgProxy(server.port) as proxy:
+            through = replace(options, dsn=proxy.dsn())
+
+            async def scenario() -> None:
+                stream = await opened(through, start)
+                for number in range(3):
+                    database.execute(f"INSERT INTO t VALUES ({number}, 'a')")
+                    await read_until(stream, lambda seen: "C" in tags(seen))
+                received = stream.received_lsn
+                waiting = asyncio.ensure_future(read_until(stream, lambda _: False))
+                await asyncio.to_thread(proxy.wait_for_status, lambda status: status.write >= received)
+                assert {status.flush for status in proxy.statuses} == {start}
+                assert {status.apply for status in proxy.statuses} == {start}
+                stream.acknowledge(received)
+                await asyncio.to_thread(proxy.wait_for_status, lambda status: status.flush == received == status.apply)
+                waiting.cancel()
+                await asyncio.gather(waiting, return_exceptions=True)
+                await stream.close()
+
+            run(scenario())

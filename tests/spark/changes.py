@@ -47,7 +47,9 @@ class Change:
 
 def segment_table(changes: list[Change], schema: TableSchema) -> pa.Table:
     """The Arrow form of a segment."""
-    arrays: dict[str, pa.Array] = {item.name: pa.array([change.values.get(item.name) for change in changes], arrow_type(item.lake.sql)) for item in schema.columns}
+    arrays: dict[str, pa.Array] = {
+        item.name: pa.array([change.values.get(item.name) for change in changes], arrow_type(item.lake.sql)) for item in schema.columns
+    }
     arrays[envelope.OP] = pa.array([change.op for change in changes], pa.string())
     arrays[envelope.LSN] = pa.array([change.lsn for change in changes], pa.int64())
     arrays[envelope.TS] = pa.array([change.lsn for change in changes], pa.int64()).cast(TS)

@@ -1,5 +1,6 @@
 """The oracle: a table as a dict, random histories over it, and what a MERGE of a folded window does to a dict."""
 
+from itertools import pairwise
 from typing import Any
 
 import hypothesis.strategies as st
@@ -70,7 +71,7 @@ def windows(history: list[tuple[Change, Lake]], cuts: list[int]) -> list[list[Ch
     for place, (change, _) in enumerate(history):
         change.lsn = 1000 + place
     places = sorted({0, len(history), *(cut % (len(history) + 1) for cut in cuts)})
-    return [[change for change, _ in history[start:end]] for start, end in zip(places, places[1:], strict=False)]
+    return [[change for change, _ in history[start:end]] for start, end in pairwise(places)]
 
 
 def merged(lake: Lake, folded: Folded) -> Lake:

@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from service.contract import keys
 from service.errors import ManifestCorrupt, WriterFenced
+from service.store.opening import open_store
 from tests.spark import lake
 from tests.spark.changes import INT4, INT8, TEXT, TIMESTAMP, Change, column, table_schema
 from tests.spark.conftest import Pipeline
@@ -29,7 +30,7 @@ def _begin(pipeline: Pipeline, *rows: dict[str, object]) -> None:
     pipeline.manifest.table(SCHEMA, state="live", new=False)
 
 
-@settings(max_examples=6, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=3, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(history=histories(length=40), cuts=st.integers(1, 4), start=st.data())
 def test_any_history_leaves_the_delta_table_equal(pipeline: Pipeline, history: list[tuple[Change, Lake]], cuts: int, start: st.DataObject) -> None:
     pipeline = Pipeline(pipeline.spark, pipeline.folder / f"{id(history)}-{start.draw(st.integers(0, 10**9))}")
@@ -204,10 +205,10 @@ def test_a_table_that_somebody_else_rolled_back_is_stale(pipeline: Pipeline) -> 
     newest.unlink()
     for crc in (pipeline.path() / "_delta_log").glob(f"*{newest.stem}*"):
         crc.unlink()
-    other = Pipeline(pipeline.spark, pipeline.folder.parent / "moved")
-    pipeline.folder.rename(other.folder)
-    other = Pipeline(pipeline.spark, other.folder)
-    assert "somebody else" in other.apply().tables["16385"].reason
+    # Another path, because a running Spark remembers the log of this one.
+    pipeline.folder = pipeline.folder.rename(pipeline.folder.parent / f"{pipeline.folder.name}-moved")
+    pipeline.store = open_store(f"file://{pipeline.folder}/spool", prefix="shop/", options={})
+    assert "somebody else" in pipeline.apply().tables["16385"].reason
 
 
 def test_a_second_applier_on_the_pipeline_is_refused(pipeline: Pipeline) -> None:

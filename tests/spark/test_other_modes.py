@@ -22,7 +22,9 @@ def test_G05_G06_equal_rows_without_a_key_keep_their_number(pipeline: Pipeline) 
     null: dict[str, object] = {"a": None, "f": 0.0, "l": None, "at": None}
     pipeline.manifest.table(schema)
     pipeline.manifest.copy([row, row, row, {**row, "f": 0.0}, null, null], schema)
-    pipeline.manifest.transaction([Change("d", old=row), Change("d", old=null), Change("u", {**row, "a": 2}, old=row), Change("i", {"a": 9}, special={"at": "infinity"})], schema)
+    pipeline.manifest.transaction(
+        [Change("d", old=row), Change("d", old=null), Change("u", {**row, "a": 2}, old=row), Change("i", {"a": 9}, special={"at": "infinity"})], schema
+    )
     pipeline.apply()
     rows = pipeline.rows()
     assert sorted((str(item["a"]), str(item["f"]), str(item["at"])) for item in rows) == [

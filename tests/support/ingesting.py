@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import datetime
 import io
 import threading
 from collections.abc import Iterator
@@ -109,6 +110,7 @@ class Pipeline:
                     if row["_sluice_xid"] in segment.body.aborted_xids:
                         continue
                     row["_sluice_lsn"] = segment.body.end_lsn
+                    row["_sluice_ts"] = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(microseconds=segment.body.commit_time_us)
                 rows.append(row)
         return sorted(rows, key=lambda row: (row["_sluice_lsn"], row["_sluice_ordinal"]))
 

@@ -1,0 +1,72 @@
+"""Logical messages as rows: pg_logical_emit_message ends up in a lake table of its own, `_sluice/messages`.
+
+Invariant: content stays bytes, as emitted; a transactional message is published with its transaction and vanishes with it, any other stands alone at its own
+position. The table has no key and only grows, so it is a changelog. Messages come from whoever may connect to the database: nothing here acts on them.
+(PostgreSQL: Replication Management Functions, pg_logical_emit_message.)
+"""
+
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+
+from service.contract.entries import Copy, Table
+from service.contract.schema import ColumnSchema, TableSchema
+from service.contract.types import lake_type
+from service.manifest.log import ManifestLog
+from service.protocol.copyrows import CopyRows
+from service.protocol.messages import RelationColumn, RelationVersion
+from service.spool.encode import EncodedRows, encode_rows
+from service.transaction.assembly import MessageRun
+
+TABLE_ID = "0"
+"""No relation has this oid."""
+_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+_COLUMNS = (("lsn", 20, "bigint"), ("prefix", 25, "text"), ("transactional", 16, "boolean"), ("content", 17, "bytea"))
+
+SCHEMA = TableSchema(
+    table_id=TABLE_ID,
+    version=1,
+    schema_name="_sluice",
+    table_name="messages",
+    replica_identity="n",
+    columns=tuple(ColumnSchema(name, attnum, oid, -1, spelling, lake_type(oid, -1)) for attnum, (name, oid, spelling) in enumerate(_COLUMNS, 1)),
+)
+"""`lsn` is the message's own position; the commit's is in the envelope."""
+
+RELATION = RelationVersion(
+    0, SCHEMA.schema_name, SCHEMA.table_name, "n", tuple(RelationColumn(column.name, column.type_oid, -1, identity=False) for column in SCHEMA.columns)
+)
+"""What messages come as, so that they wait in bodies and units like rows of any table."""
+
+
+def ensure(log: ManifestLog) -> None:
+    """Records the table once per pipeline: it begins empty and is live at once."""
+    if TABLE_ID in log.state.tables:
+        return
+    table = Table(TABLE_ID, SCHEMA.schema_name, SCHEMA.table_name, state="copying", generation=1, lsn=log.state.through_lsn, schema=SCHEMA)
+    log.append(table)
+    log.append(Copy(TABLE_ID, generation=1, schema_version=1, snapshot_lsn=log.state.through_lsn, segments=(), final=True))
+    log.append(Table(TABLE_ID, SCHEMA.schema_name, SCHEMA.table_name, state="live", generation=1, lsn=log.state.through_lsn))
+
+
+def encode_messages(runs: Sequence[MessageRun]) -> EncodedRows:
+    """Rows of SCHEMA for messages that share their fate: all of ended transactions, all standing alone (which have no commit time), or all of one body."""
+    reader = CopyRows(len(_COLUMNS))
+    rows = reader.feed([_HEADER, *(_row(run) for run in runs)])
+    first = runs[0]
+    return encode_rows(
+        rows,
+        SCHEMA,
+        ordinal=np.array([run.ordinal for run in runs], np.int64),
+        xid=np.array([run.xid for run in runs], np.int64),
+        lsn=np.array([run.lsn for run in runs], np.int64) if first.lsn is not None else None,
+        commit_time_us=np.array([run.commit_time_us for run in runs], np.int64) if first.commit_time_us is not None else None,
+    )
+
+
+def _row(run: MessageRun) -> bytes:
+    message = run.message
+    content = b"\\x" + message.content.hex().encode()
+    fields = (str(message.lsn).encode(), message.prefix.encode(), b"t" if message.transactional else b"f", content)
+    return struct.pack(">h", len(fields)) + b"".join(struct.pack(">i", len(field)) + field for field in fields)

@@ -1,0 +1,64 @@
+"""Streamed transactions give the very rows that unstreamed ones give."""
+
+from typing import Any
+
+import pytest
+
+from service.runtime.builder import BuilderLimits
+from service.store.opening import open_store
+from tests.support.ingesting import Pipeline
+
+IMMEDIATELY = "?options=-c%20debug_logical_replication_streaming%3Dimmediate"
+
+
+def _plain(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """Rows without what only streaming changes: ids of subtransactions and gaps in ordinals."""
+    hidden = ("_sluice_xid", "_sluice_ordinal")
+    return [tuple((name, str(value)) for name, value in row.items() if name not in hidden) for row in rows]
+
+
+@pytest.mark.parametrize("streaming", ["on", "parallel"])
+@pytest.mark.parametrize("body_bytes", [1, 32 << 20], ids=["stored at once", "kept in memory"])
+def test_the_same_log_read_streamed_and_unstreamed_gives_the_same_rows(pipeline: Pipeline, tmp_path: Any, streaming: Any, body_bytes: int) -> None:
+    database = pipeline.database
+    database.execute("CREATE TABLE a (id int PRIMARY KEY, t text)", "CREATE TABLE b (id int PRIMARY KEY)")
+    pipeline.run()
+    other = Pipeline(database, open_store((tmp_path / "other").as_uri(), prefix="test/", options={}))
+    with database.connect() as connection:
+        connection.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", (database.slot, f"{database.slot}_kept"))
+        with connection.transaction():
+            connection.execute("INSERT INTO a SELECT i, 'x' FROM generate_series(1, 50) i")
+            with connection.transaction(force_rollback=True):
+                connection.execute("INSERT INTO a SELECT i, 'gone' FROM generate_series(100, 120) i")
+                with connection.transaction():
+                    connection.execute("INSERT INTO b VALUES (9)")
+            with connection.transaction():
+                connection.execute("INSERT INTO a VALUES (200, 'kept')")
+            connection.execute("UPDATE a SET t = 'y' WHERE id <= 10")
+            connection.execute("INSERT INTO b VALUES (1)")
+        with connection.transaction(force_rollback=True):
+            connection.execute("INSERT INTO b VALUES (2)")
+        with connection.transaction():
+            connection.execute("ALTER TABLE b ADD COLUMN v int DEFAULT 4")
+            with connection.transaction(force_rollback=True):
+                connection.execute("ALTER TABLE b ADD COLUMN w int")
+                connection.execute("INSERT INTO b VALUES (3, 3, 3)")
+            connection.execute("INSERT INTO b VALUES (4, 5)")
+            connection.execute("TRUNCATE a")
+            connection.execute("INSERT INTO a VALUES (1, 'again')")
+        connection.execute("INSERT INTO b VALUES (5, 6)")
+    for key in pipeline.store.list(""):
+        other.store.put(key, pipeline.store.get(key))
+    pipeline.run()
+    database.execute(
+        f"SELECT pg_drop_replication_slot('{database.slot}')",
+        f"SELECT pg_copy_logical_replication_slot('{database.slot}_kept', '{database.slot}')",
+    )
+    other.dsn = database.dsn + IMMEDIATELY
+    other.run(streaming=streaming, builder=BuilderLimits(body_bytes=body_bytes))
+    assert other.commits() == pipeline.commits()
+    for name in ("public.a", "public.b"):
+        assert other.table(name).state == "live"
+        assert _plain(other.rows(name)) == _plain(pipeline.rows(name))
+    streamed = [segment for name in ("public.a", "public.b") for segment in other.segments(name) if segment.body is not None]
+    assert bool(streamed) == (body_bytes == 1) or any(segment.body and segment.body.aborted_xids for segment in streamed)

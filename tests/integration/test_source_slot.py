@@ -1,0 +1,179 @@
+"""Publications and slots: made when asked to, named when in the way, never touched otherwise."""
+
+import asyncio
+from contextlib import closing
+
+import pytest
+
+from deploy.local.postgres import temporary_server
+from service.contract.entries import Opened
+from service.errors import SlotBusy, SlotLost, SourceRefused
+from service.source.sessions import SourceOptions, open_query
+from service.source.slot import ensure_publication, ensure_slot, prove_continuity, server_facts, slot_facts, wait_until_free
+from service.source.start import identify
+from service.source.stream import ReplicationStream, StreamLimits
+from tests.support.source_setup import options_of
+from tests.support.sources import Database
+
+HOSTILE_NAMES = ['we"ird, x', "it's", 'a"; DROP TABLE t; --', "\\", "new\nline", "Üpper Case", "a,b", " "]
+
+
+def test_a_missing_publication_is_created_with_every_operation_and_an_existing_one_is_left_alone(database: Database) -> None:
+    options = options_of(database)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)")
+    with closing(open_query(options)) as conn:
+        made = ensure_publication(conn, options.publication, [("public", "t")])
+        assert made.created
+        assert made.statement.startswith("CREATE PUBLICATION")
+        assert conn.execute("SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot FROM pg_publication").fetchone() == (True, False)
+        assert not ensure_publication(conn, options.publication, [("public", "t")]).created
+        with pytest.raises(SourceRefused, match=r"public\.u") as caught:
+            ensure_publication(conn, options.publication, [("public", "t"), ("public", "u")])
+        assert f'ALTER PUBLICATION "{options.publication}" ADD TABLE "public"."u"' in caught.value.hint
+        with pytest.raises(SourceRefused, match="does not exist"):
+            ensure_publication(conn, "another", None)
+
+
+def test_a_partitioned_table_is_published_under_its_root(database: Database) -> None:
+    options = options_of(database)
+    database.execute("CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)", "CREATE TABLE p1 PARTITION OF p DEFAULT")
+    with closing(open_query(options)) as conn:
+        ensure_publication(conn, options.publication, [("public", "p")])
+        assert conn.execute("SELECT tablename::text FROM pg_publication_tables").fetchall() == [("p",)]
+
+
+def test_a_role_that_may_not_publish_is_given_the_statement_for_somebody_who_may(database: Database) -> None:
+    role = f"plain_{database.name}"
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)", f"CREATE ROLE {role} LOGIN REPLICATION")
+    options = options_of(database, user=role)
+    try:
+        with closing(open_query(options)) as conn, pytest.raises(SourceRefused) as caught:
+            ensure_publication(conn, options.publication, [("public", "t")])
+        assert "CREATE PUBLICATION" in caught.value.hint
+    finally:
+        database.execute(f"DROP ROLE {role}")
+
+
+def test_a_slot_is_created_once_and_its_facts_agree_with_the_server(database: Database) -> None:
+    options = options_of(database)
+    first = ensure_slot(options)
+    assert (first.plugin, first.database, first.two_phase, first.temporary, first.invalidated) == ("pgoutput", database.name, False, False, "")
+    assert ensure_slot(options, two_phase=True).two_phase is False
+    with closing(open_query(options)) as conn:
+        server = server_facts(conn)
+        identity = identify(options)
+        assert (server.system_identifier, server.timeline, server.database) == (identity.system_identifier, identity.timeline, identity.database)
+        assert prove_continuity(None, 0, server=server, slot=slot_facts(conn, options.slot), two_phase=False) == first.confirmed_flush_lsn
+        assert slot_facts(conn, "never_was") is None
+
+
+def test_a_two_phase_slot_says_so(database: Database) -> None:
+    assert ensure_slot(options_of(database), two_phase=True).two_phase
+
+
+def test_a_slot_in_use_is_named_with_its_process_after_a_bounded_wait(database: Database) -> None:
+    options = options_of(database)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)", f"CREATE PUBLICATION {options.publication} FOR TABLE t")
+    start = ensure_slot(options).confirmed_flush_lsn or 0
+    pauses: list[float] = []
+
+    async def scenario() -> None:
+        stream = await ReplicationStream.open(
+            options, start_lsn=start, proto_version=1, streaming="off", two_phase=False, messages=False, origin="any", limits=StreamLimits()
+        )
+        with closing(open_query(options)) as conn:
+            with pytest.raises(SlotBusy, match=r"process \d+ \(application_name sluice_test\)"):
+                wait_until_free(conn, options.slot, bound_s=3, sleep=pauses.append)
+            await stream.close()
+            await asyncio.to_thread(wait_until_free, conn, options.slot, bound_s=10)
+
+    asyncio.run(scenario())
+    assert 3 <= sum(pauses) < 6
+
+
+def test_any_publication_name_reaches_the_server_as_itself(database: Database) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    slot = database.slot
+
+    async def scenario() -> None:
+        for number, name in enumerate(HOSTILE_NAMES):
+            options = SourceOptions(dsn=database.dsn, slot=slot, publication=name, application_name="sluice_test")
+            with closing(open_query(options)) as conn:
+                ensure_publication(conn, name, [("public", "t")])
+                assert conn.execute("SELECT pubname::text FROM pg_publication WHERE pubname = %s", (name,)).fetchone() == (name,)
+                start = ensure_slot(options).confirmed_flush_lsn or 0
+                wait_until_free(conn, slot, bound_s=10)
+            stream = await ReplicationStream.open(
+                options, start_lsn=start, proto_version=1, streaming="off", two_phase=False, messages=False, origin="any", limits=StreamLimits(max_delay_s=0.05)
+            )
+            database.execute(f"INSERT INTO t VALUES ({number})")
+            async with asyncio.timeout(10):
+                while not any(frame[25:26] == b"I" for frame in (await stream.next_batch()).frames):
+                    pass
+            stream.acknowledge(stream.received_lsn)
+            await stream.close()
+            with closing(open_query(options)) as conn:
+                wait_until_free(conn, slot, bound_s=10)
+            database.execute(f"SELECT pg_drop_replication_slot('{slot}')")
+
+    asyncio.run(scenario())
+    with database.connect() as connection:
+        assert connection.execute("SELECT count(*) FROM t").fetchone() == (len(HOSTILE_NAMES),)
+
+
+def test_a_slot_that_someone_advanced_or_made_again_is_recognised(database: Database) -> None:
+    options = options_of(database)
+    ensure_slot(options)
+    with closing(open_query(options)) as conn:
+        server = server_facts(conn)
+        before = slot_facts(conn, options.slot)
+        assert before is not None
+        through = before.confirmed_flush_lsn or 0
+        database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+        opened = _opened(server.system_identifier, server.database_oid, database.name)
+        for statement in (
+            f"SELECT pg_replication_slot_advance('{options.slot}', pg_current_wal_lsn())",
+            f"SELECT pg_drop_replication_slot('{options.slot}'), pg_create_logical_replication_slot('{options.slot}', 'pgoutput')",
+        ):
+            database.execute(statement)
+            with pytest.raises(SlotLost, match=r"^AHEAD"):
+                prove_continuity(opened, through, server=server_facts(conn), slot=slot_facts(conn, options.slot), two_phase=False)
+
+
+def test_a_slot_whose_wal_was_removed_is_lost() -> None:
+    settings = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
+    with temporary_server(settings=settings) as server:
+        database = Database(server, name="postgres", slot="removed", publication="removed")
+        options = options_of(database)
+        through = ensure_slot(options).confirmed_flush_lsn or 0
+        database.execute("CREATE TABLE filler (x text)")
+        for _ in range(4):
+            database.execute("SELECT pg_switch_wal()", "INSERT INTO filler VALUES ('x')")
+        database.execute("CHECKPOINT")
+        with closing(open_query(options)) as conn:
+            facts = server_facts(conn)
+            slot = slot_facts(conn, options.slot)
+            opened = _opened(facts.system_identifier, facts.database_oid, "postgres")
+            with pytest.raises(SlotLost, match=r"^INVALIDATED.*wal_removed"):
+                prove_continuity(opened, through, server=facts, slot=slot, two_phase=False)
+
+        async def scenario() -> None:
+            with pytest.raises(SlotLost, match=r"^INVALIDATED"):
+                await ReplicationStream.open(options, start_lsn=through, proto_version=1, streaming="off", two_phase=False, messages=False, origin="any")
+
+        asyncio.run(scenario())
+
+
+def _opened(system_identifier: str, database_oid: int, database: str) -> Opened:
+    return Opened(
+        system_identifier=system_identifier,
+        timeline=1,
+        database=database,
+        database_oid=database_oid,
+        slot="s",
+        publication="p",
+        two_phase=False,
+        server_version=180000,
+        start_lsn=0,
+        instance="i",
+    )

@@ -1,0 +1,126 @@
+"""Changes that no stream carries are seen in the catalog; maintenance that changes no row is not mistaken for one."""
+
+from contextlib import closing
+
+import pytest
+
+from service.source.catalog import Catalog, TableFacts
+from service.source.sessions import open_query
+from service.source.watch import compare, fingerprint
+from tests.support.source_setup import options_of
+from tests.support.sources import Database
+
+SETUP = (
+    "CREATE TYPE mood AS ENUM ('sad', 'ok')",
+    "CREATE TYPE pair AS (x int, y mood)",
+    "CREATE DOMAIN moods AS mood[]",
+    "CREATE TABLE t (id int PRIMARY KEY, body text, m moods, p pair, twice int GENERATED ALWAYS AS (id * 2) STORED)",
+    "INSERT INTO t SELECT i, 'x', '{sad}', ROW(1, 'ok')::pair FROM generate_series(1, 100) i",
+    "CREATE TABLE r (id int PRIMARY KEY, body text) PARTITION BY RANGE (id)",
+    "CREATE TABLE r1 PARTITION OF r FOR VALUES FROM (0) TO (100)",
+    "CREATE TABLE r2 PARTITION OF r FOR VALUES FROM (100) TO (200)",
+    "CREATE TABLE r3 (id int PRIMARY KEY, body text)",
+    "INSERT INTO r SELECT i, 'x' FROM generate_series(1, 150) i",
+    "INSERT INTO r3 VALUES (200, 'x')",
+)
+
+
+def looks(database: Database, table: str, *statements: str) -> tuple[TableFacts, str | None]:
+    """Facts after `statements`, and what the comparison with the look before them says."""
+    options = options_of(database)
+    database.execute(*SETUP, f"CREATE PUBLICATION {options.publication} FOR TABLE t, r WITH (publish_via_partition_root = true)")
+
+    def look() -> TableFacts:
+        with closing(Catalog(open_query(options))) as catalog:
+            return next(facts for facts in catalog.published_tables(options.publication) if facts.name == table)
+
+    before = look()
+    assert compare(before.relfilenode, fingerprint(before), before) is None
+    database.execute(*(statement.replace("{publication}", options.publication) for statement in statements))
+    after = look()
+    return after, compare(before.relfilenode, fingerprint(before), after)
+
+
+@pytest.mark.parametrize(
+    ("table", "statement", "reason"),
+    [
+        ("t", "ALTER TABLE t ALTER body TYPE text USING upper(body)", "rewritten and column body was altered"),
+        ("t", "ALTER TABLE t ADD COLUMN drawn float DEFAULT random()", "rewritten and column drawn was added"),
+        ("t", "ALTER TABLE t ADD COLUMN counted bigserial", "rewritten and column counted was added"),
+        ("t", "ALTER TABLE t ADD COLUMN counted int GENERATED ALWAYS AS IDENTITY", "rewritten and column counted was added"),
+        ("t", "ALTER TABLE t ALTER twice DROP EXPRESSION", "ceased to be generated"),
+        ("t", "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'", "label 'sad' was renamed to 'blue'"),
+        ("t", "ALTER TYPE pair ADD ATTRIBUTE z int", "composite type"),
+        ("t", "ALTER PUBLICATION {publication} SET TABLE t WHERE (id > 10), r", "row filter changed"),
+        ("t", "ALTER PUBLICATION {publication} SET TABLE t (id, body), r", "column list changed"),
+        ("t", "ALTER PUBLICATION {publication} SET (publish = 'insert')", "flags changed"),
+        ("r", "TRUNCATE r2", "r2 was truncated or rewritten"),
+        ("r", "ALTER TABLE r ATTACH PARTITION r3 FOR VALUES FROM (200) TO (300)", "r3 was attached"),
+        ("r", "ALTER TABLE r DETACH PARTITION r2", "detached or dropped"),
+        ("r", "DROP TABLE r2", "detached or dropped"),
+    ],
+)
+def test_what_changes_rows_without_an_event_is_named(database: Database, table: str, statement: str, reason: str) -> None:
+    _, said = looks(database, table, statement)
+    assert said is not None
+    assert reason in said
+
+
+@pytest.mark.parametrize(
+    ("table", "statements"),
+    [
+        ("t", ("VACUUM FULL t",)),
+        ("t", ("TRUNCATE t",)),
+        ("t", ("ANALYZE t", "VACUUM t")),
+        ("t", ("CREATE INDEX ON t (body)", "CLUSTER t USING t_pkey")),
+        ("t", ("ALTER TABLE t ALTER body SET STATISTICS 500",)),
+        ("t", ("ALTER TABLE t ADD COLUMN added text DEFAULT 'constant'",)),
+        ("t", ("ALTER TABLE t ADD COLUMN added text",)),
+        ("t", ("ALTER TYPE mood ADD VALUE 'new' BEFORE 'sad'",)),
+        ("t", ("UPDATE t SET body = 'y'", "DELETE FROM t WHERE id < 50", "ALTER TABLE t REPLICA IDENTITY FULL")),
+        ("r", ("CREATE TABLE r4 PARTITION OF r FOR VALUES FROM (300) TO (400)", "INSERT INTO r VALUES (301, 'x')")),
+        ("r", ("ANALYZE r",)),
+    ],
+)
+def test_what_leaves_every_row_as_it_was_or_is_streamed_is_no_reason(database: Database, table: str, statements: tuple[str, ...]) -> None:
+    _, said = looks(database, table, *statements)
+    assert said is None
+
+
+def test_a_table_that_becomes_unlogged_leaves_the_publication_or_is_named(database: Database) -> None:
+    options = options_of(database)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)", f"CREATE PUBLICATION {options.publication} FOR ALL TABLES")
+    with closing(Catalog(open_query(options))) as catalog:
+        (before,) = catalog.published_tables(options.publication)
+        database.execute("ALTER TABLE t SET UNLOGGED")
+        now = catalog.table(before.oid, publication=options.publication)
+        assert catalog.published_tables(options.publication) == []
+        assert now is not None
+        assert "unlogged" in (compare(before.relfilenode, fingerprint(before), now) or "") or now.publishes == ""
+
+
+def test_what_an_added_column_reads_as_in_older_rows_is_the_exact_text(database: Database) -> None:
+    options = options_of(database)
+    defaults = {
+        "a text": ("'x,\"{}\\y NULL'", 'x,"{}\\y NULL'),
+        "b text": ("'NULL'", "NULL"),
+        "c text": ("''", ""),
+        "d int[]": ("'{1,NULL}'", "{1,NULL}"),
+        "e box": ("'(1,1),(0,0)'", "(1,1),(0,0)"),
+        "f box[]": ("'{(1,1),(0,0);(3,3),(2,2)}'", "{(1,1),(0,0);(3,3),(2,2)}"),
+        "g char(4)": ("'q'", "q   "),
+        "h bool": ("true", "t"),
+        "i timestamptz": ("'2024-07-01 12:00+02'", "2024-07-01 10:00:00+00"),
+        "j numeric(6,2)": ("1.5", "1.50"),
+        "k bytea": ("'\\x00ff'", "\\x00ff"),
+    }
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "INSERT INTO t VALUES (1)",
+        *(f"ALTER TABLE t ADD COLUMN {column} DEFAULT {value}" for column, (value, _) in defaults.items()),
+        "ALTER TABLE t ADD COLUMN z text",
+        f"CREATE PUBLICATION {options.publication} FOR TABLE t",
+    )
+    with closing(Catalog(open_query(options))) as catalog:
+        (facts,) = catalog.published_tables(options.publication)
+    assert [column.missing for column in facts.columns] == [None, *(text for _, text in defaults.values()), None]
