@@ -6,6 +6,7 @@ Owns: UTC everywhere, microseconds in Parquet, ANSI arithmetic (an overflow is a
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -79,7 +80,8 @@ def start(options: ApplyOptions) -> SparkSession:
         raise ApplyError(f"Spark did not start: {type(error).__name__}", hint="look at Java's message above; Java 17 is needed") from error
     session.sparkContext.setLogLevel("ERROR")
     # It reports as an error, for every file, that its own filter on deleted rows cannot be pushed down.
-    log4j = session.sparkContext._jvm.org.apache.logging.log4j
+    jvm: Any = session.sparkContext._jvm
+    log4j = jvm.org.apache.logging.log4j
     log4j.core.config.Configurator.setLevel("org.apache.spark.sql.delta.DeltaParquetFileFormat", log4j.Level.OFF)
     return session
 

@@ -7,6 +7,7 @@ large transaction, a column added under load. Random choices come from a seed; h
 import random
 import threading
 import time
+import uuid
 from collections.abc import Callable
 
 import psycopg
@@ -125,7 +126,7 @@ def _event(clerk: Clerk) -> None:
 
 
 def _forget_events(clerk: Clerk) -> None:
-    clerk.do("DELETE FROM events WHERE id IN (SELECT id FROM events WHERE id > gen_random_uuid() ORDER BY id LIMIT 5)")
+    clerk.do("DELETE FROM events WHERE id IN (SELECT id FROM events WHERE id > %s ORDER BY id LIMIT 5)", uuid.UUID(int=clerk.random.getrandbits(128)))
 
 
 def _new_sku(clerk: Clerk) -> None:

@@ -39,7 +39,7 @@ class Contestant:
         return min(outcome.seconds for outcome in self.outcomes)
 
     def median(self, what: str) -> float:
-        return statistics.median(getattr(outcome, what) for outcome in self.outcomes)
+        return float(statistics.median(getattr(outcome, what) for outcome in self.outcomes))
 
 
 def take_turns(title: str, contestants: Sequence[Contestant], *, rounds: int) -> None:

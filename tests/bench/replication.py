@@ -28,9 +28,11 @@ W1_TABLE = (
     " qty int4, flag bool, price float8, uid uuid)"
 )
 W1_STATEMENTS = (
-    "INSERT INTO w1 SELECT i, i % 10000, (ARRAY['new','paid','sent','done'])[i % 4 + 1], (i % 100000) / 100.0,"
-    " timestamptz '2024-01-01' + i * interval '1 second', 'note of order number ' || i || repeat('x', i % 40), i % 100, i % 2 = 0, sqrt(i),"
-    " md5(i::text)::uuid FROM generate_series(1, 1000000) i",
+    (
+        "INSERT INTO w1 SELECT i, i % 10000, (ARRAY['new','paid','sent','done'])[i % 4 + 1], (i % 100000) / 100.0,"
+        " timestamptz '2024-01-01' + i * interval '1 second', 'note of order number ' || i || repeat('x', i % 40), i % 100, i % 2 = 0, sqrt(i),"
+        " md5(i::text)::uuid FROM generate_series(1, 1000000) i"
+    ),
     "UPDATE w1 SET status = 'late', amount = amount + 1 WHERE id <= 200000",
     "DELETE FROM w1 WHERE id > 950000",
 )
@@ -195,7 +197,7 @@ def _segments(spool: Path) -> list[Segment]:
 
 def _final_rows(paths: list[Path]) -> tuple[object, ...]:
     """count, sum(id), sum(amount), sum(length(note)) of what the changes leave, in SQL's terms."""
-    rows: dict[int, tuple[object, int]] = {}
+    rows: dict[int, tuple[Decimal, int]] = {}
     for path in paths:
         table = pq.read_table(path, columns=["id", "amount", "note", "_sluice_op", "_sluice_old"])
         for op, key, amount, note, old in zip(*(table.column(name).to_pylist() for name in ("_sluice_op", "id", "amount", "note", "_sluice_old")), strict=True):

@@ -2,7 +2,7 @@
 
 import asyncio
 import dataclasses
-import datetime
+import datetime as dt
 import io
 import threading
 from collections.abc import Iterator
@@ -38,9 +38,7 @@ class Pipeline:
         source = SourceOptions(
             dsn=self.dsn or self.database.dsn, slot=self.database.slot, publication=self.database.publication, application_name=self.database.slot
         )
-        plain = IngestOptions(
-            pipeline="test", source=source, tables=("*",), stream=QUICK, flush=FlushPolicy(max_delay_s=0.05), slot_wait_s=10, instance="test"
-        )
+        plain = IngestOptions(pipeline="test", source=source, tables=("*",), stream=QUICK, flush=FlushPolicy(max_delay_s=0.05), slot_wait_s=10, instance="test")
         return dataclasses.replace(plain, **changes)
 
     def run(self, **changes: Any) -> Ingest:
@@ -110,7 +108,7 @@ class Pipeline:
                     if row["_sluice_xid"] in segment.body.aborted_xids:
                         continue
                     row["_sluice_lsn"] = segment.body.end_lsn
-                    row["_sluice_ts"] = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(microseconds=segment.body.commit_time_us)
+                    row["_sluice_ts"] = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=segment.body.commit_time_us)
                 rows.append(row)
         return sorted(rows, key=lambda row: (row["_sluice_lsn"], row["_sluice_ordinal"]))
 

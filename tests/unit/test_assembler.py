@@ -58,7 +58,7 @@ class Reader:
         return assembly
 
     def result(self) -> dict[int, list[tuple[object, ...]]]:
-        return {lsn: sorted(rows, key=lambda row: row[0]) for lsn, rows in self.rows.items() if rows}
+        return {lsn: sorted(rows, key=lambda row: int(str(row[0]))) for lsn, rows in self.rows.items() if rows}
 
 
 def reader(start_lsn: int = 0) -> Reader:
