@@ -11,9 +11,11 @@ from service.contract import keys
 from service.contract.applied import AppliedLog, AppliedTable
 from service.contract.entries import Changes, Copy, Entry
 from service.manifest.state import PipelineState, TableState, reduce
-from spark_jobs.options import ApplyOptions
+from spark_jobs.options import CHANGELOG, ApplyOptions
 from spark_jobs.table import Applied, mode_of
 from spark_jobs.window import Backlog, Window
+
+NO_KEY = "no key and no full replica identity: an append-only changelog, not a mirror"
 
 WORKING_STATES = ("copying", "live")
 
@@ -101,7 +103,10 @@ class Ledger:
 
     def _row(self, table_id: str, known: Known) -> AppliedTable:
         state, backlog = self.state.tables[table_id], known.backlog
-        shown, reason = state.state, state.reason
+        schema = state.schemas[state.schema_version]
+        mode = mode_of(self._options, schema)
+        forced = mode == CHANGELOG and self._options.mode_of(schema.qualified_name) != CHANGELOG
+        shown, reason = state.state, state.reason or (NO_KEY if forced else "")
         if known.stale_reason:
             shown, reason = "stale", known.stale_reason
         elif self.works(table_id):
@@ -111,7 +116,7 @@ class Ledger:
             schema_name=state.schema_name,
             table_name=state.table_name,
             path=keys.lake_path(state.schema_name, state.table_name),
-            mode=mode_of(self._options, state.schemas[state.schema_version]),
+            mode=mode,
             generation=state.generation,
             state=shown,
             reason=reason,

@@ -1,17 +1,19 @@
-"""Fixtures that more than one folder of tests needs: one PostgreSQL and one S3 server for the whole run, a fresh database for each test.
+"""Fixtures that more than one folder of tests needs: one PostgreSQL, one S3 server and one Spark for the whole run, a fresh database for each test.
 
-Servers start when the first test asks for them and stop at the end of the run; Spark's session lives in tests/spark/conftest.py.
+Servers start when the first test asks for them and stop at the end of the run.
 """
 
 import uuid
 from collections.abc import Iterator
 
-import psycopg
 import pytest
+from pyspark.sql import SparkSession
 
 from deploy.local.postgres import PostgresServer, temporary_server
 from deploy.local.s3 import S3Server, running_s3
-from tests.support.sources import Bucket, Database
+from spark_jobs import session
+from spark_jobs.options import ApplyOptions
+from tests.support.sources import Bucket, Database, fresh_database
 
 
 @pytest.fixture(scope="session")
@@ -24,24 +26,17 @@ def postgres() -> Iterator[PostgresServer]:
 @pytest.fixture
 def database(postgres: PostgresServer) -> Iterator[Database]:
     """An empty database; its slots and the database itself are dropped at the end, whatever still holds them."""
-    token = uuid.uuid4().hex[:10]
-    created = Database(postgres, name=f"t_{token}", slot=f"sluice_t_{token}", publication=f"sluice_t_{token}")
-    with postgres.superuser() as admin:
-        admin.execute(f"CREATE DATABASE {created.name}".encode())
-        try:
-            yield created
-        finally:
-            _drop(admin, created.name)
+    with fresh_database(postgres) as created:
+        yield created
 
 
-def _drop(admin: psycopg.Connection, name: str) -> None:
-    # The timeout makes the server wait until each backend is gone, so that its slot is free to drop.
-    admin.execute("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = %s", (name,))
-    admin.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s", (name,))
-    for (gid,) in admin.execute("SELECT gid FROM pg_prepared_xacts WHERE database = %s", (name,)).fetchall():
-        with psycopg.connect(admin.info.dsn, dbname=name, autocommit=True) as owner:
-            owner.execute(f"ROLLBACK PREPARED '{gid}'".encode())
-    admin.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Configured as the applier configures it; an applier under test works on sessions made from this one."""
+    folder = tmp_path_factory.mktemp("spark").as_uri()
+    started = session.start(ApplyOptions("tests", folder, folder, spark_master="local[2]", driver_memory="2g"))
+    yield started
+    started.stop()
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
-"""How old the lake is: for sampled commits, the time from the commit at the source to the applier's statement that all tables are complete through it.
+"""How old the lake is: for sampled commits, the time from the commit at the source to the applier's statement that every table is complete through it.
 
-Both ends are facts that others can check: the clerk's commit, and the time written in `apply/complete/<n>.json`. No polling error enters.
+Both ends are facts that others can check: the clerk's commit, and the time written in `apply/log/<n>.json`. No polling error enters.
 """
 
 import threading
@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from service.contract import keys
-from service.contract.applied import Complete
+from service.contract.applied import AppliedLog
 
 _EVERY = 5
 """One commit in this many is sampled."""
@@ -18,13 +18,12 @@ class Freshness:
     """Collects commits from any thread; reads the applier's statements below `spool`, one pipeline's own prefix."""
 
     def __init__(self, spool: Path) -> None:
-        self._folder = spool / keys.APPLY_COMPLETE
+        self._folder = spool / keys.APPLY_LOG
         self._lock = threading.Lock()
         self._seen = 0
         self._commits: list[tuple[int, float]] = []
         self._statements: list[tuple[int, float]] = []
         self._newest = ""
-        self.left_out: dict[str, str] = {}
 
     def committed(self, *, position: int, at: float) -> None:
         """A commit whose end lies just behind WAL position `position`."""
@@ -34,13 +33,14 @@ class Freshness:
                 self._commits.append((position, at))
 
     def complete_through(self) -> int:
-        """The newest statement's LSN, 0 before the first."""
+        """The LSN through which every table is complete by the newest statement, 0 before the first and while any is not live."""
         with self._lock:
             for path in sorted(self._folder.glob("*.json")):
                 if path.name > self._newest:
-                    statement = Complete.decode(path.read_bytes())
-                    self._statements.append((statement.lsn, datetime.fromisoformat(statement.written_at).timestamp()))
-                    self._newest, self.left_out = path.name, statement.left_out
+                    statement = AppliedLog.decode(path.read_bytes())
+                    through = min((table.complete_through_lsn if table.state == "live" else 0 for table in statement.tables.values()), default=0)
+                    self._statements.append((through, datetime.fromisoformat(statement.written_at).timestamp()))
+                    self._newest = path.name
             return self._statements[-1][0] if self._statements else 0
 
     def seconds(self, *, since: float) -> list[float]:

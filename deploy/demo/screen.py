@@ -16,6 +16,7 @@ from service.lsn import show
 
 _PLAIN_SECONDS = 5.0
 """Without a terminal one line in this time."""
+_PLAIN_WIDTH = 140
 
 
 class Screen:
@@ -23,6 +24,8 @@ class Screen:
 
     def __init__(self) -> None:
         self.console = Console(highlight=False)
+        if not self.console.is_terminal:
+            self.console = Console(highlight=False, width=_PLAIN_WIDTH)
         self._live = Live(console=self.console, refresh_per_second=4, transient=True) if self.console.is_terminal else None
         self._started = time.monotonic()
         self._last_line = 0.0

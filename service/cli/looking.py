@@ -133,6 +133,7 @@ def _table(reports: "list[TableReport]") -> RenderableType:
         (
             f"{table.schema}.{table.table}",
             _state(table.state),
+            table.mode or "-",
             _lsn(table.complete_through_lsn),
             f"{table.rows_applied:,}",
             "-" if table.lag_seconds is None else f"{table.lag_seconds:.1f} s",
@@ -140,7 +141,7 @@ def _table(reports: "list[TableReport]") -> RenderableType:
         )
         for table in reports
     ]
-    return output.table("", ("table", "state", "complete through", "changes applied", "lag", "reason"), rows, right=("changes applied", "lag"))
+    return output.table("", ("table", "state", "mode", "complete through", "changes applied", "lag", "reason"), rows, right=("changes applied", "lag"))
 
 
 def _counts(report: "Report") -> dict[str, int]:

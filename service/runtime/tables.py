@@ -189,6 +189,11 @@ class TableBook:
             self._log.append(replace(entry, state="quarantined", reason=refusal, relfilenode=facts.relfilenode, fingerprint=fingerprint(facts)))
             return None
         self._logger.info("table joined", table=schema.qualified_name, key=[column.name for column in schema.key_columns])
+        if not schema.key_columns and schema.replica_identity != "f":
+            self._logger.warning(
+                "table has no key and no full identity: kept as an append-only changelog, and the source refuses its updates and deletes",
+                table=schema.qualified_name,
+            )
         self._log.append(replace(entry, relfilenode=facts.relfilenode, fingerprint=fingerprint(facts)))
         return schema
 

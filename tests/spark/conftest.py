@@ -1,7 +1,6 @@
-"""One Spark for the whole run, and a pipeline of one's own for each test."""
+"""A pipeline of one's own for each test."""
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,20 +9,10 @@ from pyspark.sql import SparkSession
 from service.contract import keys
 from service.contract.applied import AppliedLog, Complete
 from service.store.opening import open_store
-from spark_jobs import session
 from spark_jobs.applier import Applier
 from spark_jobs.options import ApplyOptions
 from tests.spark.changes import Manifest
 from tests.spark.lake import rows_in
-
-
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    folder = tmp_path_factory.mktemp("spark")
-    options = ApplyOptions("tests", f"file://{folder}", f"file://{folder}", spark_master="local[2]", driver_memory="2g")
-    started = session.start(options)
-    yield started
-    started.stop()
 
 
 class Pipeline:

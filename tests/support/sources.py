@@ -1,5 +1,8 @@
 """What the shared fixtures hand to a test: a database of its own, a bucket of its own."""
 
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import psycopg
@@ -30,6 +33,29 @@ class Database:
         with self.connect() as connection:
             for statement in statements:
                 connection.execute(statement.encode())
+
+
+@contextmanager
+def fresh_database(server: PostgresServer) -> Iterator[Database]:
+    """An empty database; its slots and the database itself are dropped at the end, whatever still holds them."""
+    token = uuid.uuid4().hex[:10]
+    created = Database(server, name=f"t_{token}", slot=f"sluice_t_{token}", publication=f"sluice_t_{token}")
+    with server.superuser() as admin:
+        admin.execute(f"CREATE DATABASE {created.name}".encode())
+        try:
+            yield created
+        finally:
+            _drop(admin, created.name)
+
+
+def _drop(admin: psycopg.Connection, name: str) -> None:
+    # The timeout makes the server wait until each backend is gone, so that its slot is free to drop.
+    admin.execute("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = %s", (name,))
+    admin.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s", (name,))
+    for (gid,) in admin.execute("SELECT gid FROM pg_prepared_xacts WHERE database = %s", (name,)).fetchall():
+        with psycopg.connect(admin.info.dsn, dbname=name, autocommit=True) as owner:
+            owner.execute(f"ROLLBACK PREPARED '{gid}'".encode())
+    admin.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,110 @@
+"""The whole path inside one process, a step at a time: SQL at the source, ingest into a spool on local disk, the applier, Delta read by another engine.
+
+A lake is followed step by step; `rebuild` fills a second one from the finished spool, where each table takes its copy and then all its changes in one
+window. What a test claims must hold in both.
+"""
+
+import shutil
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from psycopg import sql
+from pyspark.sql import SparkSession
+
+from service.contract import keys
+from service.contract.applied import AppliedLog, AppliedTable, Complete
+from service.store.opening import open_store
+from spark_jobs.applier import Applier
+from spark_jobs.options import ApplyOptions
+from tests.support import ingesting
+from tests.support.compare import assert_equal
+from tests.support.sources import Database
+
+FOLLOWED, REBUILT = "followed", "rebuilt"
+LAKES = (FOLLOWED, REBUILT)
+
+
+class Mirror:
+    """One source, its spool, the lake that follows it and the lake made again from the spool."""
+
+    def __init__(self, database: Database, spark: SparkSession, folder: Path) -> None:
+        self.database = database
+        self._spark = spark
+        self._folder = folder
+        self.pipeline = ingesting.Pipeline(database, open_store(self._spool_uri(FOLLOWED), prefix="test/", options={}))
+
+    def execute(self, *statements: str) -> None:
+        """Each statement in a transaction of its own."""
+        self.database.execute(*statements)
+
+    def transaction(self, *statements: str) -> None:
+        """All statements in one transaction."""
+        with self.database.connect() as connection, connection.transaction():
+            for statement in statements:
+                connection.execute(statement.encode())
+
+    def follow(self) -> None:
+        """Everything committed by now is in the spool, and then in the lake. What came since the last call is one window of each table."""
+        self.pipeline.run()
+        self.apply()
+
+    def rebuild(self) -> None:
+        """The second lake, from the spool alone: nothing of the first applier's own notes is there."""
+        shutil.copytree(self._folder / FOLLOWED, self._folder / REBUILT, ignore=shutil.ignore_patterns("apply"))
+        self.apply(REBUILT)
+
+    def apply(self, lake: str = FOLLOWED) -> None:
+        """Until everything in the spool is applied, by an applier that has just started."""
+        options = ApplyOptions("test", self._spool_uri(lake), self.lake_uri(lake), workers=2, once=True, poll_seconds=0.05)
+        Applier(options, self._store(lake), self._spark, stop=threading.Event()).run()
+
+    def lake_uri(self, lake: str = FOLLOWED) -> str:
+        return (self._folder / f"{lake}-lake").as_uri()
+
+    def assert_equal(self, *tables: str, lake: str = FOLLOWED, schema: str = "public") -> None:
+        """Fails with every difference between these tables and the source."""
+        assert_equal(self.database, tables, lake_uri=self.lake_uri(lake), schema=schema)
+
+    def delta(self, table: str, *, lake: str = FOLLOWED, schema: str = "public") -> DeltaTable:
+        return DeltaTable(self._folder / f"{lake}-lake" / keys.lake_path(schema, table))
+
+    def rows(self, table: str, *, lake: str = FOLLOWED, schema: str = "public") -> list[dict[str, Any]]:
+        """Rows as the lake has them, in no order; a scan, because delta-rs's counts do not look at deletion vectors."""
+        rows: list[dict[str, Any]] = pa.table(self.delta(table, lake=lake, schema=schema).scan()).to_pylist(maps_as_pydicts="strict")
+        return rows
+
+    def values(self, table: str, *columns: str, lake: str = FOLLOWED) -> list[tuple[Any, ...]]:
+        """The named columns, sorted."""
+        return sorted(tuple(row[column] for column in columns) for row in self.rows(table, lake=lake))
+
+    def server_texts(self, table: str, columns: Sequence[str], *, key: str) -> dict[str, tuple[str | None, ...]]:
+        """By the text of `key`: the server's own text of `columns`, from `format`, which calls the types' output functions."""
+        formats = sql.SQL(", ").join(
+            sql.SQL("CASE WHEN {0} IS NULL AND pg_catalog.num_nulls({0}) = 1 THEN NULL ELSE pg_catalog.format('%s', {0}) END").format(sql.Identifier(column))
+            for column in columns
+        )
+        with self.database.connect() as connection:
+            connection.execute("SET search_path = ''; SET timezone = 'UTC'; SET lc_monetary = 'C'")
+            found = connection.execute(sql.SQL("SELECT {}, {} FROM {}").format(sql.Identifier(key), formats, sql.Identifier("public", table))).fetchall()
+        return {str(row[0]): row[1:] for row in found}
+
+    def applied(self, lake: str = FOLLOWED) -> dict[str, AppliedTable]:
+        """By qualified name: what the applier last said of each table."""
+        store = self._store(lake)
+        log = AppliedLog.decode(store.get(list(store.list(keys.APPLY_LOG))[-1]))
+        return {f"{table.schema_name}.{table.table_name}": table for table in log.tables.values()}
+
+    def complete(self, lake: str = FOLLOWED) -> Complete:
+        """The applier's newest statement about all tables."""
+        store = self._store(lake)
+        return Complete.decode(store.get(list(store.list(keys.APPLY_COMPLETE))[-1]))
+
+    def _store(self, lake: str) -> Any:
+        return open_store(self._spool_uri(lake), prefix="test/", options={})
+
+    def _spool_uri(self, lake: str) -> str:
+        return (self._folder / lake).as_uri()
