@@ -30,7 +30,7 @@ _PAUSE_SECONDS = 0.02
 _SECONDS_AFTER_LIVE = 30.0
 """The load goes on for at least this long with every table live, or freshness would be that of the first copy."""
 _LIVE_DEADLINE_SECONDS = 120.0
-_COMPLETE_DEADLINE_SECONDS = 120.0
+_COMPLETE_DEADLINE_SECONDS = 150.0
 _LOOK_SECONDS = 3.0
 _JAVA_OPTIONS = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"
 """A few minutes of Spark on a small machine: the second compiler would cost more than it gives back."""

@@ -55,6 +55,10 @@ def apply_complete(number: int) -> str:
     return f"{APPLY_COMPLETE}{number:016d}.json"
 
 
+def control_request(token: str) -> str:
+    return f"{CONTROL}{token}.json"
+
+
 def path_part(name: str) -> str:
     """`name` as one path part: bytes outside A-Z a-z 0-9 _ - become `~` and two hexadecimal digits. Reversible, never empty, `.` or `..`."""
     return "".join(chr(byte) if _SAFE.match(bytes((byte,))) else f"~{byte:02x}" for byte in name.encode("utf-8", "surrogateescape"))

@@ -39,7 +39,6 @@ class BuilderLimits:
 class _Body:
     waiting: list[tuple[RelationVersion, EncodedRows]] = field(default_factory=list)
     waiting_bytes: int = 0
-    position_lsn: int = 0
     xid: int = 0
     stored: list[tuple[RelationVersion, "Future[Segment]"]] = field(default_factory=list)
 
@@ -155,22 +154,20 @@ class Builder:
             fates.setdefault((run.body, run.commit_time_us is None), []).append(run)
         for together in fates.values():
             encoded = encode_messages(together)
-            body, xid, position_lsn = together[0].body, together[0].xid, 0
-            self._keep_rows(messagetable.RELATION, messagetable.SCHEMA, encoded, body=body, xid=xid, position_lsn=position_lsn)
+            self._keep_rows(messagetable.RELATION, messagetable.SCHEMA, encoded, body=together[0].body, xid=together[0].xid)
 
     def _schema(self, relation: RelationVersion, position_lsn: int, *, in_stream: bool) -> TableSchema | None:
         return self._book.provisional(relation) if in_stream else self._book.resolve(relation, position_lsn=position_lsn)
 
     def _keep(self, run: RowRun | TruncateRun, schema: TableSchema, encoded: EncodedRows) -> None:
         xid = run.xid if isinstance(run, TruncateRun) else int(run.xid[0])
-        self._keep_rows(run.relation, schema, encoded, body=run.body, xid=xid, position_lsn=run.position_lsn)
+        self._keep_rows(run.relation, schema, encoded, body=run.body, xid=xid)
 
-    def _keep_rows(self, relation: RelationVersion, schema: TableSchema, encoded: EncodedRows, *, body: int | None, xid: int, position_lsn: int) -> None:
+    def _keep_rows(self, relation: RelationVersion, schema: TableSchema, encoded: EncodedRows, *, body: int | None, xid: int) -> None:
         if body is None:
             self._write(schema, encoded)
             return
         owner = self._bodies.setdefault(body, _Body())
-        owner.position_lsn = max(owner.position_lsn, position_lsn)
         owner.xid = xid
         owner.waiting.append((relation, encoded))
         owner.waiting_bytes += encoded.nbytes
@@ -208,7 +205,7 @@ class Builder:
     def _publish(self, body: _Body, commit: BodyCommit) -> None:
         if commit.aborted_xids:
             self._store_body(body)
-        position = body.position_lsn
+        position = commit.end_lsn
         for relation, encoded in body.waiting:
             schema = self._book.resolve(relation, position_lsn=position)
             if schema is not None:

@@ -11,6 +11,7 @@ import structlog
 from service.errors import ServiceError
 from service.manifest.log import ManifestLog
 from service.runtime import messagetable
+from service.runtime.requests import Requests
 from service.runtime.tables import CARRIED, TableBook
 from service.source.catalog import Catalog
 from service.source.sessions import SourceOptions, open_query
@@ -20,10 +21,11 @@ from service.source.watch import compare, fingerprint
 class CatalogWatch:
     """Compares the catalog with the manifest each time `run_once` is called."""
 
-    def __init__(self, options: SourceOptions, log: ManifestLog, book: TableBook) -> None:
+    def __init__(self, options: SourceOptions, log: ManifestLog, book: TableBook, requests: Requests) -> None:
         self._options = options
         self._log = log
         self._book = book
+        self._requests = requests
         self._catalog: Catalog | None = None
         self._logger = structlog.get_logger("catalog")
 
@@ -47,6 +49,7 @@ class CatalogWatch:
 
     def _look(self, catalog: Catalog) -> None:
         published = {facts.oid: facts for facts in catalog.published_tables(self._options.publication)}
+        self._requests.take(catalog)
         for facts in published.values():
             state = self._book.states().get(str(facts.oid))
             if state is None:

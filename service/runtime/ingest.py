@@ -18,7 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 import structlog
 
@@ -34,6 +34,7 @@ from service.runtime.builder import BuilderLimits
 from service.runtime.catalogwatch import CatalogWatch
 from service.runtime.committer import Committer
 from service.runtime.copier import Copier
+from service.runtime.requests import Requests
 from service.runtime.session import FlushPolicy, Session, SessionCounts
 from service.runtime.tables import TableBook, matches
 from service.source.catalog import Catalog, Connection, TableFacts
@@ -49,6 +50,9 @@ RECONNECT_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 PARALLEL_SINCE = 160000
 DRAIN_SECONDS = 60.0
 """How long a stop waits for the store before it leaves. Nothing is lost by leaving: what was not acknowledged is sent again."""
+
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,10 +239,10 @@ class Ingest:
             log = ManifestLog.open(self.store, opened, self._state, through_lsn=start_lsn, on_trouble=self._store_trouble, stop=self._stop_threads)
             if self.options.messages:
                 messagetable.ensure(log)
-            book = TableBook(log, self._lookup, self.options.tables)
+            book = TableBook(log, self._lookup, self.options.tables, wal_end=self._lookup.wal_end)
             committer = Committer(self.store, log, on_receipt=self._hand_over, stop=self._stop_threads)
             self.copier = Copier(options=self.options.source, log=log, book=book, committer=committer, numbers=self._numbers, stop=self._stop_threads)
-            self._watch = CatalogWatch(self.options.source, log, book)
+            self._watch = CatalogWatch(self.options.source, log, book, Requests(self.store, book, self.options.source.publication))
             self.log, self.book, self.committer = log, book, committer
         assert self._watch is not None
         self._watch.run_once()
@@ -364,15 +368,24 @@ class CatalogLookup:
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._catalog: Catalog | None = None
+        self._lock = threading.Lock()
 
     def __call__(self, oid: int) -> TableFacts | None:
-        if self._catalog is None:
-            self._catalog = Catalog(open_query(self._options))
-        try:
-            return self._catalog.table(oid, publication=self._options.publication)
-        except ServiceError:
-            self.close()
-            raise
+        return self._ask(lambda catalog: catalog.table(oid, publication=self._options.publication))
+
+    def wal_end(self) -> int:
+        """The server's write position now."""
+        return self._ask(lambda catalog: catalog.wal_end())
+
+    def _ask(self, question: Callable[[Catalog], Answer]) -> Answer:
+        with self._lock:
+            if self._catalog is None:
+                self._catalog = Catalog(open_query(self._options))
+            try:
+                return question(self._catalog)
+            except ServiceError:
+                self.close()
+                raise
 
     def close(self) -> None:
         if self._catalog is not None:

@@ -30,12 +30,17 @@ Lookup = Callable[[int], TableFacts | None]
 
 
 class TableBook:
-    """Every table of the pipeline, by oid. `lookup` asks the catalog, which knows today's shape only and may be ahead of the stream."""
+    """Every table of the pipeline, by oid.
 
-    def __init__(self, log: ManifestLog, lookup: Lookup, patterns: tuple[str, ...]) -> None:
+    `lookup` asks the catalog, which knows today's shape only and may be ahead of the stream. `wal_end` asks for the server's position now: a copy that is begun
+    now will have whatever committed before it.
+    """
+
+    def __init__(self, log: ManifestLog, lookup: Lookup, patterns: tuple[str, ...], *, wal_end: Callable[[], int]) -> None:
         self._log = log
         self._lookup = lookup
         self._patterns = patterns
+        self._wal_end = wal_end
         self._lock = threading.RLock()
         self._resolved: dict[RelationVersion, TableSchema | None] = {}
         self._logger = structlog.get_logger("tables")
@@ -48,7 +53,7 @@ class TableBook:
         """The schema version in which rows of `relation` are spooled, or None when the table is not carried.
 
         May append to the manifest: a table that is new, a column that was added, a table that went stale. `position_lsn` is at most the commit LSN of
-        the rows concerned.
+        the rows concerned, and exact when it decides whether they come before a copy.
         """
         if relation == messagetable.RELATION:
             return messagetable.SCHEMA
@@ -56,7 +61,10 @@ class TableBook:
             if relation in self._resolved:
                 return self._resolved[relation]
             schema = self._resolve(relation, position_lsn)
-            self._resolved[relation] = schema
+            state = self._state(relation.oid)
+            if (schema is None and (state is None or state.state not in CARRIED)) or (schema and state and schema.version == state.schema_version):
+                # An older version is right for one place in the log only: the same shape further on is a column that was dropped again.
+                self._resolved[relation] = schema
             return schema
 
     def provisional(self, relation: RelationVersion) -> TableSchema | None:
@@ -77,7 +85,7 @@ class TableBook:
             state = self._state(facts.oid)
             if state is not None or not self.selected(facts.schema, facts.name):
                 return _latest(state) if state else None
-            return self._join(relation_of(facts), facts, lsn=self._log.state.through_lsn)
+            return self._join(relation_of(facts), facts)
 
     def begin_copy(self, facts: TableFacts) -> TableSchema | None:
         """Opens the next generation of a table whose copy was cut short or asked for again. Returns the shape that the copy will have."""
@@ -93,7 +101,7 @@ class TableBook:
             if refusal:
                 self.mark_stale(facts.oid, refusal, lsn=self._log.state.through_lsn)
                 return None
-            self._append(facts, schema, state="copying", generation=state.generation + 1, lsn=self._log.state.through_lsn)
+            self._append(facts, schema, state="copying", generation=state.generation + 1, lsn=self._wal_end())
             return schema
 
     def live(self, oid: int, *, snapshot_lsn: int) -> None:
@@ -109,7 +117,8 @@ class TableBook:
             state = self._log.state.tables[str(oid)]
             if state.state in CARRIED:
                 self._logger.error("table went stale", table=f"{state.schema_name}.{state.table_name}", reason=reason, lsn=show(lsn))
-                self._change(state, state="stale", reason=reason, lsn=lsn)
+                remedy = f"`sluice copy {state.schema_name}.{state.table_name}` copies it again"
+                self._change(state, state="stale", reason=f"{reason}; {remedy}", lsn=lsn)
                 self._forget(oid)
 
     def detach(self, oid: int, reason: str) -> None:
@@ -144,7 +153,7 @@ class TableBook:
             if not self.selected(relation.schema, relation.name):
                 self._logger.info("rows of a table that is not selected are left out", table=f"{relation.schema}.{relation.name}")
                 return None
-            return self._join(relation, self._lookup(relation.oid), lsn=position_lsn)
+            return self._join(relation, self._lookup(relation.oid))
         if state.state not in CARRIED:
             return None
         if (relation.schema, relation.name) != (state.schema_name, state.table_name):
@@ -158,8 +167,9 @@ class TableBook:
         older = [schema for schema in sorted(state.schemas.values(), key=lambda schema: -schema.version) if same_shape(schema, relation)]
         if older and older[0] is latest:
             return latest
-        if older and position_lsn <= state.lsn:
-            return older[0]
+        if position_lsn <= state.lsn:
+            # Written before the copy was taken: the copy has it, in whatever shape it was.
+            return older[0] if older else None
         facts = self._lookup(relation.oid)
         schema = build_schema(relation, facts, latest, latest.version + 1 if latest else 1)
         if latest is not None:
@@ -175,11 +185,12 @@ class TableBook:
             return None
         self._logger.info("schema changed", table=schema.qualified_name, version=schema.version, lsn=show(position_lsn))
         self._change(state, schema=schema, lsn=position_lsn)
+        self._forget(relation.oid)
         return schema
 
-    def _join(self, relation: RelationVersion, facts: TableFacts | None, *, lsn: int) -> TableSchema | None:
+    def _join(self, relation: RelationVersion, facts: TableFacts | None) -> TableSchema | None:
         schema = build_schema(relation, facts, None, 1)
-        entry = Table(str(relation.oid), relation.schema, relation.name, state="copying", generation=1, lsn=lsn, schema=schema)
+        entry = Table(str(relation.oid), relation.schema, relation.name, state="copying", generation=1, lsn=self._wal_end(), schema=schema)
         if facts is None:
             self._log.append(replace(entry, state="detached", reason="dropped at the source before it could be copied"))
             return None

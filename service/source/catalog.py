@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 
+from service import lsn
 from service.source.sessions import translated
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -166,6 +167,16 @@ class Catalog:
               AND n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema' ORDER BY 1, 2"""
         with translated("reading the names of tables"):
             return [(schema, name) for schema, name in self._conn.execute(command.encode()).fetchall()]
+
+    def wal_end(self) -> int:
+        """The server's position now: every commit that was confirmed to its client ended at or before it."""
+        command = (
+            "SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_insert_lsn() END)::text"
+        )
+        with translated("reading the WAL position"):
+            row = self._conn.execute(command.encode()).fetchone()
+        assert row is not None
+        return lsn.parse(row[0])
 
     def close(self) -> None:
         """Closes the session. May be called again."""

@@ -5,7 +5,9 @@ import threading
 
 import pytest
 
+from service.contract.control import COPY, Request
 from service.contract.entries import Copy
+from service.contract.keys import control_request
 from service.errors import ServiceError, SlotBusy, SlotLost, WriterFenced
 from service.runtime.ingest import Ingest
 from tests.support.ingesting import Pipeline
@@ -219,3 +221,36 @@ def test_a_wrong_password_or_database_is_refused_at_once_without_naming_secrets(
         asyncio.run(start())
     assert caught.value.exit_code == 5
     assert "canary-secret" not in str(caught.value) + caught.value.hint
+
+
+def test_a_column_that_is_added_and_dropped_again_turns_the_table_stale(pipeline: Pipeline) -> None:
+    """The shape after the drop is the first one again, byte for byte; it must not be taken for it."""
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY, v int)")
+    pipeline.run(watch_interval_s=600)
+    pipeline.database.execute("INSERT INTO a VALUES (1, 1)", "ALTER TABLE a ADD COLUMN w int", "INSERT INTO a VALUES (2, 2, 2)")
+    pipeline.run(watch_interval_s=600)
+    pipeline.database.execute("ALTER TABLE a DROP COLUMN w", "INSERT INTO a VALUES (3, 3)")
+    pipeline.run(watch_interval_s=600)
+    assert pipeline.table("public.a").state == "stale"
+    assert "w" in pipeline.table("public.a").reason
+
+
+def test_a_stale_table_is_copied_again_when_asked_and_joins_the_stream(pipeline: Pipeline) -> None:
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY, v int)", "INSERT INTO a VALUES (1, 1)")
+    pipeline.run()
+    pipeline.database.execute("ALTER TABLE a DROP COLUMN v", "INSERT INTO a VALUES (2)")
+    pipeline.run()
+    assert pipeline.table("public.a").state == "stale"
+    request = Request(COPY, "public", "a", "2030-01-01T00:00:00+00:00")
+    pipeline.store.create(control_request("one"), request.encode())
+    pipeline.run()
+    pipeline.database.execute("INSERT INTO a VALUES (3)")
+    pipeline.run()
+    table = pipeline.table("public.a")
+    assert (table.state, table.generation) == ("live", 2)
+    assert [column.name for column in table.schemas[table.schema_version].columns] == ["id"]
+    assert table.copy is not None
+    last = [entry.body for entry in pipeline.entries() if isinstance(entry.body, Copy)][-1]
+    assert sum(segment.rows for segment in last.segments) == 2
+    assert [row["id"] for row in pipeline.rows("public.a") if row["_sluice_lsn"] > table.copy.snapshot_lsn] == [3]
+    assert list(pipeline.store.list("control/")) == []

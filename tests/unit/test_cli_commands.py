@@ -98,7 +98,7 @@ def test_help_of_every_command_teaches(path: tuple[str, ...]) -> None:
 
 
 def test_the_commands_are_those_of_the_contract() -> None:
-    assert set(cli.commands) == {"init", "check", "setup", "up", "run", "apply", "status", "tables", "config", "version"}
+    assert set(cli.commands) == {"init", "check", "setup", "up", "run", "apply", "copy", "status", "tables", "config", "version"}
     assert {path[1] for path in commands() if len(path) == 2} == {"show", "validate", "schema", "env"}
 
 
