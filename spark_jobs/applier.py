@@ -22,6 +22,7 @@ from spark_jobs.lease import Lease
 from spark_jobs.ledger import Known, Ledger, restore
 from spark_jobs.options import ApplyOptions
 from spark_jobs.progress import Reports, completion
+from spark_jobs.session import warm_up
 from spark_jobs.table import Applied, TableApply, application_id, lake_table
 from spark_jobs.window import Window
 
@@ -54,6 +55,7 @@ class Applier:
         self._changed = True
         self._reported = 0.0
         self._fenced: ServiceError | None = None
+        self._warm = False
 
     def run(self) -> None:
         """Applies until told to stop. Raises ServiceError."""
@@ -104,7 +106,20 @@ class Applier:
                 wait(self._running, timeout=self._options.poll_seconds, return_when=FIRST_COMPLETED)
                 self._collect()
             elif not read:
+                self._warm_up_once()
                 self._stop.wait(self._options.poll_seconds)
+
+    def _warm_up_once(self) -> None:
+        """While there is nothing to do, so that the first window later on does not pay for it; windows warm the session as well."""
+        if not self._warm and not self._options.once:
+            threading.Thread(target=self._warm_up, name="warm-up", daemon=True).start()
+        self._warm = True
+
+    def _warm_up(self) -> None:
+        try:
+            warm_up(self._session.newSession())
+        except Exception as error:  # noqa: BLE001 - costs nothing but time, and the session may be stopping
+            _log.debug("warm-up ended early", kind=type(error).__name__)
 
     def _read(self) -> int:
         ledger = self._ledger
@@ -154,6 +169,7 @@ class Applier:
                     raise
                 self._stop.wait(min(0.2 * 2**known.failures, 5))
             else:
+                self._warm = True
                 self._ledger.applied(known, window, result)
                 _log.info("window applied", table=name, through_seq=window.last_seq, rows=result.rows, delta_version=result.delta_version)
 

@@ -67,8 +67,6 @@ def run(options: ApplyOptions) -> int:
     spark = session.start(options)
     # Starting Spark installs its own SIGINT handler.
     signal.signal(signal.SIGINT, asked)
-    if not options.once:
-        threading.Thread(target=session.warm_up, args=(spark.newSession(),), name="warm-up", daemon=True).start()
     try:
         Applier(options, store, spark, stop=stop).run()
     finally:

@@ -74,8 +74,8 @@ class Ledger:
         return not self.tables[table_id].stale_reason and self.state.tables[table_id].state in WORKING_STATES
 
     def ready(self, *, until_seq: int) -> Iterator[tuple[str, Known, TableState, Window]]:
-        """A window of each table that may work and is not busy."""
-        for table_id, known in self.tables.items():
+        """A window of each table that may work and is not busy, the table that is furthest behind first."""
+        for table_id, known in sorted(self.tables.items(), key=lambda item: item[1].committed_seq):
             if known.busy or not self.works(table_id):
                 continue
             window = known.backlog.next_window(max_bytes=self._options.max_window_bytes, until_seq=until_seq)

@@ -58,8 +58,9 @@ class ApplierProcess:
         self._thread.start()
 
     def terminate(self) -> None:
-        """Asks the child to finish, and starts no other."""
-        self._signal(signal.SIGTERM)
+        """Asks the child to finish, and starts no other. Asks once: to the child a second request means to leave at once."""
+        if not self._stopping.is_set():
+            self._signal(signal.SIGTERM)
 
     def stop(self, *, timeout_seconds: float = STOP_SECONDS) -> None:
         """As `terminate`, and returns when the child has ended; kills it when that takes too long."""
