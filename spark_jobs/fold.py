@@ -128,7 +128,7 @@ class _Keys:
                 raise UnsupportedChange(f"{schema.qualified_name}: key column {column.name!r} is not part of the replica identity")
             parts = [whole(rows[column.name]).take(pa.array(after))]
             if len(before):
-                parts.append(whole(pc.struct_field(old, column.name)).take(pa.array(before)))
+                parts.append(whole(pc.struct_field(old, [column.name])).take(pa.array(before)))
             values = pa.concat_arrays(parts)
             known = values.is_valid()
             self.columns.append((f"{KEY}{position}", values))
@@ -149,12 +149,19 @@ class _Keys:
         self.acts_on = self.now.copy()
         self.acts_on[before] = numbers[len(after) :]
 
-    @property
-    def coupled(self) -> Claims:
-        """Changes of keys that some change moved a row to or away from."""
+    def coupled(self, *, whole_rows: bool) -> Claims:
+        """Changes of keys whose last change alone does not tell what became of their rows: some change moved a row to or away from the key.
+
+        Where whole old rows are sent (`whole_rows`) the key's constraint may be a deferred one. Then a row can also be inserted with the key of a row that
+        is removed only later, so an insert with anything behind it counts too.
+        """
         moved = (self.operation == ord("u")) & (self.acts_on != self.now)
         keys = np.zeros(self.count, dtype=bool)
         keys[self.acts_on[moved]] = keys[self.now[moved]] = True
+        if whole_rows:
+            positions = np.arange(len(self.operation))
+            last = _latest(self.count, self.acts_on, positions)
+            keys[self.acts_on[(self.operation == ord("i")) & (last[self.acts_on] != positions)]] = True
         return keys[self.acts_on]
 
     def origin(self, numbers: Numbers) -> list[tuple[str, pa.Array]]:
@@ -164,13 +171,14 @@ class _Keys:
 
 
 def _outcome(rows: pa.Table, schema: TableSchema, keys: _Keys, flags: dict[int, Claims]) -> Outcome:
-    coupled = keys.coupled
+    whole_rows = schema.replica_identity == "f"
+    coupled = keys.coupled(whole_rows=whole_rows)
     simple = _last_change(keys, np.flatnonzero(~coupled), flags, schema)
     positions = np.flatnonzero(coupled)
     if not len(positions):
         return simple
     events = Events(positions, keys.operation, keys.acts_on, keys.now, flags, schema.qualified_name)
-    if schema.replica_identity == "f":
+    if whole_rows:
         return simple.plus(follow_by_row(events, *_contents(rows, schema, positions)))
     return simple.plus(follow_by_key(events))
 
@@ -214,7 +222,7 @@ def row_numbers(rows: pa.Table, schema: TableSchema) -> tuple[Numbers, Numbers]:
     for column in schema.columns:
         if not column.identity:
             raise UnsupportedChange(f"{schema.qualified_name}: column {column.name!r} is not part of the old row although the identity is full")
-        arrays.append(pa.concat_arrays([whole(rows[column.name]), whole(pc.struct_field(old, column.name))]))
+        arrays.append(pa.concat_arrays([whole(rows[column.name]), whole(pc.struct_field(old, [column.name]))]))
         if column.lake.special:
             arrays.append(pa.concat_arrays([special_texts(marked, column.name, count), special_texts(old_marked, column.name, count)]))
     numbers = number_rows(arrays, 2 * count, bits=True)

@@ -210,7 +210,7 @@ class Ingest:
             self.view.state, self.view.connected, self.view.last_error = "streaming", True, ""
             self._logger.info("streaming", slot=options.source.slot, start_lsn=show(start_lsn), server_version=server.server_version)
             try:
-                await session.pump(self._stop, reached=lambda: self._reached(target), urgent=target is not None)
+                await session.pump(self._stop, reached=lambda: self._reached(target), target=target)
                 self.view.state, self.view.reached_at = "draining", time.monotonic()
                 self._logger.info("draining")
                 await self._drain(session)

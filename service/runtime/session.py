@@ -24,6 +24,7 @@ from service.transaction.assembly import Assembly
 
 BATCHES_IN_FLIGHT = 4
 """Batches (8 MiB each) that may wait for the decoder before the socket is left unread."""
+URGENT_TICK_SECONDS = 0.02
 TICK_SECONDS = 0.25
 """How often rows that wait for their age limit are looked at when nothing arrives."""
 
@@ -83,18 +84,21 @@ class Session:
         self._recorded_lsn = start_lsn
         self._recorded_at = time.monotonic()
 
-    async def pump(self, stop: asyncio.Event, *, reached: Callable[[], bool], urgent: bool) -> None:
+    async def pump(self, stop: asyncio.Event, *, reached: Callable[[], bool], target: int | None) -> None:
         """Reads and decodes until `stop` is set or `reached` says so. Raises what the connection, the decoder or the store raised.
 
-        `urgent` records every advance at once, for runs that wait for a position.
+        With a `target` LSN, for runs that wait for a position, every advance is recorded at once and nothing waits for its age limit past it.
         """
-        self._urgent = urgent
+        self._urgent = target is not None
+        tick = TICK_SECONDS if target is None else URGENT_TICK_SECONDS
         reading = asyncio.ensure_future(self._stream.next_batch())
         stopping = asyncio.ensure_future(stop.wait())
         try:
             while not stop.is_set() and not reached():
+                if target is not None and self._stream.received_lsn >= target > self.watermark.received_lsn:
+                    self._stream.ask_flush()
                 waiting: set[asyncio.Future[Any]] = {reading, stopping, self._failed}
-                done, _ = await asyncio.wait(waiting, timeout=TICK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait(waiting, timeout=tick, return_when=asyncio.FIRST_COMPLETED)
                 if self._failed in done:
                     self._failed.result()
                 if reading in done:

@@ -70,7 +70,7 @@ def copy_table(
         with translated(f"preparing the copy of {facts.qualified_name}"):
             _enter_snapshot(conn, snapshot)
             _lock(conn, facts)
-        _compare(conn, facts, options.publication)
+        _compare(options, facts)
         faults.point("copy.locked")
         statement = copy_statement(schema, facts)
         conn.pgconn.exec_(_GROW_BUFFER)
@@ -99,9 +99,10 @@ def _lock(conn: psycopg.Connection[tuple[Any, ...]], facts: TableFacts) -> None:
         raise SnapshotRaced(f"{facts.qualified_name} was dropped or renamed while its snapshot was being taken") from None
 
 
-def _compare(conn: psycopg.Connection[tuple[Any, ...]], facts: TableFacts, publication: str) -> None:
-    """With the lock held nothing can change any more, so one look is enough. Catalog queries see the snapshot's own moment; pg_relation_filenode does not."""
-    now = Catalog(conn).table(facts.oid, publication=publication if facts.published_columns is not None or facts.row_filter else "")
+def _compare(options: SourceOptions, facts: TableFacts) -> None:
+    """With the lock held the table cannot change any more, so one look is enough; a session of its own, for ours sees the catalog of the snapshot's moment."""
+    with closing(Catalog(open_query(options))) as catalog:
+        now = catalog.table(facts.oid, publication=options.publication if facts.publishes else "")
     if now is None:
         raise SnapshotRaced(f"{facts.qualified_name} was dropped while its snapshot was being taken")
     if now.relfilenode != facts.relfilenode:
@@ -120,6 +121,7 @@ def _chunks(pgconn: pq.abc.PGconn, facts: TableFacts, batch_bytes: int) -> Gener
     poll = select.poll()
     poll.register(pgconn.socket, select.POLLIN)
     get = pgconn.get_copy_data
+    pause_s = 0 if pgconn.ssl_in_use else _COALESCE_S  # over TLS a read gives one record, however long one waits
     batch: list[bytes] = []
     append = batch.append
     nbytes = messages = 0
@@ -136,7 +138,7 @@ def _chunks(pgconn: pq.abc.PGconn, facts: TableFacts, batch_bytes: int) -> Gener
                 nbytes = 0
         elif size == 0:
             poll.poll()
-            time.sleep(_COALESCE_S)
+            time.sleep(pause_s)
             pgconn.consume_input()
         else:
             break

@@ -35,11 +35,12 @@ PINS: dict[str, str] = {
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
     "client_min_messages": "warning",
+    "jit": "off",
 }
 """Settings that change the text of a value, hide rows or end a session, and the value they must have.
 
 They travel in `options`, which beats ALTER ROLE and ALTER DATABASE. row_security off makes a policy an error instead of a silent filter.
-client_min_messages keeps warnings, since the stream's "skipped loading publication" is one."""
+client_min_messages keeps warnings, since the stream's "skipped loading publication" is one. jit would spend seconds on compiling one catalog query."""
 
 PINS_SINCE: dict[int, dict[str, str]] = {170000: {"transaction_timeout": "0"}}
 """Settings by the version that brought them: an unknown name in `options` refuses the connection, so these are SET afterwards."""
@@ -61,7 +62,7 @@ _HOLDS_VALUES = ("22", "23", "P0")
 """Error classes whose primary message may quote data: data exceptions, integrity violations, RAISE in somebody's function."""
 _ASSOCIATED = re.compile(r"\b([0-9A-F]{1,8}/[0-9A-F]{1,8})\b")
 _REFUSED_AT_CONNECT = re.compile(
-    r"authentication|no pg_hba\.conf entry|does not exist|permission denied|not permitted|certificate|SSL|TLS|channel binding|password"
+    r"authentication|no pg_hba\.conf entry|does not exist|permission denied|must be superuser|not permitted|certificate|SSL|TLS|channel binding|password"
     r"|unrecognized configuration parameter|invalid value for parameter|startup parameter|replication connection|server does not support",
     re.IGNORECASE,
 )

@@ -295,6 +295,10 @@ def ensure_slot(options: SourceOptions, *, two_phase: bool = False, failover: bo
         found = slot_facts(conn, options.slot)
         if found is not None:
             return found
+        version = conn.pgconn.server_version
+        for wanted, name, since in ((two_phase, "two_phase", 15), (failover, "failover", 17)):
+            if wanted and version < since * 10000:
+                raise SourceRefused(f"{name} slots need PostgreSQL {since}, the server is {version // 10000}", hint=f"leave source.{name} off")
         flags = []
         if two_phase:
             flags.append("TWO_PHASE")

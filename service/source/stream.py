@@ -27,6 +27,8 @@ _REPLY_GAP_S = 0.1
 _ADVANCE_GAP_S = 0.01
 _WRITE_GAP_S = 1.0
 """Between two messages that only report more received: enough to keep an idle server quiet."""
+_RECORDS_PER_TURN = 2048
+"""TLS records read between two turns of the event loop: about 10 ms."""
 _PROBE_S = 2.0
 """While nobody reads and the batch is full, a stopping server cannot reach us: ask it this often."""
 _MISSING_PUBLICATION = "skipped loading publication"
@@ -42,6 +44,7 @@ class ReplicationStream:
         self._conn = started.conn
         self._pgconn = started.conn.pgconn
         self._fd = started.conn.pgconn.socket
+        self._by_record = started.conn.pgconn.ssl_in_use
         self._loop = asyncio.get_running_loop()
         self._options = options
         self._limits = limits
@@ -115,19 +118,17 @@ class ReplicationStream:
             self._last_input += now - self._left_at
             self._left_at = None
         try:
-            while True:
-                self._check()
-                taken = self._take()
-                now = self._loop.time()
-                if self._batching.ready(now):
-                    return self._batching.hand_over(now)
+            self._check()
+            taken = self._take()
+            while not self._batching.ready(self._loop.time()):
                 if taken:
                     # Bytes are coming: leave the socket alone for a moment, so that the server writes without waking us for every message.
                     await asyncio.sleep(self._limits.coalesce_s)
                 else:
                     await self._wait_readable()
                 self._check()
-                self._consume()
+                taken = self._receive()
+            return self._batching.hand_over(self._loop.time())
         finally:
             self._left_at = self._loop.time()
             self._schedule(_PROBE_S)
@@ -160,6 +161,16 @@ class ReplicationStream:
             await asyncio.gather(self._probe, return_exceptions=True)
 
     # Reading ----------------------------------------------------------------------------------------------------------------------------------------
+
+    def _receive(self) -> int:
+        """Reads what has arrived. A read of libpq's empties a bare socket, but over TLS it gives one record, which is one message: then it reads on."""
+        self._consume()
+        total = taken = self._take()
+        while self._by_record and 0 < taken and total < _RECORDS_PER_TURN and not self._batching.full:
+            self._consume()
+            taken = self._take()
+            total += taken
+        return total
 
     def _take(self) -> int:
         """Moves what libpq has into the batch, and sees to answers and endings."""
@@ -239,8 +250,7 @@ class ReplicationStream:
     def _read_ahead(self, now: float) -> None:
         """While nobody reads, looks for a stopping server in what fits into one batch; past that, asks at its door."""
         if not self._batching.full:
-            self._consume()
-            self._take()
+            self._receive()
         elif self._probe is None and self._left_at is not None and now - self._left_at > _PROBE_S:
             self._probe = self._loop.create_task(self._ask_whether_stopping())
 

@@ -61,7 +61,7 @@ def _taken(rows: pa.Table, schema: TableSchema, places: Numbers) -> pa.Table:
     base = pa.array(places % max(length, 1))
     names, arrays = [], []
     for column in schema.columns:
-        both = pa.concat_arrays([whole(rows[column.name]), whole(pc.struct_field(rows[envelope.OLD], column.name))])
+        both = pa.concat_arrays([whole(rows[column.name]), whole(pc.struct_field(rows[envelope.OLD], [column.name]))])
         names.append(column.name)
         arrays.append(both.take(chosen))
     special = pa.concat_arrays([whole(rows[envelope.SPECIAL]), whole(rows[envelope.OLD_SPECIAL])]).take(chosen)
