@@ -26,8 +26,8 @@ _GROW_BUFFER = b"SELECT pg_catalog.repeat('x', 4194304)"
 """As for the stream: libpq then reads megabytes at a time instead of 16 KiB."""
 _COALESCE_S = 0.001
 """Lets the socket fill between two reads, so that the server writes without waking us for every 8 KiB."""
-_ALREADY_TEXT = frozenset((25, 1042, 1043))
-"""text, char(n), varchar(n): their binary form is their text form, padding included."""
+_ALREADY_TEXT = frozenset((25, 1042, 1043, 1790))
+"""text, char(n), varchar(n), refcursor: their binary form is their text form, padding included."""
 
 
 class SnapshotRaced(SourceUnavailable):

@@ -123,7 +123,7 @@ class ReplicationStream:
             while not self._batching.ready(self._loop.time()):
                 if taken:
                     # Bytes are coming: leave the socket alone for a moment, so that the server writes without waking us for every message.
-                    await asyncio.sleep(self._limits.coalesce_s)
+                    await asyncio.sleep(0 if self._by_record else self._limits.coalesce_s)
                 else:
                     await self._wait_readable()
                 self._check()
@@ -166,7 +166,7 @@ class ReplicationStream:
         """Reads what has arrived. A read of libpq's empties a bare socket, but over TLS it gives one record, which is one message: then it reads on."""
         self._consume()
         total = taken = self._take()
-        while self._by_record and 0 < taken and total < _RECORDS_PER_TURN and not self._batching.full:
+        while self._by_record and taken > 0 and total < _RECORDS_PER_TURN and not self._batching.full:
             self._consume()
             taken = self._take()
             total += taken

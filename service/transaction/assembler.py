@@ -393,12 +393,14 @@ def _runs(table: FrameTable, draft: _Draft, shapes: dict[int, int], versions: li
     slot_time = np.asarray(draft.slot_time, np.int64)
     slot_body = np.asarray(draft.slot_body, np.int64)
     slot_position = np.asarray(draft.slot_position, np.int64)
-    body = slot_body[slot]
-    kept = slot_lsn[slot] != _DROPPED_LSN
+    used = np.unique(np.asarray(draft.piece_slot, np.int64))
+    kept = slot_lsn[used] != _DROPPED_LSN
+    owners = _distinct(slot_body[used])
     runs = []
-    for owner in np.unique(slot_body[np.unique(slot)]).tolist():
-        of_owner = kept & (body == owner)
-        for shape in np.unique(version[of_owner]).tolist():
+    for owner in owners:
+        mine = used[kept & (slot_body[used] == owner)]
+        of_owner = np.isin(slot, mine) if len(mine) < len(used) else np.ones(len(slot), np.bool_)
+        for shape in _distinct(version[of_owner]):
             chosen = np.flatnonzero(of_owner & (version == shape))
             slots = slot[chosen]
             closed = owner == _NO_BODY
@@ -416,6 +418,14 @@ def _runs(table: FrameTable, draft: _Draft, shapes: dict[int, int], versions: li
                 )
             )
     return runs
+
+
+def _distinct(values: NDArray[np.int64]) -> list[int]:
+    """The distinct values, ascending. Nearly always there is one, which two passes show for less than a sort."""
+    if not len(values):
+        return []
+    low = int(values.min())
+    return [low] if low == int(values.max()) else [int(value) for value in np.unique(values)]
 
 
 def _oids_and_xids(table: FrameTable, rows: NDArray[np.int64], streamed: NDArray[np.bool_], xid: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -443,10 +453,10 @@ def _versions_of(
             shapes[changes[number - 1][1]] = first_new + number - 1
         if low == high:
             continue
-        found, inverse = np.unique(oids[low:high], return_inverse=True)
-        try:
-            mapped = np.asarray([shapes[oid] for oid in found.tolist()], np.int64)
-        except KeyError as error:
-            raise ProtocolViolation(f"a row names relation {error.args[0]}, which was not announced") from None
-        result[low:high] = mapped[inverse]
+        part = oids[low:high]
+        for oid in _distinct(part):
+            shape = shapes.get(oid)
+            if shape is None:
+                raise ProtocolViolation(f"a row names relation {oid}, which was not announced")
+            result[low:high][part == oid] = shape
     return result

@@ -10,9 +10,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from decimal import Decimal
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from deploy.local.postgres import PostgresServer, temporary_server
@@ -128,7 +130,7 @@ def p1(rounds: int) -> dict[str, float | None]:
                     counted[op] = counted.get(op, 0) + count
             if counted != W1_CHANGES:
                 raise RuntimeError(f"P1: the spool holds {counted}, not {W1_CHANGES}")
-            found = _final_rows([spool / "bench" / segment.key for segment in segments])
+            found = _final_rows(spool, segments)
             if found != expected:
                 raise RuntimeError("P1: the rows in the spool do not add up to the table's")
 
@@ -195,15 +197,19 @@ def _segments(spool: Path) -> list[Segment]:
     return [segment for entry, _ in read_entries(store, after_seq=0) if isinstance(entry.body, Changes) for segment in entry.body.segments]
 
 
-def _final_rows(paths: list[Path]) -> tuple[object, ...]:
-    """count, sum(id), sum(amount), sum(length(note)) of what the changes leave, in SQL's terms."""
-    rows: dict[int, tuple[Decimal, int]] = {}
-    for path in paths:
-        table = pq.read_table(path, columns=["id", "amount", "note", "_sluice_op", "_sluice_old"])
-        for op, key, amount, note, old in zip(*(table.column(name).to_pylist() for name in ("_sluice_op", "id", "amount", "note", "_sluice_old")), strict=True):
-            if op == "d":
-                del rows[old["id"]]
-            else:
-                rows[key] = (amount, len(note))
-    total = sum((amount for amount, _ in rows.values()), start=Decimal(0))
-    return len(rows), sum(rows), str(total), sum(length for _, length in rows.values())
+def _final_rows(spool: Path, segments: list[Segment]) -> tuple[object, ...]:
+    """count, sum(id), sum(amount), sum(length(note)) of what the changes leave when they are taken by (commit LSN, ordinal), in SQL's terms."""
+    parts = []
+    for segment in segments:
+        part = pq.read_table(spool / "bench" / segment.key, columns=["id", "amount", "note", "_sluice_op", "_sluice_lsn", "_sluice_ordinal", "_sluice_old"])
+        if segment.body is not None:
+            position = part.schema.get_field_index("_sluice_lsn")
+            part = part.set_column(position, "_sluice_lsn", pa.array(np.full(len(part), segment.body.end_lsn)))
+        key = pc.if_else(pc.equal(part["_sluice_op"], "d"), pc.struct_field(part["_sluice_old"], "id"), part["id"])
+        parts.append(part.append_column("key", key).drop_columns(["_sluice_old", "id"]))
+    rows = pa.concat_tables(parts).sort_by([("key", "ascending"), ("_sluice_lsn", "ascending"), ("_sluice_ordinal", "ascending")])
+    keys = rows["key"].to_numpy()
+    last = np.append(keys[1:] != keys[:-1], True)
+    left = rows.filter(pa.array(last)).filter(pc.not_equal(pc.field("_sluice_op"), "d"))
+    total = pc.sum(left["amount"].cast(pa.decimal128(30, 2))).as_py()
+    return len(left), pc.sum(left["key"]).as_py(), str(total), pc.sum(pc.utf8_length(left["note"])).as_py()

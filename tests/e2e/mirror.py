@@ -57,6 +57,10 @@ class Mirror:
         shutil.copytree(self._folder / FOLLOWED, self._folder / REBUILT, ignore=shutil.ignore_patterns("apply"))
         self.apply(REBUILT)
 
+    def forget_notes(self, lake: str = FOLLOWED) -> None:
+        """Removes what the applier wrote into the spool."""
+        shutil.rmtree(self._folder / lake / "test" / "apply")
+
     def apply(self, lake: str = FOLLOWED) -> None:
         """Until everything in the spool is applied, by an applier that has just started."""
         options = ApplyOptions("test", self._spool_uri(lake), self.lake_uri(lake), workers=2, once=True, poll_seconds=0.05)

@@ -16,7 +16,7 @@ from service.source.slot import ensure_publication, ensure_slot
 from service.source.snapshot import SnapshotHolder, Waiting
 from service.source.stream import ReplicationStream, StreamLimits
 from tests.support import type_matrix
-from tests.support.source_setup import options_of
+from tests.support.source_setup import options_of, since
 from tests.support.sources import Database
 
 Row = tuple[bytes | None, ...]
@@ -182,6 +182,7 @@ def test_a_partitioned_table_is_copied_through_its_root_and_children_by_inherita
 
 
 def test_only_rows_that_pass_the_publications_filter_are_copied_and_a_parents_children_are_not(database: Database) -> None:
+    since(database, 15)
     options = options_of(database)
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, kind text)",

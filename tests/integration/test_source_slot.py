@@ -12,7 +12,7 @@ from service.source.sessions import SourceOptions, open_query
 from service.source.slot import ensure_publication, ensure_slot, prove_continuity, server_facts, slot_facts, wait_until_free
 from service.source.start import identify
 from service.source.stream import ReplicationStream, StreamLimits
-from tests.support.source_setup import options_of
+from tests.support.source_setup import options_of, server_major
 from tests.support.sources import Database
 
 HOSTILE_NAMES = ['we"ird, x', "it's", 'a"; DROP TABLE t; --', "\\", "new\nline", "Üpper Case", "a,b", " "]
@@ -68,7 +68,11 @@ def test_a_slot_is_created_once_and_its_facts_agree_with_the_server(database: Da
 
 
 def test_a_two_phase_slot_says_so(database: Database) -> None:
-    assert ensure_slot(options_of(database), two_phase=True).two_phase
+    if server_major(database) >= 15:
+        assert ensure_slot(options_of(database), two_phase=True).two_phase
+    else:
+        with pytest.raises(SourceRefused, match="two_phase slots need PostgreSQL 15"):
+            ensure_slot(options_of(database), two_phase=True)
 
 
 def test_a_slot_in_use_is_named_with_its_process_after_a_bounded_wait(database: Database) -> None:

@@ -18,7 +18,7 @@ from service.source.sessions import SourceOptions
 from service.source.slot import ensure_publication, ensure_slot, slot_facts
 from service.source.stream import RawBatch, ReplicationStream, StreamLimits
 from tests.support.pgproxy import Direction, PgProxy
-from tests.support.source_setup import options_of
+from tests.support.source_setup import options_of, server_major
 from tests.support.sources import Database
 
 QUICK = StreamLimits(max_delay_s=0.05)
@@ -127,7 +127,7 @@ def test_keepalives_move_the_received_position_when_only_others_write(database: 
         database.execute("INSERT INTO unpublished SELECT generate_series(1, 1000)")
         end = wal_end(database)
         batches = await read_until(stream, lambda _: stream.received_lsn >= end)
-        assert not tags(batches)
+        assert set(tags(batches)) <= set("BC")  # 14 sends empty transactions
         stream.acknowledge(stream.received_lsn)
         await stream.close()
 
@@ -244,7 +244,8 @@ def test_options_of_every_protocol_version_are_understood(database: Database) ->
     options, start = prepare(database)
 
     async def scenario() -> None:
-        for proto_version, streaming, messages, origin in ((1, "off", True, "any"), (2, "on", False, "none"), (4, "parallel", True, "none")):
+        newer = ((2, "on", False, "none"), (4, "parallel", True, "none")) if server_major(database) >= 16 else ()
+        for proto_version, streaming, messages, origin in ((1, "off", True, "any"), (2, "on", True, "any"), *newer):
             stream = await ReplicationStream.open(
                 options,
                 start_lsn=start,

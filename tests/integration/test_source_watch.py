@@ -7,7 +7,7 @@ import pytest
 from service.source.catalog import Catalog, TableFacts
 from service.source.sessions import open_query
 from service.source.watch import compare, fingerprint
-from tests.support.source_setup import options_of
+from tests.support.source_setup import options_of, since
 from tests.support.sources import Database
 
 SETUP = (
@@ -27,6 +27,8 @@ SETUP = (
 
 def looks(database: Database, table: str, *statements: str) -> tuple[TableFacts, str | None]:
     """Facts after `statements`, and what the comparison with the look before them says."""
+    if any(part in statement for statement in statements for part in ("SET TABLE t WHERE", "SET TABLE t (")):
+        since(database, 15)
     options = options_of(database)
     database.execute(*SETUP, f"CREATE PUBLICATION {options.publication} FOR TABLE t, r WITH (publish_via_partition_root = true)")
 

@@ -1,5 +1,7 @@
 """A database made ready for the source's tests: options, publication and slot."""
 
+import pytest
+
 from service.source.sessions import SourceOptions
 from tests.support.sources import Database
 
@@ -9,3 +11,15 @@ def options_of(database: Database, *, user: str = "postgres") -> SourceOptions:
     return SourceOptions(
         dsn=database.server.dsn(user=user, dbname=database.name), slot=database.slot, publication=database.publication, application_name="sluice_test"
     )
+
+
+def since(database: Database, major: int) -> None:
+    """Skips the test on a server older than `major`."""
+    found = server_major(database)
+    if found < major:
+        pytest.skip(f"PostgreSQL {found} has no such thing")
+
+
+def server_major(database: Database) -> int:
+    with database.connect() as connection:
+        return connection.info.server_version // 10000

@@ -24,7 +24,6 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "float8": ("0.1", "'-Infinity'", "1e-307", "'-0'"),
     "numeric": ("1.10", "'NaN'", "1e100", "'-Infinity'", "0.000"),
     "numeric(12,2)": ("1.1", "-0.004", "9999999999.99"),
-    "numeric(3,-2)": ("12345",),
     "money": ("12.34", "-1234.5"),
     "text": ("E'tab\\tnew\\nline \\\\ \"ü\" 😀 '' \\\\N'", "''", "repeat('long ü ', 100000)"),
     "varchar(20)": ("'v '", "''"),

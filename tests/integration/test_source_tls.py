@@ -1,0 +1,73 @@
+"""Streaming and copying over TLS, where libpq's reads give one record each."""
+
+import asyncio
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from service.errors import SourceRefused
+from service.source.catalog import Catalog
+from service.source.copy import copy_table
+from service.source.schemas import build_schema, relation_of
+from service.source.sessions import open_query
+from service.source.slot import ensure_publication, ensure_slot
+from service.source.snapshot import SnapshotHolder
+from service.source.stream import ReplicationStream, StreamLimits
+from tests.support.source_setup import options_of
+from tests.support.sources import Database
+from tests.support.tls_front import make_certificate, tls_front
+
+ROWS = 10_000
+SECONDS = 10.0
+"""A pause of milliseconds for each record would take several times as long."""
+
+
+def test_stream_and_copy_run_at_speed_over_tls(database: Database, tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    plain = options_of(database)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, body text)")
+    with closing(open_query(plain)) as conn:
+        ensure_publication(conn, plain.publication, [("public", "t")])
+    start = ensure_slot(plain).confirmed_flush_lsn or 0
+    database.execute(f"INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, {ROWS}) i")
+    with tls_front(database.server.port, certificate, key) as port:
+        options = replace(plain, dsn=f"host=127.0.0.1 port={port} user=postgres dbname={database.name} sslmode=verify-full sslrootcert={certificate}")
+        with closing(open_query(options)) as conn:
+            assert conn.pgconn.ssl_in_use
+            (facts,) = Catalog(conn).published_tables(options.publication)
+
+        async def streamed() -> int:
+            stream = await ReplicationStream.open(
+                options, start_lsn=start, proto_version=1, streaming="off", two_phase=False, messages=False, origin="any", limits=StreamLimits(max_delay_s=0.2)
+            )
+            rows = 0
+            while rows < ROWS:
+                rows += sum(frame[25:26] == b"I" for frame in (await stream.next_batch()).frames)
+            await stream.close()
+            return rows
+
+        began = time.monotonic()
+        assert asyncio.run(streamed()) == ROWS
+        assert time.monotonic() - began < SECONDS
+        began = time.monotonic()
+        with closing(SnapshotHolder.open(options)) as holder:
+            schema = build_schema(relation_of(facts), facts, None, 1)
+            assert sum(map(len, copy_table(options, schema=schema, facts=facts, snapshot=holder.snapshot_name))) == ROWS + 1
+        assert time.monotonic() - began < SECONDS
+
+
+def test_a_server_that_cannot_prove_who_it_is_is_refused(database: Database, tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    other, _ = make_certificate(tmp_path / "other")
+    with tls_front(database.server.port, certificate, key) as port:
+        dsn = f"host=127.0.0.1 port={port} user=postgres dbname={database.name} sslmode=verify-full sslrootcert={other}"
+        with pytest.raises(SourceRefused, match="certificate"):
+            open_query(replace(options_of(database), dsn=dsn))
+
+
+def test_a_server_without_tls_is_refused_where_tls_is_asked_for(database: Database) -> None:
+    with pytest.raises(SourceRefused, match="SSL"):
+        open_query(replace(options_of(database), dsn=database.dsn + "?sslmode=require"))

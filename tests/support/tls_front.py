@@ -1,0 +1,103 @@
+"""TLS in front of a PostgreSQL server that was built without it: answers SSLRequest, decrypts, and forwards in plain.
+
+Records to the client are kept small, as a walsender's are: one read of libpq's gives one of them.
+"""
+
+import contextlib
+import datetime as dt
+import ipaddress
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+_RECORD_BYTES = 512
+_SSL_REQUEST = bytes.fromhex("0000000804d2162f")
+
+
+def make_certificate(directory: Path) -> tuple[Path, Path]:
+    """A self-signed certificate for 127.0.0.1 and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "sluice-test")])
+    now = dt.datetime.now(dt.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(hours=1))
+        .not_valid_after(now + dt.timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    directory.mkdir(parents=True, exist_ok=True)
+    certificate_path, key_path = directory / "server.crt", directory / "server.key"
+    certificate_path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    unencrypted = serialization.NoEncryption()
+    key_path.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, unencrypted))
+    return certificate_path, key_path
+
+
+@contextlib.contextmanager
+def tls_front(target_port: int, certificate: Path, key: Path) -> Iterator[int]:
+    """The port of a TLS listener on 127.0.0.1 that forwards to `target_port`."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    context.num_tickets = 0
+    listener = socket.create_server(("127.0.0.1", 0))
+    sockets: list[socket.socket] = []
+    threads: list[threading.Thread] = []
+
+    def start(run: object, *arguments: object) -> None:
+        thread = threading.Thread(target=run, args=arguments, daemon=True)  # type: ignore[arg-type]
+        threads.append(thread)
+        thread.start()
+
+    def forward(source: socket.socket, sink: socket.socket, most: int) -> None:
+        with contextlib.suppress(OSError):
+            while block := source.recv(most):
+                sink.sendall(block)
+        for one in (source, sink):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def serve(bare: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            if bare.recv(8, socket.MSG_WAITALL) != _SSL_REQUEST:
+                bare.close()
+                return
+            bare.sendall(b"S")
+            client = context.wrap_socket(bare, server_side=True)
+            server = socket.create_connection(("127.0.0.1", target_port))
+            sockets.extend((client, server))
+            start(forward, client, server, 1 << 16)
+            forward(server, client, _RECORD_BYTES)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                bare, _ = listener.accept()
+                sockets.append(bare)
+                start(serve, bare)
+
+    start(accept)
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        for one in sockets:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+        for thread in threads:
+            thread.join(10)
