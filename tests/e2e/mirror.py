@@ -66,15 +66,18 @@ class Mirror:
         options = ApplyOptions("test", self._spool_uri(lake), self.lake_uri(lake), workers=2, once=True, poll_seconds=0.05)
         Applier(options, self._store(lake), self._spark, stop=threading.Event()).run()
 
+    def lake_path(self, lake: str = FOLLOWED) -> Path:
+        return self._folder / f"{lake}-lake"
+
     def lake_uri(self, lake: str = FOLLOWED) -> str:
-        return (self._folder / f"{lake}-lake").as_uri()
+        return self.lake_path(lake).as_uri()
 
     def assert_equal(self, *tables: str, lake: str = FOLLOWED, schema: str = "public") -> None:
         """Fails with every difference between these tables and the source."""
         assert_equal(self.database, tables, lake_uri=self.lake_uri(lake), schema=schema)
 
     def delta(self, table: str, *, lake: str = FOLLOWED, schema: str = "public") -> DeltaTable:
-        return DeltaTable(self._folder / f"{lake}-lake" / keys.lake_path(schema, table))
+        return DeltaTable(self.lake_path(lake) / keys.lake_path(schema, table))
 
     def rows(self, table: str, *, lake: str = FOLLOWED, schema: str = "public") -> list[dict[str, Any]]:
         """Rows as the lake has them, in no order; a scan, because delta-rs's counts do not look at deletion vectors."""
@@ -98,9 +101,12 @@ class Mirror:
 
     def applied(self, lake: str = FOLLOWED) -> dict[str, AppliedTable]:
         """By qualified name: what the applier last said of each table."""
+        return {f"{table.schema_name}.{table.table_name}": table for table in self.applied_rows(lake)}
+
+    def applied_rows(self, lake: str = FOLLOWED) -> list[AppliedTable]:
+        """What the applier last said of each table."""
         store = self._store(lake)
-        log = AppliedLog.decode(store.get(list(store.list(keys.APPLY_LOG))[-1]))
-        return {f"{table.schema_name}.{table.table_name}": table for table in log.tables.values()}
+        return list(AppliedLog.decode(store.get(list(store.list(keys.APPLY_LOG))[-1])).tables.values())
 
     def complete(self, lake: str = FOLLOWED) -> Complete:
         """The applier's newest statement about all tables."""

@@ -85,9 +85,10 @@ def _casted(type_name: str, values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _typed_arrays() -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Of a list of typed elements; whatever is not such a list is marked."""
+    """Lists of typed elements, or of the texts of numbers; whatever is not such a list is marked."""
     arrays = {}
-    for type_name, values in HELD.items():
+    wide = {type_name: values for type_name, values in TEXTS.items() if type_name.startswith("numeric")}
+    for type_name, values in {**HELD, **wide}.items():
         held = _casted(type_name, values)
         strange = tuple(f"ARRAY[{held[0]}, {value}]" for value in _casted(type_name, MARKED.get(type_name, ())))
         arrays[f"{type_name}[]"] = (held_arrays(type_name, held), (*odd_arrays(type_name, held[0]), *strange))
@@ -95,7 +96,7 @@ def _typed_arrays() -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
 
 
 def _text_arrays() -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-    every = {**TEXTS, "public.price": DOMAINS["public.price"]}
+    every = {**{name: values for name, values in TEXTS.items() if f"{name}[]" not in _typed_arrays()}, "public.price": DOMAINS["public.price"]}
     return {
         f"{type_name}[]": ((*held_arrays(type_name, _casted(type_name, values)), *odd_arrays(type_name, _casted(type_name, values)[0])), ())
         for type_name, values in every.items()

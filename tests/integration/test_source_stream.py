@@ -421,16 +421,20 @@ def test_the_flush_position_never_moves_by_itself_however_often_the_server_asks(
 
             async def scenario() -> None:
                 stream = await opened(through, start)
+                ends = []
                 for number in range(3):
                     database.execute(f"INSERT INTO t VALUES ({number}, 'a')")
-                    await read_until(stream, lambda seen: "C" in tags(seen))
+                    batches = await read_until(stream, lambda seen: "C" in tags(seen))
+                    ends += [int.from_bytes(frame[9:17], "big") for batch in batches for frame in batch.frames if frame[25:26] == b"C"]
                 received = stream.received_lsn
+                assert received >= ends[2] > ends[1] > ends[0] > start
                 waiting = asyncio.ensure_future(read_until(stream, lambda _: False))
                 await asyncio.to_thread(proxy.wait_for_status, lambda status: status.write >= received)
                 assert {status.flush for status in proxy.statuses} == {start}
                 assert {status.apply for status in proxy.statuses} == {start}
-                stream.acknowledge(received)
-                await asyncio.to_thread(proxy.wait_for_status, lambda status: status.flush == received == status.apply)
+                stream.acknowledge(ends[1])
+                await asyncio.to_thread(proxy.wait_for_status, lambda status: status.flush == ends[1] == status.apply and status.write >= received)
+                assert {status.flush for status in proxy.statuses} == {start, ends[1]}
                 waiting.cancel()
                 await asyncio.gather(waiting, return_exceptions=True)
                 await stream.close()
