@@ -100,17 +100,13 @@ class TableFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicationFacts:
-    """A publication's own flags. `generated_columns` is PostgreSQL 18's pubgencols (`n` or `s`), `n` before."""
+    """Which kinds of change a publication sends."""
 
     name: str
-    owner: str
-    all_tables: bool
     insert: bool
     update: bool
     delete: bool
     truncate: bool
-    via_root: bool
-    generated_columns: str
 
 
 class Catalog:
@@ -124,22 +120,12 @@ class Catalog:
         """None when there is no such publication."""
         with translated("reading the publication"):
             row = self._conn.execute(
-                "SELECT pg_catalog.to_jsonb(p), pg_catalog.pg_get_userbyid(p.pubowner)::text FROM pg_catalog.pg_publication p WHERE p.pubname = %s", (name,)
+                "SELECT pubinsert, pubupdate, pubdelete, pubtruncate FROM pg_catalog.pg_publication WHERE pubname = %s", (name,)
             ).fetchone()
         if row is None:
             return None
-        seen, owner = row
-        return PublicationFacts(
-            name=name,
-            owner=owner,
-            all_tables=seen["puballtables"],
-            insert=seen["pubinsert"],
-            update=seen["pubupdate"],
-            delete=seen["pubdelete"],
-            truncate=seen["pubtruncate"],
-            via_root=seen["pubviaroot"],
-            generated_columns=seen.get("pubgencols") or "n",
-        )
+        insert, update, delete, truncate = row
+        return PublicationFacts(name=name, insert=insert, update=update, delete=delete, truncate=truncate)
 
     def published_tables(self, publication: str) -> list[TableFacts]:
         """The tables whose changes the publication sends, by the server's own account, in order of their names."""

@@ -55,7 +55,7 @@ _NETWORK: dict[str, str] = {
 }
 """A dead peer is noticed within about a minute. The connection string may say otherwise."""
 
-Phase = Literal["connect", "query", "start", "stream"]
+Phase = Literal["query", "start", "stream"]
 
 _RETRY = ("08", "40", "53", "57", "58", "55P03", "25P03", "25P04")
 _HOLDS_VALUES = ("22", "23", "P0")

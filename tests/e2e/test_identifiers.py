@@ -25,10 +25,13 @@ TABLES = (
 
 COLUMNS = (
     ".", "..", ".x", "[0]", "a.b", "a[0]", "it's", 'quo"te', "`tick`", "back\\slash", "tab\tand\nline", " ", "trailing ", "ü" * 31, "c" * 63, "é", "e\u0301",
-    "🦆", "select", "NULL", "%s", "{}", "$1", ",", ";", "=", "(", "struct<a:int>", "t", "s", "name", "text", "key", "value", "element", "_metadata", "_row_dropped_",
-    "_source_row_present_", "_target_row_present_", "_file_name_", "file_path", "id ", "~7e", "%2e", "*", "?", "#", "--", "/*",
+    "🦆", "select", "NULL", "%s", "{}", "$1", ",", ";", "=", "(", "struct<a:int>", "t", "s", "name", "text", "key", "value", "element", "_metadata",
+    "_row_dropped_",
+    "_source_row_present_", "_target_row_present_", "_file_name_", "file_path", "id ", "~7e", "%2e", "*", "?", "#",
+    "--", "/*",
 )  # fmt: skip
 """Of one table, all text; with a key, a date that is marked and a large value under names just as odd."""
+ID, DAY, LARGE = ".id", "[key].day", "'.b`i\\g\""
 
 REFUSED = {
     "by_envelope": ('id int PRIMARY KEY, "_sluice_op" text', "_sluice_op"),
@@ -36,8 +39,8 @@ REFUSED = {
     "by_feed": ('id int PRIMARY KEY, "_change_type" text', "_change_type"),
     "by_case": ('id int PRIMARY KEY, x int, "X" int', "'X'"),
     "by_accents": ('id int PRIMARY KEY, "é" int, "É" int', "'É'"),
-    "by_long_s": ('id int PRIMARY KEY, s int, "ſ" int', "'ſ'"),
-    "by_dotless_i": ('id int PRIMARY KEY, i int, "ı" int', "'ı'"),
+    "by_long_s": ('id int PRIMARY KEY, s int, "\u017f" int', "'\u017f'"),
+    "by_dotless_i": ('id int PRIMARY KEY, i int, "\u0131" int', "'\u0131'"),
 }
 """By table: its columns, and the name that the refusal must say."""
 
@@ -48,8 +51,8 @@ def _quoted(*names: str) -> str:
 
 def _odd(name: str, *, key: bool) -> str:
     columns = [f"{_quoted(column)} text" for column in COLUMNS]
-    named = '".id" int, "[key].day" date, "\'.b`i\\g""" text'
-    return f"CREATE TABLE {name} ({', '.join(columns)}, {named}{', PRIMARY KEY (".id", "[key].day")' if key else ''})"
+    primary = [f"PRIMARY KEY ({_quoted(ID)}, {_quoted(DAY)})"] if key else []
+    return f"CREATE TABLE {name} ({', '.join([*columns, _quoted(ID) + ' int', _quoted(DAY) + ' date', _quoted(LARGE) + ' text', *primary])})"
 
 
 def _odd_row(name: str, number: int) -> str:
@@ -58,11 +61,12 @@ def _odd_row(name: str, number: int) -> str:
 
 
 def _odd_changes(name: str) -> list[str]:
+    key, day = _quoted(ID), _quoted(DAY)
     return [
-        f'UPDATE {name} SET "t" = \'changed\', "." = NULL WHERE ".id" = 1',
-        f'UPDATE {name} SET ".id" = 20, "[0]" = \'moved\' WHERE ".id" = 2',
-        f'UPDATE {name} SET "[key].day" = \'-infinity\' WHERE ".id" = 3',
-        f'DELETE FROM {name} WHERE ".id" IN (4, 5)',
+        f"UPDATE {name} SET {_quoted('t')} = 'changed', {_quoted('.')} = NULL WHERE {key} = 1",
+        f"UPDATE {name} SET {key} = 20, {_quoted('[0]')} = 'moved' WHERE {key} = 2",
+        f"UPDATE {name} SET {day} = '-infinity' WHERE {key} = 3",
+        f"DELETE FROM {name} WHERE {key} IN (4, 5)",
         _odd_row(name, 7),
     ]
 
@@ -75,7 +79,7 @@ def story(mirror: Mirror) -> Mirror:
         mirror.execute(f"CREATE TABLE {_quoted(schema, table)} (id int PRIMARY KEY, v text)")
         mirror.execute(f"INSERT INTO {_quoted(schema, table)} VALUES (1, 'copied'), (2, 'copied')")
     for name in ("odd", "odd_bag"):
-        mirror.execute(_odd(name, key=name == "odd"), f'ALTER TABLE {name} ALTER COLUMN "\'.b`i\\g""" SET STORAGE EXTERNAL')
+        mirror.execute(_odd(name, key=name == "odd"), f"ALTER TABLE {name} ALTER COLUMN {_quoted(LARGE)} SET STORAGE EXTERNAL")
         mirror.execute(*(_odd_row(name, number) for number in range(1, 7)))
     mirror.execute("ALTER TABLE odd_bag REPLICA IDENTITY FULL")
     mirror.execute(*(f"CREATE TABLE {name} ({columns})" for name, (columns, _) in REFUSED.items()))
@@ -115,11 +119,11 @@ def test_a_report_names_every_table_once(story: Mirror) -> None:
 @pytest.mark.parametrize("table", ["odd", "odd_bag"])
 def test_columns_of_any_name_are_carried_as_keys_old_values_marked_values_and_large_ones(story: Mirror, table: str) -> None:
     story.assert_equal(table)
-    rows = {row[".id"]: row for row in story.rows(table)}
+    rows = {row[ID]: row for row in story.rows(table)}
     assert sorted(rows) == [1, 3, 6, 7, 20]
     assert rows[20]["[0]"] == "moved"
-    assert rows[3]["_sluice_special"] == {"[key].day": "-infinity"}
-    assert {name for name in rows[6] if not name.startswith("_sluice")} == {*COLUMNS, ".id", "[key].day", "'.b`i\\g\""}
+    assert rows[3]["_sluice_special"] == {DAY: "-infinity"}
+    assert {name for name in rows[6] if not name.startswith("_sluice")} == {*COLUMNS, ID, DAY, LARGE}
     assert all(rows[6][name] == f"6 {name}" for name in COLUMNS)
 
 
@@ -142,4 +146,4 @@ def test_the_comparison_reads_these_names_as_they_are(story: Mirror) -> None:
     with story.database.connect() as connection:
         source, _ = read_source(connection, schema="public", table="odd")
     lake = read_lake(f"{story.lake_uri()}/{keys.lake_path('public', 'odd')}", source.columns)
-    assert source.columns == lake.columns == (*COLUMNS, ".id", "[key].day", "'.b`i\\g\"")
+    assert source.columns == lake.columns == (*COLUMNS, ID, DAY, LARGE)
