@@ -76,6 +76,7 @@ class Copier:
 
     def run_once(self) -> int:
         """Copies every pending table from one snapshot; returns how many were finished. Raises SourceUnavailable when the connection is lost."""
+        self._finish_published()
         wanted = self.pending
         if not wanted:
             return 0
@@ -96,6 +97,13 @@ class Copier:
         with closing(SnapshotHolder.open(self._options, waiting=waiting)) as holder:
             self._logger.info("snapshot taken", snapshot_lsn=show(holder.consistent_lsn))
             return sum(self._copy(fact, holder) for fact in facts if not self._stop.is_set())
+
+    def _finish_published(self) -> None:
+        """A process may die between the copy's entry and the table's: the copy is whole then, and only the state is missing."""
+        for table_id in self.pending:
+            copied = self._book.states()[table_id].copy
+            if copied is not None and copied.final:
+                self._book.live(int(table_id), snapshot_lsn=copied.snapshot_lsn)
 
     def _prepare(self, table_id: str, facts: TableFacts) -> bool:
         """Sees to it that the recorded shape is the one the copy will have; a table that changed since it joined begins a new generation."""
