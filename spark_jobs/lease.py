@@ -1,7 +1,8 @@
 """One applier per pipeline: who may commit to the lake.
 
 Owns: ownership is a create-only object with a number, so of two takers exactly one wins; the owner checks before each commit that no later number exists and
-that it renewed in time. On plain S3 Delta itself cannot stop a second driver from overwriting a commit, so this is the only fence there.
+that it renewed in time. No claim is ever removed: whoever was replaced, however long ago, finds the one that followed its own. On plain S3 Delta itself
+cannot stop a second driver from overwriting a commit, so this is the only fence there.
 `apply/lease.json` says who owns and since when, for people and for the next taker.
 """
 
@@ -14,6 +15,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from service import faults
 from service.contract import keys
 from service.errors import ObjectExists, ObjectMissing, StoreError, WriterFenced
 from service.store.base import ObjectStore
@@ -43,10 +45,9 @@ class Lease:
             self._store.create(self._claim(number + 1), self.instance.encode())
         except ObjectExists as error:
             raise WriterFenced("another applier took this pipeline at the same moment") from error
+        faults.point("apply.lease.claimed")
         self._number = number + 1
         self.renew()
-        if number:
-            self._store.delete(self._claim(number))
 
     def renew(self) -> None:
         """Says that the owner lives. Raises WriterFenced when it no longer owns."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from service import faults
 from service.contract import keys
 from service.contract.applied import AppliedLog, AppliedTable, Complete
 from service.errors import ObjectMissing
@@ -37,7 +38,9 @@ class Reports:
     def log(self, tables: Mapping[str, AppliedTable]) -> None:
         """Writes the next log."""
         self._log_number += 1
+        faults.point("apply.log.before")
         self._store.create(keys.apply_log(self._log_number), AppliedLog(self._log_number, self._instance, _now(), dict(tables)).encode())
+        faults.point("apply.log.after")
         self._forget(keys.apply_log(self._log_number - KEPT), self._log_number)
 
     def complete(self, complete: Complete) -> None:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
+from service import faults
 from service.contract import columns as envelope
 from service.contract import keys
 from service.contract.schema import TableSchema
@@ -141,5 +142,6 @@ class TableApply:
             raise UnsupportedChange(f"{schema.qualified_name}: the old rows of a changelog gained a column")
         if steps.additions:
             self._lake.alter(f"ALTER TABLE {self._lake.expression} ADD COLUMNS ({', '.join(steps.additions)})")
+        faults.point("apply.schema.altered")
         if steps.constants:
             self._lake.execute(app_id, schema.version, statement=f"UPDATE {self._lake.expression} SET {', '.join(steps.constants)}")

@@ -24,6 +24,7 @@ from typing import Literal, TypeVar
 
 import structlog
 
+from service import faults
 from service.contract.entries import Opened
 from service.contract.receipt import DurableReceipt
 from service.errors import Disposition, ServiceError, UsageError, WriterFenced
@@ -370,9 +371,11 @@ def set_up(options: IngestOptions, connection: Connection) -> None:
     logger = structlog.get_logger("setup")
     if published.created:
         logger.info("publication created", publication=options.source.publication, tables=len(chosen or ()))
+    faults.point("setup.published")
     if slot_facts(connection, options.source.slot) is None:
         slot = ensure_slot(options.source, two_phase=options.two_phase)
         logger.info("slot created", slot=slot.name, confirmed_flush_lsn=show(slot.confirmed_flush_lsn or 0))
+    faults.point("setup.slot")
 
 
 class CatalogLookup:

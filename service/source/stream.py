@@ -13,7 +13,7 @@ from dataclasses import replace
 import psycopg
 from psycopg import pq
 
-from service import lsn
+from service import faults, lsn
 from service.errors import ProtocolViolation, ServiceError, SourceRefused, SourceUnavailable
 from service.source.batching import Batching, RawBatch, StreamLimits
 from service.source.sessions import SourceOptions, ping_rejected, raise_result
@@ -265,12 +265,14 @@ class ReplicationStream:
 
     def _send_status(self, *, ping: bool) -> None:
         status = StandbyStatus(self.received_lsn, self.flushed_lsn, reply_requested=ping)
+        faults.point("status.before")
         try:
             if not self._writer_added:  # else an older one still waits for the socket
                 self._pgconn.put_copy_data(status.encode(time.time_ns() // 1000))
             self._flush_output()
         except psycopg.Error:
             raise self._fail(SourceUnavailable("the replication connection was lost while reporting the flushed position")) from None
+        faults.point("status.after")
         self._last_sent = self._loop.time()
 
     def _flush_output(self) -> None:

@@ -30,7 +30,9 @@ def apply_changes(target: Target, rows: pa.Table, *, version: int) -> None:
 
 
 def commit_folded(target: Target, folded: Folded, *, version: int) -> None:
-    """Commits a folded window."""
+    """Commits a folded window. One whose changes cancel out leaves nothing to commit: done again with later ones it is still nothing."""
+    if not len(folded.rows) and not folded.replaces:
+        return
     schema = target.schema
     columns = lake_columns(schema, metadata=target.metadata)
     refuse_unplaced(folded.rows, schema)

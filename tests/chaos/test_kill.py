@@ -1,0 +1,86 @@
+"""kill -9, again and again, of ingest and then of the applier, while a random workload goes on over tables of every identity.
+
+One story in two tests: the lake that the second one compares is made from the spool that survived the first. Nothing is lost, nothing doubled, nothing
+acknowledged that was not durable. (failures.md 3.3, 3.5)
+"""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from deploy.local.postgres import PostgresServer
+from deploy.local.sluice import SluiceProcess
+from tests.chaos import lake, nemesis
+from tests.chaos.world import TABLES, World, world
+from tests.chaos.writer import Writer
+from tests.support.compare import assert_equal
+from tests.support.pipeline import wait_complete
+
+RANDOM_INGEST_KILLS = 14
+RANDOM_APPLIER_KILLS = 2
+SETTING_UP = ("setup.published", "setup.slot")
+COPYING = ("copy.locked", "copy.final.before", "copy.final.after")
+"""Reached only while there are tables to copy, so they come first."""
+
+
+@pytest.fixture(scope="module")
+def survivor(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory, seed: int) -> Iterator[World]:
+    with world(postgres, tmp_path_factory.mktemp("survivor"), seed=seed) as created:
+        yield created
+
+
+def test_ingest_killed_at_every_fault_point_and_at_random_moments_publishes_each_transaction_once(survivor: World, seed: int) -> None:
+    choice = random.Random(seed)
+    for point in SETTING_UP:
+        nemesis.crash(survivor.ingest(faults=f"{point}=crash"), at=point)
+    survivor.observe()
+    others = [point for point in nemesis.points("service") if point not in SETTING_UP + COPYING]
+    kills: list[str | nemesis.Moment] = [*others, *(nemesis.ingest_moment(choice) for _ in range(RANDOM_INGEST_KILLS))]
+    choice.shuffle(kills)
+    with Writer(survivor.workload, survivor.database.dsn, pause_s=0.02, large_pause_s=1.0):
+        for kill in [*COPYING, *kills]:
+            if isinstance(kill, nemesis.Moment):
+                kill.strike(survivor, survivor.ingest)
+            else:
+                nemesis.crash(survivor.ingest(faults=f"{kill}=crash@{choice.randint(1, 5)}"), at=kill)
+            survivor.check()
+    survivor.catch_up()
+    survivor.assert_exactly_once()
+    assert set(survivor.spool.states) == set(TABLES)
+    assert set(survivor.spool.states.values()) == {"live"}
+    assert survivor.confirmed() <= survivor.spool.through_lsn
+    assert survivor.spool.epoch > RANDOM_INGEST_KILLS
+    assert len({status.flush for status in survivor.proxy.statuses}) > RANDOM_INGEST_KILLS, "hardly anything was acknowledged: the oracle saw nothing"
+
+
+def test_applier_killed_at_every_fault_point_and_inside_merges_leaves_a_lake_that_equals_the_source(survivor: World, seed: int) -> None:
+    choice = random.Random(seed + 1)
+    points = nemesis.points("spark_jobs")
+    points.sort(key="apply.schema.altered".__eq__)
+    with survivor.ingest() as ingest:
+        with Writer(survivor.workload, survivor.database.dsn, pause_s=0.05, large_pause_s=2.0) as writer:
+            survivor.streaming(ingest)
+            for point in points:
+                if point == "apply.schema.altered":
+                    writer.ask(lambda workload: workload.add_column("added", default="it's"))
+                nemesis.crash(survivor.applier(faults=f"{point}=crash@{_hit(point, choice)}"), at=point)
+            for alone in (False, True)[:RANDOM_APPLIER_KILLS]:
+                nemesis.applier_moment(choice).strike(survivor, survivor.applier, alone=alone)
+        position = survivor.workload.position()
+        with survivor.applier() as applier:
+            wait_complete(survivor.pipeline, position, processes=(ingest, applier))
+        _assert_stopped(applier)
+    _assert_stopped(ingest)
+    survivor.check()
+    assert_equal(survivor.database, TABLES, lake_uri=survivor.pipeline.lake_uri)
+    lake.assert_markers_grow(survivor.pipeline.directory / "lake", TABLES)
+
+
+def _hit(point: str, choice: random.Random) -> int:
+    """At which passage: some places are passed only once by a process."""
+    return 1 if point in ("apply.lease.claimed", "apply.schema.altered") else choice.randint(1, 4)
+
+
+def _assert_stopped(process: SluiceProcess) -> None:
+    assert process.status == 0, process.log_tail(40)

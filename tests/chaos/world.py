@@ -1,0 +1,119 @@
+"""One pipeline that bad things happen to: a source under load, real processes behind the proxy with its oracle, a witness, and the verdict at the end."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.local.postgres import PostgresServer
+from deploy.local.sluice import Pipeline, SluiceProcess
+from service import lsn
+from tests.chaos import writer
+from tests.chaos.spool import Spool
+from tests.chaos.witness import Witness
+from tests.support.pgproxy import PgProxy
+from tests.support.pipeline import AckOracle, wait_until
+from tests.support.sources import Database, fresh_database
+from tests.support.workload import TABLE_NAMES, Workload
+
+TABLES = (*TABLE_NAMES, writer.LARGE)
+NAME = "t"
+_END_SECONDS = 90.0
+SERVER_KEEPS_LITTLE = "logical_decoding_work_mem = '64kB'"
+"""So that middling transactions are streamed."""
+
+
+@dataclass
+class World:
+    """`spool` is read on demand. Every connection of the pipeline goes through `proxy`, whose oracle objects to a wrong acknowledgement."""
+
+    database: Database
+    proxy: PgProxy
+    pipeline: Pipeline
+    workload: Workload
+    spool: Spool
+    witness: Witness | None = None
+
+    def observe(self) -> None:
+        """From here on the witness sees what is committed. The publication must exist."""
+        self.witness = Witness(self.database)
+
+    def ingest(self, *, faults: str = "") -> SluiceProcess:
+        """`sluice run`, with fault points armed."""
+        return self.pipeline.start("run", environment={"SLUICE_FAULTS": faults})
+
+    def applier(self, *, faults: str = "") -> SluiceProcess:
+        """`sluice apply`, with fault points armed."""
+        return self.pipeline.start("apply", environment={"SLUICE_FAULTS": faults})
+
+    def streaming(self, process: SluiceProcess) -> None:
+        """Returns when `process`, just started, acknowledges to the server."""
+        known = len(self.proxy.statuses)
+        wait_until(lambda: len(self.proxy.statuses) > known, what="streaming", processes=(process,))
+
+    def catch_up(self) -> None:
+        """Everything that is committed by now is in the spool."""
+        outcome = self.pipeline.run("run", "--until-caught-up", timeout=_END_SECONDS)
+        assert outcome.returncode == 0, outcome.stderr[-4000:]
+
+    def check(self) -> None:
+        """What must hold at any moment: no acknowledgement was ever wrong, and the log and all it names are whole."""
+        self.proxy.check()
+        self.spool.read()
+
+    def assert_exactly_once(self) -> None:
+        """Each transaction that the witness saw is in the manifest once, with the same rows of each kind in each table, and nothing else is."""
+        assert self.witness is not None
+        self.check()
+        seen, published = self.witness.transactions(), self.spool.transactions
+        assert seen, "the witness saw nothing"
+        assert not (lost := [end for end in seen if end not in published]), f"{len(lost)} transactions are lost, the first ends at {lsn.show(lost[0])}"
+        assert not (made_up := [end for end in published if end not in seen]), f"{len(made_up)} were never committed, one ends at {lsn.show(made_up[0])}"
+        wrong = [lsn.show(end) for end in seen if seen[end] != published[end]]
+        assert not wrong, f"{len(wrong)} transactions have other rows, the first ends at {wrong[0]}: {seen[lsn.parse(wrong[0])]}"
+
+    def confirmed(self) -> int:
+        """The slot's confirmed_flush_lsn."""
+        with self.database.connect() as connection:
+            row = connection.execute("SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s", (self.database.slot,)).fetchone()
+        assert row is not None
+        return lsn.parse(row[0])
+
+    def wait_for_end_of_connection(self) -> None:
+        """Returns when no walsender holds the slot any more."""
+        query = "SELECT active FROM pg_replication_slots WHERE slot_name = %s"
+        with self.database.connect() as connection:
+            wait_until(lambda: connection.execute(query, (self.database.slot,)).fetchone() == (False,), what="the slot is free", timeout=30)
+
+    def end_connection(self) -> None:
+        """The server ends the walsender that holds the slot."""
+        query = "SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots WHERE slot_name = %s AND active"
+        with self.database.connect() as connection:
+            connection.execute(query, (self.database.slot,))
+
+
+@contextmanager
+def world(server: PostgresServer, folder: Path, *, seed: int, spool: Path | None = None) -> Iterator[World]:
+    """Tables with rows, and a pipeline that has not run yet. `spool` is where a local store lies, if not below `folder`."""
+    own_spool = (spool or folder / "spool") / NAME
+    with fresh_database(server) as database, PgProxy(server.port, on_status=AckOracle(own_spool)) as proxy, Workload(database.dsn, seed=seed) as workload:
+        database.execute(f"ALTER DATABASE {database.name} SET {SERVER_KEEPS_LITTLE}", *writer.CREATE)
+        workload.create()
+        settings = {
+            "source": {"slot": database.slot, "publication": database.publication, "tables": ["public.*"]},
+            "spool": {"max_delay": "100ms", "transaction_memory": "1MiB"},
+            "apply": {"poll": "200ms", "driver_memory": "1GiB"},
+            "telemetry": {"listen": "127.0.0.1:0", "log_format": "json"},
+        }
+        spool_uri = spool.as_uri() if spool else ""
+        pipeline = Pipeline(folder, name=NAME, dsn=proxy.dsn(dbname=database.name), spool_uri=spool_uri, settings=settings)
+        yield World(database, proxy, pipeline, workload, Spool(own_spool))
+
+
+def events(process: SluiceProcess, *, since: int = 0) -> list[str]:
+    """What the log of `process` tells, from byte `since` on: the event of each line."""
+    with process.log.open("rb") as log:
+        log.seek(since)
+        lines = log.read().splitlines()
+    return [json.loads(line)["event"] for line in lines if line.startswith(b"{") and line.endswith(b"}")]

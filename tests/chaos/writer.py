@@ -1,0 +1,82 @@
+"""Load that goes on while processes die: the seeded workload, and beside it large transactions that are streamed before they end."""
+
+import itertools
+import queue
+import threading
+from collections.abc import Callable
+from typing import Self
+
+import psycopg
+
+from tests.support.workload import Workload
+
+LARGE = "c_large"
+CREATE = (
+    f"CREATE TABLE {LARGE} (id bigint PRIMARY KEY, n int NOT NULL, body text)",
+    f"ALTER TABLE {LARGE} ALTER COLUMN body SET STORAGE EXTERNAL",
+)
+_ROWS = 300
+"""About 1.5 MB of changes: past the server's memory for decoding and past ours for one open transaction."""
+_BODY = "(SELECT string_agg(md5(i || '-' || j), '') FROM generate_series(1, 150) j)"
+
+
+class Writer:
+    """Writes until the block ends; an error of a thread is raised there. `pause_s` lies between two transactions of the workload."""
+
+    def __init__(self, workload: Workload, dsn: str, *, pause_s: float, large_pause_s: float) -> None:
+        self._workload = workload
+        self._dsn = dsn
+        self._pauses = (pause_s, large_pause_s)
+        self._stop = threading.Event()
+        self._asked: queue.SimpleQueue[Callable[[Workload], None]] = queue.SimpleQueue()
+        self._errors: list[Exception] = []
+        self._threads = [threading.Thread(target=self._run, args=(body,), daemon=True) for body in (self._write_small, self._write_large)]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(60)
+        if self._errors:
+            raise self._errors[0]
+
+    def ask(self, action: Callable[[Workload], None]) -> None:
+        """Has the workload do `action` between two transactions; returns when it has."""
+        done = threading.Event()
+
+        def act(workload: Workload) -> None:
+            action(workload)
+            done.set()
+
+        self._asked.put(act)
+        assert done.wait(60), "the writer does not answer"
+
+    def _run(self, body: Callable[[], None]) -> None:
+        try:
+            body()
+        except Exception as error:  # noqa: BLE001 - raised where the block ends
+            self._errors.append(error)
+
+    def _write_small(self) -> None:
+        while not self._stop.wait(self._pauses[0]):
+            while not self._asked.empty():
+                self._asked.get()(self._workload)
+            self._workload.transact()
+
+    def _write_large(self) -> None:
+        """Each with a part that is rolled back, and open for long enough that others commit in between."""
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            for number in itertools.count():
+                if self._stop.wait(self._pauses[1]):
+                    return
+                first = number * _ROWS
+                with connection.transaction():
+                    connection.execute(f"INSERT INTO {LARGE} SELECT i, 0, {_BODY} FROM generate_series({first}, {first + _ROWS - 1}) i".encode())
+                    with connection.transaction(force_rollback=True):
+                        connection.execute(f"UPDATE {LARGE} SET n = -1, body = 'never' WHERE id >= {first}".encode())
+                    connection.execute(f"UPDATE {LARGE} SET n = n + 1 WHERE id % 7 = 0".encode())
+                    connection.execute(f"DELETE FROM {LARGE} WHERE id < {first - _ROWS} OR id % 11 = {number % 11}".encode())

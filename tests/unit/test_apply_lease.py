@@ -1,0 +1,43 @@
+"""Who may commit to the lake: an applier that was replaced may not, however many came after it and however long it slept."""
+
+import uuid
+
+import pytest
+
+from service.errors import WriterFenced
+from service.store.base import ObjectStore
+from service.store.memory import MemoryStore
+from spark_jobs.lease import Lease
+
+
+class Clock:
+    """Seconds, moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def lease(store: ObjectStore, clock: Clock, name: str) -> Lease:
+    """An applier on a machine of its own, so that only the lease's age says whether it lives."""
+    made = Lease(store, seconds=30, wall=clock, monotonic=clock)
+    made.instance = f"{name}/1/{name}"
+    return made
+
+
+@pytest.mark.parametrize("takeovers", [1, 2, 3])
+def test_an_applier_that_slept_through_any_number_of_takeovers_stays_fenced(takeovers: int) -> None:
+    store, clock = MemoryStore(uuid.uuid4().hex), Clock()
+    sleeper = lease(store, clock, "sleeper")
+    sleeper.acquire()
+    for number in range(takeovers):
+        clock.now += 31
+        owner = lease(store, clock, f"owner{number}")
+        owner.acquire()
+    with pytest.raises(WriterFenced):
+        sleeper.renew()
+    with pytest.raises(WriterFenced):
+        sleeper.check()
+    owner.check()
