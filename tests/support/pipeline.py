@@ -40,7 +40,11 @@ class AckOracle:
 def witnessed(database: Database, directory: Path) -> tuple[PgProxy, Pipeline]:
     """A pipeline `t` in `directory` whose every connection to the source goes through a proxy with the oracle. The caller closes the proxy."""
     proxy = PgProxy(database.server.port, on_status=AckOracle(directory.resolve() / "spool" / "t"))
-    settings = {"source": {"slot": database.slot, "publication": database.publication, "tables": ["public.*"]}, "spool": {"max_delay": "200ms"}, "apply": {"poll": "200ms"}}
+    settings = {
+        "source": {"slot": database.slot, "publication": database.publication, "tables": ["public.*"]},
+        "spool": {"max_delay": "200ms"},
+        "apply": {"poll": "200ms"},
+    }
     return proxy, Pipeline(directory, name="t", dsn=proxy.dsn(dbname=database.name), settings=settings)
 
 
