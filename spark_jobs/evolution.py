@@ -44,8 +44,7 @@ def added_columns(versions: Mapping[int, TableSchema], *, since: int, until: int
 
 def refuse_alike(schema: TableSchema) -> None:
     """Delta does not tell names apart by case."""
-    folded = [column.name.lower() for column in schema.columns]
-    if len(set(folded)) != len(folded):
+    if len({envelope.folded(column.name) for column in schema.columns}) != len(schema.columns):
         raise UnsupportedChange(f"{schema.qualified_name}: two columns differ by case only, which Delta cannot hold")
 
 

@@ -67,14 +67,20 @@ def completion(tables: Mapping[str, AppliedTable], *, committed: Mapping[str, in
     `committed` is the last manifest entry that each table's Delta version holds changes of: none may be past the entry that all are through.
     """
     live = {key: table for key, table in tables.items() if table.state == "live"}
-    left_out = {f"{table.schema_name}.{table.table_name}": table.state for key, table in tables.items() if key not in live}
+    left_out = {_name(table): table.state for key, table in tables.items() if key not in live}
     if not live:
         return None
     seq = min(table.through_seq for table in live.values())
     if any(committed.get(key, 0) > seq for key in live):
         return None
-    versions = {f"{table.schema_name}.{table.table_name}": table.delta_version for table in live.values()}
+    versions = {_name(table): table.delta_version for table in live.values()}
     return Complete(0, min(table.complete_through_lsn for table in live.values()), seq, "", versions, left_out)
+
+
+def _name(table: AppliedTable) -> str:
+    """`schema.table`. A part that holds a dot or a quote is quoted as in SQL, so that two tables never share a name."""
+    parts = (table.schema_name, table.table_name)
+    return ".".join('"' + part.replace('"', '""') + '"' if "." in part or '"' in part else part for part in parts)
 
 
 def _now() -> str:

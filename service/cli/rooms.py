@@ -45,6 +45,7 @@ def ingest_options(settings: Settings, *, instance: str) -> "IngestOptions":
     from service.runtime.builder import BuilderLimits
     from service.runtime.ingest import IngestOptions
     from service.runtime.session import FlushPolicy
+    from service.source.stream import StreamLimits
 
     return IngestOptions(
         pipeline=settings.pipeline,
@@ -55,6 +56,8 @@ def ingest_options(settings: Settings, *, instance: str) -> "IngestOptions":
         messages=settings.source.messages,
         origin=settings.source.origin,
         builder=BuilderLimits(max_bytes=settings.spool.max_bytes, max_rows=settings.spool.max_rows, body_bytes=settings.spool.transaction_memory),
+        # The stream closes an entry when its oldest row is this old; what comes out of it in smaller pieces is closed by the flush policy.
+        stream=StreamLimits(max_delay_s=settings.spool.max_delay),
         flush=FlushPolicy(max_delay_s=settings.spool.max_delay, progress_interval_s=settings.spool.progress_interval),
         instance=instance,
     )

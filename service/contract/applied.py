@@ -65,7 +65,8 @@ class AppliedLog:
 class Complete:
     """All tables in `versions` are complete through `lsn`: read each at its Delta version and the lake is at one transaction boundary.
 
-    `left_out` names the tables that are stale, copying, paused or quarantined, with their state.
+    `left_out` names the tables that are stale, copying, paused or quarantined, with their state. Names are `schema.table`; a part with a dot or a double quote
+    is quoted as in SQL.
     """
 
     number: int

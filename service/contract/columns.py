@@ -30,10 +30,20 @@ OP_DELETE = "d"
 OP_TRUNCATE = "t"
 
 SEGMENT_ENVELOPE = (OP, LSN, TS, ORDINAL, XID, UNCHANGED, OLD, SPECIAL, OLD_SPECIAL)
-DELTA_RESERVED = ("_change_type", "_commit_version", "_commit_timestamp")
-"""Names that Delta keeps for its change feed; refused for the same reason."""
+DELTA_RESERVED = frozenset({
+    "_change_type", "_commit_version", "_commit_timestamp",
+    "_metadata", "_tmp_metadata_row_index", "__delta_internal_is_row_deleted",
+    "_source_row_present_", "_target_row_present_", "_row_dropped_", "_row_id_", "_file_name_",
+})  # fmt: skip
+"""Names that Delta keeps for its change feed, Spark for reading files and Delta's MERGE for itself: a table with one of them can be made, but not followed."""
 
 
 def is_reserved(name: str) -> bool:
     """Whether a source column of this name would clash with ours or with Delta's."""
-    return name.lower().startswith(RESERVED_PREFIX) or name.lower() in DELTA_RESERVED
+    return folded(name).startswith(RESERVED_PREFIX) or folded(name) in DELTA_RESERVED
+
+
+def folded(name: str) -> str:
+    """The same text for all names that Delta takes for one column: character by character, as Java's equalsIgnoreCase compares (s is \u017f, i is \u0131)."""
+    upper = (character.upper() if len(character.upper()) == 1 else character for character in name)
+    return "".join(character.lower()[0] for character in upper)

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 
 import structlog
 
-from service.contract.columns import is_reserved
+from service.contract.columns import folded, is_reserved
 from service.contract.entries import Table
 from service.contract.schema import TableSchema
 from service.lsn import show
@@ -261,12 +261,14 @@ def same_shape(schema: TableSchema, relation: RelationVersion) -> bool:
 
 def _refusal(schema: TableSchema) -> str:
     """Why a table of this shape cannot be carried at all; empty when it can."""
+    if is_reserved(schema.schema_name):
+        return f"schema {schema.schema_name!r} has a name that the lake needs for its own tables; rename it at the source"
     reserved = [column.name for column in schema.columns if is_reserved(column.name)]
     if reserved:
         return f"column {reserved[0]!r} has a name that the lake table needs for itself; rename it at the source"
     seen: dict[str, str] = {}
     for column in schema.columns:
-        other = seen.setdefault(column.name.lower(), column.name)
+        other = seen.setdefault(folded(column.name), column.name)
         if other != column.name:
             return f"columns {other!r} and {column.name!r} differ only by case, which Delta does not allow; rename one at the source"
     return ""

@@ -7,7 +7,7 @@ Invariant: a table without a critical finding here can be copied and streamed; w
 from collections.abc import Iterator, Sequence
 
 from service.contract import keys
-from service.contract.columns import is_reserved
+from service.contract.columns import folded, is_reserved
 from service.source.catalog import TableFacts
 from service.source.findings import Finding
 from service.source.quoting import quote_identifier, quote_qualified
@@ -16,6 +16,7 @@ from service.source.quoting import quote_identifier, quote_qualified
 def examine_tables(tables: Sequence[TableFacts], *, server_version: int) -> Iterator[Finding]:
     """Findings about each table, then about tables that get into each other's way."""
     for facts in tables:
+        yield from _schema(facts)
         yield from _identity(facts)
         yield from _filter(facts)
         yield from _columns(facts, server_version)
@@ -29,6 +30,17 @@ def _name(facts: TableFacts) -> str:
 
 def _full(facts: TableFacts) -> str:
     return f"ALTER TABLE {_name(facts)} REPLICA IDENTITY FULL;"
+
+
+def _schema(facts: TableFacts) -> Iterator[Finding]:
+    if is_reserved(facts.schema):
+        yield Finding(
+            "critical",
+            "schema.reserved",
+            facts.qualified_name,
+            "the lake needs the name of its schema for its own tables",
+            fix_sql=f"ALTER SCHEMA {quote_identifier(facts.schema)} RENAME TO ...; -- or leave the table out in source.tables",
+        )
 
 
 def _identity(facts: TableFacts) -> Iterator[Finding]:
@@ -94,7 +106,7 @@ def _columns(facts: TableFacts, server_version: int) -> Iterator[Finding]:
                 "the lake table needs this name for itself",
                 fix_sql=f"ALTER TABLE {_name(facts)} RENAME COLUMN {quote_identifier(column.name)} TO ...;",
             )
-        other = seen.setdefault(column.name.lower(), column.name)
+        other = seen.setdefault(folded(column.name), column.name)
         if other != column.name:
             yield Finding(
                 "critical",

@@ -25,9 +25,8 @@ TABLES = (
 
 COLUMNS = (
     ".", "..", ".x", "[0]", "a.b", "a[0]", "it's", 'quo"te', "`tick`", "back\\slash", "tab\tand\nline", " ", "trailing ", "ü" * 31, "c" * 63, "é", "e\u0301",
-    "🦆", "select", "NULL", "%s", "{}", "$1", ",", ";", "=", "(", "struct<a:int>", "t", "s", "name", "text", "key", "value", "element", "_metadata",
-    "_row_dropped_",
-    "_source_row_present_", "_target_row_present_", "_file_name_", "file_path", "id ", "~7e", "%2e", "*", "?", "#",
+    "🦆", "select", "NULL", "%s", "{}", "$1", ",", ";", "=", "(", "struct<a:int>", "t", "s", "name", "text", "key", "value", "element", "file_path",
+    "row_index", "_change_data", "_delta_log", "_partition", "id ", "~7e", "%2e", "*", "?", "#",
     "--", "/*",
 )  # fmt: skip
 """Of one table, all text; with a key, a date that is marked and a large value under names just as odd."""
@@ -37,6 +36,8 @@ REFUSED = {
     "by_envelope": ('id int PRIMARY KEY, "_sluice_op" text', "_sluice_op"),
     "by_prefix": ('id int PRIMARY KEY, "_SLUICE_anything" text', "_SLUICE_anything"),
     "by_feed": ('id int PRIMARY KEY, "_change_type" text', "_change_type"),
+    "by_merge": ('id int PRIMARY KEY, "_Row_Dropped_" text', "_Row_Dropped_"),
+    "by_files": ('id int PRIMARY KEY, "_metadata" text', "_metadata"),
     "by_case": ('id int PRIMARY KEY, x int, "X" int', "'X'"),
     "by_accents": ('id int PRIMARY KEY, "é" int, "É" int', "'É'"),
     "by_long_s": ('id int PRIMARY KEY, s int, "\u017f" int', "'\u017f'"),
@@ -83,7 +84,7 @@ def story(mirror: Mirror) -> Mirror:
         mirror.execute(*(_odd_row(name, number) for number in range(1, 7)))
     mirror.execute("ALTER TABLE odd_bag REPLICA IDENTITY FULL")
     mirror.execute(*(f"CREATE TABLE {name} ({columns})" for name, (columns, _) in REFUSED.items()))
-    mirror.execute(*(f"INSERT INTO {name} VALUES (1, NULL)" for name in ("by_envelope", "by_prefix", "by_feed")))
+    mirror.execute(*(f"INSERT INTO {name} VALUES (1, NULL)" for name in ("by_envelope", "by_prefix", "by_feed", "by_merge", "by_files")))
     mirror.follow()
     for number, (schema, table) in enumerate(TABLES):
         name = _quoted(schema, table)

@@ -2,7 +2,9 @@
 
 import asyncio
 import struct
+from collections.abc import Generator
 from contextlib import closing
+from typing import Any, cast
 
 import pytest
 
@@ -36,7 +38,8 @@ def copied(options: SourceOptions, facts: TableFacts, snapshot: str) -> list[Row
     """The rows of a copy, read by a parser of this test's own."""
     payload = b"".join(b"".join(batch) for batch in copy_table(options, schema=schema_of(facts), facts=facts, snapshot=snapshot))
     assert payload[:11] == b"PGCOPY\n\xff\r\n\0"
-    position, rows = 19, []
+    position = 19
+    rows: list[Any] = []
     while True:
         (count,) = struct.unpack_from(">h", payload, position)
         position += 2
@@ -220,7 +223,7 @@ def test_a_copy_abandoned_half_way_leaves_no_session_behind(database: Database) 
     with closing(SnapshotHolder.open(options)) as holder:
         rows = copy_table(options, schema=schema_of(facts), facts=facts, snapshot=holder.snapshot_name, batch_bytes=64 * 1024)
         assert next(rows)
-        rows.close()
+        cast("Generator[Any, None, None]", rows).close()
     database.execute("ALTER TABLE t ADD COLUMN locked_no_more int")
 
 

@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 
 import psycopg
 import pytest
@@ -250,10 +251,10 @@ def test_options_of_every_protocol_version_are_understood(database: Database) ->
                 options,
                 start_lsn=start,
                 proto_version=proto_version,
-                streaming=streaming,  # type: ignore[arg-type]
+                streaming=streaming,
                 two_phase=False,
                 messages=messages,
-                origin=origin,  # type: ignore[arg-type]
+                origin=origin,
                 limits=QUICK,
             )
             await stream.close()
@@ -403,7 +404,7 @@ def test_an_idle_server_answers_pings_and_is_not_taken_for_dead(database: Databa
             stream = await opened(through, start, replace(QUICK, read_deadline_s=0.6))
             waiting = asyncio.ensure_future(read_until(stream, lambda _: False))
             for count in range(1, 4):
-                await asyncio.to_thread(proxy.wait_for_status, lambda _, wanted=count: sum(one.reply_requested for one in proxy.statuses) >= wanted)
+                await asyncio.to_thread(proxy.wait_for_status, partial(_pinged, proxy, count))
             assert not waiting.done()
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
@@ -440,3 +441,8 @@ def test_the_flush_position_never_moves_by_itself_however_often_the_server_asks(
                 await stream.close()
 
             run(scenario())
+
+
+def _pinged(proxy: PgProxy, wanted: int, _status: object) -> bool:
+    """Whether that many status messages asked for an answer."""
+    return sum(one.reply_requested for one in proxy.statuses) >= wanted

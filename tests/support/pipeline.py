@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from deploy.local.sluice import Pipeline, SluiceProcess
 from service.contract import keys
@@ -40,7 +41,7 @@ class AckOracle:
 def witnessed(database: Database, directory: Path) -> tuple[PgProxy, Pipeline]:
     """A pipeline `t` in `directory` whose every connection to the source goes through a proxy with the oracle. The caller closes the proxy."""
     proxy = PgProxy(database.server.port, on_status=AckOracle(directory.resolve() / "spool" / "t"))
-    settings = {
+    settings: dict[str, dict[str, Any]] = {
         "source": {"slot": database.slot, "publication": database.publication, "tables": ["public.*"]},
         "spool": {"max_delay": "200ms"},
         "apply": {"poll": "200ms"},
