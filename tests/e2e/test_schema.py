@@ -1,0 +1,223 @@
+"""Tables that change their shape on the whole path: added columns in commit order, and what cannot be followed stops alone, by name.
+
+Looked at twice: in the lake that followed, and in the one rebuilt from the spool, where rows of several shapes meet in one window.
+"""
+
+import threading
+from dataclasses import dataclass
+
+import pytest
+
+from tests.e2e.mirror import FOLLOWED, LAKES, Mirror
+
+DEFAULTS = {
+    "boolean": ("true", "false"),
+    "smallint": ("-1",),
+    "int": ("2147483647",),
+    "bigint": ("9007199254740993",),
+    "real": ("0.1", "'NaN'", "1e-45"),
+    "float8": ("'-0'", "'-Infinity'", "5e-324", "1e308"),
+    "numeric(12,2)": ("1.1", "'NaN'"),
+    "numeric(38,20)": ("-0.00000000000000000001",),
+    "numeric": ("1e50",),
+    "date": ("'2020-01-01'", "'0001-01-01'", "'infinity'", "'0044-03-15 BC'"),
+    "timestamp": ("'1969-12-31 23:59:59.999999'", "'0001-01-01 00:00:00'", "'-infinity'"),
+    "timestamptz": ("'2020-01-01 12:00:00.000001+02'", "'10000-01-01 00:00:00+00'", "now()"),
+    "bytea": ("'\\x00ff27'", "''"),
+    "text": ("E'it''s \\\\ \"q\" 🦆\\n\\t%'", "''", "'NULL'"),
+    "char(5)": ("'x'",),
+    "uuid": ("'00000000-0000-0000-0000-000000000001'",),
+    "jsonb": ("'{\"a\": 1.10}'",),
+    "interval": ("'1 mon -1 day'",),
+    "int[]": ("'{}'",),
+    "mood": ("'it''s'",),
+    "price": ("3.456",),
+}
+"""Each is a constant for the rows that are there: nothing of it is ever sent."""
+
+TABLES = (
+    "CREATE TYPE mood AS ENUM ('sad', 'it''s')",
+    "CREATE DOMAIN price AS numeric(10,2)",
+    "CREATE TABLE grown (id int PRIMARY KEY, v text)",
+    "CREATE TABLE grown_full (id int PRIMARY KEY, v text)",
+    "ALTER TABLE grown_full REPLICA IDENTITY FULL",
+    "CREATE TABLE grown_bag (v text)",
+    "ALTER TABLE grown_bag REPLICA IDENTITY FULL",
+    "CREATE TABLE grown_log (v text)",
+    "CREATE TABLE defaults (id int PRIMARY KEY)",
+    "CREATE TABLE flowing (id int PRIMARY KEY, v int)",
+    "CREATE TABLE dropped (id int PRIMARY KEY, v text)",
+    "CREATE TABLE listed (id int PRIMARY KEY)",
+    "CREATE TABLE steady (id int PRIMARY KEY, v text)",
+)
+INITIAL = (
+    *(f"INSERT INTO {table} SELECT i, 'old' FROM generate_series(1, 5) i" for table in ("grown", "grown_full", "dropped", "steady")),
+    "INSERT INTO grown_bag VALUES ('a'), ('a'), ('a'), ('b'), (NULL)",
+    "INSERT INTO grown_log VALUES ('a')",
+    "INSERT INTO defaults VALUES (1), (2)",
+    "INSERT INTO flowing VALUES (0, 0)",
+    "INSERT INTO listed VALUES (1)",
+)
+GROWN = ("grown", "grown_full")
+
+
+def _add(table: str, *columns: str) -> str:
+    return f"ALTER TABLE {table} {', '.join(f'ADD COLUMN {column}' for column in columns)}"
+
+
+def _grow(table: str) -> list[list[str]]:
+    return [
+        [f"INSERT INTO {table} VALUES (6, 'before')", f"UPDATE {table} SET v = 'before' WHERE id = 1", f"UPDATE {table} SET id = 20 WHERE id = 2"],
+        [f"DELETE FROM {table} WHERE id = 3", f"INSERT INTO {table} VALUES (3, 'again')"],
+        [
+            f"INSERT INTO {table} VALUES (7, 'same transaction')", _add(table, "note text NOT NULL DEFAULT 'constant'"),
+            f"INSERT INTO {table} VALUES (8, 'same transaction', 'own')", f"UPDATE {table} SET note = 'changed' WHERE id = 4",
+        ],
+        [f"ALTER TABLE {table} ALTER COLUMN note SET DEFAULT 'another'", f"INSERT INTO {table} (id) VALUES (9)"],
+        [f"UPDATE {table} SET v = 'after' WHERE id = 20", f"UPDATE {table} SET id = 21 WHERE id = 6", f"DELETE FROM {table} WHERE id = 1"],
+        ["SAVEPOINT s", _add(table, "undone int DEFAULT 3"), f"INSERT INTO {table} (id) VALUES (10)", "ROLLBACK TO s", f"INSERT INTO {table} (id) VALUES (11)"],
+        [_add(table, "day date DEFAULT 'infinity'", "n int"), f"INSERT INTO {table} (id, day, n) VALUES (12, '2024-01-01', 1)"],
+    ]  # fmt: skip
+
+
+BAG = [
+    ["INSERT INTO grown_bag VALUES ('a'), ('c')", "DELETE FROM grown_bag WHERE ctid = (SELECT min(ctid) FROM grown_bag WHERE v = 'a')"],
+    [_add("grown_bag", "n int DEFAULT 7")],
+    ["DELETE FROM grown_bag WHERE ctid = (SELECT min(ctid) FROM grown_bag WHERE v = 'a')", "UPDATE grown_bag SET n = 8 WHERE v = 'b'"],
+    ["UPDATE grown_bag SET v = 'd' WHERE v = 'c'", "INSERT INTO grown_bag VALUES ('a', 7), ('e', NULL)", "DELETE FROM grown_bag WHERE v IS NULL"],
+]
+OTHERS = [
+    ["INSERT INTO grown_log VALUES ('b')", _add("grown_log", "n int DEFAULT 7"), "INSERT INTO grown_log VALUES ('c')"],
+    [
+        _add(
+            "defaults",
+            *(f"d{number} {declared}" for number, declared in enumerate(f"{kind} DEFAULT {value}" for kind, values in DEFAULTS.items() for value in values)),
+        )
+    ],
+    ["INSERT INTO defaults VALUES (3)"],
+    ["INSERT INTO steady VALUES (6, 'before')", "INSERT INTO dropped VALUES (6, 'before')"],
+    ["ALTER TABLE dropped DROP COLUMN v"],
+    [_add("listed", "numbers int[] DEFAULT '{1,2}'"), "INSERT INTO listed VALUES (2)"],
+    ["INSERT INTO dropped VALUES (7)", "INSERT INTO steady VALUES (7, 'after')"],
+]
+LATER = [
+    *([f"UPDATE {table} SET v = v || ' later' WHERE id IN (5, 7, 21)", f"DELETE FROM {table} WHERE id = 20"] for table in GROWN),
+    ["DELETE FROM grown_bag WHERE ctid = (SELECT min(ctid) FROM grown_bag WHERE v = 'a')"],
+    ["UPDATE defaults SET d0 = false WHERE id = 1", "INSERT INTO steady VALUES (8, 'later')", "INSERT INTO dropped VALUES (8)"],
+]
+EQUAL = (*GROWN, "grown_bag", "defaults", "flowing", "steady")
+
+
+@dataclass(frozen=True)
+class Story:
+    mirror: Mirror
+    last_lsn: int
+
+
+def _flow(mirror: Mirror) -> None:
+    """Rows are written one by one while ingest reads them and columns are added."""
+    written = threading.Semaphore(0)
+    enough = threading.Event()
+
+    def write() -> None:
+        with mirror.database.connect() as connection:
+            number = 0
+            while not enough.is_set():
+                number += 1
+                connection.execute("INSERT INTO flowing VALUES (%s, 1)", (number,))
+                connection.execute("UPDATE flowing SET v = v + 1 WHERE id = %s", (number // 2,))
+                written.release()
+
+    writer = threading.Thread(target=write)
+    with mirror.pipeline.running() as running:
+        writer.start()
+        try:
+            for number in range(3):
+                for _ in range(40):
+                    assert written.acquire(timeout=30)
+                mirror.execute(_add("flowing", f"c{number} text DEFAULT 'default {number}'"))
+                running.wait_until(lambda version=number + 2: version in mirror.pipeline.table("public.flowing").schemas)
+        finally:
+            enough.set()
+            writer.join()
+
+
+@pytest.fixture(scope="module")
+def story(mirror: Mirror) -> Story:
+    mirror.execute(*TABLES, *INITIAL)
+    mirror.follow()
+    for transaction in (*_grow("grown"), *_grow("grown_full"), *BAG, *OTHERS):
+        mirror.transaction(*transaction)
+    mirror.follow()
+    mirror.assert_equal(*(table for table in EQUAL if table != "flowing"))
+    _flow(mirror)
+    for transaction in LATER:
+        mirror.transaction(*transaction)
+    mirror.follow()
+    mirror.rebuild()
+    return Story(mirror, mirror.pipeline.commits()[-1])
+
+
+pytestmark = pytest.mark.parametrize("lake", LAKES)
+
+
+@pytest.mark.parametrize("table", GROWN)
+def test_an_added_column_has_its_constant_in_rows_that_were_there_and_its_own_value_in_others(story: Story, table: str, lake: str) -> None:
+    story.mirror.assert_equal(table, lake=lake)
+    notes = dict(story.mirror.values(table, "id", "note", lake=lake))
+    assert notes == {3: "constant", 4: "changed", 5: "constant", 7: "constant", 8: "own", 9: "another", 11: "another", 12: "another", 21: "constant"}
+    marks = {row["id"]: (row["_sluice_special"] or {}).get("day") for row in story.mirror.rows(table, lake=lake)}
+    assert marks == {**dict.fromkeys(notes, "infinity"), 12: None}
+
+
+def test_a_constant_of_every_type_is_in_the_rows_that_were_there(story: Story, lake: str) -> None:
+    story.mirror.assert_equal("defaults", lake=lake)
+    assert story.mirror.values("defaults", "id", lake=lake) == [(1,), (2,), (3,)]
+
+
+def test_rows_without_a_key_are_told_apart_across_the_change(story: Story, lake: str) -> None:
+    story.mirror.assert_equal("grown_bag", lake=lake)
+    rows = [(row["v"], row["n"]) for row in story.mirror.rows("grown_bag", lake=lake)]
+    assert sorted(rows, key=str) == [("a", 7), ("a", 7), ("b", 8), ("d", 7), ("e", None)]
+
+
+def test_columns_added_while_rows_flow_arrive_in_commit_order(story: Story, lake: str) -> None:
+    story.mirror.assert_equal("flowing", lake=lake)
+    assert sorted(story.mirror.pipeline.table("public.flowing").schemas) == [1, 2, 3, 4]
+    assert len(story.mirror.rows("flowing", lake=lake)) > 120
+
+
+def test_a_changelog_keeps_older_changes_as_they_were(story: Story, lake: str) -> None:
+    """Its rows are what was sent, and nothing was sent for the older ones."""
+    rows = sorted(story.mirror.rows("grown_log", lake=lake), key=lambda row: (row["_sluice_lsn"], row["_sluice_ordinal"]))
+    assert [row["v"] for row in rows] == ["a", "b", "c"]
+    assert rows[2]["n"] == 7
+
+
+@pytest.mark.parametrize(("table", "says"), [("dropped", "column v was dropped"), ("listed", "numbers")])
+def test_a_table_that_cannot_be_followed_is_stale_by_name_and_the_others_are_complete_without_it(story: Story, table: str, says: str, lake: str) -> None:
+    stopped = story.mirror.applied(lake)[f"public.{table}"]
+    assert stopped.state == "stale"
+    assert says in stopped.reason
+    complete = story.mirror.complete(lake)
+    assert complete.left_out == {"public.dropped": "stale", "public.listed": "stale"}
+    assert complete.versions.keys() == {f"public.{other}" for other in (*EQUAL, "grown_log")}
+    assert complete.lsn >= story.last_lsn
+    story.mirror.assert_equal("steady", lake=lake)
+
+
+def test_a_stale_table_keeps_what_it_had_before_the_change(story: Story, lake: str) -> None:
+    """Only where the lake followed: it does not get there by a replay, which sees at once that the table is stale."""
+    if lake == FOLLOWED:
+        assert story.mirror.values("listed", "id") == [(1,)]
+
+
+def test_replaying_everything_commits_nothing(story: Story, lake: str) -> None:
+    mirror = story.mirror
+    before = {table: mirror.delta(table, lake=lake).version() for table in EQUAL}
+    mirror.apply(lake)
+    mirror.forget_notes(lake)
+    mirror.apply(lake)
+    assert {table: mirror.delta(table, lake=lake).version() for table in EQUAL} == before
+    assert mirror.complete(lake).left_out == {"public.dropped": "stale", "public.listed": "stale"}
+    mirror.assert_equal(*EQUAL, lake=lake)
