@@ -40,7 +40,10 @@ TABLE_CASES: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "full without a key": (("CREATE TABLE t (id int)", "ALTER TABLE t REPLICA IDENTITY FULL", PUBLISHED), {"table.no_key"}),
     "identity index": (("CREATE TABLE t (id int NOT NULL UNIQUE)", "ALTER TABLE t REPLICA IDENTITY USING INDEX t_id_key", PUBLISHED), set()),
     "reserved name": (('CREATE TABLE t (id int PRIMARY KEY, "_SLUICE_op" text)', PUBLISHED), {"column.reserved"}),
-    "reserved schema": (("CREATE SCHEMA _sluice_own", "CREATE TABLE _sluice_own.t (id int PRIMARY KEY)", f"{PUBLISHED[:-1]}_sluice_own.t"), {"schema.reserved"}),
+    "reserved schema": (
+        ("CREATE SCHEMA _sluice_own", "CREATE TABLE _sluice_own.t (id int PRIMARY KEY)", f"{PUBLISHED[:-1]}_sluice_own.t"),
+        {"schema.reserved"},
+    ),
     "names by case": (('CREATE TABLE t (id int PRIMARY KEY, "Id" int)', PUBLISHED), {"column.case"}),
     "generated": (("CREATE TABLE t (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id) STORED)", PUBLISHED), {"column.generated"}),
     "generated under full": (

@@ -7,9 +7,7 @@ from hypothesis import strategies as st
 from service.contract.entries import BodyCommit, Changes, Commits, Copy, Entry, Opened, Progress, Segment, Table, digest
 from service.contract.schema import ColumnSchema, TableSchema
 from service.contract.types import lake_type
-from service.manifest.follow import read_entries
 from service.manifest.state import PipelineState, reduce
-from service.store.base import ObjectStore
 
 WRITTEN_AT = "2030-01-01T00:00:00+00:00"
 
@@ -125,11 +123,3 @@ def _joining(draw: st.DrawFn, state: PipelineState) -> Table:
         relfilenode=draw(st.integers(0, 3)),
         fingerprint=draw(st.sampled_from(["", "a", "b"])),
     )
-
-
-def chain_and_objects(store: ObjectStore) -> None:
-    """Reads the whole log link by link, and every object it names: sizes and hashes are those recorded."""
-    for entry, _ in read_entries(store, after_seq=0):
-        for named in getattr(entry.body, "segments", ()):
-            data = store.get(named.key)
-            assert (len(data), digest(data)) == (named.bytes, named.sha256), named.key
