@@ -107,5 +107,5 @@ def _sql(value: Any, column: ColumnSchema) -> str:
         return f"X'{value.hex()}'"
     if isinstance(value, list):
         return f"CAST(array() AS {column.lake.sql})"
-    text = str(value).lower() if isinstance(value, bool) else value.isoformat(" ") if hasattr(value, "isoformat") else str(value)
+    text = str(value).lower() if isinstance(value, bool) else str(value)
     return literal(text) if column.lake.sql == "string" else f"CAST({literal(text)} AS {column.lake.sql})"

@@ -83,7 +83,7 @@ class Spool:
             self._rows(segment, self._object(segment, number), number)
 
     def _object(self, segment: dict[str, Any], number: int) -> Path:
-        path = self._folder / segment["key"]
+        path: Path = self._folder / segment["key"]
         assert path.exists(), f"entry {number} names {segment['key']}, which is not there"
         data = path.read_bytes()
         assert len(data) == segment["bytes"], f"entry {number}: {segment['key']} has another size"

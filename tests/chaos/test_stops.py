@@ -24,7 +24,7 @@ def test_sigterm_drains_and_acknowledges(database: Database, tmp_path: Path) -> 
         load.create()
         _succeed(pipeline.run("run", "--until-caught-up"))
         with pipeline.start("run") as process:
-            _wait_for_line(process, "streaming", 2)
+            _wait_for_line(process, "streaming", 1)
             load.transact(20)
             assert process.stop() == 0
         proxy.check()
@@ -44,7 +44,7 @@ def test_a_store_that_hangs_for_three_timeouts_costs_no_connection_and_no_row(da
         _succeed(pipeline.run("run", "--until-caught-up"))
         gate = tmp_path / "gate"
         with pipeline.start("run", environment={"SLUICE_FAULTS": f"segment.put.before=hold:{gate}"}) as process:
-            _wait_for_line(process, "streaming", 2)
+            _wait_for_line(process, "streaming", 1)
             before = proxy.connections
             load.transact(3)
             held = time.monotonic() + 6

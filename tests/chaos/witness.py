@@ -19,7 +19,7 @@ class Witness:
     def transactions(self) -> dict[int, Counter[Change]]:
         """Rows by kind of each transaction, by its commit's end LSN, in commit order."""
         with self._database.connect() as connection:
-            tables = dict(connection.execute("SELECT oid::int, relname::text FROM pg_class WHERE relkind = 'r'").fetchall())
+            tables: dict[int, str] = dict(connection.execute("SELECT oid::int, relname::text FROM pg_class WHERE relkind = 'r'").fetchall())
             heads = connection.execute(
                 f"SELECT substring(data FOR 256) FROM pg_logical_slot_peek_binary_changes(%s, NULL, NULL, {_OPTIONS}, %s)".encode(),
                 (self._slot, self._database.publication),

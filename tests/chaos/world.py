@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from deploy.local.postgres import PostgresServer
 from deploy.local.sluice import Pipeline, SluiceProcess
@@ -100,7 +101,7 @@ def world(server: PostgresServer, folder: Path, *, seed: int, spool: Path | None
     with fresh_database(server) as database, PgProxy(server.port, on_status=AckOracle(own_spool)) as proxy, Workload(database.dsn, seed=seed) as workload:
         database.execute(f"ALTER DATABASE {database.name} SET {SERVER_KEEPS_LITTLE}", *writer.CREATE)
         workload.create()
-        settings = {
+        settings: dict[str, dict[str, Any]] = {
             "source": {"slot": database.slot, "publication": database.publication, "tables": ["public.*"]},
             "spool": {"max_delay": "100ms", "transaction_memory": "1MiB"},
             "apply": {"poll": "200ms", "driver_memory": "1GiB"},
