@@ -110,17 +110,18 @@ def _as_outcome(rows: list[_Row], events: Events) -> Outcome:
     )
 
 
-def follow_by_row(events: Events, after: Numbers, before: Numbers) -> Outcome:
+def follow_by_row(events: Events, after: Numbers, before: Numbers, is_whole: Claims) -> Outcome:
     """One outcome per key, for tables whose old rows are sent whole: a removed row is recognised by its content, so two rows may share a key for a while.
 
-    `after` and `before` number the whole rows, in the order of `events.positions`.
+    `after` and `before` number the whole rows, in the order of `events.positions`. A change from before the identity was full is not `is_whole`: its key
+    names the row, as at that time only one row could have it.
     """
     added: dict[int, list[tuple[int, int]]] = {}
     original_gone: dict[int, int] = {}
     for place, (position, operation, acts_on, now) in enumerate(events):
         if operation != ord("i"):
             here = added.setdefault(acts_on, [])
-            same = next((index for index in reversed(range(len(here))) if here[index][1] == before[place]), None)
+            same = next((index for index in reversed(range(len(here))) if not is_whole[place] or here[index][1] == before[place]), None)
             if same is not None:
                 del here[same]
             elif acts_on in original_gone:

@@ -87,19 +87,26 @@ def plan(added: Sequence[ColumnSchema], *, schema: TableSchema, metadata: Sequen
             place = f" AFTER {quote(previous)}" if previous else " FIRST"
             additions.append(f"{quote(name)} {kind}{place}")
         previous = name
-    constants = [assignment for column in added for assignment in _assignments(column)] if with_constants else []
+    constants = _assignments(added) if with_constants else []
     return Evolution(tuple(additions), tuple(constants))
 
 
-def _assignments(column: ColumnSchema) -> list[str]:
-    if column.missing is None:
-        return []
-    value, text = missing_value(column)
-    if text is None:
-        return [f"{quote(column.name)} = {_sql(value.as_py(), column)}"]
-    special = quote(envelope.SPECIAL)
-    nothing = "CAST(map() AS MAP<STRING, STRING>)"
-    return [f"{special} = map_concat(coalesce({special}, {nothing}), map({literal(column.name)}, {literal(text)}))"]
+def _assignments(added: Sequence[ColumnSchema]) -> list[str]:
+    assignments: list[str] = []
+    marks: list[str] = []
+    for column in added:
+        if column.missing is None:
+            continue
+        value, text = missing_value(column)
+        if text is None:
+            assignments.append(f"{quote(column.name)} = {_sql(value.as_py(), column)}")
+        else:
+            marks += [literal(column.name), literal(text)]
+    if marks:
+        special = quote(envelope.SPECIAL)
+        nothing = "CAST(map() AS MAP<STRING, STRING>)"
+        assignments.append(f"{special} = map_concat(coalesce({special}, {nothing}), map({', '.join(marks)}))")
+    return assignments
 
 
 def _sql(value: Any, column: ColumnSchema) -> str:

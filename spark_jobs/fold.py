@@ -17,7 +17,7 @@ from service.contract import columns as envelope
 from service.contract.schema import ColumnSchema, TableSchema
 from service.errors import UnsupportedChange
 from spark_jobs.chains import Events, Outcome, follow_by_key, follow_by_row
-from spark_jobs.identity import Claims, Numbers, number_rows, special_rows, special_texts, whole
+from spark_jobs.identity import OLD_WHOLE, Claims, Numbers, number_rows, special_rows, special_texts, whole
 
 KEY = "_sluice_key_"
 KEY_SPECIAL = "_sluice_key_special_"
@@ -179,7 +179,8 @@ def _outcome(rows: pa.Table, schema: TableSchema, keys: _Keys, flags: dict[int, 
         return simple
     events = Events(positions, keys.operation, keys.acts_on, keys.now, flags, schema.qualified_name)
     if whole_rows:
-        return simple.plus(follow_by_row(events, *_contents(rows, schema, positions)))
+        is_whole = whole(rows[OLD_WHOLE]).to_numpy(zero_copy_only=False)[positions] if OLD_WHOLE in rows.column_names else np.ones(len(positions), dtype=bool)
+        return simple.plus(follow_by_row(events, *_contents(rows, schema, positions), is_whole))
     return simple.plus(follow_by_key(events))
 
 

@@ -16,6 +16,9 @@ import pyarrow.compute as pc
 Numbers = npt.NDArray[np.int64]
 Claims = npt.NDArray[np.bool_]
 
+OLD_WHOLE = "_sluice_old_whole"
+"""A column of a window in which the replica identity became full: whether a change belongs to the time since, and names its old row by all of its values."""
+
 
 def whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     """`column` as one array."""

@@ -5,7 +5,8 @@ fatal and named. It must not interpret changes beyond dropping rows that do not 
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,10 +14,11 @@ import pyarrow.parquet as pq
 
 from service.contract import columns as envelope
 from service.contract.entries import Segment
-from service.contract.schema import TableSchema
+from service.contract.schema import ColumnSchema, TableSchema
 from service.errors import ManifestCorrupt, ObjectMissing
 from service.store.base import ObjectStore
 from spark_jobs.constants import missing_value
+from spark_jobs.identity import OLD_WHOLE, whole
 
 ARROW_MAP = pa.map_(pa.string(), pa.string())
 _TS = pa.timestamp("us", tz="UTC")
@@ -59,24 +61,55 @@ def _committed(rows: pa.Table, segment: Segment) -> pa.Table:
     return rows
 
 
-def unite(tables: Iterable[tuple[pa.Table, TableSchema]], schema: TableSchema) -> pa.Table:
-    """Changes of several schema versions as changes of the newest: rows older than a column have its constant default."""
-    parts = [_as_version(rows, version, schema) for rows, version in tables]
-    return pa.concat_tables(parts, promote_options="default").combine_chunks()
+def unite(tables: Iterable[tuple[pa.Table, TableSchema]], schema: TableSchema, *, constants: bool = True) -> pa.Table:
+    """Changes of several schema versions as changes of the newest: rows and old rows from before a column have its constant default, or NULL without
+    `constants`. When whole old rows began to be sent on the way, OLD_WHOLE tells which changes have them.
+    """
+    parts = list(tables)
+    united = [_as_version(rows, version, schema, constants=constants) for rows, version in parts]
+    if schema.replica_identity == "f" and any(version.replica_identity != "f" for _, version in parts):
+        flags = [_repeated(pa.scalar(version.replica_identity == "f"), len(rows)) for rows, version in parts]
+        united = [rows.append_column(OLD_WHOLE, flag) for rows, flag in zip(united, flags, strict=True)]
+    return pa.concat_tables(united, promote_options="default").combine_chunks()
 
 
-def _as_version(rows: pa.Table, version: TableSchema, schema: TableSchema) -> pa.Table:
+def _as_version(rows: pa.Table, version: TableSchema, schema: TableSchema, *, constants: bool) -> pa.Table:
     names = set(rows.column_names)
-    for column in schema.columns:
-        if version.column(column.name) is not None:
-            if column.name not in names:
-                raise ManifestCorrupt(f"a segment of {schema.qualified_name} lacks column {column.name!r} of its schema version")
-            continue
+    lost = next((column for column in version.columns if column.name not in names), None)
+    if lost is not None:
+        raise ManifestCorrupt(f"a segment of {schema.qualified_name} lacks column {lost.name!r} of its schema version")
+    added = [column if constants else replace(column, missing=None) for column in schema.columns if version.column(column.name) is None]
+    for column in added:
         value, text = missing_value(column)
-        rows = rows.append_column(column.name, pa.array([value], value.type).take(pa.nulls(len(rows), pa.int32()).fill_null(0)))
+        rows = rows.append_column(column.name, _repeated(value, len(rows)))
         if text is not None:
-            index = rows.column_names.index(envelope.SPECIAL)
-            marked = [[*(special or []), (column.name, text)] for special in rows[envelope.SPECIAL].to_pylist()]
-            rows = rows.set_column(index, envelope.SPECIAL, pa.array(marked, ARROW_MAP))
+            rows = _marked(rows, envelope.SPECIAL, {column.name: text}, where=_repeated(pa.scalar(value=True), len(rows)))
+    if envelope.OLD in names:
+        rows = _with_older(rows, [column for column in added if column.identity])
     ordered = [column.name for column in schema.columns]
     return rows.select([*ordered, *(name for name in rows.column_names if envelope.is_reserved(name))])
+
+
+def _with_older(rows: pa.Table, added: Sequence[ColumnSchema]) -> pa.Table:
+    """Whole old rows get the columns that came after them, as the rows do."""
+    if not added:
+        return rows
+    old = whole(rows[envelope.OLD])
+    fields = {field.name: pc.struct_field(old, [field.name]) for field in old.type}
+    for column in added:
+        value, text = missing_value(column)
+        fields[column.name] = _repeated(value, len(rows))
+        if text is not None:
+            rows = _marked(rows, envelope.OLD_SPECIAL, {column.name: text}, where=old.is_valid())
+    filled = pa.StructArray.from_arrays(list(fields.values()), names=list(fields), mask=pc.invert(old.is_valid()))
+    return rows.set_column(rows.column_names.index(envelope.OLD), envelope.OLD, filled)
+
+
+def _marked(rows: pa.Table, name: str, marks: dict[str, str], *, where: pa.Array) -> pa.Table:
+    present = zip(rows[name].to_pylist(), where.to_pylist(), strict=True)
+    marked = [[*(before or []), *marks.items()] if here else before for before, here in present]
+    return rows.set_column(rows.column_names.index(name), name, pa.array(marked, ARROW_MAP))
+
+
+def _repeated(value: pa.Scalar, count: int) -> pa.Array:
+    return pa.array([value], value.type).take(pa.nulls(count, pa.int32()).fill_null(0))

@@ -75,11 +75,12 @@ class Pipeline:
 
 
 class SluiceProcess:
-    """A running command. Leaving it as a context manager stops it."""
+    """A running command. Its part of `log` begins at byte `log_start`. Leaving it as a context manager stops it."""
 
     def __init__(self, command: list[str], *, log: Path, environment: Mapping[str, str]) -> None:
         self.log = log
         with log.open("ab") as output:
+            self.log_start = output.tell()
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, env=dict(environment))
         self._guard = Guard(-self._process.pid, signal.SIGKILL)
 

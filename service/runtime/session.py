@@ -8,12 +8,13 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from service.ack.watermark import Watermark
 from service.contract.receipt import DurableReceipt
-from service.errors import ProtocolViolation
+from service.errors import ProtocolViolation, SourceError
 from service.protocol import frames
 from service.runtime.builder import Builder, BuilderLimits
 from service.runtime.committer import Committer
@@ -110,6 +111,8 @@ class Session:
             for task in (reading, stopping):
                 task.cancel()
             await asyncio.gather(reading, stopping, return_exceptions=True)
+        if stop.is_set():
+            await self._take_rest()
 
     def durable(self, receipt: DurableReceipt) -> None:
         """Takes a receipt on the event loop and tells the server. A receipt that cannot be ends the session before anything is told."""
@@ -142,6 +145,12 @@ class Session:
     async def _idle(self) -> None:
         while self._in_decoder:
             await asyncio.wait(self._in_decoder)
+
+    async def _take_rest(self) -> None:
+        """What was received and waits in the stream for its age limit, so that a drain has it too."""
+        self._stream.ask_flush()
+        with suppress(SourceError):  # the connection is gone, and what it held comes again with the next
+            await self._take(await self._stream.next_batch())
 
     async def _take(self, batch: RawBatch) -> None:
         self.watermark.receive(batch.received_lsn)

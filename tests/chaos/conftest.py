@@ -2,8 +2,12 @@
 
 import os
 import random
+from collections.abc import Iterator
 
 import pytest
+
+from deploy.local.postgres import PostgresServer
+from tests.chaos.world import World, world
 
 
 @pytest.fixture(scope="module")
@@ -12,3 +16,11 @@ def seed() -> int:
     chosen = int(os.environ.get("SEED") or random.randrange(10**6))
     print(f"SEED={chosen}")
     return chosen
+
+
+@pytest.fixture(scope="module")
+def started(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory, seed: int) -> Iterator[World]:
+    """Set up, with a witness of all that follows. Each test leaves it caught up, with nothing running."""
+    with world(postgres, tmp_path_factory.mktemp("started"), seed=seed) as created:
+        created.set_up()
+        yield created

@@ -20,9 +20,31 @@ from tests.support.workload import TABLE_NAMES, Workload
 
 TABLES = (*TABLE_NAMES, writer.LARGE)
 NAME = "t"
+MAX_DELAY = "100ms"
 _END_SECONDS = 90.0
 SERVER_KEEPS_LITTLE = "logical_decoding_work_mem = '64kB'"
 """So that middling transactions are streamed."""
+
+SHORT_LIVED = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""For a Java that is killed within seconds: it starts in half the time when it does not optimise."""
+
+
+class Gate:
+    """A place that a process stops at while the gate is closed. Open at first."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.open()
+
+    def holding(self, point: str) -> str:
+        """Arms the fault point `point` with this gate."""
+        return f"{point}=hold:{self._path}"
+
+    def open(self) -> None:
+        self._path.touch()
+
+    def close(self) -> None:
+        self._path.unlink()
 
 
 @dataclass
@@ -36,13 +58,20 @@ class World:
     spool: Spool
     witness: Witness | None = None
 
+    def set_up(self) -> None:
+        """Publication, slot and the copies of all tables; what comes after has a witness."""
+        self.catch_up()
+        self.observe()
+        self.check()
+        assert not self.spool.transactions
+
     def observe(self) -> None:
         """From here on the witness sees what is committed. The publication must exist."""
         self.witness = Witness(self.database)
 
-    def ingest(self, *, faults: str = "") -> SluiceProcess:
+    def ingest(self, *, faults: str = "", max_delay: str = MAX_DELAY) -> SluiceProcess:
         """`sluice run`, with fault points armed."""
-        return self.pipeline.start("run", environment={"SLUICE_FAULTS": faults})
+        return self.pipeline.start("run", environment={"SLUICE_FAULTS": faults, "SLUICE_SPOOL__MAX_DELAY": max_delay})
 
     def applier(self, *, faults: str = "") -> SluiceProcess:
         """`sluice apply`, with fault points armed."""
@@ -52,6 +81,28 @@ class World:
         """Returns when `process`, just started, acknowledges to the server."""
         known = len(self.proxy.statuses)
         wait_until(lambda: len(self.proxy.statuses) > known, what="streaming", processes=(process,))
+
+    def publish(self, process: SluiceProcess) -> None:
+        """A transaction is written, published by `process` and acknowledged."""
+        position = self.workload.position()
+        wait_until(lambda: self.proxy.flushed > position, what="the transaction is acknowledged", processes=(process,))
+
+    def publish_up_to_the_entry(self, process: SluiceProcess) -> None:
+        """A transaction is written, and `process` has come as far as storing its segments."""
+        before = self._segments()
+        self.workload.transact()
+        wait_until(lambda: self._segments() > before, what="the segments are stored", processes=(process,))
+
+    def _segments(self) -> int:
+        return sum(1 for _ in self.pipeline.own_spool.glob("data/*/*.parquet"))
+
+    @contextmanager
+    def second(self) -> Iterator["World"]:
+        """Another instance of the same pipeline, on a machine of its own as it were: configuration, log, proxy and oracle are its own."""
+        first = self.pipeline
+        with PgProxy(self.database.server.port, on_status=AckOracle(first.own_spool)) as proxy:
+            pipeline = _pipeline(self.database, proxy, first.directory / "second", spool_uri=first.spool_uri)
+            yield World(self.database, proxy, pipeline, self.workload, Spool(first.own_spool), self.witness)
 
     def catch_up(self) -> None:
         """Everything that is committed by now is in the spool."""
@@ -101,20 +152,23 @@ def world(server: PostgresServer, folder: Path, *, seed: int, spool: Path | None
     with fresh_database(server) as database, PgProxy(server.port, on_status=AckOracle(own_spool)) as proxy, Workload(database.dsn, seed=seed) as workload:
         database.execute(f"ALTER DATABASE {database.name} SET {SERVER_KEEPS_LITTLE}", *writer.CREATE)
         workload.create()
-        settings: dict[str, dict[str, Any]] = {
-            "source": {"slot": database.slot, "publication": database.publication, "tables": ["public.*"]},
-            "spool": {"max_delay": "100ms", "transaction_memory": "1MiB"},
-            "apply": {"poll": "200ms", "driver_memory": "1GiB"},
-            "telemetry": {"listen": "127.0.0.1:0", "log_format": "json"},
-        }
-        spool_uri = spool.as_uri() if spool else ""
-        pipeline = Pipeline(folder, name=NAME, dsn=proxy.dsn(dbname=database.name), spool_uri=spool_uri, settings=settings)
+        pipeline = _pipeline(database, proxy, folder, spool_uri=spool.as_uri() if spool else "")
         yield World(database, proxy, pipeline, workload, Spool(own_spool))
 
 
-def events(process: SluiceProcess, *, since: int = 0) -> list[str]:
-    """What the log of `process` tells, from byte `since` on: the event of each line."""
+def _pipeline(database: Database, proxy: PgProxy, folder: Path, *, spool_uri: str) -> Pipeline:
+    settings: dict[str, dict[str, Any]] = {
+        "source": {"slot": database.slot, "publication": database.publication, "tables": ["public.*"]},
+        "spool": {"max_delay": MAX_DELAY, "transaction_memory": "1MiB"},
+        "apply": {"poll": "200ms", "driver_memory": "1GiB", "conf": {"spark.driver.extraJavaOptions": SHORT_LIVED}},
+        "telemetry": {"listen": "127.0.0.1:0", "log_format": "json"},
+    }
+    return Pipeline(folder, name=NAME, dsn=proxy.dsn(dbname=database.name), spool_uri=spool_uri, settings=settings)
+
+
+def events(process: SluiceProcess) -> list[str]:
+    """What `process` has logged: the event of each line."""
     with process.log.open("rb") as log:
-        log.seek(since)
+        log.seek(process.log_start)
         lines = log.read().splitlines()
     return [json.loads(line)["event"] for line in lines if line.startswith(b"{") and line.endswith(b"}")]

@@ -48,10 +48,13 @@ TABLES = (
     "CREATE TABLE flowing (id int PRIMARY KEY, v int)",
     "CREATE TABLE dropped (id int PRIMARY KEY, v text)",
     "CREATE TABLE listed (id int PRIMARY KEY)",
+    "CREATE TABLE became_full (id int PRIMARY KEY, v text)",
+    "CREATE TABLE was_full (id int PRIMARY KEY, v text)",
+    "ALTER TABLE was_full REPLICA IDENTITY FULL",
     "CREATE TABLE steady (id int PRIMARY KEY, v text)",
 )
 INITIAL = (
-    *(f"INSERT INTO {table} SELECT i, 'old' FROM generate_series(1, 5) i" for table in ("grown", "grown_full", "dropped", "steady")),
+    *(f"INSERT INTO {table} SELECT i, 'old' FROM generate_series(1, 5) i" for table in ("grown", "grown_full", "dropped", "became_full", "was_full", "steady")),
     "INSERT INTO grown_bag VALUES ('a'), ('a'), ('a'), ('b'), (NULL)",
     "INSERT INTO grown_log VALUES ('a')",
     "INSERT INTO defaults VALUES (1), (2)",
@@ -80,12 +83,23 @@ def _grow(table: str) -> list[list[str]]:
     ]  # fmt: skip
 
 
+def _switch(table: str, *, identity: str) -> list[list[str]]:
+    """The same moves before and after the replica identity changes."""
+    moves = [
+        [f"INSERT INTO {table} VALUES (10, 'new')", f"UPDATE {table} SET id = 11 WHERE id = 10"],
+        [f"UPDATE {table} SET v = v || '+' WHERE id IN (1, 11)", f"UPDATE {table} SET id = 20 WHERE id = 2", f"DELETE FROM {table} WHERE id = 3"],
+        [f"INSERT INTO {table} VALUES (12, 'brief'), (3, 'again')", f"DELETE FROM {table} WHERE id = 12", f"UPDATE {table} SET id = 2 WHERE id = 20"],
+    ]
+    return [*moves, [f"ALTER TABLE {table} REPLICA IDENTITY {identity}"], [f"DELETE FROM {table} WHERE id = 11"], *moves]
+
+
 BAG = [
     ["INSERT INTO grown_bag VALUES ('a'), ('c')", "DELETE FROM grown_bag WHERE ctid = (SELECT min(ctid) FROM grown_bag WHERE v = 'a')"],
     [_add("grown_bag", "n int DEFAULT 7")],
     ["DELETE FROM grown_bag WHERE ctid = (SELECT min(ctid) FROM grown_bag WHERE v = 'a')", "UPDATE grown_bag SET n = 8 WHERE v = 'b'"],
     ["UPDATE grown_bag SET v = 'd' WHERE v = 'c'", "INSERT INTO grown_bag VALUES ('a', 7), ('e', NULL)", "DELETE FROM grown_bag WHERE v IS NULL"],
 ]
+SWITCHES = [*_switch("became_full", identity="FULL"), *_switch("was_full", identity="DEFAULT")]
 OTHERS = [
     ["INSERT INTO grown_log VALUES ('b')", _add("grown_log", "n int DEFAULT 7"), "INSERT INTO grown_log VALUES ('c')"],
     [
@@ -105,7 +119,8 @@ LATER = [
     ["DELETE FROM grown_bag WHERE ctid = (SELECT min(ctid) FROM grown_bag WHERE v = 'a')"],
     ["UPDATE defaults SET d0 = false WHERE id = 1", "INSERT INTO steady VALUES (8, 'later')", "INSERT INTO dropped VALUES (8)"],
 ]
-EQUAL = (*GROWN, "grown_bag", "defaults", "flowing", "steady")
+SWITCHED = ("became_full", "was_full")
+EQUAL = (*GROWN, *SWITCHED, "grown_bag", "defaults", "flowing", "steady")
 
 
 @dataclass(frozen=True)
@@ -146,7 +161,7 @@ def _flow(mirror: Mirror) -> None:
 def story(mirror: Mirror) -> Story:
     mirror.execute(*TABLES, *INITIAL)
     mirror.follow()
-    for transaction in (*_grow("grown"), *_grow("grown_full"), *BAG, *OTHERS):
+    for transaction in (*_grow("grown"), *_grow("grown_full"), *SWITCHES, *BAG, *OTHERS):
         mirror.transaction(*transaction)
     mirror.follow()
     mirror.assert_equal(*(table for table in EQUAL if table != "flowing"))
@@ -191,7 +206,13 @@ def test_a_changelog_keeps_older_changes_as_they_were(story: Story, lake: str) -
     """Its rows are what was sent, and nothing was sent for the older ones."""
     rows = sorted(story.mirror.rows("grown_log", lake=lake), key=lambda row: (row["_sluice_lsn"], row["_sluice_ordinal"]))
     assert [row["v"] for row in rows] == ["a", "b", "c"]
-    assert rows[2]["n"] == 7
+    assert [row["n"] for row in rows] == [None, None, 7]
+
+
+@pytest.mark.parametrize("table", SWITCHED)
+def test_G07_a_change_names_its_row_by_the_identity_that_was_in_force(story: Story, table: str, lake: str) -> None:
+    story.mirror.assert_equal(table, lake=lake)
+    assert story.mirror.values(table, "id", "v", lake=lake) == [(1, "old++"), (2, "old"), (3, "again"), (4, "old"), (5, "old"), (11, "new+")]
 
 
 @pytest.mark.parametrize(("table", "says"), [("dropped", "column v was dropped"), ("listed", "numbers")])

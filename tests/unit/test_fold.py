@@ -6,6 +6,7 @@ from hypothesis import given, settings
 
 from service.errors import UnsupportedChange
 from spark_jobs.fold import fold
+from spark_jobs.segments import unite
 from tests.spark.changes import INT8, TEXT, Change, column, segment_table, table_schema
 from tests.spark.model import SCHEMA, Lake, histories, merged, windows
 
@@ -58,6 +59,14 @@ def test_a_row_inserted_before_the_one_with_its_key_is_removed_stays_under_a_def
     old, new = _row(1, big="old"), _row(1, big="new")
     changes = [Change("i", new), Change("u", {**old, "v": 7}, old=old), Change("d", old={**old, "v": 7})]
     assert _fold(*changes, lake={1: old}, identity="f") == {1: new}
+
+
+def test_G07_a_change_from_before_the_identity_was_full_names_its_row_by_key() -> None:
+    by_key, whole = table_schema(*SCHEMA.columns, identity="d"), table_schema(*SCHEMA.columns, identity="f")
+    before = [Change("i", _row(1), lsn=1), Change("u", _row(2), old={"id": 1}, lsn=2), Change("u", _row(2, 5), lsn=3)]
+    after = [Change("u", _row(2, 7), old=_row(2, 5), lsn=4)]
+    rows = unite([(segment_table(before, by_key), by_key), (segment_table(after, whole), whole)], whole)
+    assert merged({}, fold(rows, whole)) == {2: _row(2, 7)}
 
 
 def test_a_chain_over_a_deleted_and_a_new_row_keeps_every_row_apart() -> None:

@@ -1,0 +1,98 @@
+"""A store that takes nothing for longer than the server's patience: nothing is acknowledged, the connection lives, and all of it is there in the end."""
+
+import contextlib
+import itertools
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.local.postgres import PostgresServer
+from deploy.local.sluice import SluiceProcess
+from tests.chaos.world import Gate, World, events, world
+
+WAL_SENDER_TIMEOUT_SECONDS = 2.0
+DISK = "24m"
+
+
+def test_a_store_that_hangs_for_three_timeouts_costs_no_connection_and_no_row(postgres: PostgresServer, tmp_path: Path, seed: int) -> None:
+    with world(postgres, tmp_path, seed=seed) as started:
+        started.set_up()
+        _hurry(started)
+        gate = Gate(tmp_path / "gate")
+        with started.ingest(faults=f"{gate.holding('store.put.before')},{gate.holding('store.create.before')}") as ingest:
+            started.streaming(ingest)
+            gate.close()
+            _outlast(started, ingest)
+            gate.open()
+            _recovers(started, ingest)
+
+
+def test_a_disk_that_is_full_for_three_timeouts_costs_no_connection_and_no_row(postgres: PostgresServer, tmp_path: Path, seed: int) -> None:
+    with _small_disk(tmp_path / "disk") as disk, world(postgres, tmp_path, seed=seed, spool=disk / "spool") as started:
+        started.set_up()
+        _hurry(started)
+        with started.ingest() as ingest:
+            started.streaming(ingest)
+            _fill(disk / "filler")
+            _outlast(started, ingest)
+            assert "store did not answer, trying again" in events(ingest)
+            (disk / "filler").unlink()
+            _recovers(started, ingest)
+
+
+def _hurry(started: World) -> None:
+    started.database.execute(f"ALTER DATABASE {started.database.name} SET wal_sender_timeout = '{WAL_SENDER_TIMEOUT_SECONDS:.0f}s'")
+
+
+def _outlast(started: World, ingest: SluiceProcess) -> None:
+    """Three timeouts of writing pass: status messages flow all the while, on one connection, and acknowledge nothing new."""
+    through_lsn = _published(started)
+    began = time.monotonic()
+    for patience in (1, 2, 3):
+        started.workload.transact(10)
+        started.proxy.wait_for_status(lambda status: status.at > began + patience * WAL_SENDER_TIMEOUT_SECONDS)  # noqa: B023
+    assert ingest.status is None, ingest.log_tail(40)
+    assert "lost contact, trying again" not in events(ingest), ingest.log_tail(40)
+    heard = [status for status in started.proxy.statuses if status.at > began]
+    assert len({status.connection for status in heard}) == 1, "the stream was opened again"
+    assert {status.flush for status in heard} == {through_lsn}
+    assert _published(started) == through_lsn, "something was published"
+    silence = max(later.at - earlier.at for earlier, later in itertools.pairwise(heard))
+    assert silence < WAL_SENDER_TIMEOUT_SECONDS, "the server heard nothing for too long"
+
+
+def _published(started: World) -> int:
+    started.spool.read()
+    return started.spool.through_lsn
+
+
+def _recovers(started: World, ingest: SluiceProcess) -> None:
+    started.publish(ingest)
+    assert "lost contact, trying again" not in events(ingest), ingest.log_tail(40)
+    assert ingest.stop() == 0
+    started.assert_exactly_once()
+
+
+@contextlib.contextmanager
+def _small_disk(folder: Path) -> Iterator[Path]:
+    """A file system of its own, which takes a privilege that not everybody has."""
+    folder.mkdir()
+    mount = shutil.which("mount")
+    command = [mount or "", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(folder)]
+    if mount is None or os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode != 0:
+        pytest.skip("a file system of its own cannot be mounted here; the hanging store proves the same")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def _fill(path: Path) -> None:
+    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass

@@ -1,0 +1,36 @@
+"""A writer that was paused and replaced must not publish when it wakes up: it ends with 8, and each transaction is in the log once. (failures.md 3.5: I-6)"""
+
+import os
+import signal
+
+import pytest
+
+from service.errors import WriterFenced
+from tests.chaos.world import Gate, World
+
+WAKES_SECONDS = 90.0
+
+
+@pytest.mark.parametrize("about_to", ["wait", "append"])
+def test_a_paused_writer_that_was_replaced_is_fenced_and_nothing_comes_twice(started: World, about_to: str) -> None:
+    gate = Gate(started.pipeline.directory / "gate")
+    with started.ingest(faults=gate.holding("commit.before")) as old:
+        started.streaming(old)
+        started.check()
+        epoch = started.spool.epoch
+        if about_to == "append":
+            gate.close()
+            started.publish_up_to_the_entry(old)
+        os.kill(old.pid, signal.SIGSTOP)
+        started.end_connection()
+        with started.second() as second, second.ingest() as new:
+            second.publish(new)
+            gate.open()
+            os.kill(old.pid, signal.SIGCONT)
+            assert old.wait(WAKES_SECONDS) == WriterFenced.exit_code, old.log_tail(40)
+            second.publish(new)
+            assert new.stop() == 0, new.log_tail(40)
+            second.check()
+            assert second.spool.epoch == epoch + 1, "the old writer opened an epoch"
+    started.catch_up()
+    started.assert_exactly_once()
