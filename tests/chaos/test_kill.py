@@ -17,6 +17,8 @@ from tests.chaos.writer import Writer
 from tests.support.compare import assert_equal
 from tests.support.pipeline import wait_complete
 
+pytestmark = pytest.mark.timeout(1800)
+"""Each start of Spark takes ten seconds on a quiet machine and a minute on a busy one."""
 RANDOM_INGEST_KILLS = 14
 RANDOM_APPLIER_KILLS = 2
 SETTING_UP = ("setup.published", "setup.slot")
