@@ -32,9 +32,13 @@ def database(postgres: PostgresServer) -> Iterator[Database]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Configured as the applier configures it; an applier under test works on sessions made from this one."""
+    """Configured as the applier configures it; an applier under test works on sessions made from this one.
+
+    Except for the JVM's second compiler: in runs of minutes it costs more time than its faster code gives back.
+    """
     folder = tmp_path_factory.mktemp("spark").as_uri()
-    started = session.start(ApplyOptions("tests", folder, folder, spark_master="local[2]", driver_memory="2g"))
+    quick = {"spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"}
+    started = session.start(ApplyOptions("tests", folder, folder, spark_master="local[2]", driver_memory="2g", spark_conf=quick))
     yield started
     started.stop()
 

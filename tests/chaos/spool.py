@@ -23,11 +23,12 @@ class Spool:
         self._folder = folder
         self._sha256 = ""
         self._tables: dict[str, str] = {}
-        self._copied: set[tuple[str, int]] = set()
         self.seq = 0
         self.epoch = 0
         self.through_lsn = 0
         self.states: dict[str, str] = {}
+        self.copied: set[tuple[str, int]] = set()
+        """Tables and the generations of theirs whose copy is in the log."""
         self.transactions: dict[int, Counter[Change]] = {}
         """Rows by kind of each published transaction, by its commit's end LSN."""
 
@@ -67,9 +68,10 @@ class Spool:
         self.seq, self.epoch, self.through_lsn, self._sha256 = number, epoch, through_lsn, hashlib.sha256(data).hexdigest()
 
     def _copy(self, body: dict[str, Any], number: int) -> None:
-        generation = (body["table_id"], body["generation"])
-        assert generation not in self._copied, f"entry {number} copies a generation for the second time"
-        self._copied.add(generation)
+        generation = (self._tables[body["table_id"]], body["generation"])
+        assert generation not in self.copied, f"entry {number} copies a generation for the second time"
+        assert body["final"], f"entry {number} is a part of a copy"
+        self.copied.add(generation)
         for segment in body["segments"]:
             self._object(segment, number)
 

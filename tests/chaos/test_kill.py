@@ -51,6 +51,7 @@ def test_ingest_killed_at_every_fault_point_and_at_random_moments_publishes_each
     survivor.assert_exactly_once()
     assert set(survivor.spool.states) == set(TABLES)
     assert set(survivor.spool.states.values()) == {"live"}
+    assert {table for table, _ in survivor.spool.copied} == set(TABLES)
     assert survivor.confirmed() <= survivor.spool.through_lsn
     assert survivor.spool.epoch > RANDOM_INGEST_KILLS
     assert len({status.flush for status in survivor.proxy.statuses}) > RANDOM_INGEST_KILLS, "hardly anything was acknowledged: the oracle saw nothing"

@@ -28,6 +28,7 @@ def test_a_paused_writer_that_was_replaced_is_fenced_and_nothing_comes_twice(sta
             gate.open()
             os.kill(old.pid, signal.SIGCONT)
             assert old.wait(WAKES_SECONDS) == WriterFenced.exit_code, old.log_tail(40)
+            assert "owns the pipeline now" in old.log_tail(), old.log_tail(40)
             second.publish(new)
             assert new.stop() == 0, new.log_tail(40)
             second.check()
