@@ -88,6 +88,10 @@ def tables(invocation: Invocation, json_wanted: bool, states: tuple[str, ...]) -
 
 def _status(report: "Report") -> RenderableType:
     parts: list[RenderableType] = [_header(report), Text(), _positions(report), Text()]
+    parts += [
+        Text(f"Prepared transaction {one.xid} ({one.gid!r}) has been open for {report.age_seconds(one):.0f} s: {one.rows:,} changes wait for its end")
+        for one in sorted(report.manifest.prepared.values(), key=lambda one: one.prepare_time_us)
+    ]
     counts = ", ".join(f"{count} {state}" for state, count in _counts(report).items()) or "none yet"
     parts.append(Text(f"Tables: {counts}"))
     worst = sorted(report.tables, key=lambda table: (table.state == "live", -(table.lag_seconds or 0.0)))

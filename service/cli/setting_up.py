@@ -94,8 +94,8 @@ def check(invocation: Invocation, json_wanted: bool, sql_out: Path | None, stric
 def setup(invocation: Invocation, dry_run: bool, print_sql: bool, json_wanted: bool) -> None:  # noqa: FBT001 - a command's parameters
     """Create the publication and the slot of a new pipeline, if they are missing.
 
-    `run` and `up` do the same when they start. Once the pipeline has a manifest nothing is ever created again: this then only checks that it can go on.
-    From the moment the slot exists the server keeps WAL for it.
+    `run` and `up` do the same when they start. Once the pipeline has a manifest nothing is ever created again: this then checks that it can go on, and
+    makes the slot's two_phase flag agree with the configuration, which nothing else does. From the moment the slot exists the server keeps WAL for it.
 
     \b
     Examples:
@@ -113,7 +113,7 @@ def setup(invocation: Invocation, dry_run: bool, print_sql: bool, json_wanted: b
     elif json_wanted:
         output.as_json({"schema_version": 1, "created": not only_look, "steps": [asdict(step) for step in steps]})
     else:
-        missing = "would be created" if only_look else "created"
+        missing = "missing" if only_look else "done"
         rows = [(step.kind, step.name, missing if step.statement else "exists", step.statement) for step in steps]
         invocation.console().print(output.table("", ("what", "name", "", "SQL"), rows))
 

@@ -160,21 +160,108 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
+class PreparedPart:
+    """One file of a prepared transaction's rows and the shape in which they were sent; which version of the table that is shows when it commits."""
+
+    shape: TableSchema
+    segment: Segment
+
+    def to_json(self) -> dict[str, Any]:
+        return {"shape": self.shape.to_json(), "segment": self.segment.to_json()}
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> "PreparedPart":
+        return PreparedPart(TableSchema.from_json(value["shape"]), Segment.from_json(value["segment"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A transaction that was prepared and has not ended: its rows are durable and not visible.
+
+    Identified by `gid` and `end_lsn` (the end of its PREPARE): the gid may be empty, and may be used again afterwards. `rows` counts its changes, those of
+    `aborted_xids` included; a transaction without any is kept too, for its end will be sent. `prepare_time_us` is microseconds since 1970 UTC.
+    """
+
+    gid: str
+    xid: int
+    end_lsn: int
+    prepare_time_us: int
+    rows: int
+    parts: tuple[PreparedPart, ...] = ()
+    aborted_xids: tuple[int, ...] = ()
+    origin: tuple[str, int] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "gid": self.gid,
+            "xid": self.xid,
+            "end_lsn": self.end_lsn,
+            "prepare_time_us": self.prepare_time_us,
+            "rows": self.rows,
+            "parts": [part.to_json() for part in self.parts],
+            "aborted_xids": list(self.aborted_xids),
+            "origin": list(self.origin) if self.origin else None,
+        }
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> "Prepared":
+        return Prepared(
+            gid=value["gid"],
+            xid=value["xid"],
+            end_lsn=value["end_lsn"],
+            prepare_time_us=value["prepare_time_us"],
+            rows=value["rows"],
+            parts=tuple(PreparedPart.from_json(part) for part in value["parts"]),
+            aborted_xids=tuple(value["aborted_xids"]),
+            origin=(value["origin"][0], value["origin"][1]) if value["origin"] else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedEnd:
+    """The prepared transaction of an earlier entry ended. `fate` is `committed` (its segments are in this entry), `rolled_back`, or `released`: the slot no
+    longer decodes at PREPARE, so the server sends the whole transaction again when it commits."""
+
+    gid: str
+    end_lsn: int
+    fate: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"gid": self.gid, "end_lsn": self.end_lsn, "fate": self.fate}
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> "PreparedEnd":
+        return PreparedEnd(value["gid"], value["end_lsn"], value["fate"])
+
+
+FATES = ("committed", "rolled_back", "released")
+
+
+@dataclass(frozen=True, slots=True)
 class Changes:
-    """Whole transactions, published."""
+    """Whole transactions, published; beside them those that were prepared and are not visible yet, and what became of earlier ones."""
 
     kind: ClassVar[str] = "changes"
     segments: tuple[Segment, ...]
     commits: Commits
+    prepared: tuple[Prepared, ...] = ()
+    ended: tuple[PreparedEnd, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return {"segments": [segment.to_json() for segment in self.segments], "commits": self.commits.to_json()}
+        return {
+            "segments": [segment.to_json() for segment in self.segments],
+            "commits": self.commits.to_json(),
+            "prepared": [transaction.to_json() for transaction in self.prepared],
+            "ended": [end.to_json() for end in self.ended],
+        }
 
     @staticmethod
     def from_json(value: dict[str, Any]) -> "Changes":
         return Changes(
             segments=tuple(Segment.from_json(segment) for segment in value["segments"]),
             commits=Commits.from_json(value["commits"]),
+            prepared=tuple(Prepared.from_json(transaction) for transaction in value["prepared"]),
+            ended=tuple(PreparedEnd.from_json(end) for end in value["ended"]),
         )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from service.contract.entries import TABLE_STATES, Changes, Copy, Entry, Opened, Segment, Table
+from service.contract.entries import FATES, TABLE_STATES, Changes, Copy, Entry, Opened, Prepared, Segment, Table
 from service.contract.schema import TableSchema
 from service.errors import ManifestCorrupt
 from service.lsn import show
@@ -55,7 +55,10 @@ class TableState:
 
 @dataclass(frozen=True, slots=True)
 class PipelineState:
-    """Everything that must survive, as of entry `seq` (0: no manifest yet). `opened` is the newest. Never changed in place."""
+    """Everything that must survive, as of entry `seq` (0: no manifest yet). `opened` is the newest. Never changed in place.
+
+    `prepared` are the transactions that were prepared and have not ended, by (gid, end LSN of the PREPARE).
+    """
 
     seq: int = 0
     epoch: int = 0
@@ -63,17 +66,19 @@ class PipelineState:
     through_lsn: int = 0
     opened: Opened | None = None
     tables: dict[str, TableState] = field(default_factory=dict)
+    prepared: dict[tuple[str, int], Prepared] = field(default_factory=dict)
 
 
 def reduce(state: PipelineState, entry: Entry, entry_sha256: str) -> PipelineState:
     """The state after `entry`, whose stored bytes have the digest `entry_sha256`. Raises ManifestCorrupt; `state` stays as it is."""
     _check_link(state, entry)
-    opened, tables = state.opened, state.tables
+    opened, tables, prepared = state.opened, state.tables, state.prepared
     match entry.body:
         case Opened():
             opened = entry.body
         case Changes():
             _check_changes(state, entry, entry.body)
+            prepared = _prepared(state, entry, entry.body)
         case Table():
             tables = {**tables, entry.body.table_id: _table(entry.seq, tables.get(entry.body.table_id), entry.body)}
         case Copy():
@@ -85,6 +90,7 @@ def reduce(state: PipelineState, entry: Entry, entry_sha256: str) -> PipelineSta
         through_lsn=entry.through_lsn,
         opened=opened,
         tables=tables,
+        prepared=prepared,
     )
 
 
@@ -114,6 +120,21 @@ def _check_changes(state: PipelineState, entry: Entry, changes: Changes) -> None
         raise _corrupt(entry.seq, f"holds transactions outside its own range {own_range}")
     if not all(before < after for before, after in pairwise(ends)):
         raise _corrupt(entry.seq, "holds transactions out of commit order")
+
+
+def _prepared(state: PipelineState, entry: Entry, changes: Changes) -> dict[tuple[str, int], Prepared]:
+    """The open prepared transactions after `changes`. One may be older than the entry's own range: a slot that began to decode at PREPARE sends it late."""
+    if not changes.prepared and not changes.ended:
+        return state.prepared
+    still_open = dict(state.prepared)
+    for end in changes.ended:
+        if end.fate not in FATES or still_open.pop((end.gid, end.end_lsn), None) is None:
+            raise _corrupt(entry.seq, f"ends a prepared transaction that is not open, prepared at {show(end.end_lsn)}")
+    for transaction in changes.prepared:
+        if transaction.end_lsn > entry.through_lsn or any(gid == transaction.gid for gid, _ in still_open):
+            raise _corrupt(entry.seq, f"holds a prepared transaction beyond its range, or one whose gid is in use, prepared at {show(transaction.end_lsn)}")
+        still_open[transaction.gid, transaction.end_lsn] = transaction
+    return still_open
 
 
 def _check_segment(seq: int, table: TableState | None, segment: Segment) -> None:
@@ -189,6 +210,7 @@ def to_json(state: PipelineState) -> dict[str, Any]:
         "through_lsn": state.through_lsn,
         "opened": state.opened.to_json() if state.opened else None,
         "tables": [_table_to_json(table) for table in state.tables.values()],
+        "prepared": [transaction.to_json() for transaction in state.prepared.values()],
     }
 
 
@@ -196,6 +218,7 @@ def from_json(value: dict[str, Any]) -> PipelineState:
     """Raises ManifestCorrupt if a field is missing or of the wrong type."""
     try:
         tables = [_table_from_json(table) for table in value["tables"]]
+        prepared = [Prepared.from_json(transaction) for transaction in value["prepared"]]
         return PipelineState(
             seq=value["seq"],
             epoch=value["epoch"],
@@ -203,6 +226,7 @@ def from_json(value: dict[str, Any]) -> PipelineState:
             through_lsn=value["through_lsn"],
             opened=Opened.from_json(value["opened"]) if value["opened"] else None,
             tables={table.table_id: table for table in tables},
+            prepared={(transaction.gid, transaction.end_lsn): transaction for transaction in prepared},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ManifestCorrupt("a manifest checkpoint lacks a field or has one of the wrong type") from error

@@ -5,22 +5,33 @@ uploaded body segments once they pass `body_bytes`; they enter a unit when the t
 Used by one thread. It uploads through the function it is given and never touches the store or the manifest itself.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
 from service.contract import keys
-from service.contract.entries import BodyCommit, Commits, Segment
+from service.contract.entries import BodyCommit, Changes, Commits, Prepared, PreparedEnd, PreparedPart, Segment
 from service.contract.schema import TableSchema
 from service.errors import UnsupportedChange
 from service.protocol.messages import RelationVersion
 from service.protocol.tuples import walk_rows
 from service.runtime import messagetable
 from service.runtime.messagetable import encode_messages
-from service.runtime.tables import TableBook
+from service.runtime.tables import TableBook, relation_sent_as
 from service.spool.encode import EncodedRows, encode_rows, encode_truncate
 from service.spool.segment import SegmentFile, SegmentWriter
-from service.transaction.assembly import Assembly, MessageRun, Published, RowRun, TruncateRun
+from service.transaction.assembly import (
+    Assembly,
+    Discarded,
+    Ending,
+    MessageRun,
+    PreparedBody,
+    PreparedCommitted,
+    PreparedRolledBack,
+    Published,
+    RowRun,
+    TruncateRun,
+)
 
 Upload = Callable[[str, TableSchema, SegmentFile], "Future[Segment]"]
 """Stores a finished file under a key; the future gives the manifest's record of it once it is durable."""
@@ -35,46 +46,76 @@ class BuilderLimits:
     body_bytes: int = 32 << 20
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A stored file of an open transaction: which relation its rows came as, and in which shape they were written."""
+
+    relation: RelationVersion
+    shape: TableSchema
+    file: "Future[Segment]"
+
+
 @dataclass(slots=True)
 class _Body:
     waiting: list[tuple[RelationVersion, EncodedRows]] = field(default_factory=list)
     waiting_bytes: int = 0
     xid: int = 0
-    stored: list[tuple[RelationVersion, "Future[Segment]"]] = field(default_factory=list)
+    stored: list[_Part] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _PreparedTransaction:
+    """A body that waits for COMMIT PREPARED. `recorded` once a unit was cut that holds it."""
+
+    fact: Prepared
+    body: _Body
+    recorded: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Everything that one entry publishes. `segments` become durable by themselves; the entry may be written when all have."""
+    """Everything that one entry publishes. Files become durable by themselves; the entry may be written when all have."""
 
     segments: list["Future[Segment]"]
     bodies: list[tuple["Future[Segment]", int, BodyCommit]]
     commits: Commits
+    prepared: list[tuple[Prepared, list[_Part]]]
+    ended: list[PreparedEnd]
     through_lsn: int
     row_count: int
 
-    @property
-    def empty(self) -> bool:
-        return not self.commits.end_lsn and not self.segments and not self.bodies
-
-    def published(self) -> Iterator[Segment]:
-        """The segments as the manifest records them; waits for each to be durable and raises what its upload raised."""
-        for future in self.segments:
-            yield future.result()
+    def changes(self) -> Changes | None:
+        """What the manifest records, None if that is nothing but an advance. Waits for each file to be durable and raises what its upload raised."""
+        segments = [future.result() for future in self.segments]
         for future, schema_version, body in self.bodies:
-            yield replace(future.result(), schema_version=schema_version, first_lsn=body.end_lsn, last_lsn=body.end_lsn, body=body)
+            segments.append(replace(future.result(), schema_version=schema_version, first_lsn=body.end_lsn, last_lsn=body.end_lsn, body=body))
+        prepared = [replace(fact, parts=tuple(PreparedPart(part.shape, part.file.result()) for part in parts)) for fact, parts in self.prepared]
+        if not (segments or self.commits or prepared or self.ended):
+            return None
+        return Changes(tuple(segments), self.commits, tuple(prepared), tuple(self.ended))
 
 
 class Builder:
-    """Collects rows of one connection's transactions. After a reconnect a new one begins from nothing."""
+    """Collects rows of one connection's transactions. After a reconnect a new one begins, with nothing but what the manifest says is `prepared`."""
 
-    def __init__(self, *, book: TableBook, upload: Upload, epoch: int, numbers: Iterator[int], limits: BuilderLimits, start_lsn: int) -> None:
+    def __init__(
+        self,
+        *,
+        book: TableBook,
+        upload: Upload,
+        epoch: int,
+        numbers: Iterator[int],
+        limits: BuilderLimits,
+        start_lsn: int,
+        prepared: Iterable[Prepared] = (),
+    ) -> None:
         self._book = book
         self._upload = upload
         self._epoch = epoch
         self._numbers = numbers
         self._limits = limits
         self._bodies: dict[int, _Body] = {}
+        self._prepared = {one.gid: _PreparedTransaction(one, _stored_body(one), recorded=True) for one in prepared}
         self.through_lsn = start_lsn
         self._reset()
 
@@ -83,6 +124,7 @@ class Builder:
         self._finished: list[Future[Segment]] = []
         self._published: list[tuple[Future[Segment], int, BodyCommit]] = []
         self._commits = Commits([], [], [], {})
+        self._ended: list[PreparedEnd] = []
         self._ready_bytes = 0
         self._row_count = 0
 
@@ -94,12 +136,12 @@ class Builder:
     @property
     def pending(self) -> bool:
         """Whether a cut would give anything to publish."""
-        return bool(self._commits.end_lsn) or self._row_count > 0
+        return bool(self._commits) or self._row_count > 0 or bool(self._ended) or not all(one.recorded for one in self._prepared.values())
 
     @property
     def open_bytes(self) -> int:
         """Bytes in memory for transactions that have not ended."""
-        return sum(body.waiting_bytes for body in self._bodies.values())
+        return sum(body.waiting_bytes for body in self._open_bodies())
 
     def add(self, assembly: Assembly) -> None:
         """Takes a batch. Raises DecodeError for rows that are not what their relation says; nothing of this object may be used afterwards."""
@@ -109,9 +151,7 @@ class Builder:
             self._add_truncate(truncate)
         self._add_messages(assembly.messages)
         for ending in assembly.endings:
-            body = self._bodies.pop(ending.body, None)
-            if body is not None and isinstance(ending, Published):
-                self._publish(body, BodyCommit(ending.end_lsn, ending.commit_time_us, ending.xid, ending.aborted_xids))
+            self._end(ending)
         self._keep_memory_bounded()
         self._add_commits(assembly.commits)
         self.through_lsn = assembly.through_lsn
@@ -120,18 +160,66 @@ class Builder:
         """Closes the unit and begins the next. What belongs to open transactions stays."""
         for writer in self._writers.values():
             self._finish(writer)
-        unit = Unit(self._finished, self._published, self._commits, self.through_lsn, self._row_count)
+        unit = Unit(self._finished, self._published, self._commits, self._record_prepared(), self._ended, self.through_lsn, self._row_count)
         self._reset()
         return unit
 
+    def _record_prepared(self) -> list[tuple[Prepared, list[_Part]]]:
+        """What was prepared since the last unit and has not ended yet: its rows become files now, before its PREPARE may be acknowledged."""
+        new = [one for one in self._prepared.values() if not one.recorded]
+        for one in new:
+            self._store_body(one.body)
+            one.recorded = True
+        return [(one.fact, one.body.stored) for one in new]
+
+    def _end(self, ending: Ending) -> None:
+        match ending:
+            case Published():
+                body = self._bodies.pop(ending.body, None)
+                if body is not None:
+                    self._publish(body, BodyCommit(ending.end_lsn, ending.commit_time_us, ending.xid, ending.aborted_xids))
+            case Discarded():
+                self._bodies.pop(ending.body, None)
+            case PreparedBody():
+                fact = Prepared(
+                    gid=ending.gid,
+                    xid=ending.xid,
+                    end_lsn=ending.end_lsn,
+                    prepare_time_us=ending.prepare_time_us,
+                    rows=ending.rows,
+                    aborted_xids=ending.aborted_xids,
+                    origin=ending.origin,
+                )
+                body = self._bodies.pop(ending.body, None)
+                self._prepared[ending.gid] = _PreparedTransaction(fact, body or _Body(), recorded=False)
+            case PreparedCommitted():
+                one = self._end_prepared(ending.gid, "committed")
+                self._publish(one.body, BodyCommit(ending.end_lsn, ending.commit_time_us, ending.xid, one.fact.aborted_xids))
+            case PreparedRolledBack():
+                self._end_prepared(ending.gid, "rolled_back")
+
+    def _end_prepared(self, gid: str, fate: str) -> _PreparedTransaction:
+        one = self._prepared.pop(gid)
+        if one.recorded:
+            self._ended.append(PreparedEnd(gid, one.fact.end_lsn, fate))
+        return one
+
+    def _open_bodies(self) -> Iterator[_Body]:
+        yield from self._bodies.values()
+        for one in self._prepared.values():
+            yield one.body
+
     def _keep_memory_bounded(self) -> None:
         """Open transactions together get twice what one may have: many middling streams must not add up to more."""
-        for body in sorted(self._bodies.values(), key=lambda body: -body.waiting_bytes):
-            if body.waiting_bytes > self._limits.body_bytes or self.open_bytes > 2 * self._limits.body_bytes:
-                self._store_body(body)
+        held = self.open_bytes
+        for body in sorted(self._open_bodies(), key=lambda body: -body.waiting_bytes):
+            if max(body.waiting_bytes, held // 2) <= self._limits.body_bytes:
+                return
+            held -= body.waiting_bytes
+            self._store_body(body)
 
     def _add_run(self, assembly: Assembly, run: RowRun) -> None:
-        schema = self._schema(run.relation, run.position_lsn, in_stream=run.in_stream)
+        schema = self._schema(run.relation, run.position_lsn, undecided=run.undecided)
         if schema is None:
             return
         rows = walk_rows(assembly.table, run.rows, len(run.relation.columns), in_stream=run.in_stream)
@@ -144,7 +232,7 @@ class Builder:
         self._keep(run, schema, encoded)
 
     def _add_truncate(self, run: TruncateRun) -> None:
-        schema = self._schema(run.relation, run.position_lsn, in_stream=run.lsn is None)
+        schema = self._schema(run.relation, run.position_lsn, undecided=run.undecided)
         if schema is not None:
             self._keep(run, schema, encode_truncate(schema, ordinal=run.ordinal, xid=run.xid, lsn=run.lsn, commit_time_us=run.commit_time_us))
 
@@ -156,8 +244,8 @@ class Builder:
             encoded = encode_messages(together)
             self._keep_rows(messagetable.RELATION, messagetable.SCHEMA, encoded, body=together[0].body, xid=together[0].xid)
 
-    def _schema(self, relation: RelationVersion, position_lsn: int, *, in_stream: bool) -> TableSchema | None:
-        return self._book.provisional(relation) if in_stream else self._book.resolve(relation, position_lsn=position_lsn)
+    def _schema(self, relation: RelationVersion, position_lsn: int, *, undecided: bool) -> TableSchema | None:
+        return self._book.provisional(relation) if undecided else self._book.resolve(relation, position_lsn=position_lsn)
 
     def _keep(self, run: RowRun | TruncateRun, schema: TableSchema, encoded: EncodedRows) -> None:
         xid = run.xid if isinstance(run, TruncateRun) else int(run.xid[0])
@@ -198,7 +286,7 @@ class Builder:
             for encoded in batches:
                 writer.append(encoded)
             key = keys.staged(self._epoch, body.xid, next(self._numbers))
-            body.stored.append((relation, self._upload(key, schema, writer.finish())))
+            body.stored.append(_Part(relation, schema, self._upload(key, schema, writer.finish())))
         body.waiting.clear()
         body.waiting_bytes = 0
 
@@ -210,10 +298,10 @@ class Builder:
             schema = self._book.resolve(relation, position_lsn=position)
             if schema is not None:
                 self._write(schema, encoded.with_commit(lsn=commit.end_lsn, commit_time_us=commit.commit_time_us))
-        for relation, stored in body.stored:
-            schema = self._book.resolve(relation, position_lsn=position)
+        for part in body.stored:
+            schema = self._book.resolve(part.relation, position_lsn=position)
             if schema is not None:
-                self._published.append((stored, schema.version, commit))
+                self._published.append((part.file, schema.version, commit))
 
     def _add_commits(self, commits: Commits) -> None:
         ours = self._commits
@@ -223,3 +311,13 @@ class Builder:
         ours.end_lsn.extend(commits.end_lsn)  # type: ignore[attr-defined]
         ours.commit_time_us.extend(commits.commit_time_us)  # type: ignore[attr-defined]
         ours.xid.extend(commits.xid)  # type: ignore[attr-defined]
+
+
+def _stored_body(prepared: Prepared) -> _Body:
+    """The body of a transaction that an earlier session recorded."""
+    body = _Body(xid=prepared.xid)
+    for part in prepared.parts:
+        file: Future[Segment] = Future()
+        file.set_result(part.segment)
+        body.stored.append(_Part(relation_sent_as(part.shape), part.shape, file))
+    return body

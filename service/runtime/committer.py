@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from service import faults
-from service.contract.entries import Changes, Progress, Segment
+from service.contract.entries import Progress, Segment
 from service.contract.receipt import DurableReceipt
 from service.contract.schema import TableSchema
 from service.errors import StoreUnavailable
@@ -110,13 +110,12 @@ class Committer:
 
     def _commit(self, unit: Unit) -> None:
         began = time.monotonic()
-        segments = tuple(unit.published())
+        changes = unit.changes()
         faults.point("commit.before")
-        body = Progress() if unit.empty else Changes(segments, unit.commits)
-        receipt = self._log.append(body, through_lsn=unit.through_lsn)
+        receipt = self._log.append(changes or Progress(), through_lsn=unit.through_lsn)
         faults.point("commit.after")
         self.counts.entries += 1
-        self._count(segments)
+        self._count(changes.segments if changes else ())
         if unit.commits.commit_time_us:
             self.counts.last_commit_time_us = unit.commits.commit_time_us[-1]
         self.counts.commit_seconds += time.monotonic() - began

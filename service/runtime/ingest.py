@@ -25,7 +25,7 @@ from typing import Literal, TypeVar
 import structlog
 
 from service import faults
-from service.contract.entries import Opened
+from service.contract.entries import Changes, Commits, Opened, PreparedEnd
 from service.contract.receipt import DurableReceipt
 from service.errors import Disposition, ServiceError, UsageError, WriterFenced
 from service.lsn import show
@@ -43,7 +43,7 @@ from service.runtime.tables import TableBook, matches
 from service.source.catalog import Catalog, Connection, TableFacts
 from service.source.sessions import SourceOptions, open_query
 from service.source.slot import ServerFacts, ensure_publication, ensure_slot, prove_continuity, server_facts, slot_facts, wait_until_free
-from service.source.start import lowest_protocol
+from service.source.start import highest_protocol
 from service.source.stream import ReplicationStream, StreamLimits
 from service.store.base import ObjectStore
 from service.store.probe import probe
@@ -194,7 +194,7 @@ class Ingest:
         stream = await ReplicationStream.open(
             options.source,
             start_lsn=start_lsn,
-            proto_version=lowest_protocol(streaming=streaming, two_phase=options.two_phase),
+            proto_version=highest_protocol(server.server_version),
             streaming=streaming,
             two_phase=options.two_phase,
             messages=options.messages,
@@ -218,6 +218,7 @@ class Ingest:
                 limits=options.builder,
                 policy=options.flush,
                 counts=self.counts,
+                prepared=tuple(self.log.state.prepared.values()),
             )
             self._session = session
             self._start_background()
@@ -253,6 +254,8 @@ class Ingest:
             log = ManifestLog.open(self.store, opened, self._state, through_lsn=start_lsn, on_trouble=self._store_trouble, stop=self._stop_threads)
             if self.options.messages:
                 messagetable.ensure(log)
+            if not self.options.two_phase and log.state.prepared:
+                self._release_prepared(log)
             book = TableBook(log, self._lookup, self.options.tables, wal_end=self._lookup.wal_end)
             committer = Committer(self.store, log, on_receipt=self._hand_over, stop=self._stop_threads)
             self.copier = Copier(options=self.options.source, log=log, book=book, committer=committer, numbers=self._numbers, stop=self._stop_threads)
@@ -260,6 +263,12 @@ class Ingest:
             self.log, self.book, self.committer = log, book, committer
         assert self._watch is not None
         self._watch.run_once()
+
+    def _release_prepared(self, log: ManifestLog) -> None:
+        """The slot no longer decodes at PREPARE: what was prepared while it did comes again, whole, when it commits."""
+        released = tuple(PreparedEnd(one.gid, one.end_lsn, "released") for one in log.state.prepared.values())
+        log.append(Changes((), Commits(), ended=released))
+        self._logger.info("prepared transactions will be sent again when they commit", transactions=len(released))
 
     def _store_trouble(self, what: str, error: ServiceError) -> None:
         self._logger.warning("store did not answer", what=what, error=str(error))

@@ -178,6 +178,9 @@ class Observer:
         states = Tally(table.state for table in report.tables)
         for state in TABLE_STATES:
             metrics.set(catalogue.TABLES, states[state], state=state)
+        prepared = report.manifest.prepared.values()
+        metrics.set(catalogue.PREPARED, len(prepared))
+        metrics.set(catalogue.PREPARED_AGE, max(map(report.age_seconds, prepared), default=0.0))
         metrics.set(catalogue.MANIFEST_SEQ, report.manifest.seq)
         metrics.set(catalogue.APPLY_PENDING, report.pending_entries)
         metrics.set(catalogue.APPLY_ROWS, sum(table.rows_applied for table in report.tables))

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from service.contract import keys
 from service.contract.applied import AppliedLog, AppliedTable, Complete
-from service.contract.entries import Changes, Segment
+from service.contract.entries import Changes, Prepared, Segment
 from service.errors import ServiceError
 from service.lsn import show
 from service.manifest.follow import load_state, read_entry
@@ -92,6 +92,10 @@ class Report:
         """The position through which all tables that are not left out are complete, 0 before the first."""
         return self.complete.lsn if self.complete else 0
 
+    def age_seconds(self, prepared: Prepared) -> float:
+        """How long ago `prepared` was, by the source's clock and ours."""
+        return max(0.0, self.taken_at.timestamp() - prepared.prepare_time_us / 1e6)
+
     def behind_bytes(self, lsn: int) -> int | None:
         """WAL between `lsn` and the server's write position; never negative, None when the server was not reached."""
         return None if self.server is None else max(0, self.server.wal_end_lsn - lsn)
@@ -121,6 +125,17 @@ class Report:
                 "last_record_at": self.applied.written_at if self.applied else None,
                 "left_out": self.complete.left_out if self.complete else {},
             },
+            "prepared": [
+                {
+                    "gid": one.gid,
+                    "xid": one.xid,
+                    "prepare_end_lsn": show(one.end_lsn),
+                    "prepared_at": datetime.fromtimestamp(one.prepare_time_us / 1e6, UTC).isoformat(),
+                    "age_seconds": self.age_seconds(one),
+                    "rows": one.rows,
+                }
+                for one in self.manifest.prepared.values()
+            ],
             "tables": [table.to_json() for table in self.tables],
             "unreachable": [asdict(item) for item in self.unreachable],
         }

@@ -6,13 +6,14 @@ only position ever acknowledged is Watermark's. The event loop owns the stream a
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from service.ack.watermark import Watermark
+from service.contract.entries import Prepared
 from service.contract.receipt import DurableReceipt
 from service.errors import ProtocolViolation, SourceError
 from service.protocol import frames
@@ -50,7 +51,7 @@ class SessionCounts:
 
 
 class Session:
-    """`decoder` runs one thing at a time, in order. `on_progress` is called on the event loop whenever the acknowledged position moved."""
+    """`decoder` runs one thing at a time, in order. `prepared` are the transactions that the manifest has and that have not ended."""
 
     def __init__(
         self,
@@ -65,6 +66,7 @@ class Session:
         limits: BuilderLimits,
         policy: FlushPolicy,
         counts: SessionCounts,
+        prepared: Collection[Prepared] = (),
     ) -> None:
         self.watermark = Watermark(start_lsn=start_lsn)
         self.counts = counts
@@ -79,8 +81,8 @@ class Session:
         self._units: set[Future[None]] = set()
         self._urgent = False
         # below: decoder thread only
-        self._assembler = Assembler(start_lsn=start_lsn)
-        self._builder = Builder(book=book, upload=committer.upload, epoch=epoch, numbers=numbers, limits=limits, start_lsn=start_lsn)
+        self._assembler = Assembler(start_lsn=start_lsn, prepared=prepared)
+        self._builder = Builder(book=book, upload=committer.upload, epoch=epoch, numbers=numbers, limits=limits, start_lsn=start_lsn, prepared=prepared)
         self._waiting_since: float | None = None
         self._recorded_lsn = start_lsn
         self._recorded_at = time.monotonic()

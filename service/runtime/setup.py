@@ -1,11 +1,11 @@
 """What a new pipeline needs at the source: a publication, then a slot. Planned first, so that a person can read or run it.
 
-Invariant: nothing is created once a manifest exists: then a missing slot is a loss that must be named, never something to make up for. Must not drop or
-alter anything. (PostgreSQL: CREATE PUBLICATION; Replication Management Functions.)
+Invariant: nothing is created once a manifest exists: then a missing slot is a loss that must be named, never something to make up for. Must not drop
+anything, nor alter more than the slot's two_phase flag. (PostgreSQL: CREATE PUBLICATION; Replication Management Functions.)
 """
 
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from service.errors import UsageError
 from service.manifest.follow import load_state
@@ -15,6 +15,7 @@ from service.source.catalog import Catalog
 from service.source.quoting import quote_literal
 from service.source.sessions import open_query
 from service.source.slot import Connection, create_publication_sql, prove_continuity, server_facts, slot_facts
+from service.source.start import set_two_phase
 from service.store.base import ObjectStore
 
 
@@ -28,20 +29,35 @@ class Step:
 
 
 def prepare(options: IngestOptions, store: ObjectStore, *, dry_run: bool) -> list[Step]:
-    """The steps of a new pipeline, carried out unless `dry_run`. A pipeline that has a manifest is only checked.
+    """The steps of a new pipeline, carried out unless `dry_run`. A pipeline that has a manifest is only checked, its slot's two_phase flag made to agree.
 
     Raises SlotLost when an existing pipeline cannot go on, SourceError and StoreError.
     """
     state = load_state(store)
     with closing(open_query(options.source)) as connection:
         if state.opened is not None:
+            change = _two_phase_change(options, connection)
+            if change.statement and not dry_run:
+                set_two_phase(options.source, wanted=options.two_phase, start_lsn=state.through_lsn)
             slot = slot_facts(connection, options.source.slot)
-            prove_continuity(state.opened, state.through_lsn, server=server_facts(connection), slot=slot, two_phase=options.two_phase)
-            return [Step("publication", options.source.publication, ""), Step("slot", options.source.slot, "")]
+            if not (change.statement and dry_run):
+                prove_continuity(state.opened, state.through_lsn, server=server_facts(connection), slot=slot, two_phase=options.two_phase)
+            return [Step("publication", options.source.publication, ""), change]
         steps = _plan(options, connection)
         if not dry_run:
             set_up(options, connection)
         return steps
+
+
+def _two_phase_change(options: IngestOptions, connection: Connection) -> Step:
+    """What makes the slot of a running pipeline decode prepared transactions as the configuration says, where the server can change it."""
+    slot = slot_facts(connection, options.source.slot)
+    major = connection.pgconn.server_version // 10000
+    step = Step("slot", options.source.slot, "")
+    if slot is None or slot.two_phase == options.two_phase or major < (15 if options.two_phase else 18):
+        return step
+    value = "true" if options.two_phase else "false"
+    return replace(step, statement=f"two_phase = {value}, over a replication connection")
 
 
 def _plan(options: IngestOptions, connection: Connection) -> list[Step]:

@@ -17,7 +17,7 @@ from service.contract.schema import TableSchema
 from service.lsn import show
 from service.manifest.log import ManifestLog
 from service.manifest.state import TableState
-from service.protocol.messages import RelationVersion
+from service.protocol.messages import RelationColumn, RelationVersion
 from service.runtime import messagetable
 from service.source.catalog import TableFacts
 from service.source.schemas import build_schema, diff_schema, relation_of
@@ -257,6 +257,12 @@ def same_shape(schema: TableSchema, relation: RelationVersion) -> bool:
         (ours.name, ours.type_oid, ours.typmod, ours.identity) == (theirs.name, theirs.type_oid, theirs.typmod, theirs.identity)
         for ours, theirs in zip(schema.columns, relation.columns, strict=True)
     )
+
+
+def relation_sent_as(schema: TableSchema) -> RelationVersion:
+    """The relation version that `schema` was built from."""
+    columns = tuple(RelationColumn(column.name, column.type_oid, column.typmod, column.identity) for column in schema.columns)
+    return RelationVersion(int(schema.table_id), schema.schema_name, schema.table_name, schema.replica_identity, columns)
 
 
 def _refusal(schema: TableSchema) -> str:

@@ -50,12 +50,6 @@ def _not_history(mode: Mode) -> Mode:
     return mode
 
 
-def _not_two_phase(wanted: bool) -> bool:  # noqa: FBT001 - a validator's only parameter
-    if wanted:
-        raise ValueError("two_phase is not supported by this version; leave it false, and prepared transactions arrive when they commit")
-    return wanted
-
-
 def _listen_address(value: str) -> str:
     host, separator, port = value.rpartition(":")
     if not separator or not host or not port.isdigit() or int(port) > 65535:
@@ -96,8 +90,10 @@ class SourceSettings(Room):
         description="large transactions sent before they commit, so that neither side has to hold them: parallel (PostgreSQL 16), on, off; auto takes "
         "the best that the server has",
     )
-    two_phase: Annotated[bool, AfterValidator(_not_two_phase)] = Field(
-        default=False, description="decode prepared transactions at PREPARE; not supported by this version: they arrive at COMMIT PREPARED"
+    two_phase: bool = Field(
+        default=False,
+        description="receive prepared transactions at PREPARE (PostgreSQL 15) and publish them at COMMIT PREPARED; false: all of it happens at COMMIT "
+        "PREPARED. The slot has the same flag; `sluice setup` changes it",
     )
     messages: bool = Field(default=False, description="keep logical messages (pg_logical_emit_message) in the lake table _sluice/messages")
     origin: Origin = Field("any", description="`none` leaves out changes that replication brought to the source, which cuts loops")

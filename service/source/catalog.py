@@ -1,7 +1,7 @@
 """What the catalog says about published tables, as values: today's facts, while the stream may be hours behind.
 
-Invariant: one query per look, so that the facts of a table are of one moment; everything is looked up by oid or by the server's own view of the
-publication, never by guessing names. Must not: read user tables. (PostgreSQL: System Catalogs; pg_publication_tables.)
+Invariant: one query per look, so that the facts of a table are of one moment; everything is looked up by oid, never by guessing names. Must not: read
+user tables, nor wait for a lock on one. (PostgreSQL: System Catalogs; pg_publication, pg_publication_rel, pg_publication_namespace.)
 """
 
 import hashlib
@@ -85,7 +85,6 @@ class TableFacts:
     has_column_list: bool
     publishes: str
     estimated_rows: int
-    size_bytes: int
     children: tuple[ChildFacts, ...]
     type_details: tuple[tuple[str, str], ...]
 
@@ -128,7 +127,7 @@ class Catalog:
         return PublicationFacts(name=name, insert=insert, update=update, delete=delete, truncate=truncate)
 
     def published_tables(self, publication: str) -> list[TableFacts]:
-        """The tables whose changes the publication sends, by the server's own account, in order of their names."""
+        """The tables whose changes the publication sends, in order of their names."""
         return self._load("EXISTS (SELECT 1 FROM published p WHERE p.oid = c.oid)", publication=publication)
 
     def table(self, oid: int, *, publication: str = "") -> TableFacts | None:
@@ -169,24 +168,28 @@ class Catalog:
         self._conn.close()
 
     def _load(self, condition: str, **parameters: Any) -> list[TableFacts]:
+        since_15 = self._version >= 150000
+        command = _TABLES % {
+            "condition": condition,
+            "whole_schemas": _WHOLE_SCHEMAS if since_15 else "SELECT NULL::oid AS oid WHERE false",
+            "row_filter": _ROW_FILTER if since_15 else "NULL::text",
+            "attnames": _ATTNAMES if since_15 else "NULL::jsonb",
+        }
         with translated("reading the catalog"):
-            rows = self._conn.execute((_TABLES % {"condition": condition}).encode(), parameters).fetchall()
+            rows = self._conn.execute(command.encode(), parameters).fetchall()
         return [self._facts(*row) for row in rows]
 
     def _facts(self, table: dict[str, Any], columns: _Rows, children: _Rows, details: list[list[str]] | None) -> TableFacts:
         live = tuple(ColumnFacts(**column) for column in columns or ())
         leaves = tuple(ChildFacts(**{**child, "identity_columns": tuple(child["identity_columns"] or ())}) for child in children or ())
         listed = table.pop("attnames")
-        # PostgreSQL 15 lists generated columns that it never sends (16 and later do not).
-        unsent = {column.name for column in live if column.generated} if self._version < 160000 else set()
-        published = None if listed is None else tuple(name for name in listed if name not in unsent)
         relfilenode = table.pop("relfilenode") or 0
         return TableFacts(
             **table,
             relfilenode=_combined(leaves) if table["relkind"] == "p" else relfilenode,
             columns=live,
             children=leaves,
-            published_columns=published,
+            published_columns=None if listed is None else tuple(listed),
             type_details=tuple((key, text) for key, text in details or ()),
         )
 
@@ -197,17 +200,47 @@ def _combined(leaves: Sequence[ChildFacts]) -> int:
     return int.from_bytes(hashlib.sha256(spelled.encode()).digest()[:6], "big") or 1
 
 
+_WHOLE_SCHEMAS = "SELECT s.pnnspid AS oid FROM pg_catalog.pg_publication_namespace s JOIN pub ON pub.oid = s.pnpubid"
+_ROW_FILTER = "pg_catalog.pg_get_expr(r.prqual, r.prrelid)"
+_ATTNAMES = """(SELECT pg_catalog.jsonb_agg(a.attname ORDER BY a.attnum) FROM pg_catalog.pg_attribute a
+            WHERE a.attrelid = sent.oid AND a.attnum > 0 AND NOT a.attisdropped
+              AND CASE WHEN r.prattrs IS NULL THEN a.attgenerated = '' OR (pub.generated AND a.attgenerated = 's') ELSE a.attnum = ANY (r.prattrs) END)"""
+"""Since PostgreSQL 15; 14 has neither whole schemas nor filters nor lists."""
+
+# No part of this waits for a lock on a table, which pg_publication_tables, pg_table_size and pg_partition_tree would: an ALTER TABLE that takes an hour
+# on one table must not keep the decoder from asking about another.
 _TABLES = """
-WITH RECURSIVE published AS (
-    SELECT pc.oid, pg_catalog.to_jsonb(p) AS facts,
-           EXISTS (SELECT 1 FROM pg_catalog.pg_publication_rel r
-                   WHERE r.prpubid = f.oid AND r.prrelid = pc.oid AND pg_catalog.to_jsonb(r) ->> 'prattrs' IS NOT NULL) AS has_list,
+WITH RECURSIVE pub AS (
+    SELECT f.oid, f.puballtables, f.pubviaroot, COALESCE(pg_catalog.to_jsonb(f) ->> 'pubgencols', 'n') = 's' AS generated,
            CASE WHEN f.pubinsert THEN 'i' ELSE '' END || CASE WHEN f.pubupdate THEN 'u' ELSE '' END || CASE WHEN f.pubdelete THEN 'd' ELSE '' END
                || CASE WHEN f.pubtruncate THEN 't' ELSE '' END || CASE WHEN f.pubviaroot THEN 'r' ELSE '' END
                || CASE WHEN pg_catalog.to_jsonb(f) ->> 'pubgencols' = 's' THEN 'g' ELSE '' END AS publishes
-    FROM pg_catalog.pg_publication_tables p JOIN pg_catalog.pg_publication f ON f.pubname = p.pubname
-    JOIN pg_catalog.pg_namespace pn ON pn.nspname = p.schemaname JOIN pg_catalog.pg_class pc ON pc.relnamespace = pn.oid AND pc.relname = p.tablename
-    WHERE p.pubname = %%(publication)s
+    FROM pg_catalog.pg_publication f WHERE f.pubname = %%(publication)s
+), lineage (oid, ancestor) AS (
+    SELECT i.inhrelid, i.inhparent FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class pc ON pc.oid = i.inhrelid WHERE pc.relispartition
+    UNION ALL
+    SELECT l.oid, i.inhparent FROM lineage l JOIN pg_catalog.pg_inherits i ON i.inhrelid = l.ancestor
+), whole_schemas AS (
+    %(whole_schemas)s
+), members AS (
+    SELECT r.prrelid AS oid FROM pg_catalog.pg_publication_rel r JOIN pub ON pub.oid = r.prpubid
+    UNION
+    SELECT mc.oid FROM pg_catalog.pg_class mc JOIN whole_schemas w ON w.oid = mc.relnamespace WHERE pg_catalog.pg_relation_is_publishable(mc.oid)
+), sent AS (
+    SELECT sc.oid FROM pg_catalog.pg_class sc CROSS JOIN pub
+    WHERE pub.puballtables AND pg_catalog.pg_relation_is_publishable(sc.oid) AND CASE WHEN pub.pubviaroot THEN NOT sc.relispartition ELSE sc.relkind = 'r' END
+    UNION
+    SELECT m.oid FROM members m JOIN pg_catalog.pg_class sc ON sc.oid = m.oid CROSS JOIN pub
+    WHERE CASE WHEN pub.pubviaroot THEN NOT EXISTS (SELECT 1 FROM lineage l JOIN members above ON above.oid = l.ancestor WHERE l.oid = m.oid)
+               ELSE sc.relkind = 'r' END
+    UNION
+    SELECT l.oid FROM members m JOIN lineage l ON l.ancestor = m.oid JOIN pg_catalog.pg_class sc ON sc.oid = l.oid CROSS JOIN pub
+    WHERE NOT pub.pubviaroot AND sc.relkind = 'r'
+), published AS (
+    SELECT sent.oid, pub.publishes, COALESCE(pg_catalog.to_jsonb(r) ->> 'prattrs' IS NOT NULL, false) AS has_list, %(row_filter)s AS row_filter,
+           %(attnames)s AS attnames
+    FROM sent CROSS JOIN pub LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = pub.oid AND r.prrelid = sent.oid AND NOT pub.puballtables
+        AND NOT EXISTS (SELECT 1 FROM whole_schemas w JOIN pg_catalog.pg_class sc ON sc.relnamespace = w.oid WHERE sc.oid = sent.oid)
 ), base (oid, type_oid, typmod, depth) AS (
     SELECT t.oid, t.typbasetype, t.typtypmod, 1 FROM pg_catalog.pg_type t WHERE t.typtype = 'd'
     UNION ALL
@@ -220,16 +253,14 @@ SELECT
     pg_catalog.jsonb_build_object(
         'oid', c.oid::int8, 'schema', n.nspname, 'name', c.relname, 'relkind', c.relkind, 'relpersistence', c.relpersistence,
         'replica_identity', c.relreplident, 'relfilenode', pg_catalog.pg_relation_filenode(c.oid)::int8, 'row_security', c.relrowsecurity,
-        'is_partition', c.relispartition, 'row_filter', (SELECT p.facts ->> 'rowfilter' FROM published p WHERE p.oid = c.oid LIMIT 1),
-        'attnames', (SELECT p.facts -> 'attnames' FROM published p WHERE p.oid = c.oid LIMIT 1),
-        'has_column_list', COALESCE((SELECT p.has_list FROM published p WHERE p.oid = c.oid LIMIT 1), false),
-        'publishes', COALESCE((SELECT p.publishes FROM published p WHERE p.oid = c.oid LIMIT 1), ''),
+        'is_partition', c.relispartition, 'row_filter', (SELECT p.row_filter FROM published p WHERE p.oid = c.oid),
+        'attnames', (SELECT p.attnames FROM published p WHERE p.oid = c.oid),
+        'has_column_list', COALESCE((SELECT p.has_list FROM published p WHERE p.oid = c.oid), false),
+        'publishes', COALESCE((SELECT p.publishes FROM published p WHERE p.oid = c.oid), ''),
         'estimated_rows', GREATEST(CASE WHEN c.relkind = 'p' THEN
-            (SELECT SUM(GREATEST(l.reltuples, 0)) FROM pg_catalog.pg_partition_tree(c.oid) t JOIN pg_catalog.pg_class l ON l.oid = t.relid WHERE t.isleaf)
-            ELSE c.reltuples END, 0)::int8,
-        'size_bytes', COALESCE(CASE WHEN c.relkind = 'p' THEN
-            (SELECT SUM(pg_catalog.pg_table_size(t.relid)) FROM pg_catalog.pg_partition_tree(c.oid) t WHERE t.isleaf)
-            ELSE pg_catalog.pg_table_size(c.oid) END, 0)::int8),
+            (SELECT SUM(GREATEST(leaf.reltuples, 0)) FROM lineage l JOIN pg_catalog.pg_class leaf ON leaf.oid = l.oid
+             WHERE l.ancestor = c.oid AND leaf.relkind <> 'p')
+            ELSE c.reltuples END, 0)::int8),
     (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object(
         'name', a.attname, 'attnum', a.attnum, 'type_oid', a.atttypid::int8, 'typmod', a.atttypmod,
         'base_type_oid', COALESCE(d.type_oid, a.atttypid)::int8, 'base_typmod', CASE WHEN d.oid IS NULL THEN a.atttypmod ELSE d.typmod END,
@@ -258,9 +289,9 @@ SELECT
             JOIN pg_catalog.pg_attribute a ON a.attrelid = l.oid AND a.attnum = ANY (i.indkey[:i.indnkeyatts - 1])
             WHERE i.indrelid = l.oid AND CASE l.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END),
         'made_as_partition', h.xmin::text = (SELECT a.xmin::text FROM pg_catalog.pg_attribute a WHERE a.attrelid = l.oid AND a.attnum = -1)) ORDER BY l.oid)
-     FROM pg_catalog.pg_partition_tree(c.oid) t JOIN pg_catalog.pg_class l ON l.oid = t.relid
+     FROM lineage t JOIN pg_catalog.pg_class l ON l.oid = t.oid
      JOIN pg_catalog.pg_namespace ln ON ln.oid = l.relnamespace JOIN pg_catalog.pg_inherits h ON h.inhrelid = l.oid
-     WHERE c.relkind = 'p' AND t.isleaf AND t.relid <> c.oid),
+     WHERE c.relkind = 'p' AND t.ancestor = c.oid AND l.relkind <> 'p'),
     (WITH RECURSIVE used (oid) AS (
         SELECT a.atttypid FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
         UNION

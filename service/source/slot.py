@@ -208,8 +208,18 @@ def _usable(slot: SlotFacts, server: ServerFacts, *, two_phase: bool) -> None:
     if slot.two_phase != two_phase:
         raise SlotLost(
             f"TWO_PHASE: slot {slot.name} has two_phase = {str(slot.two_phase).lower()}, the configuration says {str(two_phase).lower()}",
-            hint="the slot's flag decides what is sent: make source.two_phase agree with it, or use a new slot",
+            hint=_two_phase_remedy(server.server_version // 10000, wanted=two_phase),
         )
+
+
+def _two_phase_remedy(major: int, *, wanted: bool) -> str:
+    if wanted and major < 15:
+        return f"PostgreSQL {major} cannot decode at PREPARE: set source.two_phase: false"
+    if wanted:
+        return "the slot's flag decides what is sent: `sluice setup` turns it on and loses nothing, or set source.two_phase: false"
+    if major < 18:
+        return f"PostgreSQL {major} cannot turn it off for a slot: set source.two_phase: true, or begin a new pipeline"
+    return "the slot's flag decides what is sent: `sluice setup` turns it off and loses nothing, or set source.two_phase: true"
 
 
 def wait_until_free(conn: Connection, name: str, *, bound_s: float, sleep: Callable[[float], None] = time.sleep) -> None:

@@ -41,13 +41,9 @@ class Started:
     wal_sender_timeout_s: float
 
 
-def lowest_protocol(*, streaming: Streaming, two_phase: bool) -> int:
-    """The lowest protocol version that has what is asked for."""
-    if streaming == "parallel":
-        return 4
-    if two_phase:
-        return 3
-    return 2 if streaming == "on" else 1
+def highest_protocol(server_version: int) -> int:
+    """The highest protocol version that a server of `server_version` (as libpq numbers it) speaks. It gates options; no message changes its form."""
+    return 4 if server_version >= 160000 else 3 if server_version >= 150000 else 2
 
 
 def start_command(
@@ -87,6 +83,25 @@ def start_replication(options: SourceOptions, *, command: bytes, expect: tuple[s
         conn.close()
         raise
     return Started(conn, identity, timeout_s)
+
+
+def set_two_phase(options: SourceOptions, *, wanted: bool, start_lsn: int) -> None:
+    """Makes the slot decode at PREPARE from `start_lsn` on, or (PostgreSQL 18) no longer. Raises SourceError.
+
+    Turned on by a stream that ends at once: the server then notes the position, and sends whatever was prepared before it whole when it commits. The
+    flag alone, set by ALTER_REPLICATION_SLOT, would leave those out.
+    """
+    if wanted:
+        command = start_command(options, start_lsn=start_lsn, proto_version=3, streaming="off", two_phase=True, messages=False, origin="any")
+        start_replication(options, command=command, expect=None).conn.close()
+        return
+    conn = open_replication(options)
+    try:
+        result = conn.pgconn.exec_(f"ALTER_REPLICATION_SLOT {quote_slot(options.slot)} (TWO_PHASE false)".encode())
+        if result.status != pq.ExecStatus.COMMAND_OK:
+            raise_result(result, doing="ALTER_REPLICATION_SLOT", slot=options.slot)
+    finally:
+        conn.close()
 
 
 def identify(options: SourceOptions) -> SystemIdentity:

@@ -88,6 +88,10 @@ ROWS = Counter(
     _STREAM,
     {"schema": OPEN, "table": OPEN, "op": ("insert", "update", "delete", "truncate")},
 )
+PREPARED = Gauge("sluice_prepared_transactions", "Prepared transactions whose rows are durable and that have not ended.", _STREAM)
+PREPARED_AGE = Gauge(
+    "sluice_prepared_oldest_seconds", "Time since the oldest of them was prepared, 0 without any; it holds back WAL, vacuum and new copies.", _STREAM
+)
 RECEIVED_BYTES = Counter("sluice_received_bytes_total", "Bytes received on the replication connection.", _STREAM)
 UNCHANGED_VALUES = Counter("sluice_unchanged_toast_values_total", "Values that the server did not send because they had not changed.", _STREAM)
 

@@ -9,21 +9,25 @@ It must not look at values, read a clock or do I/O. Transitions:
     message            allowed in            leads to
     Begin              between               transaction
     Commit             transaction           between
+    BeginPrepare       between               transaction
+    Prepare            transaction           between    keeps its body for CommitPrepared
     rows, Truncate     transaction, stream   same
     StreamStart        between               stream
     StreamStop         stream                between
     StreamCommit       between               between    publishes the stream's body
+    StreamPrepare      between               between    keeps the stream's body for CommitPrepared
     StreamAbort        between               between    drops it, or one subtransaction of it
+    CommitPrepared     between               between    publishes what was prepared, in this session or before
+    RollbackPrepared   between               between    drops it; one never heard of was prepared before the slot
     Origin             transaction, stream   same       once, before any row
     Relation, TypeName anywhere              same
     LogicalMessage     anywhere              same       one outside transactions moves through_lsn
     Keepalive          anywhere              same       moves through_lsn except inside a transaction
-    two-phase messages nowhere               the slot's flag is checked before streaming starts
 
 (PostgreSQL: Logical Streaming Replication Protocol.)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -31,26 +35,42 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from service.contract.entries import Commits
+from service.contract.entries import Commits, Prepared
 from service.errors import ProtocolViolation
 from service.lsn import show
 from service.protocol.boundaries import begins, commit_ends
 from service.protocol.decoder import decode_control
 from service.protocol.frames import FrameTable, control_positions, relation_oids, stream_xids
 from service.protocol.messages import (
+    BeginPrepare,
+    CommitPrepared,
     Keepalive,
     LogicalMessage,
     Origin,
+    Prepare,
     Relation,
     RelationVersion,
+    RollbackPrepared,
     StreamAbort,
     StreamCommit,
+    StreamPrepare,
     StreamStart,
     StreamStop,
     Truncate,
     TypeName,
 )
-from service.transaction.assembly import Assembly, Discarded, MessageRun, Published, RowRun, TruncateRun
+from service.transaction.assembly import (
+    Assembly,
+    Discarded,
+    Ending,
+    MessageRun,
+    PreparedBody,
+    PreparedCommitted,
+    PreparedRolledBack,
+    Published,
+    RowRun,
+    TruncateRun,
+)
 
 _BEGIN = ord("B")
 _COMMIT = ord("C")
@@ -61,7 +81,10 @@ _DROPPED_LSN = -2
 
 @dataclass(slots=True)
 class _Open:
-    """A transaction whose end has not been read. `body` is set once its rows outlive a batch; `position_lsn` is a lower bound of its commit."""
+    """A transaction whose end has not been read. `body` is set once its rows outlive a batch; `position_lsn` is a lower bound of its commit.
+
+    `gid` is None unless it will end with Prepare.
+    """
 
     xid: int
     position_lsn: int
@@ -70,6 +93,17 @@ class _Open:
     ordinal: int = 0
     origin: tuple[str, int] | None = None
     aborted: list[int] = field(default_factory=list)
+    gid: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _PreparedOpen:
+    """What must be known of a prepared transaction until it ends."""
+
+    xid: int
+    end_lsn: int
+    rows: int
+    origin: tuple[str, int] | None
 
 
 @dataclass(slots=True)
@@ -82,13 +116,14 @@ class _Draft:
     slot_time: list[int] = field(default_factory=list)
     slot_body: list[int] = field(default_factory=list)
     slot_stream: list[bool] = field(default_factory=list)
+    slot_undecided: list[bool] = field(default_factory=list)
     piece_slot: list[int] = field(default_factory=list)
     piece_rows: list[int] = field(default_factory=list)
     piece_ordinal: list[int] = field(default_factory=list)
     shape_changes: list[tuple[int, int]] = field(default_factory=list)
     truncates: list[tuple[int, int, RelationVersion]] = field(default_factory=list)
     messages: list[tuple[int, int, LogicalMessage]] = field(default_factory=list)
-    endings: list[Published | Discarded] = field(default_factory=list)
+    endings: list[Ending] = field(default_factory=list)
     end_lsn: list[int] = field(default_factory=list)
     end_time: list[int] = field(default_factory=list)
     end_xid: list[int] = field(default_factory=list)
@@ -100,9 +135,13 @@ class _Draft:
 
 
 class Assembler:
-    """One connection's transactions. `start_lsn` is where streaming began: what ended at or before it is already durable and is dropped."""
+    """One connection's transactions.
 
-    def __init__(self, *, start_lsn: int) -> None:
+    `start_lsn` is where streaming began: what committed at or before it is already durable and is dropped. `prepared` are the transactions whose rows are
+    durable already and whose end is still to come.
+    """
+
+    def __init__(self, *, start_lsn: int, prepared: Iterable[Prepared] = ()) -> None:
         self.through_lsn = start_lsn
         self._start_lsn = start_lsn
         self._relations: dict[int, RelationVersion] = {}
@@ -112,6 +151,7 @@ class Assembler:
         self._transaction: _Open | None = None
         self._stream: _Open | None = None
         self._streams: dict[int, _Open] = {}
+        self._prepared = {one.gid: _PreparedOpen(one.xid, one.end_lsn, one.rows, one.origin) for one in prepared}
         self._slot = _NO_BODY
         self._bodies = 0
         self._draft = _Draft()
@@ -167,10 +207,7 @@ class Assembler:
                 next_commit += 1
             else:
                 message = decode_control(table, position, in_stream=self._stream is not None)
-                handler = self._HANDLERS.get(type(message))
-                if handler is None:
-                    raise ProtocolViolation(f"a {type(message).__name__} message came, though two-phase decoding was not asked for")
-                handler(self, message, position)
+                self._HANDLERS[type(message)](self, message, position)
         if len(table) != cursor:
             self._rows(len(table) - cursor)
 
@@ -185,6 +222,7 @@ class Assembler:
         draft.slot_time.append(0)
         draft.slot_body.append(owner.body)
         draft.slot_stream.append(in_stream)
+        draft.slot_undecided.append(in_stream or owner.gid is not None)
 
     def _owner(self) -> _Open:
         owner = self._transaction or self._stream
@@ -219,7 +257,7 @@ class Assembler:
 
     def _commit(self, commit_lsn: int, end_lsn: int, commit_time_us: int) -> None:
         owner = self._transaction
-        if owner is None:
+        if owner is None or owner.gid is not None:
             raise ProtocolViolation(f"Commit at {show(commit_lsn)} came without Begin")
         if commit_lsn != owner.position_lsn or end_lsn <= commit_lsn:
             raise ProtocolViolation(f"Commit at {show(commit_lsn)} does not belong to the Begin for {show(owner.position_lsn)}")
@@ -241,14 +279,16 @@ class Assembler:
         if end_lsn <= self.through_lsn:
             raise ProtocolViolation(f"the commit that ended at {show(end_lsn)} came after {show(self.through_lsn)}")
         self.through_lsn = end_lsn
-        if owner.ordinal == 0:
-            return
+        if owner.ordinal:
+            self._committed(end_lsn, commit_time_us, owner.xid, owner.origin)
+
+    def _committed(self, end_lsn: int, commit_time_us: int, xid: int, origin: tuple[str, int] | None) -> None:
         draft = self._draft
-        if owner.origin is not None:
-            draft.origins[len(draft.end_lsn)] = owner.origin
+        if origin is not None:
+            draft.origins[len(draft.end_lsn)] = origin
         draft.end_lsn.append(end_lsn)
         draft.end_time.append(commit_time_us)
-        draft.end_xid.append(owner.xid)
+        draft.end_xid.append(xid)
 
     # streams
 
@@ -291,6 +331,72 @@ class Assembler:
             self._draft.count("aborted")
         else:
             owner.aborted.append(message.subxid)
+
+    # prepared transactions
+
+    def _begin_prepare(self, message: BeginPrepare, _position: int) -> None:
+        if self.in_transaction:
+            raise ProtocolViolation(f"BeginPrepare at {show(message.prepare_lsn)} came inside another transaction")
+        self._transaction = _Open(message.xid, message.prepare_lsn, 0, self._new_body(), gid=message.gid)
+        self._open_slot(self._transaction, in_stream=False)
+
+    def _prepare(self, message: Prepare, _position: int) -> None:
+        owner = self._transaction
+        if owner is None or (owner.gid, owner.xid, owner.position_lsn) != (message.gid, message.xid, message.prepare_lsn):
+            raise ProtocolViolation(f"Prepare at {show(message.prepare_lsn)} does not belong to a BeginPrepare")
+        self._transaction = None
+        self._keep_prepared(owner, message)
+
+    def _stream_prepare(self, message: StreamPrepare, _position: int) -> None:
+        owner = self._streams.get(message.xid)
+        if owner is None or self.in_transaction:
+            raise ProtocolViolation(f"the prepare of stream {message.xid} came {'inside a transaction' if owner else 'without its rows'}")
+        del self._streams[message.xid]
+        self._keep_prepared(owner, message)
+
+    def _keep_prepared(self, owner: _Open, message: Prepare | StreamPrepare) -> None:
+        """A position before `start_lsn` is no reason to drop it: a slot that began to decode at PREPARE sends older ones late, right before their commit."""
+        draft = self._draft
+        self.through_lsn = max(self.through_lsn, message.end_lsn)
+        known = self._prepared.get(message.gid)
+        if known is not None and (known.xid, known.end_lsn) == (message.xid, message.end_lsn):
+            draft.count("skipped")
+            draft.endings.append(Discarded(owner.body))
+            return
+        if known is not None:
+            raise ProtocolViolation(f"a transaction was prepared at {show(message.end_lsn)} under the gid of one prepared at {show(known.end_lsn)}")
+        self._prepared[message.gid] = _PreparedOpen(message.xid, message.end_lsn, owner.ordinal, owner.origin)
+        draft.endings.append(
+            PreparedBody(owner.body, message.gid, message.xid, message.end_lsn, message.prepare_time_us, owner.ordinal, tuple(owner.aborted), owner.origin)
+        )
+
+    def _commit_prepared(self, message: CommitPrepared, _position: int) -> None:
+        if self.in_transaction:
+            raise ProtocolViolation(f"CommitPrepared at {show(message.commit_lsn)} came inside a transaction")
+        if message.end_lsn <= self._start_lsn:
+            self._draft.count("skipped")
+            return
+        known = self._prepared.pop(message.gid, None)
+        if known is None or known.xid != message.xid:
+            raise ProtocolViolation(f"the prepared transaction {message.xid} committed at {show(message.commit_lsn)}, and its rows never came")
+        if message.end_lsn <= self.through_lsn:
+            raise ProtocolViolation(f"the commit that ended at {show(message.end_lsn)} came after {show(self.through_lsn)}")
+        self.through_lsn = message.end_lsn
+        self._draft.endings.append(PreparedCommitted(message.gid, known.end_lsn, message.end_lsn, message.commit_time_us, message.xid))
+        if known.rows:
+            self._committed(message.end_lsn, message.commit_time_us, message.xid, known.origin)
+
+    def _rollback_prepared(self, message: RollbackPrepared, _position: int) -> None:
+        if self.in_transaction:
+            raise ProtocolViolation(f"RollbackPrepared at {show(message.rollback_end_lsn)} came inside a transaction")
+        self.through_lsn = max(self.through_lsn, message.rollback_end_lsn)
+        known = self._prepared.get(message.gid)
+        if known is None or known.end_lsn != message.prepare_end_lsn:
+            self._draft.count("unknown_rollbacks")
+            return
+        del self._prepared[message.gid]
+        self._draft.count("aborted")
+        self._draft.endings.append(PreparedRolledBack(message.gid, known.end_lsn))
 
     # the rest
 
@@ -356,6 +462,11 @@ class Assembler:
         StreamStop: _stream_stop,
         StreamCommit: _stream_commit,
         StreamAbort: _stream_abort,
+        BeginPrepare: _begin_prepare,
+        Prepare: _prepare,
+        StreamPrepare: _stream_prepare,
+        CommitPrepared: _commit_prepared,
+        RollbackPrepared: _rollback_prepared,
     }
 
 
@@ -369,6 +480,7 @@ def _truncate(draft: _Draft, slot: int, ordinal: int, relation: RelationVersion)
         draft.slot_lsn[slot] if closed else None,
         draft.slot_time[slot] if closed else None,
         None if closed else body,
+        draft.slot_undecided[slot],
         draft.slot_position[slot],
     )
 
@@ -414,6 +526,7 @@ def _runs(table: FrameTable, draft: _Draft, shapes: dict[int, int], versions: li
                     commit_time_us=slot_time[slots] if closed else None,
                     body=None if closed else owner,
                     in_stream=bool(streamed[chosen[0]]),
+                    undecided=draft.slot_undecided[int(slots[0])],
                     position_lsn=int(slot_position[slots].min()),
                 )
             )

@@ -19,7 +19,8 @@ class RowRun:
 
     `rows` indexes frames of the table, ascending; the other arrays are parallel to it. Rows of transactions that ended in this very batch
     have `lsn` (commit end) and `commit_time_us` and no `body`. The others belong to one `body`, whose end comes in this batch or later; their LSN is not
-    known yet. `position_lsn` is at most the LSN of every commit concerned: what the relation's shape may be compared with.
+    known yet. `position_lsn` is at most the LSN of every commit concerned: what the relation's shape may be compared with. `undecided` rows belong to a
+    transaction that may still roll back.
     """
 
     relation: RelationVersion
@@ -30,6 +31,7 @@ class RowRun:
     commit_time_us: NDArray[np.int64] | None
     body: int | None
     in_stream: bool
+    undecided: bool
     position_lsn: int
 
 
@@ -43,6 +45,7 @@ class TruncateRun:
     lsn: int | None
     commit_time_us: int | None
     body: int | None
+    undecided: bool
     position_lsn: int
 
 
@@ -76,6 +79,42 @@ class Discarded:
     body: int
 
 
+@dataclass(frozen=True, slots=True)
+class PreparedBody:
+    """The transaction that owns `body` was prepared. Its rows must be durable before `end_lsn` is acknowledged, and stay invisible until it ends."""
+
+    body: int
+    gid: str
+    xid: int
+    end_lsn: int
+    prepare_time_us: int
+    rows: int
+    aborted_xids: tuple[int, ...]
+    origin: tuple[str, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedCommitted:
+    """The transaction prepared under `gid` at `prepare_end_lsn`, in this session or an earlier one, committed."""
+
+    gid: str
+    prepare_end_lsn: int
+    end_lsn: int
+    commit_time_us: int
+    xid: int
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRolledBack:
+    """The transaction prepared under `gid` at `prepare_end_lsn` rolled back: its rows never existed."""
+
+    gid: str
+    prepare_end_lsn: int
+
+
+Ending = Published | Discarded | PreparedBody | PreparedCommitted | PreparedRolledBack
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Assembly:
     """One batch, sorted out.
@@ -88,7 +127,7 @@ class Assembly:
     runs: list[RowRun]
     truncates: list[TruncateRun]
     messages: list[MessageRun]
-    endings: list[Published | Discarded]
+    endings: list[Ending]
     commits: Commits
     through_lsn: int
     counts: dict[str, int] = field(default_factory=dict)

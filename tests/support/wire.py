@@ -91,5 +91,22 @@ def stream_abort(xid: int, subxid: int, *, lsn: int | None = None) -> bytes:
     return frame(b"A" + struct.pack(">II", xid, subxid) + tail)
 
 
+def begin_prepare(prepare_lsn: int, end_lsn: int, xid: int, gid: str, *, time_us: int = POSTGRES_EPOCH_US) -> bytes:
+    return frame(b"b" + struct.pack(">QQqI", prepare_lsn, end_lsn, time_us - POSTGRES_EPOCH_US, xid) + gid.encode() + b"\0")
+
+
+def prepare(prepare_lsn: int, end_lsn: int, xid: int, gid: str, *, streamed: bool = False, time_us: int = POSTGRES_EPOCH_US) -> bytes:
+    tag = b"p\0" if streamed else b"P\0"
+    return frame(tag + struct.pack(">QQqI", prepare_lsn, end_lsn, time_us - POSTGRES_EPOCH_US, xid) + gid.encode() + b"\0")
+
+
+def commit_prepared(commit_lsn: int, end_lsn: int, xid: int, gid: str, *, time_us: int = POSTGRES_EPOCH_US) -> bytes:
+    return frame(b"K\0" + struct.pack(">QQqI", commit_lsn, end_lsn, time_us - POSTGRES_EPOCH_US, xid) + gid.encode() + b"\0")
+
+
+def rollback_prepared(prepare_end_lsn: int, rollback_end_lsn: int, xid: int, gid: str) -> bytes:
+    return frame(b"r\0" + struct.pack(">QQqqI", prepare_end_lsn, rollback_end_lsn, 0, 0, xid) + gid.encode() + b"\0")
+
+
 def _xid(xid: int | None) -> bytes:
     return b"" if xid is None else struct.pack(">I", xid)

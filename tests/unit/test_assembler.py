@@ -1,6 +1,5 @@
 """Messages to transactions: which rows belong to which commit, however the bytes are cut into batches."""
 
-import struct
 from collections import defaultdict
 from dataclasses import dataclass, field
 
@@ -8,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.contract.entries import Prepared
 from service.errors import ProtocolViolation
 from service.protocol.frames import join
 from service.transaction.assembler import Assembler
-from service.transaction.assembly import Assembly, Discarded, Published
+from service.transaction.assembly import Assembly, Discarded, Ending, PreparedBody, PreparedCommitted, PreparedRolledBack, Published
 from tests.support import wire
 
 COLUMNS = [("id", 23, -1, True), ("note", 25, -1, False)]
@@ -25,6 +25,7 @@ class Reader:
     assembler: Assembler
     bodies: dict[int, list[tuple[object, ...]]] = field(default_factory=lambda: defaultdict(list))
     rows: dict[int, list[tuple[object, ...]]] = field(default_factory=lambda: defaultdict(list))
+    prepared: dict[str, list[tuple[object, ...]]] = field(default_factory=dict)
     commits: list[tuple[int, int]] = field(default_factory=list)
     origins: dict[int, tuple[str, int]] = field(default_factory=dict)
 
@@ -47,15 +48,24 @@ class Reader:
             else:
                 self.bodies[cut.body].append(row)
         for ending in assembly.endings:
-            body = self.bodies.pop(ending.body, [])
-            if isinstance(ending, Published):
-                self.rows[ending.end_lsn] += [row for row in body if row[1] not in ending.aborted_xids]
-            else:
-                assert isinstance(ending, Discarded)
+            self._end(ending)
         for position, origin in assembly.commits.origins.items():
             self.origins[assembly.commits.end_lsn[position]] = origin
         self.commits += zip(assembly.commits.end_lsn, assembly.commits.xid, strict=True)
         return assembly
+
+    def _end(self, ending: Ending) -> None:
+        match ending:
+            case Published():
+                self.rows[ending.end_lsn] += [row for row in self.bodies.pop(ending.body, []) if row[1] not in ending.aborted_xids]
+            case Discarded():
+                self.bodies.pop(ending.body, None)
+            case PreparedBody():
+                self.prepared[ending.gid] = [row for row in self.bodies.pop(ending.body, []) if row[1] not in ending.aborted_xids]
+            case PreparedCommitted():
+                self.rows[ending.end_lsn] += self.prepared.pop(ending.gid)
+            case PreparedRolledBack():
+                del self.prepared[ending.gid]
 
     def result(self) -> dict[int, list[tuple[object, ...]]]:
         return {lsn: sorted(rows, key=lambda row: int(str(row[0]))) for lsn, rows in self.rows.items() if rows}
@@ -199,20 +209,93 @@ def test_messages_in_an_impossible_order_are_refused(frames: list[bytes]) -> Non
         reader().feed(*frames)
 
 
-def test_asking_for_two_phase_messages_that_were_not_asked_for_is_refused() -> None:
+PREPARED = (wire.begin_prepare(100, 140, 7, "g"), wire.relation(1, "a", COLUMNS), wire.insert(1, ["1", "x"]), wire.prepare(100, 140, 7, "g"))
+
+
+def test_rows_of_a_prepared_transaction_appear_at_its_commit_and_not_before() -> None:
+    read = reader()
+    assert read.feed(*PREPARED).through_lsn == 140
+    assert (read.result(), read.commits) == ({}, [])
+    read.feed(wire.begin(200, 8), wire.insert(1, ["2", "y"]), wire.commit(200, 240), wire.commit_prepared(300, 340, 7, "g"))
+    assert {lsn: [row[1] for row in rows] for lsn, rows in read.result().items()} == {240: [8], 340: [7]}
+    assert read.commits == [(240, 8), (340, 7)]
+
+
+def test_a_rolled_back_prepared_transaction_never_was() -> None:
+    read = reader()
+    assert read.feed(*PREPARED, wire.rollback_prepared(140, 340, 7, "g")).through_lsn == 340
+    assert (read.result(), read.commits, read.prepared) == ({}, [], {})
+
+
+def test_a_prepared_stream_keeps_what_its_subtransactions_did_not_roll_back() -> None:
+    read = reader()
+    read.feed(
+        wire.stream_start(7, first=True),
+        wire.relation(1, "a", COLUMNS, xid=7),
+        wire.insert(1, ["1", "x"], xid=7),
+        wire.insert(1, ["2", "x"], xid=9),
+        wire.stream_stop(),
+        wire.stream_abort(7, 9),
+        wire.prepare(100, 140, 7, "g", streamed=True),
+        wire.commit_prepared(300, 340, 7, "g"),
+    )
+    assert [row[1] for row in read.result()[340]] == [7]
+
+
+def test_a_transaction_prepared_before_the_connection_is_known_from_what_is_durable() -> None:
+    origin = ("elsewhere", 5)
+    read = Reader(Assembler(start_lsn=200, prepared=[Prepared("g", 7, 140, 0, rows=1, origin=origin)]), prepared={"g": []})
+    again = read.feed(*PREPARED)
+    assert [type(ending) for ending in again.endings] == [Discarded]
+    read.feed(wire.commit_prepared(300, 340, 7, "g"))
+    assert (read.commits, read.origins) == ([(340, 7)], {340: origin})
+
+
+def test_a_transaction_prepared_before_the_slot_decoded_at_prepare_is_taken_though_its_position_is_passed() -> None:
+    read = reader(200)
+    assert read.feed(*PREPARED).through_lsn == 200
+    read.feed(wire.commit_prepared(300, 340, 7, "g"))
+    assert [row[1] for row in read.result()[340]] == [7]
+
+
+def test_a_rollback_of_something_never_sent_is_counted_and_no_more() -> None:
+    assert reader().feed(wire.rollback_prepared(140, 340, 7, "g")).counts == {"unknown_rollbacks": 1}
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [wire.commit_prepared(300, 340, 7, "g")],
+        [*PREPARED, wire.commit_prepared(300, 340, 8, "g")],
+        [*PREPARED, wire.begin_prepare(200, 240, 8, "g"), wire.prepare(200, 240, 8, "g")],
+        [PREPARED[0], wire.commit(100, 140)],
+        [PREPARED[0], wire.prepare(100, 140, 8, "g")],
+        [PREPARED[0], wire.prepare(100, 140, 7, "h")],
+        [wire.prepare(100, 140, 7, "g")],
+        [wire.prepare(100, 140, 7, "g", streamed=True)],
+        [wire.begin(100, 7), wire.prepare(100, 140, 7, "")],
+        [wire.begin(100, 7), PREPARED[0]],
+        [wire.begin(100, 7), wire.commit_prepared(300, 340, 7, "g")],
+        [wire.begin(100, 7), wire.rollback_prepared(140, 340, 7, "g")],
+    ],
+)
+def test_prepared_transactions_that_do_not_add_up_are_refused(frames: list[bytes]) -> None:
     with pytest.raises(ProtocolViolation):
-        reader().feed(wire.frame(b"b" + struct.pack(">QQqI", 100, 140, 0, 7) + b"gid\0"))
+        reader().feed(*frames)
 
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[bytes]:
-    """A valid stream of ordinary transactions over two tables, with shape changes, truncates and keepalives."""
+    """A valid stream of ordinary and prepared transactions over two tables, with shape changes, truncates and keepalives."""
     frames: list[bytes] = []
     lsn = 1000
     widths: dict[int, int] = {}
+    waiting: list[tuple[int, int]] = []
     for xid in range(draw(st.integers(1, 6))):
         final = lsn + draw(st.integers(1, 50))
-        frames.append(wire.begin(final, 500 + xid))
+        end = final + draw(st.integers(1, 50))
+        prepares = draw(st.booleans())
+        frames.append(wire.begin_prepare(final, end, 500 + xid, f"gid {xid}") if prepares else wire.begin(final, 500 + xid))
         for _ in range(draw(st.integers(0, 6))):
             oid = draw(st.sampled_from([1, 2]))
             if oid not in widths or draw(st.integers(0, 5)) == 0:
@@ -225,8 +308,20 @@ def streams(draw: st.DrawFn) -> list[bytes]:
                 frames.append(wire.keepalive(lsn))
             else:
                 frames.append(wire.insert(oid, [str(draw(st.integers(0, 99)))] * widths[oid]))
-        lsn = final + draw(st.integers(1, 50))
-        frames.append(wire.commit(final, lsn))
+        lsn = end
+        frames.append(wire.prepare(final, end, 500 + xid, f"gid {xid}") if prepares else wire.commit(final, end))
+        if prepares:
+            waiting.append((xid, end))
+        if draw(st.booleans()) and waiting:
+            ended, prepare_end = waiting.pop(draw(st.integers(0, len(waiting) - 1)))
+            commit, lsn = lsn + 1, lsn + 10
+            commits = draw(st.booleans())
+            end_frame = (
+                wire.commit_prepared(commit, lsn, 500 + ended, f"gid {ended}")
+                if commits
+                else wire.rollback_prepared(prepare_end, lsn, 500 + ended, f"gid {ended}")
+            )
+            frames.append(end_frame)
         if draw(st.booleans()):
             lsn += draw(st.integers(0, 9))
             frames.append(wire.keepalive(lsn))
@@ -247,4 +342,5 @@ def test_how_the_stream_is_cut_into_batches_changes_nothing(frames: list[bytes],
     assert cut.result() == whole.result()
     assert cut.commits == whole.commits
     assert cut.assembler.through_lsn == whole.assembler.through_lsn
+    assert {gid: sorted(rows, key=str) for gid, rows in cut.prepared.items()} == {gid: sorted(rows, key=str) for gid, rows in whole.prepared.items()}
     assert not cut.bodies

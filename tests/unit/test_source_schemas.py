@@ -53,7 +53,6 @@ def table(*columns: ColumnFacts, **changes: object) -> TableFacts:
         has_column_list=False,
         publishes="iudt",
         estimated_rows=0,
-        size_bytes=0,
         children=(),
         type_details=(),
     )

@@ -1,0 +1,221 @@
+"""Prepared transactions: durable before their PREPARE is acknowledged, visible at COMMIT PREPARED, never before and never twice."""
+
+from typing import Any
+
+import pytest
+
+from service import lsn
+from service.contract.entries import Prepared
+from service.errors import SlotLost
+from service.runtime.builder import BuilderLimits
+from service.runtime.setup import prepare
+from service.store.opening import open_store
+from tests.support.ingesting import Pipeline
+from tests.support.source_setup import since
+from tests.support.sources import Database
+
+IMMEDIATELY = "?options=-c%20debug_logical_replication_streaming%3Dimmediate"
+WAYS: dict[str, dict[str, Any]] = {
+    "whole": {"streaming": "off"},
+    "streamed": {"streaming": "auto"},
+    "streamed, stored at once": {"streaming": "auto", "builder": BuilderLimits(body_bytes=1)},
+}
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return {**WAYS[request.param], "two_phase": True}
+
+
+@pytest.fixture
+def kept(pipeline: Pipeline, way: dict[str, Any]) -> Pipeline:
+    """A pipeline with one table whose copy is in the manifest, on a slot that decodes at PREPARE."""
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY, t text)")
+    pipeline.run(**way)
+    if way["streaming"] != "off":
+        pipeline.dsn = pipeline.database.dsn + IMMEDIATELY
+    return pipeline
+
+
+def prepared_at(database: Database, gid: str, *statements: str) -> int:
+    """Prepares a transaction of these statements and returns a position behind it."""
+    with database.connect() as connection:
+        connection.execute("BEGIN")
+        for statement in statements:
+            connection.execute(statement.encode())
+        connection.execute(f"PREPARE TRANSACTION '{gid}'".encode())
+        row = connection.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
+    assert row is not None
+    return lsn.parse(row[0])
+
+
+def ids(pipeline: Pipeline) -> list[int]:
+    return [row["id"] for row in pipeline.rows("public.a")]
+
+
+def still_open(pipeline: Pipeline) -> list[Prepared]:
+    return list(pipeline.state().prepared.values())
+
+
+def test_rows_of_a_prepared_transaction_are_durable_when_its_prepare_is_acknowledged_and_visible_when_it_commits(kept: Pipeline, way: dict[str, Any]) -> None:
+    position = prepared_at(kept.database, "one", "INSERT INTO a VALUES (1, 'x'), (2, 'y')")
+    kept.run(**way)
+    (waiting,) = still_open(kept)
+    assert (waiting.gid, waiting.rows) == ("one", 2)
+    assert sum(part.segment.rows for part in waiting.parts) == 2
+    assert all(kept.store.size(part.segment.key) == part.segment.bytes for part in waiting.parts)
+    assert kept.confirmed() >= position
+    assert ids(kept) == []
+    kept.database.execute("INSERT INTO a VALUES (3, 'z')", "COMMIT PREPARED 'one'")
+    kept.run(**way)
+    assert still_open(kept) == []
+    assert ids(kept) == [3, 1, 2]
+    kept.run(**way)
+    assert ids(kept) == [3, 1, 2]
+
+
+def test_a_rolled_back_prepared_transaction_leaves_nothing(kept: Pipeline, way: dict[str, Any]) -> None:
+    prepared_at(kept.database, "gone", "INSERT INTO a VALUES (1, 'x')")
+    kept.run(**way)
+    prepared_at(kept.database, "soon gone", "INSERT INTO a VALUES (2, 'x')")
+    kept.database.execute("ROLLBACK PREPARED 'gone'", "ROLLBACK PREPARED 'soon gone'", "INSERT INTO a VALUES (3, 'z')")
+    kept.run(**way)
+    assert (still_open(kept), ids(kept)) == ([], [3])
+
+
+def test_a_transaction_that_is_prepared_and_committed_within_one_entry_is_an_ordinary_one(kept: Pipeline, way: dict[str, Any]) -> None:
+    prepared_at(kept.database, "quick", "INSERT INTO a VALUES (1, 'x')")
+    kept.database.execute("COMMIT PREPARED 'quick'")
+    kept.run(**way)
+    assert ids(kept) == [1]
+    assert not any(change.prepared or change.ended for change in kept.changes())
+
+
+def test_a_gid_may_be_used_again(kept: Pipeline, way: dict[str, Any]) -> None:
+    for number in (1, 2, 3):
+        prepared_at(kept.database, "same", f"INSERT INTO a VALUES ({number}, 'x')")
+        if number != 2:
+            kept.run(**way)
+        kept.database.execute("ROLLBACK PREPARED 'same'" if number == 1 else "COMMIT PREPARED 'same'")
+    kept.run(**way)
+    assert (still_open(kept), ids(kept)) == ([], [2, 3])
+
+
+def test_savepoints_that_were_rolled_back_before_prepare_leave_nothing(kept: Pipeline, way: dict[str, Any]) -> None:
+    statements = ("INSERT INTO a VALUES (1, 'x')", "SAVEPOINT s", "INSERT INTO a VALUES (2, 'no')", "ROLLBACK TO s", "INSERT INTO a VALUES (3, 'x')")
+    prepared_at(kept.database, "savepoint", *statements)
+    kept.run(**way)
+    kept.database.execute("COMMIT PREPARED 'savepoint'")
+    kept.run(**way)
+    assert ids(kept) == [1, 3]
+
+
+def test_a_column_added_in_a_prepared_transaction_is_followed_when_it_commits(kept: Pipeline, way: dict[str, Any]) -> None:
+    prepared_at(kept.database, "ddl", "ALTER TABLE a ADD COLUMN extra int", "INSERT INTO a VALUES (1, 'x', 7)")
+    kept.run(**way)
+    assert max(kept.table("public.a").schemas) == 1
+    kept.database.execute("COMMIT PREPARED 'ddl'")
+    kept.run(**way)
+    assert (kept.table("public.a").state, max(kept.table("public.a").schemas)) == ("live", 2)
+    assert [(row["id"], row["extra"]) for row in kept.rows("public.a")] == [(1, 7)]
+
+
+def test_an_empty_prepared_transaction_is_no_trouble(kept: Pipeline, way: dict[str, Any]) -> None:
+    kept.database.execute("CREATE TABLE unpublished (id int)")
+    kept.database.execute(f"ALTER PUBLICATION {kept.database.publication} SET TABLE a")
+    prepared_at(kept.database, "empty", "INSERT INTO unpublished VALUES (1)")
+    kept.run(**way)
+    prepared_at(kept.database, "empty too", "INSERT INTO unpublished VALUES (1)")
+    kept.database.execute("COMMIT PREPARED 'empty'", "ROLLBACK PREPARED 'empty too'", "INSERT INTO a VALUES (1, 'x')")
+    kept.run(**way)
+    assert (still_open(kept), ids(kept)) == ([], [1])
+
+
+def test_the_same_log_prepared_and_not_gives_the_same_rows(pipeline: Pipeline, tmp_path: Any) -> None:
+    database = pipeline.database
+    database.execute("CREATE TABLE a (id int PRIMARY KEY, t text)", "CREATE TABLE b (id int PRIMARY KEY)")
+    pipeline.run(two_phase=True)
+    plain = Pipeline(database, open_store((tmp_path / "plain").as_uri(), prefix="test/", options={}))
+    database.execute("SELECT pg_create_logical_replication_slot('plain_slot', 'pgoutput')")
+    pipeline.run(two_phase=True)
+    for key in pipeline.store.list(""):
+        plain.store.put(key, pipeline.store.get(key))
+    prepared_at(database, "one", "INSERT INTO a VALUES (1, 'x')", "UPDATE a SET t = 'y' WHERE id = 1")
+    database.execute("INSERT INTO a VALUES (2, 'z')")
+    prepared_at(database, "two", "INSERT INTO b VALUES (3)", "TRUNCATE b", "INSERT INTO b VALUES (4)", "INSERT INTO a VALUES (4, 'x')")
+    database.execute("COMMIT PREPARED 'two'", "INSERT INTO a VALUES (5, 'z')", "COMMIT PREPARED 'one'")
+    pipeline.run(two_phase=True)
+    database.execute(f"SELECT pg_drop_replication_slot('{database.slot}')", f"SELECT pg_copy_logical_replication_slot('plain_slot', '{database.slot}')")
+    plain.run()
+    assert pipeline.commits() == plain.commits()
+    hidden = ("_sluice_xid",)
+    for table in ("public.a", "public.b"):
+        rows = [[{name: value for name, value in row.items() if name not in hidden} for row in one.rows(table)] for one in (pipeline, plain)]
+        assert rows[0] == rows[1]
+    database.execute("SELECT pg_drop_replication_slot('plain_slot')")
+
+
+def test_turning_it_on_late_loses_nothing_that_was_prepared_before(pipeline: Pipeline) -> None:
+    database = pipeline.database
+    database.execute("CREATE TABLE a (id int PRIMARY KEY, t text)")
+    pipeline.run()
+    prepared_at(database, "early", "INSERT INTO a VALUES (1, 'x')")
+    database.execute("INSERT INTO a VALUES (2, 'x')")
+    pipeline.run()
+    assert ids(pipeline) == [2]
+    with pytest.raises(SlotLost, match="TWO_PHASE"):
+        pipeline.run(two_phase=True)
+    assert prepare(pipeline.options(two_phase=True), pipeline.store, dry_run=True)[1].statement
+    assert prepare(pipeline.options(two_phase=True), pipeline.store, dry_run=False)[1].statement
+    assert not prepare(pipeline.options(two_phase=True), pipeline.store, dry_run=False)[1].statement
+    prepared_at(database, "late", "INSERT INTO a VALUES (3, 'x')")
+    pipeline.run(two_phase=True)
+    assert [one.gid for one in still_open(pipeline)] == ["late"]
+    database.execute("COMMIT PREPARED 'early'", "COMMIT PREPARED 'late'")
+    pipeline.run(two_phase=True)
+    assert (still_open(pipeline), ids(pipeline)) == ([], [2, 1, 3])
+
+
+def test_turning_it_off_loses_nothing_that_is_prepared(pipeline: Pipeline) -> None:
+    database = pipeline.database
+    since(database, 18)
+    database.execute("CREATE TABLE a (id int PRIMARY KEY, t text)")
+    pipeline.run(two_phase=True)
+    prepared_at(database, "open", "INSERT INTO a VALUES (1, 'x')")
+    pipeline.run(two_phase=True)
+    assert len(still_open(pipeline)) == 1
+    assert prepare(pipeline.options(), pipeline.store, dry_run=False)[1].statement
+    pipeline.run()
+    assert (still_open(pipeline), ids(pipeline)) == ([], [])
+    database.execute("COMMIT PREPARED 'open'")
+    pipeline.run()
+    assert ids(pipeline) == [1]
+
+
+def test_a_copy_that_begins_while_a_transaction_is_prepared_has_its_rows_once(pipeline: Pipeline) -> None:
+    database = pipeline.database
+    database.execute("CREATE TABLE a (id int PRIMARY KEY, t text)", "CREATE TABLE b (id int PRIMARY KEY)")
+    pipeline.run(two_phase=True, tables=("public.a",))
+    with pipeline.running(two_phase=True, watch_interval_s=0.2) as running:
+        prepared_at(database, "waits", "INSERT INTO b VALUES (1)")
+        database.execute(f"ALTER PUBLICATION {database.publication} ADD TABLE b")
+        running.wait_until(lambda: "public.b" in {f"{table.schema_name}.{table.table_name}" for table in pipeline.state().tables.values()})
+        database.execute("INSERT INTO b VALUES (2)", "COMMIT PREPARED 'waits'")
+        running.wait_until(lambda: pipeline.table("public.b").state == "live")
+    pipeline.run(two_phase=True)
+    copied = {row["id"] for row in pipeline.rows("public.b", copied=True)}
+    snapshot = pipeline.table("public.b").copy
+    assert snapshot is not None
+    later = [row["id"] for row in pipeline.rows("public.b") if row["_sluice_lsn"] > snapshot.snapshot_lsn]
+    assert sorted([*copied, *later]) == [1, 2]
+
+
+def test_a_connection_lost_between_prepare_and_commit_changes_nothing(kept: Pipeline, way: dict[str, Any]) -> None:
+    with kept.running(**way) as running:
+        prepared_at(kept.database, "cut", "INSERT INTO a VALUES (1, 'x')")
+        running.wait_until(lambda: len(still_open(kept)) == 1)
+        with kept.database.connect() as connection:
+            connection.execute("SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots WHERE slot_name = %s", (kept.database.slot,))
+        kept.database.execute("COMMIT PREPARED 'cut'")
+        running.wait_until(lambda: ids(kept) == [1])
+    assert still_open(kept) == []

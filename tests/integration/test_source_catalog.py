@@ -1,0 +1,85 @@
+"""What the catalog says about a publication is what the server itself says, and asking waits for nobody."""
+
+import threading
+from contextlib import closing
+
+import pytest
+
+from service.source.catalog import Catalog
+from service.source.sessions import open_query
+from tests.support.source_setup import options_of, since
+from tests.support.sources import Database
+
+TABLES = (
+    "CREATE SCHEMA other",
+    "CREATE TABLE a (id int PRIMARY KEY, t text, twice int GENERATED ALWAYS AS (id * 2) STORED)",
+    "CREATE TABLE other.b (id int PRIMARY KEY)",
+    "CREATE UNLOGGED TABLE other.unlogged (id int PRIMARY KEY)",
+    "CREATE TABLE r (id int, v text, PRIMARY KEY (id)) PARTITION BY RANGE (id)",
+    "CREATE TABLE r1 PARTITION OF r FOR VALUES FROM (0) TO (100)",
+    "CREATE TABLE r2 PARTITION OF r FOR VALUES FROM (100) TO (200) PARTITION BY RANGE (id)",
+    "CREATE TABLE other.r21 PARTITION OF r2 FOR VALUES FROM (100) TO (150)",
+    "CREATE TABLE other.r3 (id int PRIMARY KEY, v text)",
+    "CREATE TABLE base (id int PRIMARY KEY)",
+    "CREATE TABLE inherits () INHERITS (base)",
+)
+PUBLICATIONS = {
+    "named": "FOR TABLE a, other.b",
+    "inheritance": "FOR TABLE base",
+    "only": "FOR TABLE ONLY base",
+    "leaves": "FOR TABLE a, r",
+    "root": "FOR TABLE a, r WITH (publish_via_partition_root = true)",
+    "root and leaf": "FOR TABLE r1, r, other.r21 WITH (publish_via_partition_root = true)",
+    "leaf under a root": "FOR TABLE r1, r2 WITH (publish_via_partition_root = true)",
+    "everything": "FOR ALL TABLES",
+    "everything by root": "FOR ALL TABLES WITH (publish_via_partition_root = true)",
+}
+SINCE_15 = {
+    "schema": "FOR TABLES IN SCHEMA other",
+    "schema by root": "FOR TABLES IN SCHEMA other, public WITH (publish_via_partition_root = true)",
+    "schema and table": "FOR TABLE a, TABLES IN SCHEMA other",
+    "filter": "FOR TABLE a WHERE (id > 3), other.b",
+    "list": "FOR TABLE a (t, id), other.b",
+    "list by root": "FOR TABLE r (id) WITH (publish_via_partition_root = true)",
+}
+SINCE_18 = {"generated": "FOR TABLE a WITH (publish_generated_columns = stored)", "generated in a list": "FOR TABLE a (id, twice)"}
+
+
+@pytest.mark.parametrize("name", [*PUBLICATIONS, *SINCE_15, *SINCE_18])
+def test_the_published_tables_columns_and_filters_are_those_that_the_server_names(database: Database, name: str) -> None:
+    if name in SINCE_15:
+        since(database, 15)
+    if name in SINCE_18:
+        since(database, 18)
+    wanted = {**PUBLICATIONS, **SINCE_15, **SINCE_18}[name]
+    database.execute(*TABLES, f"CREATE PUBLICATION {database.publication} {wanted}")
+    with database.connect() as connection:
+        theirs = [row[0] for row in connection.execute("SELECT to_jsonb(p) FROM pg_publication_tables p WHERE pubname = %s", (database.publication,))]
+        generated = connection.info.server_version < 160000
+    with closing(Catalog(open_query(options_of(database)))) as catalog:
+        ours = catalog.published_tables(database.publication)
+    assert {(facts.schema, facts.name) for facts in ours} == {(row["schemaname"], row["tablename"]) for row in theirs}
+    columns = {(row["schemaname"], row["tablename"]): row.get("attnames") for row in theirs}
+    filters = {(row["schemaname"], row["tablename"]): row.get("rowfilter") for row in theirs}
+    for facts in ours:
+        listed = columns[facts.schema, facts.name]
+        if listed is not None and generated:
+            # PostgreSQL 15 names generated columns, which it never sends.
+            listed = [column for column in listed if column != "twice"]
+        assert (None if facts.published_columns is None else list(facts.published_columns)) == listed
+        assert facts.row_filter == filters[facts.schema, facts.name]
+
+
+def test_a_table_locked_by_an_alter_table_keeps_nobody_from_asking(database: Database) -> None:
+    database.execute(*TABLES, f"CREATE PUBLICATION {database.publication} FOR TABLE a, r WITH (publish_via_partition_root = true)")
+    with database.connect() as holder, closing(Catalog(open_query(options_of(database)))) as catalog:
+        holder.execute("BEGIN")
+        holder.execute("LOCK TABLE a, r IN ACCESS EXCLUSIVE MODE")
+        patience = threading.Timer(20, lambda: holder.execute("ROLLBACK"))
+        patience.start()
+        asked = catalog.published_tables(database.publication)
+        still_locked = holder.execute("SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND mode = 'AccessExclusiveLock'").fetchone()
+        patience.cancel()
+        assert {facts.name for facts in asked} == {"a", "r"}
+        assert still_locked is not None
+        assert still_locked[0] > 0, "the answer came only after the lock was gone"
