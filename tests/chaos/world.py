@@ -158,7 +158,7 @@ def world(server: PostgresServer, folder: Path, *, seed: int, spool: Path | None
 
 def _pipeline(database: Database, proxy: PgProxy, folder: Path, *, spool_uri: str) -> Pipeline:
     settings: dict[str, dict[str, Any]] = {
-        "source": {"slot": database.slot, "publication": database.publication, "tables": ["public.*"]},
+        "source": {"slot": database.slot, "publication": database.publication, "tables": ["public.*"], "two_phase": True},
         "spool": {"max_delay": MAX_DELAY, "transaction_memory": "1MiB"},
         "apply": {"poll": "200ms", "driver_memory": "1GiB", "conf": {"spark.driver.extraJavaOptions": SHORT_LIVED}},
         "telemetry": {"listen": "127.0.0.1:0", "log_format": "json"},

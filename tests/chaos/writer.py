@@ -1,8 +1,9 @@
-"""Load that goes on while processes die: the seeded workload, and beside it large transactions that are streamed before they end."""
+"""Load that goes on while processes die: the seeded workload, beside it large transactions that are streamed before they end, and prepared ones."""
 
 import itertools
 import queue
 import threading
+import uuid
 from collections.abc import Callable
 from typing import Self
 
@@ -17,7 +18,7 @@ CREATE = (
 )
 _ROWS = 300
 """About 1.5 MB of changes: past the server's memory for decoding and past ours for one open transaction."""
-_BODY = "(SELECT string_agg(md5(i || '-' || j), '') FROM generate_series(1, 150) j)"
+BODY = "(SELECT string_agg(md5(i || '-' || j), '') FROM generate_series(1, 150) j)"
 
 
 class Writer:
@@ -27,10 +28,11 @@ class Writer:
         self._workload = workload
         self._dsn = dsn
         self._pauses = (pause_s, large_pause_s)
+        self._token = uuid.uuid4().hex[:8]
         self._stop = threading.Event()
         self._asked: queue.SimpleQueue[Callable[[Workload], None]] = queue.SimpleQueue()
         self._errors: list[Exception] = []
-        self._threads = [threading.Thread(target=self._run, args=(body,), daemon=True) for body in (self._write_small, self._write_large)]
+        self._threads = [threading.Thread(target=self._run, args=(body,), daemon=True) for body in (self._write_small, self._write_large, self._write_prepared)]
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -75,8 +77,21 @@ class Writer:
                     return
                 first = number * _ROWS
                 with connection.transaction():
-                    connection.execute(f"INSERT INTO {LARGE} SELECT i, 0, {_BODY} FROM generate_series({first}, {first + _ROWS - 1}) i".encode())
+                    connection.execute(f"INSERT INTO {LARGE} SELECT i, 0, {BODY} FROM generate_series({first}, {first + _ROWS - 1}) i".encode())
                     with connection.transaction(force_rollback=True):
                         connection.execute(f"UPDATE {LARGE} SET n = -1, body = 'never' WHERE id >= {first}".encode())
                     connection.execute(f"UPDATE {LARGE} SET n = n + 1 WHERE id % 7 = 0".encode())
                     connection.execute(f"DELETE FROM {LARGE} WHERE id < {first - _ROWS} OR id % 11 = {number % 11}".encode())
+
+    def _write_prepared(self) -> None:
+        """Every third is rolled back, and each stays open for a while."""
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            for number in itertools.count(1):
+                gid = f"{self._token}-{number}"
+                connection.execute("BEGIN")
+                connection.execute(f"INSERT INTO {LARGE} VALUES (-{number}, 0, 'prepared') ON CONFLICT (id) DO UPDATE SET n = c_large.n + 1".encode())
+                connection.execute(f"PREPARE TRANSACTION '{gid}'".encode())
+                stopped = self._stop.wait(self._pauses[1] / 4)
+                connection.execute(f"{'ROLLBACK' if number % 3 == 0 else 'COMMIT'} PREPARED '{gid}'".encode())
+                if stopped:
+                    return

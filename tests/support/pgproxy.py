@@ -32,6 +32,8 @@ class Cut(Enum):
     BEFORE = "before"
     INSIDE = "inside"
     AFTER = "after"
+    SILENT = "silent"
+    """Right behind the message the connection falls silent in its direction; it stays up until `drop` or until an end closes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,7 @@ class PgProxy:
         self._lock = threading.Lock()
         self._news = threading.Condition(self._lock)
         self._sockets: list[socket.socket] = []
+        self._silent: list[threading.Event] = []
         self._threads: list[threading.Thread] = []
         self._connections = 0
         self._closed = False
@@ -142,6 +145,9 @@ class PgProxy:
         """Breaks every connection at once. New ones are accepted."""
         with self._lock:
             sockets, self._sockets = self._sockets, []
+            silent, self._silent = self._silent, []
+        for wake in silent:
+            wake.set()
         for endpoint in sockets:
             _break(endpoint)
 
@@ -205,9 +211,11 @@ class PgProxy:
             while received := source.recv(_READ_BYTES):
                 pending += received
                 gate.wait()
-                done, broken = self._pass(pending, direction, wire)
+                done, cut = self._pass(pending, direction, wire)
                 sink.sendall(pending[:done])
-                if broken:
+                if cut is Cut.SILENT:
+                    self._fall_silent()
+                if cut is not None:
                     break
                 del pending[:done]
             else:
@@ -220,19 +228,25 @@ class PgProxy:
         _break(source)
         _break(sink)
 
-    def _pass(self, pending: bytearray, direction: Direction, wire: "_Wire") -> tuple[int, bool]:
-        """How many of `pending`'s bytes may go, all in whole messages unless a rule cuts inside one; and whether the connection breaks then."""
+    def _fall_silent(self) -> None:
+        wake = threading.Event()
+        with self._lock:
+            self._silent.append(wake)
+        wake.wait()
+
+    def _pass(self, pending: bytearray, direction: Direction, wire: "_Wire") -> tuple[int, Cut | None]:
+        """How many of `pending`'s bytes may go, all in whole messages unless a rule cuts inside one; and how the connection ends then, if it does."""
         at = 0
         while (length := wire.next_length(pending, at, direction)) is not None:
             message = wire.message(pending, at, length, direction)
             if message is not None:
                 cut = self._cut_at(message)
                 if cut is Cut.BEFORE or not self._witness(message):
-                    return at, True
+                    return at, Cut.BEFORE
                 if cut is not None:
-                    return at + (length if cut is Cut.AFTER else max(length // 2, 1)), True
+                    return at + (max(length // 2, 1) if cut is Cut.INSIDE else length), cut
             at += length
-        return at, False
+        return at, None
 
     def _cut_at(self, message: Message) -> Cut | None:
         with self._lock:
