@@ -47,6 +47,7 @@ from service.source.start import highest_protocol
 from service.source.stream import ReplicationStream, StreamLimits
 from service.store.base import ObjectStore
 from service.store.probe import probe
+from service.transaction.assembler import AssemblerLimits
 
 RECONNECT_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Pauses between connections, plus up to half of each at random. The last one repeats; a session that acknowledged something begins again at the first."""
@@ -80,6 +81,7 @@ class IngestOptions:
     messages: bool = False
     origin: Literal["any", "none"] = "any"
     builder: BuilderLimits = field(default_factory=BuilderLimits)
+    open_limits: AssemblerLimits = field(default_factory=AssemblerLimits)
     stream: StreamLimits = field(default_factory=StreamLimits)
     flush: FlushPolicy = field(default_factory=FlushPolicy)
     slot_wait_s: float = 30.0
@@ -216,6 +218,7 @@ class Ingest:
                 numbers=self._numbers,
                 start_lsn=start_lsn,
                 limits=options.builder,
+                open_limits=options.open_limits,
                 policy=options.flush,
                 counts=self.counts,
                 prepared=tuple(self.log.state.prepared.values()),

@@ -21,7 +21,7 @@ from service.runtime.builder import Builder, BuilderLimits
 from service.runtime.committer import Committer
 from service.runtime.tables import TableBook
 from service.source.stream import RawBatch, ReplicationStream
-from service.transaction.assembler import Assembler
+from service.transaction.assembler import Assembler, AssemblerLimits
 from service.transaction.assembly import Assembly
 
 BATCHES_IN_FLIGHT = 4
@@ -64,6 +64,7 @@ class Session:
         numbers: Iterator[int],
         start_lsn: int,
         limits: BuilderLimits,
+        open_limits: AssemblerLimits,
         policy: FlushPolicy,
         counts: SessionCounts,
         prepared: Collection[Prepared] = (),
@@ -81,7 +82,7 @@ class Session:
         self._units: set[Future[None]] = set()
         self._urgent = False
         # below: decoder thread only
-        self._assembler = Assembler(start_lsn=start_lsn, prepared=prepared)
+        self._assembler = Assembler(start_lsn=start_lsn, prepared=prepared, limits=open_limits)
         self._builder = Builder(book=book, upload=committer.upload, epoch=epoch, numbers=numbers, limits=limits, start_lsn=start_lsn, prepared=prepared)
         self._waiting_since: float | None = None
         self._recorded_lsn = start_lsn

@@ -14,7 +14,7 @@ from service.settings.values import Duration, Size
 PIPELINE_NAME = r"^[a-z0-9_]{1,50}$"
 """`sluice_` and this must stay a legal slot name: 63 bytes of a-z, 0-9 and _."""
 _SLOT_NAME = r"^[a-z0-9_]{1,63}$"
-_KIBI, _MEBI = 1024, 1024**2
+_KIBI, _MEBI, _GIBI = 1024, 1024**2, 1024**3
 SPOOL_SCHEMES = ("file", "s3", "gs", "az", "abfss", "memory")
 LAKE_SCHEMES = ("file", "s3", "gs", "abfss")
 
@@ -117,6 +117,20 @@ class SpoolSettings(Room):
     )
 
 
+class LimitSettings(Room):
+    """What the source may do at once before the pipeline stops, by name and with nothing lost. PostgreSQL's own limits are in service/protocol/limits.py."""
+
+    open_streams: int = Field(4096, ge=1, le=1_000_000, description="streamed transactions that are open at the same time")
+    aborted_intervals: int = Field(
+        1_000_000,
+        ge=10_000,
+        le=100_000_000,
+        description="runs of neighbouring ids of rolled-back subtransactions, over all streamed transactions that are open; 8 bytes each",
+    )
+    transaction: Size = Field(256 * _GIBI, ge=1 * _MEBI, description="bytes in the object store of one transaction that has not ended")
+    staged: Size = Field(1024 * _GIBI, ge=1 * _MEBI, description="the same of all transactions that have not ended")
+
+
 class LakeSettings(Room):
     """Where the Delta tables are."""
 
@@ -160,6 +174,7 @@ class Settings(Room):
     source: SourceSettings
     spool: SpoolSettings
     lake: LakeSettings
+    limits: LimitSettings = Field(default_factory=lambda: LimitSettings.model_validate({}))
     apply: ApplySettings = Field(default_factory=lambda: ApplySettings.model_validate({}))
     telemetry: TelemetrySettings = Field(default_factory=lambda: TelemetrySettings.model_validate({}))
     tables: dict[TablePattern, TableSettings] = Field(default_factory=dict, description="overrides by schema.table")

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.contract.entries import Commits
+from service.contract.xids import NO_XIDS, XidIntervals
 from service.protocol.frames import FrameTable
 from service.protocol.messages import LogicalMessage, RelationVersion
 
@@ -69,7 +70,7 @@ class Published:
     end_lsn: int
     commit_time_us: int
     xid: int
-    aborted_xids: tuple[int, ...] = ()
+    aborted_xids: XidIntervals = NO_XIDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class PreparedBody:
     end_lsn: int
     prepare_time_us: int
     rows: int
-    aborted_xids: tuple[int, ...]
+    aborted_xids: XidIntervals
     origin: tuple[str, int] | None
 
 

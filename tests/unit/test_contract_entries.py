@@ -1,6 +1,7 @@
 """What is written can be read again, by this version or by none: no entry is ever half understood."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,12 +11,13 @@ from hypothesis import strategies as st
 from service.contract.entries import KINDS, Body, BodyCommit, Changes, Commits, Copy, Entry, Opened, Progress, Segment, Table, digest
 from service.contract.schema import ColumnSchema, TableSchema
 from service.contract.types import LakeType
+from service.contract.xids import XidIntervals
 from service.errors import FormatTooNew, ManifestCorrupt
 from tests.support.manifests import WRITTEN_AT, changes, copy, opened, table
 
 numbers = st.integers(0, 2**63 - 1)
 texts = st.text(max_size=20)
-bodies_of_streams = st.builds(BodyCommit, numbers, numbers, numbers, st.lists(numbers, max_size=3).map(tuple))
+bodies_of_streams = st.builds(BodyCommit, numbers, numbers, numbers)
 key_values = st.one_of(st.integers(-(2**63), 2**63 - 1), texts)
 segments = st.builds(
     Segment, key=texts, table_id=texts, schema_version=numbers, rows=numbers, bytes=numbers, sha256=texts, first_lsn=numbers, last_lsn=numbers,
@@ -35,9 +37,17 @@ commits = st.integers(0, 4).flatmap(
     )
 )
 some_segments = st.lists(segments, max_size=3).map(tuple)
+xids = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=3).map(XidIntervals.of)
+
+
+def _with_aborted(found: tuple[Segment, ...], aborted: XidIntervals) -> tuple[Segment, ...]:
+    """All bodies of one transaction share one list; here they are made those of one."""
+    return tuple(replace(segment, body=BodyCommit(340, 5, 7, aborted)) if segment.body else segment for segment in found)
+
+
 bodies = st.one_of(
     st.builds(Opened, texts, numbers, texts, numbers, texts, texts, st.booleans(), numbers, numbers, texts),
-    st.builds(Changes, some_segments, commits),
+    st.builds(Changes, some_segments | st.builds(_with_aborted, some_segments, xids), commits),
     st.just(Progress()),
     st.builds(Table, texts, texts, texts, texts, numbers, texts, numbers, st.none() | schemas, numbers, texts),
     st.builds(Copy, texts, numbers, numbers, numbers, some_segments, st.booleans()),
