@@ -30,6 +30,7 @@ from service.contract.receipt import DurableReceipt
 from service.errors import Disposition, ServiceError, UsageError, WriterFenced
 from service.lsn import show
 from service.manifest.follow import load_state, read_entry
+from service.manifest.leftovers import collect
 from service.manifest.log import ManifestLog
 from service.manifest.state import PipelineState
 from service.runtime import messagetable
@@ -113,11 +114,13 @@ class Ingest:
         self.store = store
         self.view = IngestView()
         self.counts = SessionCounts()
+        self.leftovers = 0
         self.log: ManifestLog | None = None
         self.book: TableBook | None = None
         self.copier: Copier | None = None
         self.committer: Committer | None = None
         self._state = PipelineState()
+        self._opened = PipelineState()
         self._session: Session | None = None
         self._watch: CatalogWatch | None = None
         self._stop = asyncio.Event()
@@ -255,6 +258,7 @@ class Ingest:
                 instance=self.options.instance,
             )
             log = ManifestLog.open(self.store, opened, self._state, through_lsn=start_lsn, on_trouble=self._store_trouble, stop=self._stop_threads)
+            self._opened = log.state
             if self.options.messages:
                 messagetable.ensure(log)
             if not self.options.two_phase and log.state.prepared:
@@ -320,7 +324,8 @@ class Ingest:
     def _start_background(self) -> None:
         """Copies and the catalog watch outlive connections: they have their own."""
         if not self._background:
-            self._background = [asyncio.create_task(self._copy_tables()), asyncio.create_task(self._watch_catalog())]
+            tasks = (self._copy_tables(), self._watch_catalog(), self._attempt(self._collect_leftovers, "leftovers"))
+            self._background = [asyncio.create_task(task) for task in tasks]
 
     async def _copy_tables(self) -> None:
         assert self.copier is not None
@@ -334,6 +339,16 @@ class Ingest:
         while not self._stop.is_set():
             await self._sleep(self.options.watch_interval_s)
             await self._attempt(self._watch.run_once, "catalog watch")
+
+    def _collect_leftovers(self) -> None:
+        """Once per process, as soon as our epoch is open. Nobody waits for it, and nothing but space depends on it."""
+        opened = self._opened
+        try:
+            self.leftovers = collect(self.store, opened_seq=opened.seq, epoch=opened.epoch, table_ids=opened.tables, stop=self._stop_threads)
+        except ServiceError as error:
+            self._logger.warning("leftovers of older writers stay for now", error=str(error), hint=error.hint)
+        else:
+            self._logger.info("leftovers of older writers collected", objects=self.leftovers)
 
     async def _attempt(self, action: Callable[[], object], what: str) -> None:
         """Runs `action` in a thread. What may pass is tried again next time; what may not ends the connection and with it the process."""
