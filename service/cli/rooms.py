@@ -55,6 +55,7 @@ def ingest_options(settings: Settings, *, instance: str) -> "IngestOptions":
         streaming=settings.source.streaming,
         two_phase=settings.source.two_phase,
         messages=settings.source.messages,
+        message_prefixes=settings.source.message_prefixes,
         origin=settings.source.origin,
         builder=BuilderLimits(
             max_bytes=settings.spool.max_bytes,

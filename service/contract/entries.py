@@ -120,6 +120,10 @@ class Commits:
     def __len__(self) -> int:
         return len(self.end_lsn)
 
+    def origins_by_lsn(self) -> dict[int, tuple[str, int]]:
+        """The origins by the end LSN of their transaction."""
+        return {self.end_lsn[position]: origin for position, origin in self.origins.items()}
+
     def to_json(self) -> dict[str, Any]:
         return {
             "end_lsn": list(self.end_lsn),

@@ -183,6 +183,7 @@ class Builder:
             case Published():
                 body = self._bodies.pop(ending.body, None)
                 if body is not None:
+                    self._settle_messages(body, ending.doubt_until)
                     self._publish(body, BodyCommit(ending.end_lsn, ending.commit_time_us, ending.xid, ending.aborted_xids))
             case Discarded():
                 self._bodies.pop(ending.body, None)
@@ -196,8 +197,9 @@ class Builder:
                     aborted_xids=ending.aborted_xids,
                     origin=ending.origin,
                 )
-                body = self._bodies.pop(ending.body, None)
-                self._prepared[ending.gid] = _PreparedTransaction(fact, body or _Body(), recorded=False)
+                body = self._bodies.pop(ending.body, None) or _Body()
+                self._settle_messages(body, ending.doubt_until)
+                self._prepared[ending.gid] = _PreparedTransaction(fact, body, recorded=False)
             case PreparedCommitted():
                 one = self._end_prepared(ending.gid, "committed")
                 self._publish(one.body, BodyCommit(ending.end_lsn, ending.commit_time_us, ending.xid, one.fact.aborted_xids))
@@ -310,6 +312,12 @@ class Builder:
                     f"transactions that have not ended hold {held} bytes in the object store, more than {name} ({limit}); the last came from {body.xid}",
                     hint="raise the limit, or end the transaction at the source (pg_stat_activity, backend_xid); nothing is lost, it is all sent again",
                 )
+
+    def _settle_messages(self, body: _Body, doubt_until: int) -> None:
+        """Of messages that are still in memory it is known now which are certain. One stored before stays in doubt."""
+        for at, (relation, encoded) in enumerate(body.waiting):
+            if relation == messagetable.RELATION:
+                body.waiting[at] = (relation, messagetable.settled(encoded, doubt_until=doubt_until))
 
     def _publish(self, body: _Body, commit: BodyCommit) -> None:
         if commit.aborted_xids:

@@ -80,6 +80,7 @@ class IngestOptions:
     streaming: Literal["off", "on", "parallel", "auto"] = "auto"
     two_phase: bool = False
     messages: bool = False
+    message_prefixes: tuple[str, ...] = ()
     origin: Literal["any", "none"] = "any"
     builder: BuilderLimits = field(default_factory=BuilderLimits)
     open_limits: AssemblerLimits = field(default_factory=AssemblerLimits)
@@ -222,6 +223,7 @@ class Ingest:
                 start_lsn=start_lsn,
                 limits=options.builder,
                 open_limits=options.open_limits,
+                message_prefixes=options.message_prefixes,
                 policy=options.flush,
                 counts=self.counts,
                 prepared=tuple(self.log.state.prepared.values()),

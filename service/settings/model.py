@@ -96,7 +96,16 @@ class SourceSettings(Room):
         "PREPARED. The slot has the same flag; `sluice setup` changes it",
     )
     messages: bool = Field(default=False, description="keep logical messages (pg_logical_emit_message) in the lake table _sluice/messages")
+    message_prefixes: tuple[str, ...] = Field(
+        (), description="which messages to keep, as patterns of their prefix with * and ?; left out: all. Only with messages: true"
+    )
     origin: Origin = Field("any", description="`none` leaves out changes that replication brought to the source, which cuts loops")
+
+    @model_validator(mode="after")
+    def _prefixes_of_messages(self) -> Self:
+        if self.message_prefixes and not self.messages:
+            raise ValueError("message_prefixes chooses among messages, which are not kept; set messages: true")
+        return self
 
 
 class SpoolSettings(Room):

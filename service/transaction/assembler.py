@@ -95,6 +95,7 @@ class _Open:
     ordinal: int = 0
     origin: tuple[str, int] | None = None
     aborted: AbortedXids | None = None
+    doubt_until: int = 0
     gid: str | None = None
 
     @property
@@ -121,6 +122,10 @@ class AssemblerLimits:
 
 
 DEFAULT_LIMITS = AssemblerLimits()
+
+
+def _every(_prefix: str) -> bool:
+    return True
 
 
 @dataclass(slots=True)
@@ -155,12 +160,21 @@ class Assembler:
     """One connection's transactions.
 
     `start_lsn` is where streaming began: what committed at or before it is already durable and is dropped. `prepared` are the transactions whose rows are
-    durable already and whose end is still to come.
+    durable already and whose end is still to come. `keeps_message` says by its prefix whether a logical message is wanted; of others nothing is kept but
+    their position.
     """
 
-    def __init__(self, *, start_lsn: int, prepared: Iterable[Prepared] = (), limits: AssemblerLimits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self,
+        *,
+        start_lsn: int,
+        prepared: Iterable[Prepared] = (),
+        limits: AssemblerLimits = DEFAULT_LIMITS,
+        keeps_message: Callable[[str], bool] = _every,
+    ) -> None:
         self.through_lsn = start_lsn
         self._limits = limits
+        self._keeps_message = keeps_message
         self._start_lsn = start_lsn
         self._relations: dict[int, RelationVersion] = {}
         self._shapes: dict[int, int] = {}
@@ -339,7 +353,7 @@ class Assembler:
             self._draft.count("skipped")
             self._draft.endings.append(Discarded(owner.body))
             return
-        self._draft.endings.append(Published(owner.body, message.end_lsn, message.commit_time_us, owner.xid, owner.aborted_xids))
+        self._draft.endings.append(Published(owner.body, message.end_lsn, message.commit_time_us, owner.xid, owner.aborted_xids, owner.doubt_until))
         self._ended(owner, message.end_lsn, message.commit_time_us)
 
     def _stream_abort(self, message: StreamAbort, _position: int) -> None:
@@ -353,6 +367,7 @@ class Assembler:
             self._draft.endings.append(Discarded(owner.body))
             self._draft.count("aborted")
         else:
+            owner.doubt_until = owner.ordinal
             if owner.aborted is None:
                 owner.aborted = AbortedXids()
             if owner.aborted.add(message.subxid):
@@ -401,9 +416,8 @@ class Assembler:
         if known is not None:
             raise ProtocolViolation(f"a transaction was prepared at {show(message.end_lsn)} under the gid of one prepared at {show(known.end_lsn)}")
         self._prepared[message.gid] = _PreparedOpen(message.xid, message.end_lsn, owner.ordinal, owner.origin)
-        draft.endings.append(
-            PreparedBody(owner.body, message.gid, message.xid, message.end_lsn, message.prepare_time_us, owner.ordinal, owner.aborted_xids, owner.origin)
-        )
+        facts = (message.gid, message.xid, message.end_lsn, message.prepare_time_us)
+        draft.endings.append(PreparedBody(owner.body, *facts, owner.ordinal, owner.aborted_xids, owner.origin, owner.doubt_until))
 
     def _commit_prepared(self, message: CommitPrepared, _position: int) -> None:
         if self.in_transaction:
@@ -467,9 +481,12 @@ class Assembler:
             if self._transaction is not None:
                 raise ProtocolViolation(f"a message outside transactions came inside one at {show(message.lsn)}")
             self.through_lsn = max(self.through_lsn, message.lsn)
-            self._draft.messages.append((_NO_BODY, 0, message))
+            if self._keeps_message(message.prefix):
+                self._draft.messages.append((_NO_BODY, 0, message))
             return
         owner = self._owner()
+        if not self._keeps_message(message.prefix):
+            return
         self._draft.messages.append((self._slot, owner.ordinal, message))
         owner.ordinal += 1
 
@@ -479,8 +496,9 @@ class Assembler:
         lsn, body = draft.slot_lsn[slot], draft.slot_body[slot]
         if lsn == _DROPPED_LSN:
             return None
-        closed = body == _NO_BODY
-        return MessageRun(message, ordinal, draft.slot_xid[slot], lsn if closed else None, draft.slot_time[slot] if closed else None, None if closed else body)
+        if body == _NO_BODY:
+            return MessageRun(message, ordinal, draft.slot_xid[slot], lsn, draft.slot_time[slot], None)
+        return MessageRun(message, ordinal, draft.slot_xid[slot], None, None, body, in_doubt=draft.slot_stream[slot])
 
     def _keepalive(self, message: Keepalive, _position: int) -> None:
         if self._transaction is None and message.end_lsn > self.through_lsn:

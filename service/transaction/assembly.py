@@ -52,7 +52,10 @@ class TruncateRun:
 
 @dataclass(frozen=True, slots=True)
 class MessageRun:
-    """One logical message. A non-transactional one stands alone: `lsn` is its own position, `xid` is 0."""
+    """One logical message. A non-transactional one stands alone: `lsn` is its own position, `xid` is 0.
+
+    `in_doubt`: it came inside a stream, where the server says which transaction a message belongs to but not which subtransaction.
+    """
 
     message: LogicalMessage
     ordinal: int
@@ -60,17 +63,22 @@ class MessageRun:
     lsn: int | None
     commit_time_us: int | None
     body: int | None
+    in_doubt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The transaction that owns `body` committed. Rows of `aborted_xids` never existed."""
+    """The transaction that owns `body` committed. Rows of `aborted_xids` never existed.
+
+    Messages with an ordinal of `doubt_until` or more are certain: no subtransaction was rolled back after them.
+    """
 
     body: int
     end_lsn: int
     commit_time_us: int
     xid: int
     aborted_xids: XidIntervals = NO_XIDS
+    doubt_until: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +100,7 @@ class PreparedBody:
     rows: int
     aborted_xids: XidIntervals
     origin: tuple[str, int] | None
+    doubt_until: int = 0
 
 
 @dataclass(frozen=True, slots=True)
