@@ -418,7 +418,7 @@ class Entry:
             value = json.loads(data)
             version = value["format_version"]
             kind = value["kind"]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ManifestCorrupt("a manifest entry is not readable JSON of the expected form") from error
         if not isinstance(version, int) or version > FORMAT_VERSION or not isinstance(kind, str) or kind not in KINDS:
             raise FormatTooNew(

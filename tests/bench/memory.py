@@ -85,6 +85,9 @@ def p3(rounds: int) -> dict[str, float | None]:
             _sql(server, "SELECT pg_drop_replication_slot('bench')", f"SELECT pg_copy_logical_replication_slot('{name}', 'bench')")
             before = os.getloadavg()[0]
             runs[name] = _ingest(server, spool, end_lsn, streaming=streaming, rows=rows)
+            blocks = _stream_blocks(server)
+            if bool(blocks) != (name == "streamed"):
+                raise RuntimeError(f"P3: {blocks} stream blocks came in the {name} run")
             if (found := _sums(spool)) != expected:
                 raise RuntimeError(f"P3: the spool of the {name} run adds up to {found}, the table to {expected}")
             console.print(
@@ -116,12 +119,12 @@ def _rates(rounds: int) -> dict[str, float]:
 
         def run(memory: str, *, streamed: bool) -> Callable[[int], Outcome]:
             def verify(spool: Path) -> None:
-                blocks = int(_sql(server, "SELECT stream_count FROM pg_stat_replication_slots WHERE slot_name = 'bench'"))
+                blocks = _stream_blocks(server)
                 if sum(segment.rows for segment in replication.segments(spool)) != rows or bool(blocks) != streamed:
                     raise RuntimeError(f"P3: the rows came in {blocks} stream blocks, or not all")
 
             def go(number: int) -> Outcome:
-                _sql(server, f"ALTER SYSTEM SET logical_decoding_work_mem = '{memory}'", "SELECT pg_reload_conf()")
+                _sql(server, f"ALTER DATABASE postgres SET logical_decoding_work_mem = '{memory}'")
                 return arena.ours(number, verify)
 
             return go
@@ -130,6 +133,11 @@ def _rates(rounds: int) -> dict[str, float]:
         take_turns("P3 rates", contestants, rounds=rounds)
         show("P3: P1's inserts", contestants)
         return {one.name: rows / one.median_s for one in contestants}
+
+
+def _stream_blocks(server: PostgresServer) -> int:
+    """How many blocks of open transactions the present slot has sent."""
+    return int(_sql(server, "SELECT stream_count FROM pg_stat_replication_slots WHERE slot_name = 'bench'"))
 
 
 def _write(server: PostgresServer, rows: int) -> None:

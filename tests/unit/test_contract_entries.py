@@ -8,7 +8,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.contract.entries import KINDS, Body, BodyCommit, Changes, Commits, Copy, Entry, Opened, Progress, Segment, Table, digest
+from service.contract.entries import (
+    FATES,
+    KINDS,
+    Body,
+    BodyCommit,
+    Changes,
+    Commits,
+    Copy,
+    Entry,
+    Opened,
+    Prepared,
+    PreparedEnd,
+    PreparedPart,
+    Progress,
+    Segment,
+    Table,
+    digest,
+)
 from service.contract.schema import ColumnSchema, TableSchema
 from service.contract.types import LakeType
 from service.contract.xids import XidIntervals
@@ -52,6 +69,10 @@ bodies = st.one_of(
     st.builds(Table, texts, texts, texts, texts, numbers, texts, numbers, st.none() | schemas, numbers, texts),
     st.builds(Copy, texts, numbers, numbers, numbers, some_segments, st.booleans()),
 )
+parts = st.builds(PreparedPart, schemas, segments.map(lambda found: replace(found, body=None)))
+prepared = st.builds(Prepared, texts, numbers, numbers, numbers, numbers, st.lists(parts, max_size=2).map(tuple), xids, st.none() | st.tuples(texts, numbers))
+ends = st.builds(PreparedEnd, texts, numbers, st.sampled_from(FATES))
+bodies |= st.builds(Changes, some_segments, commits, st.lists(prepared, max_size=2).map(tuple), st.lists(ends, max_size=2).map(tuple))
 fields_of_the_future = st.dictionaries(st.text(min_size=1).map(lambda name: f"x_{name}"), st.none() | numbers | texts | st.lists(numbers), max_size=2)
 entries = st.builds(Entry, numbers, numbers, texts, numbers, texts, bodies, extra=fields_of_the_future)
 
@@ -65,7 +86,7 @@ def test_an_entry_comes_back_equal_and_encodes_to_the_same_bytes(entry: Entry) -
     assert encoded.isascii()
 
 
-def _entry(body: Any) -> Entry:
+def written(body: Any) -> Entry:
     return Entry(1, 1, "", 10, WRITTEN_AT, body)
 
 
@@ -78,7 +99,7 @@ def test_the_examples_cover_every_kind() -> None:
 
 @pytest.mark.parametrize("body", EXAMPLES, ids=lambda body: body.kind)
 def test_no_truncation_and_no_missing_field_is_half_understood(body: Any) -> None:
-    encoded = _entry(body).encode()
+    encoded = written(body).encode()
     for length in range(len(encoded)):
         with pytest.raises(ManifestCorrupt):
             Entry.decode(encoded[:length])
@@ -93,7 +114,7 @@ def test_no_truncation_and_no_missing_field_is_half_understood(body: Any) -> Non
 
 @pytest.mark.parametrize("changed", [{"format_version": 2}, {"kind": "merged"}, {"format_version": "1"}, {"kind": None}, {"kind": []}])
 def test_an_entry_of_another_version_or_kind_stops_the_reader(changed: dict[str, Any]) -> None:
-    value = {**json.loads(_entry(Progress()).encode()), **changed}
+    value = {**json.loads(written(Progress()).encode()), **changed}
     with pytest.raises(FormatTooNew):
         Entry.decode(json.dumps(value).encode())
 
@@ -103,6 +124,11 @@ def test_an_entry_of_another_version_or_kind_stops_the_reader(changed: dict[str,
 def test_foreign_content_raises_nothing_but_our_errors(content: Any) -> None:
     with pytest.raises((ManifestCorrupt, FormatTooNew)):
         Entry.decode(content if isinstance(content, bytes) else json.dumps(content).encode())
+
+
+def test_an_entry_nested_deeper_than_the_parser_goes_is_damage() -> None:
+    with pytest.raises(ManifestCorrupt):
+        Entry.decode(b"[" * 1_000_000)
 
 
 def test_the_digest_is_sha256_of_the_bytes() -> None:
