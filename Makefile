@@ -1,6 +1,6 @@
 # Everything a person or a machine does with this repository. `make` alone lists it.
 #
-# PYTHON=python3.12 chooses the interpreter that makes the virtual environment; PYTEST_ARGS="-k name" goes to pytest; ONLY=P1 chooses benchmarks.
+# PYTHON=python3.12 chooses the interpreter that makes the virtual environment; PYTEST_ARGS="-k name" goes to pytest; ONLY=P1 chooses benchmarks, FUZZ=entry fuzz targets.
 
 PYTHON      ?= python3
 VENV        ?= .venv
@@ -8,6 +8,7 @@ BIN         := $(VENV)/bin
 SETUP       := $(VENV)/.setup-done
 PYTEST_ARGS ?=
 ONLY        ?=
+FUZZ        ?=
 # uv makes the lock and nothing else; it lives in an environment of its own.
 UV          := build/lock/bin/uv
 UV_VERSION  := 0.13.9
@@ -17,7 +18,7 @@ TESTS       := tests/unit tests/conformance tests/integration tests/spark tests/
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup prerequisites jars demo check format lint types imports spelling unit conformance integration spark chaos e2e test bench docs lock wheel clean distclean
+.PHONY: help setup prerequisites jars demo check format lint types imports spelling unit conformance integration spark chaos e2e test fuzz bench docs lock wheel clean distclean
 
 help: ## List these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,6 +84,11 @@ e2e: jars ## Test the whole path, from SQL to Delta
 test: jars check ## Check and test everything, in one run
 	$(BIN)/python -m pytest $(TESTS) $(PYTEST_ARGS)
 
+fuzz: setup ## Fuzz the decoders; FUZZ_SECONDS=600 for longer, FUZZ=assemble for one target
+	@test -d build/fuzz/atheris || $(BIN)/python -m pip install --quiet --only-binary :all: --require-hashes --target build/fuzz/atheris -r requirements/fuzz.txt || \
+	  { echo "make fuzz needs atheris, which has no wheel for this interpreter; use CPython 3.11 to 3.13 on Linux or macOS" >&2; exit 1; }
+	PYTHONPATH=build/fuzz/atheris $(BIN)/python -m tests.fuzz $(FUZZ)
+
 bench: jars ## Measure against the references; ONLY=P1 or ONLY="P1 P5"
 	$(BIN)/python -m tests.bench $(ONLY)
 
@@ -94,6 +100,8 @@ lock: ## Resolve all dependencies again and write requirements/
 	test -x $(UV) || { $(PYTHON) -m venv build/lock && build/lock/bin/python -m pip install --quiet uv==$(UV_VERSION); }
 	$(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade \
 	  --extra service --extra spark --group dev pyproject.toml -o requirements/dev.txt
+	$(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade --no-deps \
+	  --group fuzz -o requirements/fuzz.txt
 
 wheel: setup ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel

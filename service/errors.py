@@ -2,6 +2,7 @@
 
     ServiceError
     ├── UsageError            exit 2   configuration or command line
+    ├── LimitReached          exit 2   the source does more at once than `limits` in the configuration allow: nothing of it is acknowledged
     ├── PreflightFailed       exit 3   `check` found something critical
     ├── VerificationFailed    exit 4   source and lake differ
     ├── SourceError
@@ -50,6 +51,13 @@ class ServiceError(Exception):
 
 
 class UsageError(ServiceError):
+    disposition = Disposition.OPERATOR
+    exit_code = 2
+
+
+class LimitReached(ServiceError):
+    """A limit of the configuration, named in the message. What ran into it comes again once the limit is raised or the source's load is other."""
+
     disposition = Disposition.OPERATOR
     exit_code = 2
 

@@ -23,6 +23,8 @@ METADATA_TYPES = {
     envelope.UNCHANGED: "array<smallint>",
     envelope.SPECIAL: "map<string,string>",
     envelope.OLD_SPECIAL: "map<string,string>",
+    envelope.ORIGIN: "string",
+    envelope.ORIGIN_LSN: "decimal(20,0)",
 }
 
 

@@ -13,7 +13,7 @@ from service.contract.entries import Changes, Copy, Entry
 from service.manifest.state import PipelineState, TableState, reduce
 from spark_jobs.options import CHANGELOG, ApplyOptions
 from spark_jobs.table import Applied, mode_of
-from spark_jobs.window import Backlog, Window
+from spark_jobs.window import NO_ORIGINS, Backlog, Window
 
 NO_KEY = "no key and no full replica identity: an append-only changelog, not a mirror"
 
@@ -62,8 +62,9 @@ class Ledger:
                     self.tables[table_id] = Known(Backlog(state.generation, state.generation_seq, state.generation_seq))
         body = entry.body
         ids = {body.table_id} if isinstance(body, Copy) else {segment.table_id for segment in body.segments} if isinstance(body, Changes) else set()
+        origins = body.commits.origins_by_lsn() if isinstance(body, Changes) else NO_ORIGINS
         for table_id in ids:
-            self.tables[table_id].backlog.take_in(entry, table_id, through_lsn=self.read_lsn)
+            self.tables[table_id].backlog.take_in(entry, table_id, through_lsn=self.read_lsn, origins=origins)
         self.read_seq, self.read_lsn = entry.seq, entry.through_lsn
 
     def backlog_entries(self) -> int:

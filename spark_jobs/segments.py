@@ -8,6 +8,8 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -15,6 +17,7 @@ import pyarrow.parquet as pq
 from service.contract import columns as envelope
 from service.contract.entries import Segment
 from service.contract.schema import ColumnSchema, TableSchema
+from service.contract.xids import XidIntervals
 from service.errors import ManifestCorrupt, ObjectMissing
 from service.store.base import ObjectStore
 from spark_jobs.constants import missing_value
@@ -41,7 +44,7 @@ def read_rows(store: ObjectStore, segment: Segment, *, after_lsn: int = 0) -> pa
     if len(rows) != segment.rows:
         raise ManifestCorrupt(f"the segment {segment.key} has {len(rows)} rows, the manifest says {segment.rows}")
     if segment.body is not None:
-        rows = _committed(rows, segment)
+        rows = committed(rows, segment)
     if rows[envelope.LSN].null_count:
         raise ManifestCorrupt(f"the segment {segment.key} has changes without a commit LSN")
     if segment.first_lsn > after_lsn and segment.body is None:
@@ -49,16 +52,25 @@ def read_rows(store: ObjectStore, segment: Segment, *, after_lsn: int = 0) -> pa
     return rows.filter(pc.greater(rows[envelope.LSN], after_lsn))
 
 
-def _committed(rows: pa.Table, segment: Segment) -> pa.Table:
+def committed(rows: pa.Table, segment: Segment) -> pa.Table:
+    """The rows of a body that exist, with what its transaction's commit supplied."""
     body = segment.body
     assert body is not None
     if body.aborted_xids:
-        rows = rows.filter(pc.invert(pc.is_in(rows[envelope.XID], pa.array(body.aborted_xids, rows[envelope.XID].type))))
+        rows = rows.filter(pa.array(~_among(rows[envelope.XID].to_numpy(), body.aborted_xids)))
     count = len(rows)
     values = {envelope.LSN: pa.array([body.end_lsn], pa.int64()), envelope.TS: pa.array([body.commit_time_us], pa.int64()).cast(_TS)}
     for name, value in values.items():
         rows = rows.set_column(rows.column_names.index(name), name, value.take(pa.nulls(count, pa.int32()).fill_null(0)))
     return rows
+
+
+def _among(xids: npt.NDArray[np.int64], chosen: XidIntervals) -> npt.NDArray[np.bool_]:
+    """Which of `xids` are in `chosen`, which is not empty."""
+    firsts, lasts = np.frombuffer(chosen.firsts, np.uint32), np.frombuffer(chosen.lasts, np.uint32)
+    at = np.searchsorted(firsts, xids, side="right") - 1
+    among: npt.NDArray[np.bool_] = (at >= 0) & (xids <= lasts[at])
+    return among
 
 
 def unite(tables: Iterable[tuple[pa.Table, TableSchema]], schema: TableSchema, *, constants: bool = True) -> pa.Table:

@@ -121,7 +121,10 @@ class TableApply:
         if schema.version != self._known_version:
             self._evolve(schema, since=copy.schema_version)
         # A changelog keeps changes as they were sent: what a column means for rows older than it is no change.
-        rows = unite(parts, schema, constants=mode_of(self._options, schema) != CHANGELOG)
+        is_log = mode_of(self._options, schema) == CHANGELOG
+        rows = unite(parts, schema, constants=not is_log)
+        if is_log:
+            rows = changelog.with_origins(rows, window.origins)
         handover = Handover(self._session, self._store, scratch_path=self._spool_path)
         target = Target(self._lake, handover, schema, self._app_id, metadata=self._options.metadata_columns)
         {CHANGELOG: changelog.apply_changes, ROWS_MODE: whole_rows.apply_changes}.get(mode_of(self._options, schema), mirror.apply_changes)(

@@ -5,19 +5,25 @@ Pure: entries in, windows out.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from service.contract.entries import Changes, Copy, Entry, Segment
 
+NO_ORIGINS: Mapping[int, tuple[str, int]] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What one commit carries. `last_seq` becomes the marker's version; a copy has its generation's first entry there instead."""
+    """What one commit carries. `last_seq` becomes the marker's version; a copy has its generation's first entry there instead.
+
+    `origins` has (name, LSN there) of transactions that replication brought to the source, by commit end LSN.
+    """
 
     segments: tuple[Segment, ...]
     last_seq: int
     is_copy: bool = False
+    origins: Mapping[int, tuple[str, int]] = field(default_factory=dict)
 
     @property
     def bytes(self) -> int:
@@ -40,9 +46,14 @@ class Backlog:
     copy_segments: list[Segment] = field(default_factory=list)
     changes: deque[tuple[int, int, tuple[Segment, ...]]] = field(default_factory=deque)
     """(seq, through_lsn of the entry before, segments)."""
+    origins: dict[int, Mapping[int, tuple[str, int]]] = field(default_factory=dict)
+    """By seq, of entries that have any."""
 
-    def take_in(self, entry: Entry, table_id: str, *, through_lsn: int) -> None:
-        """Notes what `entry` holds for the table. Entries come in order, each once; the one before went through `through_lsn`."""
+    def take_in(self, entry: Entry, table_id: str, *, through_lsn: int, origins: Mapping[int, tuple[str, int]] = NO_ORIGINS) -> None:
+        """Notes what `entry` holds for the table. Entries come in order, each once; the one before went through `through_lsn`.
+
+        `origins` are the entry's, by commit end LSN; they are shared by all tables.
+        """
         if entry.seq <= self.generation_seq:
             return
         body = entry.body
@@ -55,12 +66,15 @@ class Backlog:
             segments = tuple(segment for segment in body.segments if segment.table_id == table_id)
             if segments:
                 self.changes.append((entry.seq, through_lsn, segments))
+                if origins:
+                    self.origins[entry.seq] = origins
 
     def next_window(self, *, max_bytes: int, until_seq: int) -> Window | None:
         """The next thing to apply, no later than `until_seq`, or None. An entry larger than `max_bytes` is taken whole: a transaction is never cut."""
         if not self.copied:
             return Window(tuple(self.copy_segments), self.generation_seq, is_copy=True) if self.copy_final else None
         taken: list[Segment] = []
+        origins: dict[int, tuple[str, int]] = {}
         last_seq = 0
         size = 0
         for seq, _, segments in self.changes:
@@ -68,8 +82,9 @@ class Backlog:
             if seq > until_seq or (taken and size > max_bytes):
                 break
             taken.extend(segments)
+            origins.update(self.origins.get(seq, NO_ORIGINS))
             last_seq = seq
-        return Window(tuple(taken), last_seq) if taken else None
+        return Window(tuple(taken), last_seq, origins=origins) if taken else None
 
     def done(self, window: Window) -> None:
         """`window` is in the lake."""
@@ -79,7 +94,7 @@ class Backlog:
             return
         self.applied_seq = window.last_seq
         while self.changes and self.changes[0][0] <= window.last_seq:
-            self.changes.popleft()
+            self.origins.pop(self.changes.popleft()[0], None)
 
     def complete_through(self, newest_lsn: int) -> int:
         """The LSN through which the lake table is complete, when entries through `newest_lsn` have been taken in; 0 before the copy."""

@@ -24,7 +24,7 @@ PIPE_CLOSED = 141
 MEANINGS: dict[int, str] = {
     0: "all went well",
     1: "unexpected: a bug, or bytes from the server that are not what its documentation allows; nothing was acknowledged on their account",
-    2: "usage or configuration: the command line, the file or a variable is not valid",
+    2: "usage or configuration: the command line, the file or a variable is not valid, or a limit set there was reached",
     3: "preflight found something critical (with --strict also warnings)",
     4: "verification found a difference between source and lake",
     5: "the source cannot be reached, or refuses: connection, authentication, rights, settings",

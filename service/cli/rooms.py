@@ -46,6 +46,7 @@ def ingest_options(settings: Settings, *, instance: str) -> "IngestOptions":
     from service.runtime.ingest import IngestOptions
     from service.runtime.session import FlushPolicy
     from service.source.stream import StreamLimits
+    from service.transaction.assembler import AssemblerLimits
 
     return IngestOptions(
         pipeline=settings.pipeline,
@@ -54,8 +55,16 @@ def ingest_options(settings: Settings, *, instance: str) -> "IngestOptions":
         streaming=settings.source.streaming,
         two_phase=settings.source.two_phase,
         messages=settings.source.messages,
+        message_prefixes=settings.source.message_prefixes,
         origin=settings.source.origin,
-        builder=BuilderLimits(max_bytes=settings.spool.max_bytes, max_rows=settings.spool.max_rows, body_bytes=settings.spool.transaction_memory),
+        builder=BuilderLimits(
+            max_bytes=settings.spool.max_bytes,
+            max_rows=settings.spool.max_rows,
+            body_bytes=settings.spool.transaction_memory,
+            transaction_bytes=settings.limits.transaction,
+            staged_bytes=settings.limits.staged,
+        ),
+        open_limits=AssemblerLimits(open_streams=settings.limits.open_streams, aborted_intervals=settings.limits.aborted_intervals),
         # The stream closes an entry when its oldest row is this old; what comes out of it in smaller pieces is closed by the flush policy.
         stream=StreamLimits(max_delay_s=settings.spool.max_delay),
         flush=FlushPolicy(max_delay_s=settings.spool.max_delay, progress_interval_s=settings.spool.progress_interval),

@@ -24,6 +24,11 @@ SPECIAL = "_sluice_special"
 OLD_SPECIAL = "_sluice_old_special"
 """The same for the values in OLD."""
 
+ORIGIN = "_sluice_origin"
+"""Name of the replication origin that the transaction came from, null for one of the source's own. In changelogs only; the manifest has it."""
+ORIGIN_LSN = "_sluice_origin_lsn"
+"""The transaction's position at its origin, any 64 bits; null when the server did not tell (it never does for a streamed transaction)."""
+
 OP_INSERT = "i"
 OP_UPDATE = "u"
 OP_DELETE = "d"

@@ -7,39 +7,41 @@ says that every transaction which ended at or before it is in this entry or an e
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from service.contract.schema import TableSchema
+from service.contract.xids import NO_XIDS, XidIntervals
 from service.errors import FormatTooNew, ManifestCorrupt
 
 FORMAT_VERSION = 1
+NOTHING_ABORTED: Mapping[int, XidIntervals] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class BodyCommit:
     """What a body segment could not know while it was written: the commit of the one transaction it holds rows of.
 
-    `commit_time_us` is microseconds since 1970 UTC. Rows whose XID column is in `aborted_xids` were rolled back and do not exist.
+    `commit_time_us` is microseconds since 1970 UTC. Rows whose XID column is in `aborted_xids` were rolled back and do not exist. In JSON a body has only
+    the number of their intervals: all bodies of one transaction share them, so the entry states them once, by end LSN.
     """
 
     end_lsn: int
     commit_time_us: int
     xid: int
-    aborted_xids: tuple[int, ...] = ()
+    aborted_xids: XidIntervals = NO_XIDS
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "end_lsn": self.end_lsn,
-            "commit_time_us": self.commit_time_us,
-            "xid": self.xid,
-            "aborted_xids": list(self.aborted_xids),
-        }
+        return {"end_lsn": self.end_lsn, "commit_time_us": self.commit_time_us, "xid": self.xid, "aborted_intervals": len(self.aborted_xids)}
 
     @staticmethod
-    def from_json(value: dict[str, Any]) -> "BodyCommit":
-        return BodyCommit(value["end_lsn"], value["commit_time_us"], value["xid"], tuple(value["aborted_xids"]))
+    def from_json(value: dict[str, Any], aborted: Mapping[int, XidIntervals]) -> "BodyCommit":
+        """Raises ValueError if `aborted` does not have what the body needs: a row that was rolled back must not come to life for want of a list."""
+        xids = aborted.get(value["end_lsn"], NO_XIDS) if value["aborted_intervals"] else NO_XIDS
+        if len(xids) != value["aborted_intervals"]:
+            raise ValueError("a body lacks the list of its rolled-back subtransactions")
+        return BodyCommit(value["end_lsn"], value["commit_time_us"], value["xid"], xids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,8 @@ class Segment:
         }
 
     @staticmethod
-    def from_json(value: dict[str, Any]) -> "Segment":
+    def from_json(value: dict[str, Any], aborted: Mapping[int, XidIntervals] = NOTHING_ABORTED) -> "Segment":
+        """`aborted` has the rolled-back subtransactions by the end LSN of their transaction."""
         return Segment(
             key=value["key"],
             table_id=value["table_id"],
@@ -98,7 +101,7 @@ class Segment:
             unchanged=value["unchanged"],
             key_changes=value["key_changes"],
             key_ranges={name: (pair[0], pair[1]) for name, pair in value["key_ranges"].items()},
-            body=BodyCommit.from_json(value["body"]) if value["body"] else None,
+            body=BodyCommit.from_json(value["body"], aborted) if value["body"] else None,
         )
 
 
@@ -116,6 +119,10 @@ class Commits:
 
     def __len__(self) -> int:
         return len(self.end_lsn)
+
+    def origins_by_lsn(self) -> dict[int, tuple[str, int]]:
+        """The origins by the end LSN of their transaction."""
+        return {self.end_lsn[position]: origin for position, origin in self.origins.items()}
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -188,7 +195,7 @@ class Prepared:
     prepare_time_us: int
     rows: int
     parts: tuple[PreparedPart, ...] = ()
-    aborted_xids: tuple[int, ...] = ()
+    aborted_xids: XidIntervals = NO_XIDS
     origin: tuple[str, int] | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -199,7 +206,7 @@ class Prepared:
             "prepare_time_us": self.prepare_time_us,
             "rows": self.rows,
             "parts": [part.to_json() for part in self.parts],
-            "aborted_xids": list(self.aborted_xids),
+            "aborted_xids": self.aborted_xids.to_json(),
             "origin": list(self.origin) if self.origin else None,
         }
 
@@ -212,7 +219,7 @@ class Prepared:
             prepare_time_us=value["prepare_time_us"],
             rows=value["rows"],
             parts=tuple(PreparedPart.from_json(part) for part in value["parts"]),
-            aborted_xids=tuple(value["aborted_xids"]),
+            aborted_xids=XidIntervals.from_json(value["aborted_xids"]),
             origin=(value["origin"][0], value["origin"][1]) if value["origin"] else None,
         )
 
@@ -248,17 +255,20 @@ class Changes:
     ended: tuple[PreparedEnd, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
+        bodies = [segment.body for segment in self.segments if segment.body]
         return {
             "segments": [segment.to_json() for segment in self.segments],
             "commits": self.commits.to_json(),
+            "aborted_xids": {str(body.end_lsn): body.aborted_xids.to_json() for body in {body.end_lsn: body for body in bodies}.values() if body.aborted_xids},
             "prepared": [transaction.to_json() for transaction in self.prepared],
             "ended": [end.to_json() for end in self.ended],
         }
 
     @staticmethod
     def from_json(value: dict[str, Any]) -> "Changes":
+        aborted = {int(end_lsn): XidIntervals.from_json(xids) for end_lsn, xids in value["aborted_xids"].items()}
         return Changes(
-            segments=tuple(Segment.from_json(segment) for segment in value["segments"]),
+            segments=tuple(Segment.from_json(segment, aborted) for segment in value["segments"]),
             commits=Commits.from_json(value["commits"]),
             prepared=tuple(Prepared.from_json(transaction) for transaction in value["prepared"]),
             ended=tuple(PreparedEnd.from_json(end) for end in value["ended"]),
@@ -408,7 +418,7 @@ class Entry:
             value = json.loads(data)
             version = value["format_version"]
             kind = value["kind"]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ManifestCorrupt("a manifest entry is not readable JSON of the expected form") from error
         if not isinstance(version, int) or version > FORMAT_VERSION or not isinstance(kind, str) or kind not in KINDS:
             raise FormatTooNew(

@@ -19,6 +19,8 @@ APPLY_LEASE = "apply/lease.json"
 APPLY_LOG = "apply/log/"
 APPLY_COMPLETE = "apply/complete/"
 
+_SEGMENT_KEY = re.compile(r"\Adata/[^/]+/(\d{8})-(\d{10})\.parquet\Z")
+_STAGED_KEY = re.compile(r"\Astage/(\d{8})/\d+/(\d{10})\.parquet\Z")
 _MANIFEST_KEY = re.compile(r"\Amanifest/(\d{16})\.json\Z")
 
 
@@ -45,6 +47,21 @@ def segment(table_id: str, epoch: int, counter: int) -> str:
 
 def staged(epoch: int, xid: int, counter: int) -> str:
     return f"{STAGE}{epoch:08d}/{xid}/{counter:010d}.parquet"
+
+
+def segment_folder(table_id: str) -> str:
+    """Below it a table's segments sort by epoch, then by counter."""
+    return f"{DATA}{table_id}/"
+
+
+def stage_folder(epoch: int) -> str:
+    return f"{STAGE}{epoch:08d}/"
+
+
+def placed(key: str) -> tuple[int, int] | None:
+    """(epoch, counter) of a segment or a staged body; None for any other key. One epoch never uses a counter twice, whatever the folder."""
+    match = _SEGMENT_KEY.match(key) or _STAGED_KEY.match(key)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def apply_log(number: int) -> str:

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from service.errors import DecodeError
-from service.protocol.frames import MAX_COLUMNS, FrameTable, Offsets, big_endian_words, join_bytes, nulls_at
+from service.protocol.frames import FrameTable, Offsets, big_endian_words, join_bytes, nulls_at
+from service.protocol.limits import MAX_COLUMNS
 from service.protocol.tuples import INSERT, NULL, TEXT, FieldVector, RowColumns
 
 _SIGNATURE = b"PGCOPY\n\xff\r\n\0"

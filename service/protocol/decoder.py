@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from service.errors import DecodeError
 from service.lsn import INVALID, MAX_STORED, show
-from service.protocol.frames import HEADER_BYTES, KEEPALIVE, MAX_COLUMNS, FrameTable, frame_name
+from service.protocol.frames import HEADER_BYTES, KEEPALIVE, FrameTable, frame_name
+from service.protocol.limits import MAX_COLUMNS, MAX_GID_CHARACTERS, MAX_NAME_CHARACTERS, MAX_ORIGIN_CHARACTERS
 from service.protocol.messages import (
     POSTGRES_EPOCH_US,
     Begin,
@@ -35,15 +36,6 @@ from service.protocol.messages import (
     Truncate,
     TypeName,
 )
-
-MAX_NAME_CHARACTERS = 63
-"""PostgreSQL's NAMEDATALEN less the NUL. Characters, because the limit holds for bytes in the server's encoding and the wire has UTF-8."""
-
-MAX_GID_CHARACTERS = 199
-"""PostgreSQL's GIDSIZE less the NUL; characters for the same reason."""
-
-MAX_ORIGIN_CHARACTERS = 8191
-"""Replication origins are named by a text column without TOAST, so a name is shorter than a page (18 and later: 512 bytes)."""
 
 _MAX_TIME_US = 0x7FFF_FFFF_FFFF_FFFF
 _REPLICA_IDENTITIES = "dnfi"

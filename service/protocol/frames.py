@@ -14,16 +14,11 @@ import numpy.typing as npt
 
 from service.errors import DecodeError
 from service.lsn import show
+from service.protocol.limits import MAX_COLUMNS, MAX_FRAME_BYTES
 
 Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint32]
-
-MAX_COLUMNS = 1664
-"""PostgreSQL's MaxTupleAttributeNumber: no tuple of any kind is wider (a table stops at 1600)."""
-
-MAX_FRAME_BYTES = 0x3FFF_FFFF
-"""PostgreSQL's MaxAllocSize: the server builds every message in one allocation, so a longer one did not come from it."""
 
 XLOGDATA = ord("w")
 KEEPALIVE = ord("k")

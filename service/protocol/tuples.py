@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from service.errors import DecodeError
-from service.protocol.frames import HEADER_BYTES, MAX_COLUMNS, Bytes, FrameTable, Offsets, frame_name
+from service.protocol.frames import HEADER_BYTES, Bytes, FrameTable, Offsets, frame_name
+from service.protocol.limits import MAX_COLUMNS
 
 NULL = ord("n")
 UNCHANGED = ord("u")

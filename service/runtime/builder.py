@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from service.contract import keys
 from service.contract.entries import BodyCommit, Changes, Commits, Prepared, PreparedEnd, PreparedPart, Segment
 from service.contract.schema import TableSchema
-from service.errors import UnsupportedChange
+from service.errors import LimitReached, UnsupportedChange
 from service.protocol.messages import RelationVersion
 from service.protocol.tuples import walk_rows
 from service.runtime import messagetable
@@ -39,11 +39,16 @@ Upload = Callable[[str, TableSchema, SegmentFile], "Future[Segment]"]
 
 @dataclass(frozen=True, slots=True)
 class BuilderLimits:
-    """When to cut. `max_bytes` and `max_rows` bound a unit, `body_bytes` what one open transaction may keep in memory, all as received."""
+    """When to cut. `max_bytes` and `max_rows` bound a unit, `body_bytes` what one open transaction may keep in memory, all as received.
+
+    `transaction_bytes` and `staged_bytes` bound the files of transactions that have not ended, of one and of all: past them the pipeline stops.
+    """
 
     max_bytes: int = 128 << 20
     max_rows: int = 1_000_000
     body_bytes: int = 32 << 20
+    transaction_bytes: int = 256 << 30
+    staged_bytes: int = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,7 @@ class _Body:
     waiting_bytes: int = 0
     xid: int = 0
     stored: list[_Part] = field(default_factory=list)
+    stored_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -177,6 +183,7 @@ class Builder:
             case Published():
                 body = self._bodies.pop(ending.body, None)
                 if body is not None:
+                    self._settle_messages(body, ending.doubt_until)
                     self._publish(body, BodyCommit(ending.end_lsn, ending.commit_time_us, ending.xid, ending.aborted_xids))
             case Discarded():
                 self._bodies.pop(ending.body, None)
@@ -190,8 +197,9 @@ class Builder:
                     aborted_xids=ending.aborted_xids,
                     origin=ending.origin,
                 )
-                body = self._bodies.pop(ending.body, None)
-                self._prepared[ending.gid] = _PreparedTransaction(fact, body or _Body(), recorded=False)
+                body = self._bodies.pop(ending.body, None) or _Body()
+                self._settle_messages(body, ending.doubt_until)
+                self._prepared[ending.gid] = _PreparedTransaction(fact, body, recorded=False)
             case PreparedCommitted():
                 one = self._end_prepared(ending.gid, "committed")
                 self._publish(one.body, BodyCommit(ending.end_lsn, ending.commit_time_us, ending.xid, one.fact.aborted_xids))
@@ -286,9 +294,30 @@ class Builder:
             for encoded in batches:
                 writer.append(encoded)
             key = keys.staged(self._epoch, body.xid, next(self._numbers))
-            body.stored.append(_Part(relation, schema, self._upload(key, schema, writer.finish())))
+            file = writer.finish()
+            body.stored_bytes += len(file.data)
+            self._check_staged(body)
+            body.stored.append(_Part(relation, schema, self._upload(key, schema, file)))
         body.waiting.clear()
         body.waiting_bytes = 0
+
+    def _check_staged(self, body: _Body) -> None:
+        everything = body.stored_bytes + sum(other.stored_bytes for other in self._open_bodies() if other is not body)
+        for name, held, limit in (
+            ("limits.transaction", body.stored_bytes, self._limits.transaction_bytes),
+            ("limits.staged", everything, self._limits.staged_bytes),
+        ):
+            if held > limit:
+                raise LimitReached(
+                    f"transactions that have not ended hold {held} bytes in the object store, more than {name} ({limit}); the last came from {body.xid}",
+                    hint="raise the limit, or end the transaction at the source (pg_stat_activity, backend_xid); nothing is lost, it is all sent again",
+                )
+
+    def _settle_messages(self, body: _Body, doubt_until: int) -> None:
+        """Of messages that are still in memory it is known now which are certain. One stored before stays in doubt."""
+        for at, (relation, encoded) in enumerate(body.waiting):
+            if relation == messagetable.RELATION:
+                body.waiting[at] = (relation, messagetable.settled(encoded, doubt_until=doubt_until))
 
     def _publish(self, body: _Body, commit: BodyCommit) -> None:
         if commit.aborted_xids:
@@ -320,4 +349,5 @@ def _stored_body(prepared: Prepared) -> _Body:
         file: Future[Segment] = Future()
         file.set_result(part.segment)
         body.stored.append(_Part(relation_sent_as(part.shape), part.shape, file))
+        body.stored_bytes += part.segment.bytes
     return body

@@ -30,6 +30,7 @@ from service.contract.receipt import DurableReceipt
 from service.errors import Disposition, ServiceError, UsageError, WriterFenced
 from service.lsn import show
 from service.manifest.follow import load_state, read_entry
+from service.manifest.leftovers import collect
 from service.manifest.log import ManifestLog
 from service.manifest.state import PipelineState
 from service.runtime import messagetable
@@ -47,6 +48,7 @@ from service.source.start import highest_protocol
 from service.source.stream import ReplicationStream, StreamLimits
 from service.store.base import ObjectStore
 from service.store.probe import probe
+from service.transaction.assembler import AssemblerLimits
 
 RECONNECT_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Pauses between connections, plus up to half of each at random. The last one repeats; a session that acknowledged something begins again at the first."""
@@ -78,8 +80,10 @@ class IngestOptions:
     streaming: Literal["off", "on", "parallel", "auto"] = "auto"
     two_phase: bool = False
     messages: bool = False
+    message_prefixes: tuple[str, ...] = ()
     origin: Literal["any", "none"] = "any"
     builder: BuilderLimits = field(default_factory=BuilderLimits)
+    open_limits: AssemblerLimits = field(default_factory=AssemblerLimits)
     stream: StreamLimits = field(default_factory=StreamLimits)
     flush: FlushPolicy = field(default_factory=FlushPolicy)
     slot_wait_s: float = 30.0
@@ -111,11 +115,13 @@ class Ingest:
         self.store = store
         self.view = IngestView()
         self.counts = SessionCounts()
+        self.leftovers = 0
         self.log: ManifestLog | None = None
         self.book: TableBook | None = None
         self.copier: Copier | None = None
         self.committer: Committer | None = None
         self._state = PipelineState()
+        self._opened = PipelineState()
         self._session: Session | None = None
         self._watch: CatalogWatch | None = None
         self._stop = asyncio.Event()
@@ -216,6 +222,8 @@ class Ingest:
                 numbers=self._numbers,
                 start_lsn=start_lsn,
                 limits=options.builder,
+                open_limits=options.open_limits,
+                message_prefixes=options.message_prefixes,
                 policy=options.flush,
                 counts=self.counts,
                 prepared=tuple(self.log.state.prepared.values()),
@@ -252,6 +260,7 @@ class Ingest:
                 instance=self.options.instance,
             )
             log = ManifestLog.open(self.store, opened, self._state, through_lsn=start_lsn, on_trouble=self._store_trouble, stop=self._stop_threads)
+            self._opened = log.state
             if self.options.messages:
                 messagetable.ensure(log)
             if not self.options.two_phase and log.state.prepared:
@@ -317,7 +326,8 @@ class Ingest:
     def _start_background(self) -> None:
         """Copies and the catalog watch outlive connections: they have their own."""
         if not self._background:
-            self._background = [asyncio.create_task(self._copy_tables()), asyncio.create_task(self._watch_catalog())]
+            tasks = (self._copy_tables(), self._watch_catalog(), self._attempt(self._collect_leftovers, "leftovers"))
+            self._background = [asyncio.create_task(task) for task in tasks]
 
     async def _copy_tables(self) -> None:
         assert self.copier is not None
@@ -331,6 +341,16 @@ class Ingest:
         while not self._stop.is_set():
             await self._sleep(self.options.watch_interval_s)
             await self._attempt(self._watch.run_once, "catalog watch")
+
+    def _collect_leftovers(self) -> None:
+        """Once per process, as soon as our epoch is open. Nobody waits for it, and nothing but space depends on it."""
+        opened = self._opened
+        try:
+            self.leftovers = collect(self.store, opened_seq=opened.seq, epoch=opened.epoch, table_ids=opened.tables, stop=self._stop_threads)
+        except ServiceError as error:
+            self._logger.warning("leftovers of older writers stay for now", error=str(error), hint=error.hint)
+        else:
+            self._logger.info("leftovers of older writers collected", objects=self.leftovers)
 
     async def _attempt(self, action: Callable[[], object], what: str) -> None:
         """Runs `action` in a thread. What may pass is tried again next time; what may not ends the connection and with it the process."""

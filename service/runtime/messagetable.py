@@ -5,8 +5,10 @@ position. The table has no key and only grows, so it is a changelog. Messages co
 (PostgreSQL: Replication Management Functions, pg_logical_emit_message.)
 """
 
+import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from fnmatch import translate
 
 import numpy as np
 
@@ -22,7 +24,8 @@ from service.transaction.assembly import MessageRun
 TABLE_ID = "0"
 """No relation has this oid."""
 _HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
-_COLUMNS = (("lsn", 20, "bigint"), ("prefix", 25, "text"), ("transactional", 16, "boolean"), ("content", 17, "bytea"))
+IN_DOUBT = "in_doubt"
+_COLUMNS = (("lsn", 20, "bigint"), ("prefix", 25, "text"), ("transactional", 16, "boolean"), ("content", 17, "bytea"), (IN_DOUBT, 16, "boolean"))
 
 SCHEMA = TableSchema(
     table_id=TABLE_ID,
@@ -32,7 +35,7 @@ SCHEMA = TableSchema(
     replica_identity="n",
     columns=tuple(ColumnSchema(name, attnum, oid, -1, spelling, lake_type(oid, -1)) for attnum, (name, oid, spelling) in enumerate(_COLUMNS, 1)),
 )
-"""`lsn` is the message's own position; the commit's is in the envelope."""
+"""`lsn` is the message's own position; the commit's is in the envelope. IN_DOUBT is explained in docs/messages.md."""
 
 RELATION = RelationVersion(
     0, SCHEMA.schema_name, SCHEMA.table_name, "n", tuple(RelationColumn(column.name, column.type_oid, -1, identity=False) for column in SCHEMA.columns)
@@ -48,6 +51,17 @@ def ensure(log: ManifestLog) -> None:
     log.append(table)
     log.append(Copy(TABLE_ID, generation=1, schema_version=1, snapshot_lsn=log.state.through_lsn, segments=(), final=True))
     log.append(Table(TABLE_ID, SCHEMA.schema_name, SCHEMA.table_name, state="live", generation=1, lsn=log.state.through_lsn))
+
+
+def settled(rows: EncodedRows, *, doubt_until: int) -> EncodedRows:
+    """Messages of a streamed transaction that has committed: in doubt stay those that a subtransaction which rolled back later may have emitted."""
+    return rows.cleared(IN_DOUBT, from_ordinal=doubt_until)
+
+
+def prefix_filter(patterns: Sequence[str]) -> Callable[[str], bool]:
+    """Whether a message's prefix matches one of `patterns` (`*`, `?` and `[...]` as in file names, case kept); no patterns want every message."""
+    wanted = re.compile("|".join(map(translate, patterns)))
+    return lambda prefix: not patterns or wanted.match(prefix) is not None
 
 
 def encode_messages(runs: Sequence[MessageRun]) -> EncodedRows:
@@ -68,5 +82,5 @@ def encode_messages(runs: Sequence[MessageRun]) -> EncodedRows:
 def _row(run: MessageRun) -> bytes:
     message = run.message
     content = b"\\x" + message.content.hex().encode()
-    fields = (str(message.lsn).encode(), message.prefix.encode(), b"t" if message.transactional else b"f", content)
+    fields = (str(message.lsn).encode(), message.prefix.encode(), b"t" if message.transactional else b"f", content, b"t" if run.in_doubt else b"f")
     return struct.pack(">h", len(fields)) + b"".join(struct.pack(">i", len(field)) + field for field in fields)

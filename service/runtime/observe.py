@@ -69,6 +69,7 @@ class Observer:
         metrics.set(catalogue.FLUSHED_LSN, view.flushed_lsn)
         metrics.advance_to(catalogue.RECEIVED_BYTES, counts.received_bytes)
         metrics.advance_to(catalogue.TRANSACTIONS, counts.transactions)
+        metrics.advance_to(catalogue.SPOOL_LEFTOVERS, self._ingest.leftovers)
         self._count_commits()
         self._count_copies()
         if self._applier is not None:

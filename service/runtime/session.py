@@ -6,7 +6,7 @@ only position ever acknowledged is Watermark's. The event loop owns the stream a
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,9 +19,10 @@ from service.errors import ProtocolViolation, SourceError
 from service.protocol import frames
 from service.runtime.builder import Builder, BuilderLimits
 from service.runtime.committer import Committer
+from service.runtime.messagetable import prefix_filter
 from service.runtime.tables import TableBook
 from service.source.stream import RawBatch, ReplicationStream
-from service.transaction.assembler import Assembler
+from service.transaction.assembler import Assembler, AssemblerLimits
 from service.transaction.assembly import Assembly
 
 BATCHES_IN_FLIGHT = 4
@@ -64,6 +65,8 @@ class Session:
         numbers: Iterator[int],
         start_lsn: int,
         limits: BuilderLimits,
+        open_limits: AssemblerLimits,
+        message_prefixes: Sequence[str],
         policy: FlushPolicy,
         counts: SessionCounts,
         prepared: Collection[Prepared] = (),
@@ -81,7 +84,7 @@ class Session:
         self._units: set[Future[None]] = set()
         self._urgent = False
         # below: decoder thread only
-        self._assembler = Assembler(start_lsn=start_lsn, prepared=prepared)
+        self._assembler = Assembler(start_lsn=start_lsn, prepared=prepared, limits=open_limits, keeps_message=prefix_filter(message_prefixes))
         self._builder = Builder(book=book, upload=committer.upload, epoch=epoch, numbers=numbers, limits=limits, start_lsn=start_lsn, prepared=prepared)
         self._waiting_since: float | None = None
         self._recorded_lsn = start_lsn

@@ -77,6 +77,9 @@ class TableBook:
             if not wanted:
                 return None
             previous = _latest(state) if state else None
+            if previous is not None and same_shape(previous, relation):
+                # As `resolve` will find at the commit, and without a query for each batch of a stream.
+                return replace(previous, version=0, schema_name=relation.schema, table_name=relation.name)
             return build_schema(relation, self._lookup(relation.oid), previous, 0)
 
     def join(self, facts: TableFacts) -> TableSchema | None:

@@ -14,7 +14,7 @@ from service.settings.values import Duration, Size
 PIPELINE_NAME = r"^[a-z0-9_]{1,50}$"
 """`sluice_` and this must stay a legal slot name: 63 bytes of a-z, 0-9 and _."""
 _SLOT_NAME = r"^[a-z0-9_]{1,63}$"
-_KIBI, _MEBI = 1024, 1024**2
+_KIBI, _MEBI, _GIBI = 1024, 1024**2, 1024**3
 SPOOL_SCHEMES = ("file", "s3", "gs", "az", "abfss", "memory")
 LAKE_SCHEMES = ("file", "s3", "gs", "abfss")
 
@@ -96,7 +96,16 @@ class SourceSettings(Room):
         "PREPARED. The slot has the same flag; `sluice setup` changes it",
     )
     messages: bool = Field(default=False, description="keep logical messages (pg_logical_emit_message) in the lake table _sluice/messages")
+    message_prefixes: tuple[str, ...] = Field(
+        (), description="which messages to keep, as patterns of their prefix with * and ?; left out: all. Only with messages: true"
+    )
     origin: Origin = Field("any", description="`none` leaves out changes that replication brought to the source, which cuts loops")
+
+    @model_validator(mode="after")
+    def _prefixes_of_messages(self) -> Self:
+        if self.message_prefixes and not self.messages:
+            raise ValueError("message_prefixes chooses among messages, which are not kept; set messages: true")
+        return self
 
 
 class SpoolSettings(Room):
@@ -115,6 +124,20 @@ class SpoolSettings(Room):
     progress_interval: Duration = Field(
         20.0, ge=1, le=3600, description="how often a source without changes may cost a manifest entry, which lets it free its WAL"
     )
+
+
+class LimitSettings(Room):
+    """What the source may do at once before the pipeline stops, by name and with nothing lost. PostgreSQL's own limits are in service/protocol/limits.py."""
+
+    open_streams: int = Field(4096, ge=1, le=1_000_000, description="streamed transactions that are open at the same time")
+    aborted_intervals: int = Field(
+        1_000_000,
+        ge=10_000,
+        le=100_000_000,
+        description="runs of neighbouring ids of rolled-back subtransactions, over all streamed transactions that are open; 8 bytes each",
+    )
+    transaction: Size = Field(256 * _GIBI, ge=1 * _MEBI, description="bytes in the object store of one transaction that has not ended")
+    staged: Size = Field(1024 * _GIBI, ge=1 * _MEBI, description="the same of all transactions that have not ended")
 
 
 class LakeSettings(Room):
@@ -160,6 +183,7 @@ class Settings(Room):
     source: SourceSettings
     spool: SpoolSettings
     lake: LakeSettings
+    limits: LimitSettings = Field(default_factory=lambda: LimitSettings.model_validate({}))
     apply: ApplySettings = Field(default_factory=lambda: ApplySettings.model_validate({}))
     telemetry: TelemetrySettings = Field(default_factory=lambda: TelemetrySettings.model_validate({}))
     tables: dict[TablePattern, TableSettings] = Field(default_factory=dict, description="overrides by schema.table")

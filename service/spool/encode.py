@@ -53,6 +53,13 @@ class EncodedRows:
             batch = batch.set_column(position, batch.schema.field(position), pc.fill_null(batch.column(position), value))
         return EncodedRows(batch, self.stats.with_commit(lsn), batch.nbytes)
 
+    def cleared(self, name: str, *, from_ordinal: int) -> "EncodedRows":
+        """The same rows, with the boolean column `name` false in those whose ordinal is `from_ordinal` or more."""
+        batch = self.batch
+        position = batch.schema.get_field_index(name)
+        left = pc.and_(batch.column(position), pc.less(batch.column(envelope.ORDINAL), from_ordinal))
+        return EncodedRows(batch.set_column(position, batch.schema.field(position), left), self.stats, self.nbytes)
+
 
 @dataclass(slots=True)
 class _Side:

@@ -100,6 +100,7 @@ SPOOL_ENTRIES = Counter("sluice_spool_entries_total", "Manifest entries with cha
 SPOOL_FILES = Counter("sluice_spool_files_total", "Segments of changes written.", _SPOOL)
 SPOOL_BYTES = Counter("sluice_spool_bytes_total", "Bytes of segments of changes written.", _SPOOL)
 SPOOL_ROWS = Counter("sluice_spool_rows_total", "Rows of segments of changes written.", _SPOOL)
+SPOOL_LEFTOVERS = Counter("sluice_spool_leftovers_deleted_total", "Objects deleted that older writers left and no manifest entry names.", _SPOOL)
 SPOOL_RETRIES = Counter("sluice_spool_retries_total", "Writes tried again because the object store did not answer.", _SPOOL)
 FLUSH_SECONDS = Counter("sluice_flush_seconds_total", "Time spent writing segments and manifest entries.", _SPOOL, {"phase": ("upload", "commit")})
 STORE_REQUESTS = Counter(

@@ -36,7 +36,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.contract.entries import Commits, Prepared
-from service.errors import ProtocolViolation
+from service.contract.xids import NO_XIDS, XidIntervals
+from service.errors import LimitReached, ProtocolViolation
 from service.lsn import show
 from service.protocol.boundaries import begins, commit_ends
 from service.protocol.decoder import decode_control
@@ -59,6 +60,7 @@ from service.protocol.messages import (
     Truncate,
     TypeName,
 )
+from service.transaction.aborted import AbortedXids
 from service.transaction.assembly import (
     Assembly,
     Discarded,
@@ -92,8 +94,13 @@ class _Open:
     body: int = _NO_BODY
     ordinal: int = 0
     origin: tuple[str, int] | None = None
-    aborted: list[int] = field(default_factory=list)
+    aborted: AbortedXids | None = None
+    doubt_until: int = 0
     gid: str | None = None
+
+    @property
+    def aborted_xids(self) -> XidIntervals:
+        return NO_XIDS if self.aborted is None else self.aborted.intervals()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +111,21 @@ class _PreparedOpen:
     end_lsn: int
     rows: int
     origin: tuple[str, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class AssemblerLimits:
+    """What streamed transactions that have not ended may take up here, all of them together."""
+
+    open_streams: int = 4096
+    aborted_intervals: int = 1_000_000
+
+
+DEFAULT_LIMITS = AssemblerLimits()
+
+
+def _every(_prefix: str) -> bool:
+    return True
 
 
 @dataclass(slots=True)
@@ -138,11 +160,21 @@ class Assembler:
     """One connection's transactions.
 
     `start_lsn` is where streaming began: what committed at or before it is already durable and is dropped. `prepared` are the transactions whose rows are
-    durable already and whose end is still to come.
+    durable already and whose end is still to come. `keeps_message` says by its prefix whether a logical message is wanted; of others nothing is kept but
+    their position.
     """
 
-    def __init__(self, *, start_lsn: int, prepared: Iterable[Prepared] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        start_lsn: int,
+        prepared: Iterable[Prepared] = (),
+        limits: AssemblerLimits = DEFAULT_LIMITS,
+        keeps_message: Callable[[str], bool] = _every,
+    ) -> None:
         self.through_lsn = start_lsn
+        self._limits = limits
+        self._keeps_message = keeps_message
         self._start_lsn = start_lsn
         self._relations: dict[int, RelationVersion] = {}
         self._shapes: dict[int, int] = {}
@@ -166,7 +198,7 @@ class Assembler:
         return self._transaction is not None or self._stream is not None
 
     def feed(self, table: FrameTable) -> Assembly:
-        """Takes the next frames. Raises DecodeError or ProtocolViolation, after which this object must not be used again."""
+        """Takes the next frames. Raises DecodeError, ProtocolViolation or LimitReached, after which this object must not be used again."""
         draft = self._draft = _Draft()
         initial_shapes = dict(self._shapes)
         if self._transaction is not None:
@@ -298,6 +330,11 @@ class Assembler:
         known = self._streams.get(message.xid)
         if message.first == (known is not None):
             raise ProtocolViolation(f"a stream block of transaction {message.xid} is {'its first again' if known else 'not its first'}")
+        if known is None and len(self._streams) >= self._limits.open_streams:
+            raise LimitReached(
+                f"{self._limits.open_streams} streamed transactions are open (limits.open_streams), and transaction {message.xid} would be one more",
+                hint="raise the limit, or end old transactions at the source (pg_stat_activity, xact_start); nothing is lost, it is all sent again",
+            )
         owner = known or _Open(message.xid, self.through_lsn, 0, self._new_body())
         self._streams[message.xid] = self._stream = owner
         self._open_slot(owner, in_stream=True)
@@ -316,7 +353,7 @@ class Assembler:
             self._draft.count("skipped")
             self._draft.endings.append(Discarded(owner.body))
             return
-        self._draft.endings.append(Published(owner.body, message.end_lsn, message.commit_time_us, owner.xid, tuple(owner.aborted)))
+        self._draft.endings.append(Published(owner.body, message.end_lsn, message.commit_time_us, owner.xid, owner.aborted_xids, owner.doubt_until))
         self._ended(owner, message.end_lsn, message.commit_time_us)
 
     def _stream_abort(self, message: StreamAbort, _position: int) -> None:
@@ -330,7 +367,20 @@ class Assembler:
             self._draft.endings.append(Discarded(owner.body))
             self._draft.count("aborted")
         else:
-            owner.aborted.append(message.subxid)
+            owner.doubt_until = owner.ordinal
+            if owner.aborted is None:
+                owner.aborted = AbortedXids()
+            if owner.aborted.add(message.subxid):
+                self._check_aborted(owner)
+
+    def _check_aborted(self, owner: _Open) -> None:
+        held = sum(len(stream.aborted) for stream in self._streams.values() if stream.aborted is not None)
+        if held > self._limits.aborted_intervals:
+            raise LimitReached(
+                f"the rolled-back subtransactions of open transactions take {held} intervals of ids, more than limits.aborted_intervals "
+                f"({self._limits.aborted_intervals}); the last of them belong to transaction {owner.xid}",
+                hint="raise the limit (an interval takes 8 bytes), or use fewer savepoints in one transaction; nothing is lost, it is all sent again",
+            )
 
     # prepared transactions
 
@@ -366,9 +416,8 @@ class Assembler:
         if known is not None:
             raise ProtocolViolation(f"a transaction was prepared at {show(message.end_lsn)} under the gid of one prepared at {show(known.end_lsn)}")
         self._prepared[message.gid] = _PreparedOpen(message.xid, message.end_lsn, owner.ordinal, owner.origin)
-        draft.endings.append(
-            PreparedBody(owner.body, message.gid, message.xid, message.end_lsn, message.prepare_time_us, owner.ordinal, tuple(owner.aborted), owner.origin)
-        )
+        facts = (message.gid, message.xid, message.end_lsn, message.prepare_time_us)
+        draft.endings.append(PreparedBody(owner.body, *facts, owner.ordinal, owner.aborted_xids, owner.origin, owner.doubt_until))
 
     def _commit_prepared(self, message: CommitPrepared, _position: int) -> None:
         if self.in_transaction:
@@ -432,9 +481,12 @@ class Assembler:
             if self._transaction is not None:
                 raise ProtocolViolation(f"a message outside transactions came inside one at {show(message.lsn)}")
             self.through_lsn = max(self.through_lsn, message.lsn)
-            self._draft.messages.append((_NO_BODY, 0, message))
+            if self._keeps_message(message.prefix):
+                self._draft.messages.append((_NO_BODY, 0, message))
             return
         owner = self._owner()
+        if not self._keeps_message(message.prefix):
+            return
         self._draft.messages.append((self._slot, owner.ordinal, message))
         owner.ordinal += 1
 
@@ -444,8 +496,9 @@ class Assembler:
         lsn, body = draft.slot_lsn[slot], draft.slot_body[slot]
         if lsn == _DROPPED_LSN:
             return None
-        closed = body == _NO_BODY
-        return MessageRun(message, ordinal, draft.slot_xid[slot], lsn if closed else None, draft.slot_time[slot] if closed else None, None if closed else body)
+        if body == _NO_BODY:
+            return MessageRun(message, ordinal, draft.slot_xid[slot], lsn, draft.slot_time[slot], None)
+        return MessageRun(message, ordinal, draft.slot_xid[slot], None, None, body, in_doubt=draft.slot_stream[slot])
 
     def _keepalive(self, message: Keepalive, _position: int) -> None:
         if self._transaction is None and message.end_lsn > self.through_lsn:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.contract.entries import Commits
+from service.contract.xids import NO_XIDS, XidIntervals
 from service.protocol.frames import FrameTable
 from service.protocol.messages import LogicalMessage, RelationVersion
 
@@ -51,7 +52,10 @@ class TruncateRun:
 
 @dataclass(frozen=True, slots=True)
 class MessageRun:
-    """One logical message. A non-transactional one stands alone: `lsn` is its own position, `xid` is 0."""
+    """One logical message. A non-transactional one stands alone: `lsn` is its own position, `xid` is 0.
+
+    `in_doubt`: it came inside a stream, where the server says which transaction a message belongs to but not which subtransaction.
+    """
 
     message: LogicalMessage
     ordinal: int
@@ -59,17 +63,22 @@ class MessageRun:
     lsn: int | None
     commit_time_us: int | None
     body: int | None
+    in_doubt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The transaction that owns `body` committed. Rows of `aborted_xids` never existed."""
+    """The transaction that owns `body` committed. Rows of `aborted_xids` never existed.
+
+    Messages with an ordinal of `doubt_until` or more are certain: no subtransaction was rolled back after them.
+    """
 
     body: int
     end_lsn: int
     commit_time_us: int
     xid: int
-    aborted_xids: tuple[int, ...] = ()
+    aborted_xids: XidIntervals = NO_XIDS
+    doubt_until: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +98,9 @@ class PreparedBody:
     end_lsn: int
     prepare_time_us: int
     rows: int
-    aborted_xids: tuple[int, ...]
+    aborted_xids: XidIntervals
     origin: tuple[str, int] | None
+    doubt_until: int = 0
 
 
 @dataclass(frozen=True, slots=True)

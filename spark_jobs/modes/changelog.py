@@ -4,10 +4,15 @@ Owns that nothing a change says is lost: unsent values, old rows and marked valu
 for tables whose rows cannot be told apart.
 """
 
+from collections.abc import Mapping
+from decimal import Decimal
+
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from service.contract import columns as envelope
 from service.contract.schema import TableSchema
+from spark_jobs.constants import arrow_type
 from spark_jobs.evolution import METADATA_TYPES
 from spark_jobs.fold import in_order
 from spark_jobs.merge import spark_ddl
@@ -16,7 +21,7 @@ from spark_jobs.modes.target import Target
 
 def metadata_names(schema: TableSchema) -> tuple[str, ...]:
     """The columns after the source's own. OLD is apart: its type follows the identity columns."""
-    names = (envelope.OP, envelope.LSN, envelope.TS, envelope.ORDINAL, envelope.SPECIAL)
+    names = (envelope.OP, envelope.LSN, envelope.TS, envelope.ORDINAL, envelope.ORIGIN, envelope.ORIGIN_LSN, envelope.SPECIAL)
     return (*names, envelope.UNCHANGED, envelope.OLD_SPECIAL) if schema.identity_columns else names
 
 
@@ -27,6 +32,14 @@ def lake_columns(schema: TableSchema) -> list[tuple[str, str]]:
         fields = spark_ddl([(column.name, column.lake.sql) for column in schema.identity_columns]).replace("` ", "`: ")
         columns.append((envelope.OLD, f"struct<{fields}>"))
     return columns
+
+
+def with_origins(rows: pa.Table, origins: Mapping[int, tuple[str, int]]) -> pa.Table:
+    """`rows` with where their transactions came from; `origins` is by commit end LSN, and what is not in it began at the source."""
+    known = pc.index_in(rows[envelope.LSN], value_set=pa.array(list(origins), pa.int64()))
+    names = pa.array([name for name, _ in origins.values()], pa.string())
+    positions = pa.array([Decimal(position) if position else None for _, position in origins.values()], arrow_type(METADATA_TYPES[envelope.ORIGIN_LSN]))
+    return rows.append_column(envelope.ORIGIN, names.take(known)).append_column(envelope.ORIGIN_LSN, positions.take(known))
 
 
 def apply_changes(target: Target, rows: pa.Table, *, version: int) -> None:

@@ -5,13 +5,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.bench import applying, replication
+from tests.bench import applying, memory, replication
 from tests.bench.contest import console
 
 ROUNDS = 3
 BENCHMARKS: dict[str, Callable[[int], dict[str, float | None]]] = {
     "P1": replication.p1,
     "P2": replication.p2,
+    "P3": memory.p3,
     "P5": applying.p5,
     "P7": applying.p7,
     "P9": replication.p9,

@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Literal, cast
 
 import structlog
 
@@ -19,10 +20,13 @@ from service.store.opening import open_store
 
 
 def main() -> None:
-    dsn, slot, publication, spool, until = sys.argv[1:6]
+    dsn, slot, publication, spool, until, streaming = [*sys.argv[1:7], "auto"][:6]
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     options = IngestOptions(
-        pipeline="bench", source=SourceOptions(dsn=dsn, slot=slot, publication=publication, application_name=slot), tables=(), instance="bench"
+        pipeline="bench",
+        source=SourceOptions(dsn=dsn, slot=slot, publication=publication, application_name=slot),
+        streaming=cast("Literal['off', 'on', 'parallel', 'auto']", streaming),
+        instance="bench",
     )
     ingest = Ingest(options, open_store(Path(spool).as_uri(), prefix="bench/", options={}))
     if until == "setup":

@@ -123,14 +123,14 @@ def p1(rounds: int) -> dict[str, float | None]:
         expected = tuple(checks or ())
 
         def verify(spool: Path) -> None:
-            segments = _segments(spool)
+            changes = segments(spool)
             counted: dict[str, int] = {}
-            for segment in segments:
+            for segment in changes:
                 for op, count in segment.ops.items():
                     counted[op] = counted.get(op, 0) + count
             if counted != W1_CHANGES:
                 raise RuntimeError(f"P1: the spool holds {counted}, not {W1_CHANGES}")
-            found = _final_rows(spool, segments)
+            found = _final_rows(spool, changes)
             if found != expected:
                 raise RuntimeError("P1: the rows in the spool do not add up to the table's")
 
@@ -155,7 +155,7 @@ def p2(rounds: int) -> dict[str, float | None]:
         def verify(spool: Path) -> None:
             state = open_store(spool.as_uri(), prefix="bench/", options={})
             commits = sum(len(entry.body.commits) for entry, _ in read_entries(state, after_seq=0) if isinstance(entry.body, Changes))
-            rows = sum(segment.rows for segment in _segments(spool))
+            rows = sum(segment.rows for segment in segments(spool))
             if (commits, rows) != (sum(count for count, _ in W2_TRANSACTIONS), total):
                 raise RuntimeError(f"P2: the spool holds {commits} transactions and {rows} rows, not {total} rows")
 
@@ -192,15 +192,16 @@ def _contest(name: str, arena: Arena, verify: Verify, rounds: int, *, rows: int)
     }
 
 
-def _segments(spool: Path) -> list[Segment]:
+def segments(spool: Path) -> list[Segment]:
+    """Every segment of changes in a spool, in manifest order."""
     store = open_store(spool.as_uri(), prefix="bench/", options={})
     return [segment for entry, _ in read_entries(store, after_seq=0) if isinstance(entry.body, Changes) for segment in entry.body.segments]
 
 
-def _final_rows(spool: Path, segments: list[Segment]) -> tuple[object, ...]:
+def _final_rows(spool: Path, changes: list[Segment]) -> tuple[object, ...]:
     """count, sum(id), sum(amount), sum(length(note)) of what the changes leave when they are taken by (commit LSN, ordinal), in SQL's terms."""
     parts = []
-    for segment in segments:
+    for segment in changes:
         part = pq.read_table(spool / "bench" / segment.key, columns=["id", "amount", "note", "_sluice_op", "_sluice_lsn", "_sluice_ordinal", "_sluice_old"])
         if segment.body is not None:
             position = part.schema.get_field_index("_sluice_lsn")

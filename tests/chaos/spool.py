@@ -81,8 +81,11 @@ class Spool:
             assert previous < end_lsn <= through_lsn, f"entry {number}: the commit that ends at {end_lsn} was published before, or out of order"
             self.transactions[end_lsn] = Counter()
             previous = end_lsn
+        aborted = {int(end_lsn): _spelled_out(steps) for end_lsn, steps in body["aborted_xids"].items()}
         for segment in body["segments"]:
-            self._rows(segment, self._object(segment, number), number)
+            commit = segment["body"]
+            gone = aborted[commit["end_lsn"]] if commit and commit["aborted_intervals"] else set()
+            self._rows(segment, self._object(segment, number), number, gone)
 
     def _object(self, segment: dict[str, Any], number: int) -> Path:
         path: Path = self._folder / segment["key"]
@@ -92,14 +95,23 @@ class Spool:
         assert hashlib.sha256(data).hexdigest() == segment["sha256"], f"entry {number}: {segment['key']} has another content"
         return path
 
-    def _rows(self, segment: dict[str, Any], path: Path, number: int) -> None:
+    def _rows(self, segment: dict[str, Any], path: Path, number: int, gone: set[int]) -> None:
         columns = pq.read_table(path, columns=["_sluice_lsn", "_sluice_op", "_sluice_xid"])
         lsns, ops, xids = (column.to_pylist() for column in columns.columns)
         commit = segment["body"]
         name = self._tables[segment["table_id"]]
         for lsn, op, xid in zip(lsns, ops, xids, strict=True):
-            if commit and xid in commit["aborted_xids"]:
+            if xid in gone:
                 continue
             end_lsn = commit["end_lsn"] if commit else lsn
             assert end_lsn in self.transactions, f"entry {number} has rows of a transaction that nothing published"
             self.transactions[end_lsn][name, op] += 1
+
+
+def _spelled_out(steps: list[int]) -> set[int]:
+    """Every id of a list of distances: to the first of a run, to its last, to the first of the next."""
+    xids: set[int] = set()
+    for bound in range(0, len(steps), 2):
+        first = sum(steps[: bound + 1])
+        xids.update(range(first, first + steps[bound + 1] + 1))
+    return xids

@@ -1,7 +1,11 @@
 """Windows: gap-free, whole entries, nothing before the copy; and the report that all tables are at one boundary."""
 
+import pyarrow as pa
+
+from service.contract import columns as envelope
 from service.contract.applied import AppliedTable
 from service.contract.entries import Changes, Commits, Copy, Entry, Segment
+from spark_jobs.modes.changelog import with_origins
 from spark_jobs.progress import completion
 from spark_jobs.window import Backlog
 
@@ -50,6 +54,26 @@ def test_nothing_is_taken_before_the_copy_is_final_and_the_copy_is_taken_alone()
     assert (window.is_copy, window.last_seq) == (True, 1)
     backlog.done(window)
     assert backlog.complete_through(30) == 25
+
+
+def test_a_window_has_the_origins_of_its_own_entries_only() -> None:
+    backlog = Backlog(1, 1, 1, copied=True)
+    for seq in (2, 3, 4):
+        entry = Entry(seq, 1, "", seq * 10, "", Changes((_segment(seq),), Commits([seq * 10 - 1, seq * 10], [1, 1], [7, 8], {1: (f"from {seq}", seq)})))
+        backlog.take_in(entry, "t", through_lsn=(seq - 1) * 10, origins=entry.body.commits.origins_by_lsn())  # type: ignore[union-attr]
+    window = backlog.next_window(max_bytes=20, until_seq=99)
+    assert window is not None
+    assert window.origins == {20: ("from 2", 2), 30: ("from 3", 3)}
+    backlog.done(window)
+    assert set(backlog.origins) == {4}
+
+
+def test_a_change_gets_the_origin_of_its_transaction_or_none() -> None:
+    rows = pa.table({envelope.LSN: pa.array([10, 20, 20, 30], pa.int64())})
+    found = with_origins(rows, {20: ("upstream", 2**64 - 1), 30: ("streamed", 0)})
+    assert found[envelope.ORIGIN].to_pylist() == [None, "upstream", "upstream", "streamed"]
+    assert found[envelope.ORIGIN_LSN].to_pylist() == [None, 2**64 - 1, 2**64 - 1, None]
+    assert with_origins(rows, {})[envelope.ORIGIN].to_pylist() == [None] * 4
 
 
 def _table(name: str, *, through_seq: int, state: str = "live") -> AppliedTable:

@@ -57,11 +57,11 @@ class Reader:
     def _end(self, ending: Ending) -> None:
         match ending:
             case Published():
-                self.rows[ending.end_lsn] += [row for row in self.bodies.pop(ending.body, []) if row[1] not in ending.aborted_xids]
+                self.rows[ending.end_lsn] += [row for row in self.bodies.pop(ending.body, []) if int(str(row[1])) not in ending.aborted_xids]
             case Discarded():
                 self.bodies.pop(ending.body, None)
             case PreparedBody():
-                self.prepared[ending.gid] = [row for row in self.bodies.pop(ending.body, []) if row[1] not in ending.aborted_xids]
+                self.prepared[ending.gid] = [row for row in self.bodies.pop(ending.body, []) if int(str(row[1])) not in ending.aborted_xids]
             case PreparedCommitted():
                 self.rows[ending.end_lsn] += self.prepared.pop(ending.gid)
             case PreparedRolledBack():

@@ -16,6 +16,7 @@ ROOT = Path(exits.__file__).parents[2]
 ROW_VALUE = "row-value-canary"
 CONTRACT = {
     "UsageError": 2,
+    "LimitReached": 2,
     "PreflightFailed": 3,
     "VerificationFailed": 4,
     "SourceUnavailable": 5,

@@ -1,21 +1,40 @@
 """What is written can be read again, by this version or by none: no entry is ever half understood."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.contract.entries import KINDS, Body, BodyCommit, Changes, Commits, Copy, Entry, Opened, Progress, Segment, Table, digest
+from service.contract.entries import (
+    FATES,
+    KINDS,
+    Body,
+    BodyCommit,
+    Changes,
+    Commits,
+    Copy,
+    Entry,
+    Opened,
+    Prepared,
+    PreparedEnd,
+    PreparedPart,
+    Progress,
+    Segment,
+    Table,
+    digest,
+)
 from service.contract.schema import ColumnSchema, TableSchema
 from service.contract.types import LakeType
+from service.contract.xids import XidIntervals
 from service.errors import FormatTooNew, ManifestCorrupt
 from tests.support.manifests import WRITTEN_AT, changes, copy, opened, table
 
 numbers = st.integers(0, 2**63 - 1)
 texts = st.text(max_size=20)
-bodies_of_streams = st.builds(BodyCommit, numbers, numbers, numbers, st.lists(numbers, max_size=3).map(tuple))
+bodies_of_streams = st.builds(BodyCommit, numbers, numbers, numbers)
 key_values = st.one_of(st.integers(-(2**63), 2**63 - 1), texts)
 segments = st.builds(
     Segment, key=texts, table_id=texts, schema_version=numbers, rows=numbers, bytes=numbers, sha256=texts, first_lsn=numbers, last_lsn=numbers,
@@ -35,13 +54,25 @@ commits = st.integers(0, 4).flatmap(
     )
 )
 some_segments = st.lists(segments, max_size=3).map(tuple)
+xids = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=3).map(XidIntervals.of)
+
+
+def _with_aborted(found: tuple[Segment, ...], aborted: XidIntervals) -> tuple[Segment, ...]:
+    """All bodies of one transaction share one list; here they are made those of one."""
+    return tuple(replace(segment, body=BodyCommit(340, 5, 7, aborted)) if segment.body else segment for segment in found)
+
+
 bodies = st.one_of(
     st.builds(Opened, texts, numbers, texts, numbers, texts, texts, st.booleans(), numbers, numbers, texts),
-    st.builds(Changes, some_segments, commits),
+    st.builds(Changes, some_segments | st.builds(_with_aborted, some_segments, xids), commits),
     st.just(Progress()),
     st.builds(Table, texts, texts, texts, texts, numbers, texts, numbers, st.none() | schemas, numbers, texts),
     st.builds(Copy, texts, numbers, numbers, numbers, some_segments, st.booleans()),
 )
+parts = st.builds(PreparedPart, schemas, segments.map(lambda found: replace(found, body=None)))
+prepared = st.builds(Prepared, texts, numbers, numbers, numbers, numbers, st.lists(parts, max_size=2).map(tuple), xids, st.none() | st.tuples(texts, numbers))
+ends = st.builds(PreparedEnd, texts, numbers, st.sampled_from(FATES))
+bodies |= st.builds(Changes, some_segments, commits, st.lists(prepared, max_size=2).map(tuple), st.lists(ends, max_size=2).map(tuple))
 fields_of_the_future = st.dictionaries(st.text(min_size=1).map(lambda name: f"x_{name}"), st.none() | numbers | texts | st.lists(numbers), max_size=2)
 entries = st.builds(Entry, numbers, numbers, texts, numbers, texts, bodies, extra=fields_of_the_future)
 
@@ -55,7 +86,7 @@ def test_an_entry_comes_back_equal_and_encodes_to_the_same_bytes(entry: Entry) -
     assert encoded.isascii()
 
 
-def _entry(body: Any) -> Entry:
+def written(body: Any) -> Entry:
     return Entry(1, 1, "", 10, WRITTEN_AT, body)
 
 
@@ -68,7 +99,7 @@ def test_the_examples_cover_every_kind() -> None:
 
 @pytest.mark.parametrize("body", EXAMPLES, ids=lambda body: body.kind)
 def test_no_truncation_and_no_missing_field_is_half_understood(body: Any) -> None:
-    encoded = _entry(body).encode()
+    encoded = written(body).encode()
     for length in range(len(encoded)):
         with pytest.raises(ManifestCorrupt):
             Entry.decode(encoded[:length])
@@ -83,7 +114,7 @@ def test_no_truncation_and_no_missing_field_is_half_understood(body: Any) -> Non
 
 @pytest.mark.parametrize("changed", [{"format_version": 2}, {"kind": "merged"}, {"format_version": "1"}, {"kind": None}, {"kind": []}])
 def test_an_entry_of_another_version_or_kind_stops_the_reader(changed: dict[str, Any]) -> None:
-    value = {**json.loads(_entry(Progress()).encode()), **changed}
+    value = {**json.loads(written(Progress()).encode()), **changed}
     with pytest.raises(FormatTooNew):
         Entry.decode(json.dumps(value).encode())
 
@@ -93,6 +124,11 @@ def test_an_entry_of_another_version_or_kind_stops_the_reader(changed: dict[str,
 def test_foreign_content_raises_nothing_but_our_errors(content: Any) -> None:
     with pytest.raises((ManifestCorrupt, FormatTooNew)):
         Entry.decode(content if isinstance(content, bytes) else json.dumps(content).encode())
+
+
+def test_an_entry_nested_deeper_than_the_parser_goes_is_damage() -> None:
+    with pytest.raises(ManifestCorrupt):
+        Entry.decode(b"[" * 1_000_000)
 
 
 def test_the_digest_is_sha256_of_the_bytes() -> None:

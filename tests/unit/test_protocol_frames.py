@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from service.errors import DecodeError
-from service.protocol import frames
-from service.protocol.frames import control_positions, join, relation_oids, stream_xids
+from service.protocol import limits
+from service.protocol.frames import Offsets, control_positions, join, relation_oids, stream_xids
 from tests.support import pgoutput_bytes as wire
 
 KEEPALIVE = wire.keepalive(0x2_0000_0000, reply=1)
@@ -13,7 +13,7 @@ INSERT = wire.xlogdata(wire.insert(16384, [b"1", None]))
 BEGIN = wire.xlogdata(wire.begin(0x10, 0, 7))
 
 
-def rows(*indices: int) -> frames.Offsets:
+def rows(*indices: int) -> Offsets:
     return np.array(indices, np.int64)
 
 
@@ -62,11 +62,11 @@ def test_a_frame_that_is_empty_short_or_unknown_is_refused(bad: bytes, before: l
 
 def test_a_message_larger_than_the_server_can_build_is_refused_before_it_is_copied() -> None:
     with pytest.raises(DecodeError, match="larger than PostgreSQL can build"):
-        join([bytes(frames.MAX_FRAME_BYTES + 1)])
+        join([bytes(limits.MAX_FRAME_BYTES + 1)])
 
 
 def test_more_than_string_views_can_address_is_refused_before_it_is_copied() -> None:
-    chunk = memoryview(bytes(frames.MAX_FRAME_BYTES))
+    chunk = memoryview(bytes(limits.MAX_FRAME_BYTES))
     with pytest.raises(DecodeError, match="too many for one batch"):
         join([chunk, chunk, chunk])
 

@@ -12,32 +12,13 @@ from hypothesis import strategies as st
 from service.errors import DecodeError
 from service.protocol.copyrows import CopyRows
 from service.protocol.decoder import decode_control
-from service.protocol.frames import FrameTable, control_positions, join, relation_oids, stream_xids
+from service.protocol.frames import FrameTable, control_positions, join
 from service.protocol.tuples import walk_rows
+from tests.fuzz.targets import TARGETS, connections, read_frames, session
 from tests.support import pgoutput_bytes as wire
 from tests.unit.test_protocol_golden import STREAMS, recorded
 
 SEEDS = [frame for path in STREAMS for frame in recorded(path)]
-
-
-def decode_everything(frames: list[bytes], *, in_stream: bool, column_count: int) -> None:
-    """Every public function over `frames`. A DecodeError of one does not keep the next from its turn; anything else escapes."""
-    try:
-        table = join(frames)
-    except DecodeError:
-        return
-    for index in control_positions(table).tolist():
-        with contextlib.suppress(DecodeError):
-            decode_control(table, index, in_stream=in_stream)
-    every = np.arange(len(table))
-    rows = np.setdiff1d(every, control_positions(table))
-    for chosen in (rows, every):
-        with contextlib.suppress(DecodeError):
-            walk_rows(table, chosen, column_count, in_stream=in_stream)
-        with contextlib.suppress(DecodeError):
-            relation_oids(table, chosen, in_stream=in_stream)
-        with contextlib.suppress(DecodeError):
-            stream_xids(table, chosen)
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -45,7 +26,7 @@ def decode_everything(frames: list[bytes], *, in_stream: bool, column_count: int
 @example([b""], False, 1)
 @example([b"w" + bytes(24)], False, 1)
 def test_arbitrary_bytes_give_a_value_or_a_decode_error(frames: list[bytes], in_stream: bool, column_count: int) -> None:
-    decode_everything(frames, in_stream=in_stream, column_count=column_count)
+    read_frames(frames, in_stream=in_stream, column_count=column_count)
     with contextlib.suppress(DecodeError):
         CopyRows(max(0, column_count)).feed([wire.COPY_HEADER, *frames])
 
@@ -53,7 +34,7 @@ def test_arbitrary_bytes_give_a_value_or_a_decode_error(frames: list[bytes], in_
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=60), st.sampled_from(b"BCORYIUDTMSEcAbPKrpZ"), st.booleans(), st.integers(0, 4))
 def test_arbitrary_bytes_behind_a_tag_give_a_value_or_a_decode_error(body: bytes, tag: int, in_stream: bool, column_count: int) -> None:
-    decode_everything([wire.xlogdata(bytes([tag]) + body)], in_stream=in_stream, column_count=column_count)
+    read_frames([wire.xlogdata(bytes([tag]) + body)], in_stream=in_stream, column_count=column_count)
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -66,7 +47,7 @@ def test_mutated_recordings_give_a_value_or_a_decode_error(frames: list[bytes], 
         at = data.draw(st.integers(0, min(len(changed), 90) - 1))
         changed[at] = data.draw(st.sampled_from(b"\0\1\x7f\x80\xff") | st.integers(0, 255))
     frames = [*frames[:chosen], bytes(changed), *frames[chosen + 1 :]]
-    decode_everything(frames, in_stream=data.draw(st.booleans()), column_count=data.draw(st.sampled_from([0, 1, 2, 5])))
+    read_frames(frames, in_stream=data.draw(st.booleans()), column_count=data.draw(st.sampled_from([0, 1, 2, 5])))
 
 
 @pytest.mark.parametrize("path", STREAMS, ids=lambda path: f"{path.parent.name}-{path.stem}")
@@ -74,10 +55,10 @@ def test_every_truncation_of_a_recording_gives_a_value_or_a_decode_error(path: P
     for frame in sorted(set(recorded(path)), key=len):
         cuts = [frame[:length] for length in range(min(len(frame), 220))]
         for cut in cuts:
-            decode_everything([cut], in_stream=len(cut) % 2 == 0, column_count=2)
+            read_frames([cut], in_stream=len(cut) % 2 == 0, column_count=2)
         # Also where the frame behind it would be misread as its end.
         for cut in cuts[26::7]:
-            decode_everything([cut, frame], in_stream=False, column_count=2)
+            read_frames([cut, frame], in_stream=False, column_count=2)
 
 
 LIES = {
@@ -119,3 +100,169 @@ def test_narrow_rows_for_a_wide_relation_allocate_nothing_in_its_width() -> None
         assert tracemalloc.get_traced_memory()[1] < 400_000
     finally:
         tracemalloc.stop()
+
+
+CORPUS = Path(__file__).parents[1] / "fuzz" / "corpus"
+SAVED = sorted(path for path in CORPUS.glob("*/*") if path.is_file())
+
+
+@pytest.mark.parametrize("path", SAVED, ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_the_saved_corpus_raises_nothing_that_is_not_declared(path: Path) -> None:
+    TARGETS[path.parent.name](path.read_bytes())
+
+
+def test_every_fuzz_target_has_a_saved_corpus() -> None:
+    assert {path.parent.name for path in SAVED} == set(TARGETS)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.sampled_from(SAVED), st.data())
+def test_changed_corpus_inputs_raise_nothing_that_is_not_declared(path: Path, data: st.DataObject) -> None:
+    changed = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 5))):
+        at = data.draw(st.integers(0, len(changed) - 1))
+        match data.draw(st.integers(0, 2)):
+            case 0:
+                changed[at] = data.draw(st.sampled_from(b"\0\1\x7f\x80\xff") | st.integers(0, 255))
+            case 1:
+                del changed[at : at + data.draw(st.integers(1, 40))]
+            case _:
+                changed[at:at] = changed[: data.draw(st.integers(1, 60))]
+        if not changed:
+            return
+    TARGETS[path.parent.name](bytes(changed))
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.sampled_from(STREAMS), st.data())
+def test_frames_dropped_repeated_and_moved_end_a_connection_or_change_nothing_it_must_not(path: Path, data: st.DataObject) -> None:
+    frames = list(recorded(path))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at, to = data.draw(st.integers(0, len(frames) - 1)), data.draw(st.integers(0, len(frames) - 1))
+        frame = frames[at]
+        if data.draw(st.booleans()):
+            del frames[at]
+        frames.insert(min(to, len(frames)), frame)
+    connections(frames, batch=data.draw(st.integers(1, 8)), per_connection=data.draw(st.integers(1, 60)))
+
+
+TOP = 2**63 - 1
+RELATION = wire.relation(5, "s", "t", [(1, "id", 23, -1), (0, "note", 25, -1)])
+ROW = wire.insert(5, [b"1", None])
+BEGIN, COMMIT = wire.begin(200, 0, 7), wire.commit(200, 240, 0)
+HOSTILE: dict[str, list[bytes]] = {
+    "an unknown tag": [BEGIN, b"?"],
+    "a message of nothing but its tag": [b"B"],
+    "bytes behind a message": [BEGIN + b"x"],
+    "a row of no columns": [BEGIN, RELATION, wire.insert(5, [])],
+    "a row of more columns than its relation": [BEGIN, RELATION, wire.insert(5, [b"1", None, None])],
+    "a row that says 65535 columns": [BEGIN, RELATION, b"I" + wire.u32(5) + b"N\xff\xff" + b"nn"],
+    "a field of an unknown kind": [BEGIN, RELATION, ROW[:-1] + b"x"],
+    "a length of -1": [BEGIN, RELATION, b"I" + wire.u32(5) + b"N\0\2t" + wire.i32(-1) + b"n"],
+    "a length of -2": [BEGIN, RELATION, b"I" + wire.u32(5) + b"N\0\2t" + wire.i32(-2) + b"n"],
+    "a length of 2**31-1": [BEGIN, RELATION, b"I" + wire.u32(5) + b"N\0\2t" + wire.i32(2**31 - 1) + b"n"],
+    "a length past the end by one": [BEGIN, RELATION, b"I" + wire.u32(5) + b"N\0\2t" + wire.i32(2) + b"n"],
+    "an old tuple of another width": [BEGIN, RELATION, b"U" + wire.u32(5) + b"K" + wire.tuple_data([b"1"]) + b"N" + wire.tuple_data([b"1", None])],
+    "an update without its new tuple": [BEGIN, RELATION, b"U" + wire.u32(5) + b"K" + wire.tuple_data([b"1", None])],
+    "a name without an end": [b"Y" + wire.u32(1) + b"name"],
+    "a name that is not UTF-8": [b"Y" + wire.u32(1) + b"\xff\0n\0"],
+    "a relation of 65535 columns": [RELATION[:11] + b"\xff\xff"],
+    "two columns of one name": [wire.relation(5, "s", "t", [(1, "id", 23, -1), (0, "id", 25, -1)])],
+    "a row of a relation that was not announced": [BEGIN, ROW],
+    "a truncate of a relation that was not announced": [BEGIN, wire.truncate([9])],
+    "a truncate of 2**31-1 relations": [BEGIN, b"T" + wire.i32(2**31 - 1) + b"\0" + wire.u32(5)],
+    "a truncate of -1 relations": [BEGIN, b"T" + wire.i32(-1) + b"\0"],
+    "a row outside transactions": [RELATION, ROW],
+    "begin inside a transaction": [BEGIN, BEGIN],
+    "commit without begin": [COMMIT],
+    "commit of another transaction": [BEGIN, wire.commit(199, 240, 0)],
+    "commit that ends before it begins": [BEGIN, wire.commit(200, 200, 0)],
+    "a position of 0": [wire.begin(0, 0, 7)],
+    "the highest position there is": [wire.begin(2**64 - 1, 0, 7)],
+    "a keepalive past every position": [wire.keepalive(TOP + 1)],
+    "positions that go back": [BEGIN, RELATION, ROW, COMMIT, wire.begin(150, 0, 8), wire.commit(150, 160, 0)],
+    "a time past the last one": [wire.begin(200, TOP, 7)],
+    "transaction 0": [wire.begin(200, 0, 0)],
+    "stop without a stream": [wire.stream_stop()],
+    "a stream inside a stream": [wire.stream_start(7), wire.stream_start(8)],
+    "a stream inside a transaction": [BEGIN, wire.stream_start(8)],
+    "begin inside a stream": [wire.stream_start(7), BEGIN],
+    "a first block twice": [wire.stream_start(7), wire.stream_stop(), wire.stream_start(7)],
+    "a later block that is the first": [wire.stream_start(7, first=0)],
+    "the commit of an unknown stream": [wire.stream_commit(9, 200, 240, 0)],
+    "the commit of a stream inside it": [wire.stream_start(7), wire.stream_commit(7, 200, 240, 0)],
+    "an abort inside a stream": [wire.stream_start(7), wire.stream_abort(7, 7)],
+    "an abort between its two forms": [wire.stream_abort(7, 7) + b"\0" * 8],
+    "a row in a stream without a transaction": [wire.stream_start(7), wire.relation(5, "s", "t", [(1, "id", 23, -1)], xid=7), wire.insert(5, [b"1"], xid=0)],
+    "a relation in a stream without its transaction": [wire.stream_start(7), RELATION],
+    "prepare without its begin": [wire.prepare(200, 240, 0, 7, "gid")],
+    "the commit of an unknown prepared transaction": [wire.prepare(200, 240, 0, 7, "gid", tag=b"K")],
+    "a gid of 200 characters": [wire.prepare(200, 240, 0, 7, "g" * 200)],
+    "a message that says more bytes than it has": [wire.message(200, "p", b"xx")[:-6] + wire.i32(3) + b"xx"],
+    "a message of -1 bytes": [wire.message(200, "p", b"")[:-4] + wire.i32(-1)],
+    "an origin behind the first row": [BEGIN, RELATION, ROW, wire.origin(1, "late")],
+    "two origins": [BEGIN, wire.origin(1, "a"), wire.origin(1, "b")],
+}
+HARMLESS: dict[str, list[bytes]] = {
+    "the abort of an unknown stream": [wire.stream_abort(99, 99), wire.stream_abort(99, 98, at=(0, 0))],
+    "the rollback of an unknown prepared transaction": [wire.rollback_prepared(200, 240, 0, 0, 7, "gid")],
+    "a relation without columns": [BEGIN, wire.relation(5, "s", "t", []), wire.insert(5, []), wire.commit(200, 240, 0)],
+    "another shape inside a stream": [
+        wire.stream_start(7), wire.relation(5, "s", "t", [(1, "id", 23, -1)], xid=7), wire.insert(5, [b"1"], xid=7),
+        wire.relation(5, "s", "t", [], xid=8), wire.insert(5, [], xid=8), wire.stream_stop(), wire.stream_commit(7, 200, 240, 0),
+    ],
+    "the highest positions and the first time": [wire.begin(TOP - 1, -(2**63), 7), RELATION, ROW, wire.commit(TOP - 1, TOP, -(2**63))],
+}  # fmt: skip
+BEFORE = [wire.begin(100, 0, 6), RELATION, ROW, wire.commit(100, 140, 0)]
+AFTER = [wire.begin(300, 0, 9), RELATION, ROW, wire.commit(300, 340, 0)]
+
+
+def framed(messages: list[bytes]) -> list[bytes]:
+    return [message if message[:1] == b"k" else wire.xlogdata(message) for message in messages]
+
+
+@pytest.mark.parametrize("one_by_one", [False, True], ids=["in one batch", "frame by frame"])
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_streams_end_the_connection_and_nothing_of_them_is_acknowledged(case: str, one_by_one: bool) -> None:
+    hostile = framed([*HOSTILE[case], *AFTER])
+    batches = [framed(BEFORE), *([[frame] for frame in hostile] if one_by_one else [hostile])]
+    acknowledged, taken = session(batches, start_lsn=0)
+    # What ended in a batch before the one with the error may be acknowledged, nothing that came with it or after it.
+    assert acknowledged == (240 if (case, one_by_one) == ("positions that go back", True) else 140)
+    assert taken < len(batches) or not one_by_one
+
+
+@pytest.mark.parametrize("case", HARMLESS)
+def test_unusual_streams_are_no_errors(case: str) -> None:
+    acknowledged, taken = session([framed(BEFORE), framed(HARMLESS[case]), [wire.keepalive(TOP)]], start_lsn=0)
+    assert (acknowledged, taken) == (TOP, 3)
+
+
+def test_an_empty_frame_ends_the_connection() -> None:
+    assert session([framed(BEFORE), [b""], framed(AFTER)], start_lsn=0) == (140, 2)
+
+
+REPEATED: dict[str, list[bytes]] = {
+    "rows": [ROW],
+    "relations": [RELATION, wire.relation(5, "s", "t", [(1, "id", 23, -1)])],
+    "truncates": [wire.truncate([5, 5, 5])],
+    "messages": [wire.message(150, "p", b"x", flags=1)],
+    "types": [wire.type_name(7, "s", "t")],
+}
+
+
+@pytest.mark.parametrize("case", REPEATED)
+def test_memory_grows_with_the_bytes_and_no_faster(case: str) -> None:
+    def peak(count: int) -> int:
+        frames = framed([BEGIN, RELATION, *REPEATED[case] * count, COMMIT])
+        tracemalloc.start()
+        try:
+            assert session([frames], start_lsn=0)[0] == 240
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(10)
+    small, large = peak(500), peak(5000)
+    assert large < 12 * small
+    assert large < 5000 * 4000

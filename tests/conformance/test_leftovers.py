@@ -1,0 +1,186 @@
+"""What older writers left behind goes; what any entry names, and what a living writer may yet publish, stays."""
+
+import threading
+import uuid
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.contract import keys
+from service.contract.entries import BodyCommit, Changes, Commits, Copy, Prepared, PreparedEnd, PreparedPart
+from service.errors import ManifestCorrupt, StoreRefused
+from service.manifest import leftovers
+from service.manifest.follow import load_state
+from service.manifest.leftovers import collect, referenced
+from service.manifest.log import ManifestLog
+from service.store.base import ObjectStore
+from service.store.memory import MemoryStore
+from tests.support.manifests import changes, opened, schema, segment, table
+
+
+def writer(store: ObjectStore) -> ManifestLog:
+    return ManifestLog.open(store, opened(), load_state(store))
+
+
+def naming(log: ManifestLog, *names: str, lsn: int) -> None:
+    """An entry that names these objects, bodies and segments alike."""
+    parts = [replace(segment(first_lsn=lsn), key=name, body=BodyCommit(lsn, 1, 7) if name.startswith("stage/") else None) for name in names]
+    log.append(Changes(tuple(parts), Commits([lsn], [1], [7])), through_lsn=lsn)
+
+
+def run(store: ObjectStore, log: ManifestLog, *, stop: threading.Event | None = None) -> int:
+    return collect(store, opened_seq=log.state.seq, epoch=log.state.epoch, table_ids=["7", "8"], stop=stop or threading.Event())
+
+
+def objects(store: ObjectStore) -> set[str]:
+    return {key for key in store.list("") if not key.startswith("manifest/")}
+
+
+def fill(store: ObjectStore, *names: str) -> None:
+    for name in names:
+        store.put(name, b"x")
+
+
+def test_what_no_entry_names_goes_and_everything_else_stays(store: ObjectStore) -> None:
+    first = writer(store)
+    first.append(table("7"))
+    first.append(table("8"))
+    kept = [keys.staged(1, 700, 1), keys.segment("7", 1, 2), keys.segment("8", 1, 3)]
+    left = [keys.staged(1, 700, 4), keys.staged(1, 701, 5), keys.segment("7", 1, 6), keys.segment("8", 1, 70)]
+    foreign = ["stage/notes.txt", "data/7/other.parquet", "control/1.json", "apply/log/0000000000000001.json"]
+    fill(store, *kept, *left, *foreign)
+    naming(first, *kept, lsn=20)
+    second = writer(store)
+    own = [keys.staged(2, 900, 1), keys.segment("7", 2, 2)]
+    newer = [keys.staged(3, 900, 1), keys.segment("7", 3, 2)]
+    fill(store, *own, *newer)
+    assert run(store, second) == len(left)
+    assert objects(store) == {*kept, *foreign, *own, *newer}
+    assert run(store, second) == 0
+
+
+def test_a_copy_keeps_its_segments(store: ObjectStore) -> None:
+    first = writer(store)
+    first.append(table("7"))
+    mine = keys.segment("7", 1, 1)
+    fill(store, mine, keys.segment("7", 1, 2))
+    first.append(Copy("7", 1, 1, 10, (replace(segment(first_lsn=10), key=mine),), final=True), through_lsn=10)
+    run(store, writer(store))
+    assert objects(store) == {mine}
+
+
+def test_the_rows_of_a_prepared_transaction_stay_before_and_after_its_commit(store: ObjectStore) -> None:
+    first = writer(store)
+    first.append(table("7"))
+    prepared = keys.staged(1, 700, 1)
+    fill(store, prepared, keys.staged(1, 701, 2))
+    part = PreparedPart(schema(), replace(segment(first_lsn=0), key=prepared))
+    first.append(Changes((), Commits(), prepared=(Prepared("g", 700, 20, 1, 3, (part,)),)), through_lsn=20)
+    second = writer(store)
+    run(store, second)
+    assert objects(store) == {prepared}
+    body = replace(segment(first_lsn=30), key=prepared, body=BodyCommit(30, 1, 700))
+    second.append(Changes((body,), Commits([30], [1], [700]), ended=(PreparedEnd("g", 20, "committed"),)), through_lsn=30)
+    run(store, writer(store))
+    assert objects(store) == {prepared}
+
+
+def test_an_object_that_a_later_epoch_names_stays(store: ObjectStore) -> None:
+    first = writer(store)
+    first.append(table("7"))
+    named = keys.staged(1, 700, 1)
+    fill(store, named)
+    naming(writer(store), named, lsn=30)
+    run(store, writer(store))
+    assert objects(store) == {named}
+
+
+def test_an_older_writer_that_still_uploads_is_cleaned_up_after_next_time(store: ObjectStore) -> None:
+    writer(store).append(table("7"))
+    second = writer(store)
+    assert run(store, second) == 0
+    late = keys.segment("7", 1, 9)
+    fill(store, late)
+    third = writer(store)
+    assert run(store, third) == 1
+    assert objects(store) == set()
+
+
+def test_a_stop_leaves_the_rest_for_the_next_start(store: ObjectStore) -> None:
+    writer(store).append(table("7"))
+    fill(store, keys.staged(1, 700, 4))
+    stopped = threading.Event()
+    stopped.set()
+    assert run(store, writer(store), stop=stopped) == 0
+    assert len(objects(store)) == 1
+
+
+def test_nothing_goes_while_an_earlier_entry_is_missing(store: ObjectStore) -> None:
+    first = writer(store)
+    first.append(table("7"))
+    named = keys.segment("7", 1, 1)
+    fill(store, named)
+    naming(first, named, lsn=20)
+    second = writer(store)
+    store.delete(keys.manifest_entry(3))
+    with pytest.raises(ManifestCorrupt):
+        run(store, second)
+    assert objects(store) == {named}
+
+
+def test_a_store_that_lets_nobody_delete_is_an_error_and_loses_nothing() -> None:
+    class WriteOnce(MemoryStore):
+        def delete(self, key: str) -> None:
+            raise StoreRefused(f"delete of {key} is denied")
+
+    store = WriteOnce(uuid.uuid4().hex)
+    writer(store).append(table("7"))
+    fill(store, keys.staged(1, 700, 4))
+    with pytest.raises(StoreRefused):
+        run(store, writer(store))
+
+
+def test_epochs_that_were_cut_off_by_the_look_back_are_left_alone(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leftovers, "ENTRIES_AT_ONCE", 2)
+    monkeypatch.setattr(leftovers, "LOOK_BACK_ENTRIES", 3)
+    first = writer(store)
+    first.append(table("7"))
+    named, forgotten = keys.segment("7", 1, 1), keys.segment("7", 1, 2)
+    fill(store, named, forgotten)
+    naming(first, named, lsn=20)
+    second = writer(store)
+    for lsn in (30, 40, 50, 60):
+        second.append(changes(lsn), through_lsn=lsn)
+    fill(store, keys.segment("7", 2, 5))
+    third = writer(store)
+    assert run(store, third) == 1
+    assert objects(store) == {named, forgotten}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.tuples(st.booleans(), st.booleans(), st.sampled_from("78")), max_size=6), min_size=1, max_size=4))
+def test_whatever_epochs_there_were_only_named_objects_of_ended_ones_are_left(epochs: list[list[tuple[bool, bool, str]]]) -> None:
+    """Each writer stores objects, some as bodies, and names some of them."""
+    store = MemoryStore(uuid.uuid4().hex)
+    log = writer(store)
+    log.append(table("7"))
+    log.append(table("8"))
+    expected: set[str] = set()
+    for written in epochs:
+        epoch = log.state.epoch
+        for counter, (staged, published, table_id) in enumerate(written, 1):
+            key = keys.staged(epoch, 700, counter) if staged else keys.segment(table_id, epoch, counter)
+            fill(store, key)
+            if published:
+                naming(log, key, lsn=log.state.through_lsn + 10)
+                expected.add(key)
+        log = writer(store)
+    run(store, log)
+    assert objects(store) == expected
+
+
+def test_every_kind_of_entry_says_what_it_keeps() -> None:
+    assert referenced(opened()) == referenced(table()) == ()
+    assert [part.key for part in referenced(changes(5))] == ["data/7/00000001-0000000005.parquet"]

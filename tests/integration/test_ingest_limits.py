@@ -1,0 +1,94 @@
+"""Transactions at their worst: too large, full of savepoints, or gone. A limit stops by name and loses nothing; what never committed leaves nothing behind."""
+
+from typing import Any
+
+import pytest
+
+from service.errors import LimitReached
+from service.runtime.builder import BuilderLimits
+from tests.integration.test_ingest_streaming import IMMEDIATELY
+from tests.support.ingesting import Pipeline
+
+STORED_AT_ONCE: dict[str, Any] = {"streaming": "parallel", "builder": BuilderLimits(body_bytes=1)}
+SAVEPOINTS = 5_000
+"""A server that streams every change at once goes through all of a transaction's subtransactions each time; more of them would test its patience."""
+ROWS = 12_000
+"""Of 1.6 KB: more than one batch has."""
+
+
+def staged(pipeline: Pipeline) -> set[str]:
+    return set(pipeline.store.list("stage/"))
+
+
+def started(pipeline: Pipeline) -> Pipeline:
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY, t text)")
+    pipeline.dsn = pipeline.database.dsn + IMMEDIATELY
+    pipeline.run(messages=True)
+    return pipeline
+
+
+@pytest.mark.parametrize(("streaming", "limit"), [("parallel", "transaction_bytes"), ("off", "staged_bytes")])
+def test_a_transaction_past_its_limit_stops_by_name_and_comes_whole_once_the_limit_is_raised(pipeline: Pipeline, limit: str, streaming: Any) -> None:
+    started(pipeline)
+    before = pipeline.confirmed()
+    pipeline.database.execute(f"INSERT INTO a SELECT i, repeat(md5(i::text), 50) FROM generate_series(1, {ROWS}) i", "INSERT INTO a VALUES (0, 'after')")
+    with pytest.raises(LimitReached, match=r"limits\.(transaction|staged)") as caught:
+        pipeline.run(streaming=streaming, builder=BuilderLimits(body_bytes=1 << 20, **{limit: 10_000}))
+    assert "nothing is lost" in caught.value.hint
+    assert pipeline.commits() == []
+    assert pipeline.confirmed() == before
+    pipeline.run(streaming=streaming, builder=BuilderLimits(body_bytes=1 << 20))
+    assert [row["id"] for row in pipeline.rows("public.a")] == [*range(1, ROWS + 1), 0]
+
+
+def test_bodies_of_a_transaction_that_never_ended_go_and_those_of_others_stay(pipeline: Pipeline) -> None:
+    started(pipeline)
+    with pipeline.running(**STORED_AT_ONCE) as running:
+        with pipeline.database.connect() as connection, connection.transaction():
+            connection.execute("INSERT INTO a SELECT i, 'kept' FROM generate_series(1, 100) i")
+            running.wait_until(lambda: staged(pipeline))
+        running.wait_until(lambda: pipeline.commits())
+    kept = staged(pipeline)
+    with pipeline.database.connect() as connection, connection.transaction(force_rollback=True):
+        connection.execute("INSERT INTO a SELECT i, 'gone' FROM generate_series(200, 300) i")
+        with pipeline.running(**STORED_AT_ONCE) as running:
+            running.wait_until(lambda: staged(pipeline) > kept)
+    assert staged(pipeline) > kept
+    with pipeline.running(**STORED_AT_ONCE) as running:
+        running.wait_until(lambda: running.ingest is not None and running.ingest.leftovers > 0)
+        assert staged(pipeline) == kept
+    assert [row["t"] for row in pipeline.rows("public.a")] == ["kept"] * 100
+
+
+def test_thousands_of_savepoints_every_other_one_rolled_back_leave_the_others(pipeline: Pipeline) -> None:
+    started(pipeline)
+    pipeline.database.execute(
+        f"""DO $$ BEGIN FOR i IN 1..{SAVEPOINTS} LOOP
+          BEGIN INSERT INTO a VALUES (i, NULL); IF i % 2 = 0 THEN RAISE EXCEPTION 'rolled back'; END IF; EXCEPTION WHEN raise_exception THEN NULL; END;
+        END LOOP; END $$"""
+    )
+    pipeline.run(**STORED_AT_ONCE)
+    assert sorted(row["id"] for row in pipeline.rows("public.a")) == list(range(1, SAVEPOINTS + 1, 2))
+    intervals = {len(segment.body.aborted_xids) for segment in pipeline.segments("public.a") if segment.body}
+    assert intervals == {SAVEPOINTS // 2}
+    entries = [pipeline.store.size(key) for key in pipeline.store.list("manifest/")]
+    assert max(size or 0 for size in entries) < 40_000
+
+
+def test_a_message_from_a_rolled_back_savepoint_is_in_doubt_when_it_was_streamed_and_absent_when_not(pipeline: Pipeline) -> None:
+    started(pipeline)
+    database = pipeline.database
+
+    def emit(tag: str) -> None:
+        with database.connect() as connection, connection.transaction():
+            connection.execute(f"SELECT pg_logical_emit_message(true, '{tag} before', '')")
+            with connection.transaction(force_rollback=True):
+                connection.execute(f"SELECT pg_logical_emit_message(true, '{tag} inside', '')")
+            connection.execute(f"SELECT pg_logical_emit_message(true, '{tag} after', '')")
+
+    emit("streamed")
+    pipeline.run(messages=True, streaming="parallel", message_prefixes=("* before", "* inside", "* after"))
+    emit("whole")
+    pipeline.run(messages=True, streaming="off", message_prefixes=("* before", "* inside", "* after"))
+    rows = {row["prefix"]: row["in_doubt"] for row in pipeline.rows("_sluice.messages")}
+    assert rows == {"streamed before": True, "streamed inside": True, "streamed after": False, "whole before": False, "whole after": False}
