@@ -33,7 +33,6 @@ PINS: dict[str, str] = {
     "statement_timeout": "0",
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
-    "idle_session_timeout": "0",
     "client_min_messages": "warning",
     "jit": "off",
 }
@@ -42,8 +41,9 @@ PINS: dict[str, str] = {
 They travel in `options`, which beats ALTER ROLE and ALTER DATABASE. row_security off makes a policy an error instead of a silent filter.
 client_min_messages keeps warnings, since the stream's "skipped loading publication" is one. jit would spend seconds on compiling one catalog query."""
 
-PINS_SINCE: dict[int, dict[str, str]] = {170000: {"transaction_timeout": "0"}}
-"""Settings by the version that brought them: an unknown name in `options` refuses the connection, so these are SET afterwards."""
+PINS_SINCE: dict[int, dict[str, str]] = {140000: {"idle_session_timeout": "0"}, 170000: {"transaction_timeout": "0"}}
+"""Settings by the version that brought them: an unknown name in `options` refuses the connection, so these are SET afterwards. A server that is too old
+must get as far as telling its version."""
 
 _NETWORK: dict[str, str] = {
     "keepalives": "1",

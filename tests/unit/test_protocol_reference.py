@@ -18,7 +18,7 @@ OIDS = (16384, 16385, 2**32 - 1)
 XIDS = st.integers(1, 2**32 - 1)
 LSNS = st.integers(1, 2**63 - 1)
 TIMES = st.integers(-(2**60), 2**60)
-NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), min_size=1, max_size=8)
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=8)
 FIELDS: st.SearchStrategy[wire.Field] = st.one_of(
     st.none(), st.just(wire.UNCHANGED), st.text(string.printable, max_size=20).map(str.encode), st.binary(max_size=20).map(wire.Binary)
 )
