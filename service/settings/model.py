@@ -96,6 +96,11 @@ class SourceSettings(Room):
         "PREPARED. The slot has the same flag; `sluice setup` changes it",
     )
     messages: bool = Field(default=False, description="keep logical messages (pg_logical_emit_message) in the lake table _sluice/messages")
+    binary: bool = Field(
+        default=False,
+        description="values in the binary form of their types, where every published column can be read exactly from it (no arrays, intervals, ranges, "
+        "numeric without precision); refused otherwise, by column",
+    )
     origin: Origin = Field("any", description="`none` leaves out changes that replication brought to the source, which cuts loops")
 
 

@@ -70,13 +70,17 @@ _REFUSED_AT_CONNECT = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """Which source, and as what. `dsn` is any libpq connection string and carries TLS and every other libpq parameter; it is secret."""
+    """Which source, and as what. `dsn` is any libpq connection string and carries TLS and every other libpq parameter; it is secret.
+
+    `binary` asks the stream for values in the binary form of their types.
+    """
 
     dsn: str = field(repr=False)
     slot: str
     publication: str
     application_name: str
     connect_timeout_s: int = 10
+    binary: bool = False
 
 
 def open_query(options: SourceOptions) -> psycopg.Connection[tuple[Any, ...]]:
@@ -221,6 +225,7 @@ def source_error(*, sqlstate: str, message: str, context: str = "", doing: str, 
 _HINTS = {
     "42501": "grant the role the right that is named, or run the statement as a role that has it",
     "42704": "create the object that is named; on PostgreSQL 14 to 17 a publication must be older than the slot",
+    "42883": "if it speaks of a binary output function: set source.binary to false, or leave the column out by a column list of the publication",
     "22021": "the database holds bytes that are not valid in its encoding",
     "22P05": "a value has no UTF-8 form: the database's encoding does not match its content",
     "28000": "check the role, its password and pg_hba.conf (the line needs the database's name)",

@@ -69,7 +69,8 @@ class SlotFacts:
         """Why the slot can never be used again, empty when it can."""
         if self.invalidation_reason:
             return self.invalidation_reason
-        if self.conflicting:
+        # 16 calls every invalidated slot conflicting, but forgets the WAL position only of those whose WAL is gone.
+        if self.conflicting and self.restart_lsn is not None:
             return "conflict with recovery on a standby"
         return "wal_removed" if self.wal_status == "lost" or self.confirmed_flush_lsn is None else ""
 
