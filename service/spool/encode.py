@@ -186,10 +186,12 @@ def _sent(rows: RowColumns, vector: FieldVector, where: str) -> tuple[Texts, int
     texts = Texts(rows.table.raw, vector.start, vector.length, present, where)
     if texts.complete:
         return texts, _TEXT, False
+    binary = vector.kind == _BINARY
+    if binary.all():
+        return Texts(rows.table.raw, vector.start, vector.length, binary, where), _BINARY, False
     others = ~present & (vector.kind != _NULL)
     if not others.any():
         return texts, _TEXT, False
-    binary = vector.kind == _BINARY
     if not binary.any():
         return texts, _TEXT, True
     if present.any():

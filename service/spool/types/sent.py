@@ -17,10 +17,11 @@ from service.spool.types.sent_times import read_date, read_timestamp
 from service.spool.views import PADDING, Texts
 
 _JSONB_VERSION = 1
-_HEX = np.frombuffer(b"".join(f"{byte:02x}".encode() for byte in range(256)), "V2")
+_HEX = np.frombuffer(b"".join(f"{byte:02x}".encode() for byte in range(256)), np.uint16)
+"""The two digits of each byte, as one number in the machine's own order."""
 _UUID_BYTES, _UUID_TEXT = 16, 36
-_UUID_DASHES = (8, 13, 18, 23)
-_UUID_DIGITS = np.array([place for place in range(_UUID_TEXT) if place not in _UUID_DASHES])
+_UUID_PARTS = ((0, 8), (9, 13), (14, 18), (19, 23), (24, 36))
+"""Where digits stand, between the dashes."""
 
 Reader = Callable[[Texts, pa.DataType], Reading]
 
@@ -74,9 +75,12 @@ def _uuid(sent: Texts) -> Texts:
     chosen = np.flatnonzero(sent.present)
     if np.any(sent.length[chosen] != _UUID_BYTES):
         raise unreadable(sent, "uuid")
-    content = sent.buffer[sent.start[chosen][:, None] + np.arange(_UUID_BYTES)]
+    windows = np.ndarray((len(sent.raw) - _UUID_BYTES + 1,), f"V{_UUID_BYTES}", buffer=sent.raw, strides=(1,))
+    content = windows[sent.start[chosen]].view(np.uint8)
+    digits = _HEX.take(content).view(np.uint8).reshape(len(chosen), 2 * _UUID_BYTES)
     spelled = np.full((len(chosen), _UUID_TEXT), ord("-"), np.uint8)
-    spelled[:, _UUID_DIGITS] = _HEX[content].view(np.uint8).reshape(len(chosen), 2 * _UUID_BYTES)
+    for dashes, (begin, end) in enumerate(_UUID_PARTS):
+        spelled[:, begin:end] = digits[:, begin - dashes : end - dashes]
     start = np.zeros(len(sent), np.int64)
     start[chosen] = np.arange(len(chosen)) * _UUID_TEXT
     return Texts(spelled.tobytes() + PADDING, start, np.where(sent.present, np.int32(_UUID_TEXT), np.int32(0)), sent.present, sent.where)

@@ -17,6 +17,8 @@ _GROUP_DIGITS = 4
 _BASE = 10**_GROUP_DIGITS
 _POSITIVE, _NEGATIVE = 0x0000, 0x4000
 _NOT_FINITE = {0xC000: "NaN", 0xD000: "Infinity", 0xF000: "-Infinity"}
+_FEW = 16
+"""Groups to the base 10000: 38 digits have ten or eleven."""
 _LIMB_DIGITS = 19
 _MAX_DIGITS = 2 * _LIMB_DIGITS
 _LOW_HALF, _HALF = np.uint64(0xFFFF_FFFF), np.uint64(32)
@@ -29,7 +31,8 @@ def read_numeric(sent: Texts, arrow_type: pa.DataType) -> Reading:
     sign = header[:, 2]
     negative = sign == _NEGATIVE
     finite = sent.present & (negative | (sign == _POSITIVE))
-    if np.any(sent.present & ~finite & ~np.isin(sign, list(_NOT_FINITE))):
+    others = sent.present & ~finite
+    if others.any() and not np.isin(sign[others], list(_NOT_FINITE)).all():
         raise unreadable(sent, "numeric")
     high, low, held = _decimals(sent, header, finite, arrow_type)
     special = sent.present & ~held
@@ -43,13 +46,12 @@ def _header(sent: Texts) -> npt.NDArray[np.int64]:
     """Number of groups, weight, sign and decimals of each value, zeros where none is present."""
     if np.any(sent.present & (sent.length < _HEADER_BYTES)):
         raise unreadable(sent, "numeric")
-    words = _words(sent.raw)
-    start = np.where(sent.present, sent.start, 0)
-    header = np.empty((len(sent), 4), np.int64)
-    for position in range(4):
-        header[:, position] = words[start + 2 * position]
-    header[:, 1] = header[:, 1].astype(np.uint16).view(np.int16)
-    header[~sent.present] = 0
+    windows = np.ndarray((len(sent.raw) - _HEADER_BYTES + 1,), f"V{_HEADER_BYTES}", buffer=sent.raw, strides=(1,))
+    start = sent.start if sent.complete else np.where(sent.present, sent.start, 0)
+    header = windows[start].view(">u2").reshape(-1, 4).astype(np.int64)
+    header[:, 1] = (header[:, 1] ^ 0x8000) - 0x8000
+    if not sent.complete:
+        header[~sent.present] = 0
     if np.any(sent.present & (sent.length != _HEADER_BYTES + 2 * header[:, 0])):
         raise unreadable(sent, "numeric")
     return header
@@ -62,11 +64,13 @@ def _words(raw: bytes) -> npt.NDArray[np.uint16]:
 def _decimals(sent: Texts, header: npt.NDArray[np.int64], finite: Mask, arrow_type: pa.DataType) -> tuple[Limbs, Limbs, Mask]:
     """The absolute values as integers of the type's scale in two limbs, and which rows have one within its precision."""
     high, low = np.zeros(len(sent), np.uint64), np.zeros(len(sent), np.uint64)
-    held = finite.copy()
-    shape = header[:, 0] << 16 | (header[:, 1] + 0x8000)
-    for key in np.unique(shape[finite]).tolist():
-        rows = np.flatnonzero(finite & (shape == key))
-        _add_groups(sent, rows, (key >> 16, (key & 0xFFFF) - 0x8000), (high, low, held), scale=arrow_type.scale)
+    groups, weight = header[:, 0], header[:, 1]
+    # What has more than this cannot fit any decimal, and its text is made one by one.
+    held = finite & (groups < _FEW) & (weight >= -_FEW) & (weight < _FEW)
+    shape = np.where(held, groups * 2 * _FEW + weight + _FEW, -1)
+    for key in np.flatnonzero(np.bincount(shape[held])).tolist():
+        rows = np.flatnonzero(shape == key)
+        _add_groups(sent, rows, (key // (2 * _FEW), key % (2 * _FEW) - _FEW), (high, low, held), scale=arrow_type.scale)
     precision = arrow_type.precision
     if precision > _LIMB_DIGITS:
         held &= high < 10 ** (precision - _LIMB_DIGITS)
