@@ -7,7 +7,7 @@ Must not: create, drop or change anything on the source. (PostgreSQL: Client Con
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 
@@ -33,6 +33,7 @@ PINS: dict[str, str] = {
     "statement_timeout": "0",
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
     "client_min_messages": "warning",
     "jit": "off",
 }
@@ -41,9 +42,8 @@ PINS: dict[str, str] = {
 They travel in `options`, which beats ALTER ROLE and ALTER DATABASE. row_security off makes a policy an error instead of a silent filter.
 client_min_messages keeps warnings, since the stream's "skipped loading publication" is one. jit would spend seconds on compiling one catalog query."""
 
-PINS_SINCE: dict[int, dict[str, str]] = {140000: {"idle_session_timeout": "0"}, 170000: {"transaction_timeout": "0"}}
-"""Settings by the version that brought them: an unknown name in `options` refuses the connection, so these are SET afterwards. A server that is too old
-must get as far as telling its version."""
+PINS_SINCE: dict[int, dict[str, str]] = {170000: {"transaction_timeout": "0"}}
+"""Settings by the version that brought them: an unknown name in `options` refuses the connection, so these are SET afterwards."""
 
 _NETWORK: dict[str, str] = {
     "keepalives": "1",
@@ -60,6 +60,7 @@ Phase = Literal["query", "start", "stream"]
 _RETRY = ("08", "40", "53", "57", "58", "55P03", "25P03", "25P04")
 _HOLDS_VALUES = ("22", "23", "P0")
 """Error classes whose primary message may quote data: data exceptions, integrity violations, RAISE in somebody's function."""
+_UNKNOWN_SETTING = "unrecognized configuration parameter"
 _ASSOCIATED = re.compile(r"\b([0-9A-F]{1,8}/[0-9A-F]{1,8})\b")
 _REFUSED_AT_CONNECT = re.compile(
     r"authentication|no pg_hba\.conf entry|does not exist|permission denied|must be superuser|not permitted|certificate|SSL|TLS|channel binding|password"
@@ -108,6 +109,8 @@ def _open(options: SourceOptions, *, replication: bool) -> psycopg.Connection[tu
     try:
         conn: psycopg.Connection[tuple[Any, ...]] = psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
     except psycopg.Error as error:
+        if _UNKNOWN_SETTING in str(error):
+            _require_version(conninfo, options)
         raise _connect_error(error, password=str(conninfo_to_dict(conninfo).get("password") or "")) from None
     try:
         with translated("pinning the session's settings"):
@@ -116,6 +119,18 @@ def _open(options: SourceOptions, *, replication: bool) -> psycopg.Connection[tu
         conn.close()
         raise
     return conn
+
+
+def _require_version(conninfo: str, options: SourceOptions) -> None:
+    """Raises SourceRefused when the server is too old. One that does not know a pinned setting tells its version only to a session without pins."""
+    unpinned = make_conninfo(conninfo, options=str(conninfo_to_dict(options.dsn).get("options") or ""))
+    with suppress(psycopg.Error), psycopg.connect(unpinned, autocommit=True) as conn:
+        _check_version(conn.pgconn.server_version)
+
+
+def _check_version(version: int) -> None:
+    if version < OLDEST_SERVER:
+        raise SourceRefused(f"the server is PostgreSQL {version // 10000}; Sluice reads 14 and later", hint="upgrade the server")
 
 
 def _conninfo(options: SourceOptions, *, replication: bool) -> str:
@@ -144,8 +159,7 @@ def _option_value(value: str) -> str:
 
 def _pin(conn: psycopg.Connection[tuple[Any, ...]]) -> None:
     version = conn.pgconn.server_version
-    if version < OLDEST_SERVER:
-        raise SourceRefused(f"the server is PostgreSQL {version // 10000}; Sluice reads 14 and later", hint="upgrade the server")
+    _check_version(version)
     wanted = dict(PINS)
     for since, settings in PINS_SINCE.items():
         if version >= since:
