@@ -95,7 +95,11 @@ class SourceSettings(Room):
         description="receive prepared transactions at PREPARE (PostgreSQL 15) and publish them at COMMIT PREPARED; false: all of it happens at COMMIT "
         "PREPARED. The slot has the same flag; `sluice setup` changes it",
     )
-    messages: bool = Field(default=False, description="keep logical messages (pg_logical_emit_message) in the lake table _sluice/messages")
+    messages: bool = Field(
+        default=False,
+        description="keep logical messages (pg_logical_emit_message) in the lake table _sluice/messages. With streaming on, the server also sends those of "
+        "savepoints that were rolled back, and nothing tells them apart; with streaming off it does not",
+    )
     binary: bool = Field(
         default=False,
         description="values in the binary form of their types, where every published column can be read exactly from it (no arrays, intervals, ranges, "
