@@ -94,7 +94,7 @@ def streams(draw: st.DrawFn) -> list[bytes]:
     return [wire.xlogdata(message) for message in found]
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(streams())
 def test_a_made_up_stream_decodes_to_what_the_reference_reads(frames: list[bytes]) -> None:
     expected = list(readable(frames))

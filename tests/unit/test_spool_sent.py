@@ -91,7 +91,7 @@ def test_bytes_and_texts_are_what_was_sent() -> None:
     ]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=120)
 @given(st.data())
 def test_numeric_sent_equals_numeric_printed(data: st.DataObject) -> None:
     precision = data.draw(st.integers(1, 38))
@@ -121,6 +121,7 @@ def test_numeric_that_does_not_fit_its_type_is_special_with_its_text() -> None:
     assert special == [*texts[:3], None]
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.none() | st.integers(-2_451_545, 2_145_031_948) | st.sampled_from([2**31 - 1, -(2**31)]), max_size=8))
 def test_dates_are_held_or_special_as_their_texts_are(days: list[int | None]) -> None:
     texts = [None if day is None else date_text(day).encode() for day in days]
@@ -128,6 +129,7 @@ def test_dates_are_held_or_special_as_their_texts_are(days: list[int | None]) ->
 
 
 @pytest.mark.parametrize(("type_oid", "zone"), [(TIMESTAMP, ""), (TIMESTAMPTZ, "+00")])
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.none() | st.integers(-211_813_488_000_000_000, 9_223_371_331_199_999_999) | st.sampled_from([2**63 - 1, -(2**63)]), max_size=8))
 def test_times_are_held_or_special_as_their_texts_are(type_oid: int, zone: str, counts: list[int | None]) -> None:
     texts = [None if count is None else timestamp_text(count, zone).encode() for count in counts]
