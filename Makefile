@@ -1,6 +1,7 @@
 # Everything a person or a machine does with this repository. `make` alone lists it.
 #
 # PYTHON=python3.12 chooses the interpreter that makes the virtual environment; PYTEST_ARGS="-k name" goes to pytest; ONLY=P1 chooses benchmarks, FUZZ=entry fuzz targets.
+# MAJORS="14 18" chooses majors of PostgreSQL for test-matrix.
 
 PYTHON      ?= python3
 VENV        ?= .venv
@@ -9,16 +10,18 @@ SETUP       := $(VENV)/.setup-done
 PYTEST_ARGS ?=
 ONLY        ?=
 FUZZ        ?=
+MAJORS      ?= 14 15 16 17 18
 # uv makes the lock and nothing else; it lives in an environment of its own.
 UV          := build/lock/bin/uv
 UV_VERSION  := 0.13.9
 TYPED       := service spark_jobs deploy tests
 # From fast to slow, so that a broken rule is told within seconds.
+MATRIX      := tests/integration
 TESTS       := tests/unit tests/conformance tests/integration tests/spark tests/chaos tests/e2e
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup prerequisites jars demo check format lint types imports spelling unit conformance integration spark chaos e2e test fuzz bench docs lock wheel clean distclean
+.PHONY: help setup prerequisites jars demo check format lint types imports spelling unit conformance integration spark chaos e2e test test-matrix fuzz bench docs lock wheel clean distclean
 
 help: ## List these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -88,6 +91,9 @@ fuzz: setup ## Fuzz the decoders; FUZZ_SECONDS=600 for longer, FUZZ=assemble for
 	@test -d build/fuzz/atheris || $(BIN)/python -m pip install --quiet --only-binary :all: --require-hashes --target build/fuzz/atheris -r requirements/fuzz.txt || \
 	  { echo "make fuzz needs atheris, which has no wheel for this interpreter; use CPython 3.11 to 3.13 on Linux or macOS" >&2; exit 1; }
 	PYTHONPATH=build/fuzz/atheris $(BIN)/python -m tests.fuzz $(FUZZ)
+
+test-matrix: setup ## Test against every major of PostgreSQL, or those in MAJORS
+	$(BIN)/python -m tests.matrix --majors "$(MAJORS)" $(MATRIX) $(PYTEST_ARGS)
 
 bench: jars ## Measure against the references; ONLY=P1 or ONLY="P1 P5"
 	$(BIN)/python -m tests.bench $(ONLY)

@@ -18,7 +18,10 @@ from tests.support.sources import Bucket, Database, fresh_database
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """PostgreSQL 18, shared by the whole run: a test that restarts or breaks a server starts its own with `temporary_server`."""
+    """One server for the whole run, of the major that SLUICE_PG_MAJOR names (else 18).
+
+    A test that restarts or breaks a server starts its own with `temporary_server`, which is of the same major.
+    """
     with temporary_server() as server:
         yield server
 

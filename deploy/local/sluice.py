@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import yaml
 
+from deploy.local.binaries import MAJOR_VARIABLE
 from deploy.local.guard import Guard
 from deploy.local.postgres import free_port
 
@@ -55,11 +56,11 @@ class Pipeline:
 
     def start(self, *arguments: str, environment: Mapping[str, str] | None = None) -> "SluiceProcess":
         """`sluice <arguments>` in the background; its output is appended to `<first argument>.log`."""
-        return SluiceProcess(self._command(arguments), log=self.directory / f"{arguments[0]}.log", environment={**os.environ, **(environment or {})})
+        return SluiceProcess(self._command(arguments), log=self.directory / f"{arguments[0]}.log", environment=_environment(environment))
 
     def run(self, *arguments: str, environment: Mapping[str, str] | None = None, timeout: float = 300.0) -> subprocess.CompletedProcess[str]:
         """`sluice <arguments>` to its end, whatever its status."""
-        return subprocess.run(self._command(arguments), capture_output=True, text=True, check=False, timeout=timeout, env={**os.environ, **(environment or {})})
+        return subprocess.run(self._command(arguments), capture_output=True, text=True, check=False, timeout=timeout, env=_environment(environment))
 
     def tables(self) -> list[dict[str, Any]]:
         """What `sluice tables --json` says; empty while it cannot say anything."""
@@ -72,6 +73,12 @@ class Pipeline:
     def _command(self, arguments: tuple[str, ...]) -> list[str]:
         # The command of this very environment, whatever PATH says.
         return [os.fspath(Path(sys.executable).with_name("sluice")), *arguments, "-c", os.fspath(self.config)]
+
+
+def _environment(added: Mapping[str, str] | None) -> dict[str, str]:
+    """Ours, without the choice of a local server: Sluice refuses variables of its own prefix that are no settings."""
+    ours = {name: value for name, value in os.environ.items() if name != MAJOR_VARIABLE and not name.startswith("SLUICE_POSTGRES_")}
+    return {**ours, **(added or {})}
 
 
 class SluiceProcess:

@@ -30,6 +30,7 @@ def source_options(settings: Settings) -> "SourceOptions":
         slot=settings.source.slot,
         publication=settings.source.publication,
         application_name=f"sluice_{settings.pipeline}",
+        binary=settings.source.binary,
     )
 
 

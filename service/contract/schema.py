@@ -16,6 +16,7 @@ class ColumnSchema:
     `attnum` is 0 when the catalog no longer knew the column while the stream still carried it. `type_name` is PostgreSQL's own spelling
     (`format_type`), for people. `key` says that the column belongs to the table's merge key, `identity` that the server sends it in old rows.
     `missing` is the text of the constant default that rows older than the column have (attmissingval), None when those rows hold NULL.
+    `sent` names the reader of its binary form, empty where there is none.
     """
 
     name: str
@@ -27,6 +28,7 @@ class ColumnSchema:
     key: bool = False
     identity: bool = False
     missing: str | None = None
+    sent: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -41,6 +43,7 @@ class ColumnSchema:
             "key": self.key,
             "identity": self.identity,
             "missing": self.missing,
+            "sent": self.sent,
         }
 
     @staticmethod
@@ -55,6 +58,7 @@ class ColumnSchema:
             key=value["key"],
             identity=value["identity"],
             missing=value["missing"],
+            sent=value.get("sent", ""),
         )
 
 

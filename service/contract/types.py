@@ -114,6 +114,25 @@ def lake_type(type_oid: int, typmod: int) -> LakeType:
     return TEXT
 
 
+_SENT: dict[int, str] = {
+    16: "boolean", 17: "bytea", 19: "text", 20: "int8", 21: "int2", 23: "int4", 25: "text", 26: "oid", 114: "text", 700: "float4", 701: "float8",
+    1042: "text", 1043: "text", 1082: "date", 1114: "timestamp", 1184: "timestamptz", 2950: "uuid", 3802: "jsonb",
+}  # fmt: skip
+
+
+def sent_form(type_oid: int, typmod: int, *, is_enum: bool) -> str:
+    """How a column of this (base) type is read when the server sends it in binary form; empty where that cannot be done exactly.
+
+    Arrays, composites and ranges have none: whether the server can send one at all depends on the types within. Nor has numeric without a precision, of which
+    the lake keeps the text.
+    """
+    if is_enum:
+        return "text"
+    if type_oid == _NUMERIC:
+        return "numeric" if numeric(typmod) is not TEXT else ""
+    return _SENT.get(type_oid, "")
+
+
 _DECIMAL = re.compile(r"\Adecimal\((\d+),(\d+)\)\Z")
 
 

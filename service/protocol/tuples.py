@@ -176,7 +176,7 @@ class _Walk:
             # As unsigned, a negative length is at least 2 GiB and so past the end of any buffer: one comparison refuses both.
             size = (word >> np.uint64(8)).astype(np.uint32).byteswap()
             np.add(position, _FIELD_HEADER_BYTES, out=start)
-            if bool((kind == TEXT).all()):
+            if bool((kind == TEXT).all()) or bool((kind == BINARY).all()):
                 np.add(start, size, out=position)
             else:
                 has_value = _HAS_VALUE[kind]

@@ -99,6 +99,11 @@ class SourceSettings(Room):
     message_prefixes: tuple[str, ...] = Field(
         (), description="which messages to keep, as patterns of their prefix with * and ?; left out: all. Only with messages: true"
     )
+    binary: bool = Field(
+        default=False,
+        description="values in the binary form of their types, where every published column can be read exactly from it (no arrays, intervals, ranges, "
+        "numeric without precision); refused otherwise, by column",
+    )
     origin: Origin = Field("any", description="`none` leaves out changes that replication brought to the source, which cuts loops")
 
     @model_validator(mode="after")

@@ -44,6 +44,11 @@ class ColumnFacts:
     xmin: int
     storable_out_of_line: bool
 
+    @property
+    def is_enum(self) -> bool:
+        """Also of a domain over one: it has its base type's output function."""
+        return self.output_function == "pg_catalog.enum_out"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildFacts:
@@ -95,6 +100,12 @@ class TableFacts:
     @property
     def qualified_name(self) -> str:
         return f"{self.schema}.{self.name}"
+
+    @property
+    def sent_columns(self) -> tuple[ColumnFacts, ...]:
+        """Those that the stream carries."""
+        names = self.published_columns
+        return tuple(column for column in self.columns if (column.name in names if names is not None else not column.generated))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

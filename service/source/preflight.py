@@ -13,6 +13,7 @@ from typing import Any
 from psycopg.conninfo import conninfo_to_dict
 
 from service.errors import ServiceError, SourceError
+from service.source.binary import examine_binary
 from service.source.catalog import Catalog, Connection, TableFacts
 from service.source.findings import Finding, Severity
 from service.source.preflight_tables import examine_tables
@@ -74,6 +75,9 @@ class _Examination:
             found += part()
         tables = list(self._select(found))
         found += examine_tables(tables, server_version=self._version)
+        if self._options.binary:
+            # The server sends the whole publication so, also what source.tables leaves out.
+            found += examine_binary(self._catalog.published_tables(self._options.publication) or tables)
         found += self._readable(tables)
         return found
 

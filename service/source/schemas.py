@@ -4,11 +4,11 @@ Invariant: the columns and their order are the wire's; the catalog only adds wha
 value that older rows have). A change that the lake table cannot follow exactly is `unsupported`, with the reason. (PostgreSQL: pg_attribute; ALTER TABLE.)
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from service.contract.schema import ColumnSchema, TableSchema
-from service.contract.types import lake_type
+from service.contract.types import lake_type, sent_form
 from service.protocol.messages import RelationColumn, RelationVersion
 from service.source.catalog import ColumnFacts, TableFacts
 
@@ -33,20 +33,18 @@ def build_schema(relation: RelationVersion, facts: TableFacts | None, previous: 
         schema_name=relation.schema,
         table_name=relation.name,
         replica_identity=relation.replica_identity,
-        columns=tuple(_with_key(column, key=column.name in keys) for column in columns),
+        columns=tuple(replace(column, key=column.name in keys) for column in columns),
     )
 
 
 def relation_of(facts: TableFacts) -> RelationVersion:
     """The relation that the server would send for a table as the catalog has it now: for tables that are copied before they change."""
-    names = facts.published_columns
-    sent = [column for column in facts.columns if (column.name in names if names is not None else not column.generated)]
     return RelationVersion(
         oid=facts.oid,
         schema=facts.schema,
         name=facts.name,
         replica_identity=facts.replica_identity,
-        columns=tuple(RelationColumn(column.name, column.type_oid, column.typmod, column.in_identity) for column in sent),
+        columns=tuple(RelationColumn(column.name, column.type_oid, column.typmod, column.in_identity) for column in facts.sent_columns),
     )
 
 
@@ -93,6 +91,7 @@ def _column(column: RelationColumn, now: ColumnFacts | None, previous: TableSche
             lake=lake_type(now.base_type_oid, now.base_typmod),
             identity=column.identity,
             missing=now.missing,
+            sent=sent_form(now.base_type_oid, now.base_typmod, is_enum=now.is_enum),
         )
     if before is not None:
         return ColumnSchema(
@@ -104,6 +103,7 @@ def _column(column: RelationColumn, now: ColumnFacts | None, previous: TableSche
             lake=before.lake,
             identity=column.identity,
             missing=before.missing,
+            sent=before.sent,
         )
     return ColumnSchema(
         name=column.name,
@@ -113,20 +113,7 @@ def _column(column: RelationColumn, now: ColumnFacts | None, previous: TableSche
         type_name=f"type {column.type_oid}",
         lake=lake_type(column.type_oid, column.typmod),
         identity=column.identity,
-    )
-
-
-def _with_key(column: ColumnSchema, *, key: bool) -> ColumnSchema:
-    return ColumnSchema(
-        name=column.name,
-        attnum=column.attnum,
-        type_oid=column.type_oid,
-        typmod=column.typmod,
-        type_name=column.type_name,
-        lake=column.lake,
-        key=key,
-        identity=column.identity,
-        missing=column.missing,
+        sent=sent_form(column.type_oid, column.typmod, is_enum=False),
     )
 
 

@@ -7,7 +7,7 @@ Must not: create, drop or change anything on the source. (PostgreSQL: Client Con
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 
@@ -60,6 +60,7 @@ Phase = Literal["query", "start", "stream"]
 _RETRY = ("08", "40", "53", "57", "58", "55P03", "25P03", "25P04")
 _HOLDS_VALUES = ("22", "23", "P0")
 """Error classes whose primary message may quote data: data exceptions, integrity violations, RAISE in somebody's function."""
+_UNKNOWN_SETTING = "unrecognized configuration parameter"
 _ASSOCIATED = re.compile(r"\b([0-9A-F]{1,8}/[0-9A-F]{1,8})\b")
 _REFUSED_AT_CONNECT = re.compile(
     r"authentication|no pg_hba\.conf entry|does not exist|permission denied|must be superuser|not permitted|certificate|SSL|TLS|channel binding|password"
@@ -70,13 +71,17 @@ _REFUSED_AT_CONNECT = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """Which source, and as what. `dsn` is any libpq connection string and carries TLS and every other libpq parameter; it is secret."""
+    """Which source, and as what. `dsn` is any libpq connection string and carries TLS and every other libpq parameter; it is secret.
+
+    `binary` asks the stream for values in the binary form of their types.
+    """
 
     dsn: str = field(repr=False)
     slot: str
     publication: str
     application_name: str
     connect_timeout_s: int = 10
+    binary: bool = False
 
 
 def open_query(options: SourceOptions) -> psycopg.Connection[tuple[Any, ...]]:
@@ -104,6 +109,8 @@ def _open(options: SourceOptions, *, replication: bool) -> psycopg.Connection[tu
     try:
         conn: psycopg.Connection[tuple[Any, ...]] = psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
     except psycopg.Error as error:
+        if _UNKNOWN_SETTING in str(error):
+            _require_version(conninfo, options)
         raise _connect_error(error, password=str(conninfo_to_dict(conninfo).get("password") or "")) from None
     try:
         with translated("pinning the session's settings"):
@@ -112,6 +119,18 @@ def _open(options: SourceOptions, *, replication: bool) -> psycopg.Connection[tu
         conn.close()
         raise
     return conn
+
+
+def _require_version(conninfo: str, options: SourceOptions) -> None:
+    """Raises SourceRefused when the server is too old. One that does not know a pinned setting tells its version only to a session without pins."""
+    unpinned = make_conninfo(conninfo, options=str(conninfo_to_dict(options.dsn).get("options") or ""))
+    with suppress(psycopg.Error), psycopg.connect(unpinned, autocommit=True) as conn:
+        _check_version(conn.pgconn.server_version)
+
+
+def _check_version(version: int) -> None:
+    if version < OLDEST_SERVER:
+        raise SourceRefused(f"the server is PostgreSQL {version // 10000}; Sluice reads 14 and later", hint="upgrade the server")
 
 
 def _conninfo(options: SourceOptions, *, replication: bool) -> str:
@@ -140,8 +159,7 @@ def _option_value(value: str) -> str:
 
 def _pin(conn: psycopg.Connection[tuple[Any, ...]]) -> None:
     version = conn.pgconn.server_version
-    if version < OLDEST_SERVER:
-        raise SourceRefused(f"the server is PostgreSQL {version // 10000}; Sluice reads 14 and later", hint="upgrade the server")
+    _check_version(version)
     wanted = dict(PINS)
     for since, settings in PINS_SINCE.items():
         if version >= since:
@@ -221,6 +239,7 @@ def source_error(*, sqlstate: str, message: str, context: str = "", doing: str, 
 _HINTS = {
     "42501": "grant the role the right that is named, or run the statement as a role that has it",
     "42704": "create the object that is named; on PostgreSQL 14 to 17 a publication must be older than the slot",
+    "42883": "if it speaks of a binary output function: set source.binary to false, or leave the column out by a column list of the publication",
     "22021": "the database holds bytes that are not valid in its encoding",
     "22P05": "a value has no UTF-8 form: the database's encoding does not match its content",
     "28000": "check the role, its password and pg_hba.conf (the line needs the database's name)",

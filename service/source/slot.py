@@ -16,6 +16,7 @@ import psycopg
 from service import lsn
 from service.contract.entries import Opened
 from service.errors import SlotBusy, SlotLost, SourceRefused
+from service.source.binary import require_binary
 from service.source.quoting import quote_identifier, quote_qualified, quote_slot
 from service.source.sessions import SourceOptions, open_query, open_replication, translated
 from service.source.snapshot import Waiting, create_slot
@@ -69,7 +70,8 @@ class SlotFacts:
         """Why the slot can never be used again, empty when it can."""
         if self.invalidation_reason:
             return self.invalidation_reason
-        if self.conflicting:
+        # 16 calls every invalidated slot conflicting, but forgets the WAL position only of those whose WAL is gone.
+        if self.conflicting and self.restart_lsn is not None:
             return "conflict with recovery on a standby"
         return "wal_removed" if self.wal_status == "lost" or self.confirmed_flush_lsn is None else ""
 
@@ -305,6 +307,9 @@ def ensure_slot(options: SourceOptions, *, two_phase: bool = False, failover: bo
         found = slot_facts(conn, options.slot)
         if found is not None:
             return found
+        if options.binary:
+            # Refused before there is a slot that would hold back WAL for a pipeline that cannot run.
+            require_binary(options)
         version = conn.pgconn.server_version
         for wanted, name, since in ((two_phase, "two_phase", 15), (failover, "failover", 17)):
             if wanted and version < since * 10000:

@@ -12,6 +12,7 @@ from psycopg import pq
 
 from service import lsn
 from service.errors import SourceUnavailable
+from service.source.binary import require_binary
 from service.source.quoting import publication_names, quote_replication_literal, quote_slot
 from service.source.sessions import SourceOptions, open_replication, raise_result
 
@@ -57,6 +58,8 @@ def start_command(
         wanted["two_phase"] = "on"
     if messages:
         wanted["messages"] = "on"
+    if options.binary:
+        wanted["binary"] = "on"
     if origin != "any":
         wanted["origin"] = origin
     given = ", ".join(f"{name} {quote_replication_literal(value)}" for name, value in wanted.items())
@@ -69,6 +72,8 @@ def start_replication(options: SourceOptions, *, command: bytes, expect: tuple[s
 
     `expect` is the (system identifier, timeline) that continuity was proven against; a failover in between is SourceUnavailable, so that it is proven again.
     """
+    if options.binary:
+        require_binary(options)
     conn = open_replication(options)
     try:
         identity = _identify(conn.pgconn)

@@ -21,11 +21,12 @@ from service.spool.marks import SPECIAL_TYPE, UNCHANGED_TYPE, special_column, un
 from service.spool.stats import KeyRange, SegmentStats, count_ops, differs, key_range
 from service.spool.types.families import arrow_type, read
 from service.spool.types.reading import Reading
+from service.spool.types.sent import read_sent, require_form, texts_of
 from service.spool.views import Mask, Texts
 
 _INSERT, _UPDATE, _DELETE = b"IUD"
 _OLD_FULL = ord("O")
-_TEXT, _NULL, _UNKNOWN = b"tnu"
+_TEXT, _NULL, _UNKNOWN, _BINARY = b"tnub"
 
 _OPS = (envelope.OP_INSERT, envelope.OP_UPDATE, envelope.OP_DELETE, envelope.OP_TRUNCATE)
 _OP_CODES = np.zeros(256, np.int8)
@@ -68,11 +69,19 @@ class _Side:
     arrays: dict[str, pa.Array] = field(default_factory=dict)
     special: list[tuple[str, Texts, Mask]] = field(default_factory=list)
 
-    def add(self, column: ColumnSchema, texts: Texts) -> None:
-        reading: Reading = read(texts, column.lake)
+    def add(self, column: ColumnSchema, values: "_Values") -> None:
+        reading: Reading = read_sent(values.texts, column.sent, arrow_type(column.lake)) if values.binary else read(values.texts, column.lake)
         self.arrays[column.name] = reading.array
         if reading.special is not None:
-            self.special.append((column.name, texts, reading.special))
+            self.special.append((column.name, reading.texts or values.texts, reading.special))
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """One column's values, as text or in the binary form of its type."""
+
+    texts: Texts
+    binary: bool = False
 
 
 def segment_schema(schema: TableSchema) -> pa.Schema:
@@ -107,24 +116,24 @@ def encode_rows(rows: RowColumns, schema: TableSchema, *, ordinal: Numbers, xid:
     if len(rows.new) != len(schema.columns):
         raise DecodeError(f"{schema.qualified_name}: rows have {len(rows.new)} columns, schema version {schema.version} has {len(schema.columns)}")
     codes = _OP_CODES[rows.op]
-    old_texts = _old_texts(rows, schema)
+    old_values = _old_values(rows, schema)
     new_side, old_side = _Side(), _Side()
-    new_texts: dict[str, Texts] = {}
+    new_values: dict[str, _Values] = {}
     unchanged: list[tuple[ColumnSchema, Mask]] = []
     for position, column in enumerate(schema.columns):
-        texts, absent = _new_texts(rows, position, column, schema)
-        new_texts[column.name] = texts
-        new_side.add(column, texts)
+        values, absent = _new_values(rows, position, column, schema)
+        new_values[column.name] = values
+        new_side.add(column, values)
         if absent is not None:
             unchanged.append((column, absent))
-    for column in schema.identity_columns if old_texts else ():
-        old_side.add(column, old_texts[column.name])
+    for column in schema.identity_columns if old_values else ():
+        old_side.add(column, old_values[column.name])
     ranges, unranged = _key_ranges(rows, schema, new_side, old_side, unchanged)
     stats = SegmentStats(
         rows=len(codes),
         ops=count_ops(codes, _OPS),
         unchanged={str(column.attnum): int(mask.sum()) for column, mask in unchanged},
-        key_changes=_count_key_changes(rows, schema, new_texts, old_texts),
+        key_changes=_count_key_changes(rows, schema, new_values, old_values),
         key_ranges=ranges,
         unranged=unranged,
         first_lsn=0 if lsn is None or not len(lsn) else int(lsn.min()),
@@ -178,56 +187,78 @@ def _where(schema: TableSchema, column: ColumnSchema) -> str:
     return f"{schema.qualified_name}.{column.name}"
 
 
-def _texts(rows: RowColumns, vector: FieldVector, where: str) -> tuple[Texts, bool]:
-    """The column's texts, and whether it holds kinds other than text and null."""
+def _sent(rows: RowColumns, vector: FieldVector, where: str) -> tuple[Texts, int, bool]:
+    """The column's values as bytes, whether these are text or binary, and whether it has fields that were not sent."""
     present = vector.kind == _TEXT
     texts = Texts(rows.table.raw, vector.start, vector.length, present, where)
     if texts.complete:
-        return texts, False
+        return texts, _TEXT, False
+    binary = vector.kind == _BINARY
+    if binary.all():
+        return Texts(rows.table.raw, vector.start, vector.length, binary, where), _BINARY, False
     others = ~present & (vector.kind != _NULL)
     if not others.any():
-        return texts, False
-    if np.any(vector.kind[others] != _UNKNOWN):
-        raise DecodeError(f"{where}: the server sent a value in binary form, text was asked for")
-    return texts, True
+        return texts, _TEXT, False
+    if not binary.any():
+        return texts, _TEXT, True
+    if present.any():
+        raise DecodeError(f"{where}: the server sent values of this column both as text and in binary form")
+    return Texts(rows.table.raw, vector.start, vector.length, binary, where), _BINARY, bool(np.any(vector.kind == _UNKNOWN))
 
 
-def _new_texts(rows: RowColumns, position: int, column: ColumnSchema, schema: TableSchema) -> tuple[Texts, Mask | None]:
+def _values(texts: Texts, kind: int, column: ColumnSchema) -> _Values:
+    if kind == _TEXT:
+        return _Values(texts)
+    require_form(column.sent, texts.where)
+    plain = texts_of(texts, column.sent)
+    return _Values(texts, binary=True) if plain is None else _Values(plain)
+
+
+def _new_values(rows: RowColumns, position: int, column: ColumnSchema, schema: TableSchema) -> tuple[_Values, Mask | None]:
     """The new values, and which rows were sent without one although it is not NULL. What the old row still tells is taken from there."""
     where = _where(schema, column)
     vector = rows.new[position]
-    texts, some_unknown = _texts(rows, vector, where)
+    texts, kind, some_unknown = _sent(rows, vector, where)
     if not some_unknown:
-        return texts, None
+        return _values(texts, kind, column), None
     unknown = vector.kind == _UNKNOWN
     if rows.old is not None:
         old = rows.old[position]
-        told = unknown & (old.kind == _TEXT) & ((rows.old_kind == _OLD_FULL) | column.identity)
+        told = unknown & ((old.kind == _TEXT) | (old.kind == _BINARY)) & ((rows.old_kind == _OLD_FULL) | column.identity)
+        if told.any():
+            kind = _one_kind(np.concatenate((old.kind[told], vector.kind[texts.present])), where)
         start, length = np.where(told, old.start, texts.start), np.where(told, old.length, texts.length)
         texts = Texts(texts.raw, start, length, texts.present | told, where)
         unknown &= ~told
+    values = _values(texts, kind, column)
     if not unknown.any():
-        return texts, None
+        return values, None
     if sum(other.attnum == column.attnum for other in schema.columns) > 1:
         raise UnsupportedChange(
             f"{where}: a value was not sent, and the column no longer has a number of its own to say so",
             hint="several columns of this table were dropped while changes were still on their way; the table must be copied again",
         )
-    return texts, unknown
+    return values, unknown
 
 
-def _old_texts(rows: RowColumns, schema: TableSchema) -> dict[str, Texts]:
+def _one_kind(kinds: npt.NDArray[np.uint8], where: str) -> int:
+    if np.any(kinds != kinds[0]):
+        raise DecodeError(f"{where}: the server sent values of this column both as text and in binary form")
+    return int(kinds[0])
+
+
+def _old_values(rows: RowColumns, schema: TableSchema) -> dict[str, _Values]:
     """The old values of the identity columns by name; empty when no row has any."""
-    found: dict[str, Texts] = {}
+    found: dict[str, _Values] = {}
     if rows.old is None:
         return found
     for column, vector in zip(schema.columns, rows.old, strict=True):
         if not column.identity:
             continue
-        texts, some_unknown = _texts(rows, vector, _where(schema, column))
+        texts, kind, some_unknown = _sent(rows, vector, _where(schema, column))
         if some_unknown:
             raise UnsupportedChange(f"{texts.where}: the server sent an old row without the value of this identity column", hint="copy the table again")
-        found[column.name] = texts
+        found[column.name] = _values(texts, kind, column)
     return found
 
 
@@ -239,13 +270,13 @@ def _old_column(rows: RowColumns, schema: TableSchema, side: _Side) -> pa.Array:
     return pa.StructArray.from_arrays([side.arrays[column.name] for column in schema.identity_columns], fields=fields, mask=absent)
 
 
-def _count_key_changes(rows: RowColumns, schema: TableSchema, new: dict[str, Texts], old: dict[str, Texts]) -> int:
+def _count_key_changes(rows: RowColumns, schema: TableSchema, new: dict[str, _Values], old: dict[str, _Values]) -> int:
     """Updates whose old row has another key than the new one, compared byte by byte: a collation may call different bytes equal."""
     compared = [column.name for column in schema.key_columns if column.name in old]
     chosen = np.flatnonzero((rows.op == _UPDATE) & (rows.old_kind != 0))
     if not compared or not len(chosen):
         return 0
-    changed: Sequence[Mask] = [differs(new[name].rows(chosen), old[name].rows(chosen)) for name in compared]
+    changed: Sequence[Mask] = [differs(new[name].texts.rows(chosen), old[name].texts.rows(chosen)) for name in compared]
     return int(np.logical_or.reduce(changed).sum())
 
 

@@ -262,7 +262,9 @@ def test_typed_values_are_these(story: Mirror) -> None:
         ("integer[]", 1): [-2147483648, 2147483647, 0, None, -2147483648],
         ("integer[]", 0): [],
     }
-    for (type_name, row_id), value in expected.items():
+    here = [*HELD, "integer[]"]
+    assert {type_name for type_name, _ in expected} - set(here) <= {"numeric(3,-2)", "numeric(2,5)"}, "only 14 lacks them"
+    for (type_name, row_id), value in ((key, value) for key, value in expected.items() if key[0] in here):
         for group in (COPIED, STREAMED):
             assert _typed(story, type_name, group + row_id) == value, type_name
     assert struct.pack("<d", _typed(story, "double precision", 4)) == struct.pack("<d", -0.0)

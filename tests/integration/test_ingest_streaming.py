@@ -2,13 +2,19 @@
 
 from typing import Any
 
+import psycopg
 import pytest
 
+from service.errors import UsageError
 from service.runtime.builder import BuilderLimits
 from service.store.opening import open_store
 from tests.support.ingesting import Pipeline
+from tests.support.source_setup import server_major
 
 IMMEDIATELY = "?options=-c%20debug_logical_replication_streaming%3Dimmediate"
+SMALLEST = "?options=-c%20logical_decoding_work_mem%3D64kB"
+"""Before 16 only size makes the server stream: the least there is, and GROW behind what is to be streamed."""
+GROW = "INSERT INTO unpublished SELECT repeat('x', 1000) FROM generate_series(1, 100)"
 
 
 def _plain(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
@@ -17,12 +23,23 @@ def _plain(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return [tuple((name, str(value)) for name, value in row.items() if name not in hidden) for row in rows]
 
 
+def grow(connection: psycopg.Connection, *, immediate: bool) -> None:
+    if not immediate:
+        connection.execute(GROW.encode())
+
+
 @pytest.mark.parametrize("streaming", ["on", "parallel"])
 @pytest.mark.parametrize("body_bytes", [1, 32 << 20], ids=["stored at once", "kept in memory"])
 def test_the_same_log_read_streamed_and_unstreamed_gives_the_same_rows(pipeline: Pipeline, tmp_path: Any, streaming: Any, body_bytes: int) -> None:
     database = pipeline.database
+    immediate = server_major(database) >= 16
     database.execute("CREATE TABLE a (id int PRIMARY KEY, t text)", "CREATE TABLE b (id int PRIMARY KEY)")
     pipeline.run()
+    if streaming == "parallel" and not immediate:
+        with pytest.raises(UsageError, match=r"source.streaming is parallel, which PostgreSQL 1\d does not have"):
+            pipeline.run(streaming=streaming)
+        return
+    database.execute("CREATE TABLE unpublished (t text)")
     other = Pipeline(database, open_store((tmp_path / "other").as_uri(), prefix="test/", options={}))
     with database.connect() as connection:
         connection.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", (database.slot, f"{database.slot}_kept"))
@@ -32,17 +49,21 @@ def test_the_same_log_read_streamed_and_unstreamed_gives_the_same_rows(pipeline:
                 connection.execute("INSERT INTO a SELECT i, 'gone' FROM generate_series(100, 120) i")
                 with connection.transaction():
                     connection.execute("INSERT INTO b VALUES (9)")
+                grow(connection, immediate=immediate)
             with connection.transaction():
                 connection.execute("INSERT INTO a VALUES (200, 'kept')")
             connection.execute("UPDATE a SET t = 'y' WHERE id <= 10")
             connection.execute("INSERT INTO b VALUES (1)")
+            grow(connection, immediate=immediate)
         with connection.transaction(force_rollback=True):
             connection.execute("INSERT INTO b VALUES (2)")
+            grow(connection, immediate=immediate)
         with connection.transaction():
             connection.execute("ALTER TABLE b ADD COLUMN v int DEFAULT 4")
             with connection.transaction(force_rollback=True):
                 connection.execute("ALTER TABLE b ADD COLUMN w int")
                 connection.execute("INSERT INTO b VALUES (3, 3, 3)")
+                grow(connection, immediate=immediate)
             connection.execute("INSERT INTO b VALUES (4, 5)")
             connection.execute("TRUNCATE a")
             connection.execute("INSERT INTO a VALUES (1, 'again')")
@@ -54,7 +75,7 @@ def test_the_same_log_read_streamed_and_unstreamed_gives_the_same_rows(pipeline:
         f"SELECT pg_drop_replication_slot('{database.slot}')",
         f"SELECT pg_copy_logical_replication_slot('{database.slot}_kept', '{database.slot}')",
     )
-    other.dsn = database.dsn + IMMEDIATELY
+    other.dsn = database.dsn + (IMMEDIATELY if immediate else SMALLEST)
     other.run(streaming=streaming, builder=BuilderLimits(body_bytes=body_bytes))
     assert other.commits() == pipeline.commits()
     for name in ("public.a", "public.b"):

@@ -22,6 +22,12 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def decoding_at_prepare(database: Database) -> None:
+    """14 refuses it by name, see test_source_slot."""
+    since(database, 15, "decoding at PREPARE")
+
+
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest) -> dict[str, Any]:
     return {**WAYS[request.param], "two_phase": True}
@@ -33,6 +39,7 @@ def kept(pipeline: Pipeline, way: dict[str, Any]) -> Pipeline:
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY, t text)")
     pipeline.run(**way)
     if way["streaming"] != "off":
+        since(pipeline.database, 16, "streaming of small transactions")
         pipeline.dsn = pipeline.database.dsn + IMMEDIATELY
     return pipeline
 
@@ -178,7 +185,7 @@ def test_turning_it_on_late_loses_nothing_that_was_prepared_before(pipeline: Pip
 
 def test_turning_it_off_loses_nothing_that_is_prepared(pipeline: Pipeline) -> None:
     database = pipeline.database
-    since(database, 18)
+    since(database, 18, "turning two_phase off")
     database.execute("CREATE TABLE a (id int PRIMARY KEY, t text)")
     pipeline.run(two_phase=True)
     prepared_at(database, "open", "INSERT INTO a VALUES (1, 'x')")

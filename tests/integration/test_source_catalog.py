@@ -48,9 +48,9 @@ SINCE_18 = {"generated": "FOR TABLE a WITH (publish_generated_columns = stored)"
 @pytest.mark.parametrize("name", [*PUBLICATIONS, *SINCE_15, *SINCE_18])
 def test_the_published_tables_columns_and_filters_are_those_that_the_server_names(database: Database, name: str) -> None:
     if name in SINCE_15:
-        since(database, 15)
+        since(database, 15, "this kind of publication")
     if name in SINCE_18:
-        since(database, 18)
+        since(database, 18, "publishing generated columns")
     wanted = {**PUBLICATIONS, **SINCE_15, **SINCE_18}[name]
     database.execute(*TABLES, f"CREATE PUBLICATION {database.publication} {wanted}")
     with database.connect() as connection:

@@ -185,7 +185,7 @@ def test_a_partitioned_table_is_copied_through_its_root_and_children_by_inherita
 
 
 def test_only_rows_that_pass_the_publications_filter_are_copied_and_a_parents_children_are_not(database: Database) -> None:
-    since(database, 15)
+    since(database, 15, "row filters")
     options = options_of(database)
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, kind text)",

@@ -78,7 +78,7 @@ TABLE_CASES: dict[str, tuple[tuple[str, ...], set[str]]] = {
 @pytest.mark.parametrize(("statements", "expected"), TABLE_CASES.values(), ids=TABLE_CASES.keys())
 def test_each_kind_of_table_that_cannot_be_carried_is_named(database: Database, statements: tuple[str, ...], expected: set[str]) -> None:
     if any("WHERE" in statement for statement in statements):
-        since(database, 15)
+        since(database, 15, "row filters")
     if expected == {"column.generated_in_identity"} and server_major(database) < 18:
         expected = {"column.generated"}
     assert codes(examined(database, *statements)) == expected
@@ -103,7 +103,7 @@ def test_tables_that_are_asked_for_and_not_published_come_with_the_statement_tha
 def test_the_statement_that_is_printed_mends_the_finding(database: Database, case: str) -> None:
     statements, _ = TABLE_CASES[case]
     if any("WHERE" in statement for statement in statements):
-        since(database, 15)
+        since(database, 15, "row filters")
     for finding in examined(database, *statements):
         if finding.severity == "critical":
             database.execute(finding.fix_sql)

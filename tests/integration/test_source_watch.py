@@ -28,7 +28,7 @@ SETUP = (
 def looks(database: Database, table: str, *statements: str) -> tuple[TableFacts, str | None]:
     """Facts after `statements`, and what the comparison with the look before them says."""
     if any(part in statement for statement in statements for part in ("SET TABLE t WHERE", "SET TABLE t (")):
-        since(database, 15)
+        since(database, 15, "row filters and column lists")
     options = options_of(database)
     database.execute(*SETUP, f"CREATE PUBLICATION {options.publication} FOR TABLE t, r WITH (publish_via_partition_root = true)")
 

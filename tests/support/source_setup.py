@@ -13,11 +13,11 @@ def options_of(database: Database, *, user: str = "postgres") -> SourceOptions:
     )
 
 
-def since(database: Database, major: int) -> None:
-    """Skips the test on a server older than `major`."""
+def since(database: Database, major: int, feature: str) -> None:
+    """Skips the test on a server older than `major`, which brought the feature."""
     found = server_major(database)
     if found < major:
-        pytest.skip(f"PostgreSQL {found} has no such thing")
+        pytest.skip(f"{feature} came with PostgreSQL {major}, this is {found}")
 
 
 def server_major(database: Database) -> int:

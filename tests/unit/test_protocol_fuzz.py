@@ -18,6 +18,8 @@ from tests.fuzz.targets import TARGETS, connections, read_frames, session
 from tests.support import pgoutput_bytes as wire
 from tests.unit.test_protocol_golden import STREAMS, recorded
 
+OLDEST_AND_NEWEST = [path for path in STREAMS if path.parent.name in ("pg14", "pg18")]
+"""Between them they have every message; those of the majors between differ in numbers only."""
 SEEDS = [frame for path in STREAMS for frame in recorded(path)]
 
 
@@ -50,7 +52,7 @@ def test_mutated_recordings_give_a_value_or_a_decode_error(frames: list[bytes], 
     read_frames(frames, in_stream=data.draw(st.booleans()), column_count=data.draw(st.sampled_from([0, 1, 2, 5])))
 
 
-@pytest.mark.parametrize("path", STREAMS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+@pytest.mark.parametrize("path", OLDEST_AND_NEWEST, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_every_truncation_of_a_recording_gives_a_value_or_a_decode_error(path: Path) -> None:
     for frame in sorted(set(recorded(path)), key=len):
         cuts = [frame[:length] for length in range(min(len(frame), 220))]

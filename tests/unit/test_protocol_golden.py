@@ -20,6 +20,17 @@ from tests.unit.test_protocol_copyrows import rows_of
 GOLDEN = Path(__file__).parent.parent / "golden"
 STREAMS = sorted(GOLDEN.glob("pg*/protocol*.bin"))
 VERSIONS = sorted(GOLDEN.glob("pg*"))
+MAJORS = (14, 15, 16, 17, 18)
+TWO_PHASE_SINCE, PARALLEL_SINCE = 15, 16
+
+
+def since(major: int) -> list[Path]:
+    return [version for version in VERSIONS if int(version.name.removeprefix("pg")) >= major]
+
+
+def streams_of(version: Path, *names: str) -> list[str]:
+    """Those of the `names` that this major can send."""
+    return [name for name in names if (version / f"{name}.bin").exists()]
 
 
 def recorded(path: Path) -> list[bytes]:
@@ -91,22 +102,34 @@ def test_a_recorded_stream_decodes_to_what_it_says(path: Path) -> None:
     assert decoded(join(recorded(path))) == json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
 
 
+def test_every_major_is_recorded_in_every_protocol_that_it_speaks() -> None:
+    assert [version.name for version in VERSIONS] == [f"pg{major}" for major in MAJORS]
+    spoken = {version.name: {path.stem for path in version.glob("protocol*.bin")} for version in VERSIONS}
+    plain, two_phase = {"protocol1", "protocol1_binary", "protocol2_streaming"}, {"protocol3_two_phase", "protocol3_streaming_two_phase"}
+    assert spoken["pg14"] == plain
+    assert spoken["pg15"] == plain | two_phase
+    for version in since(PARALLEL_SINCE):
+        assert spoken[version.name] == plain | two_phase | {"protocol4_parallel", "protocol4_two_phase"}
+
+
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda path: path.name)
 def test_the_recordings_hold_every_kind_of_message(version: Path) -> None:
     kinds = {path.stem: {chr(frame[25]) if frame[:1] == b"w" else "k" for frame in recorded(path)} for path in version.glob("protocol*.bin")}
     assert kinds["protocol1"] == set("kBCORYIUDTM")
-    for stream in ("protocol2_streaming", "protocol4_parallel"):
+    for stream in streams_of(version, "protocol2_streaming", "protocol4_parallel"):
         assert set("SEcAORYIUDTM") <= kinds[stream]
-    assert set("bPKr") <= kinds["protocol3_two_phase"]
-    assert set("SEpKr") <= kinds["protocol4_two_phase"]
+    for stream in streams_of(version, "protocol3_two_phase"):
+        assert set("bPKr") <= kinds[stream]
+    for stream in streams_of(version, "protocol3_streaming_two_phase", "protocol4_two_phase"):
+        assert set("SEpKr") <= kinds[stream]
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda path: path.name)
 def test_an_abort_has_its_long_form_with_parallel_streaming_only(version: Path) -> None:
-    for stream, length in (("protocol2_streaming", 9), ("protocol4_parallel", 25)):
+    lengths = {"protocol2_streaming": 9, "protocol4_parallel": 25}
+    for stream in streams_of(version, *lengths):
         aborts = [frame[25:] for frame in recorded(version / f"{stream}.bin") if frame[25:26] == b"A"]
-        assert len(aborts) == 2
-        assert {len(abort) for abort in aborts} == {length}
+        assert [len(abort) for abort in aborts] == [lengths[stream]] * 2
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda path: path.name)
@@ -132,11 +155,11 @@ def test_a_recorded_stream_says_what_was_done_at_the_server(version: Path) -> No
     ]
 
 
-@pytest.mark.parametrize("version", VERSIONS, ids=lambda path: path.name)
+@pytest.mark.parametrize("version", since(TWO_PHASE_SINCE), ids=lambda path: path.name)
 def test_a_recorded_two_phase_stream_says_which_transaction_ended_how(version: Path) -> None:
-    for stream in ("protocol3_two_phase", "protocol4_two_phase"):
+    for stream in streams_of(version, "protocol3_two_phase", "protocol3_streaming_two_phase", "protocol4_two_phase"):
         ends = [(row["message"], row["gid"]) for row in decoded(join(recorded(version / f"{stream}.bin"))) if "gid" in row and row["message"] != "BeginPrepare"]
-        first = "StreamPrepare" if stream == "protocol4_two_phase" else "Prepare"
+        first = "Prepare" if stream == "protocol3_two_phase" else "StreamPrepare"
         gone = [(first, "gid dropped"), ("RollbackPrepared", "gid dropped")]
         assert ends == [(first, "gid/kept"), ("CommitPrepared", "gid/kept"), (first, ""), ("CommitPrepared", ""), *gone]
 

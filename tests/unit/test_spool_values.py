@@ -175,9 +175,10 @@ def test_text_that_is_not_utf8_is_refused_by_column_and_never_becomes_a_string(t
         column_of(type_oid, [text])
 
 
-def test_a_value_in_binary_form_is_refused() -> None:
-    with pytest.raises(DecodeError, match=r"public\.t\.v.*binary form"):
+def test_a_value_in_binary_form_is_refused_where_its_column_has_no_reader_for_it() -> None:
+    with pytest.raises(UnsupportedChange, match=r"public\.t\.v.*binary form") as caught:
         inserted(table(("v", INT4, -1)), [Binary(b"\0\0\0\1")])
+    assert "source.binary" in caught.value.hint
 
 
 @pytest.mark.parametrize(

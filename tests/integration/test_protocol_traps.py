@@ -1,0 +1,142 @@
+"""What clients of the protocol are known to miss, against a real server of every major: one small story each (docs/protocol.md says which)."""
+
+from service import lsn
+from tests.support.ingesting import Pipeline
+from tests.support.source_setup import server_major
+
+GROW = "INSERT INTO unpublished SELECT repeat('x', 1000) FROM generate_series(1, 100)"
+
+
+def test_empty_transactions_move_the_position_and_are_no_entries(pipeline: Pipeline) -> None:
+    """PostgreSQL 14 sends a Begin and a Commit for them, later ones nothing but a keepalive."""
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    pipeline.run()
+    pipeline.database.execute("CREATE TABLE unpublished (t text)", *[GROW] * 3)
+    end = lsn.parse(pipeline.wal_end())
+    pipeline.run_until(end)
+    assert pipeline.commits() == []
+    assert pipeline.state().through_lsn >= end
+    assert pipeline.confirmed() >= end
+
+
+def test_commit_times_are_those_of_the_origin_and_need_not_ascend(pipeline: Pipeline) -> None:
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    pipeline.run()
+    origin = f"from_{pipeline.database.name}"
+    with pipeline.database.connect() as connection:
+        connection.execute("INSERT INTO a VALUES (1)")
+        connection.execute("SELECT pg_replication_origin_create(%s)", (origin,))
+        connection.execute("SELECT pg_replication_origin_session_setup(%s)", (origin,))
+        with connection.transaction():
+            connection.execute("SELECT pg_replication_origin_xact_setup('0/ABCD', '2020-01-02 03:04:05.678901+00')")
+            connection.execute("INSERT INTO a VALUES (2)")
+        connection.execute("SELECT pg_replication_origin_session_reset()")
+        connection.execute("INSERT INTO a VALUES (3)")
+    pipeline.run()
+    pipeline.database.execute(f"SELECT pg_replication_origin_drop('{origin}')")
+    rows = pipeline.rows("public.a")
+    assert [row["id"] for row in rows] == [1, 2, 3]
+    assert rows[1]["_sluice_ts"].isoformat() == "2020-01-02T03:04:05.678901+00:00"
+    assert rows[0]["_sluice_ts"] < rows[2]["_sluice_ts"]
+    assert [row["_sluice_lsn"] for row in rows] == sorted(row["_sluice_lsn"] for row in rows)
+
+
+def test_a_table_that_was_dropped_and_made_again_is_another_table(pipeline: Pipeline) -> None:
+    publication = pipeline.database.publication
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+    pipeline.run()
+    first = pipeline.table("public.a")
+    pipeline.database.execute(
+        "INSERT INTO a VALUES (2)",
+        "DROP TABLE a",
+        "CREATE TABLE a (id int PRIMARY KEY)",
+        "INSERT INTO a VALUES (3)",
+        f"ALTER PUBLICATION {publication} ADD TABLE a",
+        "INSERT INTO a VALUES (4)",
+    )
+    pipeline.run()
+    second = pipeline.table("public.a")
+    assert second.table_id != first.table_id
+    assert (pipeline.state().tables[first.table_id].state, second.state) == ("detached", "live")
+    assert sorted(row["id"] for row in pipeline.rows("public.a", copied=True)) == [3, 4]
+
+
+def test_under_a_published_root_a_row_that_moves_between_partitions_is_a_delete_then_an_insert_of_the_root(pipeline: Pipeline) -> None:
+    """The leaf's own Relation message comes too, with its own column order; no table is made from it."""
+    pipeline.database.execute(
+        "CREATE TABLE r (id int, k int, t text, PRIMARY KEY (id, k)) PARTITION BY RANGE (k)",
+        "CREATE TABLE r1 PARTITION OF r FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE r2 (t text, k int NOT NULL, gone int, id int NOT NULL, PRIMARY KEY (id, k))",
+        "ALTER TABLE r2 DROP COLUMN gone",
+        "ALTER TABLE r ATTACH PARTITION r2 FOR VALUES FROM (10) TO (20)",
+    )
+    pipeline.run()
+    pipeline.database.execute("INSERT INTO r VALUES (1, 1, 'one')", "UPDATE r SET k = 11 WHERE id = 1", "UPDATE r SET t = 'two' WHERE id = 1")
+    pipeline.run()
+    assert [f"{table.schema_name}.{table.table_name}" for table in pipeline.state().tables.values()] == ["public.r"]
+    rows = [(row["_sluice_op"], (row["_sluice_old"] or row)["k"], row["k"], row["t"]) for row in pipeline.rows("public.r")]
+    assert rows == [("i", 1, 1, "one"), ("d", 1, None, None), ("i", 11, 11, "one"), ("u", 11, 11, "two")]
+
+
+def test_a_schema_that_is_renamed_turns_its_tables_stale_whether_the_server_says_so_or_not(pipeline: Pipeline) -> None:
+    """A Relation message follows the rename from 16 on; 14 and 15 go on under the old name."""
+    pipeline.database.execute("CREATE SCHEMA s", "CREATE TABLE s.a (id int PRIMARY KEY)", "INSERT INTO s.a VALUES (1)")
+    pipeline.run()
+    pipeline.database.execute("ALTER SCHEMA s RENAME TO t", "INSERT INTO t.a VALUES (2)")
+    pipeline.run()
+    table = pipeline.table("s.a")
+    assert table.state == "stale"
+    assert "renamed from s.a" in table.reason
+
+
+def test_streams_that_were_open_when_the_connection_was_lost_begin_again_and_those_that_rolled_back_are_forgotten(pipeline: Pipeline) -> None:
+    immediate = server_major(pipeline.database) >= 16
+    setting = "debug_logical_replication_streaming%3Dimmediate" if immediate else "logical_decoding_work_mem%3D64kB"
+    pipeline.dsn = f"{pipeline.database.dsn}?options=-c%20{setting}"
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE other (id int PRIMARY KEY)")
+    pipeline.run()
+    pipeline.database.execute("CREATE TABLE unpublished (t text)")
+    slot = pipeline.database.slot
+    with pipeline.database.connect() as kept, pipeline.database.connect() as dropped, pipeline.running(streaming="on") as running:
+        for connection, row in ((kept, 1), (dropped, 2)):
+            connection.execute("BEGIN")
+            connection.execute(f"INSERT INTO a VALUES ({row}); {GROW}".encode())
+        pipeline.database.execute("SELECT pg_switch_wal()", "INSERT INTO other VALUES (1)")
+        running.wait_until(lambda: running.ingest is not None and len(pipeline.commits()) == 1)
+        dropped.execute("ROLLBACK")
+        pipeline.database.execute(f"SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = '{slot}'")
+        kept.execute("INSERT INTO a VALUES (3)")
+        kept.execute("COMMIT")
+        running.wait_until(lambda: len(pipeline.commits()) == 2)
+    assert [row["id"] for row in pipeline.rows("public.a")] == [1, 3]
+    with pipeline.database.connect() as connection:
+        streamed = connection.execute("SELECT stream_txns FROM pg_stat_replication_slots WHERE slot_name = %s", (slot,)).fetchone()
+    assert streamed is not None
+    assert streamed[0] >= 2
+
+
+def test_a_message_of_a_savepoint_that_was_rolled_back_is_kept_only_where_the_server_streams_it(pipeline: Pipeline) -> None:
+    """In a stream it carries the top transaction's number, so nothing tells it from a message that stayed: a limit of the server, and of the messages table."""
+    immediate = server_major(pipeline.database) >= 16
+    setting = "debug_logical_replication_streaming%3Dimmediate" if immediate else "logical_decoding_work_mem%3D64kB"
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    pipeline.run(messages=True)
+    pipeline.database.execute("CREATE TABLE unpublished (t text)")
+    for streaming, expected in (("off", ["kept"]), ("on", ["gone", "kept"])):
+        pipeline.dsn = f"{pipeline.database.dsn}?options=-c%20{setting}"
+        before = len(messages_of(pipeline))
+        with pipeline.database.connect() as connection, connection.transaction():
+            with connection.transaction(force_rollback=True):
+                connection.execute("SELECT pg_logical_emit_message(true, 'gone', '')")
+                connection.execute("INSERT INTO a VALUES (1)")
+                connection.execute(GROW)
+            connection.execute("SELECT pg_logical_emit_message(true, 'kept', '')")
+        pipeline.run(messages=True, streaming=streaming)
+        assert messages_of(pipeline)[before:] == expected
+    assert pipeline.rows("public.a") == []
+
+
+def messages_of(pipeline: Pipeline) -> list[str]:
+    if not any(table.table_name == "messages" for table in pipeline.state().tables.values()):
+        return []
+    return [row["prefix"] for row in pipeline.rows("_sluice.messages") if row["prefix"] != "test"]

@@ -1,0 +1,69 @@
+"""A server that is too old is told by its version, whatever else it does not know.
+
+The server here is a fake that speaks as much of the protocol as a refusal needs: like a real one it ends a connection whose `options` name a setting that it
+does not have. (PostgreSQL: Message Flow, Start-up.)
+"""
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from service.errors import SourceRefused
+from service.source.preflight import run_preflight
+from service.source.sessions import SourceOptions, open_query, open_replication
+
+NEWER_THAN_13 = ("idle_session_timeout", "transaction_timeout")
+
+
+def _message(tag: bytes, body: bytes) -> bytes:
+    return tag + struct.pack(">I", len(body) + 4) + body
+
+
+def _answer(startup: bytes, version: str) -> bytes:
+    unknown = next((name for name in NEWER_THAN_13 if name.encode() in startup), None)
+    if unknown is not None:
+        return _message(b"E", f'SFATAL\0VFATAL\0C42704\0Munrecognized configuration parameter "{unknown}"\0\0'.encode())
+    statuses = {"server_version": version, "client_encoding": "UTF8", "standard_conforming_strings": "on"}
+    told = b"".join(_message(b"S", f"{name}\0{value}\0".encode()) for name, value in statuses.items())
+    return _message(b"R", struct.pack(">I", 0)) + told + _message(b"K", struct.pack(">II", 1, 1)) + _message(b"Z", b"I")
+
+
+def _serve(listener: socket.socket, version: str) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            client, _ = listener.accept()
+            with client:
+                startup = client.recv(65536)
+                while startup[4:8] == struct.pack(">I", 80877103):  # SSLRequest
+                    client.sendall(b"N")
+                    startup = client.recv(65536)
+                client.sendall(_answer(startup, version))
+                client.recv(65536)
+
+
+@pytest.fixture
+def server_13() -> Iterator[SourceOptions]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        serving = threading.Thread(target=_serve, args=(listener, "13.23"), daemon=True)
+        serving.start()
+        port = listener.getsockname()[1]
+        yield SourceOptions(dsn=f"postgresql://u@127.0.0.1:{port}/d", slot="s", publication="p", application_name="a", connect_timeout_s=5)
+        listener.shutdown(socket.SHUT_RDWR)
+        serving.join(10)
+
+
+@pytest.mark.parametrize("opener", [open_query, open_replication], ids=["query", "replication"])
+def test_a_server_older_than_14_is_refused_by_its_version_with_exit_code_5(server_13: SourceOptions, opener: Callable[[SourceOptions], object]) -> None:
+    with pytest.raises(SourceRefused, match=r"the server is PostgreSQL 13; Sluice reads 14 and later") as caught:
+        opener(server_13)
+    assert (caught.value.exit_code, caught.value.hint) == (5, "upgrade the server")
+
+
+def test_preflight_names_the_version_too(server_13: SourceOptions) -> None:
+    (finding,) = run_preflight(server_13, None)
+    assert (finding.severity, finding.code, finding.fix_setting) == ("critical", "source.connect", "upgrade the server")
+    assert "PostgreSQL 13" in finding.seen
