@@ -4,6 +4,8 @@ Owns that nothing a change says is lost: unsent values, old rows and marked valu
 for tables whose rows cannot be told apart.
 """
 
+from collections.abc import Iterable, Sequence
+
 import pyarrow as pa
 
 from service.contract import columns as envelope
@@ -29,7 +31,9 @@ def lake_columns(schema: TableSchema) -> list[tuple[str, str]]:
     return columns
 
 
-def apply_changes(target: Target, rows: pa.Table, *, version: int) -> None:
-    """Commits all of `rows` with the marker `version`."""
-    with target.handover.frame(in_order(rows), lake_columns(target.schema)) as frame:
-        target.lake.write(target.app_id, version, frame=frame, mode="append")
+def append_changes(target: Target, portions: Iterable[pa.Table], *, columns: Sequence[tuple[str, str]], version: int) -> None:
+    """Commits every row of `portions` with the marker `version`. Also how a mirror takes rows that are all new."""
+    with target.handover.pieces() as pieces:
+        for rows in portions:
+            pieces.add(in_order(rows).select([name for name, _ in columns]))
+        target.lake.write(target.app_id, version, frame=pieces.frame(columns), mode="append")
