@@ -50,6 +50,7 @@ _TUNED = {
     "spark.ui.showConsoleProgress": "false",
 }
 _JVM_PATTERN = "%d{ISO8601} %-5p %c %replace{%ex{1}}{(?s):.*}{}%n"
+_HADOOP = "spark.hadoop."
 _LOCAL_ONLY = ("spark.driver.bindAddress", "spark.driver.host")
 
 
@@ -74,14 +75,20 @@ def settings(options: ApplyOptions) -> dict[str, str]:
 
 def start(options: ApplyOptions) -> SparkSession:
     """Starts Spark, or joins the one that spark-submit started. Raises ApplyError."""
+    chosen = settings(options)
+    # What goes to the builder stands on the JVM's command line for everyone on the machine to read.
+    hadoop = {name: value for name, value in chosen.items() if name.startswith(_HADOOP)}
     builder = SparkSession.builder
-    for name, value in settings(options).items():
-        builder = builder.config(name, value)
+    for name in chosen.keys() - hadoop.keys():
+        builder = builder.config(name, chosen[name])
     try:
         session = builder.getOrCreate()
     except Exception as error:
         raise ApplyError(f"Spark did not start: {type(error).__name__}", hint="look at Java's message above; Java 17 is needed") from error
     _quieten(session)
+    java: Any = session.sparkContext._jsc
+    for name, value in hadoop.items():
+        java.hadoopConfiguration().set(name.removeprefix(_HADOOP), value)
     return session
 
 

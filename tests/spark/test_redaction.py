@@ -1,5 +1,7 @@
 """Nothing of a row and no secret leaves the applier: not in its lines, not in Spark's, not in the reason of a table that stopped."""
 
+from typing import Any
+
 import pytest
 from pyspark.sql import SparkSession
 
@@ -10,7 +12,7 @@ from spark_jobs.failures import Cause, translated_errors, verdict
 from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline
 from tests.spark.model import SCHEMA
-from tests.spark.processes import run_applier
+from tests.spark.processes import SMALL_JVM, run_applier
 
 VALUE = 86_753_091
 SECRET = "correct horse battery"
@@ -26,14 +28,16 @@ def test_a_row_that_delta_refuses_and_quotes_stays_out_of_lines_and_reasons(pipe
     pipeline.apply()
     pipeline.spark.sql(f"ALTER TABLE delta.`{pipeline.path()}` ADD CONSTRAINT small CHECK (v < 5)")
     pipeline.manifest.transaction([Change("u", _row(1, VALUE))], SCHEMA)
-    secrets: dict[str, object] = {"lake_options": {"aws_secret_access_key": SECRET}, "spark_conf": {"spark.x": SECRET}}
-    code, output = run_applier(pipeline.options(spark_master="local[2]", driver_memory="1g", log_format="json", **secrets))
+    small: dict[str, Any] = {**SMALL_JVM, "spark_conf": {**SMALL_JVM["spark_conf"], "spark.hadoop.fs.s3a.secret.key": SECRET}}
+    run = run_applier(pipeline.options(**small, log_format="json", lake_options={"aws_secret_access_key": SECRET}))
     table = AppliedLog.decode(pipeline.store.get(list(pipeline.store.list(keys.APPLY_LOG))[-1])).tables["16385"]
-    assert (code, table.state) == (0, "stale")
+    assert (run.code, table.state) == (0, "stale")
     assert table.reason == "Delta refused the change (DELTA_VIOLATE_CONSTRAINT_WITH_VALUES, SQLSTATE 23001)"
-    assert "table is stale" in output
-    assert str(VALUE) not in output + table.reason
-    assert SECRET not in output
+    assert "table is stale" in run.output
+    assert str(VALUE) not in run.output + table.reason
+    assert SECRET not in run.output
+    assert any("java" in command for command in run.commands)
+    assert not [command for command in run.commands if SECRET in command]
 
 
 def test_conditions_of_real_failures(spark: SparkSession) -> None:

@@ -1,6 +1,7 @@
 """Spool and lake on S3: the applier's own process, its own archives and settings, read back by another engine."""
 
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,7 +15,7 @@ from spark_jobs import jars
 from spark_jobs.options import ApplyOptions
 from tests.spark.changes import FLOAT8, INT4, Change, Manifest, column, table_schema
 from tests.spark.model import SCHEMA
-from tests.spark.processes import run_applier
+from tests.spark.processes import SMALL_JVM, run_applier
 from tests.support.sources import Bucket
 
 
@@ -45,12 +46,10 @@ def test_merge_append_overwrite_and_large_windows_on_s3(moto: Bucket) -> None:
     manifest.transaction([moved, Change("d", old={"id": 2}), *(Change("u", _row(key, 9)) for key in range(3, 50))], SCHEMA)
     manifest.transaction([Change("d", old={"a": 1, "f": 0.5})], counted)
     manifest.transaction([Change("t"), Change("i", _row(7))], emptied)
-    options = ApplyOptions(
-        "shop", f"{moto.uri}/spool", f"{moto.uri}/lake", spool_options=moto.options, lake_options=moto.options, spark_master="local[2]",
-        driver_memory="1g", once=True, workers=2, poll_seconds=0.1, max_window_bytes=1, max_memory_bytes=2_000, log_format="json",
-    )  # fmt: skip
-    code, output = run_applier(options)
-    assert code == 0, output
+    small: dict[str, Any] = {**SMALL_JVM, "once": True, "poll_seconds": 0.1, "max_window_bytes": 1, "max_memory_bytes": 2_000}
+    options = ApplyOptions("shop", f"{moto.uri}/spool", f"{moto.uri}/lake", spool_options=moto.options, lake_options=moto.options, **small)
+    run = run_applier(options)
+    assert run.code == 0, run.output
     assert sorted(_rows(moto, "items"), key=str) == sorted([_row(100, 1), *(_row(key, 9) for key in range(3, 50))], key=str)
     assert _rows(moto, "counted") == [{"a": 1, "f": 0.5}] * 2
     assert _rows(moto, "emptied") == [_row(7)]
