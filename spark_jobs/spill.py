@@ -27,7 +27,7 @@ _DEEPEST = 4
 
 
 def portions(window: Iterable[Versioned], cutter: Cutter, *, limit: int) -> Generator[list[Versioned], None, None]:
-    """The window's changes in portions to fold one after the other, each at most `limit` by `weight`. Raises UnsupportedChange, ApplyError.
+    """The window's changes in portions to fold one after the other, each at most `limit` by `weight` or one change. Raises UnsupportedChange, ApplyError.
 
     With a TRUNCATE in the window every portion has it, and there is at least one portion.
     """
@@ -59,7 +59,7 @@ def _portions(spill: "_Spill", window: Iterable[Versioned]) -> Iterator[list[Ver
     together: list[int] = []
     size = 0
     for part in range(PARTS):
-        if spill.weights[part] > spill.limit:
+        if spill.weights[part] > spill.limit and spill.rows[part] > 1:
             yield from _portions(spill.again(part), spill.read(part))
             continue
         if together and size + spill.weights[part] > spill.limit:
@@ -78,6 +78,7 @@ class _Spill:
     def __init__(self, cutter: Cutter, files: ExitStack, *, limit: int, truncates: Iterable[Versioned] = ()) -> None:
         self.limit = limit
         self.weights = [0] * PARTS
+        self.rows = [0] * PARTS
         self.truncates = list(truncates)
         self._cutter = cutter
         self._open = files
@@ -96,6 +97,7 @@ class _Spill:
                         writers[place] = stack.enter_context(pa.ipc.new_stream(self._files[place], changes.schema, options=_CODEC))
                     writers[place].write_table(changes.combine_chunks())
                     self.weights[part] += weight(changes, version)
+                    self.rows[part] += len(changes)
 
     def read(self, part: int) -> Iterator[Versioned]:
         """The part's changes, table by table, its file going away at the end."""

@@ -136,6 +136,12 @@ def test_a_row_that_changes_too_often_to_be_followed_is_refused_by_name() -> Non
         list(portions([(table, schema)], cutter_for([schema]), limit=10_000))
 
 
+def test_one_change_that_is_larger_than_the_limit_is_a_portion_of_its_own() -> None:
+    schema = table_schema(column("id", 1, INT8, key=True), column("s", 2, TEXT))
+    table = segment_table([Change("u", {"id": key, "s": "x" * 50_000}, lsn=1000, ordinal=key) for key in range(4)], schema)
+    assert [sum(len(rows) for rows, _ in piece) for piece in portions([(table, schema)], cutter_for([schema]), limit=10_000)] == [1, 1, 1, 1]
+
+
 def test_a_key_change_without_all_values_that_was_not_linked_is_refused() -> None:
     changes = [Change("u", {"id": key + 100, "v": 1}, old={"id": key}, unchanged=("big",), lsn=1000, ordinal=key) for key in range(50)]
     with pytest.raises(ManifestCorrupt, match="without all its values"):
