@@ -41,8 +41,8 @@ $(SETUP): requirements/dev.txt pyproject.toml | prerequisites
 	$(BIN)/python -m pip install --quiet --no-deps -e .
 	@touch $@
 
-jars: setup ## Fetch Delta's two jars once, checked against recorded sums
-	$(BIN)/python -m spark_jobs.jars fetch
+jars: setup ## Fetch the jars for Delta and S3 once, checked against recorded sums
+	$(BIN)/python -m spark_jobs.jars fetch --s3
 
 demo: jars ## See it work: PostgreSQL under load, mirrored and compared, in about three minutes
 	$(BIN)/python -m deploy.demo

@@ -18,6 +18,7 @@ from service import lsn
 from service.errors import ApplyError, ServiceError, StoreUnavailable, UnsupportedChange
 from service.manifest.follow import load_state, read_entries
 from service.store.base import ObjectStore
+from spark_jobs.handover import forget_scratch
 from spark_jobs.lease import Lease
 from spark_jobs.ledger import Known, Ledger, restore
 from spark_jobs.options import ApplyOptions
@@ -64,6 +65,7 @@ class Applier:
         renewer = threading.Thread(target=self._renew, args=(done,), name="lease", daemon=True)
         renewer.start()
         try:
+            forget_scratch(self._store)
             self._reports = Reports(self._store, instance=self._lease.instance)
             self._ledger = self._opened()
             with ThreadPoolExecutor(self._options.workers, thread_name_prefix="apply") as pool:
@@ -163,7 +165,7 @@ class Applier:
                 known.stale_reason = str(error)
                 _log.error("table is stale", table=name, through_seq=window.last_seq, error=str(error))
             except (ApplyError, StoreUnavailable) as error:
-                known.failures += 1
+                known.failures, known.trouble = known.failures + 1, f"attempt {known.failures + 1} failed: {error}"
                 _log.warning("window failed", table=name, attempt=known.failures, error=str(error))
                 if known.failures >= MAX_FAILURES:
                     raise

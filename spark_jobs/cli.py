@@ -1,10 +1,9 @@
 """The applier's process: options in, exit code out.
 
 Owns the meaning of signals: the first SIGTERM or SIGINT lets running merges finish (or cancels them at the deadline) and ends with 0, the second ends at once.
-A killed applier is harmless: every commit carries its marker.
+A killed applier is harmless: every commit carries its marker. Nothing that this process writes holds a row value or a secret.
 """
 
-import logging
 import os
 import signal
 import sys
@@ -17,11 +16,14 @@ import structlog
 
 from service.errors import ServiceError, UsageError
 from service.store.opening import open_store
+from service.telemetry import logs
 from spark_jobs import session
 from spark_jobs.applier import Applier
 from spark_jobs.options import ApplyOptions
 
 ENVIRONMENT = "SLUICE_APPLY_OPTIONS"
+
+_log = structlog.get_logger("sluice.apply")
 
 
 @click.command()
@@ -30,11 +32,14 @@ def main(options_file: Path | None) -> None:
     """Apply a pipeline's spool to its Delta tables."""
     try:
         options = read_options(options_file)
-        _configure_logging(options.log_format)
+        _configure_logging(options)
         code = run(options)
     except ServiceError as error:
-        structlog.get_logger("sluice.apply").error("the applier stopped", error=str(error), hint=error.hint, kind=type(error).__name__)
+        _log.error("the applier stopped", error=error, hint=error.hint)
         code = error.exit_code
+    except Exception as error:  # noqa: BLE001 - Python would print its text, which may hold a row
+        _log.error("the applier failed", exc_info=error)
+        code = ServiceError.exit_code
     sys.stdout.flush()
     sys.exit(code)
 
@@ -74,10 +79,8 @@ def run(options: ApplyOptions) -> int:
     return 0
 
 
-def _configure_logging(log_format: str) -> None:
-    renderer = structlog.processors.JSONRenderer() if log_format == "json" else structlog.dev.ConsoleRenderer(colors=False)
-    structlog.configure(
-        processors=[structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso"), renderer],
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-    )
+def _configure_logging(options: ApplyOptions) -> None:
+    """As the service logs: without secrets, and without the text of exceptions that are not ours."""
+    secrets = [value for values in (options.spool_options, options.lake_options, options.spark_conf) for value in values.values()]
+    logs.configure(log_format=options.log_format, level="info", secrets=secrets)
+    threading.excepthook = lambda failure: _log.error("a thread of the applier failed", exc_info=failure.exc_value)

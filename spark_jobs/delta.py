@@ -8,13 +8,12 @@ unset in every case, so they cannot leak into another one. (Delta protocol: Tran
 from collections.abc import Callable
 from typing import Any
 
-from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from service import faults
-from service.errors import ApplyError, ServiceError, UnsupportedChange, WriterFenced
-from spark_jobs.merge import NO_BASE_ROW, quote
+from service.errors import ApplyError, ServiceError, WriterFenced
+from spark_jobs.failures import translated_errors
+from spark_jobs.merge import quote
 
 APP_ID = "spark.databricks.delta.write.txnAppId"
 VERSION = "spark.databricks.delta.write.txnVersion"
@@ -27,8 +26,6 @@ TABLE_PROPERTIES = {
     # A timestamp column may be added later, and Delta then asks for the feature to be there already.
     "delta.feature.timestampNtz": "supported",
 }
-_TRANSIENT = ("CONCURRENT", "METADATA_CHANGED", "METADATACHANGED", "PROTOCOL_CHANGED", "PROTOCOLCHANGED", "SCHEMA_CHANGE_SINCE_ANALYSIS")
-_PERMANENT = ("ArithmeticException", "NumberFormatException", "DateTimeException", "SparkRuntimeException", "ParseException", "AnalysisException")
 
 
 class LakeTable:
@@ -45,20 +42,24 @@ class LakeTable:
         return f"delta.{quote(self.path)}"
 
     def exists(self) -> bool:
-        return bool(self._log().tableExists())
+        with translated_errors():
+            return bool(self._log().tableExists())
 
     def version(self) -> int:
         """The newest Delta version, -1 when there is no table."""
-        return int(self._snapshot().version())
+        with translated_errors():
+            return int(self._snapshot().version())
 
     def marker(self, app_id: str) -> int | None:
         """The transaction version that the table records for `app_id`."""
-        found = self._snapshot().transactions().get(app_id)
-        return int(found.get()) if found.isDefined() else None
+        with translated_errors():
+            found = self._snapshot().transactions().get(app_id)
+            return int(found.get()) if found.isDefined() else None
 
     def columns(self) -> list[tuple[str, str]]:
         """Names and Spark types, in order."""
-        return [(field.name, field.dataType.simpleString()) for field in self.session.read.format("delta").load(self.path).schema]
+        with translated_errors():
+            return [(field.name, field.dataType.simpleString()) for field in self.session.read.format("delta").load(self.path).schema]
 
     def execute(self, app_id: str, version: int, *, statement: str) -> None:
         """Commits one MERGE or UPDATE that carries the marker."""
@@ -89,7 +90,8 @@ class LakeTable:
     def alter(self, statement: str) -> None:
         """Runs one ALTER TABLE, which carries no marker: its caller makes it harmless to repeat."""
         self._before_commit()
-        with_translated_errors(lambda: self.session.sql(statement))
+        with translated_errors():
+            self.session.sql(statement)
 
     def _commit(self, app_id: str, version: int, run: Callable[[], None]) -> None:
         recorded = self.marker(app_id)
@@ -101,7 +103,8 @@ class LakeTable:
         self._before_commit()
         faults.point("apply.commit.before")
         try:
-            with_translated_errors(run)
+            with translated_errors():
+                run()
         except ServiceError:
             # The commit may have landed all the same: the marker knows.
             if self.marker(app_id) != version:
@@ -118,27 +121,3 @@ class LakeTable:
         jvm: Any = self.session._jvm
         nothing = getattr(jvm.scala, "None$").__getattr__("MODULE$")
         return self._log().update(*(False, nothing, nothing))
-
-
-def with_translated_errors(run: Callable[[], object]) -> None:
-    """Runs `run`; Spark's errors become ours, named by their condition and never by their text, which may hold values."""
-    try:
-        run()
-    except PySparkException as error:
-        raise _translated(type(error).__name__, error.getCondition() or type(error).__name__, text=str(error)) from None
-    except Py4JJavaError as error:
-        # What PySpark does not know by class arrives like this, most of Delta's own errors among them.
-        kind = str(error.java_exception.getClass().getSimpleName())
-        raise _translated(kind, kind, text=str(error)) from None
-    except Py4JError as error:
-        raise ApplyError(f"Spark went away ({type(error).__name__})") from None
-
-
-def _translated(kind: str, condition: str, *, text: str) -> ServiceError:
-    if NO_BASE_ROW in text:
-        return UnsupportedChange("a value was not sent and the lake has no row to keep it from")
-    if any(part in condition.upper() for part in _TRANSIENT):
-        return ApplyError(f"another commit to the same table came in between ({condition})")
-    if kind in _PERMANENT or kind.startswith("Delta"):
-        return UnsupportedChange(f"Delta refused the change ({condition})")
-    return ApplyError(f"Spark could not commit ({condition})")

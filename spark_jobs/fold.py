@@ -58,12 +58,15 @@ def after_truncate(rows: pa.Table) -> tuple[pa.Table, bool]:
     return (rows.slice(int(positions[-1]) + 1), True) if len(positions) else (rows, False)
 
 
-def fold(rows: pa.Table, schema: TableSchema) -> Folded:
-    """The net changes that `rows` make to a table with a key. Raises UnsupportedChange for a history that cannot be."""
+def fold(rows: pa.Table, schema: TableSchema, *, keyed: bool = False) -> Folded:
+    """The net changes that `rows` make to a table with a key. Raises UnsupportedChange for a history that cannot be.
+
+    `keyed` asks for the form with origin keys even where all rows are new, to go with others that need it.
+    """
     rows, replaces = after_truncate(in_order(rows))
     operation = _operations(rows)
     flags = unchanged_flags(rows, schema)
-    if not flags and bool(np.all(operation == ord("i"))):
+    if (replaces or not keyed) and not flags and bool(np.all(operation == ord("i"))):
         return Folded(_payload(rows, schema), append=not replaces, replaces=replaces)
     keys = _Keys(rows, schema, operation)
     outcome = _outcome(rows, schema, keys, flags)

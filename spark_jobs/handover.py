@@ -1,7 +1,7 @@
 """From Arrow to Spark: small windows as a relation inside the plan, large ones as Parquet that Spark reads in parallel.
 
 Owns that both ways give Spark the same values and types: the schema is stated, never inferred. Files for large windows live below `apply/scratch/` of the
-pipeline's spool and go away with the window.
+pipeline's spool and go away with the window, those of a killed process with the next start.
 """
 
 import io
@@ -34,22 +34,59 @@ class Handover:
         self._path = scratch_path
 
     @contextmanager
-    def frame(self, table: pa.Table, columns: Sequence[tuple[str, str]], *, local_rows: int = LOCAL_ROWS) -> Iterator[DataFrame]:
-        """`table` as a DataFrame with the columns (name, Spark type), valid inside the block."""
-        schema = struct(columns)
-        table = table.select([name for name, _ in columns])
-        if len(table) <= local_rows and table.nbytes <= LOCAL_BYTES:
-            yield self._session.createDataFrame(cast("Any", table), schema=schema)
-            return
-        keys: list[str] = []
+    def pieces(self) -> Iterator["Pieces"]:
+        """For a table that comes piece by piece. What is written goes away with the block."""
+        pieces = Pieces(self._session, self._store, self._path)
         try:
-            for part in _parts(table):
-                keys.append(f"{SCRATCH}{uuid.uuid4().hex}.parquet")
-                self._store.put(keys[-1], part)
-            yield self._session.read.schema(schema).parquet(*(f"{self._path}/{key}" for key in keys))
+            yield pieces
         finally:
-            for key in keys:
+            for key in pieces.keys:
                 self._store.delete(key)
+
+
+class Pieces:
+    """A table on its way to Spark. One small piece alone stays in memory, everything else is in files, durable when `add` returns."""
+
+    def __init__(self, session: SparkSession, store: ObjectStore, path: str) -> None:
+        self._session = session
+        self._store = store
+        self._path = path
+        self._small: pa.Table | None = None
+        self.keys: list[str] = []
+        self.rows = 0
+
+    def add(self, table: pa.Table) -> None:
+        """Takes `table`, whose columns are at least those that `frame` will be asked for."""
+        if not len(table):
+            return
+        if not self.rows and len(table) <= LOCAL_ROWS and table.nbytes <= LOCAL_BYTES:
+            self._small = table
+        else:
+            if self._small is not None:
+                self._write(self._small)
+                self._small = None
+            self._write(table)
+        self.rows += len(table)
+
+    def frame(self, columns: Sequence[tuple[str, str]]) -> DataFrame:
+        """Everything added, as a DataFrame with the columns (name, Spark type)."""
+        schema = struct(columns)
+        if self._small is not None:
+            return self._session.createDataFrame(cast("Any", self._small.select([name for name, _ in columns])), schema=schema)
+        if not self.keys:
+            return self._session.createDataFrame([], schema)
+        return self._session.read.schema(schema).parquet(*(f"{self._path}/{key}" for key in self.keys))
+
+    def _write(self, table: pa.Table) -> None:
+        for part in _parts(table):
+            self.keys.append(f"{SCRATCH}{uuid.uuid4().hex}.parquet")
+            self._store.put(self.keys[-1], part)
+
+
+def forget_scratch(store: ObjectStore) -> None:
+    """Removes what a killed applier left. Only for the owner of the pipeline: whoever still reads these files has been replaced."""
+    for key in list(store.list(SCRATCH)):
+        store.delete(key)
 
 
 def struct(columns: Sequence[tuple[str, str]]) -> StructType:

@@ -29,7 +29,7 @@ def number_rows(columns: Sequence[pa.Array], length: int, *, bits: bool = False)
     """Dense numbers from 0 for the distinct rows that `columns` spell. `bits` tells 0.0 from -0.0."""
     numbers = np.zeros(length, dtype=np.int64)
     for position, column in enumerate(columns):
-        encoded = _comparable(column, bits=bits).dictionary_encode(null_encoding="encode")
+        encoded = comparable(column, bits=bits).dictionary_encode(null_encoding="encode")
         codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         if position == 0:
             numbers = codes
@@ -39,7 +39,8 @@ def number_rows(columns: Sequence[pa.Array], length: int, *, bits: bool = False)
     return numbers
 
 
-def _comparable(column: pa.Array, *, bits: bool) -> pa.Array:
+def comparable(column: pa.Array, *, bits: bool) -> pa.Array:
+    """`column` in a form whose equality is the one that counts."""
     kind = column.type
     if pa.types.is_floating(kind):
         if bits:

@@ -26,6 +26,8 @@ class Known:
 
     backlog: Backlog
     stale_reason: str = ""
+    trouble: str = ""
+    """Why the last attempt at a window failed, while it is tried again."""
     busy: bool = False
     failures: int = 0
     committed_seq: int = 0
@@ -86,7 +88,7 @@ class Ledger:
     def applied(self, known: Known, window: Window, result: Applied) -> None:
         """`window` is in the lake."""
         known.backlog.done(window)
-        known.failures = 0
+        known.failures, known.trouble = 0, ""
         known.delta_version = result.delta_version
         known.rows_applied += result.rows
         known.schema_version = max(known.schema_version, result.schema_version)
@@ -111,7 +113,7 @@ class Ledger:
         if known.stale_reason:
             shown, reason = "stale", known.stale_reason
         elif self.works(table_id):
-            shown = "live" if backlog.copied else "copying"
+            shown, reason = "live" if backlog.copied else "copying", known.trouble or reason
         return AppliedTable(
             table_id=table_id,
             schema_name=state.schema_name,

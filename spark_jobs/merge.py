@@ -6,23 +6,15 @@ what occurs. Pure text: no session, no data but key ranges. (Delta: Table delete
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-import numpy as np
-import pyarrow as pa
+from dataclasses import dataclass, field, replace
 
 from service.contract import columns as envelope
 from service.contract.schema import ColumnSchema, TableSchema
 from spark_jobs.fold import DELETED, KEEP, KEY, KEY_SPECIAL, MATCH
-from spark_jobs.identity import whole
+from spark_jobs.ranges import KeyRanges
 
 NO_BASE_ROW = "sluice: a value was not sent and the lake has no row to keep it from"
 """What the statement raises, to be recognised in Spark's error."""
-
-MAX_RANGES = 24
-"""Delta prunes files per range; past a few dozen the planning costs more than the files."""
-MAX_LITERAL_BYTES = 64
-_INTEGERS = ("smallint", "int", "bigint")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +27,18 @@ class MergePlan:
     deletes: bool
     upserts: bool
     unmatched: bool
-    ranges: str = ""
+    ranges: KeyRanges = field(default_factory=KeyRanges)
+
+    def plus(self, other: "MergePlan") -> "MergePlan":
+        """One statement for the rows of both."""
+        return replace(
+            self,
+            kept=tuple(column for column in self.schema.columns if column in self.kept or column in other.kept),
+            deletes=self.deletes or other.deletes,
+            upserts=self.upserts or other.upserts,
+            unmatched=self.unmatched or other.unmatched,
+            ranges=self.ranges.plus(other.ranges),
+        )
 
 
 def quote(name: str) -> str:
@@ -78,7 +81,7 @@ def _conditions(plan: MergePlan) -> list[str]:
             conditions += [f"{here} <=> {origin}", f"{text} <=> s.{quote(f'{KEY_SPECIAL}{position}')}"]
         else:
             conditions.append(f"{here} = {origin}")
-    return [*conditions, plan.ranges] if plan.ranges else conditions
+    return [*conditions, *_within(plan.ranges, plan.schema)]
 
 
 def _keep(plan: MergePlan, name: str) -> str:
@@ -108,32 +111,18 @@ def _inserted(plan: MergePlan, name: str) -> str:
     return f"CASE WHEN {keep} THEN raise_error({literal(NO_BASE_ROW)}) ELSE s.{quote(name)} END" if keep else f"s.{quote(name)}"
 
 
-def key_ranges(rows: pa.Table, schema: TableSchema) -> str:
-    """A condition on the target alone that every key in `rows` meets, so that Delta skips the files without them; empty when none can be given."""
+def _within(ranges: KeyRanges, schema: TableSchema) -> list[str]:
+    """Conditions on the target alone that every key of the window meets."""
     parts = []
-    for position, column in enumerate(schema.key_columns):
-        if column.lake.special or not len(rows):
-            continue
-        values = whole(rows[f"{KEY}{position}"])
-        if column.lake.sql in _INTEGERS:
-            parts.append(_integer_ranges(f"t.{quote(column.name)}", values.to_numpy(zero_copy_only=False)))
-        elif column.lake.sql == "string" and position == 0:
-            # The smallest and greatest text by bytes, as Spark and Delta's file statistics compare them.
-            ends = pa.compute.min_max(values).as_py()
-            low, high = ends["min"], ends["max"]
-            if len(low.encode()) <= MAX_LITERAL_BYTES and len(high.encode()) <= MAX_LITERAL_BYTES:
-                parts.append(f"t.{quote(column.name)} BETWEEN {literal(low)} AND {literal(high)}")
-    return " AND ".join(parts)
-
-
-def _integer_ranges(name: str, values: "np.typing.NDArray[np.int64]") -> str:
-    distinct = np.unique(values.astype(np.int64))
-    # Differences as unsigned numbers: the distance of the two ends of bigint does not fit a signed one.
-    gaps = np.diff(distinct.view(np.uint64))
-    cuts = np.sort(np.argsort(gaps, kind="stable")[::-1][: MAX_RANGES - 1]) if len(gaps) else np.array([], dtype=np.int64)
-    cuts = cuts[gaps[cuts] > 1]
-    starts, ends = distinct[np.concatenate([[0], cuts + 1])], distinct[np.concatenate([cuts, [len(distinct) - 1]])]
-    return "(" + " OR ".join(f"{name} BETWEEN {low}L AND {high}L" for low, high in zip(starts.tolist(), ends.tolist(), strict=True)) + ")"
+    for column in schema.key_columns:
+        name = f"t.{quote(column.name)}"
+        if column.name in ranges.integers:
+            starts, ends = ranges.integers[column.name]
+            parts.append("(" + " OR ".join(f"{name} BETWEEN {low}L AND {high}L" for low, high in zip(starts.tolist(), ends.tolist(), strict=True)) + ")")
+        elif column.name in ranges.texts:
+            low, high = ranges.texts[column.name]
+            parts.append(f"{name} BETWEEN {literal(low)} AND {literal(high)}")
+    return parts
 
 
 def spark_ddl(columns: Sequence[tuple[str, str]]) -> str:

@@ -20,8 +20,9 @@ class ApplyOptions:
     """Everything the applier needs to know. `tables` maps "schema.table" to overrides such as {"mode": "changelog"}.
 
     `spool_options` and `lake_options` use the store's own names (aws_endpoint, aws_access_key_id, ...). `jars` is the directory of archives (empty: the
-    default), `max_window_bytes` bounds the spool bytes one apply takes, `until_lsn` ends the process once every live table is complete through it,
-    `once` once everything in the manifest at start is applied. `stop_seconds` is how long a stop waits for running merges.
+    default), `max_window_bytes` bounds the spool bytes one apply takes, `max_memory_bytes` the decoded changes that one apply folds at once,
+    `until_lsn` ends the process once every live table is complete through it, `once` once everything in the manifest at start is applied.
+    `stop_seconds` is how long a stop waits for running merges.
     """
 
     pipeline: str
@@ -38,6 +39,7 @@ class ApplyOptions:
     jars: str = ""
     poll_seconds: float = 1.0
     max_window_bytes: int = 128 * 1024 * 1024
+    max_memory_bytes: int = 256 * 1024 * 1024
     workers: int = 2
     once: bool = False
     until_lsn: int = 0
@@ -49,8 +51,8 @@ class ApplyOptions:
         for name, mode in [("lake.mode", self.mode), *((f"tables.{table}.mode", override.get("mode", self.mode)) for table, override in self.tables.items())]:
             if mode not in MODES:
                 raise UsageError(f"{name} is {mode!r}, which this version does not offer", hint=f"choose one of: {', '.join(MODES)}")
-        if self.workers < 1 or self.max_window_bytes < 1:
-            raise UsageError("workers and max_window_bytes must be at least 1")
+        if min(self.workers, self.max_window_bytes, self.max_memory_bytes) < 1:
+            raise UsageError("workers, max_window_bytes and max_memory_bytes must be at least 1")
 
     def mode_of(self, qualified_name: str) -> str:
         """The mode configured for a table; a table with neither key nor full identity is a changelog whatever this says."""

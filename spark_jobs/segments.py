@@ -5,7 +5,7 @@ fatal and named. It must not interpret changes beyond dropping rows that do not 
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -38,11 +38,22 @@ def checked_bytes(store: ObjectStore, segment: Segment) -> bytes:
     return data
 
 
-def read_rows(store: ObjectStore, segment: Segment, *, after_lsn: int = 0) -> pa.Table:
-    """The segment's changes that exist and whose commit ended after `after_lsn`, LSN and TS filled in."""
-    rows = pq.read_table(pa.BufferReader(checked_bytes(store, segment)))
-    if len(rows) != segment.rows:
-        raise ManifestCorrupt(f"the segment {segment.key} has {len(rows)} rows, the manifest says {segment.rows}")
+def read_rows(store: ObjectStore, segment: Segment, *, after_lsn: int = 0, names: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    """The segment's changes that exist and whose commit ended after `after_lsn`, LSN and TS filled in, row group by row group: never empty tables.
+
+    With `names` only these columns and those that the choice of rows needs.
+    """
+    file = pq.ParquetFile(pa.BufferReader(checked_bytes(store, segment)))
+    if file.metadata.num_rows != segment.rows:
+        raise ManifestCorrupt(f"the segment {segment.key} has {file.metadata.num_rows} rows, the manifest says {segment.rows}")
+    wanted = None if names is None else list(dict.fromkeys((*names, envelope.LSN, envelope.TS, envelope.XID)))
+    for group in range(file.num_row_groups):
+        rows = _existing(file.read_row_group(group, columns=wanted), segment, after_lsn=after_lsn)
+        if len(rows):
+            yield rows
+
+
+def _existing(rows: pa.Table, segment: Segment, *, after_lsn: int) -> pa.Table:
     if segment.body is not None:
         rows = committed(rows, segment)
     if rows[envelope.LSN].null_count:
@@ -124,4 +135,4 @@ def _marked(rows: pa.Table, name: str, marks: dict[str, str], *, where: pa.Array
 
 
 def _repeated(value: pa.Scalar, count: int) -> pa.Array:
-    return pa.array([value], value.type).take(pa.nulls(count, pa.int32()).fill_null(0))
+    return pa.repeat(value, count) if count else pa.nulls(0, value.type)

@@ -1,6 +1,7 @@
 """The only place that starts Spark: settings on which exactness, idempotence and cost depend.
 
-Owns: UTC everywhere, microseconds in Parquet, ANSI arithmetic (an overflow is an error, never NULL), no archive resolved at run time.
+Owns: UTC everywhere, microseconds in Parquet, ANSI arithmetic (an overflow is an error, never NULL), no archive resolved at run time,
+no row values in what the JVM logs.
 (Delta: Quick start, Table properties; Spark: Configuration.)
 """
 
@@ -8,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from service.errors import ApplyError
@@ -47,6 +49,8 @@ _TUNED = {
     "spark.driver.host": "127.0.0.1",
     "spark.ui.showConsoleProgress": "false",
 }
+_JVM_PATTERN = "%d{ISO8601} %-5p %c %replace{%ex{1}}{(?s):.*}{}%n"
+_HADOOP = "spark.hadoop."
 _LOCAL_ONLY = ("spark.driver.bindAddress", "spark.driver.host")
 
 
@@ -71,19 +75,42 @@ def settings(options: ApplyOptions) -> dict[str, str]:
 
 def start(options: ApplyOptions) -> SparkSession:
     """Starts Spark, or joins the one that spark-submit started. Raises ApplyError."""
+    chosen = settings(options)
+    # What goes to the builder stands on the JVM's command line for everyone on the machine to read.
+    hadoop = {name: value for name, value in chosen.items() if name.startswith(_HADOOP)}
     builder = SparkSession.builder
-    for name, value in settings(options).items():
-        builder = builder.config(name, value)
+    for name in chosen.keys() - hadoop.keys():
+        builder = builder.config(name, chosen[name])
     try:
         session = builder.getOrCreate()
     except Exception as error:
         raise ApplyError(f"Spark did not start: {type(error).__name__}", hint="look at Java's message above; Java 17 is needed") from error
+    _quieten(session)
+    java: Any = session.sparkContext._jsc
+    for name, value in hadoop.items():
+        java.hadoopConfiguration().set(name.removeprefix(_HADOOP), value)
+    return session
+
+
+def _quieten(session: SparkSession) -> None:
+    """Errors only, and of each its place and class: the text of Spark's own lines and exceptions may quote rows and literals."""
     session.sparkContext.setLogLevel("ERROR")
-    # It reports as an error, for every file, that its own filter on deleted rows cannot be pushed down.
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
     jvm: Any = session.sparkContext._jvm
     log4j = jvm.org.apache.logging.log4j
+    context = log4j.LogManager.getContext(False)  # noqa: FBT003 - Java's signature
+    layout = log4j.core.layout.PatternLayout.newBuilder().withPattern(_JVM_PATTERN).build()
+    console = log4j.core.appender.ConsoleAppender
+    appender = console.newBuilder().setName("sluice").setLayout(layout).setTarget(console.Target.SYSTEM_ERR).build()
+    appender.start()
+    root = context.getConfiguration().getRootLogger()
+    for name in list(root.getAppenders()):
+        root.removeAppender(name)
+    root.addAppender(appender, None, None)
+    context.updateLoggers()
+    # It reports as an error, for every file, that its own filter on deleted rows cannot be pushed down.
     log4j.core.config.Configurator.setLevel("org.apache.spark.sql.delta.DeltaParquetFileFormat", log4j.Level.OFF)
-    return session
 
 
 def warm_up(session: SparkSession) -> None:

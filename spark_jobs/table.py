@@ -1,14 +1,16 @@
 """One window of one table, from segments to a commit.
 
 Owns the order of steps that makes a replay harmless: read and check the bytes, follow the schema, fold, commit with the marker. Runs in a worker thread
-on a private session; the caller sees to it that no two windows of one table run at once.
+on a private session; the caller sees to it that no two windows of one table run at once. A window that fits in `max_memory_bytes` is folded at once, a larger
+one in portions of at most that, and either way there is one commit.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
@@ -20,13 +22,16 @@ from service.errors import UnsupportedChange
 from service.manifest.state import TableState
 from service.store.base import ObjectStore
 from spark_jobs import evolution, storage
+from spark_jobs.changes import Count, WindowChanges, versions_in
 from spark_jobs.delta import LakeTable
+from spark_jobs.failures import translated_errors
 from spark_jobs.handover import Handover, struct
 from spark_jobs.merge import metadata_columns
 from spark_jobs.modes import changelog, mirror, whole_rows
 from spark_jobs.modes.target import Target
 from spark_jobs.options import CHANGELOG, ApplyOptions
-from spark_jobs.segments import checked_bytes, read_rows, unite
+from spark_jobs.segments import checked_bytes, unite
+from spark_jobs.spill import Versioned, coalesced, portions
 from spark_jobs.window import Window, visible
 
 ROWS_MODE = "mirror of whole rows"
@@ -80,7 +85,8 @@ class TableApply:
 
     def apply(self, window: Window) -> Applied:
         """Commits `window`. Raises UnsupportedChange when the table cannot follow, ApplyError or a StoreError when it may work later."""
-        return self._copy(window) if window.is_copy else self._changes(window)
+        with translated_errors():
+            return self._copy(window) if window.is_copy else self._changes(window)
 
     def _copy(self, window: Window) -> Applied:
         copy = self._state.copy
@@ -110,28 +116,55 @@ class TableApply:
     def _changes(self, window: Window) -> Applied:
         copy = self._state.copy
         assert copy is not None
-        parts: list[tuple[pa.Table, TableSchema]] = []
-        for segment in visible(window.segments, snapshot_lsn=copy.snapshot_lsn):
-            rows = read_rows(self._store, segment, after_lsn=copy.snapshot_lsn)
-            if len(rows):
-                parts.append((rows, self._state.schemas[segment.schema_version]))
-        if not parts:
+        segments = visible(window.segments, snapshot_lsn=copy.snapshot_lsn)
+        changes = WindowChanges(self._store, segments, self._state.schemas, copy.snapshot_lsn)
+        at_once = changes.within(self._options.max_memory_bytes)
+        versions = changes.versions() if at_once is None else versions_in(at_once)
+        if not versions:
             return Applied(self._lake.version(), 0, 0, committed=False)
-        schema = max((version for _, version in parts), key=lambda version: version.version)
+        schema = versions[-1]
         if schema.version != self._known_version:
             self._evolve(schema, since=copy.schema_version)
+        count = Count()
+        if at_once is not None:
+            self._commit_at_once(list(count.over(at_once)), schema, window)
+        else:
+            self._commit_in_portions(changes, count, versions, window)
+        return Applied(self._lake.version(), count.rows, schema.version, count.commit_time_us)
+
+    def _commit_at_once(self, changes: list[Versioned], schema: TableSchema, window: Window) -> None:
+        rows = self._united(schema, window.origins)(changes)
+        if mode_of(self._options, schema) == CHANGELOG:
+            changelog.append_changes(self._target(schema), [rows], columns=self._columns(schema), version=window.last_seq)
+        else:
+            self._net_effect(schema)(self._target(schema), [rows], version=window.last_seq)
+
+    def _commit_in_portions(self, changes: WindowChanges, count: Count, versions: Sequence[TableSchema], window: Window) -> None:
+        schema, limit = versions[-1], self._options.max_memory_bytes
+        coming = coalesced(count.over(changes), limit=limit // 4)
+        united = self._united(schema, window.origins)
+        if mode_of(self._options, schema) == CHANGELOG:
+            changelog.append_changes(self._target(schema), (united([item]) for item in coming), columns=self._columns(schema), version=window.last_seq)
+        elif changes.only_inserts:
+            new = (mirror.all_new(united([item]), schema) for item in coming)
+            changelog.append_changes(self._target(schema), new, columns=self._columns(schema), version=window.last_seq)
+        else:
+            cutter = changes.cutter(versions, limit=limit)
+            with closing(portions(coming, cutter, limit=limit)) as cut:
+                self._net_effect(schema)(self._target(schema), map(united, cut), version=window.last_seq, keyed=True)
+
+    def _united(self, schema: TableSchema, origins: Mapping[int, tuple[str, int]]) -> Callable[[Iterable[Versioned]], pa.Table]:
+        if mode_of(self._options, schema) != CHANGELOG:
+            return partial(unite, schema=schema, constants=True)
         # A changelog keeps changes as they were sent: what a column means for rows older than it is no change.
-        is_log = mode_of(self._options, schema) == CHANGELOG
-        rows = unite(parts, schema, constants=not is_log)
-        if is_log:
-            rows = changelog.with_origins(rows, window.origins)
+        return lambda parts: changelog.with_origins(unite(parts, schema, constants=False), origins)
+
+    def _net_effect(self, schema: TableSchema) -> Callable[..., None]:
+        return whole_rows.apply_changes if mode_of(self._options, schema) == ROWS_MODE else mirror.apply_changes
+
+    def _target(self, schema: TableSchema) -> Target:
         handover = Handover(self._session, self._store, scratch_path=self._spool_path)
-        target = Target(self._lake, handover, schema, self._app_id, metadata=self._options.metadata_columns)
-        {CHANGELOG: changelog.apply_changes, ROWS_MODE: whole_rows.apply_changes}.get(mode_of(self._options, schema), mirror.apply_changes)(
-            target, rows, version=window.last_seq
-        )
-        newest = pc.max(rows[envelope.TS]).cast(pa.int64()).as_py()
-        return Applied(self._lake.version(), len(rows), schema.version, newest or 0)
+        return Target(self._lake, handover, schema, self._app_id, metadata=self._options.metadata_columns)
 
     def _evolve(self, schema: TableSchema, *, since: int) -> None:
         app_id = f"{self._app_id}/schema"

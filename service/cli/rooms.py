@@ -90,6 +90,7 @@ def apply_options(settings: Settings, *, log_format: str, once: bool = False) ->
         "driver_memory": f"{settings.apply.driver_memory // _MEBI}m",
         "poll_seconds": settings.apply.poll,
         "max_window_bytes": settings.apply.max_window,
+        "max_memory_bytes": settings.apply.max_memory,
         "workers": settings.apply.workers,
         "once": once,
         "log_format": log_format,

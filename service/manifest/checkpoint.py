@@ -54,7 +54,7 @@ def _read(store: ObjectStore, key: str) -> PipelineState | None:
         if value["state_sha256"] != _digest(value["state"]):
             return None
         return from_json(value["state"])
-    except (ValueError, KeyError, TypeError, ObjectMissing, ManifestCorrupt):
+    except (ValueError, KeyError, TypeError, RecursionError, ObjectMissing, ManifestCorrupt):
         return None
 
 

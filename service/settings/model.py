@@ -162,6 +162,9 @@ class ApplySettings(Room):
     workers: int = Field(2, ge=1, le=64, description="tables applied at the same time")
     poll: Duration = Field(1.0, ge=0.05, le=3600, description="wait between looks at the manifest when there is nothing to do")
     max_window: Size = Field(128 * _MEBI, ge=1 * _MEBI, description="bytes of segments that one apply of one table takes")
+    max_memory: Size = Field(
+        256 * _MEBI, ge=16 * _MEBI, description="bytes of decoded changes that one worker folds at once; what is larger goes over local disk (TMPDIR)"
+    )
     conf: dict[str, SecretStr] = Field(default_factory=dict, description="further Spark configuration; values are secrets")
 
 

@@ -4,7 +4,7 @@ Owns that nothing a change says is lost: unsent values, old rows and marked valu
 for tables whose rows cannot be told apart.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 
 import pyarrow as pa
@@ -42,7 +42,9 @@ def with_origins(rows: pa.Table, origins: Mapping[int, tuple[str, int]]) -> pa.T
     return rows.append_column(envelope.ORIGIN, names.take(known)).append_column(envelope.ORIGIN_LSN, positions.take(known))
 
 
-def apply_changes(target: Target, rows: pa.Table, *, version: int) -> None:
-    """Commits all of `rows` with the marker `version`."""
-    with target.handover.frame(in_order(rows), lake_columns(target.schema)) as frame:
-        target.lake.write(target.app_id, version, frame=frame, mode="append")
+def append_changes(target: Target, portions: Iterable[pa.Table], *, columns: Sequence[tuple[str, str]], version: int) -> None:
+    """Commits every row of `portions` with the marker `version`. Also how a mirror takes rows that are all new."""
+    with target.handover.pieces() as pieces:
+        for rows in portions:
+            pieces.add(in_order(rows).select([name for name, _ in columns]))
+        target.lake.write(target.app_id, version, frame=pieces.frame(columns), mode="append")

@@ -3,16 +3,20 @@
 Owns the choice of the cheapest statement that is right. Must not look at values.
 """
 
+from collections.abc import Iterable
+
 import pyarrow as pa
-from pyspark.sql import functions
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, functions
 
 from service.contract import columns as envelope
 from service.contract.schema import TableSchema
-from service.errors import UnsupportedChange
+from service.errors import ManifestCorrupt, UnsupportedChange
 from spark_jobs.evolution import METADATA_TYPES
-from spark_jobs.fold import DELETED, KEEP, KEY, KEY_SPECIAL, MATCH, Folded, fold
-from spark_jobs.merge import MergePlan, key_ranges, merge_text, metadata_columns, quote
+from spark_jobs.fold import DELETED, KEEP, KEY, KEY_SPECIAL, MATCH, Folded, fold, unchanged_flags
+from spark_jobs.merge import MergePlan, merge_text, metadata_columns, quote
 from spark_jobs.modes.target import Target
+from spark_jobs.ranges import KeyRanges
 
 VIEW = "sluice_window"
 _FLAGS = (DELETED, MATCH)
@@ -24,30 +28,54 @@ def lake_columns(schema: TableSchema, *, metadata: bool) -> list[tuple[str, str]
     return own + [(name, METADATA_TYPES[name]) for name in metadata_columns(schema, wanted=metadata)]
 
 
-def apply_changes(target: Target, rows: pa.Table, *, version: int) -> None:
-    """Commits the net effect of `rows` with the marker `version`."""
-    commit_folded(target, fold(rows, target.schema), version=version)
+def apply_changes(target: Target, portions: Iterable[pa.Table], *, version: int, keyed: bool = False) -> None:
+    """Commits the net effect of a window with the marker `version`. It comes in portions, no two of which touch the same row.
 
-
-def commit_folded(target: Target, folded: Folded, *, version: int) -> None:
-    """Commits a folded window. One whose changes cancel out leaves nothing to commit: done again with later ones it is still nothing."""
-    if not len(folded.rows) and not folded.replaces:
-        return
+    `keyed` says that there may be several. A window whose changes cancel out leaves nothing to commit: done again with later ones it is still nothing.
+    """
     schema = target.schema
     columns = lake_columns(schema, metadata=target.metadata)
-    refuse_unplaced(folded.rows, schema)
-    if folded.append or folded.replaces:
-        with target.handover.frame(folded.rows, columns) as frame:
-            target.lake.write(target.app_id, version, frame=frame, mode="overwrite" if folded.replaces else "append")
-        return
-    with target.handover.frame(folded.rows, columns + _working_columns(folded, schema)) as frame:
-        hint = functions.broadcast(frame) if len(folded.rows) <= target.broadcast_rows else frame
-        hint.createOrReplaceTempView(VIEW)
-        try:
-            statement = merge_text(plan_for(folded, schema, metadata=target.metadata), target=target.lake.expression, source=quote(VIEW))
-            target.lake.execute(target.app_id, version, statement=statement)
-        finally:
-            target.lake.session.catalog.dropTempView(VIEW)
+    mode = ""
+    plan: MergePlan | None = None
+    with target.handover.pieces() as pieces:
+        for rows in portions:
+            folded = fold(rows, schema, keyed=keyed)
+            refuse_unplaced(folded.rows, schema)
+            mode = "overwrite" if folded.replaces else "append" if folded.append else ""
+            if not mode and len(folded.rows):
+                part = plan_for(folded, schema, metadata=target.metadata)
+                plan = plan.plus(part) if plan else part
+            pieces.add(_with_flags(folded, schema) if keyed and not mode else folded.rows)
+        if mode == "overwrite" or (mode and pieces.rows):
+            target.lake.write(target.app_id, version, frame=pieces.frame(columns), mode=mode)
+        elif plan is not None:
+            _merge(target, pieces.frame(columns + _working_columns(plan)), plan, rows=pieces.rows, version=version)
+
+
+def all_new(rows: pa.Table, schema: TableSchema) -> pa.Table:
+    """`rows`, all of which the manifest calls inserted, to be appended as they are. Raises ManifestCorrupt, UnsupportedChange."""
+    if not pc.all(pc.equal(rows[envelope.OP], envelope.OP_INSERT)).as_py() or unchanged_flags(rows, schema):
+        raise ManifestCorrupt(f"{schema.qualified_name}: a segment that should hold inserted rows only holds other changes")
+    refuse_unplaced(rows, schema)
+    return rows
+
+
+def _merge(target: Target, frame: DataFrame, plan: MergePlan, *, rows: int, version: int) -> None:
+    hint = functions.broadcast(frame) if rows <= target.broadcast_rows else frame
+    hint.createOrReplaceTempView(VIEW)
+    try:
+        target.lake.execute(target.app_id, version, statement=merge_text(plan, target=target.lake.expression, source=quote(VIEW)))
+    finally:
+        target.lake.session.catalog.dropTempView(VIEW)
+
+
+def _with_flags(folded: Folded, schema: TableSchema) -> pa.Table:
+    """With a flag for every column: which ones another portion needs is not known yet."""
+    rows = folded.rows
+    for column in schema.columns:
+        if column not in folded.kept:
+            rows = rows.append_column(f"{KEEP}{column.attnum}", pa.repeat(pa.scalar(value=False), len(rows)))
+    return rows
 
 
 def plan_for(folded: Folded, schema: TableSchema, *, metadata: bool) -> MergePlan:
@@ -60,7 +88,7 @@ def plan_for(folded: Folded, schema: TableSchema, *, metadata: bool) -> MergePla
         deletes=bool(deleted.any()),
         upserts=bool((~deleted).any()),
         unmatched=not folded.rows[MATCH].to_numpy().all(),
-        ranges=key_ranges(folded.rows, schema),
+        ranges=KeyRanges.of(folded.rows, schema),
     )
 
 
@@ -70,12 +98,12 @@ def refuse_unplaced(rows: pa.Table, schema: TableSchema) -> None:
         raise UnsupportedChange(f"{schema.qualified_name}: a value was marked although every column's type holds all values")
 
 
-def _working_columns(folded: Folded, schema: TableSchema) -> list[tuple[str, str]]:
+def _working_columns(plan: MergePlan) -> list[tuple[str, str]]:
     working: list[tuple[str, str]] = []
-    for position, column in enumerate(schema.key_columns):
+    for position, column in enumerate(plan.schema.key_columns):
         working.append((f"{KEY}{position}", column.lake.sql))
         if column.lake.special:
             working.append((f"{KEY_SPECIAL}{position}", "string"))
-    working += [(name, "boolean") for name in (*_FLAGS, *(f"{KEEP}{column.attnum}" for column in folded.kept))]
+    working += [(name, "boolean") for name in (*_FLAGS, *(f"{KEEP}{column.attnum}" for column in plan.kept))]
     # Without metadata columns the order's columns are not handed over; everything the statement reads is.
     return working

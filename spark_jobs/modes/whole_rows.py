@@ -4,6 +4,7 @@ Owns multiplicity: of three equal rows one delete leaves two. A window is the di
 rows that became fewer and puts back those that remain. Which of several equal rows keeps its LSN and commit time is not defined: they take the last change's.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ import pyarrow.compute as pc
 from service.contract import columns as envelope
 from service.contract.schema import TableSchema
 from service.errors import UnsupportedChange
-from spark_jobs.delta import with_translated_errors
+from spark_jobs.failures import translated_errors
 from spark_jobs.fold import MATCH, after_truncate, in_order, row_numbers, unchanged_flags
 from spark_jobs.identity import Numbers, special_rows, special_texts, whole
 from spark_jobs.merge import literal, metadata_columns, quote
@@ -22,6 +23,7 @@ from spark_jobs.modes.target import Target
 
 ROW = "_sluice_row"
 VIEW = "sluice_rows"
+ROWS_AT_ONCE = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,49 +72,64 @@ def _taken(rows: pa.Table, schema: TableSchema, places: Numbers) -> pa.Table:
     return pa.table(arrays, names=names)
 
 
-def apply_changes(target: Target, rows: pa.Table, *, version: int) -> None:
-    """Commits the net effect of `rows` with the marker `version`."""
-    counted = count(rows, target.schema)
+def apply_changes(target: Target, portions: Iterable[pa.Table], *, version: int, keyed: bool = False) -> None:
+    """Commits the net effect of a window with the marker `version`. It comes in portions, no two with the same row.
+
+    `keyed` says that there may be several.
+    """
     columns = lake_columns(target.schema, metadata=target.metadata)
-    refuse_unplaced(counted.rows, target.schema)
-    if counted.replaces or bool(np.all(counted.net > 0)):
-        repeated = counted.rows.take(pa.array(np.repeat(np.arange(len(counted.net)), counted.net)))
-        with target.handover.frame(repeated, columns) as frame:
-            target.lake.write(target.app_id, version, frame=frame, mode="overwrite" if counted.replaces else "append")
-        return
-    source = _source(counted, _numbers_in_lake(target, counted), target.schema)
-    working = [(name, "string") for name in _texts(target.schema)] + [(MATCH, "boolean")]
-    with target.handover.frame(source, columns + working) as frame:
-        frame.createOrReplaceTempView(VIEW)
-        target.lake.execute(target.app_id, version, statement=merge_text(target.schema, metadata=target.metadata, target=target.lake.expression))
+    mode = ""
+    with target.handover.pieces() as pieces:
+        for rows in portions:
+            counted = count(rows, target.schema)
+            refuse_unplaced(counted.rows, target.schema)
+            mode = "overwrite" if counted.replaces else "append" if not keyed and bool(np.all(counted.net > 0)) else ""
+            for piece in _repeated(counted.rows, counted.net) if mode else _source(counted, _numbers_in_lake(target, counted), target.schema):
+                pieces.add(piece)
+        if mode:
+            target.lake.write(target.app_id, version, frame=pieces.frame(columns), mode=mode)
+        elif pieces.rows:
+            working = [(name, "string") for name in _texts(target.schema)] + [(MATCH, "boolean")]
+            pieces.frame(columns + working).createOrReplaceTempView(VIEW)
+            target.lake.execute(target.app_id, version, statement=merge_text(target.schema, metadata=target.metadata, target=target.lake.expression))
 
 
 def _numbers_in_lake(target: Target, counted: Counted) -> Numbers:
+    present = np.zeros(len(counted.net), dtype=np.int64)
     fewer = np.flatnonzero(counted.net < 0)
+    if not len(fewer):
+        return present
     table = _with_texts(counted.rows.take(pa.array(fewer)), target.schema).append_column(ROW, pa.array(fewer))
     columns = lake_columns(target.schema, metadata=target.metadata) + [(name, "string") for name in _texts(target.schema)] + [(ROW, "bigint")]
-    present = np.zeros(len(counted.net), dtype=np.int64)
 
-    def query() -> None:
-        with target.handover.frame(table, columns) as frame:
-            frame.createOrReplaceTempView(VIEW)
-            text = f"SELECT s.{ROW}, count(*) FROM {target.lake.expression} t JOIN {VIEW} s ON {_equal(target.schema)} GROUP BY s.{ROW}"
-            for row, number in target.lake.session.sql(text).collect():
-                present[row] = number
-
-    with_translated_errors(query)
+    with translated_errors(), target.handover.pieces() as pieces:
+        pieces.add(table)
+        pieces.frame(columns).createOrReplaceTempView(VIEW)
+        text = f"SELECT s.{ROW}, count(*) FROM {target.lake.expression} t JOIN {VIEW} s ON {_equal(target.schema)} GROUP BY s.{ROW}"
+        found = target.lake.session.sql(text).toArrow()
+        present[found.column(0).to_numpy()] = found.column(1).to_numpy()
     if bool(np.any(present[fewer] + counted.net[fewer] < 0)):
         raise UnsupportedChange(f"{target.schema.qualified_name}: a row was removed that the lake does not have")
     return present
 
 
-def _source(counted: Counted, present: Numbers, schema: TableSchema) -> pa.Table:
+def _source(counted: Counted, present: Numbers, schema: TableSchema) -> Iterator[pa.Table]:
+    """Each row that became fewer once, to remove all its copies, and every row as often as it must be added."""
     fewer = counted.net < 0
-    copies = np.where(fewer, present + counted.net, counted.net)
-    removed = np.flatnonzero(fewer)
-    places = np.concatenate([removed, np.repeat(np.arange(len(copies)), copies)])
-    match = np.arange(len(places)) < len(removed)
-    return _with_texts(counted.rows.take(pa.array(places)), schema).append_column(MATCH, pa.array(match))
+    rows = _with_texts(counted.rows, schema)
+    removed = rows.filter(pa.array(fewer))
+    yield removed.append_column(MATCH, pa.repeat(pa.scalar(value=True), len(removed)))
+    for piece in _repeated(rows, np.where(fewer, present + counted.net, counted.net)):
+        yield piece.append_column(MATCH, pa.repeat(pa.scalar(value=False), len(piece)))
+
+
+def _repeated(rows: pa.Table, copies: Numbers) -> Iterator[pa.Table]:
+    """Each row as often as `copies` says, some at a time: one row may stand for any number in the lake."""
+    ends = np.cumsum(copies)
+    total = int(ends[-1]) if len(ends) else 0
+    for start in range(0, total, ROWS_AT_ONCE):
+        places = np.searchsorted(ends, np.arange(start, min(start + ROWS_AT_ONCE, total)), side="right")
+        yield rows.take(pa.array(places))
 
 
 def merge_text(schema: TableSchema, *, metadata: bool, target: str) -> str:

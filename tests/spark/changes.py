@@ -1,6 +1,7 @@
 """Changes written by hand: rows as ingest would send them, segments as it would store them, entries as it would chain them."""
 
 import io
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -65,6 +66,10 @@ def segment_table(changes: list[Change], schema: TableSchema) -> pa.Table:
     return pa.table(arrays)
 
 
+def _key(row: dict[str, Any], schema: TableSchema) -> list[Any]:
+    return [row.get(item.name) for item in schema.key_columns]
+
+
 class Manifest:
     """A manifest and its segments in a store, for one table unless told otherwise."""
 
@@ -88,15 +93,22 @@ class Manifest:
         return self.append(Table(schema.table_id, schema.schema_name, schema.table_name, state, generation, reason, schema=schema if new else None))
 
     def segment(self, changes: list[Change], schema: TableSchema, *, body: BodyCommit | None = None) -> Segment:
+        lsns = [body.end_lsn] if body else [change.lsn or 0 for change in changes]
+        unsent = Counter(str(item.attnum) for change in changes for item in schema.columns if item.name in change.unchanged)
+        moved = sum(change.op == "u" and change.old is not None and _key(change.old, schema) != _key(change.values, schema) for change in changes)
+        stored = self.stored(segment_table(changes, schema), schema, first_lsn=min(lsns, default=0), last_lsn=max(lsns, default=0))
+        return replace(stored, unchanged=dict(unsent), key_changes=moved, body=body)
+
+    def stored(self, rows: pa.Table, schema: TableSchema, *, first_lsn: int, last_lsn: int) -> Segment:
+        """A segment of `rows`, of which nothing is said but their number and operations."""
         self.counter += 1
         key = keys.segment(schema.table_id, 1, self.counter)
         buffer = io.BytesIO()
-        pq.write_table(segment_table(changes, schema), buffer)
+        pq.write_table(rows, buffer, row_group_size=20_000)
         data = buffer.getvalue()
         self.store.create(key, data)
-        lsns = [body.end_lsn] if body else [change.lsn or 0 for change in changes]
-        ops = {op: sum(change.op == op for change in changes) for op in "iudt"}
-        return Segment(key, schema.table_id, schema.version, len(changes), len(data), digest(data), min(lsns, default=0), max(lsns, default=0), ops, body=body)
+        ops = dict(Counter(rows[envelope.OP].to_pylist()))
+        return Segment(key, schema.table_id, schema.version, len(rows), len(data), digest(data), first_lsn, last_lsn, ops)
 
     def copy(self, rows: list[dict[str, Any]], schema: TableSchema, *, generation: int = 1, final: bool = True) -> int:
         changes = [Change("i", row, lsn=self.lsn, ordinal=place) for place, row in enumerate(rows)]

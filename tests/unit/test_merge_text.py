@@ -1,14 +1,14 @@
 """The MERGE statement as text: clauses only for what occurs, names and values quoted, ranges that cover every key."""
 
 import hypothesis.strategies as st
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 
 from service.errors import UnsupportedChange
 from spark_jobs.evolution import added_columns, plan
-from spark_jobs.merge import MAX_RANGES, MergePlan, key_ranges, literal, merge_text, metadata_columns, quote
+from spark_jobs.merge import MergePlan, literal, merge_text, metadata_columns, quote
+from spark_jobs.ranges import MAX_RANGES, KeyRanges
 from tests.spark.changes import INT4, INT8, NUMERIC, TEXT, TIMESTAMP, column, table_schema
 
 SCHEMA = table_schema(column("id", 1, INT8, key=True), column("big", 2, TEXT), column("at", 3, TIMESTAMP))
@@ -65,9 +65,14 @@ def test_quoting_cannot_be_left(text: str) -> None:
     assert "'" not in literal(text)[1:-1].replace("\\\\", "").replace("\\'", "")
 
 
+def _ranges(keys: list[int]) -> str:
+    text = _text(ranges=KeyRanges.of(pa.table({"_sluice_key_0": pa.array(keys, pa.int64())}), SCHEMA))
+    return text.splitlines()[0].partition("`_sluice_key_0` AND ")[2]
+
+
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=200))
 def test_integer_ranges_cover_every_key_and_stay_few(keys: list[int]) -> None:
-    text = key_ranges(pa.table({"_sluice_key_0": pa.array(keys, pa.int64())}), SCHEMA)
+    text = _ranges(keys)
     ranges = [tuple(int(end.rstrip("L")) for end in part.split(" BETWEEN ")[1].split(" AND ")) for part in text.strip("()").split(" OR ")]
     assert len(ranges) <= MAX_RANGES
     assert all(any(low <= key <= high for low, high in ranges) for key in keys)
@@ -75,8 +80,7 @@ def test_integer_ranges_cover_every_key_and_stay_few(keys: list[int]) -> None:
 
 
 def test_distant_keys_get_ranges_of_their_own() -> None:
-    keys = np.array([1, 2, 3, 1000, 1001, 9_000_000])
-    assert key_ranges(pa.table({"_sluice_key_0": keys}), SCHEMA).count("BETWEEN") == 3
+    assert _ranges([1, 2, 3, 1000, 1001, 9_000_000]).count("BETWEEN") == 3
 
 
 def test_an_added_column_is_placed_and_filled() -> None:

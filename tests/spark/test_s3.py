@@ -1,0 +1,58 @@
+"""Spool and lake on S3: the applier's own process, its own archives and settings, read back by another engine."""
+
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+
+from service.contract import keys
+from service.contract.applied import AppliedLog
+from service.errors import UsageError
+from service.store.opening import open_store
+from spark_jobs import jars
+from spark_jobs.options import ApplyOptions
+from tests.spark.changes import FLOAT8, INT4, Change, Manifest, column, table_schema
+from tests.spark.model import SCHEMA
+from tests.spark.processes import SMALL_JVM, run_applier
+from tests.support.sources import Bucket
+
+
+def _row(key: int, v: int = 0, big: str | None = "B") -> dict[str, object]:
+    return {"id": key, "v": v, "big": big, "at": None}
+
+
+def _rows(moto: Bucket, table: str) -> list[dict[str, object]]:
+    lake = DeltaTable(f"{moto.uri}/lake/public/{table}", storage_options=moto.options)
+    rows = pa.table(QueryBuilder().register("lake", lake).execute("select * from lake").read_all()).to_pylist()
+    return [{name: value for name, value in row.items() if not name.startswith("_sluice")} for row in rows]
+
+
+def test_merge_append_overwrite_and_large_windows_on_s3(moto: Bucket) -> None:
+    try:
+        jars.classpath(jars.default_directory(), s3=True)
+    except UsageError as error:
+        pytest.fail(f"{error}: {error.hint}")
+    store = open_store(f"{moto.uri}/spool", prefix="shop/", options=moto.options)
+    manifest = Manifest(store)
+    counted = replace(table_schema(column("a", 1, INT4), column("f", 2, FLOAT8), identity="f", table="counted"), table_id="16386")
+    emptied = replace(SCHEMA, table_id="16387", table_name="emptied")
+    for schema, rows in ((SCHEMA, [_row(1), _row(2)]), (counted, [{"a": 1, "f": 0.5}] * 3), (emptied, [_row(1)])):
+        manifest.table(schema)
+        manifest.copy(list(rows), schema)
+    manifest.transaction([Change("i", _row(key)) for key in range(3, 50)], SCHEMA)
+    moved = Change("u", {"id": 100, "v": 1}, old={"id": 1}, unchanged=("big", "at"))
+    manifest.transaction([moved, Change("d", old={"id": 2}), *(Change("u", _row(key, 9)) for key in range(3, 50))], SCHEMA)
+    manifest.transaction([Change("d", old={"a": 1, "f": 0.5})], counted)
+    manifest.transaction([Change("t"), Change("i", _row(7))], emptied)
+    small: dict[str, Any] = {**SMALL_JVM, "once": True, "poll_seconds": 0.1, "max_window_bytes": 1, "max_memory_bytes": 2_000}
+    options = ApplyOptions("shop", f"{moto.uri}/spool", f"{moto.uri}/lake", spool_options=moto.options, lake_options=moto.options, **small)
+    run = run_applier(options)
+    assert run.code == 0, run.output
+    assert sorted(_rows(moto, "items"), key=str) == sorted([_row(100, 1), *(_row(key, 9) for key in range(3, 50))], key=str)
+    assert _rows(moto, "counted") == [{"a": 1, "f": 0.5}] * 2
+    assert _rows(moto, "emptied") == [_row(7)]
+    log = AppliedLog.decode(store.get(list(store.list(keys.APPLY_LOG))[-1]))
+    assert {table.state for table in log.tables.values()} == {"live"}
+    assert list(store.list("apply/scratch/")) == []

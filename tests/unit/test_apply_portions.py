@@ -1,0 +1,211 @@
+"""A window in portions is the window: whatever is cut where, the lake ends as the table did, and no portion is larger than allowed."""
+
+from collections import Counter
+
+import hypothesis.strategies as st
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+
+from service.contract.schema import TableSchema
+from service.errors import ManifestCorrupt, UnsupportedChange
+from spark_jobs.fold import fold
+from spark_jobs.identity import Numbers, number_rows
+from spark_jobs.modes.whole_rows import count
+from spark_jobs.partition import Cutter, Links, cutter_for, hash_rows, weight
+from spark_jobs.ranges import KeyRanges
+from spark_jobs.segments import unite
+from spark_jobs.spill import Versioned, coalesced, portions
+from tests.spark.changes import FLOAT8, INT4, INT4_ARRAY, INT8, NUMERIC, TEXT, TIMESTAMP, Change, column, segment_table, table_schema
+from tests.spark.model import SCHEMA, Lake, histories, merged, windows
+
+
+def _cut(changes: list[Versioned], *, limit: int) -> list[pa.Table]:
+    """As the applier does it: links first, then portions."""
+    versions = [version for _, version in changes]
+    cutter = cutter_for(versions)
+    if versions[-1].key_columns:
+        links = Links()
+        for rows, _ in changes:
+            links.add(*cutter.moves(rows))
+        cutter = cutter_for(versions, links.groups())
+    return [unite(portion, versions[-1]) for portion in portions(coalesced(changes, limit=limit), cutter, limit=limit)]
+
+
+def _merged_in_portions(lake: Lake, tables: list[pa.Table], schema: TableSchema) -> Lake:
+    """What one MERGE of all portions together does: every match is found before anything changes."""
+    folded = [fold(rows, schema, keyed=True) for rows in tables]
+    replaces = {part.replaces for part in folded}
+    assert len(replaces) == 1, "a TRUNCATE is in every portion or in none"
+    base = {} if replaces == {True} else lake
+    origins = Counter(row["_sluice_key_0"] for part in folded for row in part.rows.to_pylist() if not part.replaces and row["_sluice_match"])
+    assert not [key for key, times in origins.items() if times > 1], "two portions touch one row of the lake"
+    gone, added = dict(base), []
+    for part in folded:
+        after = merged(lake, part)
+        untouched = {key for key, row in base.items() if after.get(key) is row}
+        mine = {row["_sluice_key_0"] for row in part.rows.to_pylist()} if not part.replaces else set()
+        added += [row for key, row in after.items() if key not in untouched and base.get(key) is not row]
+        for key in mine:
+            gone.pop(key, None)
+    for row in added:
+        assert row["id"] not in gone, "two rows with one key"
+        gone[row["id"]] = row
+    return gone
+
+
+@settings(max_examples=100, deadline=None)
+@given(history=histories(keys=12, length=40), cuts=st.lists(st.integers(0, 40), max_size=3), limit=st.sampled_from([1500, 4000, 1 << 30]))
+def test_any_history_in_portions_leaves_the_lake_equal_to_the_table(history: list[tuple[Change, Lake]], cuts: list[int], limit: int) -> None:
+    lake: Lake = {}
+    done = 0
+    for window in windows(history, cuts):
+        done += len(window)
+        try:
+            tables = _cut([(segment_table(window, SCHEMA), SCHEMA)], limit=limit)
+        except UnsupportedChange:
+            # Only a group that weighs more than the limit may be refused.
+            assert limit < weight(segment_table(window, SCHEMA), SCHEMA)
+        else:
+            assert _merged_in_portions(lake, tables, SCHEMA) == history[done - 1][1]
+        lake = history[done - 1][1]
+
+
+@st.composite
+def deferred(draw: st.DrawFn) -> tuple[Lake, list[Change], Lake]:
+    """Whole-row updates that permute keys at once, as a deferred constraint allows: the table before, the changes, the table after."""
+    keys = draw(st.permutations(range(20)))
+    before = {key: {"id": key, "v": 0, "big": f"b{key}", "at": None} for key in range(20)}
+    order = draw(st.permutations(range(20)))
+    changes = [Change("u", {**before[key], "id": keys[key]}, old=before[key], lsn=1000, ordinal=place) for place, key in enumerate(order)]
+    return before, changes, {keys[key]: {**before[key], "id": keys[key]} for key in before}
+
+
+@settings(max_examples=15, deadline=None)
+@given(case=deferred())
+def test_a_permutation_of_keys_under_a_deferred_constraint_is_exact_in_portions(case: tuple[Lake, list[Change], Lake]) -> None:
+    before, changes, after = case
+    schema = table_schema(*SCHEMA.columns, identity="f")
+    table = segment_table(changes, schema)
+    limit = table.nbytes // 2
+    tables = _cut([(table, schema)], limit=limit)
+    assert len(tables) > 1
+    assert _merged_in_portions(before, tables, schema) == after
+
+
+ROWS = table_schema(column("a", 1, INT4), column("f", 2, FLOAT8), identity="f")
+_row = st.fixed_dictionaries({"a": st.sampled_from([None, 1, 2]), "f": st.sampled_from([None, 0.0, -0.0, 1.5])})
+
+
+@settings(max_examples=100, deadline=None)
+@given(changes=st.lists(st.tuples(st.sampled_from("iud"), _row, _row), min_size=1, max_size=40), truncate=st.integers(0, 80))
+def test_the_number_of_each_whole_row_is_the_same_in_portions(changes: list[tuple[str, dict[str, object], dict[str, object]]], truncate: int) -> None:
+    written = [Change(op, {} if op == "d" else new, old=None if op == "i" else old) for op, new, old in changes]
+    if truncate < len(written):
+        written = [Change("t") if place == truncate else change for place, change in enumerate(written)]
+        written[truncate:] = [change if change.op in "it" else Change("i", change.values or {"a": 1}) for change in written[truncate:]]
+    for place, change in enumerate(written):
+        change.lsn, change.ordinal = 1000, place
+    table = segment_table(written, ROWS)
+    whole = count(table, ROWS)
+    parts = [count(rows, ROWS) for rows in _cut([(table, ROWS)], limit=max(1500, weight(table, ROWS) // 3))]
+    assert {part.replaces for part in parts} == {whole.replaces}
+    assert sorted(item for part in parts for item in _numbers(part.rows, part.net)) == sorted(_numbers(whole.rows, whole.net))
+    assert sum(len(part.rows) for part in parts) == len(whole.rows), "one row is in two portions"
+
+
+def _numbers(rows: pa.Table, net: Numbers) -> list[tuple[str, str, int]]:
+    return [(str(row["a"]), str(row["f"]), int(number)) for row, number in zip(rows.to_pylist(), net, strict=True)]
+
+
+def test_no_portion_weighs_more_than_the_limit_and_a_part_that_is_too_large_is_cut_again() -> None:
+    schema = table_schema(column("id", 1, INT8, key=True), column("s", 2, TEXT))
+    changes = [Change("u", {"id": key % 5_000, "s": "x" * 50}, lsn=1000, ordinal=key) for key in range(10_000)]
+    table = segment_table(changes, schema)
+    limit = weight(table, schema) // 100
+    pieces = list(portions([(table, schema)], cutter_for([schema]), limit=limit))
+    assert max(sum(weight(rows, schema) for rows, _ in piece) for piece in pieces) <= limit
+    assert sorted(place for piece in pieces for rows, _ in piece for place in rows["id"].to_pylist()) == sorted([*range(5_000)] * 2)
+
+
+def test_a_row_that_changes_too_often_to_be_followed_is_refused_by_name() -> None:
+    schema = table_schema(column("id", 1, INT8, key=True), column("s", 2, TEXT))
+    table = segment_table([Change("u", {"id": 1, "s": "x"}, lsn=1000, ordinal=place) for place in range(1000)], schema)
+    with pytest.raises(UnsupportedChange, match="one entry changes one row"):
+        list(portions([(table, schema)], cutter_for([schema]), limit=10_000))
+
+
+def test_one_change_that_is_larger_than_the_limit_is_a_portion_of_its_own() -> None:
+    schema = table_schema(column("id", 1, INT8, key=True), column("s", 2, TEXT))
+    table = segment_table([Change("u", {"id": key, "s": "x" * 50_000}, lsn=1000, ordinal=key) for key in range(4)], schema)
+    assert [sum(len(rows) for rows, _ in piece) for piece in portions([(table, schema)], cutter_for([schema]), limit=10_000)] == [1, 1, 1, 1]
+
+
+def test_a_key_change_without_all_values_that_was_not_linked_is_refused() -> None:
+    changes = [Change("u", {"id": key + 100, "v": 1}, old={"id": key}, unchanged=("big",), lsn=1000, ordinal=key) for key in range(50)]
+    with pytest.raises(ManifestCorrupt, match="without all its values"):
+        list(portions([(segment_table(changes, SCHEMA), SCHEMA)], cutter_for([SCHEMA]), limit=1 << 30))
+
+
+def test_links_join_everything_that_is_connected_and_nothing_else() -> None:
+    links = Links()
+    links.add(np.array([1, 2, 3, 10], dtype=np.uint64), np.array([2, 3, 4, 11], dtype=np.uint64))
+    links.add(np.array([20], dtype=np.uint64), np.array([4], dtype=np.uint64))
+    assert links.groups().of(np.array([4, 20, 1, 11, 10, 7], dtype=np.uint64)).tolist() == [1, 1, 1, 10, 10, 7]
+
+
+@pytest.mark.parametrize(
+    ("kind", "bits", "values"),
+    [
+        (pa.int64(), False, [1, -1, None, 2**63 - 1, 1]),
+        (pa.float64(), False, [0.0, -0.0, float("nan"), float("nan"), None, 1.5]),
+        (pa.float32(), True, [0.0, -0.0, float("nan"), None, 1.5, 0.0]),
+        (pa.string(), False, ["", None, "a", "ä", "a", "a" * 100]),
+        (pa.binary(), False, [b"", None, b"\0", b"\0"]),
+        (pa.bool_(), False, [True, False, None, True]),
+        (pa.decimal128(10, 2), False, [1, 1, None, 2]),
+        (pa.timestamp("us", tz="UTC"), False, [1, 1, None, 2]),
+        (pa.date32(), False, [1, 1, None, 2]),
+        (pa.list_(pa.int32()), True, [[1, None], [1, None], [], None]),
+    ],
+)
+def test_equal_rows_have_equal_hashes_and_others_mostly_not(kind: pa.DataType, bits: bool, values: list[object]) -> None:
+    array = pa.array(values, kind)
+    for column_ in (array, array.slice(1)):
+        numbers, hashes = number_rows([column_], len(column_), bits=bits), hash_rows([column_], len(column_), bits=bits)
+        assert [[int(a == b) for b in numbers] for a in numbers] == [[int(a == b) for b in hashes] for a in hashes]
+
+
+def test_marked_keys_meet_by_their_text() -> None:
+    schema = table_schema(column("at", 1, TIMESTAMP, key=True), column("v", 2, INT4))
+    changes = [Change("u", {"v": place}, special={"at": ("infinity", "-infinity")[place % 2]}, lsn=1, ordinal=place) for place in range(10)]
+    parts = [{part for part, _ in Cutter(schema.key_columns).cut(segment_table(changes[start::2], schema))} for start in (0, 1)]
+    assert [len(found) for found in parts] == [1, 1]
+    assert parts[0] != parts[1]
+
+
+def test_rows_without_a_key_meet_across_schema_versions_by_the_columns_that_both_have() -> None:
+    first = table_schema(column("a", 1, INT4), column("n", 2, NUMERIC, typmod=(10 << 16 | 2) + 4), identity="f")
+    second = table_schema(*first.columns, column("l", 3, INT4_ARRAY), identity="f", version=2)
+    old = segment_table([Change("i", {"a": 1}, lsn=1, ordinal=0)], first)
+    new = segment_table([Change("d", old={"a": 1}, lsn=2, ordinal=0)], second)
+    tables = _cut([(old, first), (new, second)], limit=1 << 30)
+    assert [len(count(rows, second).rows) for rows in tables] == [0]
+    cutter = cutter_for([first, second])
+    assert [part for part, _ in cutter.cut(old)] == [part for part, _ in cutter.cut(new)]
+
+
+@settings(deadline=None)
+@given(sets=st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=60), min_size=1, max_size=6))
+def test_ranges_of_portions_together_hold_every_key(sets: list[list[int]]) -> None:
+    schema = table_schema(column("id", 1, INT8, key=True))
+    ranges = [KeyRanges.of(pa.table({"_sluice_key_0": pa.array(keys, pa.int64())}), schema) for keys in sets]
+    together = ranges[0]
+    for other in ranges[1:]:
+        together = together.plus(other)
+    starts, ends = (bounds.tolist() for bounds in together.integers["id"])
+    assert len(starts) <= 24
+    assert all(any(low <= key <= high for low, high in zip(starts, ends, strict=True)) for keys in sets for key in keys)
+    assert starts[0] == min(map(min, sets))
+    assert ends[-1] == max(map(max, sets))
