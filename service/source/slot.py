@@ -91,7 +91,7 @@ def server_facts(conn: Connection) -> ServerFacts:
                CASE WHEN pg_catalog.pg_is_in_recovery() THEN (SELECT timeline_id::int FROM pg_catalog.pg_control_checkpoint())
                     ELSE ('x' || pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))::bit(32)::int END,
                d.datname::text, d.oid::int8, pg_catalog.pg_encoding_to_char(d.encoding)::text,
-               (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_lsn() END)::text,
+               (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_insert_lsn() END)::text,
                pg_catalog.current_setting('wal_level')
         FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()"""
     with translated("reading which server this is"):
