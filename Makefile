@@ -24,7 +24,7 @@ TESTS       := tests/unit tests/conformance tests/integration tests/spark tests/
 .PHONY: help setup prerequisites jars demo check format lint types imports spelling unit conformance integration spark chaos e2e test test-matrix fuzz bench docs lock wheel clean distclean
 
 help: ## List these targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(SETUP) ## Make the virtual environment with everything locked (once)
 

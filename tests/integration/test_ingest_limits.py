@@ -8,6 +8,7 @@ from service.errors import LimitReached
 from service.runtime.builder import BuilderLimits
 from tests.integration.test_ingest_streaming import IMMEDIATELY
 from tests.support.ingesting import Pipeline
+from tests.support.source_setup import since
 
 STORED_AT_ONCE: dict[str, Any] = {"streaming": "parallel", "builder": BuilderLimits(body_bytes=1)}
 SAVEPOINTS = 5_000
@@ -21,6 +22,7 @@ def staged(pipeline: Pipeline) -> set[str]:
 
 
 def started(pipeline: Pipeline) -> Pipeline:
+    since(pipeline.database, 16, "streaming of small transactions")
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY, t text)")
     pipeline.dsn = pipeline.database.dsn + IMMEDIATELY
     pipeline.run(messages=True)
