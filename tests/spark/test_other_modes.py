@@ -60,7 +60,8 @@ def test_a_changelog_by_configuration_keeps_old_rows_and_what_was_not_sent(pipel
     assert (row["_sluice_old"], row["_sluice_unchanged"], row["big"]) == ({"id": 1}, [2], None)
 
 
-def test_a_changelog_names_the_origin_of_each_transaction(pipeline: Pipeline) -> None:
+@pytest.mark.parametrize("memory", [1 << 28, 1])
+def test_a_changelog_names_the_origin_of_each_transaction(pipeline: Pipeline, memory: int) -> None:
     schema = table_schema(column("id", 1, INT8, key=True))
     pipeline.manifest.table(schema)
     pipeline.manifest.copy([{"id": 0}], schema)
@@ -69,7 +70,7 @@ def test_a_changelog_names_the_origin_of_each_transaction(pipeline: Pipeline) ->
     ends = [begun + 10, begun + 20]
     segment = pipeline.manifest.segment([Change("i", {"id": 2}, lsn=ends[0]), Change("i", {"id": 3}, lsn=ends[1])], schema)
     pipeline.manifest.append(Changes((segment,), Commits(ends, ends, [7, 8], {1: ("upstream", 2**64 - 1)})), through_lsn=ends[1])
-    pipeline.apply(tables={"public.items": {"mode": "changelog"}})
+    pipeline.apply(max_memory_bytes=memory, tables={"public.items": {"mode": "changelog"}})
     rows = {row["id"]: (row["_sluice_origin"], row["_sluice_origin_lsn"]) for row in lake.rows_in(pipeline.path(), metadata=True)}
     assert rows == {0: (None, None), 1: (None, None), 2: (None, None), 3: ("upstream", 2**64 - 1)}
 
