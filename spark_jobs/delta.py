@@ -50,6 +50,11 @@ class LakeTable:
         with translated_errors():
             return int(self._snapshot().version())
 
+    def file_count(self) -> int:
+        """Files in the newest version."""
+        with translated_errors():
+            return int(self._snapshot().numOfFiles())
+
     def marker(self, app_id: str) -> int | None:
         """The transaction version that the table records for `app_id`."""
         with translated_errors():

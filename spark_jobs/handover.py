@@ -72,7 +72,8 @@ class Pieces:
         """Everything added, as a DataFrame with the columns (name, Spark type)."""
         schema = struct(columns)
         if self._small is not None:
-            return self._session.createDataFrame(cast("Any", self._small.select([name for name, _ in columns])), schema=schema)
+            # In one partition, for a few rows make one file.
+            return self._session.createDataFrame(cast("Any", self._small.select([name for name, _ in columns])), schema=schema).coalesce(1)
         if not self.keys:
             return self._session.createDataFrame([], schema)
         return self._session.read.schema(schema).parquet(*(f"{self._path}/{key}" for key in self.keys))

@@ -14,9 +14,13 @@ from service.contract.schema import TableSchema
 from spark_jobs.fold import KEY
 from spark_jobs.identity import Numbers, whole
 
-MAX_RANGES = 24
-"""Delta prunes files per range; past a few dozen the planning costs more than the files."""
+MAX_RANGES = 12
+"""Each is compared with the statistics of every file, and with every key of the files that remain."""
 MAX_TEXT_BYTES = 64
+SOME_FILES = 12
+MANY_FILES = 64
+CLOSE = 64
+"""Keys are close together when their ranges are at most so many times as wide as there are keys."""
 _INTEGERS = ("smallint", "int", "bigint")
 
 
@@ -29,23 +33,34 @@ class KeyRanges:
 
     integers: dict[str, tuple[Numbers, Numbers]] = field(default_factory=dict)
     texts: dict[str, tuple[str, str]] = field(default_factory=dict)
+    close: bool = False
+
+    def worth_their_cost(self, *, files: int) -> bool:
+        """Whether a statement on a table of so many files should have them.
+
+        Ranges make each statement a text of its own, for which Spark compiles anew: half a second and more, which keys that are spread over a few files
+        never give back.
+        """
+        return files >= MANY_FILES or (self.close and files >= SOME_FILES)
 
     @staticmethod
     def of(rows: pa.Table, schema: TableSchema) -> "KeyRanges":
         """The ranges of the origin keys in folded `rows`, of which there is at least one."""
         integers, texts = {}, {}
+        close = False
         for position, column in enumerate(schema.key_columns):
             if column.lake.special:
                 continue
             values = whole(rows[f"{KEY}{position}"])
             if column.lake.sql in _INTEGERS:
                 distinct = np.unique(values.to_numpy(zero_copy_only=False).astype(np.int64))
-                integers[column.name] = _fewer(distinct, distinct)
+                starts, ends = integers[column.name] = _fewer(distinct, distinct)
+                close = close or int((ends.view(np.uint64) - starts.view(np.uint64)).sum()) <= CLOSE * len(distinct)
             elif column.lake.sql == "string" and position == 0:
                 ends = pc.min_max(values).as_py()
                 if all(len(end.encode()) <= MAX_TEXT_BYTES for end in ends.values()):
                     texts[column.name] = (ends["min"], ends["max"])
-        return KeyRanges(integers, texts)
+        return KeyRanges(integers, texts, close)
 
     def plus(self, other: "KeyRanges") -> "KeyRanges":
         """Ranges that hold the keys of both."""
@@ -55,7 +70,7 @@ class KeyRanges:
             order = np.argsort(starts)
             integers[name] = _fewer(starts[order], np.maximum.accumulate(ends[order]))
         texts = {name: _wider(self.texts[name], other.texts[name]) for name in self.texts.keys() & other.texts.keys()}
-        return KeyRanges(integers, texts)
+        return KeyRanges(integers, texts, self.close and other.close)
 
 
 def _fewer(starts: Numbers, ends: Numbers) -> tuple[Numbers, Numbers]:

@@ -4,10 +4,11 @@ Owns the choice of the cheapest statement that is right. Must not look at values
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, functions
+from pyspark.sql import DataFrame
 
 from service.contract import columns as envelope
 from service.contract.schema import TableSchema
@@ -49,7 +50,7 @@ def apply_changes(target: Target, portions: Iterable[pa.Table], *, version: int,
         if mode == "overwrite" or (mode and pieces.rows):
             target.lake.write(target.app_id, version, frame=pieces.frame(columns), mode=mode)
         elif plan is not None:
-            _merge(target, pieces.frame(columns + _working_columns(plan)), plan, rows=pieces.rows, version=version)
+            _merge(target, pieces.frame(columns + _working_columns(plan)), plan, version=version)
 
 
 def all_new(rows: pa.Table, schema: TableSchema) -> pa.Table:
@@ -60,9 +61,10 @@ def all_new(rows: pa.Table, schema: TableSchema) -> pa.Table:
     return rows
 
 
-def _merge(target: Target, frame: DataFrame, plan: MergePlan, *, rows: int, version: int) -> None:
-    hint = functions.broadcast(frame) if rows <= target.broadcast_rows else frame
-    hint.createOrReplaceTempView(VIEW)
+def _merge(target: Target, frame: DataFrame, plan: MergePlan, *, version: int) -> None:
+    frame.createOrReplaceTempView(VIEW)
+    if not plan.ranges.worth_their_cost(files=target.lake.file_count()):
+        plan = replace(plan, ranges=KeyRanges())
     try:
         target.lake.execute(target.app_id, version, statement=merge_text(plan, target=target.lake.expression, source=quote(VIEW)))
     finally:

@@ -6,9 +6,6 @@ from service.contract.schema import TableSchema
 from spark_jobs.delta import LakeTable
 from spark_jobs.handover import Handover
 
-BROADCAST_ROWS = 200_000
-"""Up to here a folded window is cheap to send to every task of the file search."""
-
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -19,4 +16,3 @@ class Target:
     schema: TableSchema
     app_id: str
     metadata: bool = True
-    broadcast_rows: int = BROADCAST_ROWS

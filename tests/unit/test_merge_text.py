@@ -114,3 +114,18 @@ def test_a_constant_that_its_type_cannot_hold_is_marked() -> None:
 def test_any_other_schema_change_is_refused_by_name(what: str, columns: tuple[object, ...]) -> None:
     with pytest.raises(UnsupportedChange, match=what):
         added_columns({1: SCHEMA, 2: table_schema(*columns, version=2)}, since=1, until=2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("keys", "files", "worth"),
+    [
+        (list(range(1000, 2000, 3)), 12, True),
+        (list(range(1000, 2000, 3)), 11, False),
+        ([key * 1_000_003 for key in range(1000)], 63, False),
+        ([key * 1_000_003 for key in range(1000)], 64, True),
+        ([-(2**63), 2**63 - 1], 12, True),
+    ],
+)
+def test_ranges_are_used_where_they_can_skip_files(keys: list[int], files: int, worth: bool) -> None:
+    ranges = KeyRanges.of(pa.table({"_sluice_key_0": pa.array(keys, pa.int64())}), SCHEMA)
+    assert ranges.worth_their_cost(files=files) == worth
