@@ -32,6 +32,8 @@ MAX_FAILURES = 5
 MAX_BACKLOG = 20_000
 """Entries held in memory over all tables; reading pauses above."""
 READ_AT_ONCE = 500
+SMALL_BYTES = 32 << 20
+"""Windows below it cost what every window costs, whatever is in them."""
 ROUND_SECONDS = 10.0
 """A round that takes longer lets the tables that are done go on: freshness before a common boundary."""
 IDLE_REPORT_SECONDS = 20.0
@@ -57,6 +59,7 @@ class Applier:
         self._reported = 0.0
         self._fenced: ServiceError | None = None
         self._warm = False
+        self._learned: set[bool] = set()
 
     def run(self) -> None:
         """Applies until told to stop. Raises ServiceError."""
@@ -139,10 +142,17 @@ class Applier:
         if self._ledger.idle(until_seq=self._round_seq) or now - self._round_started > ROUND_SECONDS:
             self._round_seq, self._round_started = self._ledger.read_seq, now
         for table_id, known, state, window in list(self._ledger.ready(until_seq=self._round_seq)):
-            if len(self._running) >= self._options.workers:
-                return
+            if not self._has_room(window):
+                continue
             known.busy = True
             self._running[pool.submit(self._apply, state, window, known.schema_version)] = (table_id, known, window)
+
+    def _has_room(self, window: Window) -> bool:
+        """A cold JVM interprets what it runs. The first small window of a kind teaches it alone, in half the time that several at once would take."""
+        if window.is_copy in self._learned or window.bytes >= SMALL_BYTES:
+            return len(self._running) < self._options.workers
+        alone = not any(other.is_copy == window.is_copy and other.bytes < SMALL_BYTES for _, _, other in self._running.values())
+        return alone and len(self._running) < self._options.workers
 
     def _apply(self, state: Any, window: Window, known_version: int) -> Applied:
         session = self._sessions.get()
@@ -172,6 +182,7 @@ class Applier:
                 self._stop.wait(min(0.2 * 2**known.failures, 5))
             else:
                 self._warm = True
+                self._learned.add(window.is_copy)
                 self._ledger.applied(known, window, result)
                 _log.info("window applied", table=name, through_seq=window.last_seq, rows=result.rows, delta_version=result.delta_version)
 

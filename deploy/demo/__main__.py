@@ -46,7 +46,7 @@ class Demonstration:
         settings: dict[str, dict[str, Any]] = {
             "source": {"tables": ["public.*"]},
             "spool": {"max_delay": "1s"},
-            "apply": {"workers": len(shop.TABLES), "conf": {"spark.driver.extraJavaOptions": _JAVA_OPTIONS}},
+            "apply": {"conf": {"spark.driver.extraJavaOptions": _JAVA_OPTIONS}},
             "telemetry": {"log_format": "console"},
         }
         self.pipeline = Pipeline(directory, name="shop", dsn=server.dsn("sluice", "shop"), settings=settings)
