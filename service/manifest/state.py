@@ -31,7 +31,8 @@ class CopyState:
 class TableState:
     """A table as of the last entry. `generation_seq` is the number of the Table entry that began the generation, `lsn` and `reason` belong to `state`.
 
-    `schemas` holds every version ever introduced. `relfilenode` and `fingerprint` are the last known ones.
+    A change of shape leaves `lsn` alone: what committed at or before it is in the copy. `schema_lsn` is where the newest shape came into force, 0 while
+    there was no other in this generation. `schemas` holds every version ever introduced. `relfilenode` and `fingerprint` are the last known ones.
     """
 
     table_id: str
@@ -43,6 +44,7 @@ class TableState:
     generation: int
     generation_seq: int
     schemas: dict[int, TableSchema]
+    schema_lsn: int = 0
     relfilenode: int = 0
     fingerprint: str = ""
     copy: CopyState | None = None
@@ -150,19 +152,22 @@ def _table(seq: int, old: TableState | None, new: Table) -> TableState:
     if old is not None and new.generation < old.generation:
         raise _corrupt(seq, f"takes table {new.table_id} back from generation {old.generation} to {new.generation}")
     begins = old is None or new.generation > old.generation
+    known = old if old is not None and not begins else None
+    reshaped = known is not None and new.schema is not None and new.state == known.state
     return TableState(
         table_id=new.table_id,
         schema_name=new.schema_name,
         table_name=new.table_name,
         state=new.state,
         reason=new.reason,
-        lsn=new.lsn,
+        lsn=known.lsn if known and reshaped else new.lsn,
         generation=new.generation,
-        generation_seq=seq if old is None or begins else old.generation_seq,
+        generation_seq=known.generation_seq if known else seq,
         schemas=_schemas(seq, old, new),
+        schema_lsn=new.lsn if reshaped else known.schema_lsn if known else 0,
         relfilenode=new.relfilenode or (old.relfilenode if old else 0),
         fingerprint=new.fingerprint or (old.fingerprint if old else ""),
-        copy=None if old is None or begins else old.copy,
+        copy=known.copy if known else None,
     )
 
 
@@ -233,7 +238,7 @@ def from_json(value: dict[str, Any]) -> PipelineState:
 
 
 _COPY_FIELDS = ("snapshot_lsn", "schema_version", "segments", "rows", "final", "final_seq")
-_TABLE_FIELDS = ("table_id", "schema_name", "table_name", "state", "reason", "lsn", "generation", "generation_seq", "relfilenode", "fingerprint")
+_TABLE_FIELDS = ("table_id", "schema_name", "table_name", "state", "reason", "lsn", "schema_lsn", "generation", "generation_seq", "relfilenode", "fingerprint")
 
 
 def _table_to_json(table: TableState) -> dict[str, Any]:

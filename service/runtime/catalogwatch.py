@@ -15,7 +15,7 @@ from service.runtime.requests import Requests
 from service.runtime.tables import CARRIED, TableBook
 from service.source.catalog import Catalog
 from service.source.sessions import SourceOptions, open_query
-from service.source.watch import compare, fingerprint
+from service.source.watch import compare, false_nulls, fingerprint
 
 
 class CatalogWatch:
@@ -55,7 +55,7 @@ class CatalogWatch:
             if state is None:
                 self._book.join(facts)
             elif state.state in CARRIED and (state.relfilenode, state.fingerprint) != (facts.relfilenode, fingerprint(facts)):
-                reason = compare(state.relfilenode, state.fingerprint, facts) if state.state == "live" else None
+                reason = compare(state.relfilenode, state.fingerprint, facts) if state.state == "live" else false_nulls(facts)
                 if reason:
                     self._book.mark_stale(facts.oid, reason, lsn=self._log.state.through_lsn)
                 else:

@@ -21,7 +21,7 @@ from service.protocol.messages import RelationColumn, RelationVersion
 from service.runtime import messagetable
 from service.source.catalog import TableFacts
 from service.source.schemas import build_schema, diff_schema, relation_of
-from service.source.watch import fingerprint
+from service.source.watch import false_nulls, fingerprint
 
 CARRIED = ("pending", "copying", "live")
 """States whose rows are spooled. Rows of other tables would only be thrown away by the applier."""
@@ -99,7 +99,7 @@ class TableBook:
             latest = _latest(state)
             if latest is not None and replace(schema, version=latest.version) == latest:
                 schema = latest
-            refusal = _refusal(schema)
+            refusal = _refusal(schema) or false_nulls(facts)
             self._forget(facts.oid)
             if refusal:
                 self.mark_stale(facts.oid, refusal, lsn=self._log.state.through_lsn)
@@ -173,6 +173,9 @@ class TableBook:
         if position_lsn <= state.lsn:
             # Written before the copy was taken: the copy has it, in whatever shape it was.
             return older[0] if older else None
+        if older and position_lsn <= state.schema_lsn:
+            # Seen before a restart, and its newer shapes with it. One transaction can bring several, so a shape that is not known is a new one even here.
+            return older[0]
         facts = self._lookup(relation.oid)
         schema = build_schema(relation, facts, latest, latest.version + 1 if latest else 1)
         if latest is not None:
@@ -197,7 +200,7 @@ class TableBook:
         if facts is None:
             self._log.append(replace(entry, state="detached", reason="dropped at the source before it could be copied"))
             return None
-        refusal = _refusal(schema)
+        refusal = _refusal(schema) or false_nulls(facts)
         if refusal:
             self._logger.error("table cannot be carried", table=schema.qualified_name, reason=refusal)
             self._log.append(replace(entry, state="quarantined", reason=refusal, relfilenode=facts.relfilenode, fingerprint=fingerprint(facts)))

@@ -15,6 +15,7 @@ from service import lsn
 from service.source.sessions import translated
 
 Connection = psycopg.Connection[tuple[Any, ...]]
+ATTACHED = "+"
 _Rows = list[dict[str, Any]] | None
 
 
@@ -52,7 +53,11 @@ class ColumnFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildFacts:
-    """A leaf below a partitioned table. `made_as_partition` is False when an existing table was attached, rows and all."""
+    """A leaf below a partitioned table.
+
+    `levels` has a name for each step from the leaf up to the table, another one after every ATTACH; it ends in ATTACHED where an existing table was
+    attached, rows and all, instead of one being made as a partition.
+    """
 
     oid: int
     schema: str
@@ -62,7 +67,7 @@ class ChildFacts:
     replica_identity: str
     relfilenode: int
     identity_columns: tuple[str, ...]
-    made_as_partition: bool
+    levels: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +77,8 @@ class TableFacts:
     `relfilenode` changes with every rewrite and TRUNCATE; for a partitioned table it is a number made from its leaves'. `published_columns` is None when
     all columns that can be published are (or when no publication was asked about); `has_column_list` tells a list from a rule. `row_filter` is SQL.
     `publishes` has a letter for each kind of change that the publication sends (i u d t), `r` for publishing under the root, `g` for generated columns.
+    `memberships` names each thing that puts the table into the publication (an entry, a whole schema, all tables), another name each time it is put there
+    anew; `publication_altered` differs after every ALTER PUBLICATION that is about the publication itself and not about its tables.
     `type_details` holds what a value's text depends on beside its type: (oid of the enum label or composite attribute, spelling).
     """
 
@@ -89,6 +96,8 @@ class TableFacts:
     published_columns: tuple[str, ...] | None
     has_column_list: bool
     publishes: str
+    memberships: tuple[str, ...]
+    publication_altered: str
     estimated_rows: int
     children: tuple[ChildFacts, ...]
     type_details: tuple[tuple[str, str], ...]
@@ -106,6 +115,16 @@ class TableFacts:
         """Those that the stream carries."""
         names = self.published_columns
         return tuple(column for column in self.columns if (column.name in names if names is not None else not column.generated))
+
+    @property
+    def leaf_of_another_identity(self) -> ChildFacts | None:
+        """A leaf whose old rows have other columns than those of this table, under whose identity the server sends them: NULLs that are none."""
+        return next((leaf for leaf in self.children if self.differs_in_identity(leaf)), None)
+
+    def differs_in_identity(self, leaf: ChildFacts) -> bool:
+        """Whether the leaf's old rows have other columns than those of this table."""
+        own = sorted(column.name for column in self.columns if column.in_identity) if self.replica_identity != "f" else []
+        return (leaf.replica_identity, sorted(leaf.identity_columns)) != (self.replica_identity, own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +204,7 @@ class Catalog:
             "whole_schemas": _WHOLE_SCHEMAS if since_15 else "SELECT NULL::oid AS oid WHERE false",
             "row_filter": _ROW_FILTER if since_15 else "NULL::text",
             "attnames": _ATTNAMES if since_15 else "NULL::jsonb",
+            "schema_memberships": _SCHEMA_MEMBERSHIPS if since_15 else "",
         }
         with translated("reading the catalog"):
             rows = self._conn.execute(command.encode(), parameters).fetchall()
@@ -192,11 +212,15 @@ class Catalog:
 
     def _facts(self, table: dict[str, Any], columns: _Rows, children: _Rows, details: list[list[str]] | None) -> TableFacts:
         live = tuple(ColumnFacts(**column) for column in columns or ())
-        leaves = tuple(ChildFacts(**{**child, "identity_columns": tuple(child["identity_columns"] or ())}) for child in children or ())
+        leaves = tuple(
+            ChildFacts(**{**child, "identity_columns": tuple(child["identity_columns"] or ()), "levels": tuple(child["levels"])}) for child in children or ()
+        )
         listed = table.pop("attnames")
+        memberships = tuple(table.pop("memberships") or ())
         relfilenode = table.pop("relfilenode") or 0
         return TableFacts(
             **table,
+            memberships=memberships,
             relfilenode=_combined(leaves) if table["relkind"] == "p" else relfilenode,
             columns=live,
             children=leaves,
@@ -216,21 +240,32 @@ _ROW_FILTER = "pg_catalog.pg_get_expr(r.prqual, r.prrelid)"
 _ATTNAMES = """(SELECT pg_catalog.jsonb_agg(a.attname ORDER BY a.attnum) FROM pg_catalog.pg_attribute a
             WHERE a.attrelid = sent.oid AND a.attnum > 0 AND NOT a.attisdropped
               AND CASE WHEN r.prattrs IS NULL THEN a.attgenerated = '' OR (pub.generated AND a.attgenerated = 's') ELSE a.attnum = ANY (r.prattrs) END)"""
+# A table that moves to another schema and back has the same row of pg_class, but another version of the one that says on which schema it depends.
+_SCHEMA_MEMBERSHIPS = """
+    UNION ALL
+    SELECT l.oid, 'schema ' || s.oid || ' ' || dep.xmin || l.levels FROM upwards l
+    JOIN pg_catalog.pg_depend dep ON dep.classid = 'pg_catalog.pg_class'::regclass AND dep.objid = l.ancestor AND dep.objsubid = 0
+        AND dep.refclassid = 'pg_catalog.pg_namespace'::regclass
+    JOIN pg_catalog.pg_publication_namespace s ON s.pnnspid = dep.refobjid JOIN pub ON pub.oid = s.pnpubid"""
 """Since PostgreSQL 15; 14 has neither whole schemas nor filters nor lists."""
 
 # No part of this waits for a lock on a table, which pg_publication_tables, pg_table_size and pg_partition_tree would: an ALTER TABLE that takes an hour
 # on one table must not keep the decoder from asking about another.
 _TABLES = """
 WITH RECURSIVE pub AS (
-    SELECT f.oid, f.puballtables, f.pubviaroot, COALESCE(pg_catalog.to_jsonb(f) ->> 'pubgencols', 'n') = 's' AS generated,
+    SELECT f.oid, f.xmin::text AS altered, f.puballtables, f.pubviaroot, COALESCE(pg_catalog.to_jsonb(f) ->> 'pubgencols', 'n') = 's' AS generated,
            CASE WHEN f.pubinsert THEN 'i' ELSE '' END || CASE WHEN f.pubupdate THEN 'u' ELSE '' END || CASE WHEN f.pubdelete THEN 'd' ELSE '' END
                || CASE WHEN f.pubtruncate THEN 't' ELSE '' END || CASE WHEN f.pubviaroot THEN 'r' ELSE '' END
                || CASE WHEN pg_catalog.to_jsonb(f) ->> 'pubgencols' = 's' THEN 'g' ELSE '' END AS publishes
     FROM pg_catalog.pg_publication f WHERE f.pubname = %%(publication)s
-), lineage (oid, ancestor) AS (
-    SELECT i.inhrelid, i.inhparent FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class pc ON pc.oid = i.inhrelid WHERE pc.relispartition
+), inherited AS (
+    SELECT i.inhrelid, i.inhparent, i.inhrelid || ':' || i.xmin || CASE WHEN i.xmin::text = a.xmin::text THEN '' ELSE '+' END AS level
+    FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class pc ON pc.oid = i.inhrelid AND pc.relispartition
+    JOIN pg_catalog.pg_attribute a ON a.attrelid = i.inhrelid AND a.attnum = -1
+), lineage (oid, ancestor, levels) AS (
+    SELECT i.inhrelid, i.inhparent, ARRAY[i.level] FROM inherited i
     UNION ALL
-    SELECT l.oid, i.inhparent FROM lineage l JOIN pg_catalog.pg_inherits i ON i.inhrelid = l.ancestor
+    SELECT l.oid, i.inhparent, l.levels || i.level FROM lineage l JOIN inherited i ON i.inhrelid = l.ancestor
 ), whole_schemas AS (
     %(whole_schemas)s
 ), members AS (
@@ -252,6 +287,15 @@ WITH RECURSIVE pub AS (
            %(attnames)s AS attnames
     FROM sent CROSS JOIN pub LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = pub.oid AND r.prrelid = sent.oid AND NOT pub.puballtables
         AND NOT EXISTS (SELECT 1 FROM whole_schemas w JOIN pg_catalog.pg_class sc ON sc.relnamespace = w.oid WHERE sc.oid = sent.oid)
+), upwards (oid, ancestor, levels) AS (
+    SELECT p.oid, p.oid, '' FROM published p
+    UNION ALL
+    SELECT l.oid, l.ancestor, ' ' || pg_catalog.array_to_string(l.levels, ' ') FROM lineage l JOIN published p ON p.oid = l.oid
+), memberships (oid, spelled) AS (
+    SELECT p.oid, 'all tables ' || pub.oid FROM published p CROSS JOIN pub WHERE pub.puballtables
+    UNION ALL
+    SELECT l.oid, 'entry ' || r.oid || l.levels FROM upwards l JOIN pg_catalog.pg_publication_rel r ON r.prrelid = l.ancestor JOIN pub ON pub.oid = r.prpubid
+    %(schema_memberships)s
 ), base (oid, type_oid, typmod, depth) AS (
     SELECT t.oid, t.typbasetype, t.typtypmod, 1 FROM pg_catalog.pg_type t WHERE t.typtype = 'd'
     UNION ALL
@@ -268,6 +312,8 @@ SELECT
         'attnames', (SELECT p.attnames FROM published p WHERE p.oid = c.oid),
         'has_column_list', COALESCE((SELECT p.has_list FROM published p WHERE p.oid = c.oid), false),
         'publishes', COALESCE((SELECT p.publishes FROM published p WHERE p.oid = c.oid), ''),
+        'memberships', (SELECT pg_catalog.jsonb_agg(m.spelled ORDER BY m.spelled) FROM memberships m WHERE m.oid = c.oid),
+        'publication_altered', COALESCE((SELECT pub.altered FROM pub), ''),
         'estimated_rows', GREATEST(CASE WHEN c.relkind = 'p' THEN
             (SELECT SUM(GREATEST(leaf.reltuples, 0)) FROM lineage l JOIN pg_catalog.pg_class leaf ON leaf.oid = l.oid
              WHERE l.ancestor = c.oid AND leaf.relkind <> 'p')
@@ -299,9 +345,9 @@ SELECT
         'identity_columns', (SELECT pg_catalog.array_agg(a.attname::text ORDER BY a.attname) FROM pg_catalog.pg_index i
             JOIN pg_catalog.pg_attribute a ON a.attrelid = l.oid AND a.attnum = ANY (i.indkey[:i.indnkeyatts - 1])
             WHERE i.indrelid = l.oid AND CASE l.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END),
-        'made_as_partition', h.xmin::text = (SELECT a.xmin::text FROM pg_catalog.pg_attribute a WHERE a.attrelid = l.oid AND a.attnum = -1)) ORDER BY l.oid)
+        'levels', t.levels) ORDER BY l.oid)
      FROM lineage t JOIN pg_catalog.pg_class l ON l.oid = t.oid
-     JOIN pg_catalog.pg_namespace ln ON ln.oid = l.relnamespace JOIN pg_catalog.pg_inherits h ON h.inhrelid = l.oid
+     JOIN pg_catalog.pg_namespace ln ON ln.oid = l.relnamespace
      WHERE c.relkind = 'p' AND t.ancestor = c.oid AND l.relkind <> 'p'),
     (WITH RECURSIVE used (oid) AS (
         SELECT a.atttypid FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped

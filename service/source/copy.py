@@ -20,6 +20,7 @@ from service.errors import SourceUnavailable
 from service.source.catalog import Catalog, TableFacts
 from service.source.quoting import quote_identifier, quote_literal, quote_qualified
 from service.source.sessions import SourceOptions, open_query, raise_result, translated
+from service.source.watch import fingerprint
 
 BATCH_BYTES = 8 * 1024 * 1024
 _GROW_BUFFER = b"SELECT pg_catalog.repeat('x', 4194304)"
@@ -107,8 +108,8 @@ def _compare(options: SourceOptions, facts: TableFacts) -> None:
         raise SnapshotRaced(f"{facts.qualified_name} was dropped while its snapshot was being taken")
     if now.relfilenode != facts.relfilenode:
         raise SnapshotRaced(f"{facts.qualified_name} was rewritten or truncated while its snapshot was being taken")
-    if _shape(now) != _shape(facts) or now.row_filter != facts.row_filter or now.published_columns != facts.published_columns:
-        raise SnapshotRaced(f"{facts.qualified_name} was altered while its snapshot was being taken")
+    if _shape(now) != _shape(facts) or now.published_columns != facts.published_columns or fingerprint(now) != fingerprint(facts):
+        raise SnapshotRaced(f"{facts.qualified_name} or its place in the publication was altered while its snapshot was being taken")
 
 
 def _shape(facts: TableFacts) -> list[tuple[str, int, int, int]]:

@@ -133,14 +133,13 @@ def _columns(facts: TableFacts, server_version: int) -> Iterator[Finding]:
 
 
 def _partitions(facts: TableFacts) -> Iterator[Finding]:
-    own = (facts.replica_identity, sorted(column.name for column in facts.columns if column.in_identity) if facts.replica_identity != "f" else [])
     for leaf in facts.children:
         name = f"{leaf.schema}.{leaf.name}"
         if leaf.relkind == "f" or leaf.relpersistence != "p":
             kind = "a foreign table" if leaf.relkind == "f" else "unlogged"
             yield Finding("critical", "partition.not_logged", name, f"this partition of {facts.qualified_name} is {kind}: its changes are not in the log")
             continue
-        if (leaf.replica_identity, sorted(leaf.identity_columns)) != own:
+        if facts.differs_in_identity(leaf):
             yield Finding(
                 "critical",
                 "partition.identity",

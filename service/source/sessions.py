@@ -245,6 +245,7 @@ _HINTS = {
     "28000": "check the role, its password and pg_hba.conf (the line needs the database's name)",
     "28P01": "check the password",
     "3D000": "check the database's name in source.dsn",
+    "XX000": "the server failed by itself; if it speaks of a filenumber while it streams a transaction that undid DDL, source.streaming: off gets past it",
 }
 
 

@@ -9,9 +9,9 @@ FULL, TRUNCATE (which is streamed), ANALYZE, an index, a column's statistics. In
 import json
 from typing import Any
 
-from service.source.catalog import TableFacts
+from service.source.catalog import ATTACHED, TableFacts
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 def fingerprint(facts: TableFacts) -> str:
@@ -21,11 +21,15 @@ def fingerprint(facts: TableFacts) -> str:
         "name": [facts.schema, facts.name],
         "persistence": facts.relpersistence,
         "publishes": facts.publishes,
+        "memberships": list(facts.memberships),
+        "altered": facts.publication_altered,
         "filter": facts.row_filter,
         "list": sorted(facts.published_columns or ()) if facts.has_column_list else None,
         "columns": {str(column.attnum): [column.name, column.xmin, column.generated] for column in facts.columns},
         "details": dict(facts.type_details),
-        "leaves": {str(leaf.oid): [leaf.relfilenode, leaf.relpersistence] for leaf in facts.children},
+        "identity": facts.replica_identity,
+        "leaves": {str(leaf.oid): [leaf.relfilenode, leaf.relpersistence, list(leaf.levels)] for leaf in facts.children},
+        "leaf identities": {str(leaf.oid): [leaf.replica_identity, sorted(leaf.identity_columns)] for leaf in facts.children},
     }
     return json.dumps(seen, separators=(",", ":"), sort_keys=True)
 
@@ -52,6 +56,10 @@ def _membership(old: dict[str, Any], facts: TableFacts) -> str | None:
         return "the publication's row filter changed: rows came into it or left it without an event"
     if old["list"] != (sorted(facts.published_columns or ()) if facts.has_column_list else None):
         return "the publication's column list changed: older rows hold values that were not sent"
+    if old["memberships"] and not set(old["memberships"]) & set(facts.memberships):
+        return "the table left the publication and came back: what happened to it in between was not sent"
+    if old["altered"] != facts.publication_altered:
+        return "the publication itself was altered, if only for a moment: some changes may not have been sent"
     return None
 
 
@@ -96,11 +104,26 @@ def _leaves(old: dict[str, Any], facts: TableFacts) -> str | None:
     now = {str(leaf.oid): leaf for leaf in facts.children}
     if set(old["leaves"]) - set(now):
         return "a partition was detached or dropped: its rows left without an event"
+    known = {level for _, _, levels in old["leaves"].values() for level in levels}
     for oid, leaf in now.items():
+        name = f"{leaf.schema}.{leaf.name}"
         before = old["leaves"].get(oid)
         if before is None:
-            if not leaf.made_as_partition:
-                return f"partition {leaf.schema}.{leaf.name} was attached: the rows it had came without an event"
-        elif before != [leaf.relfilenode, leaf.relpersistence]:
-            return f"partition {leaf.schema}.{leaf.name} was truncated or rewritten: under a published root that is not in the stream"
-    return None
+            if any(level.endswith(ATTACHED) and level not in known for level in leaf.levels):
+                return f"partition {name} was attached: the rows it had came without an event"
+        elif before[2] != list(leaf.levels):
+            return f"partition {name} was detached and attached again: what happened to it in between was not sent"
+        elif before[:2] != [leaf.relfilenode, leaf.relpersistence]:
+            return f"partition {name} was truncated or rewritten: under a published root that is not in the stream"
+    return false_nulls(facts) or None
+
+
+def false_nulls(facts: TableFacts) -> str:
+    """Why a table that is published as the root of its partitions cannot be carried at all; empty when it can."""
+    leaf = facts.leaf_of_another_identity
+    if leaf is None:
+        return ""
+    return (
+        f"partition {leaf.schema}.{leaf.name} has another replica identity than {facts.qualified_name}, under which it is published:"
+        " old rows would hold false NULLs; give both the same REPLICA IDENTITY"
+    )

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from service.contract import keys
 from service.contract.applied import AppliedLog, AppliedTable, Complete
+from service.store.base import ObjectStore
 from service.store.opening import open_store
 from spark_jobs.applier import Applier
 from spark_jobs.options import ApplyOptions
@@ -54,17 +55,21 @@ class Mirror:
 
     def rebuild(self) -> None:
         """The second lake, from the spool alone: nothing of the first applier's own notes is there."""
-        shutil.copytree(self._folder / FOLLOWED, self._folder / REBUILT, ignore=shutil.ignore_patterns("apply"))
+        self.fork(REBUILT)
         self.apply(REBUILT)
+
+    def fork(self, lake: str) -> None:
+        """Another spool, which begins as a copy of what the first one holds now."""
+        shutil.copytree(self._folder / FOLLOWED, self._folder / lake, ignore=shutil.ignore_patterns("apply"))
 
     def forget_notes(self, lake: str = FOLLOWED) -> None:
         """Removes what the applier wrote into the spool."""
         shutil.rmtree(self._folder / lake / "test" / "apply")
 
-    def apply(self, lake: str = FOLLOWED) -> None:
+    def apply(self, lake: str = FOLLOWED, *, workers: int = 2) -> None:
         """Until everything in the spool is applied, by an applier that has just started."""
-        options = ApplyOptions("test", self._spool_uri(lake), self.lake_uri(lake), workers=2, once=True, poll_seconds=0.05)
-        Applier(options, self._store(lake), self._spark, stop=threading.Event()).run()
+        options = ApplyOptions("test", self._spool_uri(lake), self.lake_uri(lake), workers=workers, once=True, poll_seconds=0.05)
+        Applier(options, self.store(lake), self._spark, stop=threading.Event()).run()
 
     def lake_path(self, lake: str = FOLLOWED) -> Path:
         return self._folder / f"{lake}-lake"
@@ -105,15 +110,16 @@ class Mirror:
 
     def applied_rows(self, lake: str = FOLLOWED) -> list[AppliedTable]:
         """What the applier last said of each table."""
-        store = self._store(lake)
+        store = self.store(lake)
         return list(AppliedLog.decode(store.get(list(store.list(keys.APPLY_LOG))[-1])).tables.values())
 
     def complete(self, lake: str = FOLLOWED) -> Complete:
         """The applier's newest statement about all tables."""
-        store = self._store(lake)
+        store = self.store(lake)
         return Complete.decode(store.get(list(store.list(keys.APPLY_COMPLETE))[-1]))
 
-    def _store(self, lake: str) -> Any:
+    def store(self, lake: str) -> ObjectStore:
+        """The spool of `lake`, under the pipeline's prefix."""
         return open_store(self._spool_uri(lake), prefix="test/", options={})
 
     def _spool_uri(self, lake: str) -> str:

@@ -1,13 +1,14 @@
 """Start, loss, takeover and change of shape: what continues, what stops by name, and what turns one table stale."""
 
 import asyncio
+import dataclasses
 import threading
 
 import pytest
 
 from service.contract.control import COPY, Request
-from service.contract.entries import Copy
-from service.contract.keys import control_request
+from service.contract.entries import Changes, Copy, Table
+from service.contract.keys import MANIFEST, control_request
 from service.errors import ServiceError, SlotBusy, SlotLost, WriterFenced
 from service.runtime.ingest import Ingest
 from tests.support.ingesting import Pipeline
@@ -71,6 +72,42 @@ def test_an_added_column_is_a_new_schema_version_with_the_value_that_older_rows_
     assert note is not None
     assert note.missing == "it's, {new}"
     assert {row["_sluice_op"] + str(row["id"]): row["note"] for row in pipeline.rows("public.a")} == {"i2": "given"}
+
+
+def test_a_transaction_that_changes_the_shape_several_times_loses_none_of_its_rows(pipeline: Pipeline) -> None:
+    """Each shape begins at the same commit as the one before it."""
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    pipeline.run()
+    with pipeline.database.connect() as connection, connection.transaction():
+        for number in range(4):
+            connection.execute(f"INSERT INTO a (id) VALUES ({number})".encode())
+            connection.execute(f"ALTER TABLE a ADD COLUMN c{number} int DEFAULT {number}".encode())
+        connection.execute("INSERT INTO a (id) VALUES (4)")
+    pipeline.run()
+    assert [row["id"] for row in pipeline.rows("public.a")] == [0, 1, 2, 3, 4]
+    assert (pipeline.table("public.a").state, pipeline.table("public.a").schema_version) == ("live", 5)
+
+
+def test_shapes_that_are_known_already_are_found_again_when_their_rows_are_sent_again(pipeline: Pipeline) -> None:
+    """As after a crash between the entry of the newest shape and that of the rows: the manifest ends with the shapes."""
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    pipeline.run()
+    kept = f"{pipeline.database.slot}_kept"
+    pipeline.database.execute(f"SELECT pg_copy_logical_replication_slot('{pipeline.database.slot}', '{kept}')", "INSERT INTO a VALUES (0)")
+    with pipeline.database.connect() as connection, connection.transaction():
+        for number in (1, 2):
+            connection.execute(f"ALTER TABLE a ADD COLUMN c{number} int".encode())
+            connection.execute(f"INSERT INTO a VALUES ({number})".encode())
+    pipeline.run()
+    rows = next(entry.seq for entry in pipeline.entries() if isinstance(entry.body, Changes) and entry.body.segments)
+    shapes = [entry.seq for entry in pipeline.entries() if isinstance(entry.body, Table) and entry.body.schema is not None]
+    assert max(shapes) < rows
+    for key in [key for key in pipeline.store.list(MANIFEST) if int(key.split("/")[-1].removesuffix(".json")) >= rows]:
+        pipeline.store.delete(key)
+    again = dataclasses.replace(pipeline, database=dataclasses.replace(pipeline.database, slot=kept))
+    again.run()
+    assert [row["id"] for row in again.rows("public.a")] == [0, 1, 2]
+    assert (again.table("public.a").state, again.table("public.a").schema_version) == ("live", 3)
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,35 @@ def test_what_changes_rows_without_an_event_is_named(database: Database, table: 
 
 
 @pytest.mark.parametrize(
+    ("table", "statements", "reason"),
+    [
+        ("t", ("ALTER PUBLICATION {publication} DROP TABLE t", "ALTER PUBLICATION {publication} ADD TABLE t"), "left the publication and came back"),
+        (
+            "t",
+            ("ALTER PUBLICATION {publication} SET (publish = 'insert')", "ALTER PUBLICATION {publication} SET (publish = 'insert, update, delete, truncate')"),
+            "the publication itself was altered",
+        ),
+        ("r", ("ALTER TABLE r DETACH PARTITION r2", "ALTER TABLE r ATTACH PARTITION r2 FOR VALUES FROM (100) TO (200)"), "r2 was detached and attached again"),
+        (
+            "r",
+            (
+                "CREATE TABLE deep (LIKE r INCLUDING ALL) PARTITION BY RANGE (id)",
+                "CREATE TABLE deep1 PARTITION OF deep FOR VALUES FROM (300) TO (350)",
+                "ALTER TABLE r ATTACH PARTITION deep FOR VALUES FROM (300) TO (400)",
+            ),
+            "deep1 was attached",
+        ),
+        ("r", ("ALTER TABLE r2 REPLICA IDENTITY FULL",), "r2 has another replica identity"),
+    ],
+)
+def test_what_was_otherwise_for_a_moment_is_named(database: Database, table: str, statements: tuple[str, ...], reason: str) -> None:
+    """Between two looks, so that before and after are alike but for the traces that it left."""
+    _, said = looks(database, table, *statements)
+    assert said is not None
+    assert reason in said
+
+
+@pytest.mark.parametrize(
     ("table", "statements"),
     [
         ("t", ("VACUUM FULL t",)),
@@ -82,6 +111,7 @@ def test_what_changes_rows_without_an_event_is_named(database: Database, table: 
         ("t", ("UPDATE t SET body = 'y'", "DELETE FROM t WHERE id < 50", "ALTER TABLE t REPLICA IDENTITY FULL")),
         ("r", ("CREATE TABLE r4 PARTITION OF r FOR VALUES FROM (300) TO (400)", "INSERT INTO r VALUES (301, 'x')")),
         ("r", ("ANALYZE r",)),
+        ("t", ("CREATE TABLE other (id int PRIMARY KEY)", "ALTER PUBLICATION {publication} ADD TABLE other")),
     ],
 )
 def test_what_leaves_every_row_as_it_was_or_is_streamed_is_no_reason(database: Database, table: str, statements: tuple[str, ...]) -> None:

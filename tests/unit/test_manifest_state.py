@@ -92,6 +92,17 @@ def test_a_new_generation_forgets_the_copy_and_keeps_the_schemas() -> None:
     assert (known.generation, known.generation_seq, known.copy, sorted(known.schemas), known.relfilenode) == (2, begun.seq, None, [1, 2], 9)
 
 
+def test_a_new_shape_moves_its_own_position_and_not_that_of_the_copy() -> None:
+    """What committed at or before the table's position is taken for copied, so a later shape must not push it forward."""
+    state, _ = follow(started(), table(state="live", version=None, lsn=20))
+    state, _ = follow(state, table(state="live", version=2, lsn=40))
+    assert (state.tables["7"].lsn, state.tables["7"].schema_lsn) == (20, 40)
+    state, _ = follow(state, table(state="stale", version=None, lsn=50))
+    assert (state.tables["7"].lsn, state.tables["7"].schema_lsn) == (50, 40)
+    state, _ = follow(state, table(generation=2, version=None, lsn=60))
+    assert (state.tables["7"].lsn, state.tables["7"].schema_lsn) == (60, 0)
+
+
 def test_a_schema_version_said_again_in_the_same_words_is_accepted() -> None:
     state, _ = follow(started(), table())
     assert sorted(state.tables["7"].schemas) == [1]

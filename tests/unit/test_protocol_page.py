@@ -1,24 +1,41 @@
-"""docs/protocol.md names all sixty points, each once, and every test that it names exists."""
+"""docs/protocol.md names all sixty points, each once, and every scenario; every test that it names exists."""
 
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
-ROW = re.compile(r"^\| (\d+) \| .+ \| .+ \| ([a-z0-9]+/\w+\.py)::(\w+) \|$", re.MULTILINE)
+PAGE = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+PROOF = r"([a-z0-9]+/\w+\.py)::(\w+)(?:\[(\w+)(?:-\w+)?\])?"
+POINT = re.compile(rf"^\| (\d+) \| .+ \| .+ \| {PROOF} \|$", re.MULTILINE)
+SCENARIO = re.compile(rf"^\| (\d{{3}}_\w+|extra) \| .+ \| {PROOF} \|$", re.MULTILINE)
+LINE = re.compile(r"^\| [^|]+ \| .+::.+\|$", re.MULTILINE)
 
-
-def rows() -> list[tuple[int, str, str]]:
-    return [(int(number), path, test) for number, path, test in ROW.findall((ROOT / "docs" / "protocol.md").read_text(encoding="utf-8"))]
+# Of the numbers up to 34 and 100 these are about what a subscriber says and shows of itself.
+SUBSCRIBERS_OWN = {26}
 
 
 def test_the_page_has_the_sixty_points_in_order() -> None:
-    assert [number for number, _, _ in rows()] == list(range(1, 61))
+    assert [int(number) for number, *_ in POINT.findall(PAGE)] == list(range(1, 61))
 
 
-def test_every_test_that_the_page_names_exists() -> None:
-    missing = [
-        f"{path}::{test}"
-        for _, path, test in rows()
-        if not (ROOT / "tests" / path).is_file() or f"def {test}(" not in (ROOT / "tests" / path).read_text(encoding="utf-8")
-    ]
+def test_the_page_has_every_scenario_that_concerns_a_publisher() -> None:
+    numbers = {int(name[:3]) for name, *_ in SCENARIO.findall(PAGE) if name != "extra"}
+    assert numbers == {*range(1, 35), 100} - SUBSCRIBERS_OWN
+
+
+def test_every_line_of_both_tables_is_understood() -> None:
+    assert len(LINE.findall(PAGE)) == len(POINT.findall(PAGE)) + len(SCENARIO.findall(PAGE))
+
+
+@pytest.mark.parametrize("table", [POINT, SCENARIO], ids=["points", "scenarios"])
+def test_every_test_that_the_page_names_exists(table: re.Pattern[str]) -> None:
+    """A case in brackets must be spelled out in the test's file."""
+    missing = []
+    for _, path, test, case in table.findall(PAGE):
+        file = ROOT / "tests" / path
+        text = file.read_text(encoding="utf-8") if file.is_file() else ""
+        if f"def {test}(" not in text or (case and f'"{case}"' not in text):
+            missing.append(f"{path}::{test}[{case}]")
     assert missing == []

@@ -52,6 +52,8 @@ def table(*columns: ColumnFacts, **changes: object) -> TableFacts:
         published_columns=None,
         has_column_list=False,
         publishes="iudt",
+        memberships=("entry 1",),
+        publication_altered="1",
         estimated_rows=0,
         children=(),
         type_details=(),

@@ -1,0 +1,152 @@
+"""Scenarios: small stories that share one pipeline and one apply, each in a schema of its own, so that each can fail by itself.
+
+A scenario is publisher SQL and what must be true of the lake afterwards: tables that equal the source, tables that are stopped by name. Everything in
+`before` is found by the copy, everything in `after` comes through the stream.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+import pytest
+
+from service import lsn
+from tests.e2e.mirror import FOLLOWED, Mirror
+from tests.support.source_setup import server_major, since
+from tests.support.sources import Database
+
+PAUSE = "-- pause"
+"""A line at which the position of the log is noted, see `positions`."""
+WORKERS = 4
+"""Tables that are merged side by side: they are many and small, and mostly wait for each other's turn."""
+_LINE = re.compile(r"(?:(\w+): )?(.+)")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """`name` is also the schema, which statements find without naming it.
+
+    `before` and `after` have a statement on each line; `{publication}` is the pipeline's publication. A line may begin with a session's name and a colon:
+    sessions live through the script, each in autocommit until it says BEGIN. `publish` are the scenario's entries in a publication that lists tables.
+    A table in `equal`, `stopped` or `absent` belongs to the schema unless it is qualified. `stopped` tells by table which state it must be in, and a part of
+    the reason.
+    """
+
+    name: str
+    before: str
+    after: str
+    equal: tuple[str, ...] = ()
+    stopped: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    absent: tuple[str, ...] = ()
+    publish: tuple[str, ...] = ()
+    since: int = 14
+
+    def qualified(self, table: str) -> tuple[str, str]:
+        schema, _, name = table.rpartition(".")
+        return schema or self.name, name
+
+
+@dataclass
+class World:
+    """Scenarios after they were played; `positions` are the log's at the pauses and at the end."""
+
+    mirror: Mirror
+    scenarios: tuple[Scenario, ...]
+    positions: list[int] = field(default_factory=list)
+
+    @property
+    def database(self) -> Database:
+        return self.mirror.database
+
+    def played(self, name: str) -> Scenario:
+        """The scenario; skips the test where the server is too old for it."""
+        scenario = next(one for one in self.scenarios if one.name == name)
+        since(self.database, scenario.since, name)
+        return scenario
+
+    def check(self, name: str, *, lake: str = FOLLOWED) -> None:
+        """Everything that the scenario says of its tables."""
+        scenario = self.played(name)
+        applied = self.mirror.applied(lake)
+        for schema, table in map(scenario.qualified, scenario.equal):
+            self.mirror.assert_equal(table, schema=schema, lake=lake)
+            assert applied[f"{schema}.{table}"].state == "live"
+        left_out = self.mirror.complete(lake).left_out
+        for table, (state, says) in scenario.stopped.items():
+            qualified = ".".join(scenario.qualified(table))
+            # Ingest knows of most troubles, the applier of those that only a fold shows.
+            known = self.mirror.pipeline.table(qualified)
+            found = known if known.state != "live" else applied[qualified]
+            assert (found.state, left_out.get(qualified)) == (state, state), found.reason
+            assert says in found.reason
+        known_names = {f"{table.schema_name}.{table.table_name}" for table in self.mirror.pipeline.state().tables.values()}
+        assert not known_names & {".".join(scenario.qualified(table)) for table in scenario.absent}
+
+    def filtered(self, query: str) -> list[tuple[Any, ...]]:
+        """Rows of the source, sorted by their text."""
+        with self.database.connect() as connection:
+            return sorted(connection.execute(query.encode()).fetchall(), key=str)
+
+    def lake_rows(self, schema: str, table: str, *columns: str, lake: str = FOLLOWED) -> list[tuple[Any, ...]]:
+        """Rows of the lake, sorted by their text; all own columns when none is named."""
+        rows = self.mirror.rows(table, schema=schema, lake=lake)
+        return sorted((tuple(row[column] for column in columns or [name for name in row if not name.startswith("_sluice")]) for row in rows), key=str)
+
+
+def begin(mirror: Mirror, scenarios: Sequence[Scenario], *, publication: str, **options: Any) -> World:
+    """Schemas, tables and first rows; then the copy, without an apply.
+
+    `publication` is the rest of CREATE PUBLICATION; `{entries}` in it stands for what the scenarios publish.
+    """
+    major = server_major(mirror.database)
+    world = World(mirror, tuple(scenarios))
+    here = [one for one in scenarios if one.since <= major]
+    for scenario in here:
+        mirror.execute(f"CREATE SCHEMA {scenario.name}")
+        _run(world, scenario, scenario.before)
+    entries = ", ".join(f"TABLE {one.name}.{entry}" for one in here for entry in one.publish)
+    mirror.execute(f"CREATE PUBLICATION {mirror.database.publication} {publication.replace('{entries}', entries)}")
+    mirror.pipeline.run(tables=(), **options)
+    return world
+
+
+def go_on(world: World, *, at_pause: Callable[[], None] = lambda: None) -> None:
+    """What happens after the copy, scenario by scenario; nothing reads it meanwhile but what `at_pause` does."""
+    major = server_major(world.database)
+    for scenario in world.scenarios:
+        if scenario.since <= major:
+            _run(world, scenario, scenario.after, at_pause)
+    world.positions.append(lsn.parse(world.mirror.pipeline.wal_end()))
+
+
+def play(mirror: Mirror, scenarios: Sequence[Scenario], *, publication: str, **options: Any) -> World:
+    """The whole of it: copy, changes, ingest, apply."""
+    world = begin(mirror, scenarios, publication=publication, **options)
+    go_on(world)
+    mirror.pipeline.run(tables=(), **options)
+    mirror.apply(workers=WORKERS)
+    return world
+
+
+def _run(world: World, scenario: Scenario, script: str, at_pause: Callable[[], None] = lambda: None) -> None:
+    script = script.replace("{publication}", world.database.publication)
+    with ExitStack() as opened:
+        sessions: dict[str, psycopg.Connection] = {}
+        for line in filter(None, map(str.strip, script.splitlines())):
+            if line == PAUSE:
+                world.positions.append(lsn.parse(world.mirror.pipeline.wal_end()))
+                at_pause()
+                continue
+            name, statement = _LINE.fullmatch(line).groups()  # type: ignore[union-attr]
+            if name not in sessions:
+                sessions[name] = opened.enter_context(world.database.connect())
+                sessions[name].execute(f"SET search_path = {scenario.name}, public".encode())
+            sessions[name].execute(statement.encode())
+
+
+def names(scenarios: Sequence[Scenario]) -> pytest.MarkDecorator:
+    """Parametrises a test by the scenarios' names."""
+    return pytest.mark.parametrize("name", [one.name for one in scenarios])
