@@ -115,10 +115,13 @@ class TableBook:
                 self._change(state, state="live", reason="", lsn=snapshot_lsn)
 
     def mark_stale(self, oid: int, reason: str, *, lsn: int) -> None:
-        """The lake copy no longer equals the source, for `reason`; nothing more is spooled for the table until it is copied again."""
+        """The lake copy no longer equals the source, for `reason`; nothing more is spooled for the table until it is copied again.
+
+        A table that is not known yet will be copied after the commit that makes it known, so that nothing of it is missing.
+        """
         with self._lock:
-            state = self._log.state.tables[str(oid)]
-            if state.state in CARRIED:
+            state = self._state(oid)
+            if state is not None and state.state in CARRIED:
                 self._logger.error("table went stale", table=f"{state.schema_name}.{state.table_name}", reason=reason, lsn=show(lsn))
                 remedy = f"`sluice copy {state.schema_name}.{state.table_name}` copies it again"
                 self._change(state, state="stale", reason=f"{reason}; {remedy}", lsn=lsn)
