@@ -47,7 +47,7 @@ def configure(*, log_format: str, level: str, secrets: Iterable[str] = (), strea
         logger_factory=structlog.WriteLoggerFactory(file=stream),
         cache_logger_on_first_use=False,
     )
-    logging.basicConfig(handlers=[_Forward()], level=max(threshold, logging.INFO), force=True)
+    logging.basicConfig(handlers=[_Forward()], level=max(threshold, logging.WARNING), force=True)
     logging.captureWarnings(capture=True)
 
 
@@ -116,7 +116,7 @@ def frames(error: BaseException) -> list[str]:
 
 
 class _Forward(logging.Handler):
-    """Hands other libraries' records to structlog. Warnings and worse only from foreign loggers at INFO are kept as they come."""
+    """Hands other libraries' records to structlog, warnings and worse: what they say in passing is nobody's business here."""
 
     def emit(self, record: logging.LogRecord) -> None:
         fields: MutableMapping[str, Any] = {"logger": record.name}
