@@ -8,12 +8,12 @@ import sys
 
 import click
 
-from service.cli import configuring, exits, looking, mending, running, setting_up
+from service.cli import configuring, exits, looking, mending, running, setting_up, spooling
 
 _GROUPS = {
     "Begin": (setting_up.init, setting_up.check, setting_up.setup),
     "Run": (running.up, running.run, running.apply),
-    "Look": (looking.status, looking.tables),
+    "Look": (looking.status, looking.tables, spooling.spool),
     "Mend": (mending.copy,),
     "Configure": (configuring.config, configuring.version),
 }

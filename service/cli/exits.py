@@ -26,7 +26,7 @@ MEANINGS: dict[int, str] = {
     1: "unexpected: a bug, or bytes from the server that are not what its documentation allows; nothing was acknowledged on their account",
     2: "usage or configuration: the command line, the file or a variable is not valid, or a limit set there was reached",
     3: "preflight found something critical (with --strict also warnings)",
-    4: "verification found a difference between source and lake",
+    4: "verification found a difference, between source and lake or between the manifest and the objects it names",
     5: "the source cannot be reached, or refuses: connection, authentication, rights, settings",
     6: "the object store refuses, or what it holds is damaged",
     7: "the slot is lost or does not continue the manifest: a new copy is needed; never retry blindly",

@@ -24,6 +24,7 @@ from service.manifest.state import PipelineState
 from service.settings import load
 from service.store.opening import open_store
 from spark_jobs.options import ApplyOptions
+from tests.support import manifests
 
 CANARY = "canary-7f3a"
 
@@ -92,14 +93,17 @@ def test_help_of_every_command_teaches(path: tuple[str, ...]) -> None:
     result = CliRunner().invoke(cli, [*path, "--help"])
     assert result.exit_code == 0
     assert "Usage:" in result.output
-    if path and path != ("config",):
+    if path and path not in (("config",), ("spool",)):
         assert "--config FILE" in result.output
         assert "--log-format" in result.output
 
 
 def test_the_commands_are_those_of_the_contract() -> None:
-    assert set(cli.commands) == {"init", "check", "setup", "up", "run", "apply", "copy", "status", "tables", "config", "version"}
-    assert {path[1] for path in commands() if len(path) == 2} == {"show", "validate", "schema", "env"}
+    assert set(cli.commands) == {"init", "check", "setup", "up", "run", "apply", "copy", "status", "tables", "spool", "config", "version"}
+    assert {path for path in commands() if len(path) == 2} == {
+        *(("config", name) for name in ("show", "validate", "schema", "env")),
+        *(("spool", name) for name in ("ls", "verify")),
+    }
 
 
 def test_init_writes_a_configuration_that_is_valid_and_overwrites_nothing(tmp_path: Path, sluice: Sluice) -> None:
@@ -211,6 +215,28 @@ def test_status_and_tables_work_while_nothing_runs_and_name_what_they_could_not_
     assert people.returncode == 0
     assert "not reached: source" in people.stdout
     assert "public.orders" in sluice("tables", cwd=configured).stdout
+
+
+def test_the_spool_is_listed_and_proven_whole_or_not(configured: Path, sluice: Sluice) -> None:
+    store = open_store(f"file://{configured}/spool", prefix="shop/", options={})
+    log = ManifestLog.open(store, opened(), PipelineState(), through_lsn=100)
+    log.append(manifests.table("7"))
+    log.append(manifests.changes(120, 140), through_lsn=140)
+    listed = json.loads(sluice("spool", "ls", "--last", "2", "--json", cwd=configured).stdout)["entries"]
+    assert [(row["kind"], row["through_lsn"], row["transactions"], row["files"], row["rows"]) for row in listed] == [
+        ("table", "0/64", None, None, None),
+        ("changes", "0/8C", 2, 1, 3),
+    ]
+    assert "public.t7" in sluice("spool", "ls", cwd=configured).stdout
+    broken = sluice("spool", "verify", "--json", cwd=configured)
+    assert broken.returncode == 4
+    (flaw,) = json.loads(broken.stdout)["flaws"]
+    assert (flaw["seq"], flaw["what"]) == (3, "is missing")
+    store.put(flaw["key"], bytes(100))
+    assert sluice("spool", "verify", cwd=configured).returncode == 0
+    different = sluice("spool", "verify", "--content", cwd=configured)
+    assert different.returncode == 4
+    assert "has another content" in different.stdout
 
 
 def test_a_reader_that_closes_the_pipe_is_no_failure_of_ours(configured: Path) -> None:

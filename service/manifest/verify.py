@@ -1,0 +1,82 @@
+"""Whether the spool is whole: every entry chained, every object that an entry names there with the size and, on request, the hash it names.
+
+Reads everything and writes nothing; needs neither the source nor the lake nor a running pipeline. Findings are collected, not raised, so that one look
+names all of them; only a break of the chain ends the look, for nothing behind it can be trusted.
+"""
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from service.contract.entries import Segment
+from service.errors import FormatTooNew, ManifestCorrupt, ObjectMissing
+from service.manifest.follow import read_entries
+from service.manifest.leftovers import referenced
+from service.manifest.state import PipelineState, reduce
+from service.store.base import ObjectStore
+
+THREADS = 8
+_TOGETHER = 256
+"""Objects looked at between two steps along the chain: what bounds memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """What is wrong with the object `key`, which entry `seq` names; an empty key means the entry itself."""
+
+    seq: int
+    key: str
+    what: str
+
+
+@dataclass(slots=True)
+class Verdict:
+    """`state` is that of the last entry that continues the chain; `bytes` counts the objects that are there."""
+
+    state: PipelineState = field(default_factory=PipelineState)
+    objects: int = 0
+    bytes: int = 0
+    flaws: list[Flaw] = field(default_factory=list)
+
+
+def verify(store: ObjectStore, *, content: bool) -> Verdict:
+    """Follows the manifest from its first entry. With `content` every object is read and its sha256 compared, else its size. Raises StoreError."""
+    verdict = Verdict()
+    seen: set[str] = set()
+    waiting: list[tuple[int, Segment]] = []
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="verify") as pool:
+
+        def look() -> None:
+            for flaw in pool.map(lambda item: _flaw(store, *item, content=content), waiting):
+                verdict.flaws += [flaw] if flaw else []
+            verdict.objects += len(waiting)
+            verdict.bytes += sum(segment.bytes for _, segment in waiting)
+            waiting.clear()
+
+        try:
+            for entry, sha256 in read_entries(store, after_seq=0):
+                verdict.state = reduce(verdict.state, entry, sha256)
+                fresh = [segment for segment in referenced(entry.body) if segment.key not in seen]
+                seen.update(segment.key for segment in fresh)
+                waiting += [(entry.seq, segment) for segment in fresh]
+                if len(waiting) >= _TOGETHER:
+                    look()
+        except (ManifestCorrupt, FormatTooNew) as error:
+            verdict.flaws.append(Flaw(verdict.state.seq + 1, "", str(error)))
+        look()
+    return verdict
+
+
+def _flaw(store: ObjectStore, seq: int, segment: Segment, *, content: bool) -> Flaw | None:
+    size = store.size(segment.key)
+    if size is None:
+        return Flaw(seq, segment.key, "is missing")
+    if size != segment.bytes:
+        return Flaw(seq, segment.key, f"has {size} bytes instead of {segment.bytes}")
+    if not content:
+        return None
+    try:
+        same = hashlib.sha256(store.get(segment.key)).hexdigest() == segment.sha256
+    except ObjectMissing:
+        return Flaw(seq, segment.key, "is missing")
+    return None if same else Flaw(seq, segment.key, "has another content than was written")
