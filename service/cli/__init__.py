@@ -8,14 +8,14 @@ import sys
 
 import click
 
-from service.cli import configuring, exits, looking, mending, running, setting_up, spooling
+from service.cli import configuring, exits, looking, mending, running, setting_up, slotting, spooling
 
 _GROUPS = {
     "Begin": (setting_up.init, setting_up.check, setting_up.setup),
     "Run": (running.up, running.run, running.apply),
     "Look": (looking.status, looking.tables, spooling.spool),
-    "Mend": (mending.copy,),
-    "Configure": (configuring.config, configuring.version),
+    "Mend": (mending.copy, slotting.slot),
+    "Configure": (configuring.config, configuring.completion, configuring.version),
 }
 
 

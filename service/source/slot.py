@@ -330,3 +330,17 @@ def ensure_slot(options: SourceOptions, *, two_phase: bool = False, failover: bo
     if created is None:
         raise SlotLost(f"MISSING: slot {options.slot} vanished right after it was created", hint="see who drops slots on this server")
     return created
+
+
+def drop_slot(conn: Connection, name: str) -> None:
+    """Drops a slot that nobody uses. Raises SlotBusy, SourceError."""
+    with translated("dropping the replication slot", slot=name):
+        conn.execute("SELECT pg_catalog.pg_drop_replication_slot(%s)", (name,))
+
+
+def advance_slot(conn: Connection, name: str, to_lsn: int) -> int:
+    """Moves a slot that nobody uses forward and returns where it is then. What it passes is gone. Raises SlotBusy, SourceError."""
+    with translated("advancing the replication slot", slot=name):
+        row = conn.execute("SELECT end_lsn::text FROM pg_catalog.pg_replication_slot_advance(%s, %s::pg_lsn)", (name, lsn.show(to_lsn))).fetchone()
+    assert row is not None
+    return lsn.parse(row[0])

@@ -61,6 +61,30 @@ def slots(database: Database) -> int:
         return len(connection.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", (database.slot,)).fetchall())
 
 
+def test_the_slot_is_shown_advanced_within_the_manifest_only_and_dropped_by_its_own_name(
+    sluice: Run, running: "subprocess.Popen[str]", database: Database
+) -> None:
+    wait_for_streaming = time.monotonic() + 60
+    while json.loads(sluice("slot", "show", "--json").stdout).get("active_pid") is None:
+        assert time.monotonic() < wait_for_streaming
+    busy = sluice("slot", "drop", "--confirm", database.slot)
+    assert (busy.returncode, slots(database)) == (8, 1)
+    running.send_signal(signal.SIGTERM)
+    assert running.wait(60) == 0
+    shown = json.loads(sluice("slot", "show", "--json").stdout)
+    assert (shown["exists"], shown["trouble"]) == (True, None)
+    beyond = sluice("slot", "advance", "--to", "F/0", "--confirm", database.slot)
+    assert beyond.returncode == 2
+    assert shown["manifest_through_lsn"] in beyond.stderr
+    assert sluice("slot", "advance", "--to", shown["manifest_through_lsn"], "--confirm", "another").returncode == 2
+    assert sluice("slot", "advance", "--to", shown["manifest_through_lsn"], "--confirm", database.slot).returncode == 0
+    assert sluice("slot", "drop", "--confirm", "another").returncode == 2
+    assert slots(database) == 1
+    assert sluice("slot", "drop", "--confirm", database.slot).returncode == 0
+    assert slots(database) == 0
+    assert json.loads(sluice("slot", "show", "--json").stdout)["trouble"].startswith("MISSING")
+
+
 def test_a_dry_run_creates_nothing_and_its_sql_is_all_that_is_needed(sluice: Run, database: Database) -> None:
     planned = json.loads(sluice("setup", "--dry-run", "--json").stdout)
     assert [(step["kind"], bool(step["statement"])) for step in planned["steps"]] == [("publication", True), ("slot", True)]

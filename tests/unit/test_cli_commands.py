@@ -93,16 +93,17 @@ def test_help_of_every_command_teaches(path: tuple[str, ...]) -> None:
     result = CliRunner().invoke(cli, [*path, "--help"])
     assert result.exit_code == 0
     assert "Usage:" in result.output
-    if path and path not in (("config",), ("spool",)):
+    if path and path not in (("config",), ("spool",), ("slot",)):
         assert "--config FILE" in result.output
         assert "--log-format" in result.output
 
 
 def test_the_commands_are_those_of_the_contract() -> None:
-    assert set(cli.commands) == {"init", "check", "setup", "up", "run", "apply", "copy", "status", "tables", "spool", "config", "version"}
+    assert set(cli.commands) == {"init", "check", "setup", "up", "run", "apply", "copy", "status", "tables", "spool", "slot", "config", "completion", "version"}
     assert {path for path in commands() if len(path) == 2} == {
         *(("config", name) for name in ("show", "validate", "schema", "env")),
         *(("spool", name) for name in ("ls", "verify")),
+        *(("slot", name) for name in ("show", "drop", "advance")),
     }
 
 
@@ -150,6 +151,13 @@ def test_config_show_masks_secrets_and_gives_origins(configured: Path, sluice: S
     assert settings["spool.max_bytes"] == {"value": 128 << 20, "origin": "default"}
     assert settings["source.dsn"] == {"value": "********", "origin": "sluice.yaml:3"}
     assert settings["source.slot"]["value"] == "sluice_shop"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_can_be_taught_to_complete(shell: str, sluice: Sluice) -> None:
+    script = sluice("completion", shell)
+    assert script.returncode == 0
+    assert "_SLUICE_COMPLETE" in script.stdout
 
 
 def test_config_schema_and_env_and_version_need_no_configuration(tmp_path: Path, sluice: Sluice) -> None:
