@@ -1,9 +1,12 @@
 """Prepared transactions: durable before their PREPARE is acknowledged, visible at COMMIT PREPARED, never before and never twice."""
 
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from deploy.local.postgres import temporary_server
 from service import lsn
 from service.contract.entries import Prepared
 from service.errors import SlotLost
@@ -226,3 +229,26 @@ def test_a_connection_lost_between_prepare_and_commit_changes_nothing(kept: Pipe
         kept.database.execute("COMMIT PREPARED 'cut'")
         running.wait_until(lambda: ids(kept) == [1])
     assert still_open(kept) == []
+
+
+@pytest.mark.parametrize("ingest_goes_on", [False, True], ids=["ingest starts again too", "ingest goes on"])
+def test_a_server_that_crashes_between_prepare_and_commit_loses_and_repeats_nothing(tmp_path: Path, ingest_goes_on: bool) -> None:
+    with temporary_server(durable=True) as server:
+        database = Database(server, "postgres", "sluice_prepared", "sluice_prepared")
+        pipeline = Pipeline(database, open_store((tmp_path / "spool").as_uri(), prefix="test/", options={}))
+        database.execute("CREATE TABLE a (id int PRIMARY KEY, t text)")
+        pipeline.run(two_phase=True)
+        with pipeline.running(two_phase=True) if ingest_goes_on else nullcontext() as running:
+            for gid, number in (("kept", 1), ("gone", 2)):
+                prepared_at(database, gid, f"INSERT INTO a VALUES ({number}, 'x')")
+            if running is not None:
+                running.wait_until(lambda: len(still_open(pipeline)) == 2)
+            else:
+                pipeline.run(two_phase=True)
+            server.crash()
+            server.start()
+            database.execute("COMMIT PREPARED 'kept'", "ROLLBACK PREPARED 'gone'")
+            if running is not None:
+                running.wait_until(lambda: not still_open(pipeline))
+        pipeline.run(two_phase=True)
+        assert (still_open(pipeline), ids(pipeline)) == ([], [1])
