@@ -39,8 +39,10 @@ def _moved_rows(rows: pa.Table, schema: TableSchema) -> int:
     if envelope.OLD not in rows.column_names or not names or rows[envelope.OLD].null_count == len(rows):
         return 0
     moved = np.zeros(len(rows), dtype=bool)
+    old = whole(rows[envelope.OLD])
     for name in names:
-        moved |= pc.not_equal(whole(rows[name]), pc.struct_field(whole(rows[envelope.OLD]), [name])).fill_null(False).to_numpy(zero_copy_only=False)  # noqa: FBT003
+        now, before = (comparable(values, bits=False) for values in (whole(rows[name]), pc.struct_field(old, [name])))
+        moved |= pc.not_equal(now, before).fill_null(False).to_numpy(zero_copy_only=False)  # noqa: FBT003
     return int(np.count_nonzero(moved))
 
 

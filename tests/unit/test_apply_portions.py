@@ -209,3 +209,14 @@ def test_ranges_of_portions_together_hold_every_key(sets: list[list[int]]) -> No
     assert all(any(low <= key <= high for low, high in zip(starts, ends, strict=True)) for keys in sets for key in keys)
     assert starts[0] == min(map(min, sets))
     assert ends[-1] == max(map(max, sets))
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "after"),
+    [(INT4, 1, 2), (TEXT, "a", "b"), (NUMERIC, None, None), (INT4_ARRAY, [1, None], [1, 2]), (TIMESTAMP, None, None)],
+)
+def test_a_change_of_a_key_of_any_type_is_weighed(kind: int, before: object, after: object) -> None:
+    schema = table_schema(column("k", 1, kind, key=True), column("v", 2, TEXT))
+    moved = segment_table([Change("u", {"k": after, "v": "x"}, old={"k": before})], schema)
+    stayed = segment_table([Change("u", {"k": after, "v": "x"}, old={"k": after})], schema)
+    assert (weight(moved, schema) > weight(stayed, schema)) == (before != after)
