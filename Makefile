@@ -84,8 +84,8 @@ chaos: jars ## Test with processes killed and connections cut
 e2e: jars ## Test the whole path, from SQL to Delta
 	$(BIN)/python -m pytest tests/e2e $(PYTEST_ARGS)
 
-test: jars check ## Check and test everything, in one run
-	$(BIN)/python -m pytest $(TESTS) $(PYTEST_ARGS)
+test: jars check ## Check and test everything, in two lanes side by side
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(TESTS) $(PYTEST_ARGS)
 
 fuzz: setup ## Fuzz the decoders; FUZZ_SECONDS=600 for longer, FUZZ=assemble for one target
 	@test -d build/fuzz/atheris || $(BIN)/python -m pip install --quiet --only-binary :all: --require-hashes --target build/fuzz/atheris -r requirements/fuzz.txt || \

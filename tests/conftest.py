@@ -1,6 +1,6 @@
 """Fixtures that more than one folder of tests needs: one PostgreSQL, one S3 server and one Spark for the whole run, a fresh database for each test.
 
-Servers start when the first test asks for them and stop at the end of the run.
+Servers start when the first test asks for them and stop at the end of the run. Two workers (`pytest -n 2 --dist loadgroup`) each have their own.
 """
 
 import uuid
@@ -14,6 +14,16 @@ from deploy.local.s3 import S3Server, running_s3
 from spark_jobs import session
 from spark_jobs.options import ApplyOptions
 from tests.support.sources import Bucket, Database, fresh_database
+
+LAKE = ("spark", "e2e")
+"""Folders whose tests share the one Spark session."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Two lanes for a run with two workers: what needs the Spark session, and all the rest."""
+    for item in items:
+        folder = item.path.relative_to(item.config.rootpath / "tests").parts[0]
+        item.add_marker(pytest.mark.xdist_group("lake" if folder in LAKE else "rest"))
 
 
 @pytest.fixture(scope="session")
