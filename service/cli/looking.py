@@ -14,7 +14,8 @@ from service.cli.invocation import Invocation, common
 from service.lsn import show
 
 if TYPE_CHECKING:
-    from service.runtime.report import Report, TableReport
+    from service.runtime.report import Report
+    from service.runtime.tablereport import TableReport
 
 _WATCH_SECONDS = 2.0
 _SHOWN_TABLES = 20

@@ -112,7 +112,9 @@ def reporter(settings: Settings) -> "Reporter":
     """Takes reports of this pipeline, the server asked as well."""
     from service.runtime.report import Reporter
 
-    return Reporter(pipeline=settings.pipeline, store=open_spool(settings), lake_uri=settings.lake.uri, source=source_options(settings))
+    return Reporter(
+        pipeline=settings.pipeline, store=open_spool(settings), spool_uri=settings.spool.uri, lake_uri=settings.lake.uri, source=source_options(settings)
+    )
 
 
 def require(*packages: str) -> None:

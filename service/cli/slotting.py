@@ -100,21 +100,8 @@ def _confirmed(name: str, given: str | None, consequence: str) -> None:
 
 
 def _facts(name: str, report: "SlotReport") -> dict[str, Any]:
-    slot, server = report.slot, report.server
-    if slot is None:
-        found: dict[str, Any] = {"exists": False}
-    else:
-        retained = server.wal_end_lsn - slot.restart_lsn if slot.restart_lsn else None
-        found = {
-            "exists": True,
-            "active_pid": slot.active_pid,
-            "confirmed_flush_lsn": show(slot.confirmed_flush_lsn) if slot.confirmed_flush_lsn else None,
-            "restart_lsn": show(slot.restart_lsn) if slot.restart_lsn else None,
-            "retained_wal_bytes": retained,
-            "safe_wal_bytes": slot.safe_wal_size,
-            "wal_status": slot.wal_status,
-            "invalidated": slot.invalidated or None,
-            "two_phase": slot.two_phase,
-        }
+    from service.runtime.walreport import slot_json
+
+    found = {"exists": False} if report.slot is None else {"exists": True, **slot_json(report.server, report.slot)}
     manifest = show(report.manifest.through_lsn) if report.manifest.opened else None
     return {"slot": name, **found, "manifest_through_lsn": manifest, "trouble": report.trouble or None, "remedy": report.remedy or None}

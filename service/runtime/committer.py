@@ -50,12 +50,22 @@ class CommitCounts:
 
 
 class Committer:
-    """Owns the upload threads and the one thread that appends changes. `on_receipt` is called from that thread after each entry."""
+    """Owns the upload threads and the one thread that appends changes. `on_receipt` is called from that thread after each entry, `on_trouble`
+    from an upload thread for each try that the store did not answer."""
 
-    def __init__(self, store: ObjectStore, log: ManifestLog, *, on_receipt: Callable[[DurableReceipt], None], stop: threading.Event) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        log: ManifestLog,
+        *,
+        on_receipt: Callable[[DurableReceipt], None],
+        on_trouble: Callable[[StoreUnavailable], None],
+        stop: threading.Event,
+    ) -> None:
         self._store = store
         self._log = log
         self._on_receipt = on_receipt
+        self._on_trouble = on_trouble
         self._stop = stop
         self._uploads = ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="upload")
         self._commits = ThreadPoolExecutor(1, thread_name_prefix="commit")
@@ -138,6 +148,7 @@ class Committer:
                 return action()
             except StoreUnavailable as error:
                 self.counts.retries += 1
+                self._on_trouble(error)
                 self._logger.warning("store did not answer, trying again", what=what, error=str(error), attempt=attempt + 1)
                 if self._stop.wait(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)]):
                     raise

@@ -42,7 +42,11 @@ PROGRESS_SECONDS = 5.0
 
 @dataclass(slots=True)
 class CopyProgress:
-    """What `status` and the logs show of copies under way. Replaced whole by the copier, read by others."""
+    """What `status` and the logs show of copies under way. Replaced whole by the copier, read by others.
+
+    `rows` and `bytes` are of the present `table`, begun at `table_started_at` (monotonic); `rows_before` are those of the tables finished in this round.
+    `waiting` has the server's estimate of rows by table for those not begun yet, negative where it has none.
+    """
 
     table: str = ""
     rows: int = 0
@@ -50,7 +54,16 @@ class CopyProgress:
     estimated_rows: int = 0
     tables_done: int = 0
     tables_total: int = 0
+    rows_before: int = 0
+    waiting: dict[str, int] = field(default_factory=dict)
     started_at: float = field(default_factory=time.monotonic)
+    table_started_at: float = field(default_factory=time.monotonic)
+
+    def begin(self, table: str, *, estimated_rows: int) -> None:
+        """The next table's turn."""
+        self.rows_before += self.rows
+        self.waiting = {name: rows for name, rows in self.waiting.items() if name != table}
+        self.table, self.rows, self.bytes, self.estimated_rows, self.table_started_at = table, 0, 0, estimated_rows, time.monotonic()
 
 
 class Copier:
@@ -91,7 +104,7 @@ class Copier:
                 facts.append(fact)
         if not facts:
             return 0
-        self.progress = CopyProgress(tables_total=len(facts))
+        self.progress = CopyProgress(tables_total=len(facts), waiting={fact.qualified_name: fact.estimated_rows for fact in facts})
         self._logger.info("taking a snapshot to copy from", tables=len(facts))
         waiting = Waiting(report=self._report_blockers, cancelled=self._stop.is_set)
         with closing(SnapshotHolder.open(self._options, waiting=waiting)) as holder:
@@ -124,7 +137,7 @@ class Copier:
         state = self._book.states()[str(facts.oid)]
         schema = state.schemas[max(state.schemas)]
         name = schema.qualified_name
-        self.progress.table, self.progress.rows, self.progress.bytes, self.progress.estimated_rows = name, 0, 0, facts.estimated_rows
+        self.progress.begin(name, estimated_rows=facts.estimated_rows)
         self._logger.info("copy started", table=name, generation=state.generation, estimated_rows=facts.estimated_rows)
         try:
             segments = list(self._read(facts, schema, holder))

@@ -38,6 +38,7 @@ from service.runtime.builder import BuilderLimits
 from service.runtime.catalogwatch import CatalogWatch
 from service.runtime.committer import Committer
 from service.runtime.copier import Copier
+from service.runtime.incidents import Incidents
 from service.runtime.requests import Requests
 from service.runtime.session import FlushPolicy, Session, SessionCounts
 from service.runtime.tables import TableBook, matches
@@ -115,6 +116,7 @@ class Ingest:
         self.store = store
         self.view = IngestView()
         self.counts = SessionCounts()
+        self.incidents = Incidents()
         self.leftovers = 0
         self.log: ManifestLog | None = None
         self.book: TableBook | None = None
@@ -132,6 +134,12 @@ class Ingest:
         self._lookup = CatalogLookup(options.source)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._logger = structlog.get_logger("ingest")
+
+    @property
+    def drained(self) -> bool:
+        """Whether all that was received is durable."""
+        session = self._session
+        return session is not None and session.drained
 
     def stop(self) -> None:
         """Asks for a drain: no more reading, publish whole transactions, acknowledge, leave."""
@@ -157,6 +165,7 @@ class Ingest:
                     await self._stream(server, start_lsn, target)
                     return
                 except ServiceError as error:
+                    self.incidents.note("replication", error)
                     if error.disposition is not Disposition.RETRY:
                         self.view.state = "failed"
                         raise
@@ -266,7 +275,7 @@ class Ingest:
             if not self.options.two_phase and log.state.prepared:
                 self._release_prepared(log)
             book = TableBook(log, self._lookup, self.options.tables, wal_end=self._lookup.wal_end)
-            committer = Committer(self.store, log, on_receipt=self._hand_over, stop=self._stop_threads)
+            committer = Committer(self.store, log, on_receipt=self._hand_over, on_trouble=self._upload_trouble, stop=self._stop_threads)
             self.copier = Copier(options=self.options.source, log=log, book=book, committer=committer, numbers=self._numbers, stop=self._stop_threads)
             self._watch = CatalogWatch(self.options.source, log, book, Requests(self.store, book, self.options.source.publication))
             self.log, self.book, self.committer = log, book, committer
@@ -280,7 +289,11 @@ class Ingest:
         self._logger.info("prepared transactions will be sent again when they commit", transactions=len(released))
 
     def _store_trouble(self, what: str, error: ServiceError) -> None:
+        self.incidents.note("manifest", error)
         self._logger.warning("store did not answer", what=what, error=str(error))
+
+    def _upload_trouble(self, error: ServiceError) -> None:
+        self.incidents.note("upload", error)
 
     def _hand_over(self, receipt: DurableReceipt) -> None:
         """From the commit thread to the event loop, which owns the watermark."""
@@ -348,6 +361,7 @@ class Ingest:
         try:
             self.leftovers = collect(self.store, opened_seq=opened.seq, epoch=opened.epoch, table_ids=opened.tables, stop=self._stop_threads)
         except ServiceError as error:
+            self.incidents.note("leftovers", error)
             self._logger.warning("leftovers of older writers stay for now", error=str(error), hint=error.hint)
         else:
             self._logger.info("leftovers of older writers collected", objects=self.leftovers)
@@ -357,6 +371,7 @@ class Ingest:
         try:
             await asyncio.to_thread(action)
         except ServiceError as error:
+            self.incidents.note(what, error)
             if error.disposition is Disposition.RETRY:
                 self._logger.warning("interrupted, trying again", what=what, error=str(error), hint=error.hint)
                 await self._sleep(2.0)

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter as Tally
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -17,6 +18,7 @@ from service.contract.entries import TABLE_STATES
 from service.errors import ServiceError
 from service.runtime.applier_process import ApplierProcess
 from service.runtime.ingest import Ingest
+from service.runtime.presence import Presence
 from service.runtime.report import Report, Reporter
 from service.source.slot import SlotFacts
 from service.telemetry import catalogue
@@ -26,6 +28,8 @@ from service.telemetry.metrics import Metrics
 WAL_STATUSES = catalogue.SLOT_STATUS.labels["status"]
 _FRESH_SECONDS = 1.0
 """How old a report may be that /status answers with: many askers cost one look."""
+_PATIENCE_SECONDS = 2.0
+"""How long /status waits for a look that hangs in the object store, before it shows the last one with its age."""
 
 
 class Observer:
@@ -37,6 +41,7 @@ class Observer:
         self._metrics = metrics
         self._health = health
         self._applier = applier
+        self._presence = Presence(ingest, applier)
         self._lock = threading.Lock()
         self._report: Report | None = None
         self._reported_at = float("-inf")
@@ -44,23 +49,27 @@ class Observer:
         self._logger = structlog.get_logger("report")
 
     def status(self) -> dict[str, Any]:
-        """The answer of /status, at most a second old. Raises StoreError and ManifestCorrupt."""
-        return {**self._take().to_json(), "ingest_state": self._ingest.view.state}
+        """The answer of /status: what is stored is at most a second old, or as old as it says when the object store does not answer, what the process knows
+        is of this moment. Raises StoreError and ManifestCorrupt."""
+        return replace(self._take(patience_seconds=_PATIENCE_SECONDS), process=self._presence.facts()).to_json()
 
     def look(self) -> None:
         """Takes a report and exports it. Blocks; for a thread."""
         try:
             report = self._take()
         except ServiceError as error:
+            self._ingest.incidents.note("report", error)
             self._metrics.add(catalogue.REPORT_ERRORS, 1, part="manifest")
             self._logger.warning("could not take a report", error=str(error))
             return
+        self._presence.applied(report.tables)
         self._metrics.set(catalogue.REPORT_TIMESTAMP, report.taken_at.timestamp())
         self._export_server(report)
         self._export_lake(report)
 
     def count(self) -> None:
         """Brings the counters of this process up to date; costs microseconds."""
+        self._presence.count()
         metrics, view, counts = self._metrics, self._ingest.view, self._ingest.counts
         metrics.choose(catalogue.STATE, "state", view.state)
         metrics.set(catalogue.SOURCE_CONNECTED, float(view.connected))
@@ -80,12 +89,19 @@ class Observer:
         else:
             self._health.not_ready(view.state)
 
-    def _take(self) -> Report:
-        with self._lock:
+    def _take(self, *, patience_seconds: float = -1) -> Report:
+        """A fresh report; after `patience_seconds` of waiting for somebody else's look the last one, if there is one."""
+        last = self._report
+        if not self._lock.acquire(timeout=patience_seconds if last is not None else -1):
+            assert last is not None
+            return last
+        try:
             if self._report is None or time.monotonic() - self._reported_at > _FRESH_SECONDS:
                 self._report = self._reporter.take()
                 self._reported_at = time.monotonic()
             return self._report
+        finally:
+            self._lock.release()
 
     def _count_rows(self, tables: Mapping[tuple[str, str], Mapping[str, int]]) -> None:
         for table, rows in list(tables.items()):

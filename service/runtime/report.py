@@ -1,80 +1,62 @@
-"""Where a pipeline stands, joined from what ingest and applier have stored and, when it answers, the server.
+"""Where a pipeline stands, joined from what ingest and applier have stored, the server when it answers, and the running process when it is asked there.
 
-Invariants: a table's state is the worse of the two sides, and nothing here says that a table is complete further than the applier has stated for
-the generation in force; what could not be reached is named, never left out. Works while nothing runs. Must not write anything anywhere.
+Invariants: nothing here says that a table is complete further than the applier has stated for the generation in force; a slot from which the manifest
+cannot go on is `lost`, whatever else looks well; what could not be reached is named, never left out. Works while nothing runs. Must not write anything
+anywhere. `status --json`, /status, the terminal and the status page all show this and nothing else.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from importlib.metadata import version
 from typing import Any, TypeVar
+from urllib.parse import urlsplit, urlunsplit
 
 from service.contract import keys
-from service.contract.applied import AppliedLog, AppliedTable, Complete
-from service.contract.entries import Changes, Prepared, Segment
-from service.errors import ServiceError
-from service.lsn import show
+from service.contract.applied import AppliedLog, Complete
+from service.contract.entries import Prepared
+from service.errors import ServiceError, SlotLost
 from service.manifest.follow import load_state, read_entry
-from service.manifest.state import PipelineState, TableState
+from service.manifest.state import PipelineState
+from service.runtime.copyreport import Copies, copies
+from service.runtime.incidents import Incident
+from service.runtime.processfacts import ProcessFacts
+from service.runtime.tablereport import Ages, TableReport, current, joined
+from service.runtime.troubles import Unreachable, troubles
+from service.runtime.walreport import Headroom, Stage, WalHistory, headroom, shown, slot_json
 from service.source.sessions import SourceOptions, open_query
-from service.source.slot import ServerFacts, SlotFacts, server_facts, slot_facts
+from service.source.slot import ServerFacts, SlotFacts, prove_continuity, server_facts, slot_facts
 from service.store.base import ObjectStore
 
 SCHEMA_VERSION = 1
 Record = TypeVar("Record", AppliedLog, Complete)
-STATES_BY_WORTH = ("live", "copying", "pending", "detached", "paused", "quarantined", "stale")
-"""From the best to the worst: of two sides that differ the worse is shown."""
-_LOOK_AHEAD = 64
-"""Entries read to find a table's oldest change that is not applied. If it lies further on, the newest time read stands for it: the lag is at most that."""
-
-
-@dataclass(frozen=True, slots=True)
-class TableReport:
-    """One table, both sides joined. `lag_seconds` is the age of its oldest spooled change that the lake lacks, 0 when there is none, None when there is
-    nothing to compare yet. `complete_through_lsn` is 0 before the first copy is applied."""
-
-    schema: str
-    table: str
-    path: str
-    state: str
-    reason: str
-    mode: str
-    generation: int
-    complete_through_lsn: int
-    rows_applied: int
-    rows_copied: int
-    lag_seconds: float | None
-    delta_version: int | None
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "complete_through_lsn": _lsn(self.complete_through_lsn)}
-
-
-@dataclass(frozen=True, slots=True)
-class Unreachable:
-    """What could not be asked, and why."""
-
-    what: str
-    why: str
-    hint: str
+_SEED_ENTRIES = 64
+"""How many manifest entries back the first look at the server's write rate begins: from seconds to minutes ago."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One look at a pipeline. Positions are read one after the other, not at one instant. `server` and `slot` are None when they were not reached."""
+    """One look at a pipeline. Positions are read one after the other, not at one instant. `server` and `slot` are None when they were not reached,
+    `process` when no running process was asked. `trouble` is why the pipeline cannot go on from its slot."""
 
     pipeline: str
     taken_at: datetime
+    spool_uri: str
+    lake_uri: str
     manifest: PipelineState
+    opened_at: datetime | None
     tables: tuple[TableReport, ...]
     applied: AppliedLog | None
     complete: Complete | None
+    unapplied_seconds: float
     server: ServerFacts | None
     slot: SlotFacts | None
+    history: WalHistory
     pending_entries: int
-    unreachable: tuple[Unreachable, ...] = field(default=())
+    trouble: SlotLost | None = None
+    unreachable: tuple[Unreachable, ...] = ()
+    process: ProcessFacts | None = field(default=None)
 
     @property
     def state(self) -> str:
@@ -83,84 +65,156 @@ class Report:
             return "new"
         if self.server is None:
             return "unknown"
-        if self.slot is None or self.slot.invalidated:
+        if self.trouble is not None:
             return "lost"
-        return "running" if self.slot.active_pid else "stopped"
+        return "running" if self.slot is not None and self.slot.active_pid else "stopped"
 
     @property
     def complete_lsn(self) -> int:
         """The position through which all tables that are not left out are complete, 0 before the first."""
         return self.complete.lsn if self.complete else 0
 
+    @property
+    def headroom(self) -> Headroom | None:
+        return headroom(self.server, self.slot, self.history)
+
+    @property
+    def copies(self) -> Copies:
+        return copies(self.manifest, self.process.copy if self.process else None)
+
+    @property
+    def incidents(self) -> tuple[Incident, ...]:
+        """Everything that is wrong now or was within the last hour, the gravest first."""
+        return troubles(trouble=self.trouble, unreachable=self.unreachable, tables=self.tables, noted=self.process.incidents if self.process else ())
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The WAL's way from the server into the lake. `received` is known to a running process alone."""
+        received = self.process.received_lsn if self.process else None
+        confirmed = self.slot.confirmed_flush_lsn if self.slot else None
+        flushed_s = self._flushed_seconds()
+        applied_s = None if not self.complete else max(self.unapplied_seconds, flushed_s or 0.0)
+        return (
+            Stage("server", self.server.wal_end_lsn if self.server else None, 0 if self.server else None, 0.0 if self.server else None),
+            Stage("received", received or None, self.behind_bytes(received), self._seconds(received)),
+            Stage("flushed", self.manifest.through_lsn or None, self.behind_bytes(self.manifest.through_lsn), flushed_s),
+            Stage("confirmed", confirmed, self.behind_bytes(confirmed), flushed_s if self._has(confirmed) else self._seconds(confirmed)),
+            Stage("applied", self.complete_lsn or None, self.behind_bytes(self.complete_lsn), applied_s),
+        )
+
+    def _flushed_seconds(self) -> float | None:
+        """When all that was received is durable, the manifest lacks only what has not been received: WAL of others is no lag of ours."""
+        lsn = self.process.received_lsn if self.process and self.process.drained else None
+        return self._seconds(max(self.manifest.through_lsn, lsn or 0))
+
+    def _has(self, confirmed: int | None) -> bool:
+        return confirmed is not None and confirmed >= self.manifest.through_lsn
+
+    def _seconds(self, lsn: int | None) -> float | None:
+        return self.history.seconds_behind(lsn, now=self.taken_at.timestamp()) if lsn and self.server else None
+
     def age_seconds(self, prepared: Prepared) -> float:
         """How long ago `prepared` was, by the source's clock and ours."""
         return max(0.0, self.taken_at.timestamp() - prepared.prepare_time_us / 1e6)
 
-    def behind_bytes(self, lsn: int) -> int | None:
-        """WAL between `lsn` and the server's write position; never negative, None when the server was not reached."""
-        return None if self.server is None else max(0, self.server.wal_end_lsn - lsn)
+    def behind_bytes(self, lsn: int | None) -> int | None:
+        """WAL between `lsn` and the server's write position; never negative, None when the server was not reached or there is no position."""
+        return None if self.server is None or not lsn else max(0, self.server.wal_end_lsn - lsn)
+
+    @property
+    def uptime_seconds(self) -> float | None:
+        """Since the running process started or, seen from outside, took the pipeline over. None while nothing runs."""
+        began = self.process.started_at if self.process else self.opened_at if self.state == "running" else None
+        return None if began is None else max(0.0, (self.taken_at - began).total_seconds())
 
     def to_json(self) -> dict[str, Any]:
-        """The answer of `status --json`."""
-        opened = self.manifest.opened
+        """The answer of `status --json` and of /status."""
+        opened, room, now = self.manifest.opened, self.headroom, self.taken_at.timestamp()
         return {
             "schema_version": SCHEMA_VERSION,
             "pipeline": self.pipeline,
+            "version": version("sluice-cdc"),
             "state": self.state,
             "taken_at": self.taken_at.isoformat(),
-            "source": None if self.server is None else _source_json(self.server, self.slot),
+            "opened_at": self.opened_at.isoformat() if self.opened_at else None,
+            "uptime_seconds": self.uptime_seconds,
+            "spool_uri": self.spool_uri,
+            "lake_uri": self.lake_uri,
+            "source": None if self.server is None else self._source_json(self.server),
             "manifest": {
                 "seq": self.manifest.seq,
                 "epoch": self.manifest.epoch,
-                "through_lsn": _lsn(self.manifest.through_lsn),
+                "through_lsn": shown(self.manifest.through_lsn),
                 "behind_bytes": self.behind_bytes(self.manifest.through_lsn),
                 "slot": opened.slot if opened else None,
                 "publication": opened.publication if opened else None,
                 "database": opened.database if opened else None,
             },
+            "wal": {"stages": [stage.to_json() for stage in self.stages], "headroom": room.to_json() if room else None},
             "apply": {
-                "complete_through_lsn": _lsn(self.complete_lsn),
-                "behind_bytes": self.behind_bytes(self.complete_lsn) if self.complete else None,
+                "complete_through_lsn": shown(self.complete_lsn),
+                "behind_bytes": self.behind_bytes(self.complete_lsn),
                 "pending_entries": self.pending_entries,
                 "last_record_at": self.applied.written_at if self.applied else None,
                 "left_out": self.complete.left_out if self.complete else {},
             },
-            "prepared": [
-                {
-                    "gid": one.gid,
-                    "xid": one.xid,
-                    "prepare_end_lsn": show(one.end_lsn),
-                    "prepared_at": datetime.fromtimestamp(one.prepare_time_us / 1e6, UTC).isoformat(),
-                    "age_seconds": self.age_seconds(one),
-                    "rows": one.rows,
-                }
-                for one in self.manifest.prepared.values()
-            ],
+            "snapshot": self.copies.to_json(),
+            "prepared": [self._prepared_json(one) for one in self.manifest.prepared.values()],
             "tables": [table.to_json() for table in self.tables],
+            "errors": [incident.to_json(now=now) for incident in self.incidents],
             "unreachable": [asdict(item) for item in self.unreachable],
+            "process": self.process.to_json(now=self.taken_at) if self.process else None,
         }
 
     def tables_json(self) -> dict[str, Any]:
         """The answer of `tables --json`."""
         return {"schema_version": SCHEMA_VERSION, "tables": [table.to_json() for table in self.tables]}
 
+    def _source_json(self, server: ServerFacts) -> dict[str, Any]:
+        return {
+            "server_version": server.server_version,
+            "database": server.database,
+            "wal_lsn": shown(server.wal_end_lsn),
+            "slot": None if self.slot is None else slot_json(server, self.slot),
+        }
+
+    def _prepared_json(self, one: Prepared) -> dict[str, Any]:
+        return {
+            "gid": one.gid,
+            "xid": one.xid,
+            "prepare_end_lsn": shown(one.end_lsn),
+            "prepared_at": datetime.fromtimestamp(one.prepare_time_us / 1e6, UTC).isoformat(),
+            "age_seconds": self.age_seconds(one),
+            "rows": one.rows,
+        }
+
 
 class Reporter:
-    """Takes reports of one pipeline, and remembers where the applier's records end so that the next look is cheap. Not for several threads at once.
+    """Takes reports of one pipeline, and remembers what makes the next look cheap and its rates true. Not for several threads at once.
 
     `store` is the pipeline's own prefix in the spool. Without `source` the server is not asked.
     """
 
     def __init__(
-        self, *, pipeline: str, store: ObjectStore, lake_uri: str, source: SourceOptions | None, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self,
+        *,
+        pipeline: str,
+        store: ObjectStore,
+        lake_uri: str,
+        source: SourceOptions | None,
+        spool_uri: str = "",
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._pipeline = pipeline
         self._store = store
-        self._lake_uri = lake_uri
+        self._spool_uri = public_uri(spool_uri)
+        self._lake_uri = public_uri(lake_uri)
         self._source = source
         self._clock = clock
         self._newest: dict[str, str] = {}
-        self._ages = _Ages(store)
+        self._ages = Ages(store)
+        self._history = WalHistory()
+        self._opened: tuple[int, datetime | None] = (0, None)
 
     def take(self) -> Report:
         """Raises StoreError and ManifestCorrupt; a server that cannot be reached is part of the report."""
@@ -169,25 +223,33 @@ class Reporter:
         complete = self._record(keys.APPLY_COMPLETE, Complete.decode)
         state = load_state(self._store)
         known = applied.tables if applied else {}
-        current = {table_id: _current(table, known.get(table_id)) for table_id, table in state.tables.items()}
+        here = {table_id: current(table, known.get(table_id)) for table_id, table in state.tables.items()}
         now = self._clock()
-        lags = self._ages.lags(state, current, now=now)
+        lags = self._ages.lags(state, here, now=now)
         tables = [
-            _joined(table, current[table_id], path=f"{self._lake_uri}/{keys.lake_path(table.schema_name, table.table_name)}", lag_seconds=lags.get(table_id))
+            joined(table, here[table_id], path=f"{self._lake_uri}/{keys.lake_path(table.schema_name, table.table_name)}", lag_seconds=lags.get(table_id))
             for table_id, table in state.tables.items()
         ]
-        behind = [state.seq - table.through_seq for table in current.values() if table is not None and table.state == "live"]
-        server, slot, unreachable = self._ask_server()
+        behind = [state.seq - table.through_seq for table in here.values() if table is not None and table.state == "live"]
+        server, slot, trouble, unreachable = self._ask_server(state)
+        if server is not None:
+            self._remember(state, server, now=now)
         return Report(
             pipeline=self._pipeline,
             taken_at=now,
+            spool_uri=self._spool_uri,
+            lake_uri=self._lake_uri,
             manifest=state,
+            opened_at=self._opened_at(state),
             tables=tuple(sorted(tables, key=lambda table: (table.schema, table.table))),
             applied=applied,
             complete=complete,
+            unapplied_seconds=max(lags.values(), default=0.0),
             server=server,
             slot=slot,
+            history=self._history.copy(),
             pending_entries=max(behind, default=0),
+            trouble=trouble,
             unreachable=unreachable,
         )
 
@@ -201,112 +263,58 @@ class Reporter:
         self._newest[folder] = newest
         return decode(self._store.get(newest))
 
-    def _ask_server(self) -> tuple[ServerFacts | None, SlotFacts | None, tuple[Unreachable, ...]]:
+    def _ask_server(self, state: PipelineState) -> tuple[ServerFacts | None, SlotFacts | None, SlotLost | None, tuple[Unreachable, ...]]:
         if self._source is None:
-            return None, None, ()
+            return None, None, None, ()
         try:
             with closing(open_query(self._source)) as connection:
-                return server_facts(connection), slot_facts(connection, self._source.slot), ()
+                server, slot = server_facts(connection), slot_facts(connection, self._source.slot)
         except ServiceError as error:
-            return None, None, (Unreachable("source", str(error), error.hint),)
+            return None, None, None, (Unreachable("source", type(error).__name__, str(error), error.hint),)
+        return server, slot, self._doubt(state, server, slot), ()
+
+    def _doubt(self, state: PipelineState, server: ServerFacts, slot: SlotFacts | None) -> SlotLost | None:
+        """Why the pipeline cannot go on from this slot. The slot was read after the manifest and may rightly be ahead of what was read of it: look again."""
+        trouble = _lost(state, server, slot)
+        if trouble is None or not str(trouble).startswith("AHEAD"):
+            return trouble
+        again = _lost(load_state(self._store), server, slot)
+        return again if again is not None and str(again).startswith("AHEAD") else None
+
+    def _remember(self, state: PipelineState, server: ServerFacts, *, now: datetime) -> None:
+        """The server's position now; at the first look, what the manifest says of earlier ones as well."""
+        if not self._history:
+            for seq in {max(1, state.seq - _SEED_ENTRIES), state.seq} if state.seq else ():
+                entry = read_entry(self._store, seq)
+                if entry is not None and entry.through_lsn <= server.wal_end_lsn:
+                    self._history.add(datetime.fromisoformat(entry.written_at).timestamp(), entry.through_lsn)
+        self._history.add(now.timestamp(), server.wal_end_lsn)
+
+    def _opened_at(self, state: PipelineState) -> datetime | None:
+        """When the present epoch began: its first entry, found by halving, once per epoch."""
+        if state.epoch and self._opened[0] != state.epoch:
+            low, high = 1, state.seq
+            while low < high:
+                middle = (low + high) // 2
+                entry = read_entry(self._store, middle)
+                low, high = (low, middle) if entry is not None and entry.epoch >= state.epoch else (middle + 1, high)
+            first = read_entry(self._store, low)
+            self._opened = (state.epoch, datetime.fromisoformat(first.written_at) if first is not None else None)
+        return self._opened[1]
 
 
-def _current(table: TableState, applied: AppliedTable | None) -> AppliedTable | None:
-    """The applier's record, if it speaks of the generation in force; an older one says nothing about the present."""
-    return applied if applied is not None and applied.generation == table.generation else None
+def public_uri(uri: str) -> str:
+    """`uri` without what may be secret in it: user information, query and fragment."""
+    parts = urlsplit(uri)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")) if parts.netloc else uri.partition("?")[0]
 
 
-def _joined(table: TableState, applied: AppliedTable | None, *, path: str, lag_seconds: float | None) -> TableReport:
-    state, reason = table.state, table.reason
-    if applied is None and state == "live":
-        state, reason = "copying", "the applier has not taken it yet"
-    elif applied is not None and STATES_BY_WORTH.index(applied.state) > STATES_BY_WORTH.index(state):
-        state, reason = applied.state, applied.reason
-    return TableReport(
-        schema=table.schema_name,
-        table=table.table_name,
-        path=path,
-        state=state,
-        reason=reason or (applied.reason if applied else ""),
-        mode=applied.mode if applied else "",
-        generation=table.generation,
-        complete_through_lsn=applied.complete_through_lsn if applied else 0,
-        rows_applied=applied.rows_applied if applied else 0,
-        rows_copied=table.copy.rows if table.copy else 0,
-        lag_seconds=lag_seconds,
-        delta_version=applied.delta_version if applied and applied.delta_version >= 0 else None,
-    )
-
-
-class _Ages:
-    """How old the oldest change of a table is that the lake lacks. Entries never change, so each is read once."""
-
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-        self._first_commits: dict[int, dict[str, int]] = {}
-
-    def lags(self, state: PipelineState, current: dict[str, AppliedTable | None], *, now: datetime) -> dict[str, float]:
-        """Seconds by table id, for tables that are live in the lake."""
-        through = {table_id: table.through_seq for table_id, table in current.items() if table is not None and table.state == "live"}
-        self._first_commits = {seq: times for seq, times in self._first_commits.items() if seq > min(through.values(), default=state.seq)}
-        now_us = int(now.timestamp() * 1_000_000)
-        times = {table_id: self._oldest(table_id, seq, state.seq) for table_id, seq in through.items()}
-        return {table_id: 0.0 if time is None else max(0.0, (now_us - time) / 1e6) for table_id, time in times.items()}
-
-    def _oldest(self, table_id: str, after_seq: int, last_seq: int) -> int | None:
-        """Commit time of the table's first change after entry `after_seq`, None if there is none."""
-        end = min(last_seq, after_seq + _LOOK_AHEAD)
-        newest = None
-        for seq in range(after_seq + 1, end + 1):
-            times = self._entry(seq)
-            if table_id in times:
-                return times[table_id]
-            newest = max([*times.values(), newest or 0])
-        return newest if end < last_seq else None
-
-    def _entry(self, seq: int) -> dict[str, int]:
-        if seq not in self._first_commits:
-            entry = read_entry(self._store, seq)
-            changes = entry.body if entry is not None else None
-            self._first_commits[seq] = _first_commits(changes) if isinstance(changes, Changes) else {}
-        return self._first_commits[seq]
-
-
-def _first_commits(changes: Changes) -> dict[str, int]:
-    """Commit time of each table's first change in an entry."""
-    first: dict[str, int] = {}
-    for segment in changes.segments:
-        time_us = _first_commit_time(segment, changes)
-        first[segment.table_id] = min(time_us, first.get(segment.table_id, time_us))
-    return first
-
-
-def _first_commit_time(segment: Segment, changes: Changes) -> int:
-    if segment.body is not None:
-        return segment.body.commit_time_us
-    position = bisect_left(changes.commits.end_lsn, segment.first_lsn)
-    times = changes.commits.commit_time_us
-    return times[min(position, len(times) - 1)] if times else 0
-
-
-def _source_json(server: ServerFacts, slot: SlotFacts | None) -> dict[str, Any]:
-    return {
-        "server_version": server.server_version,
-        "database": server.database,
-        "wal_lsn": _lsn(server.wal_end_lsn),
-        "slot": None
-        if slot is None
-        else {
-            "active": slot.active_pid is not None,
-            "confirmed_flush_lsn": _lsn(slot.confirmed_flush_lsn),
-            "restart_lsn": _lsn(slot.restart_lsn),
-            "retained_wal_bytes": max(0, server.wal_end_lsn - slot.restart_lsn) if slot.restart_lsn else None,
-            "wal_status": slot.wal_status,
-            "safe_wal_bytes": slot.safe_wal_size,
-            "invalidated": slot.invalidated or None,
-        },
-    }
-
-
-def _lsn(lsn: int | None) -> str | None:
-    return show(lsn) if lsn else None
+def _lost(state: PipelineState, server: ServerFacts, slot: SlotFacts | None) -> SlotLost | None:
+    if state.opened is None:
+        return None
+    try:
+        # Whether the configuration wants two_phase is not asked here: that is a setting to correct, not a loss.
+        prove_continuity(state.opened, state.through_lsn, server=server, slot=slot, two_phase=slot.two_phase if slot else False)
+    except SlotLost as error:
+        return error
+    return None

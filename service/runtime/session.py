@@ -90,6 +90,11 @@ class Session:
         self._recorded_lsn = start_lsn
         self._recorded_at = time.monotonic()
 
+    @property
+    def drained(self) -> bool:
+        """Whether nothing that was received waits to become durable. A look from another thread, a moment old."""
+        return not self._in_decoder and not self._units and self._waiting_since is None
+
     async def pump(self, stop: asyncio.Event, *, reached: Callable[[], bool], target: int | None) -> None:
         """Reads and decodes until `stop` is set or `reached` says so. Raises what the connection, the decoder or the store raised.
 

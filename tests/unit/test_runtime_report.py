@@ -11,7 +11,8 @@ from service.contract.entries import TABLE_STATES, Changes, Commits, Opened, Seg
 from service.contract.schema import TableSchema
 from service.manifest.log import ManifestLog
 from service.manifest.state import PipelineState
-from service.runtime.report import STATES_BY_WORTH, Report, Reporter
+from service.runtime.report import Report, Reporter
+from service.runtime.tablereport import STATES_BY_WORTH
 from service.store.memory import MemoryStore
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

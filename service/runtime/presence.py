@@ -1,0 +1,94 @@
+"""What only the running process knows of its pipeline: its age, what it has received, what passed in the last hour, what went wrong.
+
+Invariant: reads what others count and changes nothing; every fact is from memory, so that it is there while PostgreSQL and the object store are away.
+"""
+
+import threading
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from service.runtime.applier_process import ApplierProcess
+from service.runtime.copier import CopyProgress
+from service.runtime.copyreport import CopyReport, CopyRound, under_way
+from service.runtime.ingest import Ingest
+from service.runtime.processfacts import ProcessFacts
+from service.runtime.tablereport import TableReport
+from service.runtime.throughput import Throughput
+
+QUANTITIES = ("transactions", "rows", "bytes", "copied_rows", "applied_rows")
+"""Counted by minute: transactions and bytes as received, rows as they became durable, rows of initial copies, change rows applied to the lake."""
+
+
+class Presence:
+    """Watches one ingest, and the applier beside it in `up`. May be asked from any thread."""
+
+    def __init__(self, ingest: Ingest, applier: ApplierProcess | None) -> None:
+        self._ingest = ingest
+        self._applier = applier
+        self._started_at = datetime.now(UTC)
+        self._throughput = Throughput(QUANTITIES)
+        self._applied: dict[tuple[str, str], tuple[int, int]] = {}
+        self._applied_rows = 0
+        self._copied = 0
+        self._copying: CopyProgress | None = None
+        self._lock = threading.Lock()
+
+    def count(self) -> None:
+        """Brings the minutes up to date; costs microseconds."""
+        counts, committer = self._ingest.counts, self._ingest.committer
+        with self._lock:
+            self._throughput.add(
+                {
+                    "transactions": counts.transactions,
+                    "bytes": counts.received_bytes,
+                    "rows": committer.counts.rows if committer is not None else 0,
+                    "copied_rows": self._copied_rows(),
+                },
+                now=time.time(),
+            )
+
+    def applied(self, tables: Iterable[TableReport]) -> None:
+        """What the applier's records say now; a generation begins at no rows. Rows that were applied before the first look are not counted."""
+        first = not self._applied
+        for table in tables:
+            key = (table.schema, table.table)
+            generation, before = self._applied.get(key, (0, table.rows_applied if first else 0))
+            self._applied_rows += table.rows_applied - before if generation in (0, table.generation) else table.rows_applied
+            self._applied[key] = (table.generation, table.rows_applied)
+        self._throughput.add({"applied_rows": self._applied_rows}, now=time.time())
+
+    def facts(self) -> ProcessFacts:
+        self.count()
+        view, applier = self._ingest.view, self._applier
+        return ProcessFacts(
+            state=view.state,
+            started_at=self._started_at,
+            instance=self._ingest.options.instance,
+            connected=view.connected,
+            reconnects=view.reconnects,
+            received_lsn=view.received_lsn,
+            drained=self._ingest.drained,
+            copy=self._copy(),
+            incidents=self._ingest.incidents.recent(),
+            throughput=tuple(self._throughput.to_json(now=time.time())),
+            applier_running=applier.running if applier is not None else None,
+            applier_restarts=applier.restarts if applier is not None else 0,
+        )
+
+    def _copied_rows(self) -> int:
+        """Rows copied by this process in all; a round's own counts begin at nothing."""
+        progress = self._ingest.copier.progress if self._ingest.copier is not None else None
+        if progress is not self._copying and self._copying is not None:
+            self._copied += self._copying.rows_before + self._copying.rows
+        self._copying = progress
+        return self._copied + (progress.rows_before + progress.rows if progress is not None else 0)
+
+    def _copy(self) -> CopyRound | None:
+        copier = self._ingest.copier
+        if copier is None or not copier.pending or not copier.progress.table:
+            return None
+        progress, now = copier.progress, time.monotonic()
+        present = under_way(progress.table, rows=progress.rows, estimated_rows=progress.estimated_rows, seconds=now - progress.table_started_at)
+        waiting = [CopyReport(name, None, rows if rows >= 0 else None, None, None) for name, rows in progress.waiting.items()]
+        return CopyRound((present, *waiting), rows=progress.rows_before + progress.rows, seconds=now - progress.started_at)
