@@ -37,3 +37,22 @@ def amount(count: int | None, unit: str = "B") -> str:
             return f"{size:.0f} {prefix}{unit}" if not prefix else f"{size:.1f} {prefix}{unit}"
         size /= 1024
     return f"{size:.1f} Pi{unit}"
+
+
+def duration(seconds: float | None) -> str:
+    """A time for people, two units at most, `-` when not known."""
+    if seconds is None:
+        return "-"
+    if seconds < 60:
+        return f"{seconds:.1f} s" if 0 < seconds < 10 else f"{seconds:.0f} s"
+    minutes, hours, days = seconds / 60, seconds / 3600, seconds / 86400
+    if minutes < 60:
+        return f"{int(minutes)} min {int(seconds % 60)} s"
+    if hours < 24:
+        return f"{int(hours)} h {int(minutes % 60)} min"
+    return f"{int(days)} d {int(hours % 24)} h" if days < 1000 else "more than 1000 d"
+
+
+def number(value: float) -> str:
+    """A rate for people."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"

@@ -20,6 +20,7 @@ from service.errors import ServiceError, SlotLost
 from service.manifest.follow import load_state, read_entry
 from service.manifest.state import PipelineState
 from service.runtime.copyreport import Copies, copies
+from service.runtime.forecast import SlotForecast
 from service.runtime.incidents import Incident
 from service.runtime.processfacts import ProcessFacts
 from service.runtime.tablereport import Ages, TableReport, current, joined
@@ -53,6 +54,7 @@ class Report:
     server: ServerFacts | None
     slot: SlotFacts | None
     history: WalHistory
+    headroom: Headroom | None
     pending_entries: int
     trouble: SlotLost | None = None
     unreachable: tuple[Unreachable, ...] = ()
@@ -70,13 +72,14 @@ class Report:
         return "running" if self.slot is not None and self.slot.active_pid else "stopped"
 
     @property
+    def version(self) -> str:
+        """Of the Sluice that took this report."""
+        return version("sluice-cdc")
+
+    @property
     def complete_lsn(self) -> int:
         """The position through which all tables that are not left out are complete, 0 before the first."""
         return self.complete.lsn if self.complete else 0
-
-    @property
-    def headroom(self) -> Headroom | None:
-        return headroom(self.server, self.slot, self.history)
 
     @property
     def copies(self) -> Copies:
@@ -133,7 +136,7 @@ class Report:
         return {
             "schema_version": SCHEMA_VERSION,
             "pipeline": self.pipeline,
-            "version": version("sluice-cdc"),
+            "version": self.version,
             "state": self.state,
             "taken_at": self.taken_at.isoformat(),
             "opened_at": self.opened_at.isoformat() if self.opened_at else None,
@@ -214,6 +217,7 @@ class Reporter:
         self._newest: dict[str, str] = {}
         self._ages = Ages(store)
         self._history = WalHistory()
+        self._forecast = SlotForecast()
         self._opened: tuple[int, datetime | None] = (0, None)
 
     def take(self) -> Report:
@@ -248,6 +252,7 @@ class Reporter:
             server=server,
             slot=slot,
             history=self._history.copy(),
+            headroom=headroom(server, slot, self._forecast),
             pending_entries=max(behind, default=0),
             trouble=trouble,
             unreachable=unreachable,
@@ -284,11 +289,15 @@ class Reporter:
     def _remember(self, state: PipelineState, server: ServerFacts, *, now: datetime) -> None:
         """The server's position now; at the first look, what the manifest says of earlier ones as well."""
         if not self._history:
-            for seq in {max(1, state.seq - _SEED_ENTRIES), state.seq} if state.seq else ():
+            for seq in sorted({max(1, state.seq - _SEED_ENTRIES), state.seq}) if state.seq else ():
                 entry = read_entry(self._store, seq)
                 if entry is not None and entry.through_lsn <= server.wal_end_lsn:
-                    self._history.add(datetime.fromisoformat(entry.written_at).timestamp(), entry.through_lsn)
-        self._history.add(now.timestamp(), server.wal_end_lsn)
+                    self._saw(datetime.fromisoformat(entry.written_at).timestamp(), entry.through_lsn)
+        self._saw(now.timestamp(), server.wal_end_lsn)
+
+    def _saw(self, at: float, lsn: int) -> None:
+        self._history.add(at, lsn)
+        self._forecast.note(at, lsn)
 
     def _opened_at(self, state: PipelineState) -> datetime | None:
         """When the present epoch began: its first entry, found by halving, once per epoch."""

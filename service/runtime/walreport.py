@@ -1,7 +1,7 @@
 """The WAL side of a report: how far each stage is behind the server, how much room the slot has, and for how long.
 
-Invariant: what one look cannot know is None, never a guess: seconds come from positions that were seen with their time, and a forecast says over how long
-its rate was measured. Pure; must not read a clock. (PostgreSQL: pg_replication_slots; max_slot_wal_keep_size.)
+Invariant: what one look cannot know is None, never a guess: seconds come from positions that were seen with their time.
+Pure; must not read a clock. (PostgreSQL: pg_replication_slots; max_slot_wal_keep_size.)
 """
 
 from bisect import bisect_right
@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.lsn import show
+from service.runtime.forecast import SlotForecast
 from service.source.slot import ServerFacts, SlotFacts
 
 HISTORY_SECONDS = 3600.0
-"""How far back positions are remembered, and the longest time over which a rate is measured."""
+"""How far back positions are remembered."""
 _STEP_SECONDS = 10.0
 """Positions seen within this time of each other count as one: many looks must not crowd out the hour."""
-_SHORTEST_SECONDS = 1.0
-"""A rate over less than this says nothing."""
 
 
 class WalHistory:
@@ -63,13 +62,6 @@ class WalHistory:
         passed_at = self._times[after - 1] + share * (self._times[after] - self._times[after - 1])
         return max(0.0, now - passed_at)
 
-    def rate(self) -> tuple[float, float] | None:
-        """Bytes a second, and over how many seconds they were measured."""
-        if not self._times or self._times[-1] - self._times[0] < _SHORTEST_SECONDS:
-            return None
-        seconds = self._times[-1] - self._times[0]
-        return (self._lsns[-1] - self._lsns[0]) / seconds, seconds
-
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -93,13 +85,14 @@ class Stage:
 class Headroom:
     """What the slot keeps, and what the server may still write before it may take the WAL away. Without a limit (`safe_bytes` None) the disk is the limit.
 
-    `write_rate` is the server's, in bytes a second over the last `measured_seconds`; both are None after too short a look.
+    `write_rate` is the server's, in bytes a second, None while no rate is known. `seconds_left` is until the slot may be lost if nothing were acknowledged
+    any more and the server went on writing like that; None when that is not in sight.
     """
 
     retained_bytes: int
     safe_bytes: int | None
     write_rate: float | None
-    measured_seconds: float | None
+    seconds_left: float | None
 
     @property
     def limit_bytes(self) -> int | None:
@@ -111,13 +104,6 @@ class Headroom:
         """The part of the limit that is left, from 1 to 0."""
         return None if self.safe_bytes is None or not self.limit_bytes else max(0, self.safe_bytes) / self.limit_bytes
 
-    @property
-    def seconds_left(self) -> float | None:
-        """Until the slot may be lost if nothing were acknowledged any more and the server went on writing as it does; None if that is not in sight."""
-        if self.safe_bytes is None or not self.write_rate:
-            return None
-        return max(0, self.safe_bytes) / self.write_rate
-
     def to_json(self) -> dict[str, Any]:
         return {
             "retained_bytes": self.retained_bytes,
@@ -125,17 +111,16 @@ class Headroom:
             "limit_bytes": self.limit_bytes,
             "share_left": self.share,
             "write_rate_bytes": self.write_rate,
-            "measured_seconds": self.measured_seconds,
             "seconds_left": self.seconds_left,
         }
 
 
-def headroom(server: ServerFacts | None, slot: SlotFacts | None, history: WalHistory) -> Headroom | None:
+def headroom(server: ServerFacts | None, slot: SlotFacts | None, forecast: SlotForecast) -> Headroom | None:
     """None when the server was not reached or there is no slot that keeps anything."""
     if server is None or slot is None or slot.restart_lsn is None:
         return None
-    rate, seconds = history.rate() or (None, None)
-    return Headroom(max(0, server.wal_end_lsn - slot.restart_lsn), slot.safe_wal_size, rate, seconds)
+    safe = slot.safe_wal_size
+    return Headroom(max(0, server.wal_end_lsn - slot.restart_lsn), safe, forecast.bytes_per_second(), forecast.seconds_until_lost(safe))
 
 
 def slot_json(server: ServerFacts, slot: SlotFacts) -> dict[str, Any]:

@@ -7,14 +7,16 @@ object store, so that their trouble does not become our restart; the port has no
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import AF_INET, AF_INET6
 from socketserver import TCPServer
+from types import MappingProxyType
 from typing import Any
 
 from service.errors import ServiceError, UsageError
+from service.telemetry import statuspage
 from service.telemetry.catalogue import HEARTBEAT
 from service.telemetry.metrics import Metrics
 
@@ -89,7 +91,10 @@ class Health:
 
 
 class HealthServer:
-    """Serves /metrics, /livez, /readyz, /startupz and /status from construction until `close`. `address` is where it listens; port 0 takes a free one."""
+    """Serves the status page at / and /metrics, /livez, /readyz, /startupz and /status from construction until `close`.
+
+    `address` is where it listens; port 0 takes a free one.
+    """
 
     def __init__(self, listen: str, *, metrics: Metrics, health: Health, status: Callable[[], dict[str, Any]]) -> None:
         host, _, port = listen.rpartition(":")
@@ -138,7 +143,9 @@ class _Request(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         health = self.server.health
         path = self.path.partition("?")[0]
-        if path == "/metrics":
+        if path == "/":
+            self._answer(200, statuspage.CONTENT, statuspage.CONTENT_TYPE, headers=statuspage.HEADERS)
+        elif path == "/metrics":
             self._answer(200, self.server.metrics.render(), _METRICS_TYPE)
         elif path == "/livez":
             self._verdict(health.live_problems())
@@ -149,7 +156,7 @@ class _Request(BaseHTTPRequestHandler):
         elif path == "/status":
             self._status()
         else:
-            self._answer(404, b"/metrics /livez /readyz /startupz /status\n", _TEXT)
+            self._answer(404, b"/ /metrics /livez /readyz /startupz /status\n", _TEXT)
 
     def _verdict(self, problems: list[str]) -> None:
         self._answer(503 if problems else 200, ("; ".join(problems) or "ok").encode() + b"\n", _TEXT)
@@ -161,11 +168,13 @@ class _Request(BaseHTTPRequestHandler):
             status, code = {"error": {"class": type(error).__name__, "message": str(error)}}, 503
         self._answer(code, json.dumps(status).encode() + b"\n", "application/json")
 
-    def _answer(self, code: int, content: bytes, content_type: str) -> None:
+    def _answer(self, code: int, content: bytes, content_type: str, *, headers: Mapping[str, str] = MappingProxyType({})) -> None:
         self.send_response(code)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(content)))
         self.send_header("Cache-Control", "no-store")
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)
 

@@ -1,0 +1,173 @@
+"""A report for people, on a terminal of any width, with or without colours.
+
+Invariant: a state is a word, the colour only helps; nothing is shown that `--json` does not have.
+"""
+
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from service.cli import output
+from service.cli.output import amount, duration, number
+from service.lsn import show
+
+if TYPE_CHECKING:
+    from service.runtime.copyreport import Copies
+    from service.runtime.incidents import Incident
+    from service.runtime.report import Report
+    from service.runtime.tablereport import TableReport
+    from service.runtime.walreport import Headroom
+
+_WIDE = 110
+"""Columns from which a table has all of its columns."""
+_BAR_CELLS = 20
+_SCARCE, _LOW = 0.2, 0.4
+"""Shares of headroom left below which the bar is red and yellow: those of the alerts."""
+_COPIES_SHOWN = 5
+_STATE_STYLES = {
+    "live": "green",
+    "running": "green",
+    "copying": "cyan",
+    "pending": "cyan",
+    "new": "cyan",
+    "stale": "bold red",
+    "quarantined": "bold red",
+    "lost": "bold red",
+}
+
+
+def status(report: "Report", *, width: int, unicode: bool, top: int) -> RenderableType:
+    """Header, WAL, copies, tables, troubles."""
+    bar = _Bar("█", "░") if unicode else _Bar("#", "-")
+    parts: list[RenderableType] = [_header(report), Text(), _stages(report)]
+    if report.headroom is not None:
+        parts.append(_headroom(report.headroom, bar))
+    parts += [Text(), *_copies(report.copies, bar)]
+    parts += [
+        Text(f"Prepared transaction {one.xid} ({one.gid!r}) has been open for {duration(report.age_seconds(one))}: {one.rows:,} changes wait for its end")
+        for one in sorted(report.manifest.prepared.values(), key=lambda one: one.prepare_time_us)
+    ]
+    parts += _tables(report, width=width, top=top)
+    if report.incidents:
+        parts += [Text(), Text("Troubles", style="bold"), *(_incident(incident, report) for incident in report.incidents)]
+    return Group(*parts)
+
+
+def table_list(reports: "list[TableReport]", *, width: int) -> RenderableType:
+    """Tables in the order given; a narrow terminal gets the columns that matter most."""
+    wide = width >= _WIDE
+    names = ("table", "state", "mode", "complete through", "copied", "applied", "lag", "reason") if wide else ("table", "state", "lag", "reason")
+    return output.table("", names, [_row(table, wide=wide) for table in reports], right=("copied", "applied", "lag"))
+
+
+class _Bar:
+    def __init__(self, full: str, empty: str) -> None:
+        self._full, self._empty = full, empty
+
+    def __call__(self, share: float, style: str) -> Text:
+        cells = round(min(max(share, 0.0), 1.0) * _BAR_CELLS)
+        return Text.assemble("[", (self._full * cells, style), self._empty * (_BAR_CELLS - cells), "]")
+
+
+def _header(report: "Report") -> RenderableType:
+    opened, server = report.manifest.opened, report.server
+    state = Text.assemble(_state(report.state), *([f", up for {duration(report.uptime_seconds)}"] if report.uptime_seconds is not None else []))
+    lines = [("Pipeline", Text(report.pipeline)), ("State", state), ("Seen at", Text(report.taken_at.isoformat(timespec="seconds")))]
+    if opened is not None or server is not None:
+        version = server.server_version if server is not None else opened.server_version if opened is not None else 0
+        where = server.database if server is not None else opened.database if opened is not None else ""
+        lines.append(("Source", Text(f"PostgreSQL {version // 10000}.{version % 10000}, database {where}")))
+    if opened is not None:
+        wal_status = f" ({report.slot.wal_status})" if report.slot is not None and report.slot.wal_status else ""
+        lines.append(("Slot", Text(f"{opened.slot}{wal_status}, publication {opened.publication}")))
+    lines += [(name, Text(uri)) for name, uri in (("Spool", report.spool_uri), ("Lake", report.lake_uri)) if uri]
+    lines.append(("Version", Text(report.version)))
+    return output.table("", ("", ""), lines)
+
+
+def _stages(report: "Report") -> RenderableType:
+    rows = [
+        (
+            stage.stage,
+            show(stage.lsn) if stage.lsn else "-",
+            "" if stage.stage == "server" else amount(stage.behind_bytes),
+            "" if stage.stage == "server" else duration(stage.behind_seconds),
+        )
+        for stage in report.stages
+        # Seen from outside, what was received is not known: a row of dashes would look like a fault.
+        if stage.stage != "received" or stage.lsn is not None
+    ]
+    return output.table("", ("WAL", "LSN", "behind", "for"), rows, right=("behind", "for"))
+
+
+def _headroom(room: "Headroom", bar: _Bar) -> RenderableType:
+    kept = f"The slot keeps {amount(room.retained_bytes)} of WAL"
+    if room.share is None or room.limit_bytes is None:
+        return Text(f"{kept}; max_slot_wal_keep_size sets no limit, so that the server's disk is the limit.")
+    style = "bold red" if room.share < _SCARCE else "yellow" if room.share < _LOW else "green"
+    left = f" {room.share:.0%} of {amount(room.limit_bytes)} left"
+    if room.seconds_left is not None:
+        left += f", enough for {duration(room.seconds_left)} at {amount(round(room.write_rate or 0))}/s"
+    return Group(Text(f"{kept}; headroom before it may be lost:"), Text.assemble(bar(room.share, style), left))
+
+
+def _copies(copies: "Copies", bar: _Bar) -> list[RenderableType]:
+    if not copies.tables_total:
+        return []
+    line = f"Copies: {copies.tables_done:,} of {copies.tables_total:,} tables, {copies.rows:,} rows"
+    if copies.rows_per_second is not None:
+        line += f", {number(copies.rows_per_second)} rows/s"
+    if copies.eta_seconds is not None:
+        line += f", {duration(copies.eta_seconds)} left"
+    lines: list[RenderableType] = [Text(line)]
+    for copy in copies.tables[:_COPIES_SHOWN]:
+        if copy.rows is None:
+            lines.append(Text(f"  {copy.table} waits for its turn or is under way"))
+        elif copy.estimated_rows:
+            share = min(1.0, copy.rows / copy.estimated_rows)
+            lines.append(Text.assemble("  ", bar(share, "cyan"), f" {share:.0%} {copy.table}, {copy.rows:,} of about {copy.estimated_rows:,} rows"))
+        else:
+            lines.append(Text(f"  {copy.table}, {copy.rows:,} rows so far"))
+    if len(copies.tables) > _COPIES_SHOWN:
+        lines.append(Text(f"  and {len(copies.tables) - _COPIES_SHOWN:,} more"))
+    return lines
+
+
+def _tables(report: "Report", *, width: int, top: int) -> list[RenderableType]:
+    counts: dict[str, int] = {}
+    for table in report.tables:
+        counts[table.state] = counts.get(table.state, 0) + 1
+    lines: list[RenderableType] = [Text("Tables: " + (", ".join(f"{count:,} {state}" for state, count in sorted(counts.items())) or "none yet"))]
+    worst = sorted(report.tables, key=lambda table: (table.state in ("live", "detached"), -(table.lag_seconds or 0.0)))
+    if worst[:top]:
+        lines.append(table_list(worst[:top], width=width))
+    if len(worst) > top:
+        lines.append(Text(f"... and {len(worst) - top:,} more: sluice tables"))
+    return lines
+
+
+def _row(table: "TableReport", *, wide: bool) -> tuple[str | Text, ...]:
+    lag = duration(table.lag_seconds)
+    name = f"{table.schema}.{table.table}"
+    if not wide:
+        return name, _state(table.state), lag, table.reason
+    through = show(table.complete_through_lsn) if table.complete_through_lsn else "-"
+    return name, _state(table.state), table.mode or "-", through, f"{table.rows_copied:,}", f"{table.rows_applied:,}", lag, table.reason
+
+
+def _incident(incident: "Incident", report: "Report") -> RenderableType:
+    head = f"{incident.count:,} x {incident.error}, {incident.where}"
+    if incident.last_at is not None:
+        head += f", {duration(max(0.0, report.taken_at.timestamp() - incident.last_at))} ago"
+    lines = [Text(head, style="red")]
+    if incident.message:
+        lines.append(Text(incident.message))
+    if incident.hint:
+        lines.append(Text(f"What to do: {incident.hint}"))
+    return Group(lines[0], *(Padding(line, (0, 0, 0, 4)) for line in lines[1:]))
+
+
+def _state(state: str) -> Text:
+    return Text(state, style=_STATE_STYLES.get(state, "yellow"))

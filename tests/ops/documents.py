@@ -1,0 +1,232 @@
+"""Status documents as /status answers them, for the page's tests: a healthy pipeline, and what can become of it.
+
+`test_documents_have_the_form_of_a_real_report` keeps them true.
+"""
+
+import copy
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+Document = dict[str, Any]
+WAL_END = 0x16_B374_D848
+MINUTES = 60
+HOSTILE = ("<img src=x onerror=document.title='owned'>", "</script><script>document.title='owned'</script>", "\u202egnp.elbat", "漢" * 63)
+
+
+def lsn(value: int) -> str:
+    return f"{value >> 32:X}/{value & 0xFFFFFFFF:X}"
+
+
+def table(name: str, **changes: Any) -> Document:
+    return {
+        "schema": "public",
+        "table": name,
+        "path": f"s3://lake/shop/public/{name}",
+        "state": "live",
+        "reason": "",
+        "mode": "mirror",
+        "generation": 1,
+        "complete_through_lsn": lsn(WAL_END - 2_000_000),
+        "rows_applied": 48_211,
+        "rows_copied": 120_000,
+        "lag_seconds": 1.4,
+        "delta_version": 211,
+        **changes,
+    }
+
+
+def stage(name: str, behind: int | None, seconds: float | None) -> Document:
+    return {"stage": name, "lsn": None if behind is None else lsn(WAL_END - behind), "behind_bytes": behind, "behind_seconds": seconds}
+
+
+def throughput(now: datetime) -> list[Document]:
+    """An hour with a quiet night, a burst and a lull."""
+    begin = now.replace(second=0, microsecond=0) - timedelta(minutes=MINUTES - 1)
+    found = []
+    for at in range(MINUTES):
+        load = 0 if 22 <= at < 26 else 1800 + (at * 7919) % 900 + (6000 if 38 <= at < 45 else 0)
+        seconds = 60.0 if at < MINUTES - 1 else 41.0
+        amounts = {"transactions": load * 9, "rows": load * 60, "bytes": load * 60 * 210, "copied_rows": 0, "applied_rows": load * 58}
+        found.append({"at": (begin + timedelta(minutes=at)).isoformat(), "seconds": seconds, **{name: value * seconds / 60 for name, value in amounts.items()}})
+    return found
+
+
+def healthy(*, taken_at: datetime | None = None) -> Document:
+    """Streams, a second behind, everything in the lake."""
+    now = taken_at or datetime.now(UTC)
+    started = now - timedelta(days=3, hours=4)
+    names = ("orders", "order_lines", "customers", "products", "stock", "payments", "events", "returns")
+    return {
+        "schema_version": 1,
+        "pipeline": "shop",
+        "version": "0.1.0",
+        "state": "running",
+        "taken_at": now.isoformat(),
+        "opened_at": started.isoformat(),
+        "uptime_seconds": 273_600.0,
+        "spool_uri": "s3://sluice-spool/shop",
+        "lake_uri": "s3://lake/shop",
+        "source": {
+            "server_version": 180006,
+            "database": "shop",
+            "wal_lsn": lsn(WAL_END),
+            "slot": {
+                "active": True,
+                "active_pid": 4711,
+                "confirmed_flush_lsn": lsn(WAL_END - 410_000),
+                "restart_lsn": lsn(WAL_END - 181_000_000),
+                "retained_wal_bytes": 181_000_000,
+                "wal_status": "reserved",
+                "safe_wal_bytes": 10_200_000_000,
+                "invalidated": None,
+                "two_phase": False,
+            },
+        },
+        "manifest": {
+            "seq": 91_342,
+            "epoch": 7,
+            "through_lsn": lsn(WAL_END - 310_000),
+            "behind_bytes": 310_000,
+            "slot": "sluice_shop",
+            "publication": "sluice_shop",
+            "database": "shop",
+        },
+        "wal": {
+            "stages": [
+                stage("server", 0, 0.0),
+                stage("received", 4_096, 0.021),
+                stage("flushed", 310_000, 0.91),
+                stage("confirmed", 410_000, 0.96),
+                stage("applied", 2_000_000, 4.2),
+            ],
+            "headroom": {
+                "retained_bytes": 181_000_000,
+                "safe_bytes": 10_200_000_000,
+                "limit_bytes": 10_381_000_000,
+                "share_left": 0.9825,
+                "write_rate_bytes": 412_000.5,
+                "seconds_left": 24_757.2,
+            },
+        },
+        "apply": {
+            "complete_through_lsn": lsn(WAL_END - 2_000_000),
+            "behind_bytes": 2_000_000,
+            "pending_entries": 3,
+            "last_record_at": (now - timedelta(seconds=2)).isoformat(),
+            "left_out": {},
+        },
+        "snapshot": {"tables_done": 8, "tables_total": 8, "rows": 960_000, "rows_per_second": None, "eta_seconds": None, "tables": []},
+        "prepared": [],
+        "tables": [table(name, lag_seconds=round(0.4 * at, 1), rows_applied=48_211 * at + at) for at, name in enumerate(names)],
+        "errors": [],
+        "unreachable": [],
+        "process": {
+            "state": "streaming",
+            "instance": "ingest-0",
+            "started_at": started.isoformat(),
+            "uptime_seconds": 273_600.0,
+            "connected": True,
+            "reconnects": 2,
+            "received_lsn": lsn(WAL_END - 4_096),
+            "applier": {"running": True, "restarts": 0},
+            "throughput": throughput(now),
+        },
+    }
+
+
+def trouble(kind: str, where: str, message: str, hint: str, **changes: Any) -> Document:
+    return {"class": kind, "where": where, "message": message, "hint": hint, "count": 1, "first_at": None, "last_at": None, "age_seconds": None, **changes}
+
+
+def copying() -> Document:
+    found = healthy()
+    found["tables"][1].update(state="copying", lag_seconds=None, complete_through_lsn=None, rows_applied=0, mode="")
+    found["tables"][2].update(state="pending", lag_seconds=None, complete_through_lsn=None, rows_applied=0, mode="")
+    copy_of = {"table": "public.order_lines", "rows": 41_200_000, "estimated_rows": 98_000_000, "rows_per_second": 310_400.2, "eta_seconds": 183.0}
+    waiting = {"table": "public.customers", "rows": None, "estimated_rows": 1_200_000, "rows_per_second": None, "eta_seconds": None}
+    found["snapshot"] = {
+        "tables_done": 6,
+        "tables_total": 8,
+        "rows": 42_160_000,
+        "rows_per_second": 301_000.0,
+        "eta_seconds": 192.7,
+        "tables": [copy_of, waiting],
+    }
+    for at, minute in enumerate(found["process"]["throughput"][-9:]):
+        minute["copied_rows"] = (250_000 + at * 5_000) * minute["seconds"]
+    return found
+
+
+def stale() -> Document:
+    found = healthy()
+    reason = "ALTER TABLE rewrote the table with values that the stream does not carry"
+    found["tables"][4].update(state="stale", reason=reason, lag_seconds=None)
+    found["errors"] = [
+        trouble("StaleTable", "public.stock", reason, "`sluice copy` with the table's name copies it again while everything else goes on"),
+        trouble(
+            "SourceUnavailable",
+            "replication",
+            "the server closed the connection",
+            "",
+            count=2,
+            first_at=found["opened_at"],
+            last_at=found["taken_at"],
+            age_seconds=1260.0,
+        ),
+    ]
+    found["apply"]["left_out"] = {"public.stock": "stale"}
+    return found
+
+
+def lost() -> Document:
+    found = healthy()
+    found["state"] = "lost"
+    found["source"]["slot"].update(active=False, active_pid=None, wal_status="lost", safe_wal_bytes=None, invalidated="wal_removed", restart_lsn=None)
+    found["wal"]["headroom"] = None
+    found["process"].update(state="failed", connected=False)
+    hint = "raise max_slot_wal_keep_size or idle_replication_slot_timeout, then copy the tables again under a new slot"
+    found["errors"] = [trouble("SlotLost", "slot", "INVALIDATED: slot sluice_shop can never be used again (wal_removed)", hint)]
+    return found
+
+
+def scarce() -> Document:
+    """The lake keeps up, the slot does not: an hour of headroom."""
+    found = healthy()
+    found["wal"]["headroom"].update(retained_bytes=9_000_000_000, safe_bytes=1_381_000_000, share_left=0.133, seconds_left=3351.9)
+    return found
+
+
+def new() -> Document:
+    found = healthy()
+    nothing = [{"stage": name, "lsn": None, "behind_bytes": None, "behind_seconds": None} for name in ("received", "flushed", "confirmed", "applied")]
+    found.update(state="new", opened_at=None, tables=[], source={**found["source"], "slot": None})
+    found["wal"] = {"stages": [stage("server", 0, 0.0), *nothing], "headroom": None}
+    found["manifest"] = {"seq": 0, "epoch": 0, "through_lsn": None, "behind_bytes": None, "slot": None, "publication": None, "database": None}
+    found["apply"] = {"complete_through_lsn": None, "behind_bytes": None, "pending_entries": 0, "last_record_at": None, "left_out": {}}
+    found["snapshot"] = {"tables_done": 0, "tables_total": 0, "rows": 0, "rows_per_second": None, "eta_seconds": None, "tables": []}
+    found["process"].update(state="starting", connected=False, received_lsn=None, reconnects=0, throughput=[], applier=None)
+    return found
+
+
+def crowd(count: int) -> Document:
+    found = healthy()
+    found["tables"] = [table(f"tenant_{at:05d}", lag_seconds=at % 97 / 10, rows_applied=at * 31 % 100_003) for at in range(count)]
+    found["tables"][count // 2].update(state="stale", reason="TRUNCATE of a partition under a published root", lag_seconds=None)
+    found["snapshot"].update(tables_done=count, tables_total=count)
+    return found
+
+
+def hostile() -> Document:
+    found = copying()
+    found["tables"] = [table(name, schema=HOSTILE[0], reason=HOSTILE[1], state="stale") for name in HOSTILE]
+    found["errors"] = [trouble("StaleTable", HOSTILE[0], HOSTILE[1], HOSTILE[0])]
+    found["snapshot"]["tables"][0]["table"] = HOSTILE[1]
+    found["prepared"] = [
+        {"gid": HOSTILE[0], "xid": 77, "prepare_end_lsn": lsn(WAL_END), "prepared_at": found["taken_at"], "age_seconds": 31.0, "rows": 5},
+    ]
+    found["manifest"].update(slot=HOSTILE[0], publication=HOSTILE[1])
+    return found
+
+
+def changed(document: Document, **changes: Any) -> Document:
+    return {**copy.deepcopy(document), **changes}
