@@ -221,7 +221,7 @@ def test_status_and_tables_work_while_nothing_runs_and_name_what_they_could_not_
     assert listed[0]["path"] == f"file://{configured}/lake/public/orders"
     people = sluice("status", cwd=configured)
     assert people.returncode == 0
-    assert "not reached: source" in people.stdout
+    assert "SourceUnavailable, source" in people.stdout
     assert "public.orders" in sluice("tables", cwd=configured).stdout
 
 

@@ -1,0 +1,91 @@
+"""The status page is for everybody: on a phone, in the dark, by keyboard, by ear, and for nobody it does nothing."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ops import documents
+from tests.ops.conftest import PHONE, Opener, Served
+
+CONTRAST = Path(__file__).with_name("contrast.js").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("make", [documents.stale, documents.copying, documents.lost, documents.new], ids=lambda make: make.__name__)
+def test_a_phone_needs_no_sideways_scrolling(make: Any, served: Served, look: Opener) -> None:
+    served.document = make()
+    page = look(served.address, **PHONE)
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    assert page.evaluate("Math.min(...[...document.querySelectorAll('button:not([hidden]), input, select')].map(node => node.offsetHeight || 99))") >= 24
+
+
+def test_dark_mode_is_dark_and_every_text_stands_out_in_both(served: Served, look: Opener) -> None:
+    served.document = documents.stale()
+    grounds = []
+    for scheme in ("light", "dark"):
+        page = look(served.address, color_scheme=scheme)
+        weak = page.evaluate(CONTRAST)
+        assert not weak, f"{scheme}: {weak}"
+        grounds.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert grounds[0] != grounds[1]
+
+
+def test_the_keyboard_reaches_filter_sort_and_pause_and_an_update_leaves_it_there(served: Served, look: Opener) -> None:
+    served.document = documents.crowd(300)
+    page = look(served.address)
+    reached = []
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.id || document.activeElement.parentElement.dataset.sort || document.activeElement.className"))
+        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none", "the focus is visible"
+    assert [name for name in reached if name in ("skip", "pause", "filter", "state", "name", "lag")] == ["skip", "pause", "filter", "state", "name", "lag"]
+    page.focus('th[data-sort="lag"] button')
+    page.keyboard.press("Enter")
+    assert page.get_attribute('th[data-sort="lag"]', "aria-sort") == "descending"
+    page.evaluate("scrollTo(0, 900)")
+    before = page.evaluate("[document.activeElement.parentElement.dataset.sort, scrollY]")
+    served.document = documents.changed(served.document, pipeline="shop two")
+    page.wait_for_function("document.querySelector('h1').textContent === 'shop two'")
+    assert page.evaluate("[document.activeElement.parentElement.dataset.sort, scrollY]") == before
+    page.focus("#pause")
+    page.keyboard.press("Space")
+    assert page.get_attribute("#pause", "aria-pressed") == "true"
+
+
+def test_a_screen_reader_finds_landmarks_headings_names_and_only_hears_changes(served: Served, look: Opener) -> None:
+    served.document = documents.stale()
+    page = look(served.address)
+    assert page.get_attribute("html", "lang") == "en"
+    tree = page.locator("body").aria_snapshot()
+    for wanted in ("- banner", "- main", "- contentinfo", 'heading "shop" [level=1]', 'region "Pipeline"', 'region "Tables"', 'searchbox "Name contains"'):
+        assert wanted in tree, tree
+    assert 'table "Tables"' in tree
+    assert 'table "WAL positions by stage"' in tree
+    assert 'meter "WAL kept for the slot"' in tree
+    levels = page.eval_on_selector_all("h1, h2, h3", "nodes => nodes.map(node => Number(node.tagName[1]))")
+    assert all(after - before <= 1 for before, after in itertools.pairwise(levels)), "no level is left out"
+    page.evaluate(
+        "heard = []; new MutationObserver(() => heard.push(announce.textContent)).observe(announce, {childList: true, characterData: true, subtree: true})"
+    )
+    served.document = documents.changed(served.document, pipeline="shop", uptime_seconds=999_999.0)
+    page.wait_for_function("document.querySelector('[data-fact=uptime]').textContent.startsWith('11 d')")
+    assert page.evaluate("heard") == [], "what is no change of state is not spoken"
+    served.document = documents.lost()
+    page.wait_for_function("heard.length > 0")
+    assert page.evaluate("heard") == ["Pipeline shop: Slot lost"]
+
+
+def test_a_page_that_nobody_sees_asks_nothing_and_asks_at_once_when_seen(served: Served, look: Opener) -> None:
+    hide = (
+        "(hidden) => { Object.defineProperty(document, 'hidden', {value: hidden, configurable: true}); document.dispatchEvent(new Event('visibilitychange')); }"
+    )
+    page = look(served.address, before=lambda page: page.clock.install())
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.evaluate(hide, True)
+    page.clock.run_for(60_000)
+    assert not asked
+    page.evaluate(hide, False)
+    page.wait_for_timeout(1)
+    assert [url.rpartition("/")[2] for url in asked] == ["status"]

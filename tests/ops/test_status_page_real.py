@@ -1,0 +1,115 @@
+"""The status page of a real pipeline: PostgreSQL, ingest, the real report. And the documents of the other tests are of the same form."""
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Response
+
+from service.runtime.observe import Observer
+from service.runtime.report import Reporter
+from service.store.opening import open_store
+from service.telemetry.health import Health, HealthServer
+from service.telemetry.metrics import Metrics
+from tests.ops import documents
+from tests.ops.conftest import Opener
+from tests.ops.shown import shows_all, text
+from tests.support.ingesting import Pipeline
+from tests.support.sources import Database
+
+CANARY = "canary-5d1c"
+
+
+class Watched:
+    """A pipeline under way, its observer, and a second look at it from outside as the command line takes it."""
+
+    def __init__(self, pipeline: Pipeline, observer: Observer, outside: Reporter, address: str) -> None:
+        self.pipeline = pipeline
+        self.observer = observer
+        self.outside = outside
+        self.address = address
+
+    def status(self) -> dict[str, Any]:
+        with urllib.request.urlopen(f"http://{self.address}/status", timeout=20) as answer:
+            return dict(json.loads(answer.read()))
+
+
+@pytest.fixture
+def watched(database: Database, tmp_path: Path) -> Iterator[Watched]:
+    database.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY, note text)",
+        f"INSERT INTO orders SELECT n, '{CANARY}' FROM generate_series(1, 500) n",
+        'CREATE TABLE "<b>bold</b>" (id int PRIMARY KEY)',
+    )
+    store = open_store((tmp_path / "spool").as_uri(), prefix="test/", options={})
+    pipeline = Pipeline(database, store)
+    pipeline.run()
+
+    def reporter() -> Reporter:
+        return Reporter(
+            pipeline="test", store=store, lake_uri="s3://lake", spool_uri="s3://key:hidden@spool/test?token=hidden", source=pipeline.options().source
+        )
+
+    with pipeline.running() as running:
+        running.wait_until(lambda: running.ingest is not None and running.ingest.view.state == "streaming")
+        assert running.ingest is not None
+        metrics = Metrics("test")
+        health = Health(metrics)
+        observer = Observer(ingest=running.ingest, reporter=reporter(), metrics=metrics, health=health, applier=None)
+        server = HealthServer("127.0.0.1:0", metrics=metrics, health=health, status=observer.status)
+        try:
+            yield Watched(pipeline, observer, reporter(), server.address)
+        finally:
+            server.close()
+
+
+def same_form(one: Any, other: Any, *, at: str = "status") -> None:
+    """Both have the same names wherever both have anything."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        assert one.keys() == other.keys(), at
+        for name in one.keys() - {"left_out"}:
+            same_form(one[name], other[name], at=f"{at}.{name}")
+    elif isinstance(one, list) and isinstance(other, list) and one and other:
+        same_form(one[0], other[0], at=f"{at}[0]")
+
+
+def test_the_page_of_a_real_pipeline_shows_its_status(watched: Watched, database: Database, look: Opener) -> None:
+    answers: list[Response] = []
+    watched.observer.count()
+    database.execute(f"INSERT INTO orders SELECT n, '{CANARY}' FROM generate_series(501, 600) n")
+    page = look(watched.address, before=lambda page: page.on("response", lambda answer: answers.append(answer)))
+    page.wait_for_function("document.querySelectorAll('#rows tr').length === 2")
+    page.click("#pause")
+    page.wait_for_load_state("networkidle")
+    document = [answer for answer in answers if answer.url.endswith("/status")][-1].json()
+    page.wait_for_function("lsn => document.querySelector('#stages [data-stage=server] td').textContent === lsn", arg=document["source"]["wal_lsn"])
+    shows_all(page, document)
+    assert {table["table"] for table in document["tables"]} == {"orders", "<b>bold</b>"}
+    assert document["process"]["state"] == "streaming"
+    assert document["spool_uri"] == "s3://spool/test"
+    everything = page.content() + json.dumps(document)
+    assert CANARY not in everything
+    assert "hidden@" not in everything
+    assert "token" not in json.dumps(document)
+    assert text(page, "h1") == "test"
+
+
+def test_status_of_the_command_line_has_the_same_facts_but_for_the_process(watched: Watched) -> None:
+    served, outside = watched.status(), watched.outside.take().to_json()
+    assert outside["process"] is None
+    assert served.keys() == outside.keys()
+    for name in ("pipeline", "version", "state", "opened_at", "spool_uri", "lake_uri", "snapshot"):
+        assert served[name] == outside[name], name
+    assert [stage["stage"] for stage in outside["wal"]["stages"]] == [stage["stage"] for stage in served["wal"]["stages"]]
+    received = {stage["stage"]: stage["lsn"] for stage in outside["wal"]["stages"]}["received"]
+    assert received is None, "what was received is known to the process alone"
+
+
+def test_documents_have_the_form_of_a_real_report(watched: Watched) -> None:
+    watched.observer.count()
+    real = watched.status()
+    for make in (documents.healthy, documents.copying, documents.stale, documents.hostile):
+        same_form(real, json.loads(json.dumps(make())))

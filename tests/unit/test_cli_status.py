@@ -1,0 +1,197 @@
+"""`status` and `tables` for people: all facts, on any terminal, and again and again."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from service.cli import statusview
+from service.cli.output import amount, duration
+from service.errors import SlotLost
+from service.runtime.copyreport import CopyReport, CopyRound
+from service.runtime.forecast import SlotForecast
+from service.runtime.incidents import Incident
+from service.runtime.processfacts import ProcessFacts
+from service.runtime.report import Report, Reporter, public_uri
+from service.runtime.walreport import headroom
+from tests.unit.test_cli_commands import Sluice, configured, opened, sluice
+from tests.unit.test_runtime_report import NOW, Pipeline
+from tests.unit.test_runtime_walreport import server, slot
+
+__all__ = ["configured", "sluice"]
+
+
+@pytest.fixture
+def pipeline() -> Pipeline:
+    pipeline = Pipeline()
+    pipeline.table("orders")
+    pipeline.table("stock", state="stale", reason="rewritten by ALTER TABLE")
+    pipeline.table("events", state="copying")
+    pipeline.applied("orders", through_seq=2, complete_through_lsn=100, rows_applied=4321)
+    return pipeline
+
+
+def report(pipeline: Pipeline, **changes: object) -> Report:
+    forecast = SlotForecast()
+    forecast.note(0, 0)
+    forecast.note(100, 1000)
+    taken = Reporter(pipeline="shop", store=pipeline.store, lake_uri="file:///lake", spool_uri="s3://spool", source=None, clock=lambda: NOW).take()
+    facts = {"server": server(1000), "slot": slot(restart=200, safe=200), "headroom": headroom(server(1000), slot(restart=200, safe=200), forecast), **changes}
+    import dataclasses
+
+    return dataclasses.replace(taken, **facts)  # type: ignore[arg-type]
+
+
+def drawn(seen: Report, *, width: int = 140, unicode: bool = True, top: int = 20) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=width, no_color=True, highlight=False)
+    console.print(statusview.status(seen, width=width, unicode=unicode, top=top))
+    return out.getvalue()
+
+
+def test_status_for_people_has_every_part(pipeline: Pipeline) -> None:
+    copy = CopyRound((CopyReport("public.events", 50, 200, 10.0, 15.0),), 50, 5.0)
+    noted = Incident("SourceUnavailable", "replication", "connection lost", "see the server's log", 3, NOW.timestamp() - 90, NOW.timestamp() - 30)
+    facts = ProcessFacts("streaming", NOW - timedelta(hours=2), "i", True, 1, 900, True, copy, (noted,), (), None, 0)
+    text = drawn(report(pipeline, process=facts))
+    for part in (
+        "shop",
+        "running, up for 2 h 0 min",
+        "PostgreSQL 18.0, database d",
+        "sluice_shop (reserved), publication sluice_shop",
+        "s3://spool",
+        "received",
+        "0/384",
+        "900 B",
+        "The slot keeps 800 B of WAL",
+        "20% of 1000 B left, enough for 20 s at 10 B/s",
+        "Copies: 2 of 3 tables, 50 rows, 10 rows/s, 15 s left",
+        "25% public.events, 50 of about 200 rows",
+        "Tables: 1 copying, 1 live, 1 stale",
+        "1 x StaleTable, public.stock",
+        "rewritten by ALTER TABLE",
+        "3 x SourceUnavailable, replication, 30 s ago",
+        "What to do: see the server's log",
+    ):
+        assert part in text, text
+
+
+def test_a_lost_slot_is_lost_whatever_else_looks_well_and_comes_first(pipeline: Pipeline) -> None:
+    seen = report(pipeline, trouble=SlotLost("INVALIDATED: gone", hint="copy again"))
+    assert seen.state == "lost"
+    assert seen.to_json()["errors"][0] == {
+        "class": "SlotLost",
+        "where": "slot",
+        "message": "INVALIDATED: gone",
+        "hint": "copy again",
+        "count": 1,
+        "first_at": None,
+        "last_at": None,
+        "age_seconds": None,
+    }
+    assert "1 x SlotLost, slot" in drawn(seen)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_no_line_is_wider_than_the_terminal_and_no_table_is_left_out(pipeline: Pipeline, width: int) -> None:
+    text = drawn(report(pipeline), width=width)
+    assert max(map(len, text.splitlines())) <= width
+    flat = "".join(text.split())
+    assert "public.stock" in flat
+    assert "stale" in flat
+
+
+def test_a_terminal_without_unicode_gets_a_bar_of_ascii(pipeline: Pipeline) -> None:
+    assert "[####----------------]" in drawn(report(pipeline), unicode=False)
+    assert drawn(report(pipeline), unicode=False).isascii()
+
+
+def test_top_limits_the_tables_and_says_how_many_there_are_more(pipeline: Pipeline) -> None:
+    text = drawn(report(pipeline), top=1)
+    assert "public.orders" not in text
+    assert "... and 2 more" in text
+
+
+def test_without_a_limit_the_disk_is_named(pipeline: Pipeline) -> None:
+    room = headroom(server(1000), slot(restart=200, safe=None), SlotForecast())
+    assert "the server's disk is the limit" in drawn(report(pipeline, headroom=room))
+
+
+def test_tables_are_sorted_and_chosen(configured: Path, sluice: Sluice) -> None:
+    from service.contract import keys
+    from service.contract.applied import AppliedLog, AppliedTable
+    from service.manifest.log import ManifestLog
+    from service.manifest.state import PipelineState
+    from service.store.opening import open_store
+    from tests.unit.test_cli_commands import table
+
+    store = open_store(f"file://{configured}/spool", prefix="shop/", options={})
+    log = ManifestLog.open(store, opened(), PipelineState(), through_lsn=100)
+    known = {}
+    for number, (name, rows, state) in enumerate((("b", 5, "live"), ("a", 70, "live"), ("c", 9, "stale"))):
+        log.append(table(str(number), name), through_lsn=100)
+        known[str(number)] = AppliedTable(str(number), "public", name, "x", "mirror", 1, state, through_seq=4, complete_through_lsn=100, rows_applied=rows)
+    store.create(keys.apply_log(1), AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", known).encode())
+
+    def names(*arguments: str) -> list[str]:
+        return [row["table"] for row in json.loads(sluice("tables", "--json", *arguments, cwd=configured).stdout)["tables"]]
+
+    assert names() == ["a", "b", "c"]
+    assert names("--sort", "rows") == ["a", "c", "b"]
+    assert names("--sort", "lag") == ["a", "b", "c"], "what has no lag to compare comes last"
+    assert names("--state", "stale") == ["c"]
+    assert sluice("tables", "--state", "gone", cwd=configured).returncode == 2
+
+
+@pytest.fixture
+def watching(configured: Path) -> Iterator["subprocess.Popen[str]"]:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
+    command = [sys.executable, "-m", "service", "status", "--watch", "--interval", "0.1", "-c", str(configured / "sluice.yaml")]
+    process = subprocess.Popen(
+        command, cwd=Path(__file__).parents[2], env={**environ, "PYTHONUNBUFFERED": "1"}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    yield process
+    process.kill()
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+def test_watch_without_a_terminal_writes_one_block_after_the_other(watching: "subprocess.Popen[str]") -> None:
+    assert watching.stdout is not None
+    heads = [line for line in (watching.stdout.readline() for _ in range(60)) if line.startswith("Pipeline")][:2]
+    assert len(heads) == 2
+    watching.send_signal(signal.SIGINT)
+    assert watching.wait(30) in (0, 130)
+
+
+def test_addresses_are_shown_without_what_may_be_secret() -> None:
+    assert public_uri("s3://key:secret@bucket/a?token=x#y") == "s3://bucket/a"
+    assert public_uri("file:///var/lib/spool") == "file:///var/lib/spool"
+    assert public_uri("memory://") == "memory://"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(None, "-"), (0, "0 s"), (0.04, "0.0 s"), (59.4, "59 s"), (61, "1 min 1 s"), (7260, "2 h 1 min"), (266400, "3 d 2 h"), (1e12, "more than 1000 d")],
+)
+def test_durations_have_two_units_at_most(seconds: float | None, words: str) -> None:
+    assert duration(seconds) == words
+
+
+def test_amounts_are_binary() -> None:
+    assert [amount(count) for count in (None, 0, 1023, 1024, 1 << 40)] == ["-", "0 B", "1023 B", "1.0 KiB", "1.0 TiB"]
+
+
+def test_the_epoch_began_with_its_own_entry(pipeline: Pipeline) -> None:
+    seen = Reporter(pipeline="shop", store=pipeline.store, lake_uri="file:///lake", source=None, clock=lambda: datetime.now(UTC)).take()
+    assert seen.opened_at is not None
+    assert timedelta(0) <= seen.taken_at - seen.opened_at < timedelta(minutes=5)

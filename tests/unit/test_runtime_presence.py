@@ -1,0 +1,105 @@
+"""What a running process remembers of itself: an hour of minutes, and its troubles without anybody's values."""
+
+import pytest
+
+from service.errors import SourceUnavailable
+from service.runtime.copyreport import CopyReport, CopyRound, copies, under_way
+from service.runtime.incidents import KEPT, RECENT_SECONDS, Incidents
+from service.runtime.tablereport import TableReport
+from service.runtime.throughput import MINUTES, Throughput
+from service.runtime.troubles import troubles
+from tests.unit.test_runtime_report import Pipeline
+
+
+def test_a_minute_holds_what_was_counted_within_it() -> None:
+    rows = Throughput(("rows",))
+    rows.add({"rows": 100}, now=600)
+    rows.add({"rows": 160}, now=630)
+    rows.add({"rows": 190}, now=661)
+    minutes = rows.to_json(now=675)
+    assert [(minute["rows"], minute["seconds"]) for minute in minutes] == [(60, 60.0), (30, 15.0)]
+    assert minutes[0]["at"] == "1970-01-01T00:10:00+00:00"
+
+
+def test_a_process_that_began_within_a_minute_counts_from_there() -> None:
+    rows = Throughput(("rows",))
+    rows.add({"rows": 0}, now=645)
+    assert rows.to_json(now=655)[0]["seconds"] == 10.0
+
+
+def test_a_total_that_fell_counts_from_zero() -> None:
+    rows = Throughput(("rows",))
+    for total in (100, 150, 20):
+        rows.add({"rows": total}, now=600)
+    assert rows.to_json(now=601)[0]["rows"] == 70
+
+
+def test_minutes_in_which_nothing_was_asked_are_there_and_only_an_hour_is_kept() -> None:
+    rows = Throughput(("rows",))
+    rows.add({"rows": 0}, now=0)
+    rows.add({"rows": 5}, now=60 * 200)
+    minutes = rows.to_json(now=60 * 200)
+    assert len(minutes) == MINUTES
+    assert [minute["rows"] for minute in minutes] == [0] * (MINUTES - 1) + [5]
+
+
+def test_a_library_s_words_never_become_an_incident() -> None:
+    incidents = Incidents()
+    incidents.note("upload", ValueError("row value canary"))
+    incidents.note("upload", SourceUnavailable("the server is away", hint="wait"))
+    ours, theirs = incidents.recent()
+    assert (theirs.error, theirs.message) == ("ValueError", "")
+    assert (ours.message, ours.hint) == ("the server is away", "wait")
+
+
+def test_incidents_of_one_kind_are_counted_and_forgotten_after_an_hour() -> None:
+    now = [1000.0]
+    incidents = Incidents(clock=lambda: now[0])
+    incidents.note("replication", SourceUnavailable("first"))
+    now[0] += 60
+    incidents.note("replication", SourceUnavailable("second"))
+    (one,) = incidents.recent()
+    assert (one.count, one.message, one.first_at, one.last_at) == (2, "second", 1000.0, 1060.0)
+    assert one.to_json(now=1070.0)["age_seconds"] == 10.0
+    now[0] += RECENT_SECONDS + 1
+    assert incidents.recent() == ()
+    incidents.note("replication", SourceUnavailable("third"))
+    assert incidents.recent()[0].count == 1
+
+
+def test_a_flood_of_kinds_keeps_the_newest() -> None:
+    incidents = Incidents()
+    for number in range(3 * KEPT):
+        incidents.note(f"place {number}", SourceUnavailable("away"))
+    assert [incident.where for incident in incidents.recent()][:2] == [f"place {3 * KEPT - 1}", f"place {3 * KEPT - 2}"]
+    assert len(incidents.recent()) == KEPT
+
+
+def stopped(name: str, reason: str) -> TableReport:
+    return TableReport("public", name, "x", "stale", reason, "mirror", 1, 0, 0, 0, None, None)
+
+
+def test_a_thousand_tables_with_one_reason_are_one_trouble() -> None:
+    found = troubles(trouble=None, unreachable=(), tables=[stopped(f"t{n}", "rewritten") for n in range(1000)] + [stopped("other", "dropped")], noted=())
+    assert [(one.count, one.message) for one in found] == [(1000, "rewritten"), (1, "dropped")]
+    assert found[0].where == "public.t0, public.t1, public.t2 and 997 more"
+    assert "sluice copy" in found[0].hint
+
+
+def test_time_left_needs_an_estimate_and_a_rate() -> None:
+    assert under_way("t", rows=50, estimated_rows=200, seconds=10.0).eta_seconds == 30.0
+    assert under_way("t", rows=50, estimated_rows=-1, seconds=10.0).estimated_rows is None
+    assert under_way("t", rows=50, estimated_rows=40, seconds=10.0).eta_seconds is None, "an estimate that was passed says nothing"
+    assert under_way("t", rows=0, estimated_rows=40, seconds=10.0).rows_per_second is None
+
+
+@pytest.mark.parametrize(("waiting", "left"), [(100, 20.0), (None, None)])
+def test_time_left_of_all_copies_counts_those_that_wait(waiting: int | None, left: float | None) -> None:
+    pipeline = Pipeline()
+    pipeline.table("done")
+    pipeline.table("now", state="copying")
+    pipeline.table("next", state="copying")
+    present = CopyRound((under_way("public.now", rows=100, estimated_rows=200, seconds=10.0), CopyReport("public.next", None, waiting, None, None)), 100, 10.0)
+    found = copies(pipeline.log.state, present)
+    assert (found.tables_done, found.tables_total, found.rows, found.rows_per_second, found.eta_seconds) == (1, 3, 100, 10.0, left)
+    assert copies(pipeline.log.state, None).eta_seconds is None
