@@ -56,6 +56,16 @@ def served() -> Iterator[Served]:
 Opener = Callable[..., Page]
 
 
+def clocked(page: Page) -> None:
+    """The page's time can be moved on: nobody waits for its next question."""
+    page.clock.install()
+
+
+def next_update(page: Page) -> None:
+    """Time goes on until the page has asked again."""
+    page.clock.run_for(5_100)
+
+
 @pytest.fixture
 def look(chromium: Browser) -> Iterator[Opener]:
     """Opens the page at an address. At the end it must have asked nobody else, and the browser must have found nothing to complain of."""

@@ -12,8 +12,9 @@ def text(page: Page, selector: str) -> str:
 
 def shows_all(page: Page, document: Document) -> None:
     """Every fact of `document` that the page has a place for is on it."""
-    assert page.inner_text("h1") == document["pipeline"]
-    facts = {node.get_attribute("data-fact"): node.inner_text() for node in page.query_selector_all("[data-fact]")}
+    seen = page.evaluate(READ)
+    facts = seen["facts"]
+    assert seen["title"] == document["pipeline"]
     assert facts["version"] == document["version"]
     assert facts["spool"] == document["spool_uri"]
     assert facts["lake"] == document["lake_uri"]
@@ -23,29 +24,48 @@ def shows_all(page: Page, document: Document) -> None:
         version = document["source"]["server_version"]
         assert facts["source"] == f"PostgreSQL {version // 10000}.{version % 10000}, {document['source']['database']}"
     for stage in document["wal"]["stages"]:
-        cells = [cell.text_content() for cell in page.query_selector_all(f'#stages tr[data-stage="{stage["stage"]}"] > *')]
-        assert cells == [stage["stage"], stage["lsn"] or "not known", amount(stage["behind_bytes"]), duration(stage["behind_seconds"])]
-        if stage["lsn"]:
-            assert stage["lsn"] in (page.text_content("#picture svg") or "")
-    room = document["wal"]["headroom"]
-    if room and room["safe_bytes"] is not None:
-        assert text(page, "#headroom").startswith(f"{amount(room['retained_bytes'])} kept, {amount(room['safe_bytes'])} of {amount(room['limit_bytes'])} left")
-    if room and room["seconds_left"] is not None:
-        assert f"last for {duration(room['seconds_left'])}" in text(page, "#forecast")
-        assert f"{amount(round(room['write_rate_bytes']))}/s" in text(page, "#forecast")
+        cells = [stage["stage"], stage["lsn"] or "not known", amount(stage["behind_bytes"]), duration(stage["behind_seconds"])]
+        assert seen["stages"][stage["stage"]] == cells
+        assert (stage["lsn"] or "") in seen["picture"]
+    _shows_headroom(page, document)
     snapshot = document["snapshot"]
     if snapshot["tables_total"]:
         counts = f"{snapshot['tables_done']:,} of {snapshot['tables_total']:,} tables have their rows, {snapshot['rows']:,} rows copied"
         assert text(page, "#copies").startswith(counts)
-    shown = {row.query_selector("th bdi").inner_text(): row for row in page.query_selector_all("#rows tr")}  # type: ignore[union-attr]
     for table in document["tables"]:
-        cells = [cell.text_content() or "" for cell in shown[f"{table['schema']}.{table['table']}"].query_selector_all("td")]
-        numbers = [f"{table['rows_applied']:,}", f"{table['rows_copied']:,}", table["complete_through_lsn"] or "-", table["mode"] or "-"]
-        assert [str(cells[0]).split(" ", 1)[1], *cells[1:]] == [table["state"], duration(table["lag_seconds"]), *numbers]
-        assert shown[f"{table['schema']}.{table['table']}"].query_selector(".reason").text_content() == table["reason"]  # type: ignore[union-attr]
-    troubles = [node.text_content() or "" for node in page.query_selector_all("#troubles li")]
-    assert len(troubles) == len(document["errors"])
-    for said, one in zip(troubles, document["errors"], strict=True):
+        state, *cells = seen["tables"][f"{table['schema']}.{table['table']}"]
+        numbers = [f"{table['rows_applied']:,}", f"{table['rows_copied']:,}", table["complete_through_lsn"] or "-", table["mode"] or "-", table["reason"]]
+        assert [state.split(" ", 1)[1], *cells] == [table["state"], duration(table["lag_seconds"]), *numbers]
+    assert len(seen["tables"]) == len(document["tables"])
+    assert len(seen["troubles"]) == len(document["errors"])
+    for said, one in zip(seen["troubles"], document["errors"], strict=True):
         for part in (one["class"], one["where"], one["message"], one["hint"], f"{one['count']} times" if one["count"] > 1 else ""):
             assert part in said
-    assert len(page.query_selector_all("#prepared li")) == len(document["prepared"])
+    assert seen["prepared"] == len(document["prepared"])
+
+
+def _shows_headroom(page: Page, document: Document) -> None:
+    room = document["wal"]["headroom"]
+    if room and room["safe_bytes"] is not None:
+        left = f"{amount(room['retained_bytes'])} kept, {amount(room['safe_bytes'])} of {amount(room['limit_bytes'])} left"
+        assert text(page, "#headroom").startswith(left)
+    if room and room["seconds_left"] is not None:
+        assert f"last for {duration(room['seconds_left'])}" in text(page, "#forecast")
+        assert f"{amount(round(room['write_rate_bytes']))}/s" in text(page, "#forecast")
+
+
+READ = """() => {
+    const all = (selector) => [...document.querySelectorAll(selector)], texts = (nodes) => [...nodes].map((node) => node.textContent);
+    return {
+        title: document.querySelector("h1").textContent,
+        facts: Object.fromEntries(all("[data-fact]").map((node) => [node.dataset.fact, node.textContent])),
+        stages: Object.fromEntries(all("#stages tr").map((row) => [row.dataset.stage, texts(row.children)])),
+        picture: document.querySelector("#picture svg").textContent,
+        tables: Object.fromEntries(all("#rows tr").map((row) => {
+            const [name, reason] = row.firstChild.children;
+            return [name.textContent, [...texts([...row.children].slice(1)), reason.textContent]];
+        })),
+        troubles: texts(all("#troubles li")),
+        prepared: all("#prepared li").length,
+    };
+}"""
