@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from service.errors import ServiceError
+from service.telemetry.tally import ErrorTally
 
 KEPT = 30
 """Different troubles that are remembered; of more, those that have not come again for longest are forgotten."""
@@ -42,25 +43,26 @@ class Incident:
         }
 
 
-class Incidents:
-    """Counts errors by class and place. All methods may be called from any thread."""
+class Incidents(ErrorTally):
+    """An ErrorTally that remembers what the errors of the last hour said. `note` and `recent` may be called from any thread."""
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
+        super().__init__()
         self._clock = clock
         self._known: dict[tuple[str, str], Incident] = {}
-        self._lock = threading.Lock()
+        self._known_lock = threading.Lock()
 
-    def note(self, where: str, error: BaseException) -> None:
-        """`error` happened in `where`, a word or two from the program's own text."""
+    def note(self, component: str, error: BaseException) -> None:
+        super().note(component, error)
         now = self._clock()
         ours = isinstance(error, ServiceError)
-        key = (where, type(error).__name__)
-        with self._lock:
+        key = (component, type(error).__name__)
+        with self._known_lock:
             before = self._known.pop(key, None)
             known = before if before is not None and _recent(before, now) else None
             self._known[key] = Incident(
                 error=key[1],
-                where=where,
+                where=component,
                 message=str(error) if ours else "",
                 hint=error.hint if isinstance(error, ServiceError) else "",
                 count=known.count + 1 if known else 1,
@@ -73,7 +75,7 @@ class Incidents:
     def recent(self) -> tuple[Incident, ...]:
         """The troubles of the last hour, the newest first."""
         now = self._clock()
-        with self._lock:
+        with self._known_lock:
             return tuple(incident for incident in reversed(self._known.values()) if _recent(incident, now))
 
 

@@ -14,7 +14,8 @@ from service.runtime.walreport import shown
 
 @dataclass(frozen=True, slots=True)
 class ProcessFacts:
-    """One look at the process. `drained` says that all that was received is durable. `throughput` is the last hour, a minute each."""
+    """One look at the process. `complete_lsn` is through which nothing that was received is missing from the manifest, `oldest_unflushed_at` (unix seconds)
+    the commit time of the oldest transaction that is. `throughput` is the last hour, a minute each."""
 
     state: str
     started_at: datetime
@@ -22,7 +23,8 @@ class ProcessFacts:
     connected: bool
     reconnects: int
     received_lsn: int
-    drained: bool
+    complete_lsn: int
+    oldest_unflushed_at: float | None
     copy: CopyRound | None
     incidents: tuple[Incident, ...]
     throughput: tuple[dict[str, Any], ...]

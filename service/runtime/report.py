@@ -106,9 +106,12 @@ class Report:
         )
 
     def _flushed_seconds(self) -> float | None:
-        """When all that was received is durable, the manifest lacks only what has not been received: WAL of others is no lag of ours."""
-        lsn = self.process.received_lsn if self.process and self.process.drained else None
-        return self._seconds(max(self.manifest.through_lsn, lsn or 0))
+        """WAL of others is no lag of ours: through the process's `complete_lsn` nothing is missing."""
+        process = self.process
+        seconds = self._seconds(max(self.manifest.through_lsn, process.complete_lsn if process else 0))
+        if process is None or process.oldest_unflushed_at is None:
+            return seconds
+        return max(seconds or 0.0, self.taken_at.timestamp() - process.oldest_unflushed_at)
 
     def _has(self, confirmed: int | None) -> bool:
         return confirmed is not None and confirmed >= self.manifest.through_lsn
