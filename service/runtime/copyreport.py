@@ -24,11 +24,12 @@ class CopyReport:
 
 @dataclass(frozen=True, slots=True)
 class CopyRound:
-    """What the running process knows of its present round of copies. `rows` and `seconds` are of the whole round."""
+    """What the running process knows of its present round of copies. `rows`, `seconds` and `eta_seconds` are of the whole round."""
 
     tables: tuple[CopyReport, ...]
     rows: int
     seconds: float
+    eta_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +59,7 @@ def copies(state: PipelineState, present: CopyRound | None) -> Copies:
         return Copies(len(known) - len(waiting), len(known), rows, None, None, tables)
     under_way = sum(table.rows or 0 for table in present.tables)
     rate = present.rows / present.seconds if present.seconds > 0 and present.rows else None
-    return Copies(len(known) - len(waiting), len(known), rows + under_way, rate, _time_left(present, rate), present.tables)
-
-
-def _time_left(present: CopyRound, rate: float | None) -> float | None:
-    left = [None if table.estimated_rows is None else max(0, table.estimated_rows - (table.rows or 0)) for table in present.tables]
-    if rate is None or not left or None in left:
-        return None
-    return sum(rows for rows in left if rows is not None) / rate
+    return Copies(len(known) - len(waiting), len(known), rows + under_way, rate, present.eta_seconds, present.tables)
 
 
 def under_way(table: str, *, rows: int, estimated_rows: int, seconds: float) -> CopyReport:

@@ -92,4 +92,5 @@ class Presence:
         progress, now = copier.progress, time.monotonic()
         present = under_way(progress.table, rows=progress.rows, estimated_rows=progress.estimated_rows, seconds=now - progress.table_started_at)
         waiting = [CopyReport(name, None, rows if rows >= 0 else None, None, None) for name, rows in progress.waiting.items()]
-        return CopyRound((present, *waiting), rows=progress.rows_before + progress.rows, seconds=now - progress.started_at)
+        rows = progress.rows_before + progress.rows
+        return CopyRound((present, *waiting), rows=rows, seconds=now - progress.started_at, eta_seconds=progress.seconds_left(now))

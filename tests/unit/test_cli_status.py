@@ -58,7 +58,7 @@ def drawn(seen: Report, *, width: int = 140, unicode: bool = True, top: int = 20
 
 
 def test_status_for_people_has_every_part(pipeline: Pipeline) -> None:
-    copy = CopyRound((CopyReport("public.events", 50, 200, 10.0, 15.0),), 50, 5.0)
+    copy = CopyRound((CopyReport("public.events", 50, 200, 10.0, 15.0),), 50, 5.0, 15.0)
     noted = Incident("SourceUnavailable", "replication", "connection lost", "see the server's log", 3, NOW.timestamp() - 90, NOW.timestamp() - 30)
     facts = ProcessFacts("streaming", NOW - timedelta(hours=2), "i", True, 1, 900, 900, None, copy, (noted,), (), None, 0)
     text = drawn(report(pipeline, process=facts))

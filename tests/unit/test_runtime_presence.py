@@ -1,7 +1,5 @@
 """What a running process remembers of itself: an hour of minutes, and its troubles without anybody's values."""
 
-import pytest
-
 from service.errors import SourceUnavailable
 from service.runtime.copyreport import CopyReport, CopyRound, copies, under_way
 from service.runtime.incidents import KEPT, RECENT_SECONDS, Incidents
@@ -93,13 +91,15 @@ def test_time_left_needs_an_estimate_and_a_rate() -> None:
     assert under_way("t", rows=0, estimated_rows=40, seconds=10.0).rows_per_second is None
 
 
-@pytest.mark.parametrize(("waiting", "left"), [(100, 20.0), (None, None)])
-def test_time_left_of_all_copies_counts_those_that_wait(waiting: int | None, left: float | None) -> None:
+def test_copies_count_tables_that_have_their_rows_and_rates_come_from_the_process_alone() -> None:
     pipeline = Pipeline()
     pipeline.table("done")
     pipeline.table("now", state="copying")
     pipeline.table("next", state="copying")
-    present = CopyRound((under_way("public.now", rows=100, estimated_rows=200, seconds=10.0), CopyReport("public.next", None, waiting, None, None)), 100, 10.0)
-    found = copies(pipeline.log.state, present)
-    assert (found.tables_done, found.tables_total, found.rows, found.rows_per_second, found.eta_seconds) == (1, 3, 100, 10.0, left)
-    assert copies(pipeline.log.state, None).eta_seconds is None
+    pipeline.table("gone", state="detached")
+    tables = (under_way("public.now", rows=100, estimated_rows=200, seconds=10.0), CopyReport("public.next", None, 100, None, None))
+    found = copies(pipeline.log.state, CopyRound(tables, 100, 10.0, 20.0))
+    assert (found.tables_done, found.tables_total, found.rows, found.rows_per_second, found.eta_seconds) == (1, 3, 100, 10.0, 20.0)
+    outside = copies(pipeline.log.state, None)
+    assert (outside.tables_done, outside.tables_total, outside.rows_per_second, outside.eta_seconds) == (1, 3, None, None)
+    assert [copy.table for copy in outside.tables] == ["public.now", "public.next"]
