@@ -23,8 +23,13 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str | Text
     for name in columns:
         drawn.add_column(name, justify="right" if name in right else "left", overflow="fold")
     for row in rows:
-        drawn.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+        drawn.add_row(*(cell if isinstance(cell, Text) else Text(clean(cell)) for cell in row))
     return drawn
+
+
+def clean(text: str) -> str:
+    """`text` for a terminal: names come from the source and may hold escape sequences or turn the direction of writing."""
+    return "".join(character if character.isprintable() or character == "\n" else "?" for character in text)
 
 
 def amount(count: int | None, unit: str = "B") -> str:

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from service.cli import output
-from service.cli.output import amount, duration, number
+from service.cli.output import amount, clean, duration, number
 from service.lsn import show
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ _BAR_CELLS = 20
 _SCARCE, _LOW = 0.2, 0.4
 """Shares of headroom left below which the bar is red and yellow: those of the alerts."""
 _COPIES_SHOWN = 5
+_WORST_FIRST = ("stale", "quarantined", "paused", "copying", "pending", "live", "detached")
 _STATE_STYLES = {
     "live": "green",
     "running": "green",
@@ -74,14 +75,14 @@ class _Bar:
 def _header(report: "Report") -> RenderableType:
     opened, server = report.manifest.opened, report.server
     state = Text.assemble(_state(report.state), *([f", up for {duration(report.uptime_seconds)}"] if report.uptime_seconds is not None else []))
-    lines = [("Pipeline", Text(report.pipeline)), ("State", state), ("Seen at", Text(report.taken_at.isoformat(timespec="seconds")))]
+    lines = [("Pipeline", Text(report.pipeline)), ("State", state), ("As of", Text(report.taken_at.isoformat(timespec="seconds")))]
     if opened is not None or server is not None:
         version = server.server_version if server is not None else opened.server_version if opened is not None else 0
         where = server.database if server is not None else opened.database if opened is not None else ""
-        lines.append(("Source", Text(f"PostgreSQL {version // 10000}.{version % 10000}, database {where}")))
+        lines.append(("Source", Text(clean(f"PostgreSQL {version // 10000}.{version % 10000}, database {where}"))))
     if opened is not None:
         wal_status = f" ({report.slot.wal_status})" if report.slot is not None and report.slot.wal_status else ""
-        lines.append(("Slot", Text(f"{opened.slot}{wal_status}, publication {opened.publication}")))
+        lines.append(("Slot", Text(clean(f"{opened.slot}{wal_status}, publication {opened.publication}"))))
     lines += [(name, Text(uri)) for name, uri in (("Spool", report.spool_uri), ("Lake", report.lake_uri)) if uri]
     lines.append(("Version", Text(report.version)))
     return output.table("", ("", ""), lines)
@@ -124,12 +125,12 @@ def _copies(copies: "Copies", bar: _Bar) -> list[RenderableType]:
     lines: list[RenderableType] = [Text(line)]
     for copy in copies.tables[:_COPIES_SHOWN]:
         if copy.rows is None:
-            lines.append(Text(f"  {copy.table} waits for its turn or is under way"))
+            lines.append(Text(clean(f"  {copy.table} waits for its turn or is under way")))
         elif copy.estimated_rows:
             share = min(1.0, copy.rows / copy.estimated_rows)
-            lines.append(Text.assemble("  ", bar(share, "cyan"), f" {share:.0%} {copy.table}, {copy.rows:,} of about {copy.estimated_rows:,} rows"))
+            lines.append(Text.assemble("  ", bar(share, "cyan"), clean(f" {share:.0%} {copy.table}, {copy.rows:,} of about {copy.estimated_rows:,} rows")))
         else:
-            lines.append(Text(f"  {copy.table}, {copy.rows:,} rows so far"))
+            lines.append(Text(clean(f"  {copy.table}, {copy.rows:,} rows so far")))
     if len(copies.tables) > _COPIES_SHOWN:
         lines.append(Text(f"  and {len(copies.tables) - _COPIES_SHOWN:,} more"))
     return lines
@@ -140,7 +141,7 @@ def _tables(report: "Report", *, width: int, top: int) -> list[RenderableType]:
     for table in report.tables:
         counts[table.state] = counts.get(table.state, 0) + 1
     lines: list[RenderableType] = [Text("Tables: " + (", ".join(f"{count:,} {state}" for state, count in sorted(counts.items())) or "none yet"))]
-    worst = sorted(report.tables, key=lambda table: (table.state in ("live", "detached"), -(table.lag_seconds or 0.0)))
+    worst = sorted(report.tables, key=lambda table: (_WORST_FIRST.index(table.state), -(table.lag_seconds or 0.0)))
     if worst[:top]:
         lines.append(table_list(worst[:top], width=width))
     if len(worst) > top:
@@ -161,11 +162,11 @@ def _incident(incident: "Incident", report: "Report") -> RenderableType:
     head = f"{incident.count:,} x {incident.error}, {incident.where}"
     if incident.last_at is not None:
         head += f", {duration(max(0.0, report.taken_at.timestamp() - incident.last_at))} ago"
-    lines = [Text(head, style="red")]
+    lines = [Text(clean(head), style="red")]
     if incident.message:
-        lines.append(Text(incident.message))
+        lines.append(Text(clean(incident.message)))
     if incident.hint:
-        lines.append(Text(f"What to do: {incident.hint}"))
+        lines.append(Text(clean(f"What to do: {incident.hint}")))
     return Group(lines[0], *(Padding(line, (0, 0, 0, 4)) for line in lines[1:]))
 
 

@@ -114,6 +114,20 @@ def test_a_terminal_without_unicode_gets_a_bar_of_ascii(pipeline: Pipeline) -> N
     assert drawn(report(pipeline), unicode=False).isascii()
 
 
+def test_a_name_cannot_write_on_the_terminal(pipeline: Pipeline) -> None:
+    pipeline.table("\x1b[2Jgone\u202eevil", state="stale", reason="\x1b]0;owned\x07")
+    text = drawn(report(pipeline))
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "gone" in text
+
+
+def test_what_is_worst_comes_first(pipeline: Pipeline) -> None:
+    pipeline.table("waiting", state="pending")
+    lines = drawn(report(pipeline)).splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("public.")] == ["public.stock", "public.events", "public.waiting", "public.orders"]
+
+
 def test_top_limits_the_tables_and_says_how_many_there_are_more(pipeline: Pipeline) -> None:
     text = drawn(report(pipeline), top=1)
     assert "public.orders" not in text
