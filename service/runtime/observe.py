@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from service.errors import ServiceError
+from service.errors import ServiceError, StoreUnavailable
 from service.runtime.applier_process import ApplierProcess
 from service.runtime.backlog import Backlog
 from service.runtime.ingest import Ingest
@@ -51,7 +51,14 @@ class Observer:
     def status(self) -> dict[str, Any]:
         """The answer of /status: what is stored is at most a second old, or as old as it says when the object store does not answer, what the process knows
         is of this moment. Raises StoreError and ManifestCorrupt."""
-        return replace(self._take(patience_seconds=_PATIENCE_SECONDS), process=self._presence.facts()).to_json()
+        try:
+            report = self._take(patience_seconds=_PATIENCE_SECONDS)
+        except StoreUnavailable as error:
+            self._ingest.errors.note("report", error)
+            if self._report is None:
+                raise
+            report = self._report
+        return replace(report, process=self._presence.facts()).to_json()
 
     def look(self) -> None:
         """Takes a report and exports it. Blocks; for a thread."""

@@ -1,6 +1,7 @@
 """The status page of a real pipeline: PostgreSQL, ingest, the real report. And the documents of the other tests are of the same form."""
 
 import json
+import threading
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Response
 
+from service.errors import StoreUnavailable
 from service.runtime.observe import Observer
 from service.runtime.report import Reporter
+from service.store.base import ObjectStore
 from service.store.opening import open_store
 from service.telemetry.health import Health, HealthServer
 from service.telemetry.metrics import Metrics
@@ -23,11 +26,50 @@ from tests.support.sources import Database
 CANARY = "canary-5d1c"
 
 
+class Held(ObjectStore):
+    """What reports are read from: its listings fail while `failing` is set, and hang while `hanging` is."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self._inner = inner
+        self.failing = threading.Event()
+        self.hanging = threading.Event()
+        self.entered = threading.Event()
+        self.released = threading.Event()
+
+    def get(self, key: str) -> bytes:
+        return self._inner.get(key)
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        raise AssertionError("a report writes nothing")
+
+    def create(self, key: str, data: bytes | memoryview) -> None:
+        raise AssertionError("a report writes nothing")
+
+    def delete(self, key: str) -> None:
+        raise AssertionError("a report writes nothing")
+
+    def size(self, key: str) -> int | None:
+        return self._inner.size(key)
+
+    def describe(self) -> str:
+        return self._inner.describe()
+
+    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
+        if self.failing.is_set() or self.hanging.is_set():
+            self.entered.set()
+        if self.hanging.is_set():
+            self.released.wait(60)
+        if self.failing.is_set():
+            raise StoreUnavailable("the store does not answer")
+        return self._inner.list(prefix, after=after)
+
+
 class Watched:
     """A pipeline under way, its observer, and a second look at it from outside as the command line takes it."""
 
-    def __init__(self, pipeline: Pipeline, observer: Observer, outside: Reporter, address: str) -> None:
+    def __init__(self, pipeline: Pipeline, observer: Observer, outside: Reporter, address: str, *, held: Held) -> None:
         self.pipeline = pipeline
+        self.held = held
         self.observer = observer
         self.outside = outside
         self.address = address
@@ -48,7 +90,9 @@ def watched(database: Database, tmp_path: Path) -> Iterator[Watched]:
     pipeline = Pipeline(database, store)
     pipeline.run()
 
-    def reporter() -> Reporter:
+    held = Held(store)
+
+    def reporter(store: ObjectStore) -> Reporter:
         return Reporter(
             pipeline="test", store=store, lake_uri="s3://lake", spool_uri="s3://key:hidden@spool/test?token=hidden", source=pipeline.options().source
         )
@@ -58,10 +102,10 @@ def watched(database: Database, tmp_path: Path) -> Iterator[Watched]:
         assert running.ingest is not None
         metrics = Metrics("test")
         health = Health(metrics)
-        observer = Observer(ingest=running.ingest, reporter=reporter(), metrics=metrics, health=health, applier=None)
+        observer = Observer(ingest=running.ingest, reporter=reporter(held), metrics=metrics, health=health, applier=None)
         server = HealthServer("127.0.0.1:0", metrics=metrics, health=health, status=observer.status)
         try:
-            yield Watched(pipeline, observer, reporter(), server.address)
+            yield Watched(pipeline, observer, reporter(store), server.address, held=held)
         finally:
             server.close()
 
@@ -113,3 +157,28 @@ def test_documents_have_the_form_of_a_real_report(watched: Watched) -> None:
     real = watched.status()
     for make in (documents.healthy, documents.copying, documents.stale, documents.hostile):
         same_form(real, json.loads(json.dumps(make())))
+
+
+def test_status_says_what_it_knew_and_what_the_process_knows_while_the_store_fails_or_hangs(watched: Watched) -> None:
+    before = watched.status()
+    watched.held.failing.set()
+    after = watched.status()
+    while not watched.held.entered.is_set():
+        after = watched.status()  # an answer may be a second old
+    after = watched.status()
+    assert after["taken_at"] == before["taken_at"], "what is old says so"
+    assert ("StoreUnavailable", "report") in {(one["class"], one["where"]) for one in after["errors"]}
+    assert after["process"]["state"] == "streaming"
+    watched.held.failing.clear()
+    watched.held.entered.clear()
+    watched.held.hanging.set()
+    look = threading.Thread(target=watched.observer.look)
+    look.start()
+    assert watched.held.entered.wait(30)
+    try:
+        assert watched.status()["taken_at"] == before["taken_at"]
+    finally:
+        watched.held.hanging.clear()
+        watched.held.released.set()
+        look.join(30)
+    assert watched.status()["taken_at"] > before["taken_at"]
