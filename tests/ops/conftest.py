@@ -1,8 +1,9 @@
-"""One Chromium for the run, and a page that objects to everything a status page must not do."""
+"""Fixtures for what is run around Sluice: Prometheus and Chromium, where they can be had, and a page that objects to everything a status page must not do."""
 
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from deploy.local.binaries import LocalServerError
 from deploy.local.browser import ARGUMENTS, browser
+from deploy.local.tools import tool
 from service.telemetry.health import Health, HealthServer
 from service.telemetry.metrics import Metrics
 from tests.ops.documents import Document, healthy
@@ -95,3 +97,22 @@ def look(chromium: Browser) -> Iterator[Opener]:
     strangers = [url for url in asked if not url.startswith(("data:", *addresses))]
     assert not strangers, "the page asked somebody else"
     assert not complaints
+
+
+@pytest.fixture(scope="session")
+def promtool() -> Path:
+    """Skips, with what to install, where there is none and none can be fetched."""
+    return _tool_or_skip("promtool")
+
+
+@pytest.fixture(scope="session")
+def prometheus() -> Path:
+    """As `promtool`, for the server."""
+    return _tool_or_skip("prometheus")
+
+
+def _tool_or_skip(program: str) -> Path:
+    try:
+        return tool(program)
+    except LocalServerError as failure:
+        pytest.skip(str(failure))
