@@ -37,7 +37,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 
 {{/* The annotations of every object, or nothing. */}}
 {{- define "sluice.annotations" -}}
-{{- with .Values.commonAnnotations }}
+{{- with .Values.commonAnnotations -}}
 annotations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
