@@ -107,7 +107,11 @@ def _config() -> tuple[Schema, Schema]:
     for part in (settings, *definitions.values()):
         part.pop("required", None)
     _amend(definitions, ("SourceSettings", "dsn"), {"not": {"pattern": _DSN_WITH_PASSWORD}})
-    for path, pattern in (("SpoolSettings", "options"), _SECRET_OPTION), (("LakeSettings", "options"), _SECRET_OPTION), (("ApplySettings", "conf"), _SECRET_SPARK_KEY):
+    for path, pattern in (
+        (("SpoolSettings", "options"), _SECRET_OPTION),
+        (("LakeSettings", "options"), _SECRET_OPTION),
+        (("ApplySettings", "conf"), _SECRET_SPARK_KEY),
+    ):
         _amend(definitions, path, {"patternProperties": {pattern: _VARIABLE}})
     return settings, definitions
 

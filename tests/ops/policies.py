@@ -141,7 +141,9 @@ def selectors_choose_their_pods(manifests: list[Manifest]) -> Problems:
     selectors = [(f"StatefulSet {item['metadata']['name']}", item["spec"]["selector"]["matchLabels"], item) for item in of_kind(manifests, "StatefulSet")]
     selectors += [(f"Service {item['metadata']['name']}", item["spec"]["selector"], item) for item in of_kind(manifests, "Service")]
     selectors += [(f"PDB {item['metadata']['name']}", item["spec"]["selector"]["matchLabels"], item) for item in of_kind(manifests, "PodDisruptionBudget")]
-    selectors += [(f"NetworkPolicy {item['metadata']['name']}", item["spec"]["podSelector"]["matchLabels"], item) for item in of_kind(manifests, "NetworkPolicy")]
+    selectors += [
+        (f"NetworkPolicy {item['metadata']['name']}", item["spec"]["podSelector"]["matchLabels"], item) for item in of_kind(manifests, "NetworkPolicy")
+    ]
     for owner, labels, item in selectors:
         chosen = {pod.component for pod in found if labels.items() <= pod.labels.items()}
         if chosen != {item["metadata"]["labels"]["app.kubernetes.io/component"]}:
@@ -226,5 +228,3 @@ POLICIES: tuple[Callable[[list[Manifest]], Problems], ...] = (
     volumes_and_mounts_agree,
     accounts_exist,
 )
-
-

@@ -137,7 +137,9 @@ def test_a_driver_with_executors_knows_how_to_make_them() -> None:
     assert executor["spec"]["nodeSelector"] == {"pool": "batch"}
     assert executor["spec"]["serviceAccountName"] == conf["spark.kubernetes.authenticate.executor.serviceAccountName"]
     assert executor["spec"]["containers"][0]["name"] == conf["spark.kubernetes.executor.podTemplateContainerName"]
-    files = {item["key"]: item["path"] for volume in pod(rendered, "applier").spec["volumes"] if volume["name"] == "spark" for item in volume["configMap"]["items"]}
+    files = {
+        item["key"]: item["path"] for volume in pod(rendered, "applier").spec["volumes"] if volume["name"] == "spark" for item in volume["configMap"]["items"]
+    }
     assert conf["spark.kubernetes.executor.podTemplateFile"] == f"/etc/sluice/spark/{files['executor.yaml']}"
     assert files["spark-defaults.conf"] == "conf/spark-defaults.conf"
 
@@ -184,7 +186,12 @@ def test_driver_and_executors_reach_each_other_and_the_driver_the_api_server() -
     assert {443, 6443} not in _rules(executor, "egress")
     for policy in (driver, executor):
         for direction, key in (("ingress", "from"), ("egress", "to")):
-            peers = [peer["podSelector"]["matchExpressions"][0]["values"] for rule in policy["spec"][direction] for peer in rule.get(key, []) if "podSelector" in peer]
+            peers = [
+                peer["podSelector"]["matchExpressions"][0]["values"]
+                for rule in policy["spec"][direction]
+                for peer in rule.get(key, [])
+                if "podSelector" in peer
+            ]
             assert peers == [["applier", "executor"]]
 
 

@@ -72,9 +72,7 @@ BREAKAGES: list[tuple[Callable[[list[Manifest]], Any], str, Callable[[list[Manif
 ]
 
 
-@pytest.mark.parametrize(
-    ("policy", "feature", "broken"), BREAKAGES, ids=[f"{policy.__name__}-{number}" for number, (policy, _, _) in enumerate(BREAKAGES)]
-)
+@pytest.mark.parametrize(("policy", "feature", "broken"), BREAKAGES, ids=[f"{policy.__name__}-{number}" for number, (policy, _, _) in enumerate(BREAKAGES)])
 def test_a_policy_refuses_what_breaks_it(policy: Callable[[list[Manifest]], Any], feature: str, broken: Callable[[list[Manifest]], Any]) -> None:
     rendered = copy.deepcopy(helm.render(helm.feature(feature)))
     assert list(policy(rendered)) == []
