@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.ops import helm, manifests
+from tests.ops import helm
 from tests.ops.helm import Refused, Values
 from tests.ops.manifests import environment, named, of_kind, pod
 

@@ -143,10 +143,7 @@ def test_the_service_reads_what_the_chart_renders(path: Path, tmp_path: Path) ->
     """File and environment of both pods, through the service's own loader; Secrets and existing ConfigMaps have stand-ins."""
     rendered = helm.render(helm.values_of(path))
     own = [manifest for manifest in manifests.of_kind(rendered, "ConfigMap") if "sluice.yaml" in manifest["data"]]
-    if own:
-        text = own[0]["data"]["sluice.yaml"]
-    else:
-        text = "{pipeline: shop, spool: {uri: 's3://spool'}, lake: {uri: 's3://lake'}}"
+    text = own[0]["data"]["sluice.yaml"] if own else "{pipeline: shop, spool: {uri: 's3://spool'}, lake: {uri: 's3://lake'}}"
     file = tmp_path / "sluice.yaml"
     file.write_text(text)
     secret = tmp_path / "dsn"

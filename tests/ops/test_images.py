@@ -4,13 +4,13 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pyspark
 import pytest
-import tomllib
 import yaml
 
 from service.errors import UsageError
