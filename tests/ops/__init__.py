@@ -1,1 +1,1 @@
-"""Whoever runs it: alerts, dashboards, chart, images, the local stack, the status page."""
+"""What people run Sluice with: the chart, the images, the compose file."""

@@ -1,0 +1,266 @@
+{{/* What the pods have in common. */}}
+
+{{- define "sluice.configMapName" -}}
+{{- default (include "sluice.fullname" .) .Values.existingConfigMap.name -}}
+{{- end -}}
+
+{{- define "sluice.configVolume" -}}
+- name: config
+  configMap:
+    name: {{ include "sluice.configMapName" . }}
+    items:
+      - key: {{ ternary .Values.existingConfigMap.key "sluice.yaml" (ne .Values.existingConfigMap.name "") }}
+        path: sluice.yaml
+{{- end -}}
+
+{{/* Credentials of the object store, as options of spool and lake. */}}
+{{- define "sluice.storeEnv" -}}
+{{- with .Values.objectStore.existingSecret }}
+{{- if .name }}
+{{- range $option, $key := .keys }}
+- name: SLUICE_SPOOL__OPTIONS__{{ upper $option }}
+  valueFrom:
+    secretKeyRef:
+      name: {{ $.Values.objectStore.existingSecret.name }}
+      key: {{ $key }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- with .Values.objectStore.lakeSecret }}
+{{- if .name }}
+{{- range $option, $key := .keys }}
+- name: SLUICE_LAKE__OPTIONS__{{ upper $option }}
+  valueFrom:
+    secretKeyRef:
+      name: {{ $.Values.objectStore.lakeSecret.name }}
+      key: {{ $key }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* What a process needs that talks with PostgreSQL. */}}
+{{- define "sluice.sourceEnv" -}}
+- name: SLUICE_CONFIG
+  value: /etc/sluice/sluice.yaml
+{{- with .Values.source.existingSecret }}
+{{- if and .name (eq .as "env") }}
+- name: SLUICE_SOURCE__DSN
+  valueFrom:
+    secretKeyRef:
+      name: {{ .name }}
+      key: {{ .key }}
+{{- else if .name }}
+- name: SLUICE_SOURCE__DSN_FILE
+  value: /etc/sluice/source/dsn
+{{- end }}
+{{- end }}
+{{- with .Values.source.tls.existingSecret }}
+{{- if .name }}
+{{- if .ca }}
+- name: PGSSLROOTCERT
+  value: /etc/sluice/tls/ca.crt
+{{- end }}
+{{- if .cert }}
+- name: PGSSLCERT
+  value: /etc/sluice/tls/tls.crt
+{{- end }}
+{{- if .key }}
+- name: PGSSLKEY
+  value: /etc/sluice/tls/tls.key
+{{- end }}
+{{- end }}
+{{- end }}
+{{- include "sluice.storeEnv" . }}
+{{- end -}}
+
+{{- define "sluice.sourceVolumes" -}}
+{{ include "sluice.configVolume" . }}
+{{- with .Values.source.existingSecret }}
+{{- if and .name (eq .as "file") }}
+- name: source
+  secret:
+    secretName: {{ .name }}
+    # The group reads, which fsGroup makes ours.
+    defaultMode: 0440
+    items:
+      - key: {{ .key }}
+        path: dsn
+{{- end }}
+{{- end }}
+{{- with .Values.source.tls.existingSecret }}
+{{- if .name }}
+- name: tls
+  secret:
+    secretName: {{ .name }}
+    # libpq refuses a private key that more than owner and group can read.
+    defaultMode: 0440
+    items:
+      {{- if .ca }}
+      - key: {{ .ca }}
+        path: ca.crt
+      {{- end }}
+      {{- if .cert }}
+      - key: {{ .cert }}
+        path: tls.crt
+      {{- end }}
+      {{- if .key }}
+      - key: {{ .key }}
+        path: tls.key
+      {{- end }}
+{{- end }}
+{{- end }}
+- name: tmp
+  emptyDir:
+    sizeLimit: {{ .Values.ingest.tmp.sizeLimit }}
+{{- end -}}
+
+{{- define "sluice.sourceMounts" -}}
+- name: config
+  mountPath: /etc/sluice/sluice.yaml
+  subPath: sluice.yaml
+  readOnly: true
+{{- with .Values.source.existingSecret }}
+{{- if and .name (eq .as "file") }}
+- name: source
+  mountPath: /etc/sluice/source
+  readOnly: true
+{{- end }}
+{{- end }}
+{{- with .Values.source.tls.existingSecret }}
+{{- if .name }}
+- name: tls
+  mountPath: /etc/sluice/tls
+  readOnly: true
+{{- end }}
+{{- end }}
+- name: tmp
+  mountPath: /tmp
+{{- end -}}
+
+{{/* The applier's environment. It never meets PostgreSQL: a connection string that leads nowhere stands where the settings ask for one, and whatever
+the configuration says of the source's password stays unused. */}}
+{{- define "sluice.applierEnv" -}}
+- name: SLUICE_CONFIG
+  value: /etc/sluice/sluice.yaml
+- name: SLUICE_SOURCE__DSN
+  value: "postgresql://"
+- name: SLUICE_TELEMETRY__APPLY_LISTEN
+  value: {{ printf "%s:%v" .Values.metrics.listenHost .Values.metrics.applierPort | quote }}
+- name: TMPDIR
+  value: /var/lib/sluice/spill
+- name: SPARK_LOCAL_DIRS
+  value: /var/lib/sluice/spill
+{{- if ne .Values.applier.mode "pod" }}
+- name: SLUICE_APPLY__SPARK_MASTER
+  value: {{ .Values.applier.kubernetes.master }}
+{{- end }}
+{{- include "sluice.storeEnv" . }}
+{{- with .Values.applier.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "sluice.applierMounts" -}}
+- name: config
+  mountPath: /etc/sluice/sluice.yaml
+  subPath: sluice.yaml
+  readOnly: true
+- name: tmp
+  mountPath: /tmp
+- name: spill
+  mountPath: /var/lib/sluice/spill
+{{- with .Values.applier.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "sluice.applierVolumes" -}}
+{{ include "sluice.configVolume" . }}
+- name: tmp
+  emptyDir:
+    sizeLimit: {{ .Values.applier.tmp.sizeLimit }}
+{{- if not (and .Values.applier.spill.persistentVolumeClaim.enabled (ne .Values.applier.mode "sparkApplication")) }}
+- name: spill
+  emptyDir:
+    sizeLimit: {{ .Values.applier.spill.sizeLimit }}
+{{- end }}
+{{- with .Values.applier.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Takes the probes of a component. */}}
+{{- define "sluice.probes" -}}
+startupProbe:
+  httpGet:
+    path: /startupz
+    port: metrics
+  {{- toYaml .startup | nindent 2 }}
+livenessProbe:
+  httpGet:
+    path: /livez
+    port: metrics
+  {{- toYaml .liveness | nindent 2 }}
+readinessProbe:
+  httpGet:
+    path: /readyz
+    port: metrics
+  {{- toYaml .readiness | nindent 2 }}
+{{- end -}}
+
+{{/* Where a pod may run. Takes the values of a component. */}}
+{{- define "sluice.scheduling" -}}
+{{- with .priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .topologySpreadConstraints }}
+topologySpreadConstraints:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* The metadata of a component's pods. Takes (dict "root" $ "component" "ingest" "values" .Values.ingest). A change of what a pod reads at its start
+rolls it; of a ConfigMap that is not ours the content is not known here. */}}
+{{- define "sluice.podMetadata" -}}
+labels:
+  {{- include "sluice.labels" .root | nindent 2 }}
+  app.kubernetes.io/component: {{ .component }}
+  {{- with .values.podLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- $annotations := merge (dict) .values.podAnnotations .root.Values.commonAnnotations }}
+{{- if not .root.Values.existingConfigMap.name }}
+{{- $_ := set $annotations "checksum/config" (include (print .root.Template.BasePath "/configmap.yaml") .root | sha256sum) }}
+{{- end }}
+{{- if and (eq .component "applier") (eq .root.Values.applier.mode "kubernetes") }}
+{{- $_ := set $annotations "checksum/spark" (include (print .root.Template.BasePath "/spark-configmap.yaml") .root | sha256sum) }}
+{{- end }}
+{{- with $annotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* What a test pod asks for. */}}
+{{- define "sluice.testResources" -}}
+requests:
+  cpu: 50m
+  memory: 128Mi
+  ephemeral-storage: 16Mi
+limits:
+  memory: 256Mi
+  ephemeral-storage: 128Mi
+{{- end -}}

@@ -1,0 +1,78 @@
+"""Ways through rendered manifests: objects by kind and name, pods wherever they are written, containers."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from tests.ops.helm import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod that some manifest describes. `of_spark`: Spark fills in image, command and resources, so that they are not written here."""
+
+    owner: str
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    spec: dict[str, Any]
+    of_spark: bool
+
+    @property
+    def component(self) -> str:
+        return self.labels["app.kubernetes.io/component"]
+
+    @property
+    def containers(self) -> list[dict[str, Any]]:
+        return [*self.spec.get("initContainers", []), *self.spec["containers"]]
+
+    def container(self, name: str) -> dict[str, Any]:
+        return next(container for container in self.spec["containers"] if container["name"] == name)
+
+
+def of_kind(manifests: list[Manifest], kind: str) -> list[Manifest]:
+    return [manifest for manifest in manifests if manifest["kind"] == kind]
+
+
+def named(manifests: list[Manifest], kind: str, name: str) -> Manifest:
+    """The one object of this kind and name."""
+    found = [manifest for manifest in of_kind(manifests, kind) if manifest["metadata"]["name"] == name]
+    assert len(found) == 1, f"{len(found)} objects {kind} {name}, of {sorted(manifest['metadata']['name'] for manifest in of_kind(manifests, kind))}"
+    return found[0]
+
+
+def pods(manifests: list[Manifest]) -> Iterator[Pod]:
+    """Every pod: in a StatefulSet, as such, as a template of the Spark operator or of Spark itself."""
+    for manifest in manifests:
+        owner = f"{manifest['kind']} {manifest['metadata']['name']}"
+        if manifest["kind"] == "Pod":
+            yield _pod(owner, manifest)
+        elif manifest["kind"] == "StatefulSet":
+            yield _pod(owner, manifest["spec"]["template"])
+        elif manifest["kind"] == "SparkApplication":
+            for role in ("driver", "executor"):
+                yield _pod(f"{owner} {role}", manifest["spec"][role]["template"], of_spark=True)
+        elif manifest["kind"] == "ConfigMap" and "executor.yaml" in manifest["data"]:
+            yield _pod(f"{owner} executor.yaml", yaml.safe_load(manifest["data"]["executor.yaml"]), of_spark=True)
+
+
+def pod(manifests: list[Manifest], component: str) -> Pod:
+    """The one pod of a component."""
+    found = [each for each in pods(manifests) if each.component == component]
+    assert len(found) == 1, f"{len(found)} pods of component {component}"
+    return found[0]
+
+
+def _pod(owner: str, template: dict[str, Any], *, of_spark: bool = False) -> Pod:
+    metadata = template["metadata"]
+    return Pod(owner, metadata.get("labels", {}), metadata.get("annotations", {}), template["spec"], of_spark)
+
+
+def environment(container: dict[str, Any]) -> dict[str, str]:
+    """Variables with a value written out; those from a Secret have the text `secret NAME/KEY`."""
+    found = {}
+    for variable in container.get("env", []):
+        source = variable.get("valueFrom", {}).get("secretKeyRef")
+        found[variable["name"]] = f"secret {source['name']}/{source['key']}" if source else variable["value"]
+    return found
