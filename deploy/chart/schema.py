@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from deploy.chart.values import Path, Value
+from deploy.monitoring.alerts import ALERTS, THRESHOLDS
 from service.settings.present import json_schema
 
 Schema = dict[str, Any]
@@ -30,6 +31,9 @@ _BY_NAME: dict[str, Schema] = {
     "networkPolicy.source.ports": _PORTS,
     "networkPolicy.objectStore.ports": _PORTS,
     "networkPolicy.apiServer.ports": _PORTS,
+    "metrics.prometheusRule.additionalLabels": _STRINGS,
+    "metrics.prometheusRule.excludeRules": {"type": "array", "items": {"enum": [alert.name for alert in ALERTS]}},
+    **{f"metrics.prometheusRule.thresholds.{threshold.name}": {"type": "number", "minimum": 0} for threshold in THRESHOLDS},
     "metrics.ingestPort": _PORT,
     "metrics.applierPort": _PORT,
     "metrics.listenHost": {"type": "string", "minLength": 1},
@@ -107,7 +111,11 @@ def _config() -> tuple[Schema, Schema]:
     for part in (settings, *definitions.values()):
         part.pop("required", None)
     _amend(definitions, ("SourceSettings", "dsn"), {"not": {"pattern": _DSN_WITH_PASSWORD}})
-    for path, pattern in (("SpoolSettings", "options"), _SECRET_OPTION), (("LakeSettings", "options"), _SECRET_OPTION), (("ApplySettings", "conf"), _SECRET_SPARK_KEY):
+    for path, pattern in (
+        (("SpoolSettings", "options"), _SECRET_OPTION),
+        (("LakeSettings", "options"), _SECRET_OPTION),
+        (("ApplySettings", "conf"), _SECRET_SPARK_KEY),
+    ):
         _amend(definitions, path, {"patternProperties": {pattern: _VARIABLE}})
     return settings, definitions
 

@@ -21,7 +21,7 @@ Manifest = dict[str, Any]
 _SEVERITY_INFO = 1
 
 
-class Refused(Exception):  # noqa: N818 - named for what happened
+class Refused(Exception):
     """Helm refused values or template; its text is what the user would see."""
 
 
