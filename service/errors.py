@@ -78,7 +78,13 @@ class SourceError(ServiceError):
 
 
 class SourceUnavailable(SourceError):
+    """`reason` is one of a closed set of words for counting: connect_failed, connection_lost, server_stopping, server_silent, other."""
+
     disposition = Disposition.RETRY
+
+    def __init__(self, message: str, *, hint: str = "", reason: str = "other") -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
 
 
 class SourceRefused(SourceError):

@@ -9,18 +9,20 @@ import queue
 import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
 from pyspark.sql import SparkSession
 
 from service import lsn
-from service.errors import ApplyError, ServiceError, StoreUnavailable, UnsupportedChange
+from service.errors import ApplyError, ServiceError, StoreUnavailable, UnsupportedChange, WriterFenced
 from service.manifest.follow import load_state, read_entries
 from service.store.base import ObjectStore
 from spark_jobs.handover import forget_scratch
 from spark_jobs.lease import Lease
 from spark_jobs.ledger import Known, Ledger, restore
+from spark_jobs.observe import ApplyTelemetry
 from spark_jobs.options import ApplyOptions
 from spark_jobs.progress import Reports, completion
 from spark_jobs.session import warm_up
@@ -42,17 +44,30 @@ BUSY_REPORT_SECONDS = 1.0
 _log = structlog.get_logger("sluice.apply")
 
 
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A window in a worker since `began` (monotonic)."""
+
+    table_id: str
+    known: Known
+    window: Window
+    began: float
+
+
 class Applier:
     """One process's work. `run` returns when `stop` is set or the options' end is reached; a ServiceError leaves the lake consistent."""
 
-    def __init__(self, options: ApplyOptions, store: ObjectStore, session: SparkSession, *, stop: threading.Event) -> None:
+    def __init__(
+        self, options: ApplyOptions, store: ObjectStore, session: SparkSession, *, stop: threading.Event, telemetry: ApplyTelemetry | None = None
+    ) -> None:
         self._options = options
+        self._telemetry = telemetry or ApplyTelemetry(options)
         self._store = store
         self._session = session
         self._stop = stop
         self._lease = Lease(store, seconds=options.lease_seconds)
         self._sessions: queue.SimpleQueue[SparkSession] = queue.SimpleQueue()
-        self._running: dict[Future[Applied], tuple[str, Known, Window]] = {}
+        self._running: dict[Future[Applied], _Running] = {}
         self._round_seq = 0
         self._round_started = 0.0
         self._changed = True
@@ -64,6 +79,7 @@ class Applier:
     def run(self) -> None:
         """Applies until told to stop. Raises ServiceError."""
         self._lease.acquire()
+        self._telemetry.owns(held=True)
         done = threading.Event()
         renewer = threading.Thread(target=self._renew, args=(done,), name="lease", daemon=True)
         renewer.start()
@@ -75,12 +91,17 @@ class Applier:
                 try:
                     self._loop(pool)
                 finally:
+                    self._telemetry.stopping()
                     self._drain()
             self._report(force=True)
+        except ServiceError as error:
+            self._telemetry.note("lease" if isinstance(error, WriterFenced) else "apply", error)
+            raise
         finally:
             done.set()
             renewer.join()
             self._lease.release()
+            self._telemetry.owns(held=False)
 
     def _opened(self) -> Ledger:
         for _ in range(self._options.workers):
@@ -104,6 +125,7 @@ class Applier:
                 raise self._fenced
             read = self._read()
             self._submit(pool)
+            self._telemetry.round(running=len(self._running), backlog=self._ledger.backlog_entries(), read_seq=self._ledger.read_seq)
             if self._finished(end):
                 return
             self._report()
@@ -111,6 +133,7 @@ class Applier:
                 wait(self._running, timeout=self._options.poll_seconds, return_when=FIRST_COMPLETED)
                 self._collect()
             elif not read:
+                self._telemetry.succeeded()
                 self._warm_up_once()
                 self._stop.wait(self._options.poll_seconds)
 
@@ -145,14 +168,18 @@ class Applier:
             if not self._has_room(window):
                 continue
             known.busy = True
-            self._running[pool.submit(self._apply, state, window, known.schema_version)] = (table_id, known, window)
+            self._telemetry.began()
+            future = pool.submit(self._apply, state, window, known.schema_version)
+            self._running[future] = _Running(table_id, known, window, time.monotonic())
 
     def _has_room(self, window: Window) -> bool:
         """A cold JVM interprets what it runs. The first small window of a kind teaches it alone, in half the time that several at once would take."""
+        if len(self._running) >= self._options.workers:
+            return False
         if window.is_copy in self._learned or window.bytes >= SMALL_BYTES:
-            return len(self._running) < self._options.workers
-        alone = not any(other.is_copy == window.is_copy and other.bytes < SMALL_BYTES for _, _, other in self._running.values())
-        return alone and len(self._running) < self._options.workers
+            return True
+        others = [running.window for running in self._running.values()]
+        return not any(other.is_copy == window.is_copy and other.bytes < SMALL_BYTES for other in others)
 
     def _apply(self, state: Any, window: Window, known_version: int) -> Applied:
         session = self._sessions.get()
@@ -164,27 +191,36 @@ class Applier:
 
     def _collect(self) -> None:
         for future in [future for future in self._running if future.done()]:
-            table_id, known, window = self._running.pop(future)
-            known.busy = False
+            running = self._running.pop(future)
+            running.known.busy = False
             self._changed = True
-            state = self._ledger.state.tables[table_id]
-            name = f"{state.schema_name}.{state.table_name}"
-            try:
-                result = future.result()
-            except UnsupportedChange as error:
-                known.stale_reason = str(error)
-                _log.error("table is stale", table=name, through_seq=window.last_seq, error=str(error))
-            except (ApplyError, StoreUnavailable) as error:
-                known.failures, known.trouble = known.failures + 1, f"attempt {known.failures + 1} failed: {error}"
-                _log.warning("window failed", table=name, attempt=known.failures, error=str(error))
-                if known.failures >= MAX_FAILURES:
-                    raise
-                self._stop.wait(min(0.2 * 2**known.failures, 5))
-            else:
-                self._warm = True
-                self._learned.add(window.is_copy)
-                self._ledger.applied(known, window, result)
-                _log.info("window applied", table=name, through_seq=window.last_seq, rows=result.rows, delta_version=result.delta_version)
+            state = self._ledger.state.tables[running.table_id]
+            self._settle(future, running, name=f"{state.schema_name}.{state.table_name}")
+
+    def _settle(self, future: Future[Applied], running: _Running, *, name: str) -> None:
+        known, window = running.known, running.window
+        try:
+            result = future.result()
+        except UnsupportedChange as error:
+            known.stale_reason = str(error)
+            self._telemetry.stale(error)
+            _log.error("table is stale", table=name, through_seq=window.last_seq, error=str(error))
+        except (ApplyError, StoreUnavailable) as error:
+            known.failures, known.trouble = known.failures + 1, f"attempt {known.failures + 1} failed: {error}"
+            self._telemetry.failed(error)
+            _log.warning("window failed", table=name, attempt=known.failures, error=str(error))
+            if known.failures >= MAX_FAILURES:
+                raise
+            pause = min(0.2 * 2**known.failures, 5)
+            self._telemetry.waits(pause)
+            self._stop.wait(pause)
+            self._telemetry.waits(0)
+        else:
+            self._warm = True
+            self._learned.add(window.is_copy)
+            self._ledger.applied(known, window, result)
+            self._telemetry.applied(result, seconds=time.monotonic() - running.began)
+            _log.info("window applied", table=name, through_seq=window.last_seq, rows=result.rows, delta_version=result.delta_version)
 
     def _finished(self, end: int | None) -> bool:
         ledger = self._ledger
@@ -203,7 +239,7 @@ class Applier:
         tables = self._ledger.report()
         complete = completion(tables, committed={table_id: known.committed_seq for table_id, known in self._ledger.tables.items()})
         self._lease.check()
-        self._reports.log(tables)
+        self._reports.log(tables, succeeded_at=self._telemetry.succeeded_at)
         if complete is not None and not self._running:
             self._reports.complete(complete)
             _log.debug("all tables complete", lsn=lsn.show(complete.lsn), seq=complete.seq)
@@ -225,8 +261,11 @@ class Applier:
         while not done.wait(self._options.lease_seconds / 3):
             try:
                 self._lease.renew()
+                self._telemetry.lease_renewed()
             except StoreUnavailable as error:
+                self._telemetry.note("lease", error)
                 _log.warning("the lease was not renewed", error=str(error))
             except ServiceError as error:
+                self._telemetry.owns(held=False)
                 self._fenced = error
                 return

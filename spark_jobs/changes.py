@@ -4,8 +4,9 @@ Owns the choice between memory and disk: by what the decoded rows weigh, not by 
 what cutting them needs.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,15 +26,18 @@ _LINK_COST = 100
 
 @dataclass(slots=True)
 class Count:
-    """What passed by: how many changes, and the newest commit time among them."""
+    """What passed by: how many changes, of which kinds (by the codes of the envelope), and the newest commit time among them."""
 
     rows: int = 0
     commit_time_us: int = 0
+    ops: Counter[str] = field(default_factory=Counter)
 
     def over(self, changes: Iterable[Versioned]) -> Iterator[Versioned]:
         for rows, version in changes:
             self.rows += len(rows)
             self.commit_time_us = max(self.commit_time_us, pc.max(rows[envelope.TS]).cast(pa.int64()).as_py() or 0)
+            for kind in pc.value_counts(rows[envelope.OP]).to_pylist():
+                self.ops[kind["values"]] += kind["counts"]
             yield rows, version
 
 

@@ -17,8 +17,10 @@ import structlog
 from service.errors import ServiceError, UsageError
 from service.store.opening import open_store
 from service.telemetry import logs
+from service.telemetry.meteredstore import MeteredStore
 from spark_jobs import session
 from spark_jobs.applier import Applier
+from spark_jobs.observe import ApplyTelemetry
 from spark_jobs.options import ApplyOptions
 
 ENVIRONMENT = "SLUICE_APPLY_OPTIONS"
@@ -68,14 +70,16 @@ def run(options: ApplyOptions) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, asked)
-    store = open_store(options.spool_uri, prefix=f"{options.pipeline}/", options=options.spool_options)
-    spark = session.start(options)
-    # Starting Spark installs its own SIGINT handler.
-    signal.signal(signal.SIGINT, asked)
-    try:
-        Applier(options, store, spark, stop=stop).run()
-    finally:
-        spark.stop()
+    telemetry = ApplyTelemetry(options)
+    store = MeteredStore(open_store(options.spool_uri, prefix=f"{options.pipeline}/", options=options.spool_options), telemetry.metrics)
+    with telemetry.served(options.listen):
+        spark = session.start(options)
+        # Starting Spark installs its own SIGINT handler.
+        signal.signal(signal.SIGINT, asked)
+        try:
+            Applier(options, store, spark, stop=stop, telemetry=telemetry).run()
+        finally:
+            spark.stop()
     return 0
 
 

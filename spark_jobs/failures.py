@@ -26,8 +26,14 @@ _PASSING = (
     "java.io.IOException", "java.io.UncheckedIOException", "java.util.concurrent.TimeoutException", "java.lang.InterruptedException",
     "java.lang.OutOfMemoryError",
 )  # fmt: skip
+_CONFLICT = "2D521"
+"""Delta's SQLSTATE for another commit that came first."""
 _RAISED = "USER_RAISED_EXCEPTION"
 _DEEPEST = 20
+
+
+class CommitConflict(ApplyError):
+    """Another commit to the table came first. Nothing was committed; the window is applied again."""
 
 
 @contextmanager
@@ -62,6 +68,8 @@ def verdict(causes: list[Cause]) -> ServiceError:
         return UnsupportedChange("a value was not sent and the lake has no row to keep it from")
     named = next((cause for cause in reversed(causes) if cause.condition), causes[-1])
     what = ", ".join(text for text in (named.condition or named.name, named.state and f"SQLSTATE {named.state}") if text)
+    if any(cause.state == _CONFLICT for cause in causes):
+        return CommitConflict(f"another commit to the table came first ({what})", hint="do not write to the pipeline's tables; it is tried again")
     if any(cause.passing for cause in causes) or named.state in _MISSING or named.state[:2] not in _PERMANENT_CLASSES:
         return ApplyError(f"Spark could not commit ({what})")
     return UnsupportedChange(f"Delta refused the change ({what})")

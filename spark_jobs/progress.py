@@ -35,11 +35,12 @@ class Reports:
         except ObjectMissing:
             return None
 
-    def log(self, tables: Mapping[str, AppliedTable]) -> None:
-        """Writes the next log."""
+    def log(self, tables: Mapping[str, AppliedTable], *, succeeded_at: float = 0.0) -> None:
+        """Writes the next log. `succeeded_at`, unix seconds, is when the applier last had success; 0 if it had none."""
         self._log_number += 1
         faults.point("apply.log.before")
-        self._store.create(keys.apply_log(self._log_number), AppliedLog(self._log_number, self._instance, _now(), dict(tables)).encode())
+        succeeded = _iso(datetime.fromtimestamp(succeeded_at, UTC)) if succeeded_at else ""
+        self._store.create(keys.apply_log(self._log_number), AppliedLog(self._log_number, self._instance, _now(), dict(tables), succeeded).encode())
         faults.point("apply.log.after")
         self._forget(keys.apply_log(self._log_number - KEPT), self._log_number)
 
@@ -84,4 +85,8 @@ def _name(table: AppliedTable) -> str:
 
 
 def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+    return _iso(datetime.now(UTC))
+
+
+def _iso(at: datetime) -> str:
+    return at.isoformat(timespec="milliseconds")

@@ -5,9 +5,10 @@ on a private session; the caller sees to it that no two windows of one table run
 one in portions of at most that, and either way there is one commit.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 
 import pyarrow as pa
@@ -35,17 +36,23 @@ from spark_jobs.spill import Versioned, coalesced, portions
 from spark_jobs.window import Window, visible
 
 ROWS_MODE = "mirror of whole rows"
+_OPS = {envelope.OP_INSERT: "insert", envelope.OP_UPDATE: "update", envelope.OP_DELETE: "delete", envelope.OP_TRUNCATE: "truncate"}
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a window did. `rows` counts changes, `commit_time_us` is the newest commit time among them (0: none)."""
+    """What a window did. `rows` counts changes, `commit_time_us` is the newest commit time among them (0: none).
+
+    `ops` are the rows by what they did, `seconds` the time by phase, both in the words of the metrics.
+    """
 
     delta_version: int
     rows: int
     schema_version: int
     commit_time_us: int = 0
     committed: bool = True
+    ops: Mapping[str, int] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 def application_id(pipeline: str, state: TableState) -> str:
@@ -82,11 +89,20 @@ class TableApply:
         self._spool_path = storage.join(options.spool_uri, options.pipeline)
         self._lake = lake_table(options, state, session, before_commit=before_commit)
         self._app_id = application_id(options.pipeline, state)
+        self._seconds: dict[str, float] = {}
 
     def apply(self, window: Window) -> Applied:
         """Commits `window`. Raises UnsupportedChange when the table cannot follow, ApplyError or a StoreError when it may work later."""
         with translated_errors():
             return self._copy(window) if window.is_copy else self._changes(window)
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._seconds[name] = self._seconds.get(name, 0.0) + time.monotonic() - began
 
     def _copy(self, window: Window) -> Applied:
         copy = self._state.copy
@@ -95,13 +111,16 @@ class TableApply:
             raise UnsupportedChange("the copy has rows of several schema versions")
         schema = self._state.schemas[copy.schema_version]
         evolution.refuse_alike(schema)
-        for segment in window.segments:
-            checked_bytes(self._store, segment)
+        with self._phase("read"):
+            for segment in window.segments:
+                checked_bytes(self._store, segment)
         columns = self._columns(schema)
         paths = [f"{self._spool_path}/{segment.key}" for segment in window.segments if segment.rows]
         stamped = self._stamped(columns, paths, snapshot_lsn=copy.snapshot_lsn)
-        self._lake.write(self._app_id, window.last_seq, frame=stamped, mode="overwrite", new_schema=True)
-        return Applied(self._lake.version(), sum(segment.rows for segment in window.segments), copy.schema_version)
+        with self._phase("merge"):
+            self._lake.write(self._app_id, window.last_seq, frame=stamped, mode="overwrite", new_schema=True)
+        rows = sum(segment.rows for segment in window.segments)
+        return Applied(self._lake.version(), rows, copy.schema_version, ops={"copy": rows}, seconds=self._seconds)
 
     def _stamped(self, columns: list[tuple[str, str]], paths: list[str], *, snapshot_lsn: int) -> DataFrame:
         frame = self._session.read.schema(struct(columns)).parquet(*paths) if paths else self._session.createDataFrame([], struct(columns))
@@ -118,19 +137,23 @@ class TableApply:
         assert copy is not None
         segments = visible(window.segments, snapshot_lsn=copy.snapshot_lsn)
         changes = WindowChanges(self._store, segments, self._state.schemas, copy.snapshot_lsn)
-        at_once = changes.within(self._options.max_memory_bytes)
-        versions = changes.versions() if at_once is None else versions_in(at_once)
+        with self._phase("read"):
+            at_once = changes.within(self._options.max_memory_bytes)
+            versions = changes.versions() if at_once is None else versions_in(at_once)
         if not versions:
-            return Applied(self._lake.version(), 0, 0, committed=False)
+            return Applied(self._lake.version(), 0, 0, committed=False, seconds=self._seconds)
         schema = versions[-1]
         if schema.version != self._known_version:
-            self._evolve(schema, since=copy.schema_version)
+            with self._phase("schema"):
+                self._evolve(schema, since=copy.schema_version)
         count = Count()
-        if at_once is not None:
-            self._commit_at_once(list(count.over(at_once)), schema, window)
-        else:
-            self._commit_in_portions(changes, count, versions, window)
-        return Applied(self._lake.version(), count.rows, schema.version, count.commit_time_us)
+        with self._phase("merge"):
+            if at_once is not None:
+                self._commit_at_once(list(count.over(at_once)), schema, window)
+            else:
+                self._commit_in_portions(changes, count, versions, window)
+        ops = {_OPS[op]: rows for op, rows in count.ops.items()}
+        return Applied(self._lake.version(), count.rows, schema.version, count.commit_time_us, ops=ops, seconds=self._seconds)
 
     def _commit_at_once(self, changes: list[Versioned], schema: TableSchema, window: Window) -> None:
         rows = self._united(schema, window.origins)(changes)

@@ -42,7 +42,7 @@ class Pipeline:
             "source": {"dsn": dsn},
             "spool": {"uri": self.spool_uri},
             "lake": {"uri": self.lake_uri},
-            "telemetry": {"listen": f"127.0.0.1:{free_port()}"},
+            "telemetry": {"listen": f"127.0.0.1:{free_port()}", "apply_listen": "127.0.0.1:0"},
         }
         for section, values in (settings or {}).items():
             sections.setdefault(section, {}).update(values)

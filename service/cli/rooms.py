@@ -11,6 +11,7 @@ from pydantic import SecretStr
 
 from service.errors import UsageError
 from service.settings import Settings
+from service.settings.present import fingerprint
 
 if TYPE_CHECKING:
     from service.runtime.ingest import IngestOptions
@@ -94,6 +95,8 @@ def apply_options(settings: Settings, *, log_format: str, once: bool = False) ->
         "workers": settings.apply.workers,
         "once": once,
         "log_format": log_format,
+        "listen": "" if settings.telemetry.apply_listen == "off" else settings.telemetry.apply_listen,
+        "config_hash": fingerprint(settings),
     }
     return json.dumps(options)
 

@@ -13,6 +13,7 @@ from service.cli import rooms
 from service.cli.invocation import Invocation, common
 from service.errors import UsageError
 from service.settings import Settings
+from service.settings.present import fingerprint
 
 if TYPE_CHECKING:
     from service.runtime.pipeline import ApplierCommand
@@ -89,7 +90,7 @@ def _ingest(settings: Settings, *, applier: "ApplierCommand | None" = None, unti
         rooms.ingest_options(settings, instance=f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"),
         store=rooms.open_spool(settings),
         reporter=rooms.reporter(settings),
-        telemetry=pipeline.TelemetryOptions(listen=settings.telemetry.listen, max_tables=settings.telemetry.max_tables),
+        telemetry=pipeline.TelemetryOptions(listen=settings.telemetry.listen, max_tables=settings.telemetry.max_tables, config_hash=fingerprint(settings)),
         applier=applier,
         until_lsn=until_lsn,
         until_caught_up=until_caught_up,

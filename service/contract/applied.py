@@ -41,12 +41,16 @@ class AppliedTable:
 
 @dataclass(frozen=True, slots=True)
 class AppliedLog:
-    """The applier's own state after a cycle: every table it knows, by table id."""
+    """The applier's own state after a cycle: every table it knows, by table id.
+
+    `succeeded_at` is when it last committed something or found nothing left to do, empty if it has not yet.
+    """
 
     number: int
     instance: str
     written_at: str
     tables: dict[str, AppliedTable] = field(default_factory=dict)
+    succeeded_at: str = ""
 
     def encode(self) -> bytes:
         return _encode(asdict(self))
@@ -56,7 +60,7 @@ class AppliedLog:
         value = _decode(data)
         try:
             tables = {key: AppliedTable(**table) for key, table in value["tables"].items()}
-            return AppliedLog(value["number"], value["instance"], value["written_at"], tables)
+            return AppliedLog(value["number"], value["instance"], value["written_at"], tables, value.get("succeeded_at", ""))
         except (KeyError, TypeError, AttributeError) as error:
             raise ManifestCorrupt("an apply log object lacks a field or has one too many") from error
 

@@ -8,6 +8,7 @@ Used by one thread. It uploads through the function it is given and never touche
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from service.contract import keys
 from service.contract.entries import BodyCommit, Changes, Commits, Prepared, PreparedEnd, PreparedPart, Segment
@@ -135,9 +136,9 @@ class Builder:
         self._row_count = 0
 
     @property
-    def full(self) -> bool:
-        """Whether a unit should be cut now, for its size."""
-        return self._ready_bytes >= self._limits.max_bytes or self._row_count >= self._limits.max_rows
+    def full(self) -> Literal["", "bytes", "rows"]:
+        """For which limit of its size a unit should be cut now, empty if for none."""
+        return "bytes" if self._ready_bytes >= self._limits.max_bytes else "rows" if self._row_count >= self._limits.max_rows else ""
 
     @property
     def pending(self) -> bool:
@@ -148,6 +149,16 @@ class Builder:
     def open_bytes(self) -> int:
         """Bytes in memory for transactions that have not ended."""
         return sum(body.waiting_bytes for body in self._open_bodies())
+
+    @property
+    def staged_bytes(self) -> int:
+        """Bytes in the object store for them."""
+        return sum(body.stored_bytes for body in self._open_bodies())
+
+    @property
+    def open_transactions(self) -> int:
+        """How many of them have rows here."""
+        return sum(1 for body in self._open_bodies() if body.waiting or body.stored)
 
     def add(self, assembly: Assembly) -> None:
         """Takes a batch. Raises DecodeError for rows that are not what their relation says; nothing of this object may be used afterwards."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from service import faults
+from service.contract import keys
 from service.contract.entries import Progress, Segment
 from service.contract.receipt import DurableReceipt
 from service.contract.schema import TableSchema
@@ -21,6 +22,8 @@ from service.manifest.log import ManifestLog
 from service.runtime.builder import Unit
 from service.spool.segment import SegmentFile
 from service.store.base import ObjectStore
+from service.telemetry import catalogue
+from service.telemetry.distribution import Distribution
 
 OP_NAMES = {"i": "insert", "u": "update", "d": "delete", "t": "truncate"}
 UPLOAD_THREADS = 4
@@ -33,57 +36,103 @@ RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 @dataclass(slots=True)
-class CommitCounts:
-    """Plain counters of one process, read by telemetry."""
+class FileCounts:
+    """Segment files of one kind that were stored."""
 
-    entries: int = 0
     files: int = 0
     bytes: int = 0
+    rows: int = 0
+
+
+@dataclass(slots=True)
+class CommitCounts:
+    """Plain counters of one process, read by telemetry. `rows` are those that entries published."""
+
+    entries: int = 0
     rows: int = 0
     retries: int = 0
     last_commit_time_us: int = 0
     unchanged_values: int = 0
     tables: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
     """(schema, table) to rows by kind of change, bodies of rolled-back subtransactions included."""
-    upload_seconds: float = 0.0
-    commit_seconds: float = 0.0
+    files: dict[str, FileCounts] = field(default_factory=lambda: {kind: FileCounts() for kind in catalogue.SPOOL_FILES.labels["kind"]})
+    file_bytes: Distribution = field(default_factory=lambda: Distribution(catalogue.SPOOL_FILE_BYTES.buckets))
+    upload_seconds: Distribution = field(default_factory=lambda: Distribution(catalogue.FLUSH_DURATION.buckets))
+    commit_seconds: Distribution = field(default_factory=lambda: Distribution(catalogue.FLUSH_DURATION.buckets))
 
 
 class Committer:
-    """Owns the upload threads and the one thread that appends changes. `on_receipt` is called from that thread after each entry."""
+    """Owns the upload threads and the one thread that appends changes. `on_receipt` is called from that thread after each entry, `on_trouble`
+    from an upload thread for each try that the store did not answer."""
 
-    def __init__(self, store: ObjectStore, log: ManifestLog, *, on_receipt: Callable[[DurableReceipt], None], stop: threading.Event) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        log: ManifestLog,
+        *,
+        on_receipt: Callable[[DurableReceipt], None],
+        on_trouble: Callable[[StoreUnavailable], None],
+        stop: threading.Event,
+    ) -> None:
         self._store = store
         self._log = log
         self._on_receipt = on_receipt
+        self._on_trouble = on_trouble
         self._stop = stop
         self._uploads = ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="upload")
         self._commits = ThreadPoolExecutor(1, thread_name_prefix="commit")
         self._upload_room = threading.BoundedSemaphore(UPLOADS_IN_FLIGHT)
         self._room = threading.BoundedSemaphore(UNITS_IN_FLIGHT)
         self._logger = structlog.get_logger("spool")
+        self._lock = threading.Lock()
+        self._under_way = 0
+        self._beat = 0.0
+        self.blocking = False
+        """Whether the decoder waits here for the store."""
         self.counts = CommitCounts()
 
-    def upload(self, key: str, schema: TableSchema, file: SegmentFile) -> "Future[Segment]":
+    @property
+    def beat(self) -> float:
+        """When something was last finished, unix seconds; now, when there is nothing to do."""
+        return self._beat if self._under_way else time.time()
+
+    def upload(self, key: str, schema: TableSchema, file: SegmentFile, *, copied: bool = False) -> "Future[Segment]":
         """Stores a segment file in the background. Blocks while UPLOADS_IN_FLIGHT wait."""
-        self._upload_room.acquire()
-        future = self._uploads.submit(self._upload, key, schema, file)
-        future.add_done_callback(lambda _: self._upload_room.release())
+        kind = "snapshot" if copied else "staged" if key.startswith(keys.STAGE) else "changes"
+        self._enter(self._upload_room, for_decoder=not copied)
+        future = self._uploads.submit(self._upload, key, schema, file, kind)
+        future.add_done_callback(lambda _: self._leave(self._upload_room))
         return future
 
     def submit(self, unit: Unit) -> "Future[None]":
         """Publishes `unit` after all that was submitted before it. Blocks while UNITS_IN_FLIGHT wait."""
-        self._room.acquire()
+        self._enter(self._room, for_decoder=True)
         future = self._commits.submit(self._commit, unit)
-        future.add_done_callback(lambda _: self._room.release())
+        future.add_done_callback(lambda _: self._leave(self._room))
         return future
+
+    def _enter(self, room: threading.BoundedSemaphore, *, for_decoder: bool) -> None:
+        if not room.acquire(blocking=False):
+            self.blocking = for_decoder or self.blocking
+            room.acquire()
+            self.blocking = self.blocking and not for_decoder
+        with self._lock:
+            if not self._under_way:
+                self._beat = time.time()
+            self._under_way += 1
+
+    def _leave(self, room: threading.BoundedSemaphore) -> None:
+        with self._lock:
+            self._under_way -= 1
+            self._beat = time.time()
+        room.release()
 
     def close(self) -> None:
         """Waits for what is under way (the stop event cuts retries short) and ends the threads."""
         self._commits.shutdown(wait=True)
         self._uploads.shutdown(wait=True)
 
-    def _upload(self, key: str, schema: TableSchema, file: SegmentFile) -> Segment:
+    def _upload(self, key: str, schema: TableSchema, file: SegmentFile, kind: str) -> Segment:
         began = time.monotonic()
         stats = file.stats
         segment = Segment(
@@ -103,14 +152,16 @@ class Committer:
         faults.point("segment.put.before")
         self._persist(f"segment {key}", lambda: self._store.put(key, file.data))
         faults.point("segment.put.after")
-        self.counts.files += 1
-        self.counts.bytes += segment.bytes
-        self.counts.upload_seconds += time.monotonic() - began
+        with self._lock:
+            stored = self.counts.files[kind]
+            stored.files, stored.bytes, stored.rows = stored.files + 1, stored.bytes + segment.bytes, stored.rows + segment.rows
+        self.counts.file_bytes.add(segment.bytes)
+        self.counts.upload_seconds.add(time.monotonic() - began)
         return segment
 
     def _commit(self, unit: Unit) -> None:
-        began = time.monotonic()
         changes = unit.changes()
+        began = time.monotonic()
         faults.point("commit.before")
         receipt = self._log.append(changes or Progress(), through_lsn=unit.through_lsn)
         faults.point("commit.after")
@@ -118,7 +169,7 @@ class Committer:
         self._count(changes.segments if changes else ())
         if unit.commits.commit_time_us:
             self.counts.last_commit_time_us = unit.commits.commit_time_us[-1]
-        self.counts.commit_seconds += time.monotonic() - began
+        self.counts.commit_seconds.add(time.monotonic() - began)
         self._on_receipt(receipt)
 
     def _count(self, segments: Sequence[Segment]) -> None:
@@ -137,7 +188,9 @@ class Committer:
             try:
                 return action()
             except StoreUnavailable as error:
-                self.counts.retries += 1
+                with self._lock:
+                    self.counts.retries += 1
+                self._on_trouble(error)
                 self._logger.warning("store did not answer, trying again", what=what, error=str(error), attempt=attempt + 1)
                 if self._stop.wait(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)]):
                     raise

@@ -34,6 +34,8 @@ from service.source.sessions import SourceOptions, open_query
 from service.source.snapshot import Blocker, SnapshotHolder, Waiting
 from service.spool.encode import EncodedRows, encode_rows
 from service.spool.segment import SegmentWriter
+from service.telemetry import catalogue
+from service.telemetry.distribution import Distribution
 
 SEGMENT_BYTES = 64 << 20
 """Received bytes per copy segment: about 20 MB of Parquet, small enough to hold several in memory while they upload."""
@@ -41,8 +43,22 @@ PROGRESS_SECONDS = 5.0
 
 
 @dataclass(slots=True)
+class CopyTotals:
+    """All copies of one process together, for metrics; `beat` is when the copier last went round or took rows, unix seconds."""
+
+    rows: int = 0
+    bytes: int = 0
+    table_seconds: Distribution = field(default_factory=lambda: Distribution(catalogue.SNAPSHOT_DURATION.buckets))
+    beat: float = 0.0
+
+
+@dataclass(slots=True)
 class CopyProgress:
-    """What `status` and the logs show of copies under way. Replaced whole by the copier, read by others."""
+    """What `status` and the logs show of copies under way. Replaced whole by the copier, read by others.
+
+    `rows` and `bytes` are of the present `table`, begun at `table_started_at` (monotonic); `rows_before` are those of the tables finished in this round.
+    `waiting` has the server's estimate of rows by table for those not begun yet, negative where it has none.
+    """
 
     table: str = ""
     rows: int = 0
@@ -50,7 +66,31 @@ class CopyProgress:
     estimated_rows: int = 0
     tables_done: int = 0
     tables_total: int = 0
+    rows_before: int = 0
+    waiting: dict[str, int] = field(default_factory=dict)
     started_at: float = field(default_factory=time.monotonic)
+    table_started_at: float = field(default_factory=time.monotonic)
+    began_at: float = field(default_factory=time.time)
+    """Unix seconds, for people and metrics."""
+
+    def begin(self, table: str, *, estimated_rows: int) -> None:
+        """The next table's turn."""
+        self.rows_before += self.rows
+        self.waiting = {name: rows for name, rows in self.waiting.items() if name != table}
+        self.table, self.rows, self.bytes, self.estimated_rows, self.table_started_at = table, 0, 0, estimated_rows, time.monotonic()
+
+    @property
+    def expected_rows(self) -> int | None:
+        """Rows of the whole round: those of finished tables and what the server expects of the others. None where it has no estimate for one."""
+        estimates = [*self.waiting.values(), *([self.estimated_rows] if self.table else [])]
+        if min(estimates, default=0) < 0:
+            return None
+        return self.rows_before + max(self.rows, self.estimated_rows) + sum(self.waiting.values())
+
+    def seconds_left(self, now: float) -> float | None:
+        """Until the round is finished at its rate so far; `now` is monotonic. None while there is no rate or no estimate."""
+        done, expected, seconds = self.rows_before + self.rows, self.expected_rows, now - self.started_at
+        return None if expected is None or not done or seconds <= 0 else max(0, expected - done) * seconds / done
 
 
 class Copier:
@@ -68,6 +108,7 @@ class Copier:
         self._raced: set[int] = set()
         self._logger = structlog.get_logger("copy")
         self.progress = CopyProgress()
+        self.totals = CopyTotals()
 
     @property
     def pending(self) -> list[str]:
@@ -91,7 +132,7 @@ class Copier:
                 facts.append(fact)
         if not facts:
             return 0
-        self.progress = CopyProgress(tables_total=len(facts))
+        self.progress = CopyProgress(tables_total=len(facts), waiting={fact.qualified_name: fact.estimated_rows for fact in facts})
         self._logger.info("taking a snapshot to copy from", tables=len(facts))
         waiting = Waiting(report=self._report_blockers, cancelled=self._stop.is_set)
         with closing(SnapshotHolder.open(self._options, waiting=waiting)) as holder:
@@ -124,7 +165,7 @@ class Copier:
         state = self._book.states()[str(facts.oid)]
         schema = state.schemas[max(state.schemas)]
         name = schema.qualified_name
-        self.progress.table, self.progress.rows, self.progress.bytes, self.progress.estimated_rows = name, 0, 0, facts.estimated_rows
+        self.progress.begin(name, estimated_rows=facts.estimated_rows)
         self._logger.info("copy started", table=name, generation=state.generation, estimated_rows=facts.estimated_rows)
         try:
             segments = list(self._read(facts, schema, holder))
@@ -141,6 +182,7 @@ class Copier:
         faults.point("copy.final.after")
         self._book.live(facts.oid, snapshot_lsn=holder.consistent_lsn)
         self.progress.tables_done += 1
+        self.totals.table_seconds.add(time.monotonic() - self.progress.table_started_at)
         self._logger.info("copy finished", table=name, rows=sum(segment.rows for segment in entry.segments), snapshot_lsn=show(holder.consistent_lsn))
         return 1
 
@@ -158,8 +200,10 @@ class Copier:
             if count:
                 writer.append(_encode(rows, schema, lsn=holder.consistent_lsn, ordinal=ordinal, time_us=now_us))
             ordinal += count
-            received += sum(map(len, chunks))
+            taken = sum(map(len, chunks))
+            received += taken
             self.progress.rows, self.progress.bytes = ordinal, received
+            self.totals.rows, self.totals.bytes, self.totals.beat = self.totals.rows + count, self.totals.bytes + taken, time.time()
             if writer.nbytes >= SEGMENT_BYTES:
                 yield self._finish(writer, schema)
                 writer = SegmentWriter(schema)
@@ -172,7 +216,7 @@ class Copier:
 
     def _finish(self, writer: SegmentWriter, schema: TableSchema) -> "Future[Segment]":
         key = keys.segment(schema.table_id, self._log.state.epoch, next(self._numbers))
-        return self._committer.upload(key, schema, writer.finish())
+        return self._committer.upload(key, schema, writer.finish(), copied=True)
 
 
 def _encode(rows: RowColumns, schema: TableSchema, *, lsn: int, ordinal: int, time_us: int) -> EncodedRows:

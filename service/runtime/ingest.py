@@ -34,10 +34,13 @@ from service.manifest.leftovers import collect
 from service.manifest.log import ManifestLog
 from service.manifest.state import PipelineState
 from service.runtime import messagetable
+from service.runtime.backpressure import Backpressure
 from service.runtime.builder import BuilderLimits
 from service.runtime.catalogwatch import CatalogWatch
+from service.runtime.causes import component_of, reason_of
 from service.runtime.committer import Committer
 from service.runtime.copier import Copier
+from service.runtime.ingestview import IngestView
 from service.runtime.requests import Requests
 from service.runtime.session import FlushPolicy, Session, SessionCounts
 from service.runtime.tables import TableBook, matches
@@ -48,6 +51,7 @@ from service.source.start import highest_protocol
 from service.source.stream import ReplicationStream, StreamLimits
 from service.store.base import ObjectStore
 from service.store.probe import probe
+from service.telemetry.tally import ErrorTally
 from service.transaction.assembler import AssemblerLimits
 
 RECONNECT_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -91,22 +95,6 @@ class IngestOptions:
     instance: str = ""
 
 
-@dataclass(slots=True)
-class IngestView:
-    """The present, for status, metrics and probes: written by ingest, read by anyone, never a source of truth."""
-
-    state: str = "starting"
-    connected: bool = False
-    received_lsn: int = 0
-    flushed_lsn: int = 0
-    reconnects: int = 0
-    heartbeat: float = field(default_factory=time.monotonic)
-    streaming_at: float = 0.0
-    """When START_REPLICATION was last sent, monotonic seconds; `reached_at` when the target of a bounded run was acknowledged."""
-    reached_at: float = 0.0
-    last_error: str = ""
-
-
 class Ingest:
     """Runs until told to stop or until an error that needs a human. `store` is the pipeline's own prefix in the spool."""
 
@@ -115,6 +103,8 @@ class Ingest:
         self.store = store
         self.view = IngestView()
         self.counts = SessionCounts()
+        self.backpressure = Backpressure()
+        self.errors = ErrorTally()
         self.leftovers = 0
         self.log: ManifestLog | None = None
         self.book: TableBook | None = None
@@ -137,6 +127,22 @@ class Ingest:
         """Asks for a drain: no more reading, publish whole transactions, acknowledge, leave."""
         self._stop.set()
 
+    def refresh(self) -> None:
+        """Brings `view` and `backpressure` up to this moment. On the event loop."""
+        session, view = self._session, self.view
+        if session is None:
+            view.complete_lsn, view.oldest_unflushed_us = self.log.state.through_lsn if self.log is not None else 0, None
+            return
+        self.backpressure.account(session.backpressure_cause)
+        view.received_lsn, view.last_message_at, view.last_feedback_at = session.received_lsn, session.last_message_at, session.last_feedback_at
+        view.complete_lsn, view.oldest_unflushed_us = session.unflushed.state(session.watermark.flushed_lsn)
+
+    @property
+    def backpressure_cause(self) -> str | None:
+        """Whom the socket waits for; None while it is read."""
+        session = self._session
+        return session.backpressure_cause if session is not None and self.backpressure.active else None
+
     async def run(self, *, until_lsn: int | None = None, until_caught_up: bool = False) -> None:
         """Streams until `stop`, or until everything up to the target is durable and every copy is finished. Raises what needs a human.
 
@@ -157,6 +163,7 @@ class Ingest:
                     await self._stream(server, start_lsn, target)
                     return
                 except ServiceError as error:
+                    self.errors.note(component_of(error), error)
                     if error.disposition is not Disposition.RETRY:
                         self.view.state = "failed"
                         raise
@@ -226,6 +233,7 @@ class Ingest:
                 message_prefixes=options.message_prefixes,
                 policy=options.flush,
                 counts=self.counts,
+                backpressure=self.backpressure,
                 prepared=tuple(self.log.state.prepared.values()),
             )
             self._session = session
@@ -266,7 +274,7 @@ class Ingest:
             if not self.options.two_phase and log.state.prepared:
                 self._release_prepared(log)
             book = TableBook(log, self._lookup, self.options.tables, wal_end=self._lookup.wal_end)
-            committer = Committer(self.store, log, on_receipt=self._hand_over, stop=self._stop_threads)
+            committer = Committer(self.store, log, on_receipt=self._hand_over, on_trouble=self._upload_trouble, stop=self._stop_threads)
             self.copier = Copier(options=self.options.source, log=log, book=book, committer=committer, numbers=self._numbers, stop=self._stop_threads)
             self._watch = CatalogWatch(self.options.source, log, book, Requests(self.store, book, self.options.source.publication))
             self.log, self.book, self.committer = log, book, committer
@@ -280,7 +288,11 @@ class Ingest:
         self._logger.info("prepared transactions will be sent again when they commit", transactions=len(released))
 
     def _store_trouble(self, what: str, error: ServiceError) -> None:
+        self.errors.note("manifest", error)
         self._logger.warning("store did not answer", what=what, error=str(error))
+
+    def _upload_trouble(self, error: ServiceError) -> None:
+        self.errors.note("spool", error)
 
     def _hand_over(self, receipt: DurableReceipt) -> None:
         """From the commit thread to the event loop, which owns the watermark."""
@@ -294,7 +306,6 @@ class Ingest:
 
     def _reached(self, target: int | None) -> bool:
         assert self._session is not None
-        self.view.heartbeat = time.monotonic()
         self.view.received_lsn = self._session.watermark.received_lsn
         return target is not None and self._session.watermark.flushed_lsn >= target and not self._copying()
 
@@ -313,9 +324,12 @@ class Ingest:
         pause += random.random() * pause / 2  # noqa: S311 - spreads reconnects, guards nothing
         self.view.state = "reconnecting"
         self.view.reconnects += 1
+        self.view.reconnect_reasons[reason_of(error)] += 1
         self.view.last_error = str(error)
         self._logger.warning("lost contact, trying again", error=str(error), hint=error.hint, pause_seconds=round(pause, 1))
+        self.view.retry_delay_s = pause
         await self._sleep(pause)
+        self.view.retry_delay_s = 0.0
 
     async def _sleep(self, seconds: float) -> None:
         with suppress(TimeoutError):
@@ -332,6 +346,7 @@ class Ingest:
     async def _copy_tables(self) -> None:
         assert self.copier is not None
         while not self._stop.is_set():
+            self.copier.totals.beat = time.time()
             if self._copying():
                 await self._attempt(self.copier.run_once, "copy")
             await self._sleep(1.0)
@@ -339,8 +354,9 @@ class Ingest:
     async def _watch_catalog(self) -> None:
         assert self._watch is not None
         while not self._stop.is_set():
+            self.view.catalog_beat = time.time()
             await self._sleep(self.options.watch_interval_s)
-            await self._attempt(self._watch.run_once, "catalog watch")
+            await self._attempt(self._watch.run_once, "catalog")
 
     def _collect_leftovers(self) -> None:
         """Once per process, as soon as our epoch is open. Nobody waits for it, and nothing but space depends on it."""
@@ -348,21 +364,27 @@ class Ingest:
         try:
             self.leftovers = collect(self.store, opened_seq=opened.seq, epoch=opened.epoch, table_ids=opened.tables, stop=self._stop_threads)
         except ServiceError as error:
+            self.errors.note("leftovers", error)
             self._logger.warning("leftovers of older writers stay for now", error=str(error), hint=error.hint)
         else:
             self._logger.info("leftovers of older writers collected", objects=self.leftovers)
 
     async def _attempt(self, action: Callable[[], object], what: str) -> None:
-        """Runs `action` in a thread. What may pass is tried again next time; what may not ends the connection and with it the process."""
+        """Runs `action` in a thread. What may pass is tried again next time; what may not ends the connection and with it the process.
+
+        `what` is one of the catalogue's components.
+        """
         try:
             await asyncio.to_thread(action)
         except ServiceError as error:
+            self.errors.note(what, error)
             if error.disposition is Disposition.RETRY:
                 self._logger.warning("interrupted, trying again", what=what, error=str(error), hint=error.hint)
                 await self._sleep(2.0)
             elif self._session is not None:
                 self._session.fail(error)
         except Exception as error:
+            self.errors.note(what, error)
             if self._session is None:
                 raise
             self._session.fail(error)

@@ -1,46 +1,46 @@
 """What ingest counts and what a report finds, brought to metrics, health and /status.
 
 Invariants: reads plain counters that others write, and changes nothing; a quantity that could not be read is withdrawn, never left at its old value; a
-failing look at the server is counted and never disturbs the stream.
+failing look at the server or the store is counted and never disturbs the stream.
 """
 
 import threading
 import time
-from collections import Counter as Tally
-from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 import structlog
 
-from service.contract.entries import TABLE_STATES
 from service.errors import ServiceError
 from service.runtime.applier_process import ApplierProcess
+from service.runtime.backlog import Backlog
 from service.runtime.ingest import Ingest
+from service.runtime.observelake import LakeExport
+from service.runtime.observeprocess import ProcessExport
+from service.runtime.observesource import SourceExport
 from service.runtime.report import Report, Reporter
-from service.source.slot import SlotFacts
+from service.source.slotprobe import SlotProbe
 from service.telemetry import catalogue
 from service.telemetry.health import Health
 from service.telemetry.metrics import Metrics
 
-WAL_STATUSES = catalogue.SLOT_STATUS.labels["status"]
 _FRESH_SECONDS = 1.0
 """How old a report may be that /status answers with: many askers cost one look."""
 
 
 class Observer:
-    """Feeds `metrics` and `health` from one ingest. `status` may be called from any thread; the others from one."""
+    """Feeds `metrics` and `health` from one ingest. `status` may be called from any thread, `look` from one, `count` from the event loop."""
 
     def __init__(self, *, ingest: Ingest, reporter: Reporter, metrics: Metrics, health: Health, applier: ApplierProcess | None) -> None:
         self._ingest = ingest
         self._reporter = reporter
         self._metrics = metrics
         self._health = health
-        self._applier = applier
+        self._source = SourceExport(metrics, SlotProbe(ingest.options.source), ingest.errors)
+        self._lake = LakeExport(metrics, Backlog(ingest.store))
+        self._process = ProcessExport(metrics, ingest, applier)
         self._lock = threading.Lock()
         self._report: Report | None = None
         self._reported_at = float("-inf")
-        self._rows: dict[tuple[str, str], dict[str, int]] = {}
         self._logger = structlog.get_logger("report")
 
     def status(self) -> dict[str, Any]:
@@ -51,34 +51,28 @@ class Observer:
         """Takes a report and exports it. Blocks; for a thread."""
         try:
             report = self._take()
+            self._metrics.set(catalogue.REPORT_TIMESTAMP, report.taken_at.timestamp())
+            self._source.look(report, self._ingest.view)
+            self._lake.look(report, ingested_at=self._ingested_at())
         except ServiceError as error:
-            self._metrics.add(catalogue.REPORT_ERRORS, 1, part="manifest")
+            self._ingest.errors.note("report", error)
+            self._metrics.add(catalogue.REPORT_ERRORS, 1)
             self._logger.warning("could not take a report", error=str(error))
-            return
-        self._metrics.set(catalogue.REPORT_TIMESTAMP, report.taken_at.timestamp())
-        self._export_server(report)
-        self._export_lake(report)
+        self._metrics.set(catalogue.HEARTBEAT, time.time(), loop="report")
 
     def count(self) -> None:
         """Brings the counters of this process up to date; costs microseconds."""
-        metrics, view, counts = self._metrics, self._ingest.view, self._ingest.counts
-        metrics.choose(catalogue.STATE, "state", view.state)
-        metrics.set(catalogue.SOURCE_CONNECTED, float(view.connected))
-        metrics.advance_to(catalogue.RECONNECTS, view.reconnects)
-        metrics.set(catalogue.RECEIVED_LSN, view.received_lsn)
-        metrics.set(catalogue.FLUSHED_LSN, view.flushed_lsn)
-        metrics.advance_to(catalogue.RECEIVED_BYTES, counts.received_bytes)
-        metrics.advance_to(catalogue.TRANSACTIONS, counts.transactions)
-        metrics.advance_to(catalogue.SPOOL_LEFTOVERS, self._ingest.leftovers)
-        self._count_commits()
-        self._count_copies()
-        if self._applier is not None:
-            metrics.set(catalogue.APPLY_RUNNING, float(self._applier.running))
-            metrics.advance_to(catalogue.APPLY_RESTARTS, self._applier.restarts)
+        self._process.count()
+        self._export_lag(time.time())
+        view = self._ingest.view
         if view.state == "streaming" and view.connected:
             self._health.ready()
         else:
             self._health.not_ready(view.state)
+
+    def close(self) -> None:
+        """Lets the side connection go, once nobody looks any more."""
+        self._source.close()
 
     def _take(self) -> Report:
         with self._lock:
@@ -87,111 +81,21 @@ class Observer:
                 self._reported_at = time.monotonic()
             return self._report
 
-    def _count_rows(self, tables: Mapping[tuple[str, str], Mapping[str, int]]) -> None:
-        for table, rows in list(tables.items()):
-            before = self._rows.get(table, {})
-            now = dict(rows)
-            self._metrics.add_rows(*table, {op: count - before.get(op, 0) for op, count in now.items()})
-            self._rows[table] = now
+    def _ingested_at(self) -> float | None:
+        """Everything committed before this time, by our clock, is in the manifest."""
+        view, committer = self._ingest.view, self._ingest.committer
+        proven = self._source.complete_at(view.complete_lsn)
+        flushed = committer.counts.last_commit_time_us / 1e6 if committer is not None else 0.0
+        return max(proven or 0.0, flushed) or None
 
-    def _count_commits(self) -> None:
-        committer, metrics = self._ingest.committer, self._metrics
-        if committer is None:
-            return
-        counts = committer.counts
-        self._count_rows(counts.tables)
-        metrics.advance_to(catalogue.UNCHANGED_VALUES, counts.unchanged_values)
-        metrics.advance_to(catalogue.SPOOL_ENTRIES, counts.entries)
-        metrics.advance_to(catalogue.SPOOL_FILES, counts.files)
-        metrics.advance_to(catalogue.SPOOL_BYTES, counts.bytes)
-        metrics.advance_to(catalogue.SPOOL_ROWS, counts.rows)
-        metrics.advance_to(catalogue.SPOOL_RETRIES, counts.retries)
-        metrics.advance_to(catalogue.FLUSH_SECONDS, counts.upload_seconds, phase="upload")
-        metrics.advance_to(catalogue.FLUSH_SECONDS, counts.commit_seconds, phase="commit")
-        if counts.last_commit_time_us:
-            metrics.set(catalogue.LAST_FLUSHED_COMMIT, counts.last_commit_time_us / 1e6)
+    def _export_lag(self, now: float) -> None:
+        metrics, view = self._metrics, self._ingest.view
+        received = self._behind(max(view.received_lsn, view.complete_lsn), now)
+        flushed = self._behind(view.complete_lsn, now)
+        if view.oldest_unflushed_us is not None:
+            flushed = max(flushed or 0.0, now - view.oldest_unflushed_us / 1e6)
+        for stage, seconds in (("receive", received), ("flush", flushed), ("apply", self._lake.freshness(flushed, now=now))):
+            metrics.show(catalogue.LAG_SECONDS, seconds, stage=stage)
 
-    def _count_copies(self) -> None:
-        if self._ingest.copier is None:
-            return
-        progress = self._ingest.copier.progress
-        self._metrics.set(catalogue.SNAPSHOT_TABLES, progress.tables_total - progress.tables_done, state="waiting")
-        self._metrics.set(catalogue.SNAPSHOT_TABLES, progress.tables_done, state="done")
-        self._metrics.set(catalogue.SNAPSHOT_ESTIMATED_ROWS, max(0, progress.estimated_rows))
-        self._metrics.advance_to(catalogue.SNAPSHOT_ROWS, progress.rows)
-        self._metrics.advance_to(catalogue.SNAPSHOT_BYTES, progress.bytes)
-
-    def _export_server(self, report: Report) -> None:
-        metrics = self._metrics
-        if report.unreachable:
-            metrics.add(catalogue.REPORT_ERRORS, 1, part="server")
-        if report.server is None:
-            for gauge in (catalogue.SOURCE_WAL_LSN, catalogue.LAG_BYTES):
-                metrics.withdraw(gauge)
-        else:
-            metrics.set(catalogue.SOURCE_WAL_LSN, report.server.wal_end_lsn)
-            stages = {"receive": self._ingest.view.received_lsn, "flush": report.manifest.through_lsn, "apply": report.complete_lsn}
-            for stage, lsn in stages.items():
-                metrics.set(catalogue.LAG_BYTES, report.behind_bytes(lsn) or 0 if lsn else 0, stage=stage)
-            metrics.withdraw(catalogue.PIPELINE_INFO)
-            opened = report.manifest.opened
-            if opened is not None:
-                metrics.set(
-                    catalogue.PIPELINE_INFO,
-                    1,
-                    slot=opened.slot,
-                    publication=opened.publication,
-                    database=opened.database,
-                    server_version=str(report.server.server_version // 10000),
-                )
-        self._export_slot(report, report.slot)
-
-    def _export_slot(self, report: Report, slot: SlotFacts | None) -> None:
-        metrics = self._metrics
-        for gauge in (
-            catalogue.SLOT_ACTIVE,
-            catalogue.CONFIRMED_FLUSH_LSN,
-            catalogue.SLOT_RETAINED,
-            catalogue.SLOT_SAFE,
-            catalogue.SLOT_UNBOUNDED,
-            catalogue.SLOT_XMIN_AGE,
-            catalogue.SLOT_STATUS,
-        ):
-            metrics.withdraw(gauge)
-        if slot is None:
-            if report.server is not None and report.manifest.opened is not None:
-                metrics.choose(catalogue.SLOT_STATUS, "status", "lost")
-            return
-        metrics.set(catalogue.SLOT_ACTIVE, float(slot.active_pid is not None))
-        metrics.set(catalogue.SLOT_UNBOUNDED, float(slot.safe_wal_size is None))
-        metrics.choose(catalogue.SLOT_STATUS, "status", slot.wal_status if slot.wal_status in WAL_STATUSES and not slot.invalidated else "lost")
-        if slot.confirmed_flush_lsn is not None:
-            metrics.set(catalogue.CONFIRMED_FLUSH_LSN, slot.confirmed_flush_lsn)
-        if slot.restart_lsn is not None:
-            metrics.set(catalogue.SLOT_RETAINED, report.behind_bytes(slot.restart_lsn) or 0)
-        if slot.safe_wal_size is not None:
-            metrics.set(catalogue.SLOT_SAFE, slot.safe_wal_size)
-        if slot.catalog_xmin_age is not None:
-            metrics.set(catalogue.SLOT_XMIN_AGE, slot.catalog_xmin_age)
-
-    def _export_lake(self, report: Report) -> None:
-        metrics = self._metrics
-        states = Tally(table.state for table in report.tables)
-        for state in TABLE_STATES:
-            metrics.set(catalogue.TABLES, states[state], state=state)
-        prepared = report.manifest.prepared.values()
-        metrics.set(catalogue.PREPARED, len(prepared))
-        metrics.set(catalogue.PREPARED_AGE, max(map(report.age_seconds, prepared), default=0.0))
-        metrics.set(catalogue.MANIFEST_SEQ, report.manifest.seq)
-        metrics.set(catalogue.APPLY_PENDING, report.pending_entries)
-        metrics.set(catalogue.APPLY_ROWS, sum(table.rows_applied for table in report.tables))
-        if report.complete_lsn:
-            metrics.set(catalogue.APPLIED_LSN, report.complete_lsn)
-        if report.applied is not None:
-            metrics.set(catalogue.APPLY_LAST_SUCCESS, datetime.fromisoformat(report.applied.written_at).timestamp())
-        lags = sorted(table.lag_seconds for table in report.tables if table.lag_seconds is not None)
-        if not lags:
-            metrics.withdraw(catalogue.APPLY_FRESHNESS)
-            return
-        for name, share in (("max", 1.0), ("p95", 0.95), ("p50", 0.5)):
-            metrics.set(catalogue.APPLY_FRESHNESS, lags[min(len(lags) - 1, int(share * len(lags)))], quantile_of_tables=name)
+    def _behind(self, lsn: int, now: float) -> float | None:
+        return self._source.behind_seconds(lsn, now=now) if lsn else None

@@ -14,12 +14,12 @@ import structlog
 
 from service.runtime.applier_process import ApplierProcess, shell_status
 from service.runtime.ingest import Ingest, IngestOptions
-from service.runtime.meteredstore import MeteredStore
 from service.runtime.observe import Observer
 from service.runtime.report import Reporter
 from service.store.base import ObjectStore
 from service.telemetry.catalogue import EVENT_LOOP_LAG
 from service.telemetry.health import Health, HealthServer
+from service.telemetry.meteredstore import MeteredStore
 from service.telemetry.metrics import Metrics, identify
 
 TICK_SECONDS = 0.5
@@ -38,10 +38,11 @@ class ApplierCommand:
 
 @dataclass(frozen=True, slots=True)
 class TelemetryOptions:
-    """Where to listen, and how many tables get series of their own."""
+    """Where to listen, how many tables get series of their own, and the fingerprint of the settings."""
 
     listen: str
     max_tables: int
+    config_hash: int | None = None
 
 
 def run(
@@ -56,7 +57,7 @@ def run(
 ) -> int:
     """Runs until stopped, until the target is durable or until an error that needs a human, which it raises. Returns the exit code."""
     metrics = Metrics(options.pipeline, max_tables=telemetry.max_tables)
-    identify(metrics, component="ingest")
+    identify(metrics, config_hash=telemetry.config_hash)
     process = Process(options, store=MeteredStore(store, metrics), reporter=reporter, metrics=metrics, applier=applier)
     server = HealthServer(telemetry.listen, metrics=metrics, health=process.health, status=process.observer.status)
     structlog.get_logger("service").info("listening", address=server.address, pipeline=options.pipeline)
@@ -96,6 +97,7 @@ class Process:
             for task in watching:
                 task.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
+            self.observer.close()
         return self._end_code
 
     def _stop(self, number: signal.Signals) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from service.ack.watermark import Watermark
@@ -17,11 +18,15 @@ from service.contract.entries import Prepared
 from service.contract.receipt import DurableReceipt
 from service.errors import ProtocolViolation, SourceError
 from service.protocol import frames
+from service.runtime.backpressure import Backpressure
 from service.runtime.builder import Builder, BuilderLimits
 from service.runtime.committer import Committer
 from service.runtime.messagetable import prefix_filter
 from service.runtime.tables import TableBook
+from service.runtime.unflushed import Unflushed
 from service.source.stream import RawBatch, ReplicationStream
+from service.telemetry import catalogue
+from service.telemetry.distribution import Distribution
 from service.transaction.assembler import Assembler, AssemblerLimits
 from service.transaction.assembly import Assembly
 
@@ -42,13 +47,27 @@ class FlushPolicy:
 
 @dataclass(slots=True)
 class SessionCounts:
-    """Plain counters, added to once per batch; read by telemetry."""
+    """Plain counters of one process, added to once per batch or flush by the decoder thread; read by telemetry.
 
-    batches: int = 0
-    frames: int = 0
+    `transactions` are those committed with changes of ours. What begins with `open` or `staged` is no
+    counter but the present, of transactions that have not ended.
+    """
+
     received_bytes: int = 0
     transactions: int = 0
-    other: dict[str, int] = field(default_factory=dict)
+    aborted: int = 0
+    skipped: int = 0
+    decode_cpu_s: float = 0.0
+    transaction_rows: Distribution = field(default_factory=lambda: Distribution(catalogue.TRANSACTION_ROWS.buckets))
+    transaction_bytes: Distribution = field(default_factory=lambda: Distribution(catalogue.TRANSACTION_BYTES.buckets))
+    encode_seconds: Distribution = field(default_factory=lambda: Distribution(catalogue.FLUSH_DURATION.buckets))
+    flush_seconds: Distribution = field(default_factory=lambda: Distribution(catalogue.FLUSH_DURATION.buckets))
+    flushes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(catalogue.FLUSHES.labels["trigger"], 0))
+    decoder_beat: float = 0.0
+    """When the decoder last finished a step, unix seconds."""
+    open_transactions: int = 0
+    open_bytes: int = 0
+    staged_bytes: int = 0
 
 
 class Session:
@@ -69,10 +88,13 @@ class Session:
         message_prefixes: Sequence[str],
         policy: FlushPolicy,
         counts: SessionCounts,
+        backpressure: Backpressure,
         prepared: Collection[Prepared] = (),
     ) -> None:
         self.watermark = Watermark(start_lsn=start_lsn)
         self.counts = counts
+        self.backpressure = backpressure
+        self.unflushed = Unflushed(start_lsn)
         self._stream = stream
         self._committer = committer
         self._decoder = decoder
@@ -89,6 +111,20 @@ class Session:
         self._waiting_since: float | None = None
         self._recorded_lsn = start_lsn
         self._recorded_at = time.monotonic()
+
+    @property
+    def last_message_at(self) -> float:
+        """Unix seconds, 0 before the first; likewise `last_feedback_at`."""
+        return self._stream.last_message_at
+
+    @property
+    def last_feedback_at(self) -> float:
+        return self._stream.last_feedback_at
+
+    @property
+    def received_lsn(self) -> int:
+        """The highest position that the server has sent, decoded or not."""
+        return self._stream.received_lsn
 
     async def pump(self, stop: asyncio.Event, *, reached: Callable[[], bool], target: int | None) -> None:
         """Reads and decodes until `stop` is set or `reached` says so. Raises what the connection, the decoder or the store raised.
@@ -159,9 +195,19 @@ class Session:
 
     async def _take(self, batch: RawBatch) -> None:
         self.watermark.receive(batch.received_lsn)
-        await self._room.acquire()
+        if self._room.locked():
+            self.backpressure.begin()
+        try:
+            await self._room.acquire()
+        finally:
+            self.backpressure.end(self.backpressure_cause)
         task = self._run(lambda: self._decode(batch))
         task.add_done_callback(lambda _: self._room.release())
+
+    @property
+    def backpressure_cause(self) -> str:
+        """Whom the socket waits for, if it waits."""
+        return "upload" if self._committer.blocking else "decoder"
 
     def _run(self, action: Callable[[], None]) -> "asyncio.Future[None]":
         task = self._loop.run_in_executor(self._decoder, action)
@@ -184,47 +230,61 @@ class Session:
     def _decode(self, batch: RawBatch) -> None:
         if self._failed.done():
             return
+        began = time.thread_time()
         assembly = self._assembler.feed(frames.join(batch.frames))
         self._builder.add(assembly)
+        self.unflushed.decoded(self._builder.through_lsn, assembly.commits.commit_time_us, pending=self._builder.pending, now_us=time.time_ns() // 1000)
         self._count(batch, assembly)
         if self._builder.pending and self._waiting_since is None:
             self._waiting_since = time.monotonic()
         if batch.shutdown or (batch.flush and self._builder.pending):
-            self._flush_now()
+            self._flush_now("asked" if batch.shutdown or self._urgent else "age")
         else:
             self._flush_if_due()
+        self.counts.decode_cpu_s += time.thread_time() - began
 
     def _flush_if_due(self) -> None:
+        self.counts.decoder_beat = time.time()
         now = time.monotonic()
         if self._waiting_since is not None:
             if self._builder.full or now - self._waiting_since >= self._policy.max_delay_s:
-                self._publish()
+                self._publish(self._builder.full or "age")
         elif self._builder.through_lsn > self._recorded_lsn and (self._urgent or now - self._recorded_at >= self._policy.progress_interval_s):
-            self._publish()
+            self._publish("asked" if self._urgent else "progress")
 
-    def _flush_now(self) -> None:
+    def _flush_now(self, trigger: str = "asked") -> None:
         if self._builder.pending or self._builder.through_lsn > self._recorded_lsn:
-            self._publish()
+            self._publish(trigger)
 
-    def _publish(self) -> None:
+    def _publish(self, trigger: str) -> None:
+        began, cpu_began = time.monotonic(), time.thread_time()
         unit = self._builder.cut()
+        # CPU time: handing a file over may wait for the store, and that is no encoding.
+        self.counts.encode_seconds.add(time.thread_time() - cpu_began)
+        self.counts.flushes[trigger] += 1
+        self.unflushed.published(unit.through_lsn)
         self._waiting_since = None
         self._recorded_lsn = unit.through_lsn
         self._recorded_at = time.monotonic()
         future = self._committer.submit(unit)
         self._units.add(future)
-        future.add_done_callback(self._published)
+        future.add_done_callback(partial(self._published, began))
 
-    def _published(self, future: "Future[None]") -> None:
+    def _published(self, began: float, future: "Future[None]") -> None:
         self._units.discard(future)
         error = future.exception()
         if error is not None:
             self._loop.call_soon_threadsafe(self.fail, error)
+        else:
+            self.counts.flush_seconds.add(time.monotonic() - began)
 
     def _count(self, batch: RawBatch, assembly: Assembly) -> None:
-        self.counts.batches += 1
-        self.counts.frames += len(batch.frames)
-        self.counts.received_bytes += batch.nbytes
-        self.counts.transactions += len(assembly.commits)
-        for name, number in assembly.counts.items():
-            self.counts.other[name] = self.counts.other.get(name, 0) + number
+        counts, builder = self.counts, self._builder
+        counts.received_bytes += batch.nbytes
+        counts.transactions += len(assembly.commits)
+        counts.aborted += assembly.counts.get("aborted", 0)
+        counts.skipped += assembly.counts.get("skipped", 0)
+        rows, nbytes = assembly.sizes
+        counts.transaction_rows.add_all(rows)
+        counts.transaction_bytes.add_all(nbytes)
+        counts.open_transactions, counts.open_bytes, counts.staged_bytes = builder.open_transactions, builder.open_bytes, builder.staged_bytes

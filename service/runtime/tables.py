@@ -5,6 +5,7 @@ table stale in the manifest before any later row of it is dropped. Thread-safe: 
 """
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -43,6 +44,9 @@ class TableBook:
         self._wal_end = wal_end
         self._lock = threading.RLock()
         self._resolved: dict[RelationVersion, TableSchema | None] = {}
+        self.transitions: Counter[str] = Counter()
+        """How often tables were put into each state by this process; `schema_changes` by (kind, outcome). For metrics."""
+        self.schema_changes: Counter[tuple[str, str]] = Counter()
         self._logger = structlog.get_logger("tables")
 
     def selected(self, schema_name: str, table_name: str) -> bool:
@@ -164,6 +168,7 @@ class TableBook:
             return None
         if (relation.schema, relation.name) != (state.schema_name, state.table_name):
             reason = f"renamed to {relation.schema}.{relation.name}: the lake table keeps the old name; copy the table again under the new one"
+            self.schema_changes["other", "stale"] += 1
             self.mark_stale(relation.oid, reason, lsn=position_lsn)
             return None
         return self._follow(relation, state, position_lsn)
@@ -184,11 +189,14 @@ class TableBook:
         if latest is not None:
             difference = diff_schema(latest, schema, facts=facts, old_relfilenode=state.relfilenode)
             if difference.kind == "unsupported":
+                self.schema_changes["other", "stale"] += 1
                 self.mark_stale(relation.oid, difference.reason, lsn=position_lsn)
                 return None
             if difference.kind == "same":
                 return latest
         refusal = _refusal(schema)
+        if latest is not None:
+            self.schema_changes[difference.kind, "stale" if refusal else "followed"] += 1
         if refusal:
             self.mark_stale(relation.oid, refusal, lsn=position_lsn)
             return None
@@ -202,11 +210,13 @@ class TableBook:
         entry = Table(str(relation.oid), relation.schema, relation.name, state="copying", generation=1, lsn=self._wal_end(), schema=schema)
         if facts is None:
             self._log.append(replace(entry, state="detached", reason="dropped at the source before it could be copied"))
+            self.transitions["detached"] += 1
             return None
         refusal = _refusal(schema) or false_nulls(facts)
         if refusal:
             self._logger.error("table cannot be carried", table=schema.qualified_name, reason=refusal)
             self._log.append(replace(entry, state="quarantined", reason=refusal, relfilenode=facts.relfilenode, fingerprint=fingerprint(facts)))
+            self.transitions["quarantined"] += 1
             return None
         self._logger.info("table joined", table=schema.qualified_name, key=[column.name for column in schema.key_columns])
         if not schema.key_columns and schema.replica_identity != "f":
@@ -215,6 +225,7 @@ class TableBook:
                 table=schema.qualified_name,
             )
         self._log.append(replace(entry, relfilenode=facts.relfilenode, fingerprint=fingerprint(facts)))
+        self.transitions[entry.state] += 1
         return schema
 
     def _append(self, facts: TableFacts, schema: TableSchema, *, state: str, generation: int, lsn: int) -> None:
@@ -232,6 +243,7 @@ class TableBook:
                 fingerprint=fingerprint(facts),
             )
         )
+        self.transitions[state] += 1
 
     def _change(self, table: TableState, **changes: object) -> None:
         entry = Table(
@@ -245,7 +257,10 @@ class TableBook:
             relfilenode=table.relfilenode,
             fingerprint=table.fingerprint,
         )
-        self._log.append(replace(entry, **changes))  # type: ignore[arg-type]
+        changed = replace(entry, **changes)  # type: ignore[arg-type]
+        self._log.append(changed)
+        if changed.state != table.state:
+            self.transitions[changed.state] += 1
 
 
 def matches(patterns: tuple[str, ...], schema_name: str, table_name: str) -> bool:

@@ -57,6 +57,10 @@ def _listen_address(value: str) -> str:
     return value
 
 
+def _optional_listen_address(value: str) -> str:
+    return "off" if value in ("", "off") else _listen_address(value)
+
+
 def _table_pattern(value: str) -> str:
     schema, separator, table = value.partition(".")
     if not schema or not separator or not table:
@@ -172,6 +176,9 @@ class TelemetrySettings(Room):
     """Logs, metrics, health."""
 
     listen: Annotated[str, AfterValidator(_listen_address)] = Field("127.0.0.1:9187", description="address of /metrics, /livez, /readyz, /startupz and /status")
+    apply_listen: Annotated[str, AfterValidator(_optional_listen_address)] = Field(
+        "127.0.0.1:9188", description="address of the applier's /metrics, /livez, /readyz and /startupz; off: none. Port 0 takes any free one"
+    )
     log_format: Literal["auto", "console", "json"] = Field("auto", description="auto is console on a terminal, json otherwise")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe log line to write")
     max_tables: int = Field(500, ge=0, le=10_000, description="tables with metric series of their own; the rest is counted as _other")

@@ -218,7 +218,7 @@ def source_error(*, sqlstate: str, message: str, context: str = "", doing: str, 
     DETAIL and HINT are never asked for; the primary message is left out for classes that quote data, and of the context only the LSN is kept.
     """
     if not sqlstate:
-        return SourceUnavailable(f"the connection to PostgreSQL was lost while {doing}")
+        return SourceUnavailable(f"the connection to PostgreSQL was lost while {doing}", reason="connection_lost")
     said = "" if sqlstate.startswith(_HOLDS_VALUES) else f": {message[:300]}"
     found = _ASSOCIATED.search(context)
     at = f" at {found[1]}" if found else ""
@@ -232,7 +232,7 @@ def source_error(*, sqlstate: str, message: str, context: str = "", doing: str, 
     if sqlstate == "53400":
         return SourceRefused(text, hint="raise max_replication_slots or max_wal_senders, or drop slots nobody uses")
     if sqlstate.startswith(_RETRY):
-        return SourceUnavailable(text)
+        return SourceUnavailable(text, reason="server_stopping" if sqlstate.startswith("57P0") else "other")
     return SourceRefused(text, hint=_HINTS.get(sqlstate, ""))
 
 
@@ -256,4 +256,4 @@ def _connect_error(error: psycopg.Error, *, password: str) -> SourceError:
         text = text.replace(password, "***")
     if _REFUSED_AT_CONNECT.search(text.rpartition("failed:")[2]):
         return SourceRefused(f"PostgreSQL refused the connection: {text[:400]}", hint=_HINTS["28000"])
-    return SourceUnavailable(f"PostgreSQL cannot be reached: {text[:400]}")
+    return SourceUnavailable(f"PostgreSQL cannot be reached: {text[:400]}", reason="connect_failed")

@@ -32,6 +32,7 @@ _RECORDS_PER_TURN = 2048
 _PROBE_S = 2.0
 """While nobody reads and the batch is full, a stopping server cannot reach us: ask it this often."""
 _MISSING_PUBLICATION = "skipped loading publication"
+_LOST_REPORTING = "the replication connection was lost while reporting the flushed position"
 
 
 class ReplicationStream:
@@ -53,6 +54,8 @@ class ReplicationStream:
         self._batching = Batching(limits, self._watch, start_lsn=start_lsn, now=now)
         self._input_event = asyncio.Event()
         self._failure: ServiceError | None = None
+        self.last_message_at = self.last_feedback_at = 0.0
+        """Unix seconds; 0 before the first. For metrics."""
         self._closed = False
         self._writer_added = False
         self._timer: asyncio.TimerHandle | None = None
@@ -179,10 +182,11 @@ class ReplicationStream:
         try:
             taken = batching.take(self._pgconn.get_copy_data, now=now)
         except psycopg.Error:
-            raise self._fail(SourceUnavailable("the replication connection was lost")) from None
+            raise self._fail(SourceUnavailable("the replication connection was lost", reason="connection_lost")) from None
         self._check()
         if taken:
             self._last_input = now
+            self.last_message_at = time.time()
         if batching.reply_requested:
             self._schedule(self._last_sent + _REPLY_GAP_S - now)
         elif batching.advanced:
@@ -196,7 +200,9 @@ class ReplicationStream:
         try:
             self._pgconn.consume_input()
         except psycopg.Error:
-            raise self._fail(SourceUnavailable("the replication connection was lost: the server closed it or the network failed")) from None
+            raise self._fail(
+                SourceUnavailable("the replication connection was lost: the server closed it or the network failed", reason="connection_lost")
+            ) from None
 
     async def _wait_readable(self) -> None:
         wait = self._batching.wait_s(self._loop.time())
@@ -236,9 +242,11 @@ class ReplicationStream:
             if self._left_at is not None:
                 self._read_ahead(now)
             elif now - self._last_input > self._limits.read_deadline_s:
-                raise self._fail(SourceUnavailable(f"the server was silent for {self._limits.read_deadline_s:.0f} s and answered no ping"))
+                raise self._fail(
+                    SourceUnavailable(f"the server was silent for {self._limits.read_deadline_s:.0f} s and answered no ping", reason="server_silent")
+                )
             if self._watch.overdue(now):
-                raise self._fail(SourceUnavailable("the server is stopping and waits for what cannot be made durable now: let go"))
+                raise self._fail(SourceUnavailable("the server is stopping and waits for what cannot be made durable now: let go", reason="server_stopping"))
             self._send_status(ping=self._left_at is None and now - self._last_input > self._limits.read_deadline_s / 3)
         except ServiceError:
             return  # kept by _fail, raised by next_batch
@@ -271,9 +279,10 @@ class ReplicationStream:
                 self._pgconn.put_copy_data(status.encode(time.time_ns() // 1000))
             self._flush_output()
         except psycopg.Error:
-            raise self._fail(SourceUnavailable("the replication connection was lost while reporting the flushed position")) from None
+            raise self._fail(SourceUnavailable(_LOST_REPORTING, reason="connection_lost")) from None
         faults.point("status.after")
         self._last_sent = self._loop.time()
+        self.last_feedback_at = time.time()
 
     def _flush_output(self) -> None:
         pending = self._pgconn.flush() != 0
@@ -287,7 +296,7 @@ class ReplicationStream:
         try:
             self._flush_output()
         except psycopg.Error:
-            self._fail(SourceUnavailable("the replication connection was lost while reporting the flushed position"))
+            self._fail(SourceUnavailable(_LOST_REPORTING, reason="connection_lost"))
 
     # Ending -----------------------------------------------------------------------------------------------------------------------------------------
 
@@ -305,7 +314,7 @@ class ReplicationStream:
         """The COPY is over: an error, or a server that stops in good order, which is no success for us."""
         result = self._pgconn.get_result()
         if result is not None and result.status == pq.ExecStatus.COMMAND_OK:
-            raise self._fail(SourceUnavailable("the server ended the stream: it is stopping"))
+            raise self._fail(SourceUnavailable("the server ended the stream: it is stopping", reason="server_stopping"))
         try:
             raise_result(result, doing="the replication stream", slot=self._options.slot, phase="stream")
         except ServiceError as error:

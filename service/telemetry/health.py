@@ -89,16 +89,19 @@ class Health:
 
 
 class HealthServer:
-    """Serves /metrics, /livez, /readyz, /startupz and /status from construction until `close`. `address` is where it listens; port 0 takes a free one."""
+    """Serves /metrics, /livez, /readyz, /startupz and, given `status`, /status from construction until `close`. `address` is where it listens; port 0 takes
+    a free one. `setting` is where `listen` comes from, for people."""
 
-    def __init__(self, listen: str, *, metrics: Metrics, health: Health, status: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self, listen: str, *, metrics: Metrics, health: Health, status: Callable[[], dict[str, Any]] | None = None, setting: str = "telemetry.listen"
+    ) -> None:
         host, _, port = listen.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         try:
             self._server = _Server((host, int(port)), metrics=metrics, health=health, status=status)
         except (OSError, ValueError, OverflowError) as error:
             reason = error.strerror or type(error).__name__ if isinstance(error, OSError) else type(error).__name__
-            raise UsageError(f"cannot listen on {listen}: {reason}", hint="choose another telemetry.listen, such as 127.0.0.1:0 for any free port") from None
+            raise UsageError(f"cannot listen on {listen}: {reason}", hint=f"choose another {setting}, such as 127.0.0.1:0 for any free port") from None
         bound = self._server.server_address[:2]
         self.address = f"[{bound[0]!s}]:{bound[1]}" if ":" in str(bound[0]) else f"{bound[0]!s}:{bound[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.2,), name="health", daemon=True)
@@ -114,7 +117,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, address: tuple[str, int], *, metrics: Metrics, health: Health, status: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, address: tuple[str, int], *, metrics: Metrics, health: Health, status: Callable[[], dict[str, Any]] | None) -> None:
         self.address_family = AF_INET6 if ":" in address[0] else AF_INET
         self.metrics = metrics
         self.health = health
@@ -146,17 +149,17 @@ class _Request(BaseHTTPRequestHandler):
             self._verdict(health.ready_problems())
         elif path == "/startupz":
             self._verdict(health.start_problems())
-        elif path == "/status":
-            self._status()
+        elif path == "/status" and self.server.status is not None:
+            self._status(self.server.status)
         else:
-            self._answer(404, b"/metrics /livez /readyz /startupz /status\n", _TEXT)
+            self._answer(404, b"/metrics /livez /readyz /startupz\n" if self.server.status is None else b"/metrics /livez /readyz /startupz /status\n", _TEXT)
 
     def _verdict(self, problems: list[str]) -> None:
         self._answer(503 if problems else 200, ("; ".join(problems) or "ok").encode() + b"\n", _TEXT)
 
-    def _status(self) -> None:
+    def _status(self, ask: Callable[[], dict[str, Any]]) -> None:
         try:
-            status, code = self.server.status(), 200
+            status, code = ask(), 200
         except ServiceError as error:
             status, code = {"error": {"class": type(error).__name__, "message": str(error)}}, 503
         self._answer(code, json.dumps(status).encode() + b"\n", "application/json")

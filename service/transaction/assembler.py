@@ -73,6 +73,7 @@ from service.transaction.assembly import (
     RowRun,
     TruncateRun,
 )
+from service.transaction.sizes import SizeBook
 
 _BEGIN = ord("B")
 _COMMIT = ord("C")
@@ -186,6 +187,7 @@ class Assembler:
         self._prepared = {one.gid: _PreparedOpen(one.xid, one.end_lsn, one.rows, one.origin) for one in prepared}
         self._slot = _NO_BODY
         self._bodies = 0
+        self._sizes = SizeBook()
         self._draft = _Draft()
 
     @property
@@ -208,15 +210,24 @@ class Assembler:
         self._read_controls(table)
         if self._transaction is not None:
             self._carry(self._transaction)
+        arrays = _Arrays(draft)
         assembly = Assembly(
             table=table,
-            runs=_runs(table, draft, initial_shapes, self._versions),
+            runs=_runs(table, draft, initial_shapes, self._versions, arrays),
             truncates=[_truncate(draft, *item) for item in draft.truncates if draft.slot_lsn[item[0]] != _DROPPED_LSN],
             messages=[run for item in draft.messages if (run := self._message(draft, *item))],
             endings=draft.endings,
             commits=Commits(draft.end_lsn, draft.end_time, draft.end_xid, draft.origins),
             through_lsn=self.through_lsn,
             counts=draft.counts,
+            sizes=self._sizes.take(
+                table,
+                piece_slot=arrays.piece_slot,
+                piece_rows=arrays.piece_rows,
+                slot_body=arrays.slot_body,
+                slot_kept=arrays.slot_lsn != _DROPPED_LSN,
+                endings=draft.endings,
+            ),
         )
         self._draft = _Draft()
         return assembly
@@ -538,12 +549,24 @@ def _truncate(draft: _Draft, slot: int, ordinal: int, relation: RelationVersion)
     )
 
 
-def _runs(table: FrameTable, draft: _Draft, shapes: dict[int, int], versions: list[RelationVersion]) -> list[RowRun]:
+class _Arrays:
+    """The draft's lists that are needed twice as arrays."""
+
+    __slots__ = ("piece_rows", "piece_slot", "slot_body", "slot_lsn")
+
+    def __init__(self, draft: _Draft) -> None:
+        self.piece_slot = np.asarray(draft.piece_slot, np.int64)
+        self.piece_rows = np.asarray(draft.piece_rows, np.int64)
+        self.slot_lsn = np.asarray(draft.slot_lsn, np.int64)
+        self.slot_body = np.asarray(draft.slot_body, np.int64)
+
+
+def _runs(table: FrameTable, draft: _Draft, shapes: dict[int, int], versions: list[RelationVersion], arrays: _Arrays) -> list[RowRun]:
     """Groups the batch's rows by relation version and by body, with array steps only."""
     if not draft.piece_rows:
         return []
-    lengths = np.asarray(draft.piece_rows, np.int64)
-    slot = np.repeat(np.asarray(draft.piece_slot, np.int64), lengths)
+    lengths = arrays.piece_rows
+    slot = np.repeat(arrays.piece_slot, lengths)
     before = np.cumsum(lengths) - lengths
     ordinal = np.arange(len(slot)) + np.repeat(np.asarray(draft.piece_ordinal, np.int64) - before, lengths)
     control = np.zeros(len(table), np.bool_)
@@ -554,11 +577,10 @@ def _runs(table: FrameTable, draft: _Draft, shapes: dict[int, int], versions: li
     streamed = stream_of_slot[slot]
     oids = _oids_and_xids(table, rows, streamed, xid)
     version = _versions_of(rows, oids, shapes, draft.shape_changes, versions)
-    slot_lsn = np.asarray(draft.slot_lsn, np.int64)
+    slot_lsn, slot_body = arrays.slot_lsn, arrays.slot_body
     slot_time = np.asarray(draft.slot_time, np.int64)
-    slot_body = np.asarray(draft.slot_body, np.int64)
     slot_position = np.asarray(draft.slot_position, np.int64)
-    used = np.unique(np.asarray(draft.piece_slot, np.int64))
+    used = np.unique(arrays.piece_slot)
     kept = slot_lsn[used] != _DROPPED_LSN
     owners = _distinct(slot_body[used])
     runs = []

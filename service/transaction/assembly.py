@@ -13,6 +13,10 @@ from service.contract.xids import NO_XIDS, XidIntervals
 from service.protocol.frames import FrameTable
 from service.protocol.messages import LogicalMessage, RelationVersion
 
+Sizes = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Row changes and bytes, one element per transaction."""
+NO_SIZES: Sizes = (np.zeros(0, np.int64), np.zeros(0, np.int64))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowRun:
@@ -130,7 +134,8 @@ class Assembly:
     """One batch, sorted out.
 
     `runs`, `truncates` and `messages` come before `endings` take effect. `commits` lists the transactions with rows that ended here, in commit order.
-    `through_lsn`: every transaction that ended at or before it has been seen and its rows handed out.
+    `through_lsn`: every transaction that ended at or before it has been seen and its rows handed out. `sizes` are row changes and bytes of each transaction
+    whose last row came here.
     """
 
     table: FrameTable
@@ -141,3 +146,4 @@ class Assembly:
     commits: Commits
     through_lsn: int
     counts: dict[str, int] = field(default_factory=dict)
+    sizes: Sizes = NO_SIZES

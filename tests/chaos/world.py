@@ -161,7 +161,7 @@ def _pipeline(database: Database, proxy: PgProxy, folder: Path, *, spool_uri: st
         "source": {"slot": database.slot, "publication": database.publication, "tables": ["public.*"], "two_phase": True},
         "spool": {"max_delay": MAX_DELAY, "transaction_memory": "1MiB"},
         "apply": {"poll": "200ms", "driver_memory": "1GiB", "conf": {"spark.driver.extraJavaOptions": SHORT_LIVED}},
-        "telemetry": {"listen": "127.0.0.1:0", "log_format": "json"},
+        "telemetry": {"listen": "127.0.0.1:0", "apply_listen": "127.0.0.1:0", "log_format": "json"},
     }
     return Pipeline(folder, name=NAME, dsn=proxy.dsn(dbname=database.name), spool_uri=spool_uri, settings=settings)
 

@@ -50,18 +50,18 @@ def served() -> Iterator[Served]:
 
 
 def test_a_loop_that_stopped_going_round_is_not_alive(served: Served) -> None:
-    served.health.beat("reader")
+    served.health.beat("events")
     assert served.get("/livez") == (200, "ok\n")
     served.clock[0] = 61.0
     code, said = served.get("/livez")
-    assert (code, said) == (503, "loop reader has not gone round for 61 s\n")
-    served.health.beat("reader")
+    assert (code, said) == (503, "loop events has not gone round for 61 s\n")
+    served.health.beat("events")
     assert served.get("/livez")[0] == 200
 
 
 def test_a_loop_that_ended_on_purpose_is_not_missed(served: Served) -> None:
-    served.health.beat("reader")
-    served.health.retire("reader")
+    served.health.beat("events")
+    served.health.retire("events")
     served.clock[0] = 1000.0
     assert served.get("/livez")[0] == 200
 
@@ -87,10 +87,10 @@ def test_started_and_ready_are_told_apart(served: Served) -> None:
 
 
 def test_metrics_and_status_are_served(served: Served) -> None:
-    served.health.beat("reader")
+    served.health.beat("events")
     code, text = served.get("/metrics")
     assert code == 200
-    assert 'sluice_heartbeat_timestamp_seconds{loop="reader",pipeline="shop"}' in text
+    assert 'sluice_heartbeat_timestamp_seconds{loop="events",pipeline="shop"}' in text
     assert json.loads(served.get("/status")[1]) == {"schema_version": 1}
 
 

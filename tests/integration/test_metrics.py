@@ -1,0 +1,279 @@
+"""Metrics of a running pipeline: every family that ingest serves has samples, and the samples are true."""
+
+import asyncio
+import itertools
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from service.cli import rooms
+from service.contract import keys
+from service.contract.applied import AppliedLog, AppliedTable, Complete
+from service.manifest.follow import load_state
+from service.runtime.pipeline import Process
+from service.settings import Settings, load
+from service.store.base import ObjectStore
+from service.telemetry import catalogue
+from service.telemetry.catalogue import Metric, served_by
+from service.telemetry.meteredstore import MeteredStore
+from service.telemetry.metrics import Metrics, identify
+from tests.support.sources import Database
+
+ROOT = Path(__file__).parents[2]
+WITHOUT_SAMPLES: dict[Metric, str] = {
+    catalogue.APPLY_RUNNING: "`up` alone has an applier to watch",
+    catalogue.APPLY_RESTARTS: "`up` alone has an applier to watch",
+    catalogue.SLOT_SECONDS_LEFT: "needs a minute of looks (test_runtime_forecast)",
+    catalogue.SLOT_INACTIVE_SINCE: "the slot is in use",
+    catalogue.SNAPSHOT_START: "the copies are finished",
+    catalogue.SNAPSHOT_ETA: "the copies are finished",
+}
+
+
+class Gate:
+    """A store whose uploads wait while it is shut."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self._inner = inner
+        self.open = threading.Event()
+        self.open.set()
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        self.open.wait(60)
+        self._inner.put(key, data)
+
+    def get(self, key: str) -> bytes:
+        return self._inner.get(key)
+
+    def create(self, key: str, data: bytes | memoryview) -> None:
+        self._inner.create(key, data)
+
+    def size(self, key: str) -> int | None:
+        return self._inner.size(key)
+
+    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
+        return self._inner.list(prefix, after=after)
+
+    def delete(self, key: str) -> None:
+        self._inner.delete(key)
+
+    def describe(self) -> str:
+        return self._inner.describe()
+
+
+@dataclass
+class Watched:
+    """A pipeline in this process, looked at when a test wants to and not by the clock."""
+
+    database: Database
+    store: Gate
+    metrics: Metrics
+    process: Process
+    logs: int = 0
+
+    async def look(self) -> dict[str, float]:
+        """Every sample after a fresh look."""
+        await asyncio.to_thread(self.process.observer.look)
+        self.process.observer.count()
+        self.metrics.render()
+        text = self.metrics.render().decode()
+        return {series: float(value) for series, _, value in (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))}
+
+    async def until(self, holds: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 60
+        while not holds():
+            assert time.monotonic() < deadline, "it did not come true in time"
+            await asyncio.sleep(0.02)
+
+    async def durable(self, *statements: str) -> None:
+        """Runs statements and waits until what they did is in the manifest."""
+        await asyncio.to_thread(self.database.execute, *statements)
+        committed = self.committed()
+        await self.until(lambda: self.committed() > committed or not statements)
+
+    def unflushed(self) -> int | None:
+        """Commit time of the oldest transaction that is not durable, as of now."""
+        self.process.observer.count()
+        return self.process.ingest.view.oldest_unflushed_us
+
+    def committed(self) -> int:
+        committer = self.process.ingest.committer
+        return committer.counts.last_commit_time_us if committer else 0
+
+    def states(self) -> list[str]:
+        book = self.process.ingest.book
+        return [table.state for table in book.states().values()] if book else []
+
+    def apply(self) -> None:
+        """What an applier writes that has applied everything."""
+        self.logs += 1
+        state, now = load_state(self.store), datetime.now(UTC).isoformat()
+        tables = {
+            table_id: AppliedTable(
+                table_id, table.schema_name, table.table_name, "x", "mirror", table.generation, "live", through_seq=state.seq,
+                complete_through_lsn=state.through_lsn, rows_applied=3,
+            )
+            for table_id, table in state.tables.items()
+        }  # fmt: skip
+        self.store.create(keys.apply_log(self.logs), AppliedLog(self.logs, "test", now, tables, now).encode())
+        complete = Complete(self.logs, state.through_lsn, state.seq, now, {"public.a": 1, "public.idle": 1})
+        self.store.create(keys.apply_complete(self.logs), complete.encode())
+
+
+def settings_for(database: Database, folder: Path, *, more: str = "") -> Settings:
+    file = folder / "sluice.yaml"
+    file.write_text(
+        f"""\
+version: 1
+pipeline: test
+source: {{dsn: "{database.dsn}", slot: {database.slot}, publication: {database.publication}, tables: ["public.*"]}}
+spool: {{uri: "file://{folder}/spool", max_delay: 50ms}}
+lake: {{uri: "file://{folder}/lake"}}
+{more}""",
+        encoding="utf-8",
+    )
+    return load(str(file), environ={}).settings
+
+
+def watch(database: Database, folder: Path, scenario: Callable[[Watched], Awaitable[None]]) -> None:
+    settings = settings_for(database, folder)
+    times = itertools.count()
+    metrics = Metrics("test", monotonic=lambda: 2.0 * next(times))
+    identify(metrics, config_hash=1)
+    store = Gate(rooms.open_spool(settings))
+    process = Process(
+        rooms.ingest_options(settings, instance="test"),
+        store=MeteredStore(store, metrics),
+        reporter=rooms.reporter(settings),
+        metrics=metrics,
+        applier=None,
+    )
+
+    async def run() -> None:
+        watched = Watched(database, store, metrics, process)
+        running = asyncio.create_task(process.run(until_lsn=None, until_caught_up=False))
+        try:
+            await watched.until(lambda: running.done() or (process.ingest.view.connected and watched.states() and set(watched.states()) == {"live"}))
+            await scenario(watched)
+        finally:
+            store.open.set()
+            process.ingest.stop()
+            await running
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def limited(database: Database) -> Iterator[Database]:
+    """The server with a limit on what slots may keep."""
+    database.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '1GB'", "SELECT pg_reload_conf()")
+    yield database
+    database.execute("ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
+
+
+def test_every_family_has_samples_and_they_are_true(limited: Database, tmp_path: Path) -> None:
+    limited.execute(
+        "CREATE TABLE a (id int PRIMARY KEY, note text)",
+        "CREATE TABLE idle (id int PRIMARY KEY)",
+        "INSERT INTO a SELECT i, 'row-value-canary' FROM generate_series(1, 7) i",
+    )
+    seen: dict[str, float] = {}
+
+    async def scenario(watched: Watched) -> None:
+        await watched.durable("INSERT INTO a SELECT i, '' FROM generate_series(11, 30) i")
+        await watched.durable("UPDATE a SET note = 'x' WHERE id < 13")
+        await watched.durable("DELETE FROM a WHERE id = 11")
+        await watched.durable("TRUNCATE a")
+        await watched.durable("ALTER TABLE a ADD COLUMN more int", "INSERT INTO a VALUES (1, '', 2)")
+        await asyncio.to_thread(limited.execute, f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{limited.slot}'")
+        view = watched.process.ingest.view
+        await watched.until(lambda: view.reconnects and view.connected)
+        await watched.look()
+        watched.apply()
+        seen.update(await watched.look())
+
+    watch(limited, tmp_path, scenario)
+    families = {re.sub(r"_(bucket|sum|count)$", "", series.partition("{")[0]) for series in seen}
+    assert {metric.name for metric in served_by("ingest")} - families == {metric.name for metric in WITHOUT_SAMPLES}
+    assert not [series for series in seen if "row-value-canary" in series]
+
+    def value(metric: Metric, **labels: str) -> float:
+        told = ",".join(f'{name}="{text}"' for name, text in sorted({"pipeline": "test", **labels}.items()))
+        return seen[f"{metric.name}{{{told}}}"]
+
+    changes = {op: value(catalogue.ROWS, schema="public", table="a", op=op) for op in ("insert", "update", "delete", "truncate")}
+    assert changes == {"insert": 21, "update": 9, "delete": 1, "truncate": 1}
+    assert value(catalogue.TRANSACTIONS, outcome="committed") == 5
+    assert seen['sluice_transaction_rows_count{pipeline="test"}'] == 4, "a TRUNCATE is no row"
+    assert seen['sluice_transaction_rows_sum{pipeline="test"}'] == 31
+    assert (value(catalogue.SNAPSHOT_ROWS), value(catalogue.SNAPSHOT_TABLES, state="done")) == (7, 2)
+    assert value(catalogue.SCHEMA_CHANGES, kind="added_columns", outcome="followed") == 1
+    assert value(catalogue.TABLE_EVENTS, state="live") == 2
+    assert value(catalogue.SLOT_KEEP_LIMIT) == 1 << 30
+    assert 0 < value(catalogue.SLOT_SAFE) <= 2 << 30
+    assert value(catalogue.SLOT_UNBOUNDED) == 0
+    assert sum(value(catalogue.RECONNECTS, reason=reason) for reason in catalogue.RECONNECT_REASONS) == 1
+    assert value(catalogue.RECONNECTS, reason="other") == 0
+    errors = [count for series, count in seen.items() if series.startswith(catalogue.ERRORS.name) and 'component="stream"' in series]
+    assert errors == [1]
+    assert value(catalogue.SPOOL_FILES, kind="snapshot") == 1
+    assert value(catalogue.SPOOL_FILES, kind="changes") == value(catalogue.SPOOL_ENTRIES) == 5
+    assert seen['sluice_flush_duration_seconds_count{phase="total",pipeline="test"}'] == 5
+    assert (value(catalogue.PENDING_FILES), value(catalogue.PENDING_BYTES)) == (0, 0)
+    assert [value(catalogue.LAG_SECONDS, stage=stage) for stage in catalogue.STAGES] == [0, 0, 0]
+    assert value(catalogue.APPLY_FRESHNESS, quantile_of_tables="max") == 0
+    idle = value(catalogue.TABLE_WATERMARK, schema="public", table="idle")
+    assert idle > value(catalogue.LAST_FLUSHED_COMMIT) - 1, "a table without changes is as complete as ingest is"
+
+
+def test_a_store_that_stalls_is_lag_and_back_pressure_and_passes(database: Database, tmp_path: Path) -> None:
+    """What waits for the store is old, even though nothing of it can be seen in the store."""
+    database.execute("CREATE TABLE a (id int PRIMARY KEY, note text)", "CREATE TABLE idle (id int PRIMARY KEY)")
+
+    async def scenario(watched: Watched) -> None:
+        await watched.durable("INSERT INTO a VALUES (1, '')")
+        watched.apply()
+        fresh = (await watched.look())['sluice_apply_freshness_seconds{pipeline="test",quantile_of_tables="max"}']
+        watched.store.open.clear()
+        await asyncio.to_thread(database.execute, "INSERT INTO a VALUES (2, '')")
+        await watched.until(watched.unflushed)
+        await asyncio.sleep(0.3)  # the lag is time that passes
+        stalled = await watched.look()
+        assert stalled['sluice_replication_lag_seconds{pipeline="test",stage="flush"}'] >= 0.3
+        assert stalled['sluice_apply_freshness_seconds{pipeline="test",quantile_of_tables="max"}'] >= 0.3 > fresh
+        assert watched.process.health.live_problems() == []
+        watched.store.open.set()
+        await watched.until(lambda: watched.unflushed() is None)
+        behind = await watched.look()
+        assert behind['sluice_spool_pending_files{pipeline="test"}'] == 1
+        assert behind['sluice_replication_lag_seconds{pipeline="test",stage="flush"}'] < 0.3
+        assert behind['sluice_replication_lag_seconds{pipeline="test",stage="apply"}'] >= 0.3
+        before = behind['sluice_apply_table_watermark_timestamp_seconds{pipeline="test",schema="public",table="idle"}']
+        watched.apply()
+        done = await watched.look()
+        assert done['sluice_replication_lag_seconds{pipeline="test",stage="apply"}'] < 0.3
+        assert done['sluice_apply_table_watermark_timestamp_seconds{pipeline="test",schema="public",table="idle"}'] >= before
+
+    watch(database, tmp_path, scenario)
+
+
+def test_an_address_that_the_applier_cannot_have_is_a_usage_error_before_spark_starts(database: Database, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        settings_for(database, tmp_path, more=f'telemetry: {{apply_listen: "127.0.0.1:{taken.getsockname()[1]}"}}\n')
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
+        ended = subprocess.run(
+            [sys.executable, "-m", "service", "apply", "--once", "-c", str(tmp_path / "sluice.yaml")],
+            env={**environment, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert ended.returncode == 2
+    assert "telemetry.apply_listen" in ended.stderr

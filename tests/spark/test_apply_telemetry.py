@@ -1,0 +1,45 @@
+"""What the applier tells of windows that Spark really applied."""
+
+import threading
+from datetime import UTC, datetime
+
+from service.contract import keys
+from service.contract.applied import AppliedLog
+from spark_jobs.applier import Applier
+from spark_jobs.observe import ApplyTelemetry
+from tests.spark.changes import Change
+from tests.spark.conftest import Pipeline
+from tests.spark.model import SCHEMA
+
+
+def test_windows_rows_phases_and_success_are_counted_and_recorded(pipeline: Pipeline) -> None:
+    began = datetime.now(UTC)
+    rows = [{"id": key, "v": 0, "big": "B", "at": None} for key in range(3)]
+    pipeline.manifest.table(SCHEMA)
+    pipeline.manifest.copy(rows, SCHEMA)
+    pipeline.manifest.table(SCHEMA, state="live", new=False)
+    new = {"id": 9, "v": 0, "big": "B", "at": None}
+    pipeline.manifest.transaction([Change("i", new), Change("u", {**new, "v": 5}), Change("d", {"id": 0}, old={"id": 0})], SCHEMA)
+    options = pipeline.options()
+    telemetry = ApplyTelemetry(options)
+    Applier(options, pipeline.store, pipeline.spark, stop=threading.Event(), telemetry=telemetry).run()
+    text = telemetry.metrics.render().decode()
+    for line in (
+        'sluice_apply_runs_total{outcome="committed",pipeline="shop"} 2.0',
+        'sluice_apply_runs_total{outcome="failed",pipeline="shop"} 0.0',
+        'sluice_apply_rows_total{op="copy",pipeline="shop"} 3.0',
+        'sluice_apply_rows_total{op="insert",pipeline="shop"} 1.0',
+        'sluice_apply_rows_total{op="update",pipeline="shop"} 1.0',
+        'sluice_apply_rows_total{op="delete",pipeline="shop"} 1.0',
+        'sluice_apply_duration_seconds_count{phase="read",pipeline="shop"} 2.0',
+        'sluice_apply_duration_seconds_count{phase="schema",pipeline="shop"} 1.0',
+        'sluice_apply_duration_seconds_count{phase="merge",pipeline="shop"} 2.0',
+        'sluice_apply_duration_seconds_count{phase="total",pipeline="shop"} 2.0',
+        'sluice_apply_backlog_entries{pipeline="shop"} 0.0',
+        'sluice_apply_lease_held{pipeline="shop"} 0.0',
+        'sluice_apply_read_sequence{pipeline="shop"} 5.0',
+    ):
+        assert line in text
+    assert telemetry.health.ready_problems() == ["stopping"]
+    log = AppliedLog.decode(pipeline.store.get(list(pipeline.store.list(keys.APPLY_LOG))[-1]))
+    assert began <= datetime.fromisoformat(log.succeeded_at) <= datetime.now(UTC)

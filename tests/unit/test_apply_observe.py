@@ -1,0 +1,115 @@
+"""The applier's own endpoint: what is served, what counts as dead, and an address that somebody else has."""
+
+import http.client
+import re
+import socket
+
+import pytest
+
+from service.errors import ApplyError, StoreUnavailable, UnsupportedChange, UsageError, WriterFenced
+from service.telemetry import catalogue
+from service.telemetry.health import Health
+from service.telemetry.metrics import Metrics
+from spark_jobs.failures import Cause, CommitConflict, verdict
+from spark_jobs.observe import LOOP_SECONDS, ApplyTelemetry
+from spark_jobs.options import ApplyOptions
+from spark_jobs.table import Applied
+
+
+def telemetry() -> ApplyTelemetry:
+    return ApplyTelemetry(ApplyOptions("shop", "memory://s", "memory://l", workers=3, config_hash=77))
+
+
+def exposition(of: ApplyTelemetry) -> str:
+    return of.metrics.render().decode()
+
+
+def test_the_endpoint_serves_the_appliers_metrics_and_probes_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    served = telemetry()
+
+    def get(path: str) -> tuple[int, str]:
+        connection = http.client.HTTPConnection(address, timeout=10)
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        seen = (answer.status, answer.read().decode())
+        connection.close()
+        return seen
+
+    with served.served("127.0.0.1:0"):
+        said = capsys.readouterr()
+        found = re.search(r"127\.0\.0\.1:\d+", said.out + said.err)
+        assert found
+        address = found[0]
+        assert get("/startupz")[0] == 200
+        assert get("/readyz") == (503, "starting\n")
+        served.owns(held=True)
+        served.round(running=1, backlog=4, read_seq=9)
+        assert get("/readyz")[0] == 200
+        assert get("/livez")[0] == 200
+        assert get("/status")[0] == 404
+        text = get("/metrics")[1]
+        served.stopping()
+        assert get("/readyz") == (503, "stopping\n")
+    assert 'sluice_build_info{component="apply",pipeline="shop"' in text
+    assert 'sluice_config_hash{pipeline="shop"} 77.0' in text
+    assert 'sluice_apply_workers{pipeline="shop",state="idle"} 2.0' in text
+    assert set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)) == {metric.name.removesuffix("_total") + "_total" * isinstance(metric, catalogue.Counter)
+                                                                     for metric in catalogue.served_by("apply")}  # fmt: skip
+
+
+def test_an_address_in_use_names_the_setting() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(UsageError, match=f"cannot listen on {address}") as raised, telemetry().served(address):
+            pass
+    assert "telemetry.apply_listen" in raised.value.hint
+
+
+def test_no_address_listens_nowhere() -> None:
+    with telemetry().served(""):
+        pass
+
+
+def test_a_window_of_hours_is_alive_as_long_as_the_loop_goes_round() -> None:
+    now = [0.0]
+    health = Health(Metrics("shop", component="apply"), loop_seconds=LOOP_SECONDS, monotonic=lambda: now[0])
+    for _ in range(4 * 60):
+        now[0] += 60
+        health.beat("apply")
+        assert health.live_problems() == []
+    now[0] += LOOP_SECONDS + 1
+    assert health.live_problems()
+    health.retire("apply")
+    assert health.live_problems() == []
+
+
+def test_windows_are_counted_by_what_became_of_them() -> None:
+    seen = telemetry()
+    seen.applied(Applied(3, 12, 1, ops={"insert": 10, "delete": 2}, seconds={"read": 0.2, "merge": 3.0}), seconds=3.5)
+    seen.applied(Applied(3, 0, 0, committed=False), seconds=0.1)
+    seen.failed(StoreUnavailable("x"))
+    seen.failed(CommitConflict("x"))
+    seen.stale(UnsupportedChange("x"))
+    seen.note("lease", WriterFenced("x"))
+    text = exposition(seen)
+    for line in (
+        'sluice_apply_runs_total{outcome="committed",pipeline="shop"} 1.0',
+        'sluice_apply_runs_total{outcome="empty",pipeline="shop"} 1.0',
+        'sluice_apply_runs_total{outcome="failed",pipeline="shop"} 2.0',
+        'sluice_apply_runs_total{outcome="stale",pipeline="shop"} 1.0',
+        'sluice_apply_rows_total{op="insert",pipeline="shop"} 10.0',
+        'sluice_apply_duration_seconds_bucket{le="5.0",phase="merge",pipeline="shop"} 1.0',
+        'sluice_apply_duration_seconds_count{phase="total",pipeline="shop"} 2.0',
+        'sluice_apply_conflicts_total{kind="concurrent",pipeline="shop"} 1.0',
+        'sluice_apply_conflicts_total{kind="fenced",pipeline="shop"} 1.0',
+        'sluice_errors_total{class="ApplyError",component="apply",pipeline="shop",retryable="true"} 1.0',
+    ):
+        assert line in text
+    assert seen.succeeded_at > 0
+
+
+def test_a_commit_that_lost_to_another_is_a_conflict_and_is_tried_again() -> None:
+    lost = verdict([Cause("Py4JJavaError"), Cause("ConcurrentAppendException", condition="DELTA_CONCURRENT_APPEND", state="2D521")])
+    assert isinstance(lost, CommitConflict)
+    assert isinstance(lost, ApplyError)
+    assert not isinstance(verdict([Cause("SparkException", condition="X", state="XX000")]), CommitConflict)
