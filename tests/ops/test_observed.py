@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -68,7 +69,7 @@ def observed(prometheus: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         began = time.time()
         with server.superuser() as admin:
             _prepare(admin)
-            settings = {
+            settings: dict[str, dict[str, Any]] = {
                 "source": {"tables": ["public.*"], "streaming": "on", "two_phase": True},
                 "spool": {"max_delay": "200ms", "progress_interval": "1s"},
                 "apply": {"spark_master": "local[2]", "driver_memory": "1GiB", "poll": "200ms"},
