@@ -17,11 +17,15 @@ UV_VERSION  := 0.13.9
 TYPED       := service spark_jobs deploy tests
 # From fast to slow, so that a broken rule is told within seconds.
 MATRIX      := tests/integration
-TESTS       := tests/unit tests/conformance tests/integration tests/spark tests/chaos tests/e2e tests/ops
+TESTS       := tests/unit tests/conformance tests/ops tests/integration tests/spark tests/chaos tests/e2e
+# The validators of the Prometheus operator's objects; tests that need them say so and skip where there is no npm.
+CRDS        := build/crds/.done
+CONTAINERS  ?= docker
+VERSION     := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup prerequisites jars demo check format lint types imports spelling unit conformance integration spark chaos e2e tools test-ops test test-matrix fuzz bench docs lock wheel clean distclean
+.PHONY: help setup prerequisites jars demo check format lint types imports spelling unit conformance integration spark chaos e2e crds tools test-ops images test test-matrix fuzz bench docs lock wheel clean distclean
 
 help: ## List these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +82,22 @@ integration: setup ## Test against a real PostgreSQL
 spark: jars ## Test the applier on a local Spark
 	$(BIN)/python -m pytest tests/spark $(PYTEST_ARGS)
 
+crds: $(CRDS) ## Fetch the validators of the Prometheus operator's objects, where npm is installed
+
+$(CRDS): tests/ops/crds/package-lock.json
+	@mkdir -p $(@D) && cp tests/ops/crds/package.json tests/ops/crds/package-lock.json $(@D)
+	@command -v npm >/dev/null || { echo "npm is not installed: the Prometheus operator's validators are left out"; exit 0; }; \
+	  npm ci --silent --no-audit --no-fund --prefix $(@D) && touch $@
+
+test-ops: jars crds tools ## Test what people run it with: alerts, dashboards, chart, images, compose file
+	$(BIN)/python -m pytest tests/ops $(PYTEST_ARGS)
+
+images: ## Build the images with a container engine; CONTAINERS=podman names another than docker
+	for name in ingest applier; do \
+	  $(CONTAINERS) build --build-arg VERSION=$(VERSION) --build-arg REVISION=$$(git rev-parse HEAD) \
+	    -f deploy/images/$$name.Dockerfile -t sluice-$$name:$(VERSION) . || exit; \
+	done
+
 chaos: jars ## Test with processes killed and connections cut
 	$(BIN)/python -m pytest tests/chaos $(PYTEST_ARGS)
 
@@ -87,10 +107,7 @@ e2e: jars ## Test the whole path, from SQL to Delta
 tools: setup ## Fetch Prometheus and promtool below build/tools, where PATH has none
 	$(BIN)/python -m deploy.local.tools --optional
 
-test-ops: jars tools ## Test alerts, dashboards, chart and the local stack
-	$(BIN)/python -m pytest tests/ops $(PYTEST_ARGS)
-
-test: jars tools check ## Check and test everything, in two lanes side by side
+test: jars crds tools check ## Check and test everything, in two lanes side by side
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(TESTS) $(PYTEST_ARGS)
 
 fuzz: setup ## Fuzz the decoders; FUZZ_SECONDS=600 for longer, FUZZ=assemble for one target
@@ -108,11 +125,18 @@ docs: setup ## Write the generated pages of docs/ again
 	$(BIN)/python -m service.contract.typesdoc > docs/types.md
 	$(BIN)/python -m service.cli.docs
 	$(BIN)/python -m deploy.monitoring
+	$(BIN)/python -m deploy.chart
 
 lock: ## Resolve all dependencies again and write requirements/
 	test -x $(UV) || { $(PYTHON) -m venv build/lock && build/lock/bin/python -m pip install --quiet uv==$(UV_VERSION); }
 	$(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade \
 	  --extra service --extra spark --group dev pyproject.toml -o requirements/dev.txt
+	for extra in service spark; do \
+	  $(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade --constraint requirements/dev.txt \
+	    --extra $$extra pyproject.toml -o requirements/$$extra.txt || exit; \
+	done
+	$(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade --constraint requirements/dev.txt \
+	  --group image -o requirements/build.txt
 	$(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade --no-deps \
 	  --group fuzz -o requirements/fuzz.txt
 

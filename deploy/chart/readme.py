@@ -48,7 +48,8 @@ ingest: {image: {registry: registry.example.com/data}}
 applier: {image: {registry: registry.example.com/data}}
 ```
 
-* **Images** are built with `make images`, from `deploy/images`; the chart names them and leaves the registry to you.
+* **Images** are built with `make images`, from `deploy/images`, with Python 3.11, Java 17, Spark 4.2.0 and Delta 4.4.0; the chart names them and
+  leaves the registry to you.
 * **Configuration** is the file that `docs/configuration.md` describes, under `config`; an unknown key, a wrong type and a secret are refused
   before anything is installed. A change of it rolls the pods.
 * **Secrets** exist before and are named: the chart has no key that takes one. The applier gets no credentials of the source.

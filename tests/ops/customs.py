@@ -25,7 +25,7 @@ def _closed(properties: Schema, *, required: tuple[str, ...] = ()) -> Schema:
 
 
 def _keys(*names: str) -> Schema:
-    return dict.fromkeys(names, {})
+    return {name: {} for name in names}
 
 
 _STRING: Schema = {"type": "string"}

@@ -1,0 +1,193 @@
+"""What the chart takes: everything that the service takes, nothing unknown, no secret."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy.chart import __main__ as generated
+from deploy.chart import values
+from service.errors import UsageError
+from service.settings import load
+from tests.ops import helm, manifests
+from tests.ops.helm import CHART, Refused, Values
+
+FEATURES = [pytest.param(path, id=path.stem.removesuffix("-values")) for path in helm.ci_files()]
+CANARY = "canary-f00d"
+
+
+def _with(path: str, value: Any) -> Values:
+    """The values of the default feature with one key set."""
+    changed = helm.feature("default")
+    level = changed
+    *above, last = path.split("/")
+    for part in above:
+        level = level.setdefault(part, {})
+    level[last] = value
+    return changed
+
+
+@pytest.mark.parametrize("name", generated.FILES)
+def test_a_generated_file_is_as_its_sources_say(name: str) -> None:
+    assert (CHART / name).read_text(encoding="utf-8") == generated.FILES[name](values.read(CHART / "values.yaml")), "run `make docs`"
+
+
+def test_a_key_without_a_description_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text("# -- Described.\nknown: 1\nforgotten: 2\n")
+    with pytest.raises(UsageError, match="forgotten has no description"):
+        values.read(file)
+
+
+def test_no_value_is_a_number_of_replicas() -> None:
+    names = {value.name for value in values.read(CHART / "values.yaml")}
+    assert not {name for name in names if "replica" in name.lower()}
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("replicas", 2, "replicas"),
+        ("ingest/replicas", 2, "replicas"),
+        ("ingest/image/tagg", "1", "tagg"),
+        ("paused", "yes", "boolean"),
+        ("ingest/resources", "2Gi", "object"),
+        ("applier/mode", "cronjob", "sparkApplication"),
+        ("metrics/ingestPort", 0, "minimum"),
+        ("metrics/podMonitor/interval", "30", "pattern"),
+        ("ingest/image/digest", "sha256:abc", "pattern"),
+        ("networkPolicy/source/ports", ["5432"], "integer"),
+        ("config/spool/max_dely", "2s", "max_dely"),
+        ("config/sink", {}, "sink"),
+        ("config/source/streaming", "sometimes", "parallel"),
+        ("config/apply/workers", 0, "minimum"),
+        ("config/pipeline", "Shop!", "pattern"),
+        ("config/tables", {"public.orders": {"mod": "changelog"}}, "mod"),
+    ],
+)
+def test_what_is_not_known_or_not_of_its_type_is_refused_by_name(path: str, value: Any, said: str) -> None:
+    with pytest.raises(Refused) as refused:
+        helm.texts(_with(path, value))
+    assert said in str(refused.value)
+    assert path.split("/")[-2 if path.endswith(said) and "/" in path else -1] in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("source/password", CANARY),
+        ("source/existingSecret/value", CANARY),
+        ("config/source/dsn", f"postgresql://sluice:{CANARY}@db.example.com/shop"),
+        ("config/source/dsn", f"postgresql://sluice@db.example.com/shop?password={CANARY}"),
+        ("config/source/dsn", f"host=db.example.com user=sluice password={CANARY}"),
+        ("config/source/dsn", f"host=db.example.com user=sluice password = '{CANARY}'"),
+        ("config/spool/options", {"aws_secret_access_key": CANARY}),
+        ("config/spool/options", {"AWS_ACCESS_KEY_ID": CANARY}),
+        ("config/spool/options", {"aws_session_token": CANARY}),
+        ("config/lake/options", {"azure_storage_account_key": CANARY}),
+        ("config/lake/options", {"google_service_account_key": CANARY}),
+        ("config/apply/conf", {"spark.hadoop.fs.s3a.secret.key": CANARY}),
+        ("config/apply/conf", {"spark.hadoop.fs.azure.account.key.x.dfs.core.windows.net": CANARY}),
+    ],
+)
+def test_a_secret_in_values_is_refused(path: str, value: Any) -> None:
+    with pytest.raises(Refused):
+        helm.texts(_with(path, value))
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("config/source/dsn", "postgresql://sluice@db.example.com:5432/shop?sslmode=verify-full"),
+        ("config/source/dsn", "postgresql://sluice:${PASSWORD}@[2001:db8::1]:5432/shop"),
+        ("config/source/dsn", "host=db.example.com user=sluice password=${PASSWORD}"),
+        ("config/spool/options", {"aws_secret_access_key": "${SECRET}", "aws_region": "eu-central-1", "aws_web_identity_token_file": "/var/run/token"}),
+        ("config/lake/options", {"aws_endpoint": "https://objects.example.com"}),
+        ("config/apply/conf", {"spark.hadoop.fs.s3a.secret.key": "${SECRET}", "spark.sql.shuffle.partitions": "8"}),
+    ],
+)
+def test_a_variable_in_the_place_of_a_secret_is_taken(path: str, value: Any) -> None:
+    assert helm.render(_with(path, value))
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [("pipeline", "config.pipeline is missing"), ("spool", "config.spool.uri is missing"), ("lake", "config.lake.uri is missing")],
+)
+def test_a_missing_setting_is_named_with_what_to_do(missing: str, said: str) -> None:
+    changed = helm.feature("default")
+    del changed["config"][missing]
+    with pytest.raises(Refused, match=said):
+        helm.texts(changed)
+
+
+def test_no_connection_string_is_a_named_refusal() -> None:
+    changed = helm.feature("default")
+    del changed["source"]
+    with pytest.raises(Refused, match=r"source\.existingSecret\.name"):
+        helm.texts(changed)
+
+
+def test_both_monitors_at_once_are_refused() -> None:
+    changed = helm.feature("pod-monitor")
+    changed["metrics"]["serviceMonitor"] = {"enabled": True}
+    with pytest.raises(Refused, match="scrape each pod twice"):
+        helm.texts(changed)
+
+
+@pytest.mark.parametrize("path", FEATURES)
+def test_the_service_reads_what_the_chart_renders(path: Path, tmp_path: Path) -> None:
+    """File and environment of both pods, through the service's own loader; Secrets and existing ConfigMaps have stand-ins."""
+    rendered = helm.render(helm.values_of(path))
+    own = [manifest for manifest in manifests.of_kind(rendered, "ConfigMap") if "sluice.yaml" in manifest["data"]]
+    text = own[0]["data"]["sluice.yaml"] if own else "{pipeline: shop, spool: {uri: 's3://spool'}, lake: {uri: 's3://lake'}}"
+    file = tmp_path / "sluice.yaml"
+    file.write_text(text)
+    secret = tmp_path / "dsn"
+    secret.write_text("postgresql://sluice@db.example.com/shop\n")
+    for pod in manifests.pods(rendered):
+        if pod.component in ("ingest", "applier", "test"):
+            container = pod.spec["containers"][0]
+            environ = {name: str(secret) if name.endswith("_FILE") else value for name, value in manifests.environment(container).items()}
+            if container["name"] != "readyz":
+                loaded = load(str(file), environ=environ)
+                assert loaded.settings.pipeline == "shop"
+
+
+def test_the_configuration_arrives_as_it_was_given() -> None:
+    given = helm.feature("config")["config"]
+    rendered = manifests.named(helm.render(helm.feature("config")), "ConfigMap", "shop-sluice")
+    assert yaml.safe_load(rendered["data"]["sluice.yaml"]) == given
+
+
+def test_the_configuration_s_schema_is_the_service_s_own() -> None:
+    """A key that the service gains or loses changes the chart's schema: every room has the same keys in both."""
+    from service.settings.present import json_schema
+
+    own = json.loads((CHART / "values.schema.json").read_text())
+    service = json_schema()
+    assert own["properties"]["config"]["properties"].keys() == service["properties"].keys()
+    rooms = {name: set(room["properties"]) for name, room in service["$defs"].items()}
+    assert {name: set(own["$defs"][name]["properties"]) for name in rooms} == rooms
+    assert all(own["$defs"][name]["additionalProperties"] is False for name in rooms)
+
+
+def test_an_unknown_key_is_refused_at_every_depth_of_the_chart_s_own_values() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    opened = []
+
+    def look(node: dict[str, Any], name: str) -> None:
+        if "properties" in node and node.get("additionalProperties", True) is not False:
+            opened.append(name)
+        for key, below in node.get("properties", {}).items():
+            look(below, f"{name}.{key}")
+
+    look(schema, "values")
+    assert opened == []
+    changed = copy.deepcopy(helm.feature("default"))
+    changed["metrics"] = {"podMonitor": {"enable": True}}
+    with pytest.raises(Refused, match="enable"):
+        helm.texts(changed)
