@@ -74,7 +74,12 @@ def total(expression: str, *labels: str) -> str:
 
 def gone(selector: str, within: str) -> str:
     """1 for each pipeline that had this series `within` that time and has it no more."""
-    return f"group by (pipeline) (last_over_time({selector}[{within}])) unless on (pipeline) group by (pipeline) ({selector})"
+    return missing(selector, over("last_over_time", selector, within))
+
+
+def missing(selector: str, where: str) -> str:
+    """1 for each pipeline that has the series `where` and none of `selector`."""
+    return f"group by (pipeline) ({where}) unless on (pipeline) group by (pipeline) ({selector})"
 
 
 def risen(counter: str, window: str) -> str:

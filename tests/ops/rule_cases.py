@@ -104,7 +104,8 @@ PROCESS = (
     fires("SluiceEventLoopStalled", "timers are late", loop_lag("5.0", "10.0"), 20),
     quiet("SluiceEventLoopStalled", "timers are in time", loop_lag("0.1", "0.5"), 20),
     fires("SluiceReportStale", "the last look was long ago", one(known.REPORT_TIMESTAMP, "0x20"), 9),
-    quiet("SluiceReportStale", "looks are taken", one(known.REPORT_TIMESTAMP, "0+60x20"), 15),
+    fires("SluiceReportStale", "there never was one", ingest("1x20"), 6),
+    quiet("SluiceReportStale", "looks are taken", ingest("1x20") | one(known.REPORT_TIMESTAMP, "0+60x20"), 15),
     fires("SluiceSlotUnwatched", "no figures of the slot", ingest("1x20"), 11),
     quiet("SluiceSlotUnwatched", "there are some", ingest("1x20") | one(known.SLOT_STATUS, "1x20", status="reserved"), 15),
 )

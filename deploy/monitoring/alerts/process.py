@@ -1,7 +1,7 @@
 """Is anybody there, and do the eyes see: the processes, their connections, and the figures themselves."""
 
 from deploy.monitoring.model import Alert, Threshold, one
-from deploy.monitoring.promql import Not, gone, over, risen, total, worst
+from deploy.monitoring.promql import Not, gone, missing, over, risen, total, worst
 from service.telemetry import catalogue as known
 
 RECONNECTS = Threshold("reconnects", 5, "connections to the source that had to be made again within 15 minutes")
@@ -81,16 +81,16 @@ ALERTS = (
     Alert(
         "SluiceReportStale",
         "critical",
-        f"time() - {worst(one(known.REPORT_TIMESTAMP))} > {REPORT_AGE}",
+        f"time() - {worst(one(known.REPORT_TIMESTAMP))} > {REPORT_AGE} or on (pipeline) ({missing(one(known.REPORT_TIMESTAMP), INGEST)})",
         "5m",
         "Pipeline {{ $labels.pipeline }} does not see where it stands",
-        "Ingest could not read the manifest or the applier's records for {{ $value | humanizeDuration }}. Figures of slot, tables, backlog and freshness "
-        "are as old as that, so that their alerts cannot be trusted.",
+        "Ingest has not been able to read the manifest or the applier's records for minutes. Figures of slot, tables, backlog and freshness are as old as "
+        "that, so that their alerts cannot be trusted.",
     ),
     Alert(
         "SluiceSlotUnwatched",
         "critical",
-        f"group by (pipeline) ({INGEST}) unless on (pipeline) group by (pipeline) ({one(known.SLOT_STATUS)})",
+        missing(one(known.SLOT_STATUS), INGEST),
         "10m",
         "The slot of pipeline {{ $labels.pipeline }} is not being watched",
         "Ingest runs, but its side queries for slot and WAL fail. How much WAL the server keeps, and how long that can go on, is not known.",
