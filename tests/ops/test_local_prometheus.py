@@ -1,6 +1,7 @@
 """Prometheus on loopback and the programs that are fetched: what callers may rely on."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -48,13 +49,18 @@ def test_a_server_that_cannot_start_says_why(prometheus: Path, tmp_path: Path) -
 
 
 def test_a_server_does_not_outlive_an_owner_that_was_killed(prometheus: Path) -> None:
-    program = "import sys; from deploy.local.prometheus import running_prometheus\nwith running_prometheus({}) as server:\n    print(server.pid, flush=True); sys.stdin.read()"
+    program = (
+        "import sys; from deploy.local.prometheus import running_prometheus\n"
+        "with running_prometheus({}) as server:\n"
+        "    print(server.pid, server.directory, flush=True); sys.stdin.read()"
+    )
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
-        pid = int(owner.stdout.readline())
-        os.kill(pid, 0)
+        pid, directory = owner.stdout.readline().split()
+        os.kill(int(pid), 0)
         owner.kill()
     deadline = time.monotonic() + 30
     while Path(f"/proc/{pid}").exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+    shutil.rmtree(directory)
