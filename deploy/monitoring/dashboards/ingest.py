@@ -49,7 +49,6 @@ STREAM_ROW = Row(
             queries=(Query(total(over("rate", shown(known.BACKPRESSURE_SECONDS), RATE), "cause"), "{{pipeline}} {{cause}}"),),
             least=0,
             most=1,
-            quiet="the socket was never left unread",
         ),
         Panel(
             title="Values not sent",

@@ -139,7 +139,7 @@ CONNECTION_ROW = Row(
                 Query(total(over("increase", shown(known.RECONNECTS), RATE), "reason"), "{{pipeline}} {{reason}}"),
                 Query(total(over("increase", shown(known.PROBE_ERRORS), RATE)), "{{pipeline}} side query"),
             ),
-            quiet="the connection was never lost and no side query failed",
+            quiet="no side query failed",
         ),
         Panel(
             title="Received",
