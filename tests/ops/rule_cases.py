@@ -98,6 +98,13 @@ PROCESS = (
         12,
         {**SHOP, "component": "stream", "class": "ProtocolViolation"},
     ),
+    Case(
+        "SluiceErrors",
+        "one more of a kind that was seen before",
+        error("1x40 2x9", component="spool", kind="StoreRefused"),
+        42,
+        {**SHOP, "component": "spool", "class": "StoreRefused"},
+    ),
     quiet("SluiceErrors", "an old one", error("1x90", component="stream", kind="DecodeError"), 60),
     quiet("SluiceErrors", "it is tried again", error("0+1x20", component="stream", kind="SourceUnavailable", retryable="true"), 12),
     quiet("SluiceErrors", "one table cannot follow, which another alert tells", error("0+1x20", component="copy", kind="UnsupportedChange"), 12),
@@ -156,7 +163,7 @@ STREAM = (
     fires("SluiceLagCritical", "by time", one(known.LAG_SECONDS, "400x10", stage="flush"), 3),
     fires("SluiceLagCritical", "by bytes", one(known.LAG_BYTES, "5e9x10", stage="flush"), 3),
     quiet("SluiceLagCritical", "a minute and a half behind", one(known.LAG_SECONDS, "90x10", stage="flush"), 5),
-    fires("SluiceFlushStuck", "WAL waits and nothing moves", one(known.LAG_BYTES, "1e8x40", stage="flush") | one(known.FLUSHED_LSN, "5x40"), 21),
+    fires("SluiceFlushStuck", "WAL waits and nothing moves", one(known.LAG_BYTES, "1e8x40", stage="flush") | one(known.FLUSHED_LSN, "5x40"), 6),
     quiet("SluiceFlushStuck", "it moves", one(known.LAG_BYTES, "1e8x40", stage="flush") | one(known.FLUSHED_LSN, "0+1x40"), 30),
     quiet("SluiceFlushStuck", "nothing happens", one(known.LAG_BYTES, "1000x40", stage="flush") | one(known.FLUSHED_LSN, "5x40"), 30),
     fires(
@@ -205,6 +212,7 @@ LAKE = (
     fires("SluiceSpoolBacklog", "an old change", one(known.OLDEST_PENDING, "0x40"), 27),
     fires("SluiceSpoolBacklog", "an hour without an applier", one(known.OLDEST_PENDING, "60x70"), 60),
     fires("SluiceSpoolBacklog", "more each hour", one(known.PENDING_BYTES, "2000000000+1000000x120"), 80),
+    quiet("SluiceSpoolBacklog", "much, but less each hour", one(known.PENDING_BYTES, "5000000000-1000000x120"), 100),
     quiet("SluiceSpoolBacklog", "young changes", one(known.OLDEST_PENDING, "0+60x40") | one(known.PENDING_BYTES, "1000x40"), 30),
     quiet("SluiceSpoolBacklog", "nothing waits", one(known.PENDING_BYTES, "0x120"), 100),
     fires("SluiceTableStale", "one", one(known.TABLES, "0x5 1x5", state="stale"), 7),
@@ -223,8 +231,10 @@ OBJECTIVES = (
     quiet("SluiceFreshnessBurnFast", "fresh", fresh("10x120"), 100),
     quiet("SluiceFreshnessBurnFast", "no table is followed yet", ingest("1x120"), 100),
     fires("SluiceFreshnessBurnSlow", "a tenth of the time", fresh(bad_for(1, 10, 400)), 365),
+    quiet("SluiceFreshnessBurnSlow", "an hour, five hours ago", fresh("1000x60 0x340"), 365),
     quiet("SluiceFreshnessBurnSlow", "a hundredth of the time", fresh(bad_for(1, 100, 400)), 365),
     fires("SluiceFreshnessBurnTicket", "a twentieth of the time", fresh(bad_for(1, 20, 900)), 4400, step_minutes=5),
+    quiet("SluiceFreshnessBurnTicket", "four hours, three days ago", fresh("1000x70 0x830"), 4400, step_minutes=5),
     quiet("SluiceFreshnessBurnTicket", "always fresh", fresh("1x900"), 4400, step_minutes=5),
 )
 
