@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from deploy.chart.values import Path, Value
+from deploy.monitoring.alerts import ALERTS, THRESHOLDS
 from service.settings.present import json_schema
 
 Schema = dict[str, Any]
@@ -30,6 +31,9 @@ _BY_NAME: dict[str, Schema] = {
     "networkPolicy.source.ports": _PORTS,
     "networkPolicy.objectStore.ports": _PORTS,
     "networkPolicy.apiServer.ports": _PORTS,
+    "metrics.prometheusRule.additionalLabels": _STRINGS,
+    "metrics.prometheusRule.excludeRules": {"type": "array", "items": {"enum": [alert.name for alert in ALERTS]}},
+    **{f"metrics.prometheusRule.thresholds.{threshold.name}": {"type": "number", "minimum": 0} for threshold in THRESHOLDS},
     "metrics.ingestPort": _PORT,
     "metrics.applierPort": _PORT,
     "metrics.listenHost": {"type": "string", "minLength": 1},

@@ -1,0 +1,123 @@
+"""The chart's alerts and dashboards, as Helm renders them."""
+
+import copy
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deploy.chart import values as chart_values
+from deploy.monitoring.alerts import ALERTS, DEFAULTS, RECORDINGS, THRESHOLDS
+from deploy.monitoring.dashboards import DASHBOARDS
+from deploy.monitoring.files import PLAIN_RULES
+from tests.ops import helm, manifests
+from tests.ops.helm import CHART, Manifest, Values
+
+ALL = {alert.name for alert in ALERTS}
+
+
+def _rule(values: Values) -> Manifest:
+    (rule,) = manifests.of_kind(helm.render(values), "PrometheusRule")
+    return rule
+
+
+def _with(values: Values, **changed: object) -> Values:
+    changing = copy.deepcopy(values)
+    changing["metrics"]["prometheusRule"].update(changed)
+    return changing
+
+
+def _by_name(rule: Manifest) -> dict[str, dict[str, object]]:
+    return {found.get("alert") or found["record"]: found for group in rule["spec"]["groups"] for found in group["rules"]}
+
+
+def test_prometheus_accepts_the_rules_of_the_chart(promtool: Path, tmp_path: Path) -> None:
+    written = tmp_path / "rules.yml"
+    written.write_text(json.dumps({"groups": _rule(helm.feature("prometheus-rule"))["spec"]["groups"]}))
+    done = subprocess.run([promtool, "check", "rules", written], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(ALERTS) + len(RECORDINGS) - 1} rules found" in done.stdout
+
+
+def test_the_chart_has_every_rule_but_those_that_are_excluded() -> None:
+    assert _by_name(_rule(helm.feature("prometheus-rule"))).keys() == (ALL - {"SluiceApplierDown"}) | {recording.name for recording in RECORDINGS}
+
+
+def test_with_default_thresholds_the_chart_says_what_the_plain_rules_say_of_one_pipeline() -> None:
+    ours = _by_name(_rule(_with(helm.feature("prometheus-rule"), thresholds={}, excludeRules=[], runbookUrl="")))
+    plain = {found.get("alert") or found["record"]: found for group in yaml.safe_load(Path(PLAIN_RULES).read_text())["groups"] for found in group["rules"]}
+    assert ours.keys() == plain.keys()
+    for name, rule in ours.items():
+        scoped = _numbers(str(rule.pop("expr")).replace('{ pipeline="shop",', "{").replace('{ pipeline="shop"}', ""))
+        assert scoped == _numbers(str(plain[name].pop("expr")))
+        assert rule == plain[name]
+
+
+def _numbers(expression: str) -> str:
+    """Helm writes large numbers with an exponent."""
+    for default in DEFAULTS.values():
+        expression = expression.replace(f"{float(default):e}".rstrip("0"), str(default))
+    for default in sorted(DEFAULTS.values(), reverse=True):
+        mantissa, _, exponent = f"{float(default):.16e}".partition("e")
+        expression = expression.replace(f"{mantissa.rstrip('0').rstrip('.')}e+{int(exponent):02d}", str(default))
+    return expression
+
+
+def test_thresholds_come_from_values() -> None:
+    rules = _by_name(_rule(helm.feature("prometheus-rule")))
+    assert "> 20\n" in str(rules["SluiceLagHigh"]["expr"]) or "> 20)" in str(rules["SluiceLagHigh"]["expr"])
+    assert "(1 - 0.995)" in str(rules["SluiceFreshnessBurnFast"]["expr"])
+
+
+def test_every_alert_links_its_runbook() -> None:
+    for name, rule in _by_name(_rule(helm.feature("prometheus-rule"))).items():
+        if name in ALL:
+            annotations = rule["annotations"]
+            assert isinstance(annotations, dict)
+            assert annotations["runbook"] == f"docs/runbooks/{name}.md"
+            assert annotations["runbook_url"] == f"https://wiki.example.com/sluice/{name}.md"
+
+
+def test_rules_watch_the_release_s_own_pipeline_or_all_where_its_name_is_not_known() -> None:
+    values = helm.feature("prometheus-rule")
+    assert 'sluice_slot_active{ pipeline="shop"}' in str(_by_name(_rule(values))["SluiceSlotInactive"]["expr"])
+    values["existingConfigMap"] = {"name": "elsewhere"}
+    values["config"] = {}
+    assert 'sluice_slot_active{ pipeline!=""}' in str(_by_name(_rule(values))["SluiceSlotInactive"]["expr"])
+
+
+def test_no_mark_of_ours_and_no_template_of_helm_is_left_in_a_rule() -> None:
+    text = json.dumps(_rule(helm.feature("prometheus-rule")), ensure_ascii=False)
+    for left in ("⟦", ".Values", "include", "{{`", "<no value>"):
+        assert left not in text
+
+
+@pytest.mark.parametrize("wrong", [{"excludeRules": ["SluiceNoSuchAlert"]}, {"thresholds": {"lagSeconds": 3}}, {"thresholds": {"reconnects": "many"}}])
+def test_a_mistyped_rule_or_threshold_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(helm.Refused):
+        helm.render(_with(helm.feature("prometheus-rule"), **wrong))
+
+
+def test_values_name_every_threshold_with_its_default_and_its_meaning() -> None:
+    prefix = "metrics.prometheusRule.thresholds."
+    written = {value.name.removeprefix(prefix): value for value in chart_values.read(CHART / "values.yaml") if value.name.startswith(prefix)}
+    assert {name: value.default for name, value in written.items()} == DEFAULTS
+    for threshold in THRESHOLDS:
+        assert written[threshold.name].description.rstrip(".").lower() == threshold.meaning.lower()
+
+
+def test_dashboards_are_inserted_letter_by_letter() -> None:
+    values = helm.feature("dashboards")
+    values["metrics"]["dashboards"]["namespace"] = "monitoring"
+    found = [each for each in manifests.of_kind(helm.render(values), "ConfigMap") if each["metadata"]["labels"].get("grafana_dashboard") == "1"]
+    assert {each["metadata"]["namespace"] for each in found} == {"monitoring"}
+    assert all(each["metadata"]["annotations"]["grafana_folder"] == "Sluice" for each in found)
+    assert {key: json.loads(text) for each in found for key, text in each["data"].items()} == {f"{board.uid}.json": board.to_json() for board in DASHBOARDS}
+
+
+def test_nothing_of_it_is_made_unless_asked_for() -> None:
+    rendered = helm.render(helm.feature("default"))
+    assert manifests.of_kind(rendered, "PrometheusRule") == []
+    assert [each["metadata"]["name"] for each in manifests.of_kind(rendered, "ConfigMap") if "dashboard" in each["metadata"]["name"]] == []

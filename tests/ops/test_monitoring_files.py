@@ -1,0 +1,39 @@
+"""What is generated for monitoring is up to date, and every alert has its runbook."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from deploy.monitoring.alerts import ALERTS
+from deploy.monitoring.files import RUNBOOKS, generated, is_ours
+from deploy.monitoring.model import Alert
+
+ROOT = Path(__file__).parents[2]
+HEADINGS = ["What it means", "How to see it", "What to do", "What not to do"]
+
+
+def test_generated_files_are_what_the_code_says() -> None:
+    old = [str(path) for path, text in generated().items() if not (ROOT / path).is_file() or (ROOT / path).read_text(encoding="utf-8") != text]
+    assert old == [], "run `make docs`"
+
+
+def test_nothing_lies_beside_the_generated_files() -> None:
+    folders = {path.parent for path in generated() if is_ours(path)}
+    assert len(folders) == 2
+    found = {path.relative_to(ROOT) for folder in folders for path in (ROOT / folder).iterdir()}
+    assert found == {path for path in generated() if is_ours(path)}
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
+def test_an_alert_has_a_runbook_that_says_what_to_do_and_what_not(alert: Alert) -> None:
+    name = alert.name
+    text = (ROOT / RUNBOOKS / f"{name}.md").read_text()
+    assert text.startswith(f"# {name}\n")
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == HEADINGS
+    assert "```" in text, "exact commands"
+
+
+def test_there_is_no_runbook_without_an_alert() -> None:
+    pages = {path.stem for path in (ROOT / RUNBOOKS).glob("*.md")} - {"README"}
+    assert pages == {alert.name for alert in ALERTS}
