@@ -72,7 +72,8 @@ def _facts(plan: "Plan") -> dict[str, Any]:
 
 
 def _tell(plan: "Plan", *, done: bool) -> None:
-    click.echo(f"of {plan.entries} entries, nothing needs the objects of those through {plan.through_seq} ({show(plan.through_lsn)})")
+    given_up = f"nothing needs the objects of those through {plan.through_seq} ({show(plan.through_lsn)})" if plan.through_seq else "each is still needed"
+    click.echo(f"of {plan.entries} entries, {given_up}")
     for hold in plan.holds[:_SHOWN_HOLDS]:
         click.echo(f"  {hold}")
     if len(plan.holds) > _SHOWN_HOLDS:
