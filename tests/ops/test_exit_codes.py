@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
@@ -127,7 +128,7 @@ def test_code_7_the_slot_of_a_pipeline_is_gone(connected: Sluice, database: Data
 
 def test_code_8_somebody_else_streams_from_the_slot(connected: Sluice, database: Database) -> None:
     assert connected("setup").returncode == 0
-    with psycopg.connect(f"{database.dsn}?replication=database", autocommit=True) as other:
+    with closing(psycopg.connect(f"{database.dsn}?replication=database", autocommit=True)) as other:
         names = f"(proto_version '1', publication_names '{database.publication}')"
         other.pgconn.send_query(f"START_REPLICATION SLOT {database.slot} LOGICAL 0/0 {names}".encode())
         with database.connect() as watching:
@@ -145,7 +146,11 @@ def test_code_75_the_object_store_does_not_answer(sluice: Sluice) -> None:
 
 def test_code_130_somebody_pressed_ctrl_c(sluice: Sluice) -> None:
     arguments = sluice.command("status", "--watch", "--json")
-    with subprocess.Popen(arguments, cwd=sluice.directory, env=sluice.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as watching:
+    # A shell that runs the tests in the background lets them, and all below them, ignore it.
+    heard = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
+    with subprocess.Popen(
+        arguments, cwd=sluice.directory, env=sluice.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, preexec_fn=heard
+    ) as watching:
         assert watching.stdout is not None
         assert watching.stdout.readline()
         watching.send_signal(signal.SIGINT)
