@@ -1,6 +1,8 @@
 """The tutorial, followed literally: each command, its exit code, and the lines that it promises."""
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
 PLACEHOLDER = "127.0.0.1:5432"
 _MARK = "@@block"
+_DEADLINE_SECONDS = 180.0
 _JAVA = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"
 """A minute of Spark: the second compiler would cost more than it gives back."""
 
@@ -37,36 +40,43 @@ def environment(directory: Path, server: PostgresServer) -> dict[str, str]:
     return {**plain, "PATH": path, "PYTHONPATH": str(ROOT), "JAVA_TOOL_OPTIONS": _JAVA, "COLUMNS": "200"}
 
 
+def followed(script: str, *, cwd: Path, environ: dict[str, str]) -> str:
+    """What a shell and all that it started print, to its end or to the deadline; nothing of it is left running."""
+    output = cwd.with_name("output")
+    with output.open("wb") as sink:
+        shell = subprocess.Popen(["bash", "-c", script], cwd=cwd, env=environ, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True)
+        try:
+            shell.wait(_DEADLINE_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(shell.pid, signal.SIGTERM)
+            shell.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGKILL)
+    return output.read_text(encoding="utf-8")
+
+
 def test_every_command_of_the_tutorial_does_what_it_says(tmp_path: Path, fresh_server: PostgresServer) -> None:
     found = markdown.blocks(TUTORIAL)
     commands = [block for block in found if block.language == "sh"]
     promised = {number: after.text for number, (block, after) in enumerate(zip(found, [*found[1:], found[0]], strict=True)) if after.language == "text"}
-    script = "trap 'kill $(jobs -p) 2>/dev/null' EXIT\n"
+    script = ""
     for block in commands:
         text = block.text.replace(PLACEHOLDER, f"127.0.0.1:{fresh_server.port}")
         script += f"{text}status=$?\necho\necho '{_MARK} {block.line}' $status\n[ $status = 0 ] || exit\n"
     work = tmp_path / "work"
     work.mkdir()
-    ended = subprocess.run(
-        ["bash", "-c", script],
-        cwd=work,
-        env=environment(tmp_path, fresh_server),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    printed = followed(script, cwd=work, environ=environment(tmp_path, fresh_server))
     seen: dict[int, str] = {}
     output = ""
-    for line in ended.stdout.splitlines():
+    for line in printed.splitlines():
         if line.startswith(_MARK):
             seen[int(line.split()[1])] = output
             assert line.split()[2] == "0", f"the block in line {line.split()[1]} ended with {line.split()[2]}:\n{output}"
             output = ""
         else:
             output += line + "\n"
-    assert list(seen) == [block.line for block in commands], f"not all blocks were run; after them: {output}{ended.stderr}"
+    assert list(seen) == [block.line for block in commands], f"not all blocks were run; after them: {output}"
     for number, text in promised.items():
         _keeps(seen[found[number].line], text)
 
