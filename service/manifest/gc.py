@@ -9,6 +9,7 @@ ingest reads no data, the applier reads entries after the ones it reported (neve
 It must not write below `manifest/` or `apply/`, and must not be run by the writer (which needs no right to delete).
 """
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,7 @@ from service.contract import keys
 from service.contract.applied import AppliedLog, AppliedTable, Complete
 from service.contract.entries import Changes, Entry, Opened, Prepared, Table, digest
 from service.contract.horizon import Horizon
-from service.errors import ManifestCorrupt
+from service.errors import ManifestCorrupt, StoreRefused
 from service.manifest import horizon
 from service.manifest.follow import read_entries
 from service.manifest.leftovers import referenced, unnamed
@@ -132,14 +133,20 @@ def plan(store: ObjectStore, *, keep: timedelta, now: Callable[[], datetime] = l
 
 
 def carry_out(store: ObjectStore, plan: Plan) -> None:
-    """Deletes what `plan` says; what a crash leaves is in the next plan. Raises ManifestCorrupt, StoreError."""
+    """Deletes what `plan` says; what a crash leaves is in the next plan. Raises ManifestCorrupt, StoreError.
+
+    Checkpoints stay where nobody may delete below `manifest/`: they are few, and not worth an error.
+    """
     if plan.horizon is not None:
         faults.point("gc.horizon.before")
         horizon.state(store, plan.horizon)
         faults.point("gc.horizon.after")
     with ThreadPoolExecutor(THREADS, thread_name_prefix="gc") as pool:
-        for _ in pool.map(lambda key: _delete(store, key), (*plan.objects, *plan.leftovers, *plan.checkpoints)):
+        for _ in pool.map(lambda key: _delete(store, key), (*plan.objects, *plan.leftovers)):
             pass
+    with contextlib.suppress(StoreRefused):
+        for key in plan.checkpoints:
+            _delete(store, key)
 
 
 def _delete(store: ObjectStore, key: str) -> None:

@@ -1,7 +1,11 @@
 """Garbage collection deletes what every table has in the lake and nothing else, says so first, and stops at any doubt."""
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -23,6 +27,8 @@ from tests.support.manifests import opened, schema, segment, table
 CONTENT = b"rows of a table"
 START = datetime(2030, 1, 1, tzinfo=UTC)
 AT_ONCE = timedelta(0)
+POLICY = Path(__file__).parents[2] / "deploy" / "object-store" / "s3-gc-policy.json"
+PLACE = "arn:aws:s3:::SPOOL-BUCKET/SPOOL-PREFIX/PIPELINE"
 LATER = START + timedelta(days=30)
 
 
@@ -353,6 +359,39 @@ def test_nothing_goes_before_the_statement_is_durable() -> None:
     with pytest.raises(StoreUnavailable):
         gc.carry_out(store, world.plan())
     assert world.objects() == before
+
+
+def test_its_example_policy_allows_what_it_does_and_nothing_that_could_unmake_the_manifest() -> None:
+    class Recording(MemoryStore):
+        asked: ClassVar[set[tuple[str, str]]] = set()
+
+        def create(self, key: str, data: bytes | memoryview) -> None:
+            self.asked.add(("s3:PutObject", key))
+            super().create(key, data)
+
+        def delete(self, key: str) -> None:
+            self.asked.add(("s3:DeleteObject", key))
+            super().delete(key)
+
+    store = Recording("recording")
+    world = World(store)
+    world.join("7")
+    for _ in range(gc.CHECKPOINTS_KEPT + 1):
+        world.change("7")
+        checkpoint.write(store, world.state)
+    store.put(keys.staged(1, 5, 999), CONTENT)
+    world.open()
+    world.applied()
+    plan = world.plan()
+    store.asked.clear()
+    gc.carry_out(store, plan)
+    statements = json.loads(POLICY.read_text(encoding="utf-8"))["Statement"]
+    allowed = {one["Action"]: [one["Resource"]] if isinstance(one["Resource"], str) else one["Resource"] for one in statements}
+    denied = [(action, key) for action, key in store.asked if not any(fnmatchcase(f"{PLACE}/{key}", pattern) for pattern in allowed[action])]
+    assert {action for action, _ in store.asked} == {"s3:PutObject", "s3:DeleteObject"}
+    assert denied == []
+    entry = f"{PLACE}/{keys.manifest_entry(1)}"
+    assert not any(fnmatchcase(entry, pattern) for action in ("s3:PutObject", "s3:DeleteObject") for pattern in allowed[action])
 
 
 STEPS = st.lists(st.sampled_from(["change 7", "change 8", "prepare", "commit", "roll back", "apply", "collect", "open", "copy 7"]), max_size=40)
