@@ -124,6 +124,7 @@ bench: jars ## Measure against the references; ONLY=P1 or ONLY="P1 P5"
 docs: setup ## Write the generated pages of docs/ again
 	$(BIN)/python -m service.contract.typesdoc > docs/types.md
 	$(BIN)/python -m service.cli.docs
+	$(BIN)/python -m deploy.monitoring
 	$(BIN)/python -m deploy.chart
 
 lock: ## Resolve all dependencies again and write requirements/

@@ -10,6 +10,7 @@ import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import structlog
@@ -17,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from service import lsn
 from service.errors import ApplyError, ServiceError, StoreUnavailable, UnsupportedChange, WriterFenced
-from service.manifest.follow import load_state, read_entries
+from service.manifest.follow import identity, load_state, read_entries
 from service.store.base import ObjectStore
 from spark_jobs.handover import forget_scratch
 from spark_jobs.lease import Lease
@@ -103,6 +104,10 @@ class Applier:
             self._lease.release()
             self._telemetry.owns(held=False)
 
+    @cached_property
+    def _manifest(self) -> str:
+        return identity(self._store)
+
     def _opened(self) -> Ledger:
         for _ in range(self._options.workers):
             self._sessions.put(self._session.newSession())
@@ -113,7 +118,7 @@ class Applier:
         for table_id, state in ledger.state.tables.items():
             lake = lake_table(self._options, state, session, before_commit=self._lease.check)
             there = lake.exists()
-            marker = lake.marker(application_id(self._options.pipeline, state)) if there else None
+            marker = lake.marker(application_id(self._options.pipeline, state, manifest=self._manifest)) if there else None
             known[table_id] = restore(state, log, marker=marker, delta_version=lake.version() if there else -1)
         ledger.begin(known)
         return ledger
@@ -185,7 +190,10 @@ class Applier:
         session = self._sessions.get()
         try:
             session.sparkContext.setLocalProperty("spark.scheduler.pool", f"{state.schema_name}.{state.table_name}")
-            return TableApply(self._options, self._store, session, state=state, before_commit=self._lease.check, known_version=known_version).apply(window)
+            work = TableApply(
+                self._options, self._store, session, manifest=self._manifest, state=state, before_commit=self._lease.check, known_version=known_version
+            )
+            return work.apply(window)
         finally:
             self._sessions.put(session)
 

@@ -55,9 +55,12 @@ class Applied:
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
-def application_id(pipeline: str, state: TableState) -> str:
-    """The name of the marker of one generation of one table."""
-    return f"sluice/{pipeline}/{state.table_id}/{state.generation}"
+def application_id(pipeline: str, state: TableState, *, manifest: str) -> str:
+    """The name of the marker of one generation of one table in one manifest.
+
+    A spool that was lost begins again with entry 1, under the same names: what an older manifest's marker says must not hold for it.
+    """
+    return f"sluice/{pipeline}/{state.table_id}/{state.generation}/{manifest}"
 
 
 def mode_of(options: ApplyOptions, schema: TableSchema) -> str:
@@ -78,9 +81,17 @@ class TableApply:
     """Applies windows of one table in the state `state` on one session."""
 
     def __init__(
-        self, options: ApplyOptions, store: ObjectStore, session: SparkSession, *, state: TableState, before_commit: Callable[[], None], known_version: int = 0
+        self,
+        options: ApplyOptions,
+        store: ObjectStore,
+        session: SparkSession,
+        *,
+        manifest: str,
+        state: TableState,
+        before_commit: Callable[[], None],
+        known_version: int = 0,
     ) -> None:
-        """`known_version` is the schema version that this process has brought the lake table to (0: not known)."""
+        """`manifest` is the identity of the one in `store`, `known_version` the schema version that this process has brought the lake to (0: not known)."""
         self._known_version = known_version
         self._options = options
         self._store = store
@@ -88,8 +99,8 @@ class TableApply:
         self._state = state
         self._spool_path = storage.join(options.spool_uri, options.pipeline)
         self._lake = lake_table(options, state, session, before_commit=before_commit)
-        self._app_id = application_id(options.pipeline, state)
         self._seconds: dict[str, float] = {}
+        self._app_id = application_id(options.pipeline, state, manifest=manifest)
 
     def apply(self, window: Window) -> Applied:
         """Commits `window`. Raises UnsupportedChange when the table cannot follow, ApplyError or a StoreError when it may work later."""

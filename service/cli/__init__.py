@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from service.cli import configuring, exits, looking, mending, running, setting_up, slotting, spooling
+from service.cli import configuring, exits, looking, mending, output, running, setting_up, slotting, spooling
 
 _GROUPS = {
     "Begin": (setting_up.init, setting_up.check, setting_up.setup),
@@ -46,6 +46,7 @@ def cli() -> None:
 for _commands in _GROUPS.values():
     for _command in _commands:
         cli.add_command(_command)
+output.offer_forms(cli)
 
 
 def main() -> None:

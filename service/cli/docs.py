@@ -1,13 +1,14 @@
-"""`python -m service.cli.docs` writes the pages that are generated from code: configuration, metrics, exit codes."""
+"""`python -m service.cli.docs` writes the pages that are generated from code: commands, configuration, metrics, exit codes."""
 
 from collections.abc import Callable
 from pathlib import Path
 
-from service.cli import exits
+from service.cli import cli, exits, reference
 from service.settings import present
 from service.telemetry.page import page as metrics_page
 
 PAGES: dict[str, Callable[[], str]] = {
+    "docs/cli.md": lambda: reference.page(cli),
     "docs/configuration.md": present.page,
     "docs/metrics.md": metrics_page,
     "docs/exit-codes.md": exits.page,

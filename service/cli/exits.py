@@ -39,7 +39,7 @@ MEANINGS: dict[int, str] = {
 
 def execute(command: click.Command, arguments: Sequence[str]) -> int:
     """Runs the command line and returns its exit code, having said on stderr what went wrong."""
-    as_json = "--json" in arguments
+    as_json = _wants_document(arguments)
     try:
         result = command.main(args=list(arguments), prog_name="sluice", standalone_mode=False)
         sys.stdout.flush()
@@ -61,6 +61,12 @@ def execute(command: click.Command, arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the last place that can keep its message off the terminal
         return _unexpected(error, as_json=as_json)
     return result if isinstance(result, int) else OK
+
+
+def _wants_document(arguments: Sequence[str]) -> bool:
+    """Whether a program reads the answer. JSON is YAML too, so a failure needs no form of its own."""
+    forms = (f"{option}{between}{form}" for option in ("-o", "--output") for between in ("", " ", "=") for form in ("json", "yaml"))
+    return "--json" in arguments or any(f" {form} " in f" {' '.join(arguments)} " for form in forms)
 
 
 def _unexpected(error: Exception, *, as_json: bool) -> int:

@@ -1,20 +1,50 @@
-"""Data on stdout: JSON for programs, tables for people.
+"""Data on stdout: JSON or YAML for programs, tables for people.
 
 Invariant: JSON is one document per answer with a `schema_version`; nothing else is ever written to stdout beside it.
 """
 
+import functools
 import json
 from collections.abc import Sequence
 from typing import Any
 
 import click
+import yaml
 from rich.table import Table
 from rich.text import Text
 
+_FORM = "sluice.form"
+
 
 def as_json(value: dict[str, Any]) -> None:
-    """Writes one document."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    """Writes one document; as YAML where that was asked for."""
+    context = click.get_current_context(silent=True)
+    if context is not None and context.meta.get(_FORM) == "yaml":
+        click.echo(yaml.safe_dump(value, explicit_start=True, sort_keys=False, allow_unicode=True), nl=False)
+    else:
+        click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def offer_forms(command: click.Command) -> None:
+    """Gives every command below `command` that can answer in JSON the option `-o`, whose `json` is what `--json` says."""
+    if isinstance(command, click.Group):
+        for below in command.commands.values():
+            offer_forms(below)
+    wanted = [position for position, parameter in enumerate(command.params) if parameter.name == "json_wanted"]
+    answer = command.callback
+    if not wanted or answer is None:
+        return
+
+    @functools.wraps(answer)
+    def in_form(*args: Any, form: str | None, **options: Any) -> Any:
+        if form is not None:
+            click.get_current_context().meta[_FORM] = form
+            options["json_wanted"] = form != "table"
+        return answer(*args, **options)
+
+    command.callback = in_form
+    option = click.Option(["-o", "--output", "form"], type=click.Choice(["table", "json", "yaml"]), help="Form of the answer.")
+    command.params.insert(wanted[0] + 1, option)
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str | Text]], *, right: Sequence[str] = ()) -> Table:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from service.cli import output, rooms
+from service.cli.collecting import collect
+from service.cli.inspecting import inspect
 from service.cli.invocation import Invocation, common
 from service.errors import VerificationFailed
 from service.lsn import show
@@ -25,7 +27,12 @@ def spool() -> None:
     Examples:
       sluice spool ls --last 5
       sluice spool verify --content
+      sluice spool gc
     """
+
+
+spool.add_command(inspect)
+spool.add_command(collect)
 
 
 @spool.command("ls")
@@ -60,6 +67,8 @@ def list_entries(invocation: Invocation, last: int, json_wanted: bool) -> None: 
 def verify_spool(invocation: Invocation, content: bool, json_wanted: bool) -> None:  # noqa: FBT001 - a command's parameters
     """Prove that the spool is whole: the chain of entries, and every object that one of them names. Ends with 4 when it is not.
 
+    Objects that `spool gc` gave up, which it states before it deletes the first, are counted apart.
+
     \b
     Examples:
       sluice spool verify
@@ -72,10 +81,13 @@ def verify_spool(invocation: Invocation, content: bool, json_wanted: bool) -> No
     state = verdict.state
     if json_wanted:
         facts: dict[str, Any] = {"entries": state.seq, "through_lsn": show(state.through_lsn), "objects": verdict.objects, "bytes": verdict.bytes}
+        facts["given_up"] = {"through_entry": verdict.horizon.through_seq, "objects": verdict.given_up}
         output.as_json({"schema_version": 1, **facts, "content_compared": content, "flaws": [asdict(flaw) for flaw in verdict.flaws]})
     else:
         compared = "sizes and hashes" if content else "sizes"
         click.echo(f"{state.seq} entries through {show(state.through_lsn)}; {verdict.objects} objects, {output.amount(verdict.bytes)}, {compared} compared")
+        if verdict.given_up:
+            click.echo(f"{verdict.given_up} more that only entries through {verdict.horizon.through_seq} name: applied everywhere and given up by `spool gc`")
         for flaw in verdict.flaws[:_SHOWN_FLAWS]:
             click.echo(f"entry {flaw.seq}: {flaw.key or 'the chain'}: {flaw.what}")
     if verdict.flaws:

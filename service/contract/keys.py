@@ -18,6 +18,7 @@ APPLY = "apply/"
 APPLY_LEASE = "apply/lease.json"
 APPLY_LOG = "apply/log/"
 APPLY_COMPLETE = "apply/complete/"
+HORIZONS = "gc/"
 
 _SEGMENT_KEY = re.compile(r"\Adata/[^/]+/(\d{8})-(\d{10})\.parquet\Z")
 _STAGED_KEY = re.compile(r"\Astage/(\d{8})/\d+/(\d{10})\.parquet\Z")
@@ -70,6 +71,10 @@ def apply_log(number: int) -> str:
 
 def apply_complete(number: int) -> str:
     return f"{APPLY_COMPLETE}{number:016d}.json"
+
+
+def horizon(through_seq: int) -> str:
+    return f"{HORIZONS}{through_seq:016d}.json"
 
 
 def control_request(token: str) -> str:

@@ -17,6 +17,7 @@ from service.store.base import ObjectStore
 AHEAD = 16
 """Entries fetched at once while catching up."""
 THREADS = 8
+IDENTITY_DIGITS = 16
 
 
 def read_entry(store: ObjectStore, seq: int) -> Entry | None:
@@ -47,6 +48,11 @@ def read_entries(store: ObjectStore, *, after_seq: int, previous_sha256: str | N
                 previous_sha256 = sha256
                 seq += 1
             width = min(width * 2, AHEAD)
+
+
+def identity(store: ObjectStore) -> str:
+    """What tells this manifest from every other one, of the same name too: its first entry has a nonce. Raises ObjectMissing while there is none."""
+    return digest(store.get(keys.manifest_entry(1)))[:IDENTITY_DIGITS]
 
 
 def load_state(store: ObjectStore) -> PipelineState:

@@ -31,15 +31,19 @@ def collect(store: ObjectStore, *, opened_seq: int, epoch: int, table_ids: Itera
     `opened_seq` is the number of our own `opened` entry, which must be durable; `table_ids` are the tables known at that point. Returns early on `stop`.
     Raises ManifestCorrupt if the entries before ours cannot be read, StoreError if the store does not answer or does not let us delete.
     """
-    named = _named(store, before_seq=opened_seq, stop=stop)
     deleted = 0
-    for key in _candidates(store, named, sorted(table_ids), before_epoch=epoch):
+    for key in unnamed(store, opened_seq=opened_seq, epoch=epoch, table_ids=table_ids, stop=stop):
         if stop.is_set():
             break
         faults.point("leftover.delete.before")
         store.delete(key)
         deleted += 1
     return deleted
+
+
+def unnamed(store: ObjectStore, *, opened_seq: int, epoch: int, table_ids: Iterable[str], stop: threading.Event) -> Iterator[str]:
+    """Keys of what `collect` deletes, under the same conditions."""
+    return _candidates(store, _named(store, before_seq=opened_seq, stop=stop), sorted(table_ids), before_epoch=epoch)
 
 
 def referenced(body: Body) -> tuple[Segment, ...]:

@@ -1,15 +1,19 @@
 """Whether the spool is whole: every entry chained, every object that an entry names there with the size and, on request, the hash it names.
 
 Reads everything and writes nothing; needs neither the source nor the lake nor a running pipeline. Findings are collected, not raised, so that one look
-names all of them; only a break of the chain ends the look, for nothing behind it can be trusted.
+names all of them; only a break of the chain ends the look, for nothing behind it can be trusted. Objects that garbage collection gave up, and said so before it
+deleted the first, are counted and not looked at.
 """
 
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from service.contract import keys
 from service.contract.entries import Segment
+from service.contract.horizon import Horizon
 from service.errors import FormatTooNew, ManifestCorrupt, ObjectMissing
+from service.manifest import horizon
 from service.manifest.follow import read_entries
 from service.manifest.leftovers import referenced
 from service.manifest.state import PipelineState, reduce
@@ -31,18 +35,31 @@ class Flaw:
 
 @dataclass(slots=True)
 class Verdict:
-    """`state` is that of the last entry that continues the chain; `bytes` counts the objects that are there."""
+    """`state` is that of the last entry that continues the chain; `bytes` counts the objects that are there, `given_up` those that need not be:
+    of entries through `horizon`."""
 
+    horizon: Horizon = horizon.NONE
     state: PipelineState = field(default_factory=PipelineState)
     objects: int = 0
     bytes: int = 0
+    given_up: int = 0
     flaws: list[Flaw] = field(default_factory=list)
 
 
 def verify(store: ObjectStore, *, content: bool) -> Verdict:
     """Follows the manifest from its first entry. With `content` every object is read and its sha256 compared, else its size. Raises StoreError."""
-    verdict = Verdict()
+    while True:
+        verdict = _look(store, content=content)
+        # What a collector gave up while we looked would be called missing.
+        if not verdict.flaws or _horizon(store)[0].through_seq <= verdict.horizon.through_seq:
+            return verdict
+
+
+def _look(store: ObjectStore, *, content: bool) -> Verdict:
+    given_up, flaws = _horizon(store)
+    verdict = Verdict(given_up, flaws=flaws)
     seen: set[str] = set()
+    passed: set[str] = set()
     waiting: list[tuple[int, Segment]] = []
     with ThreadPoolExecutor(THREADS, thread_name_prefix="verify") as pool:
 
@@ -56,7 +73,11 @@ def verify(store: ObjectStore, *, content: bool) -> Verdict:
         try:
             for entry, sha256 in read_entries(store, after_seq=0):
                 verdict.state = reduce(verdict.state, entry, sha256)
-                fresh = [segment for segment in referenced(entry.body) if segment.key not in seen]
+                segments = referenced(entry.body)
+                if entry.seq <= given_up.through_seq:
+                    passed.update(segment.key for segment in segments)
+                    segments = _still_prepared(verdict.state) if entry.seq == given_up.through_seq else ()
+                fresh = [segment for segment in segments if segment.key not in seen]
                 seen.update(segment.key for segment in fresh)
                 waiting += [(entry.seq, segment) for segment in fresh]
                 if len(waiting) >= _TOGETHER:
@@ -64,7 +85,20 @@ def verify(store: ObjectStore, *, content: bool) -> Verdict:
         except (ManifestCorrupt, FormatTooNew) as error:
             verdict.flaws.append(Flaw(verdict.state.seq + 1, "", str(error)))
         look()
+    verdict.given_up = len(passed - seen)
     return verdict
+
+
+def _horizon(store: ObjectStore) -> tuple[Horizon, list[Flaw]]:
+    """What was given up; nothing, and a flaw, when that statement cannot be trusted."""
+    try:
+        return horizon.newest(store), []
+    except (ManifestCorrupt, FormatTooNew) as error:
+        return horizon.NONE, [Flaw(0, keys.HORIZONS, str(error))]
+
+
+def _still_prepared(state: PipelineState) -> tuple[Segment, ...]:
+    return tuple(part.segment for transaction in state.prepared.values() for part in transaction.parts)
 
 
 def _flaw(store: ObjectStore, seq: int, segment: Segment, *, content: bool) -> Flaw | None:

@@ -75,7 +75,7 @@ class Bench:
             segments = tuple(segment for entry in entries if isinstance(entry.body, Changes) for segment in entry.body.segments)
             window = Window(segments, state.seq)
         began = time.perf_counter()
-        TableApply(self.options, self.store, self.session, state=table, before_commit=lambda: None).apply(window)
+        TableApply(self.options, self.store, self.session, manifest="bench", state=table, before_commit=lambda: None).apply(window)
         return time.perf_counter() - began
 
     def verify(self) -> None:

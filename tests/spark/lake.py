@@ -6,6 +6,9 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
+from service.manifest.follow import identity
+from service.store.base import ObjectStore
+
 
 def rows_in(path: Path, *, metadata: bool = False) -> list[dict[str, Any]]:
     """All rows; marked values in the place of their column, and without the metadata columns unless asked for."""
@@ -16,8 +19,9 @@ def rows_in(path: Path, *, metadata: bool = False) -> list[dict[str, Any]]:
     return rows if metadata else [{name: value for name, value in row.items() if not name.startswith("_sluice")} for row in rows]
 
 
-def marker(path: Path, app_id: str) -> int | None:
-    return DeltaTable(path).transaction_version(app_id)
+def marker(path: Path, store: ObjectStore, *, generation: int = 1, suffix: str = "") -> int | None:
+    """What the table records for table 16385 of pipeline `shop` and the manifest in `store`."""
+    return DeltaTable(path).transaction_version(f"sluice/shop/16385/{generation}/{identity(store)}{suffix}")
 
 
 def version(path: Path) -> int:

@@ -62,7 +62,7 @@ def test_moves_unsent_values_and_deletes_of_one_large_entry_are_exact_in_one_com
     expected.update((key + 100, _row(key + 100, 2, "sent")) for key in range(20, 40))
     expected.update((key, _row(key, 3, "new")) for key in range(30))
     assert _by_key(pipeline.rows()) == expected
-    assert (lake.version(pipeline.path()), lake.marker(pipeline.path(), "sluice/shop/16385/1")) == (version + 1, seq)
+    assert (lake.version(pipeline.path()), lake.marker(pipeline.path(), pipeline.store)) == (version + 1, seq)
     assert list(pipeline.store.list("apply/scratch/")) == []
 
 

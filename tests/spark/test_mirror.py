@@ -12,8 +12,6 @@ from tests.spark.changes import INT4, INT8, TEXT, TIMESTAMP, Change, column, tab
 from tests.spark.conftest import Pipeline
 from tests.spark.model import SCHEMA, Lake, histories
 
-APP = "sluice/shop/16385/1"
-
 
 def _row(key: int, v: int = 0, big: str | None = "B") -> dict[str, object]:
     return {"id": key, "v": v, "big": big, "at": None}
@@ -108,7 +106,7 @@ def test_J01_a_repeated_window_changes_nothing_and_a_new_process_goes_on_behind_
     for key in list(pipeline.store.list(keys.APPLY)):
         pipeline.store.delete(key)
     pipeline.apply()
-    assert (lake.version(pipeline.path()), lake.marker(pipeline.path(), APP)) == (before, seq)
+    assert (lake.version(pipeline.path()), lake.marker(pipeline.path(), pipeline.store)) == (before, seq)
     assert _by_key(pipeline.rows()) == {1: _row(1, 2), 2: _row(2)}
 
 

@@ -1,0 +1,440 @@
+"""Garbage collection deletes what every table has in the lake and nothing else, says so first, and stops at any doubt."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.contract import keys
+from service.contract.applied import AppliedLog, AppliedTable, Complete
+from service.contract.entries import BodyCommit, Changes, Commits, Copy, Prepared, PreparedEnd, PreparedPart, Segment, digest
+from service.errors import ManifestCorrupt, StoreUnavailable
+from service.manifest import checkpoint, gc
+from service.manifest.follow import load_state
+from service.manifest.log import ManifestLog
+from service.manifest.state import PipelineState
+from service.manifest.verify import verify
+from service.store.base import ObjectStore
+from service.store.memory import MemoryStore
+from tests.support.manifests import opened, schema, segment, table
+
+CONTENT = b"rows of a table"
+START = datetime(2030, 1, 1, tzinfo=UTC)
+AT_ONCE = timedelta(0)
+POLICY = Path(__file__).parents[2] / "deploy" / "object-store" / "s3-gc-policy.json"
+PLACE = "arn:aws:s3:::SPOOL-BUCKET/SPOOL-PREFIX/PIPELINE"
+LATER = START + timedelta(days=30)
+
+
+class World:
+    """A pipeline whose clock goes on by an hour with each entry, and its applier's record."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.store = store
+        self.time = START
+        self.number = 0
+        self.log = self.open()
+
+    def open(self) -> ManifestLog:
+        self.log = ManifestLog.open(self.store, opened(), load_state(self.store), clock=self._tick)
+        return self.log
+
+    def _tick(self) -> datetime:
+        self.time += timedelta(hours=1)
+        return self.time
+
+    @property
+    def state(self) -> PipelineState:
+        return self.log.state
+
+    def join(self, table_id: str, *, generation: int = 1, copied: bool = True) -> str:
+        """A table with one copied object; its key."""
+        self.log.append(table(table_id, generation=generation, version=1 if generation == 1 else None))
+        if not copied:
+            return ""
+        part = self._stored(keys.segment(table_id, self.state.epoch, self.state.seq), table_id, lsn=1)
+        self.log.append(Copy(table_id, generation, 1, max(1, self.state.through_lsn), (part,), final=True))
+        self.log.append(table(table_id, generation=generation, version=None, state="live"))
+        return part.key
+
+    def change(self, table_id: str) -> str:
+        lsn = self.state.through_lsn + 10
+        part = self._stored(keys.segment(table_id, self.state.epoch, self.state.seq), table_id, lsn=lsn)
+        self.log.append(Changes((part,), Commits([lsn], [1], [7])), through_lsn=lsn)
+        return part.key
+
+    def prepare(self, gid: str) -> Prepared:
+        lsn = self.state.through_lsn + 10
+        part = self._stored(keys.staged(self.state.epoch, 700, self.state.seq), "7", lsn=0)
+        waiting = Prepared(gid, 700, lsn, 1, 1, (PreparedPart(schema(), part),))
+        self.log.append(Changes((), Commits(), prepared=(waiting,)), through_lsn=lsn)
+        return waiting
+
+    def end(self, waiting: Prepared, fate: str) -> None:
+        lsn = self.state.through_lsn + 10
+        part = replace(waiting.parts[0].segment, first_lsn=lsn, last_lsn=lsn, body=BodyCommit(lsn, 1, 700))
+        committed = fate == "committed"
+        commits = Commits([lsn], [1], [700]) if committed else Commits()
+        self.log.append(Changes((part,) if committed else (), commits, ended=(PreparedEnd(waiting.gid, waiting.end_lsn, fate),)), through_lsn=lsn)
+
+    def _stored(self, key: str, table_id: str, *, lsn: int) -> Segment:
+        self.store.put(key, CONTENT)
+        return replace(segment(table_id, first_lsn=lsn), key=key, bytes=len(CONTENT), sha256=digest(CONTENT))
+
+    def applied(self, through: dict[str, int] | None = None, *, complete: int | None = None, **states: str) -> None:
+        """The applier reports; left out, every live table is through the last entry."""
+        self.number += 1
+        rows = {
+            table_id: AppliedTable(
+                table_id, "public", f"t{table_id}", "p", "mirror", known.generation,
+                states.get(f"t{table_id}", known.state), through_seq=(through or {}).get(table_id, self.state.seq if known.state == "live" else 0),
+            )
+            for table_id, known in self.state.tables.items()
+        }  # fmt: skip
+        self.store.create(keys.apply_log(self.number), AppliedLog(self.number, "a", "t", rows).encode())
+        self.store.create(keys.apply_complete(self.number), Complete(self.number, 1, self.state.seq if complete is None else complete, "t", {}).encode())
+
+    def plan(self, keep: timedelta = AT_ONCE, now: datetime = LATER) -> gc.Plan:
+        return gc.plan(self.store, keep=keep, now=lambda: now)
+
+    def collect(self, keep: timedelta = AT_ONCE, now: datetime = LATER) -> set[str]:
+        """What a collection deletes. The spool is found whole afterwards."""
+        before = self.objects()
+        gc.carry_out(self.store, self.plan(keep, now))
+        assert verify(self.store, content=True).flaws == []
+        return before - self.objects()
+
+    def objects(self) -> set[str]:
+        return {key for folder in (keys.DATA, keys.STAGE) for key in self.store.list(folder)}
+
+    def entries(self) -> list[str]:
+        return [key for key in self.store.list(keys.MANIFEST) if not key.startswith(keys.CHECKPOINTS)]
+
+
+@pytest.fixture
+def world(store: ObjectStore) -> World:
+    return World(store)
+
+
+def test_what_every_table_has_applied_goes_and_the_rest_of_the_spool_stays(world: World) -> None:
+    old = {world.join("7"), world.join("8"), world.change("7"), world.change("8")}
+    through = world.state.seq
+    world.applied({"7": through, "8": through})
+    new = {world.change("7"), world.change("8")}
+    entries = world.entries()
+    assert world.plan().objects.keys() == old
+    assert world.objects() == old | new, "a plan changes nothing"
+    assert world.collect() == old
+    assert world.entries() == entries, "the chain is never shortened"
+    seen = verify(world.store, content=True)
+    assert (seen.objects, seen.given_up, seen.horizon.through_seq) == (2, 4, through)
+    assert world.collect() == set()
+
+
+def test_a_pipeline_goes_on_after_it_and_is_collected_again(world: World) -> None:
+    world.join("7")
+    world.change("7")
+    world.applied()
+    world.collect()
+    world.open()
+    later = world.change("7")
+    assert world.collect() == set(), "not applied yet"
+    world.applied()
+    assert world.collect() == {later}
+
+
+def test_the_table_that_is_furthest_behind_keeps_what_it_needs_and_is_named(world: World) -> None:
+    first = {world.join("7"), world.join("8")}
+    through = world.state.seq
+    world.change("8")
+    world.change("7")
+    world.applied({"7": world.state.seq, "8": through})
+    found = world.plan()
+    assert (found.through_seq, str(found.holds[0])) == (through, f"public.t8 is applied through entry {through}: everything after entry {through} stays")
+    assert world.collect() == first
+
+
+def test_without_a_record_of_the_applier_everything_stays(world: World) -> None:
+    world.join("7")
+    world.change("7")
+    assert (world.plan().through_seq, str(world.plan().holds[0])) == (0, "the applier has not reported yet: everything stays")
+    assert world.collect() == set()
+
+
+@pytest.mark.parametrize("state", ["stale", "copying"])
+def test_a_table_that_the_applier_stopped_or_copies_keeps_everything_from_there(world: World, state: str) -> None:
+    world.join("7")
+    world.join("8")
+    world.change("7")
+    world.applied({"7": world.state.seq, "8": 0}, t8=state)
+    assert "public.t8" in str(world.plan().holds[0])
+    assert not any(key.startswith("data/8/") for key in world.collect())
+
+
+def test_what_is_younger_than_asked_stays(world: World) -> None:
+    world.join("7")
+    old, new = world.change("7"), world.change("7")
+    world.applied()
+    gone = world.collect(timedelta(hours=1), now=world.time)
+    assert old in gone
+    assert new not in gone
+    assert world.collect(timedelta(days=7), now=world.time) == set()
+
+
+def test_a_prepared_transaction_keeps_its_rows_until_it_has_ended(world: World) -> None:
+    world.join("7")
+    waiting = world.prepare("g")
+    body = waiting.parts[0].segment.key
+    world.applied()
+    assert body not in world.collect()
+    world.change("7")
+    world.end(waiting, "committed")
+    through = world.state.seq - 1
+    world.applied({"7": through})
+    assert body not in world.collect(), "its commit is not applied"
+    world.applied()
+    assert body in world.collect()
+
+
+def test_the_rows_of_a_prepared_transaction_that_was_rolled_back_go(world: World) -> None:
+    world.join("7")
+    waiting = world.prepare("g")
+    world.end(waiting, "rolled_back")
+    world.applied()
+    assert waiting.parts[0].segment.key in world.collect()
+
+
+def test_losing_a_prepared_body_behind_the_horizon_is_still_found(world: World) -> None:
+    world.join("7")
+    waiting = world.prepare("g")
+    world.applied()
+    world.collect()
+    world.store.delete(waiting.parts[0].segment.key)
+    assert [flaw.what for flaw in verify(world.store, content=False).flaws] == ["is missing"]
+
+
+def test_a_table_that_left_keeps_nothing_once_the_applier_has_heard_of_it(world: World) -> None:
+    world.join("7")
+    gone = world.join("8")
+    known = world.state.seq
+    world.log.append(table("8", version=None, state="detached"))
+    world.applied({"7": known + 1, "8": known - 2}, complete=known)
+    assert gone not in world.collect(), "a window of it may be under way"
+    world.applied({"7": known + 1, "8": known - 2}, complete=known + 1)
+    assert gone in world.collect()
+
+
+def test_a_new_generation_keeps_its_copy_and_lets_the_old_one_go_when_it_is_applied(world: World) -> None:
+    first = world.join("7")
+    world.applied()
+    second = world.join("7", generation=2)
+    world.applied({"7": 0}, complete=0)
+    assert world.collect() == set(), "the applier may still be at the old generation"
+    world.applied()
+    assert world.collect() == {first, second}
+
+
+def test_a_table_that_cannot_be_carried_keeps_nothing(world: World) -> None:
+    world.log.append(table("9", state="quarantined"))
+    gone = world.join("7")
+    world.applied({"7": world.state.seq, "9": 0})
+    assert world.collect() == {gone}
+
+
+def test_files_of_dead_writers_go_and_those_of_a_living_one_stay(world: World) -> None:
+    world.join("7")
+    dead = [keys.staged(1, 5, 90), keys.segment("7", 1, 91)]
+    for key in dead:
+        world.store.put(key, CONTENT)
+    world.open()
+    living = keys.staged(2, 5, 1)
+    world.store.put(living, CONTENT)
+    assert set(world.plan().leftovers) == set(dead)
+    assert world.collect() == set(dead)
+    assert living in world.objects()
+
+
+def test_old_checkpoints_go_and_a_start_still_finds_one(world: World) -> None:
+    world.join("7")
+    for _ in range(gc.CHECKPOINTS_KEPT + 3):
+        world.change("7")
+        checkpoint.write(world.store, world.state)
+    world.collect()
+    assert len(list(world.store.list(keys.CHECKPOINTS))) == gc.CHECKPOINTS_KEPT
+    assert load_state(world.store) == world.state
+
+
+@pytest.mark.parametrize("wrong", ["ahead", "generation", "table", "complete"])
+def test_a_record_of_another_manifest_stops_it(world: World, wrong: str) -> None:
+    world.join("7")
+    row = AppliedTable("8" if wrong == "table" else "7", "public", "t7", "p", "mirror", 2 if wrong == "generation" else 1, "live", through_seq=1)
+    row = replace(row, through_seq=99) if wrong == "ahead" else row
+    world.store.create(keys.apply_log(1), AppliedLog(1, "a", "t", {row.table_id: row}).encode())
+    world.store.create(keys.apply_complete(1), Complete(1, 1, 99 if wrong == "complete" else 1, "t", {}).encode())
+    with pytest.raises(ManifestCorrupt, match="the applier"):
+        world.plan()
+
+
+def test_a_broken_chain_stops_it(world: World) -> None:
+    world.join("7")
+    world.change("7")
+    world.applied()
+    world.store.delete(keys.manifest_entry(3))
+    with pytest.raises(ManifestCorrupt):
+        world.plan()
+
+
+def test_a_statement_about_another_chain_excuses_nothing(world: World) -> None:
+    world.join("7")
+    gone = world.change("7")
+    world.applied()
+    world.collect()
+    (key,) = world.store.list(keys.HORIZONS)
+    world.store.put(key, world.store.get(key).replace(world.state.previous_sha256.encode(), b"0" * 64))
+    flaws = verify(world.store, content=False).flaws
+    assert flaws[0].key == keys.HORIZONS
+    assert gone in {flaw.key for flaw in flaws}
+    with pytest.raises(ManifestCorrupt, match="another one"):
+        world.plan()
+
+
+def test_an_object_lost_after_the_horizon_is_found_missing(world: World) -> None:
+    world.join("7")
+    world.applied()
+    world.collect()
+    lost = world.change("7")
+    world.store.delete(lost)
+    assert [flaw.key for flaw in verify(world.store, content=False).flaws] == [lost]
+
+
+class Dying(MemoryStore):
+    """Takes no more than so many deletions."""
+
+    left = 1
+
+    def delete(self, key: str) -> None:
+        if not self.left:
+            raise StoreUnavailable("away")
+        self.left -= 1
+        super().delete(key)
+
+
+def test_one_that_died_half_way_left_a_whole_spool_and_the_next_ends_the_work() -> None:
+    store = Dying("dying")
+    world = World(store)
+    world.join("7")
+    world.change("7")
+    world.change("7")
+    world.applied()
+    with pytest.raises(StoreUnavailable):
+        gc.carry_out(world.store, world.plan())
+    assert len(world.objects()) == 2
+    assert verify(world.store, content=True).flaws == []
+    store.left = 99
+    assert len(world.collect()) == 2
+    assert world.objects() == set()
+
+
+def test_nothing_goes_before_the_statement_is_durable() -> None:
+    class ReadOnly(MemoryStore):
+        closed = False
+
+        def create(self, key: str, data: bytes | memoryview) -> None:
+            if self.closed:
+                raise StoreUnavailable("away")
+            super().create(key, data)
+
+    store = ReadOnly("readonly")
+    world = World(store)
+    world.join("7")
+    world.applied()
+    store.closed = True
+    before = world.objects()
+    with pytest.raises(StoreUnavailable):
+        gc.carry_out(store, world.plan())
+    assert world.objects() == before
+
+
+def test_its_example_policy_allows_what_it_does_and_nothing_that_could_unmake_the_manifest() -> None:
+    class Recording(MemoryStore):
+        asked: ClassVar[set[tuple[str, str]]] = set()
+
+        def create(self, key: str, data: bytes | memoryview) -> None:
+            self.asked.add(("s3:PutObject", key))
+            super().create(key, data)
+
+        def delete(self, key: str) -> None:
+            self.asked.add(("s3:DeleteObject", key))
+            super().delete(key)
+
+    store = Recording("recording")
+    world = World(store)
+    world.join("7")
+    for _ in range(gc.CHECKPOINTS_KEPT + 1):
+        world.change("7")
+        checkpoint.write(store, world.state)
+    store.put(keys.staged(1, 5, 999), CONTENT)
+    world.open()
+    world.applied()
+    plan = world.plan()
+    store.asked.clear()
+    gc.carry_out(store, plan)
+    statements = json.loads(POLICY.read_text(encoding="utf-8"))["Statement"]
+    allowed = {one["Action"]: [one["Resource"]] if isinstance(one["Resource"], str) else one["Resource"] for one in statements}
+    denied = [(action, key) for action, key in store.asked if not any(fnmatchcase(f"{PLACE}/{key}", pattern) for pattern in allowed[action])]
+    assert {action for action, _ in store.asked} == {"s3:PutObject", "s3:DeleteObject"}
+    assert denied == []
+    entry = f"{PLACE}/{keys.manifest_entry(1)}"
+    assert not any(fnmatchcase(entry, pattern) for action in ("s3:PutObject", "s3:DeleteObject") for pattern in allowed[action])
+
+
+STEPS = st.lists(st.sampled_from(["change 7", "change 8", "prepare", "commit", "roll back", "apply", "collect", "open", "copy 7"]), max_size=40)
+
+
+@settings(max_examples=150, deadline=None)
+@given(STEPS, st.data())
+def test_whatever_happens_no_object_that_is_still_to_be_applied_ever_goes(steps: list[str], data: st.DataObject) -> None:
+    """A model: what each table still needs are the objects of entries after the one it reported, in its generation, and of open prepared transactions."""
+    world = World(MemoryStore(f"model-{id(steps)}-{len(steps)}-{data.draw(st.uuids()).hex}"))
+    world.join("7")
+    world.join("8")
+    through = dict.fromkeys("78", 0)
+    named: list[tuple[int, str, str]] = []
+    waiting: list[Prepared] = []
+    for step in steps:
+        match step.split():
+            case ["change", table_id]:
+                key = world.change(table_id)
+                named.append((world.state.seq, table_id, key))
+            case ["prepare"]:
+                waiting.append(world.prepare(f"g{world.state.seq}"))
+            case ["commit"] if waiting:
+                one = waiting.pop()
+                world.end(one, "committed")
+                named.append((world.state.seq, "7", one.parts[0].segment.key))
+            case ["roll", "back"] if waiting:
+                world.end(waiting.pop(), "rolled_back")
+            case ["copy", table_id]:
+                generation = world.state.tables[table_id].generation + 1
+                named = [item for item in named if item[1] != table_id]
+                named.append((world.state.seq + 2, table_id, world.join(table_id, generation=generation)))
+                through[table_id] = 0
+            case ["apply"]:
+                for table_id in through:
+                    through[table_id] = data.draw(st.integers(through[table_id], world.state.seq))
+                    if through[table_id] < world.state.tables[table_id].generation_seq + 2:
+                        through[table_id] = 0
+                world.applied(dict(through), complete=min(through.values()))
+            case ["collect"]:
+                world.collect()
+            case ["open"]:
+                world.open()
+        needed = {key for seq, table_id, key in named if seq > through[table_id]}
+        needed |= {one.parts[0].segment.key for one in waiting}
+        assert needed <= world.objects()

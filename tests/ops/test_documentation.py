@@ -1,0 +1,79 @@
+"""The documentation is whole: links lead somewhere, promises name tests that exist, every page can be found."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support import markdown
+
+ROOT = Path(__file__).parents[2]
+PAGES = markdown.pages(ROOT)
+GUARANTEES = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
+PROOF = re.compile(r"`([a-z0-9_]+/\w+\.py)::(test_\w+)`")
+
+
+def read(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_to_a_file_and_a_heading_that_exist(page: Path) -> None:
+    broken = []
+    for link in markdown.links(read(page)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, fragment = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (fragment and target.suffix == ".md" and fragment not in markdown.anchors(read(target))):
+            broken.append(link)
+    assert broken == []
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    reached: set[Path] = set()
+    waiting = [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        if page in reached or page.suffix != ".md" or not page.is_file():
+            continue
+        reached.add(page)
+        waiting += [(page.parent / link.partition("#")[0]).resolve() for link in markdown.links(read(page)) if not re.match(r"[a-z]+:|#", link)]
+    assert [str(page.relative_to(ROOT)) for page in PAGES if page not in reached] == []
+
+
+def test_every_guarantee_names_tests_that_exist() -> None:
+    rows = [line for line in GUARANTEES.splitlines() if line.startswith("| ") and not line.startswith(("| what ", "| **"))]
+    assert len(rows) > 20
+    assert [row for row in rows if not PROOF.search(row)] == []
+    missing = [f"{path}::{test}" for path, test in PROOF.findall(GUARANTEES) if f"def {test}(" not in _source(path)]
+    assert missing == []
+
+
+def _source(path: str) -> str:
+    file = ROOT / "tests" / path
+    return read(file) if file.is_file() else ""
+
+
+def test_the_readme_is_a_first_screen_and_no_manual() -> None:
+    assert len(read(ROOT / "README.md").splitlines()) < 150
+
+
+def test_a_commands_name_in_the_documentation_is_a_command() -> None:
+    from service.cli import cli
+
+    named = {(page.name, match[1], match[2]) for page in PAGES for match in re.finditer(r"`sluice ([a-z]+)(?: ([a-z]+))?[` ]", read(page))}
+    wrong = []
+    for page, group, command in named:
+        found = cli.commands.get(group)
+        if found is None or (command and hasattr(found, "commands") and command not in found.commands):
+            wrong.append(f"{page}: sluice {group} {command or ''}")
+    assert wrong == []
+
+
+def test_the_checker_itself_finds_what_is_broken() -> None:
+    page = "# A b, `c`\n\n```sh\n[x](no.md)\n```\n`[y](no.md)` [z](there.md#a)\n## Again\n## Again\n"
+    assert list(markdown.links(page)) == ["there.md#a"]
+    assert markdown.anchors(page) == {"a-b-c", "again", "again-1"}
+    assert [block.language for block in markdown.blocks(page)] == ["sh"]
+    assert markdown.section(page, "# A b, `c`").startswith("\n```sh")

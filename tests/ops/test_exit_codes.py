@@ -1,0 +1,215 @@
+"""Each documented exit code, provoked for real: the command as a process, and what is wrong really wrong."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from service.cli import exits
+from service.contract import keys
+from service.contract.entries import Opened
+from service.manifest.log import ManifestLog
+from service.manifest.state import PipelineState
+from service.store.base import ObjectStore
+from service.store.opening import open_store
+from tests.support import manifests
+from tests.support.sources import Database
+
+ROOT = Path(__file__).parents[2]
+AWAY = "postgresql://u@127.0.0.1:1/d?connect_timeout=2"
+
+
+class Sluice:
+    """The command line in a directory of its own, with a configuration whose source nobody answers unless told otherwise."""
+
+    def __init__(self, directory: Path, *, dsn: str = AWAY, slot: str = "sluice_shop") -> None:
+        self.directory = directory
+        text = f'source: {{dsn: "{dsn}", slot: {slot}, publication: {slot}, tables: ["public.*"]}}\n'
+        text += f'spool: {{uri: "file://{directory}/spool"}}\nlake: {{uri: "file://{directory}/lake"}}\ntelemetry: {{listen: "127.0.0.1:0"}}\n'
+        (directory / "sluice.yaml").write_text(f"version: 1\npipeline: shop\n{text}", encoding="utf-8")
+        plain = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
+        self.environment = {**plain, "PYTHONPATH": str(ROOT)}
+
+    @property
+    def store(self) -> ObjectStore:
+        return open_store(f"file://{self.directory}/spool", prefix="shop/", options={})
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "service", *arguments]
+
+    def __call__(self, *arguments: str, **environ: str) -> "subprocess.CompletedProcess[str]":
+        environment = {**self.environment, **environ}
+        return subprocess.run(
+            self.command(*arguments), cwd=self.directory, env=environment, capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL
+        )
+
+
+@pytest.fixture
+def sluice(tmp_path: Path) -> Sluice:
+    return Sluice(tmp_path)
+
+
+@pytest.fixture
+def connected(tmp_path: Path, database: Database) -> Sluice:
+    database.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    return Sluice(tmp_path, dsn=database.dsn, slot=database.slot)
+
+
+def test_code_0_all_went_well(sluice: Sluice) -> None:
+    assert sluice("config", "validate").returncode == 0
+
+
+def test_code_1_the_server_sends_what_is_no_pgoutput(connected: Sluice, database: Database) -> None:
+    assert connected("setup").returncode == 0
+    database.execute("INSERT INTO orders VALUES (1)")
+    with corrupting(database.server.port) as port:
+        ended = connected("run", "--until-caught-up", SLUICE_SOURCE__DSN=database.dsn.replace(str(database.server.port), str(port)))
+    assert ended.returncode == 1, ended.stderr
+    assert "error: " in ended.stderr
+    with database.connect() as connection:
+        row = connection.execute(
+            "SELECT confirmed_flush_lsn < pg_current_wal_lsn() FROM pg_replication_slots WHERE slot_name = %s", (database.slot,)
+        ).fetchone()
+    assert row == (True,), "nothing was acknowledged on its account"
+
+
+def test_code_2_a_key_that_nobody_knows(sluice: Sluice) -> None:
+    ended = sluice("config", "validate", SLUICE_SPOOL__MAX_DEALY="3s")
+    assert (ended.returncode, "nearest: SLUICE_SPOOL__MAX_DELAY" in ended.stderr) == (2, True)
+
+
+def test_code_3_preflight_finds_a_source_that_is_away(sluice: Sluice) -> None:
+    ended = sluice("check", "--json")
+    assert ended.returncode == 3
+    assert any(finding["severity"] == "critical" for finding in json.loads(ended.stdout)["findings"])
+
+
+def test_code_4_a_segment_is_missing(sluice: Sluice) -> None:
+    log = ManifestLog.open(sluice.store, manifests.opened(), PipelineState())
+    log.append(manifests.table("7"))
+    log.append(manifests.changes(120), through_lsn=120)
+    assert sluice("spool", "verify").returncode == 4
+
+
+def test_code_5_the_source_does_not_answer(sluice: Sluice) -> None:
+    assert sluice("setup").returncode == 5
+
+
+def test_code_6_a_manifest_entry_was_changed(sluice: Sluice) -> None:
+    log = ManifestLog.open(sluice.store, manifests.opened(), PipelineState())
+    log.append(manifests.table("7"))
+    sluice.store.put(keys.manifest_entry(1), sluice.store.get(keys.manifest_entry(1)) + b" ")
+    assert sluice("spool", "ls").returncode == 6
+
+
+def test_code_7_the_slot_of_a_pipeline_is_gone(connected: Sluice, database: Database) -> None:
+    with database.connect() as connection:
+        row = connection.execute(
+            "SELECT system_identifier, (SELECT oid FROM pg_database WHERE datname = current_database()) FROM pg_control_system()"
+        ).fetchone()
+    assert row is not None
+    start, names = 1, (database.slot, database.slot)
+    opened = Opened(str(row[0]), 1, database.name, row[1], *names, two_phase=False, server_version=180000, start_lsn=start, instance="t")
+    ManifestLog.open(connected.store, opened, PipelineState(), through_lsn=start)
+    ended = connected("run", "--until-caught-up")
+    assert (ended.returncode, "MISSING" in ended.stderr) == (7, True), ended.stderr
+
+
+def test_code_8_somebody_else_streams_from_the_slot(connected: Sluice, database: Database) -> None:
+    assert connected("setup").returncode == 0
+    with closing(psycopg.connect(f"{database.dsn}?replication=database", autocommit=True)) as other:
+        names = f"(proto_version '1', publication_names '{database.publication}')"
+        other.pgconn.send_query(f"START_REPLICATION SLOT {database.slot} LOGICAL 0/0 {names}".encode())
+        with database.connect() as watching:
+            deadline = time.monotonic() + 30
+            while watching.execute("SELECT active FROM pg_replication_slots WHERE slot_name = %s", (database.slot,)).fetchone() != (True,):
+                assert time.monotonic() < deadline
+        assert connected("slot", "drop", "--confirm", database.slot).returncode == 8
+
+
+def test_code_75_the_object_store_does_not_answer(sluice: Sluice) -> None:
+    options = {"AWS_ENDPOINT": "http://127.0.0.1:1", "AWS_REGION": "x", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "canary", "ALLOW_HTTP": "true"}
+    ended = sluice("spool", "ls", SLUICE_SPOOL__URI="s3://bucket", **{f"SLUICE_SPOOL__OPTIONS__{name}": value for name, value in options.items()})
+    assert ended.returncode == 75, ended.stderr
+
+
+def test_code_130_somebody_pressed_ctrl_c(sluice: Sluice) -> None:
+    arguments = sluice.command("status", "--watch", "--json")
+    # A shell that runs the tests in the background lets them, and all below them, ignore it.
+    heard = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
+    with subprocess.Popen(
+        arguments, cwd=sluice.directory, env=sluice.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, preexec_fn=heard
+    ) as watching:
+        assert watching.stdout is not None
+        assert watching.stdout.readline()
+        watching.send_signal(signal.SIGINT)
+        watching.stdout.read()
+        assert watching.wait(30) == 130
+
+
+def test_every_documented_code_is_provoked_here() -> None:
+    tested = {int(match[1]) for name in globals() if (match := re.match(r"test_code_(\d+)_", name))}
+    assert tested == set(exits.MEANINGS)
+
+
+class corrupting:
+    """A relay to a server that turns the tag of the first pgoutput message, behind the 24 bytes of XLogData, into one that does not exist."""
+
+    _TAG = re.compile(rb"(d....w.{24})B", re.DOTALL)
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> int:
+        self._start(self._accept)
+        return int(self._listener.getsockname()[1])
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join(30)
+
+    def _start(self, target: object, *arguments: object) -> None:
+        self._threads.append(threading.Thread(target=target, args=arguments, daemon=True))  # type: ignore[arg-type]
+        self._threads[-1].start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection(("127.0.0.1", self._port))
+            self._start(self._relay, client, server, False)
+            self._start(self._relay, server, client, True)
+
+    def _relay(self, source: socket.socket, target: socket.socket, corrupt: bool) -> None:
+        for data in self._received(source):
+            try:
+                target.sendall(self._TAG.sub(rb"\1!", data, count=1) if corrupt else data)
+            except OSError:
+                break
+        for end in (source, target):
+            end.close()
+
+    @staticmethod
+    def _received(source: socket.socket) -> Iterator[bytes]:
+        try:
+            while data := source.recv(1 << 16):
+                yield data
+        except OSError:
+            return

@@ -1,0 +1,108 @@
+"""The tutorial, followed literally: each command, its exit code, and the lines that it promises."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.local.postgres import PostgresServer, temporary_server
+from tests.support import markdown
+
+ROOT = Path(__file__).parents[2]
+TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+PLACEHOLDER = "127.0.0.1:5432"
+_MARK = "@@block"
+_DEADLINE_SECONDS = 180.0
+_JAVA = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"
+"""A minute of Spark: the second compiler would cost more than it gives back."""
+
+
+@pytest.fixture
+def fresh_server() -> Iterator[PostgresServer]:
+    with temporary_server() as server:
+        yield server
+
+
+def environment(directory: Path, server: PostgresServer) -> dict[str, str]:
+    """A user's shell after the step Install: `sluice`, `python` and `psql` on the path, and nothing of ours."""
+    programs = directory / "bin"
+    programs.mkdir()
+    for name, arguments in (("sluice", "-m service"), ("python", "")):
+        (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n', encoding="utf-8")
+        (programs / name).chmod(0o755)
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("SLUICE_", "PG")) and name != "SERVER"}
+    path = os.pathsep.join((str(programs), str(server.bin_dir), plain["PATH"]))
+    return {**plain, "PATH": path, "PYTHONPATH": str(ROOT), "JAVA_TOOL_OPTIONS": _JAVA, "COLUMNS": "200"}
+
+
+def followed(script: str, *, cwd: Path, environ: dict[str, str]) -> str:
+    """What a shell and all that it started print, to its end or to the deadline; nothing of it is left running."""
+    output = cwd.with_name("output")
+    with output.open("wb") as sink:
+        shell = subprocess.Popen(["bash", "-c", script], cwd=cwd, env=environ, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True)
+        try:
+            shell.wait(_DEADLINE_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(shell.pid, signal.SIGTERM)
+            shell.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGKILL)
+    return output.read_text(encoding="utf-8")
+
+
+def test_every_command_of_the_tutorial_does_what_it_says(tmp_path: Path, fresh_server: PostgresServer) -> None:
+    found = markdown.blocks(TUTORIAL)
+    commands = [block for block in found if block.language == "sh"]
+    promised = {number: after.text for number, (block, after) in enumerate(zip(found, [*found[1:], found[0]], strict=True)) if after.language == "text"}
+    script = ""
+    for block in commands:
+        text = block.text.replace(PLACEHOLDER, f"127.0.0.1:{fresh_server.port}")
+        script += f"{text}status=$?\necho\necho '{_MARK} {block.line}' $status\n[ $status = 0 ] || exit\n"
+    work = tmp_path / "work"
+    work.mkdir()
+    printed = followed(script, cwd=work, environ=environment(tmp_path, fresh_server))
+    seen: dict[int, str] = {}
+    output = ""
+    for line in printed.splitlines():
+        if line.startswith(_MARK):
+            seen[int(line.split()[1])] = output
+            assert line.split()[2] == "0", f"the block in line {line.split()[1]} ended with {line.split()[2]}:\n{output}"
+            output = ""
+        else:
+            output += line + "\n"
+    assert list(seen) == [block.line for block in commands], f"not all blocks were run; after them: {output}"
+    for number, text in promised.items():
+        _keeps(seen[found[number].line], text)
+
+
+def _keeps(output: str, promised: str) -> None:
+    """Each promised line is there, in this order; in it the words in this order. The ellipsis stands for anything."""
+    lines = iter(output.splitlines())
+    for wanted in promised.splitlines():
+        assert any(_has(line, wanted.replace("…", " ").split()) for line in lines), f"{wanted!r} is not in, or not in this order:\n{output}"
+
+
+def _has(line: str, words: list[str]) -> bool:
+    position = 0
+    for word in words:
+        position = line.find(word, position)
+        if position < 0:
+            return False
+        position += len(word)
+    return True
+
+
+def test_the_commands_of_the_readme_are_those_of_the_tutorial() -> None:
+    """In the same order, so that running the one runs the other."""
+    page = markdown.section((ROOT / "README.md").read_text(encoding="utf-8"), "## Use it")
+    shown = [line.split("  #")[0].strip() for block in markdown.blocks(page) if block.language == "sh" for line in block.text.splitlines()]
+    run = iter([line.strip() for block in markdown.blocks(TUTORIAL) if block.language == "sh" for line in block.text.splitlines()])
+    assert shown
+    for command in shown:
+        assert any(line == command or line.startswith((f"{command} ", f"{command} |")) for line in run), f"{command!r} is not run by the tutorial"

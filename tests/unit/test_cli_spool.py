@@ -1,0 +1,142 @@
+"""`spool inspect` and `spool gc` as a user runs them: facts without rows, rows only when asked for, nothing deleted unasked."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from service.cli import cli, exits
+from service.contract import keys
+from service.contract.applied import AppliedLog, AppliedTable, Complete
+from service.contract.entries import Changes, Commits, digest
+from service.manifest.log import ManifestLog
+from service.manifest.state import PipelineState
+from service.spool.segment import SegmentWriter
+from service.store.base import ObjectStore
+from service.store.opening import open_store
+from tests.support import manifests
+from tests.support.spooled import inserted
+from tests.support.spooled import table as shape
+
+CANARY = "canary-in-a-row"
+KEY = keys.segment("7", 1, 1)
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ObjectStore:
+    """A spool with one segment of real rows, which entry 3 names, applied."""
+    (tmp_path / "sluice.yaml").write_text(
+        f'version: 1\npipeline: shop\nsource: {{dsn: "host=127.0.0.1 port=1"}}\nspool: {{uri: "file://{tmp_path}/spool"}}\nlake: {{uri: "file://{tmp_path}/lake"}}\n',
+        encoding="utf-8",
+    )
+    store = open_store(f"file://{tmp_path}/spool", prefix="shop/", options={})
+    columns = shape(("id", 23, -1), ("note", 25, -1), key=("id",))
+    writer = SegmentWriter(columns)
+    writer.append(inserted(columns, (b"1", CANARY.encode()), (b"2", None), lsn=20))
+    file = writer.finish()
+    store.put(KEY, file.data)
+    log = ManifestLog.open(store, manifests.opened(), PipelineState())
+    log.append(manifests.table("7"))
+    part = replace(manifests.segment(first_lsn=20), key=KEY, rows=2, bytes=len(file.data), sha256=digest(file.data), key_ranges={"note": (CANARY, CANARY)})
+    log.append(Changes((part,), Commits([20], [1], [7])), through_lsn=20)
+    row = AppliedTable("7", "public", "t7", "x", "mirror", 1, "live", through_seq=3)
+    store.create(keys.apply_log(1), AppliedLog(1, "a", "t", {"7": row}).encode())
+    store.create(keys.apply_complete(1), Complete(1, 20, 3, "t", {}).encode())
+    return store
+
+
+@pytest.fixture
+def sluice(store: ObjectStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = exits.execute(cli, [*arguments, "-c", str(tmp_path / "sluice.yaml")])
+        seen = capsys.readouterr()
+        return code, seen.out, seen.err
+
+    return run
+
+
+def test_an_entry_shows_what_it_holds_and_no_value(sluice: Run) -> None:
+    code, shown, _ = sluice("spool", "inspect", "3", "--json")
+    facts = json.loads(shown)
+    assert (code, facts["kind"], facts["transactions"], facts["through_lsn"], facts["last_commit_lsn"]) == (0, "changes", 1, "0/14", "0/14")
+    assert [(segment["key"], segment["rows"], segment["ops"]) for segment in facts["segments"]] == [(KEY, 2, {"i": 2, "u": 1})]
+    assert facts["previous_sha256"] == json.loads(sluice("spool", "inspect", "2", "--json")[1])["sha256"]
+    for entry in ("1", "2", "3"):
+        for form in ("table", "json", "yaml"):
+            code, shown, said = sluice("spool", "inspect", entry, "-o", form)
+            assert (code, CANARY in shown + said) == (0, False)
+
+
+def test_a_table_entry_shows_its_columns(sluice: Run) -> None:
+    facts = json.loads(sluice("spool", "inspect", "2", "--json")[1])
+    assert (facts["table"], facts["state"], facts["columns"][0]["name"], facts["columns"][0]["key"]) == ("public.t7", "copying", "c1", True)
+
+
+def test_a_segment_shows_its_columns_and_sizes_and_no_value(sluice: Run) -> None:
+    code, shown, _ = sluice("spool", "inspect", KEY, "--json")
+    facts = json.loads(shown)
+    assert (code, facts["rows"], facts["named_by_entry"], facts["as_written"]) == (0, 2, 3, True)
+    columns = {column["name"]: column for column in facts["columns"]}
+    assert (columns["note"]["ours"], columns["note"]["nulls"], columns["_sluice_lsn"]["ours"]) == (False, 1, True)
+    for form in ("table", "json", "yaml"):
+        code, shown, said = sluice("spool", "inspect", KEY, "-o", form)
+        assert (code, CANARY in shown + said) == (0, False)
+
+
+def test_rows_are_printed_when_asked_for_by_number_and_on_stdout_only(sluice: Run) -> None:
+    code, shown, said = sluice("spool", "inspect", KEY, "--values", "1")
+    assert (code, CANARY in said) == (0, False)
+    (row,) = map(json.loads, shown.splitlines())
+    assert (row["id"], row["note"], row["_sluice_lsn"]) == (1, CANARY, 20)
+    assert len(sluice("spool", "inspect", KEY, "--values", "9")[1].splitlines()) == 2
+
+
+def test_a_segment_that_was_changed_is_said_to_be(sluice: Run, store: ObjectStore) -> None:
+    store.put(KEY, store.get(KEY) + b" ")
+    assert sluice("spool", "inspect", KEY, "--json")[0] == 6, "no longer Parquet"
+
+
+@pytest.mark.parametrize("what", ["9", "data/7/00000001-0000000009.parquet", "apply/lease.json", "../sluice.yaml"])
+def test_what_is_not_there_or_no_segment_is_2(sluice: Run, what: str) -> None:
+    assert sluice("spool", "inspect", what)[0] == 2
+
+
+def test_an_entry_has_no_rows_to_print(sluice: Run) -> None:
+    assert sluice("spool", "inspect", "3", "--values", "1")[0] == 2
+
+
+def test_nothing_is_deleted_before_somebody_says_yes(sluice: Run, store: ObjectStore) -> None:
+    code, shown, said = sluice("spool", "gc", "--keep", "0s")
+    assert (code, "to delete: 1 objects" in shown, "--yes" in said) == (0, True, True)
+    assert store.size(KEY) is not None
+    assert sluice("spool", "verify")[0] == 0
+    code, shown, _ = sluice("spool", "gc", "--keep", "0s", "--yes", "--json")
+    facts = json.loads(shown)
+    assert (code, facts["deleted"], facts["objects"], facts["through_entry"], facts["held_by"]) == (0, True, 1, 3, [])
+    assert store.size(KEY) is None
+    code, shown, _ = sluice("spool", "verify", "--json")
+    assert (code, json.loads(shown)["given_up"]) == (0, {"through_entry": 3, "objects": 1})
+    assert "given up" in sluice("spool", "verify")[1]
+
+
+def test_who_keeps_what_is_named(sluice: Run) -> None:
+    facts = json.loads(sluice("spool", "gc", "--json")[1])
+    assert [(hold["what"], hold["after_entry"]) for hold in facts["held_by"]] == [("retention", 0)]
+    assert "retention entry 1 is younger than asked: everything stays" in sluice("spool", "gc")[1]
+
+
+@pytest.mark.parametrize("age", ["7", "d", "-1d", "1w", "99999999999999d"])
+def test_an_age_is_a_number_and_a_unit(sluice: Run, age: str) -> None:
+    assert sluice("spool", "gc", "--keep", age)[0] == 2
+
+
+def test_yaml_says_what_json_says_and_a_failure_is_a_document_too(sluice: Run) -> None:
+    as_json = json.loads(sluice("spool", "ls", "-o", "json")[1])
+    assert yaml.safe_load(sluice("spool", "ls", "-o", "yaml")[1]) == as_json
+    code, shown, _ = sluice("spool", "inspect", "99", "--output=yaml")
+    assert (code, yaml.safe_load(shown)["error"]["exit_code"]) == (2, 2)
+    assert "entry" in sluice("spool", "ls", "-o", "table")[1]
