@@ -8,10 +8,10 @@ import sys
 
 import click
 
-from service.cli import configuring, exits, looking, mending, running, setting_up, slotting, spooling
+from service.cli import checking, configuring, exits, looking, mending, running, setting_up, slotting, spooling
 
 _GROUPS = {
-    "Begin": (setting_up.init, setting_up.check, setting_up.setup),
+    "Begin": (setting_up.init, checking.check, setting_up.setup),
     "Run": (running.up, running.run, running.apply),
     "Look": (looking.status, looking.tables, spooling.spool),
     "Mend": (mending.copy, slotting.slot),
@@ -46,6 +46,7 @@ def cli() -> None:
 for _commands in _GROUPS.values():
     for _command in _commands:
         cli.add_command(_command)
+cli.add_command(checking.check, "doctor")
 
 
 def main() -> None:

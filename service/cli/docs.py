@@ -1,9 +1,10 @@
-"""`python -m service.cli.docs` writes the pages that are generated from code: configuration, metrics, exit codes."""
+"""`python -m service.cli.docs` writes the pages that are generated from code: configuration, metrics, exit codes, findings."""
 
 from collections.abc import Callable
 from pathlib import Path
 
-from service.cli import exits
+from service.cli import exits, findings
+from service.cli.templates import GRANTS
 from service.settings import present
 from service.telemetry import catalogue
 
@@ -11,6 +12,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/configuration.md": present.page,
     "docs/metrics.md": catalogue.page,
     "docs/exit-codes.md": exits.page,
+    "docs/findings.md": findings.page,
+    "deploy/postgres/grants.sql": lambda: GRANTS.replace("@PIPELINE@", "main"),
 }
 
 

@@ -210,11 +210,12 @@ def _usable(slot: SlotFacts, server: ServerFacts, *, two_phase: bool) -> None:
     if slot.two_phase != two_phase:
         raise SlotLost(
             f"TWO_PHASE: slot {slot.name} has two_phase = {str(slot.two_phase).lower()}, the configuration says {str(two_phase).lower()}",
-            hint=_two_phase_remedy(server.server_version // 10000, wanted=two_phase),
+            hint=two_phase_remedy(server.server_version // 10000, wanted=two_phase),
         )
 
 
-def _two_phase_remedy(major: int, *, wanted: bool) -> str:
+def two_phase_remedy(major: int, *, wanted: bool) -> str:
+    """What makes a slot's two_phase flag what is `wanted`, on a server of this major."""
     if wanted and major < 15:
         return f"PostgreSQL {major} cannot decode at PREPARE: set source.two_phase: false"
     if wanted:
