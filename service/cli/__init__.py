@@ -9,6 +9,7 @@ import sys
 import click
 
 from service.cli import checking, configuring, exits, looking, mending, running, setting_up, slotting, spooling
+from service.telemetry.crash import leave_no_values_behind
 
 _GROUPS = {
     "Begin": (setting_up.init, checking.check, setting_up.setup),
@@ -51,4 +52,5 @@ cli.add_command(checking.check, "doctor")
 
 def main() -> None:
     """Entry point of `sluice`."""
+    leave_no_values_behind()
     sys.exit(exits.execute(cli, sys.argv[1:]))

@@ -68,7 +68,7 @@ class Look:
 def examine_server(look: Look) -> Iterator[Finding]:
     """Everything but slot, publication and tables."""
     yield from examine_version(look.version)
-    for part in (_log, _encoding, _standby, _clock, _synchronous, _rights, _room, _keep_size, _timeouts, _waits):
+    for part in (_log, _encoding, _standby, _clock, _synchronous, _room, _rights, _keep_size, _timeouts, _waits):
         yield from part(look)
 
 
@@ -155,6 +155,7 @@ def _rights(look: Look) -> Iterator[Finding]:
 
 
 def _room(look: Look) -> Iterator[Finding]:
+    """Before `_rights`, whose own WAL sender may be seen for a moment after it has left."""
     limit = int(look.settings["max_replication_slots"])
     free = limit - int(look.one("SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_slots"))
     needed = 1 + (look.slot is None)

@@ -102,7 +102,7 @@ def _filter(facts: TableFacts) -> Iterator[Finding]:
 
 def _columns(facts: TableFacts) -> Iterator[Finding]:
     if not facts.columns:
-        yield Finding("warning", "table.no_columns", facts.qualified_name, "it has no columns")
+        yield Finding("warning", "table.no_columns", facts.qualified_name, "it has no columns", fix_setting="leave it out in source.tables")
     sent = facts.published_columns
     seen: dict[str, str] = {}
     for column in facts.columns:

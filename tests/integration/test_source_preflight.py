@@ -166,7 +166,7 @@ def test_a_slot_that_loses_its_wal_is_named_before_and_after() -> None:
         ensure_slot(options_of(database))
         database.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '16MB'", "SELECT pg_reload_conf()")
         for _ in range(4):
-            database.execute("INSERT INTO t SELECT max(id) + 1 FROM t UNION SELECT 1 LIMIT 1", "DELETE FROM t", "SELECT pg_switch_wal()")
+            database.execute("SELECT pg_logical_emit_message(true, 'some', 'WAL')", "SELECT pg_switch_wal()")
         (before,) = [finding for finding in found(database) if finding.code.startswith("slot.")]
         assert before.code == "slot.unreserved"
         database.execute(*before.fix_sql.rstrip(";").split(";"))
@@ -186,6 +186,9 @@ def _settled(database: Database) -> list[Finding]:
             break
         threading.Event().wait(0.02)
     return findings
+
+
+PLAIN = "'proto_version', '1', 'publication_names', 'p'"
 
 
 @contextmanager
@@ -226,8 +229,8 @@ def test_a_standby_is_examined_for_what_its_primary_could_do_to_the_slot() -> No
                 "SELECT pg_reload_conf()",
             )
             for _ in range(200):
-                # The slot is taken over once the standby has replayed far enough, and its feedback has reached the primary.
-                primary.execute("SELECT pg_log_standby_snapshot()")
+                # The slot is taken over once it has moved past what the standby needs, and the standby has replayed that.
+                primary.execute("SELECT pg_log_standby_snapshot()", f"SELECT pg_logical_slot_get_binary_changes('s', NULL, NULL, {PLAIN})")
                 database.execute("SELECT pg_sync_replication_slots()")
                 if "slot.synced" in codes(found(database)):
                     break

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from service.source.sessions import SourceOptions
+from tests.support import canary
 from tests.support.sources import Database
 
 SCRIPT = Path(__file__).parents[2] / "deploy" / "postgres" / "grants.sql"
@@ -40,7 +41,7 @@ def pipeline_role(database: Database) -> Iterator[str]:
 def options_as(database: Database, role: str, **changed: bool) -> SourceOptions:
     """How the pipeline connects as this role."""
     return SourceOptions(
-        dsn=database.server.dsn(user=role, dbname=database.name),
+        dsn=canary.with_password(database.server.dsn(user=role, dbname=database.name)),
         slot=database.slot,
         publication=database.publication,
         application_name="sluice_test",
