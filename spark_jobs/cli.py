@@ -18,6 +18,7 @@ from service.errors import ServiceError, UsageError
 from service.store.opening import open_store
 from service.telemetry import logs
 from service.telemetry.meteredstore import MeteredStore
+from service.telemetry.crash import leave_no_values_behind
 from spark_jobs import session
 from spark_jobs.applier import Applier
 from spark_jobs.observe import ApplyTelemetry
@@ -32,6 +33,7 @@ _log = structlog.get_logger("sluice.apply")
 @click.option("--options-file", type=click.Path(dir_okay=False, path_type=Path), help=f"JSON options; without it they come from {ENVIRONMENT}.")
 def main(options_file: Path | None) -> None:
     """Apply a pipeline's spool to its Delta tables."""
+    leave_no_values_behind()
     try:
         options = read_options(options_file)
         _configure_logging(options)
@@ -87,4 +89,3 @@ def _configure_logging(options: ApplyOptions) -> None:
     """As the service logs: without secrets, and without the text of exceptions that are not ours."""
     secrets = [value for values in (options.spool_options, options.lake_options, options.spark_conf) for value in values.values()]
     logs.configure(log_format=options.log_format, level="info", secrets=secrets)
-    threading.excepthook = lambda failure: _log.error("a thread of the applier failed", exc_info=failure.exc_value)

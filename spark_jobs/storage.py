@@ -44,6 +44,8 @@ def hadoop_settings(uri: str, options: Mapping[str, str]) -> dict[str, str]:
     prefix = f"spark.hadoop.fs.s3a.bucket.{parts.netloc}."
     settings = {f"{prefix}connection.establish.timeout": "5s"}
     if "endpoint" in given:
+        if not given["endpoint"].startswith("https") and given.get("allow_http", "false").lower() != "true":
+            raise UsageError(f"the endpoint of {uri} is not https", hint="an https endpoint, or allow_http: true where the network itself is trusted")
         settings[f"{prefix}endpoint"] = given["endpoint"]
         settings[f"{prefix}connection.ssl.enabled"] = str(given["endpoint"].startswith("https")).lower()
     if given.get("virtual_hosted_style_request", "false").lower() != "true":

@@ -4,7 +4,7 @@ Servers start when the first test asks for them and stop at the end of the run. 
 """
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from pyspark.sql import SparkSession
@@ -13,6 +13,7 @@ from deploy.local.postgres import PostgresServer, temporary_server
 from deploy.local.s3 import S3Server, running_s3
 from spark_jobs import session
 from spark_jobs.options import ApplyOptions
+from tests.support import canary
 from tests.support.sources import Bucket, Database, fresh_database
 
 LAKE = ("spark", "e2e")
@@ -24,6 +25,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         folder = item.path.relative_to(item.config.rootpath / "tests").parts[0]
         item.add_marker(pytest.mark.xdist_group("lake" if folder in LAKE else "rest"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test whose captured output, logs included, shows a canary has failed, whatever it claims itself."""
+    report = yield
+    shown = [f"{title} holds {marker}" for title, text in report.sections for marker in canary.in_text(text)]
+    if report.passed and shown:
+        report.outcome = "failed"
+        report.longrepr = "\n".join(shown)
+    return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_canary_is_shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Searched when everything else has ended: all logs, answers and crash reports below the folders of the run."""
+    yield
+    assert list(canary.in_files(tmp_path_factory.getbasetemp())) == []
 
 
 @pytest.fixture(scope="session")

@@ -59,8 +59,11 @@ class Pipeline:
         return SluiceProcess(self._command(arguments), log=self.directory / f"{arguments[0]}.log", environment=_environment(environment))
 
     def run(self, *arguments: str, environment: Mapping[str, str] | None = None, timeout: float = 300.0) -> subprocess.CompletedProcess[str]:
-        """`sluice <arguments>` to its end, whatever its status."""
-        return subprocess.run(self._command(arguments), capture_output=True, text=True, check=False, timeout=timeout, env=_environment(environment))
+        """`sluice <arguments>` to its end, whatever its status. What it said is also appended to `answers.log`."""
+        done = subprocess.run(self._command(arguments), capture_output=True, text=True, check=False, timeout=timeout, env=_environment(environment))
+        with (self.directory / "answers.log").open("a", encoding="utf-8") as log:
+            log.write(f"$ sluice {' '.join(arguments)}\n{done.stdout}{done.stderr}")
+        return done
 
     def tables(self) -> list[dict[str, Any]]:
         """What `sluice tables --json` says; empty while it cannot say anything."""

@@ -8,10 +8,11 @@ import sys
 
 import click
 
-from service.cli import configuring, exits, looking, mending, output, running, setting_up, slotting, spooling
+from service.cli import checking, configuring, exits, looking, mending, output, running, setting_up, slotting, spooling
+from service.telemetry.crash import leave_no_values_behind
 
 _GROUPS = {
-    "Begin": (setting_up.init, setting_up.check, setting_up.setup),
+    "Begin": (setting_up.init, checking.check, setting_up.setup),
     "Run": (running.up, running.run, running.apply),
     "Look": (looking.status, looking.tables, spooling.spool),
     "Mend": (mending.copy, slotting.slot),
@@ -47,8 +48,10 @@ for _commands in _GROUPS.values():
     for _command in _commands:
         cli.add_command(_command)
 output.offer_forms(cli)
+cli.add_command(checking.check, "doctor")
 
 
 def main() -> None:
     """Entry point of `sluice`."""
+    leave_no_values_behind()
     sys.exit(exits.execute(cli, sys.argv[1:]))

@@ -1,9 +1,10 @@
-"""`python -m service.cli.docs` writes the pages that are generated from code: commands, configuration, metrics, exit codes."""
+"""`python -m service.cli.docs` writes the pages that are generated from code: commands, configuration, metrics, exit codes, findings."""
 
 from collections.abc import Callable
 from pathlib import Path
 
-from service.cli import cli, exits, reference
+from service.cli import cli, exits, findings, reference
+from service.cli.templates import GRANTS
 from service.settings import present
 from service.telemetry.page import page as metrics_page
 
@@ -12,6 +13,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/configuration.md": present.page,
     "docs/metrics.md": metrics_page,
     "docs/exit-codes.md": exits.page,
+    "docs/findings.md": findings.page,
+    "deploy/postgres/grants.sql": lambda: GRANTS.replace("@PIPELINE@", "main"),
 }
 
 

@@ -32,6 +32,7 @@ def source_options(settings: Settings) -> "SourceOptions":
         publication=settings.source.publication,
         application_name=f"sluice_{settings.pipeline}",
         binary=settings.source.binary,
+        allow_insecure=settings.source.allow_insecure,
     )
 
 
@@ -104,6 +105,11 @@ def apply_options(settings: Settings, *, log_format: str, once: bool = False) ->
 def applier_command() -> list[str]:
     """The applier's process. Ingest never imports Spark: the two sides meet in the manifest only."""
     return [sys.executable, "-m", "spark_jobs"]
+
+
+def lake_check_command() -> list[str]:
+    """What looks at the lake for `check`. It is told what the applier is told."""
+    return [sys.executable, "-m", "spark_jobs.preflight"]
 
 
 def applier_environment(options: str, environ: dict[str, str]) -> dict[str, str]:

@@ -7,6 +7,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 import click
+import structlog
 
 from service import lsn
 from service.cli import rooms
@@ -85,9 +86,14 @@ def apply(invocation: Invocation, once: bool) -> None:  # noqa: FBT001 - a comma
 
 def _ingest(settings: Settings, *, applier: "ApplierCommand | None" = None, until_lsn: int | None = None, until_caught_up: bool = False) -> int:
     from service.runtime import pipeline
+    from service.source.sessions import transport_of
 
+    options = rooms.ingest_options(settings, instance=f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
+    trouble = transport_of(options.source).trouble
+    if trouble and options.source.allow_insecure:
+        structlog.get_logger("service").warning("the source is not proven to be who it says, source.allow_insecure permits it", seen=trouble)
     return pipeline.run(
-        rooms.ingest_options(settings, instance=f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"),
+        options,
         store=rooms.open_spool(settings),
         reporter=rooms.reporter(settings),
         telemetry=pipeline.TelemetryOptions(listen=settings.telemetry.listen, max_tables=settings.telemetry.max_tables, config_hash=fingerprint(settings)),

@@ -1,5 +1,7 @@
 """The files that `init` writes. `@PIPELINE@` and `@PLACE@` (a file:// address) are replaced."""
 
+from importlib.resources import files
+
 CONFIGURATION = """\
 # One pipeline: one slot, one publication, one database, one spool, one lake.
 # Every key: `sluice config schema`. What is in force: `sluice config show`.
@@ -38,18 +40,4 @@ SLUICE_SOURCE__DSN=postgresql://sluice:change-me@127.0.0.1:5432/postgres
 # SLUICE_SPOOL__OPTIONS__AWS_SECRET_ACCESS_KEY=
 """
 
-GRANTS = """\
--- The role that Sluice connects as. Run as a superuser, in the database to be carried.
--- REPLICATION lets the role read every published table without SELECT, and create and drop slots: keep it for this role, and let pg_hba.conf
--- admit it to this one database only, from one address, over TLS with scram-sha-256.
-CREATE ROLE sluice LOGIN REPLICATION PASSWORD 'change-me';
-GRANT CONNECT ON DATABASE :"DBNAME" TO sluice;
-
--- The first copy of each table reads it by SELECT: repeat for each schema.
-GRANT USAGE ON SCHEMA public TO sluice;
-GRANT SELECT ON ALL TABLES IN SCHEMA public TO sluice;
-ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT SELECT ON TABLES TO sluice;
-
--- The publication belongs to the owner of the tables. `sluice setup --print-sql` prints it with your tables.
--- In postgresql.conf: wal_level = logical; max_slot_wal_keep_size to what the disk can spare.
-"""
+GRANTS = files(__package__).joinpath("grants.sql").read_text(encoding="utf-8")

@@ -108,6 +108,11 @@ class SourceSettings(Room):
         description="values in the binary form of their types, where every published column can be read exactly from it (no arrays, intervals, ranges, "
         "numeric without precision); refused otherwise, by column",
     )
+    allow_insecure: bool = Field(
+        default=False,
+        description="let dsn ask for less than sslmode=verify-full of a host that is not this machine: whoever sits in between can then read the password "
+        "and change rows. Every start warns",
+    )
     origin: Origin = Field("any", description="`none` leaves out changes that replication brought to the source, which cuts loops")
 
     @model_validator(mode="after")

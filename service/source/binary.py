@@ -10,10 +10,10 @@ Invariant: START_REPLICATION never asks for binary while the catalog shows a pub
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 
+from service.contract.findings import Finding
 from service.contract.types import sent_form
 from service.errors import SourceRefused
 from service.source.catalog import Catalog, ColumnFacts, TableFacts
-from service.source.findings import Finding
 from service.source.sessions import SourceOptions, open_query
 
 REMEDY = "set source.binary to false, or leave the columns out by a column list of the publication (15 and later)"

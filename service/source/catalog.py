@@ -129,13 +129,15 @@ class TableFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicationFacts:
-    """Which kinds of change a publication sends."""
+    """Which kinds of change a publication sends; whether partitions go under their root's name, and whether it has all tables without naming any."""
 
     name: str
     insert: bool
     update: bool
     delete: bool
     truncate: bool
+    via_root: bool
+    all_tables: bool
 
 
 class Catalog:
@@ -149,12 +151,12 @@ class Catalog:
         """None when there is no such publication."""
         with translated("reading the publication"):
             row = self._conn.execute(
-                "SELECT pubinsert, pubupdate, pubdelete, pubtruncate FROM pg_catalog.pg_publication WHERE pubname = %s", (name,)
+                "SELECT pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot, puballtables FROM pg_catalog.pg_publication WHERE pubname = %s", (name,)
             ).fetchone()
         if row is None:
             return None
-        insert, update, delete, truncate = row
-        return PublicationFacts(name=name, insert=insert, update=update, delete=delete, truncate=truncate)
+        insert, update, delete, truncate, via_root, all_tables = row
+        return PublicationFacts(name=name, insert=insert, update=update, delete=delete, truncate=truncate, via_root=via_root, all_tables=all_tables)
 
     def published_tables(self, publication: str) -> list[TableFacts]:
         """The tables whose changes the publication sends, in order of their names."""
@@ -182,6 +184,16 @@ class Catalog:
               AND n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema' ORDER BY 1, 2"""
         with translated("reading the names of tables"):
             return [(schema, name) for schema, name in self._conn.execute(command.encode()).fetchall()]
+
+    def not_publishable(self) -> list[tuple[str, str, str]]:
+        """(schema, name, kind) of the tables that no publication can carry: `foreign` and `unlogged` ones, without partitions and the server's own."""
+        command = """
+            SELECT n.nspname::text, c.relname::text, CASE WHEN c.relkind = 'f' THEN 'foreign' ELSE 'unlogged' END
+            FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+            WHERE (c.relkind = 'f' OR c.relkind IN ('r', 'p') AND c.relpersistence = 'u') AND NOT c.relispartition AND c.oid >= 16384
+              AND n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema' ORDER BY 1, 2"""
+        with translated("reading the names of tables"):
+            return [(schema, name, kind) for schema, name, kind in self._conn.execute(command.encode()).fetchall()]
 
     def wal_end(self) -> int:
         """The server's position now: every commit that was confirmed to its client ended at or before it."""

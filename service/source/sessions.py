@@ -5,6 +5,7 @@ catalog spell one value in one way. Passwords, row values and DETAIL never leave
 Must not: create, drop or change anything on the source. (PostgreSQL: Client Connection Defaults; PostgreSQL Error Codes; Streaming Replication Protocol.)
 """
 
+import ipaddress
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -73,7 +74,8 @@ _REFUSED_AT_CONNECT = re.compile(
 class SourceOptions:
     """Which source, and as what. `dsn` is any libpq connection string and carries TLS and every other libpq parameter; it is secret.
 
-    `binary` asks the stream for values in the binary form of their types.
+    `binary` asks the stream for values in the binary form of their types. `allow_insecure` lets the connection string ask for less than verify-full of a
+    host that is not this machine.
     """
 
     dsn: str = field(repr=False)
@@ -82,6 +84,50 @@ class SourceOptions:
     application_name: str
     connect_timeout_s: int = 10
     binary: bool = False
+    allow_insecure: bool = False
+
+
+class ServerTooOld(SourceRefused):
+    """The server is of a major that Sluice does not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """How a connection is protected. `trouble` says what is not proven, empty when nothing is left to doubt; `refused` that we do not connect like that."""
+
+    trouble: str = ""
+    refused: bool = False
+    sslmode: str = ""
+
+
+def transport_of(options: SourceOptions) -> Transport:
+    """Judged from the connection string and the environment alone; nothing is contacted. Raises UsageError for a string that libpq cannot read.
+
+    A host that is not this machine must prove with a certificate that it is who we mean. What a service file says is not known here, and counts as such.
+    """
+    given = _parsed(options.dsn)
+    defaults = {(option.keyword or b"").decode(): (option.val or b"").decode() for option in pq.Conninfo.get_defaults()}
+    hosts = given.get("hostaddr") or given.get("host")
+    if not hosts and "service" not in given:
+        hosts = defaults.get("hostaddr") or defaults.get("host") or "localhost"
+    remote = [host for host in str(hosts or "the host of the service file").split(",") if not _is_local(host)]
+    if not remote:
+        return Transport()
+    asked = str(given.get("sslmode") or "")
+    mode = asked or (defaults.get("sslmode", "") if options.allow_insecure else "verify-full")
+    if mode == "verify-full":
+        return Transport(sslmode=mode)
+    trouble = f"sslmode={mode or 'prefer'} does not prove who the server is, and {remote[0]} is not this machine"
+    return Transport(trouble, refused=not options.allow_insecure, sslmode=asked)
+
+
+def _is_local(host: str) -> bool:
+    if host in ("", "localhost") or host.startswith(("/", "@")):
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def open_query(options: SourceOptions) -> psycopg.Connection[tuple[Any, ...]]:
@@ -130,20 +176,31 @@ def _require_version(conninfo: str, options: SourceOptions) -> None:
 
 def _check_version(version: int) -> None:
     if version < OLDEST_SERVER:
-        raise SourceRefused(f"the server is PostgreSQL {version // 10000}; Sluice reads 14 and later", hint="upgrade the server")
+        raise ServerTooOld(f"the server is PostgreSQL {version // 10000}; Sluice reads 14 and later", hint="upgrade the server")
 
 
-def _conninfo(options: SourceOptions, *, replication: bool) -> str:
+def _parsed(dsn: str) -> dict[str, Any]:
     try:
-        given = conninfo_to_dict(options.dsn)
+        return dict(conninfo_to_dict(dsn))
     except psycopg.Error:
         # Its text quotes the part it stumbled over, which may be the password.
         raise UsageError("source.dsn is not a connection string that libpq understands") from None
+
+
+def _conninfo(options: SourceOptions, *, replication: bool) -> str:
+    given = _parsed(options.dsn)
+    transport = transport_of(options)
+    if transport.refused:
+        raise UsageError(
+            f"source.dsn: {transport.trouble}",
+            hint="use sslmode=verify-full with sslrootcert=<file> or sslrootcert=system; source.allow_insecure: true only where the network itself is trusted",
+        )
     pins = " ".join(f"-c {name}={_option_value(value)}" for name, value in PINS.items())
     parameters: dict[str, Any] = {
         "connect_timeout": options.connect_timeout_s,
         **_NETWORK,
         **given,
+        **({"sslmode": transport.sslmode} if transport.sslmode else {}),
         "application_name": options.application_name,
         "client_encoding": "UTF8",
         "options": f"{given.get('options') or ''} {pins}".strip(),
@@ -248,6 +305,9 @@ _HINTS = {
     "XX000": "the server failed by itself; if it speaks of a filenumber while it streams a transaction that undid DDL, source.streaming: off gets past it",
 }
 
+_ABOUT_TLS = re.compile(r"certificate|SSL|TLS")
+_TLS_HINT = "a server that is not this machine must have a certificate for the name in source.dsn, from an authority in sslrootcert (a file, or system)"
+
 
 def _connect_error(error: psycopg.Error, *, password: str) -> SourceError:
     # libpq gives no SQLSTATE for a failed connection, so this one decision reads English; anything not understood is tried again.
@@ -255,5 +315,5 @@ def _connect_error(error: psycopg.Error, *, password: str) -> SourceError:
     if password:
         text = text.replace(password, "***")
     if _REFUSED_AT_CONNECT.search(text.rpartition("failed:")[2]):
-        return SourceRefused(f"PostgreSQL refused the connection: {text[:400]}", hint=_HINTS["28000"])
+        return SourceRefused(f"PostgreSQL refused the connection: {text[:400]}", hint=_TLS_HINT if _ABOUT_TLS.search(text) else _HINTS["28000"])
     return SourceUnavailable(f"PostgreSQL cannot be reached: {text[:400]}", reason="connect_failed")

@@ -214,7 +214,7 @@ def _usable(slot: SlotFacts, server: ServerFacts, *, two_phase: bool) -> None:
     if slot.two_phase != two_phase:
         raise SlotLost(
             f"TWO_PHASE: slot {slot.name} has two_phase = {str(slot.two_phase).lower()}, the configuration says {str(two_phase).lower()}",
-            hint=_two_phase_remedy(server.server_version, wanted=two_phase),
+            hint=two_phase_remedy(server.server_version, wanted=two_phase),
         )
 
 
@@ -223,7 +223,8 @@ def can_set_two_phase(server_version: int, *, wanted: bool) -> bool:
     return server_version >= (TWO_PHASE_SINCE if wanted else TWO_PHASE_OFF_SINCE)
 
 
-def _two_phase_remedy(server_version: int, *, wanted: bool) -> str:
+def two_phase_remedy(server_version: int, *, wanted: bool) -> str:
+    """What makes a slot's two_phase flag what is `wanted`, on a server of this version (as libpq numbers it)."""
     major = server_version // 10000
     can = can_set_two_phase(server_version, wanted=wanted)
     if wanted and not can:

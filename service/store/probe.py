@@ -8,6 +8,7 @@ an error. It must not touch a key of the pipeline, and needs no right to delete:
 import contextlib
 import threading
 import uuid
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from service.errors import ObjectExists, ObjectMissing, StoreError, StoreRefused, StoreUnavailable
@@ -23,19 +24,25 @@ def probe(store: ObjectStore) -> None:
     folder = f"probe/{uuid.uuid4().hex}/"
     keys = [f"{folder}once", f"{folder}put", *(f"{folder}race-{number}" for number in range(ROUNDS))]
     try:
-        _create_only(store, keys[0])
-        _overwrite(store, keys[1])
+        create_only(store, keys[0])
+        overwrite(store, keys[1])
         for key in keys[2:]:
-            _race(store, key)
-        if list(store.list(folder)) != sorted(keys) or list(store.list(folder, after=keys[0])) != sorted(keys)[1:]:
-            raise StoreRefused(f"{store.describe()} does not list what was just written, in order", hint=_HINT)
+            race(store, key)
+        listing(store, folder, keys)
     finally:
         for key in keys:
             with contextlib.suppress(StoreError):
                 store.delete(key)
 
 
-def _create_only(store: ObjectStore, key: str) -> None:
+def listing(store: ObjectStore, folder: str, keys: Sequence[str]) -> None:
+    """Exactly `keys` are in `folder`, in order."""
+    if list(store.list(folder)) != sorted(keys) or list(store.list(folder, after=min(keys))) != sorted(keys)[1:]:
+        raise StoreRefused(f"{store.describe()} does not list what was just written, in order", hint=_HINT)
+
+
+def create_only(store: ObjectStore, key: str) -> None:
+    """A second create of one key is refused and changes nothing."""
     with contextlib.suppress(ObjectMissing):
         store.get(key)
         raise StoreRefused(f"{store.describe()} returns an object that was never written", hint=_HINT)
@@ -52,14 +59,16 @@ def _create_only(store: ObjectStore, key: str) -> None:
         raise StoreRefused(f"{store.describe()} changed an object by a create that it refused", hint=_HINT)
 
 
-def _overwrite(store: ObjectStore, key: str) -> None:
+def overwrite(store: ObjectStore, key: str) -> None:
+    """What was just written is what is read."""
     for content in (b"first", b"the second, which is longer"):
         store.put(key, content)
         if store.get(key) != content or store.size(key) != len(content):
             raise StoreRefused(f"{store.describe()} does not return what was just written", hint=_HINT)
 
 
-def _race(store: ObjectStore, key: str) -> None:
+def race(store: ObjectStore, key: str) -> None:
+    """Of racing creates one wins, and its content stays."""
     start = threading.Barrier(RACERS)
 
     def run(racer: int) -> bool:

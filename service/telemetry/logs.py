@@ -122,7 +122,11 @@ class _Forward(logging.Handler):
         fields: MutableMapping[str, Any] = {"logger": record.name}
         if record.exc_info and record.exc_info[1]:
             fields["exc_info"] = record.exc_info[1]
-        structlog.get_logger().log(record.levelno, record.getMessage(), **fields)
+        message = record.getMessage()
+        if record.name == "asyncio":
+            # What follows quotes arguments of callbacks and results of tasks.
+            message = message.partition("\n")[0].partition("(")[0]
+        structlog.get_logger().log(record.levelno, message, **fields)
 
 
 def _spellings(secret: str) -> set[str]:

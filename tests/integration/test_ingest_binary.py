@@ -78,7 +78,7 @@ def test_columns_that_cannot_be_read_exactly_are_refused_by_name_at_the_start_an
     assert (caught.value.exit_code, "source.binary to false" in caught.value.hint) == (5, True)
     with database.connect() as connection:
         assert connection.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", (database.slot,)).fetchone() is None
-    findings = [finding for finding in run_preflight(binary(pipeline), None) if finding.code == "column.binary"]
+    findings = [finding for finding in run_preflight(binary(pipeline), None).findings if finding.code == "column.binary"]
     assert [finding.object for finding in findings] == [f"public.a.c{number}" for number in range(len(unreadable))]
     assert {finding.severity for finding in findings} == {"critical"}
     database.execute("INSERT INTO a (id) VALUES (1)")

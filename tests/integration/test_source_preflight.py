@@ -1,113 +1,45 @@
-"""`check` finds what would stop or harm, by code, and each statement it prints mends what it found."""
+"""What `check` finds where it takes more than one statement to be bad: servers that restart, sessions that stand in the way, slots that are lost."""
 
-from collections.abc import Sequence
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
 
 import psycopg
 import pytest
 
-from deploy.local.postgres import temporary_server
-from service.errors import StoreRefused
-from service.source.findings import Finding
+from deploy.local.binaries import helper_account
+from deploy.local.postgres import PostgresServer, temporary_server
+from service.cli import findings as shown
+from service.contract.findings import Finding
+from service.source import preflight, preflight_server
 from service.source.preflight import run_preflight
+from service.source.preflight_server import examine_version
+from service.source.sessions import SourceOptions
 from service.source.slot import ensure_slot
+from service.source.start import start_command, start_replication
+from tests.support.least_rights import grant, options_as, pipeline_role, run_script
 from tests.support.source_setup import options_of, server_major, since
 from tests.support.sources import Database
 
 EXPECTED_HERE = {"role.superuser", "server.keep_size", "slot.missing"}
-"""True of every fresh database of the test server, whose WAL retention is unlimited."""
+"""True of every fresh database of the shared server, whose WAL retention is unlimited, looked at as its superuser."""
 
 
-def codes(findings: Sequence[Finding]) -> set[str]:
+def codes(findings: list[Finding]) -> set[str]:
     return {finding.code for finding in findings} - EXPECTED_HERE
 
 
-def examined(database: Database, *statements: str, patterns: tuple[str, ...] | None = None) -> list[Finding]:
-    database.execute(*(statement.replace("{publication}", database.publication) for statement in statements))
-    return run_preflight(options_of(database), patterns)
+def found(database: Database, *, user: str = "postgres") -> list[Finding]:
+    return run_preflight(options_of(database, user=user), None).findings
 
 
-def test_a_sound_source_has_no_critical_finding(database: Database) -> None:
-    findings = examined(database, "CREATE TABLE t (id int PRIMARY KEY, body text)", "CREATE PUBLICATION {publication} FOR TABLE t", patterns=("public.*",))
-    assert codes(findings) == set()
-    assert {finding.code for finding in findings} == EXPECTED_HERE
-    assert all(finding.severity != "critical" for finding in findings)
-
-
-PUBLISHED = "CREATE PUBLICATION {publication} FOR TABLE t"
-TABLE_CASES: dict[str, tuple[tuple[str, ...], set[str]]] = {
-    "no identity": (("CREATE TABLE t (id int)", PUBLISHED), {"table.no_identity"}),
-    "identity nothing": (("CREATE TABLE t (id int PRIMARY KEY)", "ALTER TABLE t REPLICA IDENTITY NOTHING", PUBLISHED), {"table.no_identity"}),
-    "full without a key": (("CREATE TABLE t (id int)", "ALTER TABLE t REPLICA IDENTITY FULL", PUBLISHED), {"table.no_key"}),
-    "identity index": (("CREATE TABLE t (id int NOT NULL UNIQUE)", "ALTER TABLE t REPLICA IDENTITY USING INDEX t_id_key", PUBLISHED), set()),
-    "reserved name": (('CREATE TABLE t (id int PRIMARY KEY, "_SLUICE_op" text)', PUBLISHED), {"column.reserved"}),
-    "reserved schema": (
-        ("CREATE SCHEMA _sluice_own", "CREATE TABLE _sluice_own.t (id int PRIMARY KEY)", f"{PUBLISHED[:-1]}_sluice_own.t"),
-        {"schema.reserved"},
-    ),
-    "names by case": (('CREATE TABLE t (id int PRIMARY KEY, "Id" int)', PUBLISHED), {"column.case"}),
-    "generated": (("CREATE TABLE t (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id) STORED)", PUBLISHED), {"column.generated"}),
-    "generated under full": (
-        ("CREATE TABLE t (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id) STORED)", "ALTER TABLE t REPLICA IDENTITY FULL", PUBLISHED),
-        {"column.generated_in_identity"},
-    ),
-    "filter on large values": (("CREATE TABLE t (id int PRIMARY KEY, body text)", PUBLISHED + " WHERE (id > 0)"), {"table.filter_hides_values"}),
-    "filter under full": (
-        ("CREATE TABLE t (id int PRIMARY KEY, body text)", "ALTER TABLE t REPLICA IDENTITY FULL", PUBLISHED + " WHERE (id > 0)"),
-        {"table.row_filter"},
-    ),
-    "no columns": (("CREATE TABLE t ()", "ALTER TABLE t REPLICA IDENTITY FULL", PUBLISHED), {"table.no_columns", "table.no_key"}),
-    "path by case": (
-        ("CREATE TABLE t (id int PRIMARY KEY)", 'CREATE TABLE "T" (id int PRIMARY KEY)', 'CREATE PUBLICATION {publication} FOR TABLE t, "T"'),
-        {"table.path"},
-    ),
-    "leaf identity": (
-        (
-            "CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id)",
-            "CREATE TABLE t1 PARTITION OF t DEFAULT",
-            "ALTER TABLE t1 REPLICA IDENTITY FULL",
-            PUBLISHED + " WITH (publish_via_partition_root = true)",
-        ),
-        {"partition.identity"},
-    ),
-    "operations": (("CREATE TABLE t (id int PRIMARY KEY)", PUBLISHED + " WITH (publish = 'insert, update, delete')"), {"publication.operations"}),
-    "empty publication": (("CREATE PUBLICATION {publication}",), {"publication.empty"}),
-    "no publication": ((), {"publication.missing"}),
-}
-
-
-@pytest.mark.parametrize(("statements", "expected"), TABLE_CASES.values(), ids=TABLE_CASES.keys())
-def test_each_kind_of_table_that_cannot_be_carried_is_named(database: Database, statements: tuple[str, ...], expected: set[str]) -> None:
-    if any("WHERE" in statement for statement in statements):
-        since(database, 15, "row filters")
-    if expected == {"column.generated_in_identity"} and server_major(database) < 18:
-        expected = {"column.generated"}
-    assert codes(examined(database, *statements)) == expected
-
-
-def test_tables_that_are_asked_for_and_not_published_come_with_the_statement_that_adds_them(database: Database) -> None:
-    findings = examined(
-        database,
-        "CREATE TABLE t (id int PRIMARY KEY)",
-        'CREATE TABLE "T 2" (id int PRIMARY KEY)',
-        "CREATE PUBLICATION {publication} FOR TABLE t",
-        patterns=("public.*", "nowhere.*"),
-    )
-    assert codes(findings) == {"publication.lacks_tables", "tables.no_match"}
-    for finding in findings:
-        if finding.code == "publication.lacks_tables":
-            database.execute(finding.fix_sql)
-    assert codes(run_preflight(options_of(database), ("public.*",))) == set()
-
-
-@pytest.mark.parametrize("case", ["no identity", "operations", "filter on large values", "leaf identity"])
-def test_the_statement_that_is_printed_mends_the_finding(database: Database, case: str) -> None:
-    statements, _ = TABLE_CASES[case]
-    if any("WHERE" in statement for statement in statements):
-        since(database, 15, "row filters")
-    for finding in examined(database, *statements):
-        if finding.severity == "critical":
-            database.execute(finding.fix_sql)
-    assert all(finding.severity != "critical" for finding in run_preflight(options_of(database), None))
+@pytest.fixture
+def published(database: Database) -> Database:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)", f"CREATE PUBLICATION {database.publication} FOR TABLE t")
+    return database
 
 
 def test_a_role_without_rights_is_told_each_right_it_lacks(database: Database) -> None:
@@ -121,58 +53,196 @@ def test_a_role_without_rights_is_told_each_right_it_lacks(database: Database) -
         f"CREATE ROLE {role} LOGIN",
     )
     try:
-        findings = run_preflight(options_of(database, user=role), None)
-        assert codes(findings) == {"role.replication", "table.not_readable", "table.row_security"}
-        database.execute(*(finding.fix_sql for finding in findings if finding.severity == "critical"))
-        assert codes(run_preflight(options_of(database, user=role), None)) == set()
+        assert codes(found(database, user=role)) == {"role.replication", "table.not_readable", "table.row_security"}
+        database.execute(*(finding.fix_sql for finding in found(database, user=role) if finding.severity == "critical"))
+        assert codes(found(database, user=role)) == set()
     finally:
         database.execute(f"DROP OWNED BY {role}", f"DROP ROLE {role}")
 
 
-def test_a_source_that_cannot_be_reached_and_a_store_that_refuses_are_findings_too(database: Database) -> None:
-    def refusing() -> None:
-        raise StoreRefused("no create-only", hint="use another store")
-
-    options = options_of(database)
-    findings = run_preflight(type(options)(dsn="host=127.0.0.1 port=1", slot="s", publication="p", application_name="a"), None, refusing)
-    assert [(finding.code, finding.severity) for finding in findings] == [("store.probe", "critical"), ("source.connect", "critical")]
+def test_a_right_to_the_columns_alone_is_enough(published: Database) -> None:
+    with pipeline_role(published) as role:
+        published.execute(f"CREATE ROLE {role} LOGIN REPLICATION", f"GRANT SELECT (id) ON t TO {role}")
+        assert codes(found(published, user=role)) == set()
 
 
-def test_a_slot_of_another_plugin_is_named(database: Database) -> None:
-    statement = f"SELECT pg_create_logical_replication_slot('{database.slot}', 'test_decoding')"
-    findings = examined(database, "CREATE TABLE t (id int PRIMARY KEY)", PUBLISHED, statement)
-    assert codes(findings) == {"slot.wrong"}
+def test_a_source_that_cannot_be_reached_is_a_finding() -> None:
+    options = SourceOptions(dsn="host=127.0.0.1 port=1", slot="s", publication="p", application_name="a")
+    assert [(finding.code, finding.severity) for finding in run_preflight(options, None).findings] == [("source.connect", "critical")]
 
 
-def test_settings_of_the_server_that_do_not_do_are_named_with_what_they_should_be() -> None:
-    settings = {
-        "wal_level": "replica",
-        "max_replication_slots": "1",
-        "max_wal_senders": "1",
-        "max_slot_wal_keep_size": "0",
-        "wal_sender_timeout": "1s",
-    }
-    with temporary_server(settings=settings) as server:
+@pytest.mark.parametrize(("version", "expected"), [(180006, []), (190000, ["server.untested"]), (170005, ["server.minor"]), (140018, ["server.minor"])])
+def test_versions_that_lose_changes_and_versions_that_nobody_tried_are_named(version: int, expected: list[str]) -> None:
+    assert [finding.code for finding in examine_version(version)] == expected
+
+
+def test_a_clock_that_is_off_is_named_and_one_that_is_right_is_not(published: Database) -> None:
+    off = run_preflight(options_of(published), None, now=lambda: 0.0).findings
+    assert codes(off) == {"server.clock"}
+    assert codes(found(published)) == set()
+
+
+def test_transactions_that_stay_open_are_named_by_who_holds_them(published: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight_server, "LONG_TRANSACTION_S", 0)
+    with published.connect() as preparing:
+        preparing.execute("BEGIN")
+        preparing.execute("INSERT INTO t VALUES (1)")
+        preparing.execute("PREPARE TRANSACTION 'it''s'")
+    with psycopg.connect(published.dsn) as holding:
+        holding.execute("INSERT INTO t VALUES (2)")
+        findings = [finding for finding in found(published) if finding.code.endswith("_transaction")]
+        assert codes(findings) == {"server.prepared_transaction", "server.long_transaction"}
+        assert all(finding.by_hand for finding in findings)
+        published.execute(*(finding.fix_sql for finding in findings))
+        with pytest.raises(psycopg.OperationalError):
+            holding.execute("SELECT 1")
+        holding.close()
+    assert codes(found(published)) == set()
+
+
+def test_a_role_that_cannot_see_how_long_others_have_been_open_says_so(published: Database) -> None:
+    with pipeline_role(published) as role, psycopg.connect(published.dsn) as holding:
+        grant(published, role)
+        holding.execute("INSERT INTO t VALUES (1)")
+        (finding,) = [finding for finding in found(published, user=role) if finding.code == "role.statistics"]
+        published.execute(finding.fix_sql)
+        assert "role.statistics" not in codes(found(published, user=role))
+
+
+def test_a_locked_table_is_named_and_waited_for_only_briefly(published: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "_LOCK_WAIT", "50ms")
+    with psycopg.connect(published.dsn) as holding:
+        holding.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+        assert codes(found(published)) == {"table.locked"}
+    assert codes(found(published)) == set()
+
+
+def test_encodings_that_utf8_cannot_hold_are_named(database: Database) -> None:
+    seen = {}
+    for encoding in ("SQL_ASCII", "LATIN1"):
+        other = Database(database.server, name=f"{database.name}_{encoding.lower()}", slot="s", publication="p")
+        database.execute(f"CREATE DATABASE {other.name} ENCODING {encoding} TEMPLATE template0")
+        try:
+            seen[encoding] = {finding.severity for finding in found(other) if finding.code == "server.encoding"}
+        finally:
+            database.execute(f"DROP DATABASE {other.name}")
+    assert seen == {"SQL_ASCII": {"critical"}, "LATIN1": {"warning"}}
+
+
+def test_a_slot_that_somebody_streams_from_is_named(published: Database) -> None:
+    options = options_of(published)
+    ensure_slot(options)
+    command = start_command(options, start_lsn=0, proto_version=1, streaming="off", two_phase=False, messages=False, origin="any")
+    with closing(start_replication(options, command=command, expect=None).conn):
+        assert codes(found(published)) == {"slot.active"}
+
+
+RESTART = {"wal_level": "replica", "max_replication_slots": "1", "max_wal_senders": "1"}
+
+
+def test_settings_that_need_a_restart_are_mended_by_the_script_and_a_restart(tmp_path: Path) -> None:
+    with temporary_server(start=False) as server:
+        for name in RESTART:
+            # What stands on the command line would win over ALTER SYSTEM.
+            del server.settings[name]
+        server.start()
         database = Database(server, name="postgres", slot="s", publication="p")
-        with psycopg.connect(database.dsn, autocommit=True) as connection:
-            connection.execute("CREATE TABLE t (id int PRIMARY KEY)")
-            connection.execute("CREATE DATABASE ascii ENCODING SQL_ASCII TEMPLATE template0")
-        findings = examined(database, patterns=("public.*",))
-        expected = {"server.wal_level", "server.slots", "server.senders", "server.sender_timeout", "publication.missing"}
-        if server_major(database) >= 18:
-            database.execute("ALTER SYSTEM SET idle_replication_slot_timeout = 60", "SELECT pg_reload_conf()")
-            findings = examined(database, patterns=("public.*",))
-            expected |= {"server.idle_slots"}
-        assert codes(findings) == expected
-        keep = next(finding for finding in findings if finding.code == "server.keep_size")
-        assert keep.severity == "critical"
-        assert all(finding.fix_sql for finding in findings if finding.code.startswith("server."))
+        database.execute("CREATE TABLE t (id int PRIMARY KEY)", *(f"ALTER SYSTEM SET {name} = '{value}'" for name, value in RESTART.items()))
+        server.restart()
+        database.execute("ALTER SYSTEM SET wal_sender_timeout = '1s'", "SELECT pg_reload_conf()")
+        findings = run_preflight(options_of(database), ("public.*",)).findings
         assert {finding.code for finding in findings if finding.needs_restart} == {"server.wal_level", "server.slots", "server.senders"}
-        ascii_findings = run_preflight(options_of(Database(server, name="ascii", slot="s", publication="p")), None)
-        assert "server.encoding" in codes(ascii_findings)
+        script = tmp_path / "mend.sql"
+        script.write_text(shown.script(shown.ordered(findings), pipeline="t"), encoding="utf-8")
+        run_script(database, script)
+        server.restart()
+        assert codes(run_preflight(options_of(database), ("public.*",)).findings) == set()
 
 
-def test_an_existing_slot_that_fits_is_no_finding(database: Database) -> None:
-    examined(database, "CREATE TABLE t (id int PRIMARY KEY)", PUBLISHED)
-    ensure_slot(options_of(database))
-    assert codes(run_preflight(options_of(database), None)) == set()
+def test_a_slot_that_loses_its_wal_is_named_before_and_after() -> None:
+    with temporary_server() as server:
+        database = Database(server, name="postgres", slot="s", publication="p")
+        database.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE PUBLICATION p FOR TABLE t")
+        ensure_slot(options_of(database))
+        database.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '16MB'", "SELECT pg_reload_conf()")
+        for _ in range(4):
+            database.execute("SELECT pg_logical_emit_message(true, 'some', 'WAL')", "SELECT pg_switch_wal()")
+        (before,) = [finding for finding in found(database) if finding.code.startswith("slot.")]
+        assert before.code == "slot.unreserved"
+        database.execute(*before.fix_sql.rstrip(";").split(";"))
+        assert not any(finding.code.startswith("slot.") for finding in _settled(database))
+        database.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '16MB'", "SELECT pg_reload_conf()", "CHECKPOINT")
+        (after,) = [finding for finding in found(database) if finding.code.startswith("slot.")]
+        assert (after.code, after.by_hand) == ("slot.invalidated", True)
+        database.execute(after.fix_sql)
+        assert [finding.code for finding in found(database) if finding.code.startswith("slot.")] == ["slot.missing"]
+
+
+def _settled(database: Database) -> list[Finding]:
+    """A reload reaches the server's processes a moment later."""
+    for _ in range(100):
+        findings = found(database)
+        if "slot.unreserved" not in {finding.code for finding in findings}:
+            break
+        threading.Event().wait(0.02)
+    return findings
+
+
+PLAIN = "'proto_version', '1', 'publication_names', 'p'"
+
+
+@contextmanager
+def standby_of(server: PostgresServer, directory: Path, *, slot: str) -> Iterator[PostgresServer]:
+    """A streaming standby without hot_standby_feedback."""
+    account = helper_account()
+    target = directory / "standby"
+    command = [str(server.bin_dir / "pg_basebackup"), "-d", server.dsn(), "-D", str(target), "-R", "-X", "stream", "-c", "fast", "-S", slot, "-C"]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    if account is not None:
+        for path in (target, *target.rglob("*")):
+            shutil.chown(path, account.pw_uid, account.pw_gid)
+    standby = PostgresServer(target, bin_dir=server.bin_dir)
+    try:
+        standby.start()
+        yield standby
+    finally:
+        standby.stop("immediate")
+
+
+def test_a_standby_is_examined_for_what_its_primary_could_do_to_the_slot() -> None:
+    with temporary_server() as server:
+        primary = Database(server, name="postgres", slot="s", publication="p")
+        since(primary, 17, "slots that a standby keeps in step")
+        primary.execute(
+            "CREATE TABLE t (id int PRIMARY KEY)",
+            "CREATE PUBLICATION p FOR TABLE t",
+            "SELECT pg_create_logical_replication_slot('s', 'pgoutput', failover => true)",
+        )
+        with standby_of(server, server.data_dir.parent, slot="standby") as standby:
+            database = Database(standby, name="postgres", slot="s", publication="p")
+            (finding,) = [finding for finding in found(database) if finding.code == "server.standby"]
+            assert finding.severity == "warning"
+            database.execute(
+                *finding.fix_sql.rstrip(";").split(";"),
+                "ALTER SYSTEM SET primary_slot_name = 'standby'",
+                f"ALTER SYSTEM SET primary_conninfo = '{server.dsn()}'",
+                "SELECT pg_reload_conf()",
+            )
+            for _ in range(200):
+                # The slot is taken over once it has moved past what the standby needs, and the standby has replayed that.
+                primary.execute("SELECT pg_log_standby_snapshot()", f"SELECT pg_logical_slot_get_binary_changes('s', NULL, NULL, {PLAIN})")
+                database.execute("SELECT pg_sync_replication_slots()")
+                if "slot.synced" in codes(found(database)):
+                    break
+                threading.Event().wait(0.05)
+            assert "slot.synced" in codes(found(database))
+            assert "server.standby" not in codes(found(database))
+            assert server_major(database) >= 17
+
+
+def test_a_reported_role_is_the_pipelines_own(published: Database) -> None:
+    with pipeline_role(published) as role:
+        grant(published, role)
+        published.execute(f"REVOKE SELECT ON t FROM {role}")
+        (finding,) = [finding for finding in run_preflight(options_as(published, role), None).findings if finding.code == "table.not_readable"]
+        assert finding.fix_sql == f'GRANT SELECT ON "public"."t" TO "{role}";'

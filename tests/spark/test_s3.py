@@ -1,5 +1,6 @@
 """Spool and lake on S3: the applier's own process, its own archives and settings, read back by another engine."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,25 +17,31 @@ from spark_jobs.options import ApplyOptions
 from tests.spark.changes import FLOAT8, INT4, Change, Manifest, column, table_schema
 from tests.spark.model import SCHEMA
 from tests.spark.processes import SMALL_JVM, run_applier
-from tests.support.sources import Bucket
+from tests.support.policies import GuardedS3, guarded_s3
 
 
 def _row(key: int, v: int = 0, big: str | None = "B") -> dict[str, object]:
     return {"id": key, "v": v, "big": big, "at": None}
 
 
-def _rows(moto: Bucket, table: str) -> list[dict[str, object]]:
-    lake = DeltaTable(f"{moto.uri}/lake/public/{table}", storage_options=moto.options)
+def _rows(s3: GuardedS3, table: str) -> list[dict[str, object]]:
+    lake = DeltaTable(f"{s3.lake_uri}/public/{table}", storage_options=s3.options["anybody"])
     rows = pa.table(QueryBuilder().register("lake", lake).execute("select * from lake").read_all()).to_pylist()
     return [{name: value for name, value in row.items() if not name.startswith("_sluice")} for row in rows]
 
 
-def test_merge_append_overwrite_and_large_windows_on_s3(moto: Bucket) -> None:
+@pytest.fixture
+def s3() -> Iterator[GuardedS3]:
+    with guarded_s3() as server:
+        yield server
+
+
+def test_merge_append_overwrite_and_large_windows_on_s3_with_the_appliers_policy_alone(s3: GuardedS3) -> None:
     try:
         jars.classpath(jars.default_directory(), s3=True)
     except UsageError as error:
         pytest.fail(f"{error}: {error.hint}")
-    store = open_store(f"{moto.uri}/spool", prefix="shop/", options=moto.options)
+    store = open_store(s3.spool_uri, prefix="test/", options=s3.options["anybody"])
     manifest = Manifest(store)
     counted = replace(table_schema(column("a", 1, INT4), column("f", 2, FLOAT8), identity="f", table="counted"), table_id="16386")
     emptied = replace(SCHEMA, table_id="16387", table_name="emptied")
@@ -47,12 +54,12 @@ def test_merge_append_overwrite_and_large_windows_on_s3(moto: Bucket) -> None:
     manifest.transaction([Change("d", old={"a": 1, "f": 0.5})], counted)
     manifest.transaction([Change("t"), Change("i", _row(7))], emptied)
     small: dict[str, Any] = {**SMALL_JVM, "once": True, "poll_seconds": 0.1, "max_window_bytes": 1, "max_memory_bytes": 2_000}
-    options = ApplyOptions("shop", f"{moto.uri}/spool", f"{moto.uri}/lake", spool_options=moto.options, lake_options=moto.options, **small)
+    options = ApplyOptions("test", s3.spool_uri, s3.lake_uri, spool_options=s3.options["applier"], lake_options=s3.options["applier"], **small)
     run = run_applier(options)
     assert run.code == 0, run.output
-    assert sorted(_rows(moto, "items"), key=str) == sorted([_row(100, 1), *(_row(key, 9) for key in range(3, 50))], key=str)
-    assert _rows(moto, "counted") == [{"a": 1, "f": 0.5}] * 2
-    assert _rows(moto, "emptied") == [_row(7)]
+    assert sorted(_rows(s3, "items"), key=str) == sorted([_row(100, 1), *(_row(key, 9) for key in range(3, 50))], key=str)
+    assert _rows(s3, "counted") == [{"a": 1, "f": 0.5}] * 2
+    assert _rows(s3, "emptied") == [_row(7)]
     log = AppliedLog.decode(store.get(list(store.list(keys.APPLY_LOG))[-1]))
     assert {table.state for table in log.tables.values()} == {"live"}
     assert list(store.list("apply/scratch/")) == []

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Self
 
+from tests.support import canary
+
 _STARTUP_ANSWERED_BY_ONE_BYTE = (80877103, 80877104)
 """SSLRequest and GSSENCRequest."""
 _READ_BYTES = 1 << 18
@@ -112,7 +114,8 @@ class PgProxy:
         self.close()
 
     def dsn(self, *, user: str = "postgres", dbname: str = "postgres") -> str:
-        return f"postgresql://{user}@127.0.0.1:{self.port}/{dbname}"
+        """With a password that must not be seen."""
+        return canary.with_password(f"postgresql://{user}@127.0.0.1:{self.port}/{dbname}")
 
     @property
     def connections(self) -> int:

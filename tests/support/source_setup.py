@@ -3,13 +3,17 @@
 import pytest
 
 from service.source.sessions import SourceOptions
+from tests.support import canary
 from tests.support.sources import Database
 
 
 def options_of(database: Database, *, user: str = "postgres") -> SourceOptions:
     """Options for the database's own slot and publication."""
     return SourceOptions(
-        dsn=database.server.dsn(user=user, dbname=database.name), slot=database.slot, publication=database.publication, application_name="sluice_test"
+        dsn=canary.with_password(database.server.dsn(user=user, dbname=database.name)),
+        slot=database.slot,
+        publication=database.publication,
+        application_name="sluice_test",
     )
 
 

@@ -9,6 +9,7 @@ import psycopg
 
 from deploy.local.postgres import PostgresServer
 from deploy.local.s3 import S3Server
+from tests.support import canary
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class Database:
 
     @property
     def dsn(self) -> str:
-        return self.server.dsn(dbname=self.name)
+        """As the superuser, with a password that must not be seen."""
+        return canary.with_password(self.server.dsn(dbname=self.name))
 
     def connect(self) -> psycopg.Connection:
         """A new autocommit connection as the superuser; the caller closes it."""
@@ -69,4 +71,5 @@ class Bucket:
 
     @property
     def options(self) -> dict[str, str]:
-        return self.server.options()
+        """With a secret key that must not be seen."""
+        return {**self.server.options(), "secret_access_key": canary.SECRET}

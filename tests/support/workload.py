@@ -14,6 +14,8 @@ from typing import Self
 import psycopg
 from psycopg import sql
 
+from tests.support import canary
+
 Value = Callable[[random.Random], str | None]
 _SMALL = 40
 """Rows a table shrinks back to, so that keys meet again and again."""
@@ -25,7 +27,7 @@ def _one_of(*values: str | None) -> Value:
 
 def _text(choice: random.Random) -> str | None:
     noise = "".join(choice.choices(string.printable, k=20))
-    return choice.choice(["", "NULL", "plain", "a,b", "q\"uo'te", "back\\slash", "tab\there\nline", "ünï çødé 🦆", None, noise])
+    return choice.choice(["", "NULL", canary.ROW, "a,b", "q\"uo'te", "back\\slash", "tab\there\nline", "ünï çødé 🦆", None, noise])
 
 
 def _large(choice: random.Random) -> str:
@@ -54,7 +56,7 @@ def _time(choice: random.Random) -> str | None:
 
 
 _BOOLEAN = _one_of("t", "f", None)
-_JSON = _one_of(None, "{}", '{"a": [1, null, "x"], "b": {"c": 1.50}}', '"text"', "null", '["\\u00e9"]')
+_JSON = _one_of(None, "{}", '{"a": [1, null, "x"], "b": {"c": 1.50}}', f'"{canary.ROW}"', "null", '["\\u00e9"]')
 _INTEGERS = _one_of(None, "{}", "{1,NULL,-3}", "{{1,2},{3,4}}", "[0:1]={7,8}")
 _TEXTS = _one_of(None, "{}", '{NULL,"NULL","",a}', '{"a,b","q\\"","\\\\"}')
 _BYTES = _one_of(None, "\\x", "\\x00ff5c27", "\\xdeadbeef")

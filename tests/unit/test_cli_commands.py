@@ -99,7 +99,23 @@ def test_help_of_every_command_teaches(path: tuple[str, ...]) -> None:
 
 
 def test_the_commands_are_those_of_the_contract() -> None:
-    assert set(cli.commands) == {"init", "check", "setup", "up", "run", "apply", "copy", "status", "tables", "spool", "slot", "config", "completion", "version"}
+    assert set(cli.commands) == {
+        "init",
+        "check",
+        "doctor",
+        "setup",
+        "up",
+        "run",
+        "apply",
+        "copy",
+        "status",
+        "tables",
+        "spool",
+        "slot",
+        "config",
+        "completion",
+        "version",
+    }
     assert {path for path in commands() if len(path) == 2} == {
         *(("config", name) for name in ("show", "validate", "schema", "env")),
         *(("spool", name) for name in ("ls", "verify", "inspect", "gc")),

@@ -64,6 +64,6 @@ def test_a_server_older_than_14_is_refused_by_its_version_with_exit_code_5(serve
 
 
 def test_preflight_names_the_version_too(server_13: SourceOptions) -> None:
-    (finding,) = run_preflight(server_13, None)
-    assert (finding.severity, finding.code, finding.fix_setting) == ("critical", "source.connect", "upgrade the server")
+    (finding,) = run_preflight(server_13, None).findings
+    assert (finding.severity, finding.code, finding.fix_setting) == ("critical", "server.version", "upgrade the server")
     assert "PostgreSQL 13" in finding.seen

@@ -1,0 +1,117 @@
+"""`check`: everything that would keep the pipeline from running, or harm the source, before it does.
+
+Invariant: changes nothing but a few tiny objects of its own below the spool and the lake, which it removes. What an installation cannot look at is said.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import click
+
+from service.cli import findings, output, rooms
+from service.cli.invocation import Invocation, common
+from service.contract.findings import SEVERITIES, Finding
+from service.errors import PreflightFailed, UsageError
+from service.settings import Settings
+
+_LAKE_SECONDS = 300
+
+
+@dataclass
+class _Report:
+    """What was found so far. `calls` are those of the store's conformance, as (name, outcome, seen)."""
+
+    found: list[Finding] = field(default_factory=list)
+    not_examined: list[tuple[str, str]] = field(default_factory=list)
+    calls: list[tuple[str, str, str]] = field(default_factory=list)
+
+
+@click.command()
+@click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
+@click.option("--sql-out", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Write the SQL that mends the findings to this file.")
+@click.option("--strict", is_flag=True, help="Fail on warnings as well.")
+@click.option("--object-store", "store_alone", is_flag=True, help="Only try the twelve calls that the spool's object store must answer.")
+@common
+def check(invocation: Invocation, json_wanted: bool, sql_out: Path | None, strict: bool, store_alone: bool) -> None:  # noqa: FBT001 - a command's parameters
+    """Look for everything that would keep the pipeline from running, or harm the source. Changes nothing.
+
+    Settings of the server, rights, slot, publication, every table (one row of it is read), limits on retained WAL as minutes of outage; whether the object
+    store keeps the promises that the manifest stands on; and where Spark is installed Java, versions, archives and the lake. Each finding comes with the
+    SQL or the setting that mends it. Ends with 3 when one is critical. docs/findings.md lists all codes.
+
+    \b
+    Examples:
+      sluice check
+      sluice check --strict --sql-out mend.sql
+      sluice check --object-store
+    """
+    rooms.require("obstore")
+    settings = invocation.settings().settings
+    report = _Report()
+    _look_at_store(settings, report)
+    if not store_alone:
+        tables = _look_at_source(settings, report)
+        _look_at_lake(settings, tables, report)
+    found = findings.ordered(report.found)
+    if sql_out is not None:
+        sql_out.write_text(findings.script(found, pipeline=settings.pipeline), encoding="utf-8")
+    if json_wanted:
+        unseen = [{"what": what, "how": how} for what, how in report.not_examined]
+        calls = [{"call": name, "outcome": outcome, "seen": seen} for name, outcome, seen in report.calls]
+        document: dict[str, Any] = {"findings": [asdict(finding) for finding in found], "not_examined": unseen, "object_store": calls}
+        output.as_json({"schema_version": 1, **document})
+    else:
+        if store_alone:
+            invocation.console().print(output.table("", ("call", "", ""), report.calls))
+        findings.show(invocation.console(), found, report.not_examined)
+    counts = {severity: sum(finding.severity == severity for finding in found) for severity in SEVERITIES}
+    if counts["critical"] or (strict and counts["warning"]):
+        raise PreflightFailed(f"{counts['critical']} critical findings, {counts['warning']} warnings", hint="mend them and run `sluice check` again")
+    click.echo(f"ready: nothing critical, {counts['warning']} warnings", err=True)
+
+
+def _look_at_store(settings: Settings, report: _Report) -> None:
+    from service.store.conformance import examine
+
+    options = {name: value.get_secret_value() for name, value in settings.spool.options.items()}
+    seen = examine(rooms.open_spool(settings), options=options)
+    report.found += seen.findings
+    report.not_examined += seen.not_examined
+    report.calls += [(call.name, call.outcome, call.seen) for call in seen.calls]
+
+
+def _look_at_source(settings: Settings, report: _Report) -> list[tuple[str, str]]:
+    """The tables that the pipeline would carry, as far as they can be told."""
+    if find_spec("psycopg") is None:
+        report.not_examined.append(("the source", "run `sluice check` where ingest runs: this installation has no psycopg"))
+        return []
+    from service.source.preflight import run_preflight
+
+    seen = run_preflight(rooms.source_options(settings), settings.source.tables, two_phase=settings.source.two_phase)
+    report.found += seen.findings
+    return seen.tables or []
+
+
+def _look_at_lake(settings: Settings, tables: Sequence[tuple[str, str]], report: _Report) -> None:
+    """In a process of its own: this side never imports Spark. Starting Spark itself would take its many seconds and show little more."""
+    if find_spec("pyspark") is None:
+        report.not_examined.append(("Java, Spark and the lake", "run `sluice check` where the applier runs: this installation has no pyspark"))
+        return
+    environment = rooms.applier_environment(rooms.apply_options(settings, log_format="console"), dict(os.environ))
+    done = subprocess.run(  # noqa: S603 - our own command
+        rooms.lake_check_command(), input=json.dumps(tables), env=environment, capture_output=True, text=True, check=False, timeout=_LAKE_SECONDS
+    )
+    try:
+        seen = json.loads(done.stdout)
+    except ValueError:
+        raise UsageError(
+            f"looking at the lake ended with status {done.returncode}", hint="`sluice config validate`, then `python -m spark_jobs.preflight`"
+        ) from None
+    report.found += [Finding(**finding) for finding in seen["findings"]]
+    report.not_examined += [(what, how) for what, how in seen["not_examined"]]

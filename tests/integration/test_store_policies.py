@@ -1,0 +1,96 @@
+"""The example policies of deploy/object-store: enough for each process, scoped to the pipeline's prefix, and nothing that could unmake the manifest."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from service.contract import keys
+from service.errors import StoreRefused
+from service.store import probe
+from service.store.base import ObjectStore
+from service.store.conformance import examine
+from service.store.opening import open_store
+from tests.support.ingesting import Pipeline
+from tests.support.policies import GuardedS3, allows, guarded_s3, policy
+from tests.support.sources import Database
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[GuardedS3]:
+    with guarded_s3() as server:
+        yield server
+
+
+def as_user(s3: GuardedS3, user: str, pipeline: str = "test") -> ObjectStore:
+    return open_store(s3.spool_uri, prefix=f"{pipeline}/", options=s3.options[user])
+
+
+@dataclass
+class Deleting:
+    """Writes down what is deleted, which the server does not look at key by key."""
+
+    store: ObjectStore
+    deleted: list[str]
+
+    def delete(self, key: str) -> None:
+        self.deleted.append(key)
+        self.store.delete(key)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.store, name)
+
+
+def test_ingest_runs_copies_and_cleans_up_with_its_policy_alone(s3: GuardedS3, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The server's own check and write are two steps; that racing is told apart is not the claim here.
+    monkeypatch.setattr(probe, "RACERS", 1)
+    seen = Deleting(as_user(s3, "ingest"), [])
+    pipeline = Pipeline(database, seen)  # type: ignore[arg-type]
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    pipeline.run()
+    left = keys.segment(pipeline.table("public.t").table_id, 1, 9999)
+    as_user(s3, "ingest").put(left, b"of a writer that died")
+    as_user(s3, "anybody").create(keys.control_request("x"), b"{}")
+    database.execute("INSERT INTO t VALUES (2)")
+    pipeline.run()
+    assert [row["id"] for row in pipeline.rows("public.t")] == [2]
+    document = policy("ingest")
+    assert seen.deleted
+    assert [key for key in seen.deleted if not allows(document, "s3:DeleteObject", f"spool/test/{key}")] == []
+
+
+MANIFEST, OTHER = "manifest/0000000000000001.json", "apply/log/1.json"
+
+
+@pytest.mark.parametrize(
+    ("user", "key"), [("ingest", OTHER), ("ingest", "x"), ("applier", MANIFEST), ("applier", "data/7/1.parquet"), ("applier", "control/1.json")]
+)
+def test_neither_process_writes_what_belongs_to_the_other(s3: GuardedS3, user: str, key: str) -> None:
+    with pytest.raises(StoreRefused, match="403"):
+        as_user(s3, user).put(key, b"")
+
+
+@pytest.mark.parametrize("user", ["ingest", "applier"])
+def test_another_pipelines_prefix_is_neither_read_nor_written(s3: GuardedS3, user: str) -> None:
+    as_user(s3, "anybody", "other").put(MANIFEST, b"")
+    store = as_user(s3, user, "other")
+    with pytest.raises(StoreRefused, match="403"):
+        store.get(MANIFEST)
+    with pytest.raises(StoreRefused, match="403"):
+        store.put(MANIFEST, b"")
+
+
+@pytest.mark.parametrize("user", ["ingest", "applier"])
+def test_nobody_may_delete_the_manifest_and_lists_are_of_the_own_prefix(user: str) -> None:
+    document = policy(user)
+    assert not allows(document, "s3:DeleteObject", f"spool/test/{MANIFEST}")
+    lists = [statement for statement in document["Statement"] if statement["Action"] == "s3:ListBucket"]
+    assert lists
+    assert all(statement["Condition"]["StringLike"]["s3:prefix"] for statement in lists)
+    assert "*" not in {statement["Action"] for statement in document["Statement"] if isinstance(statement["Action"], str)}
+
+
+def test_check_is_satisfied_with_ingests_policy_and_says_what_it_could_not_ask(s3: GuardedS3) -> None:
+    seen = examine(as_user(s3, "ingest"), options=s3.options["ingest"])
+    assert [(finding.code, finding.seen) for finding in seen.findings] == []
+    assert ["lifecycle" in how or "encryption" in how for _, how in seen.not_examined] == [True, True]

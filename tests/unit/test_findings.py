@@ -1,0 +1,54 @@
+"""Findings: documented, stable, each proven by a test, and never a danger themselves."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from service.cli.findings import ordered, page, script
+from service.contract.findings import KINDS, Finding, Step
+
+TESTS = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.code)
+def test_each_code_is_documented_and_proven_by_a_test(kind: object) -> None:
+    code = kind.code  # type: ignore[attr-defined]
+    assert f"| `{code}` |" in page()
+    proofs = [path for path in TESTS.rglob("test_*.py") if path != Path(__file__) and f'"{code}"' in path.read_text(encoding="utf-8")]
+    assert proofs, f"no test finds {code}"
+
+
+def test_an_undocumented_finding_cannot_be_made() -> None:
+    with pytest.raises(KeyError):
+        Finding("critical", "no.such", "x", "y")
+    with pytest.raises(ValueError, match="never info"):
+        Finding("info", "server.wal_level", "x", "y")
+
+
+HOSTILE = 'evil"\n; DROP TABLE t; --\r\n'
+
+
+def test_a_script_runs_in_order_and_keeps_what_is_dangerous_in_comments() -> None:
+    findings = [
+        Finding("critical", "slot.invalidated", "s", "lost", fix_sql="SELECT pg_drop_replication_slot('s');", by_hand=True),
+        Finding("critical", "publication.lacks_tables", "p", "lacks", fix_sql="ALTER PUBLICATION p ADD TABLE t;"),
+        Finding("critical", "table.no_identity", HOSTILE, f"seen {HOSTILE}", fix_sql=f'ALTER TABLE "{HOSTILE}" REPLICA IDENTITY FULL;', by_hand=True),
+        Finding("critical", "server.wal_level", "wal_level", "replica", fix_sql="ALTER SYSTEM SET wal_level = 'logical';", needs_restart=True),
+        Finding("critical", "table.not_readable", "t", "unreadable", fix_sql="GRANT SELECT ON t TO r;"),
+        Finding("critical", "store.reach", "s3://b", "403", fix_setting="the policy"),
+    ]
+    text = script(ordered(findings), pipeline="shop")
+    run = [line for line in text.splitlines() if line and not line.startswith("--")]
+    assert run == ["ALTER SYSTEM SET wal_level = 'logical';", "GRANT SELECT ON t TO r;", "ALTER PUBLICATION p ADD TABLE t;"]
+    assert "-- SELECT pg_drop_replication_slot('s');" in text
+    assert text.index("Restart the server now") < text.index("GRANT SELECT")
+    assert "the policy" in text
+    assert re.search(r"^-- .*DROP TABLE t", text, re.MULTILINE)
+
+
+def test_every_step_has_a_heading() -> None:
+    kinds = {kind.step: kind for kind in KINDS}
+    assert set(kinds) == set(Step)
+    for kind in kinds.values():
+        assert kind.code in script([Finding(kind.severities[0], kind.code, "x", "y")], pipeline="shop")

@@ -1,0 +1,115 @@
+"""What `check` says about Java, versions, archives and Delta tables, without starting Spark."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from service.contract import keys
+from service.store.opening import open_store
+from spark_jobs import jars, preflight
+from spark_jobs.options import ApplyOptions
+from spark_jobs.preflight import examine, examine_java, examine_versions
+from spark_jobs.protocol import read_protocol, unknown_features
+
+GOOD = 'openjdk version "17.0.15" 2025-04-15'
+
+
+@pytest.mark.parametrize(
+    ("said", "bad"),
+    [(GOOD, False), ('java version "21"', False), ('java version "1.8.0_402"', True), ('openjdk version "11.0.2"', True), ("?", True), (None, True)],
+)
+def test_java_must_be_there_and_new_enough(said: str | None, bad: bool) -> None:
+    assert [finding.code for finding in examine_java(said)] == (["lake.java"] if bad else [])
+
+
+@pytest.mark.parametrize(
+    ("spark", "delta", "core", "wrong"),
+    [
+        ("4.2.0", "4.4.0", "spark-core_2.13-4.2.0.jar", 0),
+        ("4.1.2", "4.4.0", "spark-core_2.13-4.1.2.jar", 1),
+        ("4.2.0", "4.3.0", "spark-core_2.13-4.2.0.jar", 1),
+        ("4.2.0", "4.4.0", "spark-core_2.12-4.2.0.jar", 1),
+    ],
+)
+def test_spark_delta_and_scala_must_fit_each_other(spark: str, delta: str, core: str, wrong: int) -> None:
+    assert [finding.code for finding in examine_versions(spark, delta=delta, spark_jars=[Path(core)])] == ["lake.versions"] * wrong
+
+
+def found(tmp_path: Path, lake: str = "", tables: tuple[tuple[str, str], ...] = (), **changed: str) -> list[str]:
+    options = ApplyOptions("shop", f"file://{tmp_path}/spool", lake or f"file://{tmp_path}/lake", **changed)  # type: ignore[arg-type]
+    return [finding.code for finding in examine(options, tables)]
+
+
+def test_this_installation_is_in_order(tmp_path: Path) -> None:
+    try:
+        jars.classpath(jars.default_directory(), s3=False)
+    except Exception as error:  # noqa: BLE001
+        pytest.fail(f"{error}: run `make jars`")
+    assert found(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_and_changed_archives_are_named(tmp_path: Path) -> None:
+    assert found(tmp_path, jars=str(tmp_path)) == ["lake.jars"]
+    for name in jars.DELTA.checksums:
+        (tmp_path / name).write_bytes(b"another")
+    assert found(tmp_path, jars=str(tmp_path)) == ["lake.jars"]
+
+
+def test_a_lake_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    assert found(tmp_path, f"file://{tmp_path}/file/lake") == ["lake.writable"]
+    options = {"aws_endpoint": "http://127.0.0.1:1", "allow_http": "true", "aws_access_key_id": "a", "aws_secret_access_key": "b", "aws_region": "x"}
+    away = list(preflight._writable(ApplyOptions("shop", "file:///s", "s3://bucket/lake", lake_options=options)))
+    assert [finding.code for finding in away] == ["lake.writable"]
+
+
+def test_on_s3_it_is_said_who_may_commit() -> None:
+    said = list(preflight._log_store(ApplyOptions("shop", "file:///s", "s3://bucket/lake")))
+    assert [(finding.code, finding.severity) for finding in said] == [("lake.log_store", "info")]
+    told = ApplyOptions("shop", "file:///s", "s3://bucket/lake", spark_conf={"spark.delta.logStore.s3a.impl": "io.delta.storage.S3DynamoDBLogStore"})
+    assert list(preflight._log_store(told)) == []
+    assert list(preflight._log_store(ApplyOptions("shop", "file:///s", "file:///lake"))) == []
+
+
+def test_tables_with_features_that_delta_does_not_know_are_named_and_others_are_not(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    for name in ("known", "strange", "newer", "broken"):
+        write_deltalake(lake / keys.lake_path("public", name), pa.table({"id": [1]}))
+    path = {name: lake / keys.lake_path("public", name) / "_delta_log" for name in ("strange", "newer", "broken")}
+    (path["strange"] / f"{1:020d}.json").write_text(
+        json.dumps(
+            {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["quantum"], "writerFeatures": ["quantum", "appendOnly"]}},
+            separators=(",", ":"),
+        )
+    )
+    (path["newer"] / f"{1:020d}.json").write_text('{"protocol":{"minReaderVersion":4,"minWriterVersion":8}}')
+    (path["broken"] / f"{0:020d}.json").write_text("{}")
+    tables = tuple(("public", name) for name in ("known", "strange", "newer", "broken", "not there"))
+    options = ApplyOptions("shop", f"file://{tmp_path}/spool", f"file://{lake}")
+    findings = [finding for finding in examine(options, tables) if finding.code == "lake.protocol"]
+    assert [(finding.object, "quantum" in finding.seen, "4, minWriterVersion 8" in finding.seen) for finding in findings] == [
+        ("public.strange", True, False),
+        ("public.newer", False, True),
+        ("public.broken", False, False),
+    ]
+
+
+def test_the_protocol_is_found_behind_a_checkpoint_too(tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    for number in range(3):
+        write_deltalake(folder, pa.table({"id": [number]}), mode="append")
+    table = DeltaTable(folder)
+    table.create_checkpoint()
+    expected = table.protocol()
+    for number in range(3):
+        (folder / "_delta_log" / f"{number:020d}.json").unlink()
+    write_deltalake(folder, pa.table({"id": [9]}), mode="append")
+    seen = read_protocol(open_store(f"file://{tmp_path}", options={}), "t/")
+    assert seen is not None
+    assert (seen["minReaderVersion"], seen["minWriterVersion"]) == (expected.min_reader_version, expected.min_writer_version)
+    assert unknown_features(seen) == []
+    assert read_protocol(open_store(f"file://{tmp_path}", options={}), "none/") is None

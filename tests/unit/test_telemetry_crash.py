@@ -1,0 +1,75 @@
+"""A process that fails in a way nobody foresaw tells its place and nothing of its data, and leaves no core."""
+
+import resource
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.support import canary
+
+PRELUDE = f"""
+import gc, os, signal, sys, threading, asyncio, logging
+from service.telemetry import logs
+from service.telemetry.crash import leave_no_values_behind
+leave_no_values_behind()
+if sys.argv[1] == "logging": logs.configure(log_format="json", level="info")
+value = "{canary.ROW}"
+def fail(*_): raise ValueError(f"could not convert {{value}}")
+class Holder:
+    def __del__(self): fail()
+async def lose():
+    task = asyncio.ensure_future(asyncio.to_thread(fail))
+    await asyncio.sleep(0.05)
+    del task
+    gc.collect()
+async def call_back():
+    asyncio.get_running_loop().call_soon(fail, value)
+    await asyncio.sleep(0.05)
+"""
+WAYS = {
+    "nobody caught it": "fail()",
+    "in a thread": "t = threading.Thread(target=fail); t.start(); t.join()",
+    "in a finaliser": "h = Holder(); del h; gc.collect()",
+    "a task that nobody waited for": "asyncio.run(lose())",
+    "a callback of the loop": "asyncio.run(call_back())",
+}
+
+
+def ending(code: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, "-c", PRELUDE + code, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_an_error_that_nobody_catches_is_named_and_placed_without_its_text(way: str) -> None:
+    done = ending(way, "logging")
+    assert canary.ROW not in done.stdout + done.stderr
+    assert "ValueError" in done.stderr
+    assert "fail" in done.stderr
+
+
+@pytest.mark.parametrize("way", ["nobody caught it", "in a thread", "in a finaliser"])
+def test_so_it_is_before_logs_are_set_up(way: str) -> None:
+    done = ending(WAYS[way], "silent")
+    assert canary.ROW not in done.stdout + done.stderr
+    assert "ValueError" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGSEGV])
+def test_a_fatal_signal_shows_where_and_no_values_and_dumps_no_core(number: signal.Signals) -> None:
+    done = ending(f"print(__import__('resource').getrlimit({resource.RLIMIT_CORE})); sys.stdout.flush(); os.kill(os.getpid(), {int(number)})", "silent")
+    assert done.returncode == -number
+    assert done.stdout == "(0, 0)\n"
+    assert "most recent call first" in done.stderr
+    assert canary.ROW not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "entry", ["import service.cli; sys.argv[1:] = ['version']; run = service.cli.main", "import spark_jobs.cli; sys.argv[1:] = []; run = spark_jobs.cli.main"]
+)
+def test_both_processes_begin_so(entry: str) -> None:
+    code = f"import sys, resource\n{entry}\ntry: run()\nexcept SystemExit: print('limit', resource.getrlimit(resource.RLIMIT_CORE))"
+    resource.prlimit(0, resource.RLIMIT_CORE)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.endswith("limit (0, 0)\n")
