@@ -17,8 +17,8 @@ import structlog
 from service.errors import ServiceError, UsageError
 from service.store.opening import open_store
 from service.telemetry import logs
-from service.telemetry.meteredstore import MeteredStore
 from service.telemetry.crash import leave_no_values_behind
+from service.telemetry.meteredstore import MeteredStore
 from spark_jobs import session
 from spark_jobs.applier import Applier
 from spark_jobs.observe import ApplyTelemetry
