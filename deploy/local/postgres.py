@@ -88,8 +88,7 @@ class PostgresServer:
         """Returns when connections are accepted. Does nothing when the server runs already."""
         if self.pid is not None:
             return
-        if not (self.data_dir / "PG_VERSION").exists():
-            self._initdb()
+        self.initialise()
         deadline = time.monotonic() + _START_DEADLINE_SECONDS
         while not self._launch(deadline):
             # After a crash the old children may hold the shared memory for a moment longer.
@@ -130,7 +129,10 @@ class PostgresServer:
         """A new autocommit connection as `postgres`; the caller closes it."""
         return psycopg.connect(self.dsn(dbname=dbname), autocommit=True)
 
-    def _initdb(self) -> None:
+    def initialise(self) -> None:
+        """Makes the cluster unless it is there."""
+        if (self.data_dir / "PG_VERSION").exists():
+            return
         self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._account is not None:
             os.chown(self.data_dir, self._account.pw_uid, self._account.pw_gid)
@@ -143,18 +145,22 @@ class PostgresServer:
                     + (f" (every folder above must be open to the account {self._account.pw_name})" if self._account else "")
                 )
 
-    def _launch(self, deadline: float) -> bool:
+    def command(self) -> list[str]:
+        """What runs the server in the foreground, as the account that `binaries.helper_account` names."""
         command = [str(self._bin_dir / "postgres"), "-D", str(self.data_dir), "-p", str(self.port)]
         for name, value in self.settings.items():
             command += ["-c", f"{name}={value}"]
+        return command
+
+    def _launch(self, deadline: float) -> bool:
         with self.log_path.open("wb") as log:
-            self._process = self._spawn(command, log.fileno())
+            self._process = self._spawn(self.command(), log.fileno())
         self._guard = Guard(self._process.pid, signal.SIGQUIT)
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
                 self._forget()
                 return False
-            if self._is_ready(self._process.pid):
+            if self.is_ready(self._process.pid):
                 return True
             time.sleep(_POLL_SECONDS)
         self.stop("immediate")
@@ -166,7 +172,8 @@ class PostgresServer:
             self._guard.dismiss()
             self._guard = None
 
-    def _is_ready(self, pid: int) -> bool:
+    def is_ready(self, pid: int) -> bool:
+        """Whether the postmaster `pid` serves this cluster and accepts connections."""
         try:
             lines = (self.data_dir / "postmaster.pid").read_text().splitlines()
         except OSError:
