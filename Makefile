@@ -1,7 +1,8 @@
 # Everything a person or a machine does with this repository. `make` alone lists it.
 #
 # PYTHON=python3.12 chooses the interpreter that makes the virtual environment; PYTEST_ARGS="-k name" goes to pytest; ONLY=P1 chooses benchmarks, FUZZ=entry fuzz targets.
-# MAJORS="14 18" chooses majors of PostgreSQL for test-matrix.
+# MAJORS="14 18" chooses majors of PostgreSQL for test-matrix. The local stack takes PG_PORT, S3_PORT, METRICS_PORT, APPLY_METRICS_PORT, PROMETHEUS_PORT, and
+# STACK=folder for another place than build/stack.
 
 PYTHON      ?= python3
 VENV        ?= .venv
@@ -21,7 +22,7 @@ TESTS       := tests/unit tests/conformance tests/integration tests/spark tests/
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup prerequisites jars demo check format lint types imports spelling unit conformance integration spark chaos e2e tools test-ops test test-matrix fuzz bench docs lock wheel clean distclean
+.PHONY: help setup prerequisites jars demo up status load query logs down reset check format lint types imports spelling unit conformance integration spark chaos e2e tools test-ops test test-matrix fuzz bench docs lock wheel clean distclean
 
 help: ## List these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,9 +44,31 @@ $(SETUP): requirements/dev.txt pyproject.toml | prerequisites
 
 jars: setup ## Fetch the jars for Delta and S3 once, checked against recorded sums
 	$(BIN)/python -m spark_jobs.jars fetch --s3
+	$(BIN)/python -m deploy.local.s3proxy
 
 demo: jars ## See it work: PostgreSQL under load, mirrored and compared, in about three minutes
 	$(BIN)/python -m deploy.demo
+
+up: jars tools ## Start the local stack: PostgreSQL, S3, ingest, applier, Prometheus; again for what is missing
+	@$(BIN)/python -m deploy.stack up
+
+status: setup ## Show what of the stack runs, and where the pipeline stands
+	@$(BIN)/python -m deploy.stack status
+
+load: setup ## Work in the stack's shop until Ctrl-C, or for LOAD_SECONDS=60
+	@$(BIN)/python -m deploy.stack load
+
+query: setup ## Ask the stack's lake: make query SQL="SELECT count(*) FROM orders"
+	@$(BIN)/python -m deploy.stack query
+
+logs: setup ## Follow all logs of the stack until Ctrl-C; FOLLOW=0 for their last lines
+	@$(BIN)/python -m deploy.stack logs
+
+down: setup ## Stop the stack in good order; its data stays
+	@$(BIN)/python -m deploy.stack down
+
+reset: setup ## Stop the stack and delete its data
+	@$(BIN)/python -m deploy.stack reset
 
 check: lint types imports spelling ## Everything that needs no server: format, lint, types, import rules, spelling
 

@@ -131,19 +131,23 @@ class PostgresServer:
 
     def initialise(self) -> None:
         """Makes the cluster unless it is there."""
-        if (self.data_dir / "PG_VERSION").exists():
+        if self.data_dir.exists() and any(self.data_dir.iterdir()):
             return
-        self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Under another name until it is whole: what an interrupted initdb leaves must not pass for a cluster.
+        part = self.data_dir.with_name(self.data_dir.name + ".part")
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(mode=0o700, parents=True)
         if self._account is not None:
-            os.chown(self.data_dir, self._account.pw_uid, self._account.pw_gid)
+            os.chown(part, self._account.pw_uid, self._account.pw_gid)
         options = ["--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync"]
         with self.log_path.open("ab") as log:
-            child = self._spawn([str(self._bin_dir / "initdb"), "-D", str(self.data_dir), *options], log.fileno())
+            child = self._spawn([str(self._bin_dir / "initdb"), "-D", str(part), *options], log.fileno())
             if child.wait() != 0:
                 raise LocalServerError(
                     f"initdb failed, see {self.log_path}: {self._log_tail()[-400:]}"
                     + (f" (every folder above must be open to the account {self._account.pw_name})" if self._account else "")
                 )
+        part.replace(self.data_dir)
 
     def command(self) -> list[str]:
         """What runs the server in the foreground, as the account that `binaries.helper_account` names."""
