@@ -54,7 +54,9 @@ def _leave(*_: object) -> NoReturn:
 def main(context: click.Context, directory: Path) -> None:
     """PostgreSQL, an S3 server, ingest, applier and Prometheus on this machine. Each command is a target of the Makefile."""
     try:
-        context.obj = Stack(Layout(directory, environment=os.environ), say=click.echo)
+        # Other commands are about the stack as it was started.
+        asked = os.environ if context.invoked_subcommand == "up" else {}
+        context.obj = Stack(Layout(directory, asked=asked), say=click.echo)
     except LocalServerError as error:
         context.fail(str(error))
 

@@ -26,13 +26,15 @@ _OUTSIDE = Path("/var/tmp")  # noqa: S108  whose it is, is looked at
 
 
 class Layout:
-    """The stack below `directory`, which need not exist yet. Variables in `environment` named as in PORTS override its ports."""
+    """The stack below `directory`, which need not exist yet. Variables in `asked` named as in PORTS override its ports."""
 
-    def __init__(self, directory: Path, *, environment: Mapping[str, str]) -> None:
+    def __init__(self, directory: Path, *, asked: Mapping[str, str]) -> None:
         self.directory = directory.resolve()
         self._mark = self.directory / _MARK
         noted = json.loads(self._mark.read_text()) if self._mark.exists() else {}
-        self.ports: dict[str, int] = {**PORTS, **noted.get("ports", {}), **_asked(environment)}
+        self.noted_ports: dict[str, int] = noted.get("ports", {})
+        """Those of the last start."""
+        self.ports: dict[str, int] = {**PORTS, **self.noted_ports, **_chosen(asked)}
         self._postgres_home: str | None = noted.get("postgres_home")
         if len(set(self.ports.values())) < len(self.ports):
             raise LocalServerError("two members of the stack have the same port: " + " ".join(f"{name}={port}" for name, port in self.ports.items()))
@@ -94,16 +96,16 @@ def require_free(name: str, port: int) -> None:
             raise LocalServerError(f"port {port} of 127.0.0.1 cannot be had ({error.strerror}): free it, or choose another with {name}=...") from None
 
 
-def _asked(environment: Mapping[str, str]) -> dict[str, int]:
-    asked = {}
+def _chosen(asked: Mapping[str, str]) -> dict[str, int]:
+    chosen = {}
     for name in PORTS:
-        text = environment.get(name, "")
+        text = asked.get(name, "")
         if not text:
             continue
         if not text.isdigit() or not 0 < int(text) <= _HIGHEST:
             raise LocalServerError(f"{name} must be a port from 1 to {_HIGHEST}")
-        asked[name] = int(text)
-    return asked
+        chosen[name] = int(text)
+    return chosen
 
 
 def _postgres_home(directory: Path) -> Path:

@@ -92,6 +92,8 @@ class Daemon:
                 group=account.pw_gid if account else None,
                 extra_groups=[] if account else None,
             )
+        # Nobody of ours waits for it: it outlives this command, and who it is stands in the record.
+        child.returncode = 0
         part = self._record.with_suffix(".part")
         part.write_text(json.dumps({"pid": child.pid, "started": started(child.pid) or "ended at once"}))
         part.replace(self._record)

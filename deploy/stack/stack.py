@@ -42,6 +42,7 @@ class Stack:
     def up(self) -> int:
         """Starts what does not run and waits until all of it is ready. How many were started. Raises LocalServerError."""
         with self.layout.alone():
+            self._check_ports()
             self.layout.establish()
             began: list[Member] = []
             try:
@@ -57,6 +58,14 @@ class Stack:
                     self._stop(member)
                 raise
             return len(began)
+
+    def _check_ports(self) -> None:
+        """Before anything is started, so that a port in use costs nothing but its line."""
+        for member in self.members:
+            if self.pid(member) is None:
+                require_free(member.port_variable, member.port)
+            elif (noted := self.layout.noted_ports.get(member.port_variable)) != member.port:
+                raise LocalServerError(f"{member.name} runs on port {noted}: make down before it starts with {member.port_variable}={member.port}")
 
     def down(self) -> int:
         """Stops what runs, in order. How many did. Raises LocalServerError when one had to be killed."""
@@ -79,7 +88,6 @@ class Stack:
         return removed
 
     def _start(self, member: Member, began: list[Member]) -> bool:
-        require_free(member.port_variable, member.port)
         try:
             launch = member.launch()
         except LocalServerError as error:
