@@ -106,7 +106,7 @@ class Daemon:
             children = _session(process.pid)
             outcome = _stop(process, steps)
             for child in children:
-                _stop(child, (), patience=_CHILDREN_SECONDS)
+                _stop(child, (), patience=0.0 if outcome.forced else _CHILDREN_SECONDS)
         self._record.unlink(missing_ok=True)
         return outcome
 
