@@ -5,11 +5,11 @@ from pathlib import Path
 
 from service.cli import exits
 from service.settings import present
-from service.telemetry import catalogue
+from service.telemetry import page
 
 PAGES: dict[str, Callable[[], str]] = {
     "docs/configuration.md": present.page,
-    "docs/metrics.md": catalogue.page,
+    "docs/metrics.md": page.page,
     "docs/exit-codes.md": exits.page,
 }
 

@@ -1,0 +1,1 @@
+"""Whoever runs it: alerts, dashboards, chart, images, the local stack, the status page."""

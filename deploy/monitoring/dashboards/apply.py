@@ -1,0 +1,145 @@
+"""Apply and tables: the backlog, the windows, Spark's share of the time, and every table's watermark."""
+
+from deploy.monitoring.alerts.lake import BACKLOG_AGE, SILENCE
+from deploy.monitoring.dashboards.ingest import quantiles
+from deploy.monitoring.dashboards.panels import GREEN, RATE, RED, Dashboard, Panel, Query, Row, shown
+from deploy.monitoring.promql import least, over, total, worst
+from service.telemetry import catalogue as known
+
+BACKLOG_ROW = Row(
+    "Backlog",
+    (
+        Panel(
+            title="Since the applier last achieved something",
+            description="Time since it committed a window or found nothing to do, from its records in the object store.",
+            kind="stat",
+            unit="s",
+            queries=(Query(f"time() - {worst(shown(known.APPLY_LAST_SUCCESS))}"),),
+            steps=((None, GREEN), (SILENCE.default, RED)),
+            width=6,
+            height=6,
+        ),
+        Panel(
+            title="Oldest change that waits",
+            description="Age of the oldest change that is in the spool and not in the lake.",
+            kind="stat",
+            unit="s",
+            queries=(Query(f"time() - {least(shown(known.OLDEST_PENDING))}"),),
+            steps=((None, GREEN), (BACKLOG_AGE.default, RED)),
+            width=6,
+            height=6,
+            quiet="absent while nothing waits",
+        ),
+        Panel(
+            title="Entries that wait",
+            description="Manifest entries that the lake is behind, over the tables that are followed.",
+            unit="none",
+            queries=(Query(worst(shown(known.APPLY_PENDING))),),
+            width=6,
+            height=6,
+        ),
+        Panel(
+            title="Bytes that wait",
+            description="Size of the segment files that are in the manifest and not in the lake.",
+            unit="bytes",
+            queries=(Query(worst(shown(known.PENDING_BYTES))),),
+            width=6,
+            height=6,
+        ),
+    ),
+)
+
+WINDOWS_ROW = Row(
+    "Windows",
+    (
+        Panel(
+            title="Windows by outcome",
+            description="committed, empty (nothing for the lake), stale (the table cannot follow), failed (tried again).",
+            unit="ops",
+            queries=(Query(total(over("rate", shown(known.APPLY_RUNS), RATE), "outcome"), "{{pipeline}} {{outcome}}"),),
+            stacked=True,
+        ),
+        Panel(
+            title="Rows applied",
+            description="Change rows taken into the lake; copy are rows of copies.",
+            unit="ops",
+            queries=(Query(total(over("rate", shown(known.APPLY_ROWS), RATE), "op"), "{{pipeline}} {{op}}"),),
+            stacked=True,
+        ),
+        Panel(
+            title="Time of a window, by phase",
+            description="read fetches and checks segments, schema alters the table, merge folds and commits, total is all of it.",
+            unit="s",
+            queries=quantiles(known.APPLY_DURATION, "phase"),
+        ),
+        Panel(
+            title="Workers",
+            description="Windows that are being applied, and how many more could be (apply.workers).",
+            unit="none",
+            queries=(Query(total(shown(known.APPLY_WORKERS), "state"), "{{pipeline}} {{state}}"),),
+            stacked=True,
+        ),
+        Panel(
+            title="Commits lost to another writer",
+            description="Only one applier may write these tables: concurrent is a foreign commit, fenced another applier that took over.",
+            unit="short",
+            queries=(Query(total(over("increase", shown(known.APPLY_CONFLICTS), RATE), "kind"), "{{pipeline}} {{kind}}"),),
+            quiet="nobody else writes the tables",
+        ),
+        Panel(
+            title="Restarts and lease",
+            description="Times `sluice up` started its applier again, and whether an applier holds the lease.",
+            unit="none",
+            queries=(
+                Query(total(over("increase", shown(known.APPLY_RESTARTS), RATE)), "{{pipeline}} restarts"),
+                Query(worst(shown(known.APPLY_LEASE)), "{{pipeline}} lease"),
+            ),
+        ),
+    ),
+)
+
+TABLES_ROW = Row(
+    "Tables",
+    (
+        Panel(
+            title="Tables by state",
+            description="The worse of what ingest and applier say of each table.",
+            kind="bargauge",
+            unit="none",
+            queries=(Query(total(shown(known.TABLES), "state"), "{{pipeline}} {{state}}"),),
+            width=8,
+            height=9,
+        ),
+        Panel(
+            title="Tables that are furthest behind",
+            description="Time since the moment of the source through which each lake table is complete; it advances for idle tables too.",
+            unit="s",
+            queries=(Query(f"topk(10, time() - {worst(shown(known.TABLE_WATERMARK), 'schema', 'table')})", "{{pipeline}} {{schema}}.{{table}}"),),
+            width=16,
+            height=9,
+        ),
+        Panel(
+            title="Changes of shape",
+            description="Changes of a table's columns or identity, and whether the lake can follow.",
+            unit="short",
+            queries=(Query(total(over("increase", shown(known.SCHEMA_CHANGES), RATE), "kind", "outcome"), "{{pipeline}} {{kind}} {{outcome}}"),),
+            width=12,
+            quiet="no table has changed its shape",
+        ),
+        Panel(
+            title="Transitions of tables",
+            description="Times ingest put a table into a state.",
+            unit="short",
+            queries=(Query(total(over("increase", shown(known.TABLE_EVENTS), RATE), "state"), "{{pipeline}} {{state}}"),),
+            width=12,
+            quiet="no table has changed its state since the process began to be scraped",
+        ),
+    ),
+)
+
+BOARD = Dashboard(
+    "sluice-apply",
+    "Sluice / Apply and tables",
+    "From the spool to the lake: the backlog, the windows, and every table.",
+    (BACKLOG_ROW, WINDOWS_ROW, TABLES_ROW),
+)

@@ -1,0 +1,59 @@
+"""Which file holds what: everything that is generated from the data in this package, as text by path from the repository's root."""
+
+import json
+from pathlib import Path
+
+from deploy.monitoring import rules
+from deploy.monitoring.alerts import ALERTS, DEFAULTS, RECORDINGS
+from deploy.monitoring.dashboards import DASHBOARDS
+from deploy.monitoring.model import Alert
+
+CHART = Path("helm/sluice/files")
+PLAIN_RULES = Path("deploy/monitoring/rules.yml")
+RUNBOOKS = Path("docs/runbooks")
+INDEX = RUNBOOKS / "README.md"
+_GENERATED_FOLDERS = (CHART / "alerts", CHART / "dashboards")
+
+
+def generated() -> dict[Path, str]:
+    """Every generated file and its text."""
+    files = {
+        PLAIN_RULES: rules.plain_file(ALERTS, RECORDINGS, DEFAULTS),
+        CHART / "recording-rules.yaml": rules.chart_recordings(RECORDINGS),
+        INDEX: index(),
+    }
+    files |= {CHART / "alerts" / f"{alert.name}.yaml": rules.chart_alert(alert) for alert in ALERTS}
+    files |= {CHART / "dashboards" / f"{board.uid}.json": json.dumps(board.to_json(), indent=2) + "\n" for board in DASHBOARDS}
+    return files
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a file lies where nothing is written by hand, so that one that is no longer generated has to go."""
+    return path.parent in _GENERATED_FOLDERS
+
+
+def index() -> str:
+    """docs/runbooks/README.md."""
+    lines = [_INDEX_HEAD]
+    for severity, meaning in (("critical", "somebody has to act now"), ("warning", "somebody has to look today")):
+        lines += [f"\n## {severity}: {meaning}\n", "| alert | says |", "|---|---|"]
+        lines += [f"| [{alert.name}]({alert.name}.md) | {_spoken(alert)} |" for alert in ALERTS if alert.severity == severity]
+    return "\n".join([*lines, ""])
+
+
+def _spoken(alert: Alert) -> str:
+    """The description without what only Prometheus can fill in."""
+    return rules.spoken(alert.description, DEFAULTS)
+
+
+_INDEX_HEAD = """\
+# Runbooks
+
+One page for each alert that Sluice ships: what it means, how to see it, what to do, what not to do. The rules are in `deploy/monitoring/rules.yml`, and in
+the chart with thresholds of your own (`metrics.prometheusRule`).
+
+Wherever a command stands, it is run with the pipeline's configuration: `-c FILE` or `SLUICE_CONFIG`; in Kubernetes inside the ingest pod, as in
+`kubectl exec sluice-ingest-0 -- sluice status`. `status`, `tables`, `slot show` and `spool` also work while nothing else does. Logs say why a process ended;
+its exit code is listed in [exit codes](../exit-codes.md). Nothing here loses data unless it says so.
+
+<!-- Generated from deploy/monitoring by `python -m deploy.monitoring`; a test compares. -->"""

@@ -1,0 +1,142 @@
+"""Every alert, as Prometheus itself evaluates it."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deploy.monitoring import rules
+from deploy.monitoring.alerts import ALERTS, DEFAULTS, RECORDINGS, THRESHOLDS
+from deploy.monitoring.files import PLAIN_RULES
+from deploy.monitoring.model import SCOPE, thresholds_of
+from deploy.monitoring.promql import Not, Selector
+from service.telemetry import catalogue
+from tests.ops.rule_cases import CASES, Case
+
+ROOT = Path(__file__).parents[2]
+NAMES = [alert.name for alert in ALERTS]
+
+
+def _rules_of(alert: str, directory: Path) -> Path:
+    """The rules as they are, without the other alerts, and without recordings where none is read: promtool evaluates whatever is there, minute by minute."""
+    recordings, alerts = yaml.safe_load((ROOT / PLAIN_RULES).read_text())["groups"]
+    chosen = {**alerts, "rules": [rule for rule in alerts["rules"] if rule["alert"] == alert]}
+    groups = [recordings, chosen] if "pipeline:" in chosen["rules"][0]["expr"] else [chosen]
+    written = directory / "rules.yml"
+    written.write_text(json.dumps({"groups": groups}))
+    return written
+
+
+def _unit_test(cases: list[Case], directory: Path) -> str:
+    """promtool's own format. What fires is asked as a series, which leaves annotations to a test of their own."""
+    return json.dumps(
+        {
+            "rule_files": [str(_rules_of(cases[0].alert, directory))],
+            "evaluation_interval": f"{max(case.step_minutes for case in cases)}m",
+            "tests": [
+                {
+                    "name": f"{case.alert}: {case.what}",
+                    "interval": f"{case.step_minutes}m",
+                    "input_series": [{"series": series, "values": values} for series, values in case.series.items()],
+                    "promql_expr_test": [
+                        {
+                            "expr": f'sum without (severity) (ALERTS{{alertname="{case.alert}",alertstate="firing"}})',
+                            "eval_time": f"{case.minutes}m",
+                            "exp_samples": [] if case.labels is None else [{"labels": _firing(case.alert, case.labels), "value": 1}],
+                        }
+                    ],
+                }
+                for case in cases
+            ],
+        }
+    )
+
+
+def _firing(alert: str, labels: dict[str, str]) -> str:
+    complete = {"alertname": alert, "alertstate": "firing", **labels}
+    return "{" + ", ".join(f'{name}="{value}"' for name, value in complete.items()) + "}"
+
+
+def _run(promtool: Path, *arguments: str) -> tuple[int, str]:
+    done = subprocess.run([promtool, *arguments], capture_output=True, text=True, check=False, timeout=120)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_prometheus_accepts_the_rules(promtool: Path) -> None:
+    status, said = _run(promtool, "check", "rules", str(ROOT / PLAIN_RULES))
+    assert status == 0, said
+    assert f"{len(ALERTS) + len(RECORDINGS)} rules found" in said
+
+
+@pytest.mark.parametrize("alert", NAMES)
+def test_an_alert_fires_when_it_should_and_only_then(alert: str, promtool: Path, tmp_path: Path) -> None:
+    cases = [case for case in CASES if case.alert == alert]
+    assert any(case.labels is not None for case in cases), "no case that fires"
+    assert any(case.labels is None for case in cases), "no case that stays quiet"
+    written = tmp_path / "cases.yml"
+    written.write_text(_unit_test(cases, tmp_path))
+    status, said = _run(promtool, "test", "rules", str(written))
+    assert status == 0, said
+
+
+def test_every_case_belongs_to_an_alert() -> None:
+    assert {case.alert for case in CASES} == set(NAMES)
+
+
+@pytest.mark.parametrize("alert", NAMES)
+def test_what_an_alert_says_is_filled_in(alert: str, promtool: Path, tmp_path: Path) -> None:
+    """promtool shows the annotations of an alert that nobody expected."""
+    case = next(case for case in CASES if case.alert == alert and case.labels is not None)
+    unexpected = json.loads(_unit_test([case], tmp_path))
+    unexpected["tests"][0]["promql_expr_test"] = []
+    unexpected["tests"][0]["alert_rule_test"] = [{"eval_time": f"{case.minutes}m", "alertname": alert, "exp_alerts": []}]
+    written = tmp_path / "unexpected.yml"
+    written.write_text(json.dumps(unexpected))
+    status, said = _run(promtool, "test", "rules", str(written))
+    assert status != 0
+    assert "Annotations:" in said
+    assert f"docs/runbooks/{alert}.md" in said
+    for trouble in ("no value", "error", "{{", "%!", "NaN"):
+        assert trouble not in said.partition("Annotations:")[2], said
+
+
+def test_thresholds_are_named_once_and_all_used() -> None:
+    texts = [recording.expression for recording in RECORDINGS]
+    texts += [text for alert in ALERTS for text in (alert.expression, alert.summary, alert.description)]
+    used = {name for text in texts for name in thresholds_of(text)}
+    assert used == {threshold.name for threshold in THRESHOLDS}
+    assert len(DEFAULTS) == len(THRESHOLDS)
+
+
+def test_every_selector_can_be_limited_to_one_pipeline() -> None:
+    """Each metric, and each recording that is read back, is followed by the mark of the scope."""
+    for text in [alert.expression for alert in ALERTS] + [recording.expression for recording in RECORDINGS]:
+        found = re.findall(r"\b(?:pipeline:)?sluice_\w+(?::\w+)?", text)
+        assert found, text
+        assert len(found) == text.count("{" + SCOPE), text
+
+
+def test_a_selector_refuses_what_the_catalogue_does_not_know() -> None:
+    choose = Selector('pipeline="shop"')
+    assert choose(catalogue.SLOT_STATUS, status=("reserved", "lost")) == 'sluice_slot_wal_status{pipeline="shop",status=~"reserved|lost"}'
+    assert choose(catalogue.ROWS, schema=Not(("audit",))) == 'sluice_rows_total{pipeline="shop",schema!~"audit"}'
+    with pytest.raises(ValueError, match="no status vanished"):
+        choose(catalogue.SLOT_STATUS, status="vanished")
+    with pytest.raises(ValueError, match="no shape round"):
+        choose(catalogue.SLOT_STATUS, shape="round")
+    with pytest.raises(ValueError, match="is a histogram"):
+        choose(catalogue.EVENT_LOOP_LAG)
+
+
+def test_the_plain_rules_hold_numbers_and_no_marks() -> None:
+    """One file for Prometheus: recordings before the alerts that read them."""
+    text = (ROOT / PLAIN_RULES).read_text()
+    assert "⟦" not in text
+    groups = yaml.safe_load(text)["groups"]
+    assert [rule["record"] for rule in groups[0]["rules"]] == [recording.name for recording in RECORDINGS]
+    assert [rule["alert"] for rule in groups[1]["rules"]] == NAMES
+    assert all(rule["labels"]["severity"] in ("critical", "warning") for rule in groups[1]["rules"])
+    assert not [alert.name for alert in ALERTS if "⟦" in rules.templated(alert.expression)]
