@@ -22,7 +22,7 @@ TESTS       := tests/unit tests/conformance tests/integration tests/spark tests/
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup prerequisites jars demo up status load query logs down reset check format lint types imports spelling unit conformance integration spark chaos e2e tools test-ops test test-matrix fuzz bench docs lock wheel clean distclean
+.PHONY: help setup prerequisites jars demo up status load query logs down reset soak check format lint types imports spelling unit conformance integration spark chaos e2e tools test-ops test test-matrix fuzz bench docs lock wheel clean distclean
 
 help: ## List these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -113,6 +113,9 @@ tools: setup ## Fetch Prometheus and promtool below build/tools, where PATH has 
 test-ops: jars tools ## Test alerts, dashboards, chart and the local stack
 	$(BIN)/python -m pytest tests/ops $(PYTEST_ARGS)
 
+soak: jars tools ## Let the object store stall for three real minutes; takes ten
+	SLUICE_TEST_SOAK=1 $(BIN)/python -m pytest tests/ops/test_store_stalls.py $(PYTEST_ARGS)
+
 test: jars tools check ## Check and test everything, in two lanes side by side
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(TESTS) $(PYTEST_ARGS)
 
@@ -141,7 +144,8 @@ lock: ## Resolve all dependencies again and write requirements/
 wheel: setup ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel
 
-clean: ## Remove what builds, tests and the demonstration left
+clean: ## Remove what builds, tests, the demonstration and the stack left
+	@test ! -e build/stack/stack.json || $(BIN)/python -m deploy.stack reset
 	rm -rf build dist spark-warehouse metastore_db derby.log .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 distclean: clean ## The same, and the virtual environment

@@ -5,7 +5,6 @@ object store's client, and how old a heartbeat may be. What others decide is div
 """
 
 import importlib
-import inspect
 import pkgutil
 import sys
 from datetime import timedelta
@@ -31,9 +30,9 @@ def hurry(factor: float) -> None:
         for name, value in dict(options).items():
             if isinstance(value, timedelta):
                 options[name] = value / factor  # type: ignore[literal-required]
-    patience = inspect.signature(Health).parameters["loop_seconds"].default
-    assert Health.__init__.__kwdefaults__["loop_seconds"] == patience
-    Health.__init__.__kwdefaults__["loop_seconds"] = patience / factor
+    defaults = Health.__init__.__kwdefaults__
+    assert defaults is not None
+    defaults["loop_seconds"] /= factor
 
 
 def _modules() -> list[ModuleType]:

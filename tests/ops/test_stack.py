@@ -4,12 +4,22 @@ import json
 import os
 import signal
 import socket
+import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
+from deploy.monitoring.alerts import process, stream
+from deploy.monitoring.alerts import slot as slot_alerts
+from service.telemetry.catalogue import APPLY_LAST_SUCCESS, OLDEST_PENDING, PENDING_BYTES
+from tests.ops import replay
 from tests.ops.local_stack import NAMES, LocalStack, alive, local_stack
+from tests.support.pipeline import wait_until
+
+_LITTLE_WAL = 16 << 20
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +110,29 @@ def test_a_member_that_was_killed_is_started_again_by_up_and_it_alone(stack: Loc
     assert {name for name in NAMES if after[name] != before[name]} == {"ingest"}
 
 
+def test_an_applier_away_for_an_hour_concerns_neither_ingest_nor_slot_and_is_told_by_the_backlog_alert(stack: LocalStack, tmp_path: Path) -> None:
+    """The hour is simulated: what a real minute without the applier looks like, played on. It comes back in the tests below."""
+    os.kill(stack.pids()["applier"], signal.SIGKILL)
+    with stack.connect() as connection:
+        connection.execute("SELECT pg_logical_emit_message(false, 'elsewhere', repeat('x', 1000000)) FROM generate_series(1, 64)")
+        before, since = _pending(stack), time.time()
+        assert stack("load", LOAD_SECONDS="4").returncode == 0
+        position = _lsn(connection, "SELECT pg_current_wal_insert_lsn() - '0/0'")
+        connection.execute("CHECKPOINT")
+        connection.execute("UPDATE products SET stock = stock - 1 WHERE sku = (SELECT min(sku) FROM products)")
+        slot = "FROM pg_replication_slots WHERE slot_name = 'sluice_shop'"
+        wait_until(lambda: _lsn(connection, f"SELECT confirmed_flush_lsn - '0/0' {slot}") > position, what="the slot is confirmed", timeout=30)
+        wait_until(lambda: _lsn(connection, f"SELECT pg_current_wal_lsn() - restart_lsn {slot}") < _LITTLE_WAL, what="its WAL is let go", timeout=30)
+    now = _pending(stack, beyond=before)
+    at = time.time()
+    assert _open(stack.url("METRICS_PORT", "/livez"))
+    assert _open(stack.url("METRICS_PORT", "/readyz"))
+    hour = replay.played_on(before, now, seconds=at - since, at=at, frozen=[OLDEST_PENDING.name, APPLY_LAST_SUCCESS.name])
+    ingest_and_slot = [alert.name for alert in (*process.ALERTS, *slot_alerts.ALERTS, *stream.ALERTS)]
+    replay.assert_alerts(tmp_path, hour, firing=[], silent=["SluiceSpoolBacklog", *ingest_and_slot], at_minute=10)
+    replay.assert_alerts(tmp_path, hour, firing=["SluiceSpoolBacklog"], silent=ingest_and_slot, at_minute=60)
+
+
 def test_logs_shows_the_last_lines_of_every_member(stack: LocalStack) -> None:
     outcome = stack("logs", FOLLOW="0")
     assert outcome.returncode == 0
@@ -111,14 +144,14 @@ def test_down_leaves_no_process_and_no_pid_file(stack: LocalStack) -> None:
     pids = stack.pids()
     outcome = stack("down")
     assert outcome.returncode == 0, outcome.stderr
-    assert _only("stopped", outcome.stdout) == ["prometheus", "applier", "ingest", "s3", "postgres"]
+    assert _only("stopped", outcome.stdout) == ["prometheus", "ingest", "s3", "postgres"]
     assert not [name for name, pid in pids.items() if alive(pid)]
     assert stack.pids() == {}
     assert not _named_in_a_command_line(stack.directory)
     assert "nothing ran" in stack("down").stdout
 
 
-def test_after_down_up_goes_on_with_what_was_stored(stack: LocalStack) -> None:
+def test_after_down_up_goes_on_and_the_applier_catches_up(stack: LocalStack) -> None:
     outcome = stack("up")
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
     log = (stack.directory / "logs" / "ingest.log").read_text()
@@ -138,6 +171,33 @@ def test_reset_leaves_nothing_and_says_what_it_deleted(stack: LocalStack) -> Non
         assert str(place) in outcome.stdout
     assert not [name for name, pid in pids.items() if alive(pid)]
     assert "nothing to delete" in stack("reset").stdout
+
+
+def _pending(stack: LocalStack, *, beyond: replay.Samples | None = None) -> dict[str, float]:
+    """A scrape of ingest; with `beyond`, one in which more is pending than in that, so that the look behind it is a later one."""
+    found: list[dict[str, float]] = []
+
+    def grown() -> bool:
+        found[:] = [replay.samples(_open(stack.url("METRICS_PORT", "/metrics")))]
+        return beyond is None or _bytes(found[0]) > _bytes(beyond)
+
+    wait_until(grown, what="ingest sees what is pending", timeout=60)
+    return found[0]
+
+
+def _bytes(samples: replay.Samples) -> float:
+    return sum(value for name, value in samples.items() if name.startswith(PENDING_BYTES.name))
+
+
+def _lsn(connection: psycopg.Connection, query: str) -> int:
+    row = connection.execute(query.encode()).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def _open(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return str(answer.read().decode())
 
 
 def _listening(port: int) -> bool:

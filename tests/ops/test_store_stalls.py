@@ -13,6 +13,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -77,7 +78,7 @@ def scene(postgres: PostgresServer, tmp_path: Path) -> Iterator[Scene]:
     with fresh_database(postgres) as database, running_s3(buckets=(BUCKET,)) as store, Workload(database.dsn, seed=7) as workload:
         database.execute(f"ALTER DATABASE {database.name} SET wal_sender_timeout = '{WAL_SENDER_TIMEOUT_MS}ms'")
         workload.create()
-        settings = {
+        settings: dict[str, dict[str, Any]] = {
             "source": {"slot": database.slot, "publication": database.publication},
             "spool": {"options": store.options(), "max_delay": f"{2000 / FACTOR:.0f}ms"},
         }
