@@ -6,12 +6,14 @@ minutes. `make soak` plays it at full length, with every default as it is.
 
 import contextlib
 import dataclasses
+import json
 import os
 import signal
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from service.contract.entries import Changes
 from service.manifest.follow import read_entries
 from service.store.opening import open_store
 from tests.chaos.witness import Witness
+from tests.ops.local_stack import alive, local_stack
 from tests.support.pipeline import wait_until
 from tests.support.sources import Database, fresh_database
 from tests.support.workload import Workload
@@ -109,6 +112,42 @@ def test_a_store_that_stalls_for_three_minutes_costs_no_connection_no_restart_an
     committed = list(witness.transactions())
     assert len(committed) > STALL_SECONDS / LOOK_SECONDS / 4
     assert scene.published() == committed
+
+
+@pytest.mark.skipif(not SOAK, reason="three real minutes with the applier and Prometheus as well are for `make soak`")
+@pytest.mark.timeout(1800)
+def test_the_whole_local_stack_outlives_the_stall_and_the_lake_follows(tmp_path: Path) -> None:
+    with local_stack(tmp_path / "stack") as stack:
+        assert stack("up").returncode == 0
+        stack.assert_the_lake_follows()
+        before, fired = stack.pids(), set()
+        with ThreadPoolExecutor(1) as people:
+            working = people.submit(stack, "load", LOAD_SECONDS=str(STALL_SECONDS + 10), timeout=STALL_SECONDS + 60)
+            os.kill(before["s3"], signal.SIGSTOP)
+            try:
+                with stack.connect() as connection:
+                    walsender = connection.execute("SELECT active_pid FROM pg_replication_slots").fetchone()
+                    end = time.monotonic() + STALL_SECONDS
+                    while time.monotonic() < end:
+                        for variable in ("METRICS_PORT", "APPLY_METRICS_PORT"):
+                            assert _answers(f"127.0.0.1:{stack.ports[variable]}", "/livez"), variable
+                        assert connection.execute("SELECT active_pid FROM pg_replication_slots").fetchone() == walsender
+                        fired |= _firing(stack.url("PROMETHEUS_PORT", "/api/v1/alerts"))
+                        time.sleep(1)
+            finally:
+                os.kill(before["s3"], signal.SIGCONT)
+            assert working.result().returncode == 0
+        print(f"fired: {sorted(fired)}")
+        assert ALERT in fired
+        stack.assert_the_lake_follows(timeout=300)
+        assert stack.pids() == before
+        assert all(alive(pid) for pid in before.values()), {name for name, pid in before.items() if not alive(pid)}
+
+
+def _firing(url: str) -> set[str]:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        alerts = json.load(answer)["data"]["alerts"]
+    return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
 
 
 def _outlast(scene: Scene, ingest: SluiceProcess, prometheus: PrometheusServer, *, address: str, walsender: int) -> set[str]:
