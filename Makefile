@@ -1,7 +1,8 @@
 # Everything a person or a machine does with this repository. `make` alone lists it.
 #
 # PYTHON=python3.12 chooses the interpreter that makes the virtual environment; PYTEST_ARGS="-k name" goes to pytest; ONLY=P1 chooses benchmarks, FUZZ=entry fuzz targets.
-# MAJORS="14 18" chooses majors of PostgreSQL for test-matrix.
+# MAJORS="14 18" chooses majors of PostgreSQL for test-matrix. The local stack takes PG_PORT, S3_PORT, METRICS_PORT, APPLY_METRICS_PORT, PROMETHEUS_PORT, and
+# STACK=folder for another place than build/stack.
 
 PYTHON      ?= python3
 VENV        ?= .venv
@@ -25,7 +26,7 @@ VERSION     := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup prerequisites jars demo check format lint types imports spelling unit conformance integration spark chaos e2e tools crds test-ops images test test-matrix fuzz bench docs lock wheel clean distclean
+.PHONY: help setup prerequisites jars demo up status load query logs down reset soak check format lint types imports spelling unit conformance integration spark chaos e2e tools crds test-ops images test test-matrix fuzz bench docs lock wheel clean distclean
 
 help: ## List these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,9 +48,31 @@ $(SETUP): requirements/dev.txt pyproject.toml | prerequisites
 
 jars: setup ## Fetch the jars for Delta and S3 once, checked against recorded sums
 	$(BIN)/python -m spark_jobs.jars fetch --s3
+	$(BIN)/python -m deploy.local.s3proxy
 
 demo: jars ## See it work: PostgreSQL under load, mirrored and compared, in about three minutes
 	$(BIN)/python -m deploy.demo
+
+up: jars tools ## Start the local stack: PostgreSQL, S3, ingest, applier, Prometheus; again for what is missing
+	@$(BIN)/python -m deploy.stack up
+
+status: setup ## Show what of the stack runs, and where the pipeline stands
+	@$(BIN)/python -m deploy.stack status
+
+load: setup ## Work in the stack's shop until Ctrl-C, or for LOAD_SECONDS=60
+	@$(BIN)/python -m deploy.stack load
+
+query: setup ## Ask the stack's lake: make query SQL="SELECT count(*) FROM orders"
+	@$(BIN)/python -m deploy.stack query
+
+logs: setup ## Follow all logs of the stack until Ctrl-C; FOLLOW=0 for their last lines
+	@$(BIN)/python -m deploy.stack logs
+
+down: setup ## Stop the stack in good order; its data stays
+	@$(BIN)/python -m deploy.stack down
+
+reset: setup ## Stop the stack and delete its data
+	@$(BIN)/python -m deploy.stack reset
 
 check: lint types imports spelling ## Everything that needs no server: format, lint, types, import rules, spelling
 
@@ -107,6 +130,9 @@ tools: setup ## Fetch Prometheus and promtool below build/tools, where PATH has 
 test-ops: jars tools crds ## Test what people run it with: alerts, dashboards, chart, images, compose file, local stack, status page
 	$(BIN)/python -m pytest tests/ops $(PYTEST_ARGS)
 
+soak: jars tools ## Let the object store stall for three real minutes; takes ten
+	SLUICE_TEST_SOAK=1 $(BIN)/python -m pytest tests/ops/test_store_stalls.py $(PYTEST_ARGS)
+
 test: jars tools crds check ## Check and test everything, in two lanes side by side
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(TESTS) $(PYTEST_ARGS)
 
@@ -143,7 +169,8 @@ lock: ## Resolve all dependencies again and write requirements/
 wheel: setup ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel
 
-clean: ## Remove what builds, tests and the demonstration left
+clean: ## Remove what builds, tests, the demonstration and the stack left
+	@test ! -e build/stack/stack.json || $(BIN)/python -m deploy.stack reset
 	rm -rf build dist spark-warehouse metastore_db derby.log .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 distclean: clean ## The same, and the virtual environment

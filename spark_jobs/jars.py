@@ -23,16 +23,18 @@ FETCH_COMMAND = "python -m spark_jobs.jars fetch"
 
 @dataclass(frozen=True, slots=True)
 class JarSet:
-    """Archives that belong together: what to ask the resolver for, what it must leave out, and the file of expected hashes."""
+    """Archives that belong together: what to ask the resolver for, what it must leave out, where their hashes are recorded, and the command that fetches."""
 
     name: str
     packages: tuple[str, ...]
     excludes: tuple[str, ...]
+    command: str = FETCH_COMMAND
+    recorded_in: Path = _HERE
 
     @property
     def checksums(self) -> dict[str, str]:
         """File name to sha256, as recorded."""
-        lines = (_HERE / f"{self.name}.sha256").read_text(encoding="ascii").splitlines()
+        lines = (self.recorded_in / f"{self.name}.sha256").read_text(encoding="ascii").splitlines()
         return {name: digest for digest, name in (line.split(maxsplit=1) for line in lines)}
 
 
@@ -55,6 +57,7 @@ S3 = JarSet(
     ),
     # The bundle holds every AWS service (654 MB); the modules above are all that S3A uses.
     ("software.amazon.awssdk:bundle", "org.slf4j:slf4j-api", "org.wildfly.openssl:wildfly-openssl"),
+    command=f"{FETCH_COMMAND} --s3",
 )
 
 
@@ -65,27 +68,38 @@ def default_directory() -> Path:
 
 
 def classpath(directory: Path, *, s3: bool) -> list[Path]:
-    """The archives to load, each present and with its recorded hash. Raises UsageError naming the first that is not."""
+    """The archives that Spark loads, each present and with its recorded hash. Raises UsageError naming the first that is not."""
+    return [path for jar_set in _sets(s3=s3) for path in present(jar_set, directory)]
+
+
+def present(jar_set: JarSet, directory: Path) -> list[Path]:
+    """The archives of one set. Raises UsageError naming the first that is not there or not the recorded one."""
     found: list[Path] = []
-    for jar_set in (DELTA, S3) if s3 else (DELTA,):
-        command = FETCH_COMMAND + (" --s3" if jar_set is S3 else "")
-        for name, digest in jar_set.checksums.items():
-            path = directory / name
-            if not path.is_file():
-                raise UsageError(f"the archive {name} is not in {directory}", hint=f"run: {command}")
-            if _digest(path) != digest:
-                raise UsageError(f"the archive {path} is not the one that was recorded", hint=f"delete it and run: {command}")
-            found.append(path)
+    for name, digest in jar_set.checksums.items():
+        path = directory / name
+        if not path.is_file():
+            raise UsageError(f"the archive {name} is not in {directory}", hint=f"run: {jar_set.command}")
+        if _digest(path) != digest:
+            raise UsageError(f"the archive {path} is not the one that was recorded", hint=f"delete it and run: {jar_set.command}")
+        found.append(path)
     return found
 
 
 def fetch(directory: Path, *, s3: bool) -> None:
-    """Puts the archives into `directory`, through Spark's own resolver. Does nothing when they are there and right."""
-    for jar_set in (DELTA, S3) if s3 else (DELTA,):
-        missing = [name for name, digest in jar_set.checksums.items() if not (directory / name).is_file() or _digest(directory / name) != digest]
-        if missing:
-            _resolve(jar_set, directory)
-    classpath(directory, s3=s3)
+    """Puts Spark's archives into `directory`, through its own resolver. Does nothing when they are there and right."""
+    for jar_set in _sets(s3=s3):
+        fetch_set(jar_set, directory)
+
+
+def fetch_set(jar_set: JarSet, directory: Path) -> list[Path]:
+    """The same for one set; where its archives are."""
+    if any(not (directory / name).is_file() or _digest(directory / name) != digest for name, digest in jar_set.checksums.items()):
+        _resolve(jar_set, directory)
+    return present(jar_set, directory)
+
+
+def _sets(*, s3: bool) -> tuple[JarSet, ...]:
+    return (DELTA, S3) if s3 else (DELTA,)
 
 
 def _resolve(jar_set: JarSet, directory: Path) -> None:

@@ -53,7 +53,7 @@ class Demonstration:
         self.freshness = Freshness(self.pipeline.own_spool)
         self._sluice: SluiceProcess | None = None
         self._stop = threading.Event()
-        self._clerks = [shop.Clerk(server.dsn("sluice", "shop"), seed=seed, freshness=self.freshness) for seed in range(_CLERKS)]
+        self._clerks = [shop.Clerk(server.dsn("sluice", "shop"), seed=seed, audience=self.freshness) for seed in range(_CLERKS)]
         self._watch = server.superuser("shop")
         self.live_since: float | None = None
 

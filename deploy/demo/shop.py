@@ -9,11 +9,10 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from typing import Protocol
 
 import psycopg
 from psycopg.types.json import Jsonb
-
-from deploy.demo.freshness import Freshness
 
 TABLES = ("customers", "products", "orders", "order_lines", "events", "documents")
 LARGE_TRANSACTION_ROWS = 200_000
@@ -47,6 +46,13 @@ INSERT INTO documents (id, title, body, scan) SELECT g, 'Document ' || g, {_BODY
 Step = Callable[["Clerk"], None]
 
 
+class Audience(Protocol):
+    """Is told of every commit."""
+
+    def committed(self, *, position: int, at: float) -> None:
+        """A commit whose end lies just behind WAL position `position`."""
+
+
 def open_shop(connection: psycopg.Connection) -> None:
     """Creates the tables and their first rows, owned by whoever is connected."""
     for script in (SCHEMA, ROWS):
@@ -57,12 +63,12 @@ def open_shop(connection: psycopg.Connection) -> None:
 class Clerk:
     """One connection that works until `stop`: mostly small transactions, some of which change their mind."""
 
-    def __init__(self, dsn: str, *, seed: int, freshness: Freshness) -> None:
+    def __init__(self, dsn: str, *, seed: int, audience: Audience | None = None) -> None:
         self.connection = psycopg.connect(dsn)
         self.random = random.Random(seed)  # noqa: S311  a workload, not a secret
         self.transactions = 0
         self.trouble: Exception | None = None
-        self._freshness = freshness
+        self._audience = audience
 
     def work(self, stop: threading.Event, *, pause_seconds: float) -> None:
         """Runs in a thread. What goes wrong is kept in `trouble`."""
@@ -83,7 +89,8 @@ class Clerk:
             self.connection.rollback()
             return
         self.transactions += 1
-        self._freshness.committed(position=int(str(position)), at=time.time())
+        if self._audience is not None:
+            self._audience.committed(position=int(str(position)), at=time.time())
 
     def value(self, query: str, *parameters: object) -> object:
         row = self.connection.execute(query.encode(), parameters).fetchone()

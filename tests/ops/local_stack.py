@@ -1,0 +1,82 @@
+"""The local stack as a person uses it: the commands behind the Makefile's targets, in a folder and on ports of one test's own."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+
+from deploy.demo import shop
+from deploy.local.compare import compare_table
+from deploy.local.postgres import free_port
+from deploy.stack.layout import PORTS
+from tests.support.pipeline import wait_until
+
+NAMES = ("postgres", "s3", "ingest", "applier", "prometheus")
+_QUICK = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""For a Java that lives for seconds."""
+
+
+@dataclass
+class LocalStack:
+    """`python -m deploy.stack` with these ports."""
+
+    directory: Path
+    ports: dict[str, int]
+
+    def __call__(self, *arguments: str, timeout: float = 240.0, **environment: str) -> subprocess.CompletedProcess[str]:
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
+        chosen = {"STACK": str(self.directory), "JDK_JAVA_OPTIONS": _QUICK, **{name: str(port) for name, port in self.ports.items()}, **environment}
+        command = [sys.executable, "-m", "deploy.stack", *arguments]
+        return subprocess.run(command, env={**ours, **chosen}, capture_output=True, text=True, timeout=timeout, check=False)
+
+    def pids(self) -> dict[str, int]:
+        """What the pid files name."""
+        return {path.stem: json.loads(path.read_text())["pid"] for path in sorted((self.directory / "run").glob("*.pid"))}
+
+    def connect(self) -> psycopg.Connection:
+        """As the superuser; the caller closes it."""
+        return psycopg.connect(f"postgresql://postgres@127.0.0.1:{self.ports['PG_PORT']}/shop", autocommit=True)
+
+    def url(self, variable: str, path: str) -> str:
+        return f"http://127.0.0.1:{self.ports[variable]}{path}"
+
+    def assert_the_lake_follows(self, *, timeout: float = 60.0) -> None:
+        """Every table of the shop comes to equal its source, row by row."""
+        options = {"endpoint": self.url("S3_PORT", ""), "region": "us-east-1", "access_key_id": "test", "secret_access_key": "test", "allow_http": "true"}
+        storage = {f"aws_{name}" if name != "allow_http" else name: value for name, value in options.items()}
+        with self.connect() as connection:
+            left = list(shop.TABLES)
+
+            def follows() -> bool:
+                left[:] = [
+                    table
+                    for table in left
+                    if not compare_table(connection, schema="public", table=table, lake_uri="s3://sluice/lake", storage_options=storage).is_equal
+                ]
+                return not left
+
+            wait_until(follows, what="the lake equals the source", timeout=timeout)
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs; one that waits for its parent to notice its end does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@contextmanager
+def local_stack(directory: Path) -> Iterator[LocalStack]:
+    """Nothing is started yet; whatever was is gone at the end."""
+    stack = LocalStack(directory, {name: free_port() for name in PORTS})
+    try:
+        yield stack
+    finally:
+        stack("reset")
