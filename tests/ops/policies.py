@@ -25,7 +25,7 @@ def no_secret_is_written_out(manifests: list[Manifest]) -> Problems:
             yield f"Secret {manifest['metadata']['name']}"
     for manifest in of_kind(manifests, "ConfigMap"):
         for name, text in manifest["data"].items():
-            if re.search(r"://[^/@\s:]*:[^@$\s]+@", text) or re.search(r"(?i)password\s*[=:]\s*[^\s$]", text):
+            if re.search(r"://[^/@\s:]*:[^@$\s]+@", text) or re.search(r"(?i)(?<![\w{])password\s*[=:]\s*[^\s$]", text):
                 yield f"ConfigMap {manifest['metadata']['name']} {name}"
     for pod in pods(manifests):
         for container in pod.containers:
