@@ -26,11 +26,9 @@ rules:
   line-length: {max: 160}
   document-start: disable
   comments: {min-spaces-from-content: 1}
-  octal-values: disable
   braces: {max-spaces-inside: 1}
 """
 )
-"""Compose reads a leading 0 in `mode` as octal, which is meant."""
 
 
 def _interpolated(text: str) -> str:

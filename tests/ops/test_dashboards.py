@@ -127,7 +127,7 @@ def test_every_family_that_people_watch_is_on_a_dashboard() -> None:
         "sluice_spool_pending_files": "bytes that wait are shown",
         "sluice_apply_process_running": "an alert says it",
         "sluice_apply_last_record_timestamp_seconds": "last success is shown",
-        "sluice_apply_rows": "rows applied are shown as a rate",
+        "sluice_apply_table_rows": "rows applied are shown as a rate",
         "sluice_report_timestamp_seconds": "an alert says it",
         "sluice_report_errors_total": "an alert says it",
         "sluice_apply_last_attempt_timestamp_seconds": "last success is shown",

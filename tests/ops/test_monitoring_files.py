@@ -1,13 +1,16 @@
 """What is generated for monitoring is up to date, and every alert has its runbook."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from deploy.monitoring.alerts import ALERTS
-from deploy.monitoring.files import RUNBOOKS, generated, is_ours
+from deploy.monitoring.files import PLAIN_RULES, RUNBOOKS, generated, is_ours
 from deploy.monitoring.model import Alert
+from tests.ops import helm
 
 ROOT = Path(__file__).parents[2]
 HEADINGS = ["What it means", "How to see it", "What to do", "What not to do"]
@@ -37,3 +40,13 @@ def test_an_alert_has_a_runbook_that_says_what_to_do_and_what_not(alert: Alert) 
 def test_there_is_no_runbook_without_an_alert() -> None:
     pages = {path.stem for path in (ROOT / RUNBOOKS).glob("*.md")} - {"README"}
     assert pages == {alert.name for alert in ALERTS}
+
+
+def test_the_documented_configurations_are_valid(promtool: Path, tmp_path: Path) -> None:
+    """Values that the chart takes, and a configuration that Prometheus takes."""
+    values, configuration = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/how-to/monitoring.md").read_text(), re.DOTALL)
+    helm.render(helm.feature("default") | yaml.safe_load(values))
+    written = tmp_path / "prometheus.yml"
+    written.write_text(configuration.replace("deploy/monitoring/rules.yml", str(ROOT / PLAIN_RULES)))
+    done = subprocess.run([promtool, "check", "config", written], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr

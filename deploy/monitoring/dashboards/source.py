@@ -139,7 +139,6 @@ CONNECTION_ROW = Row(
                 Query(total(over("increase", shown(known.RECONNECTS), RATE), "reason"), "{{pipeline}} {{reason}}"),
                 Query(total(over("increase", shown(known.PROBE_ERRORS), RATE)), "{{pipeline}} side query"),
             ),
-            quiet="no side query failed",
         ),
         Panel(
             title="Received",
