@@ -109,8 +109,7 @@ crds: $(CRDS) ## Fetch the validators of the Prometheus operator's objects, wher
 
 $(CRDS): tests/ops/crds/package-lock.json
 	@mkdir -p $(@D) && cp tests/ops/crds/package.json tests/ops/crds/package-lock.json $(@D)
-	@command -v npm >/dev/null || { echo "npm is not installed: the Prometheus operator's validators are left out"; exit 0; }; \
-	  npm ci --silent --no-audit --no-fund --prefix $(@D) && touch $@
+	@if npm ci --silent --no-audit --no-fund --prefix $(@D); then touch $@; else echo "npm is missing or failed: the tests that need these validators will be skipped"; fi
 
 images: ## Build the images with a container engine; CONTAINERS=podman names another than docker
 	for name in ingest applier; do \

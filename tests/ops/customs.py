@@ -1,7 +1,7 @@
 """Objects of other people's kinds: checked key by key against what their definitions have, and by the Prometheus operator's own validators.
 
 The schemas here are closed lists of the keys that the chart may write, so that a mistyped one is found; an API server would drop it silently. The
-validators know types, patterns and what is required; they come from the npm package that `make setup` puts into build/crds where npm is installed.
+validators know types, patterns and what is required; they come from the npm package that `make crds` puts into build/crds where npm is installed.
 (Prometheus operator: API reference; Spark operator: API reference, v1beta2.)
 """
 
@@ -91,7 +91,7 @@ def validators_missing() -> str:
     """Why the operator's validators cannot be used; empty when they can."""
     if shutil.which("node") is None:
         return "node is not installed, so that the Prometheus operator's own validators cannot run"
-    if not (VALIDATORS / "node_modules").is_dir():
+    if not (VALIDATORS / ".done").exists():
         return "the Prometheus operator's validators are not in build/crds; `make crds` puts them there"
     return ""
 
