@@ -18,14 +18,15 @@ def ask(stack: Stack, sql: str) -> pa.Table:
     asked = subprocess.run(sluice_command("tables", "--json"), env=sluice_environment(stack.layout, os.environ), capture_output=True, text=True, check=False)
     if asked.returncode != 0:
         raise LocalServerError(f"the tables are not known: {asked.stderr.strip().splitlines()[-1:] or asked.returncode}; is the stack up?")
-    builder = QueryBuilder()
+    builder, known = QueryBuilder(), []
     for table in json.loads(asked.stdout)["tables"]:
         name = table["table"] if table["schema"] == "public" else f"{table['schema']}_{table['table']}"
         try:
             builder = builder.register(name, DeltaTable(table["path"], storage_options=store_options(stack.layout)))
         except TableNotFoundError:
             continue
+        known.append(name)
     try:
         return pa.table(builder.execute(sql).read_all())
     except Exception as error:
-        raise LocalServerError(f"the lake did not answer: {error}") from error
+        raise LocalServerError(f"the lake did not answer: {error}; its tables so far: {', '.join(known) or 'none'}") from error

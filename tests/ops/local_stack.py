@@ -18,7 +18,7 @@ from deploy.stack.layout import PORTS
 from tests.support.pipeline import wait_until
 
 NAMES = ("postgres", "s3", "ingest", "applier", "prometheus")
-_QUICK = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+_QUICK = "-XX:TieredStopAtLevel=1"
 """For a Java that lives for seconds."""
 
 

@@ -82,7 +82,7 @@ def scene(postgres: PostgresServer, tmp_path: Path) -> Iterator[Scene]:
         database.execute(f"ALTER DATABASE {database.name} SET wal_sender_timeout = '{WAL_SENDER_TIMEOUT_MS}ms'")
         workload.create()
         settings: dict[str, dict[str, Any]] = {
-            "source": {"slot": database.slot, "publication": database.publication},
+            "source": {"slot": database.slot, "publication": database.publication, "tables": ["public.*"]},
             "spool": {"options": store.options(), "max_delay": f"{2000 / FACTOR:.0f}ms"},
         }
         places = {"spool_uri": f"s3://{BUCKET}/spool", "lake_uri": f"s3://{BUCKET}/lake"}
