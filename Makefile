@@ -17,11 +17,11 @@ UV_VERSION  := 0.13.9
 TYPED       := service spark_jobs deploy tests
 # From fast to slow, so that a broken rule is told within seconds.
 MATRIX      := tests/integration
-TESTS       := tests/unit tests/conformance tests/integration tests/spark tests/chaos tests/e2e
+TESTS       := tests/unit tests/conformance tests/integration tests/spark tests/chaos tests/e2e tests/ops
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup prerequisites jars demo check format lint types imports spelling unit conformance integration spark chaos e2e test test-matrix fuzz bench docs lock wheel clean distclean
+.PHONY: help setup prerequisites jars demo check format lint types imports spelling unit conformance integration spark chaos e2e tools test-ops test test-matrix fuzz bench docs lock wheel clean distclean
 
 help: ## List these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,7 +84,13 @@ chaos: jars ## Test with processes killed and connections cut
 e2e: jars ## Test the whole path, from SQL to Delta
 	$(BIN)/python -m pytest tests/e2e $(PYTEST_ARGS)
 
-test: jars check ## Check and test everything, in two lanes side by side
+tools: setup ## Fetch Prometheus and promtool below build/tools, where PATH has none
+	$(BIN)/python -m deploy.local.tools --optional
+
+test-ops: jars tools ## Test alerts, dashboards, chart and the local stack
+	$(BIN)/python -m pytest tests/ops $(PYTEST_ARGS)
+
+test: jars tools check ## Check and test everything, in two lanes side by side
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(TESTS) $(PYTEST_ARGS)
 
 fuzz: setup ## Fuzz the decoders; FUZZ_SECONDS=600 for longer, FUZZ=assemble for one target

@@ -27,7 +27,7 @@ lake:
   mode: mirror
 
 # apply: {spark_master: "local[*]", driver_memory: 2GiB, workers: 2}
-# telemetry: {listen: "127.0.0.1:9187", log_format: auto, log_level: info}
+# telemetry: {listen: "127.0.0.1:9187", apply_listen: "127.0.0.1:9188", log_format: auto, log_level: info}
 # tables: {"public.events": {mode: changelog}}
 """
 

@@ -88,9 +88,9 @@ class CopyProgress:
         return self.rows_before + max(self.rows, self.estimated_rows) + sum(self.waiting.values())
 
     def seconds_left(self, now: float) -> float | None:
-        """Until the round is finished at its rate so far; `now` is monotonic. None while there is no rate or no estimate."""
+        """Until the round is finished at its rate so far; `now` is monotonic. None while there is no rate and where estimates say nothing (any more)."""
         done, expected, seconds = self.rows_before + self.rows, self.expected_rows, now - self.started_at
-        return None if expected is None or not done or seconds <= 0 else max(0, expected - done) * seconds / done
+        return None if expected is None or not 0 < done < expected or seconds <= 0 else (expected - done) * seconds / done
 
 
 class Copier:

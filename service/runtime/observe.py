@@ -47,6 +47,7 @@ class Observer:
         self._report: Report | None = None
         self._reported_at = float("-inf")
         self._logger = structlog.get_logger("report")
+        metrics.add(catalogue.REPORT_ERRORS, 0)
 
     def status(self) -> dict[str, Any]:
         """The answer of /status: what is stored is at most a second old, or as old as it says when the object store does not answer, what the process knows
@@ -72,6 +73,10 @@ class Observer:
             self._ingest.errors.note("report", error)
             self._metrics.add(catalogue.REPORT_ERRORS, 1)
             self._logger.warning("could not take a report", error=str(error))
+        except Exception as error:
+            self._ingest.errors.note("report", error)
+            self._metrics.add(catalogue.REPORT_ERRORS, 1)
+            self._logger.error("could not take a report", exc_info=error)
         self._metrics.set(catalogue.HEARTBEAT, time.time(), loop="report")
 
     def count(self) -> None:

@@ -53,7 +53,8 @@ class LakeExport:
         None when there is no table yet or ingest's own lag is not known.
         """
         if ingest_lag_s is None or not self._pending.live:
-            self._metrics.withdraw(catalogue.APPLY_FRESHNESS)
+            for name, _ in _QUANTILES:
+                self._metrics.show(catalogue.APPLY_FRESHNESS, None, quantile_of_tables=name)
             return None
         ages = sorted(ingest_lag_s if oldest_us is None else max(ingest_lag_s, now - oldest_us / 1e6) for oldest_us in self._pending.live.values())
         for name, share in _QUANTILES:

@@ -5,6 +5,7 @@ Invariant: reads what others write and changes nothing; costs microseconds, for 
 
 import time
 from collections.abc import Mapping
+from itertools import product
 
 from service.runtime.applier_process import ApplierProcess
 from service.runtime.committer import Committer
@@ -29,6 +30,11 @@ class ProcessExport:
         metrics.attach(catalogue.FLUSH_DURATION, counts.encode_seconds, phase="encode")
         metrics.attach(catalogue.FLUSH_DURATION, counts.flush_seconds, phase="total")
         metrics.set(catalogue.TABLES_DROPPED, 0)
+        # A counter that appears with its first event would hide it from rate().
+        for state in catalogue.TABLE_EVENTS.labels["state"]:
+            metrics.add(catalogue.TABLE_EVENTS, 0, state=state)
+        for kind, outcome in product(*catalogue.SCHEMA_CHANGES.labels.values()):
+            metrics.add(catalogue.SCHEMA_CHANGES, 0, kind=kind, outcome=outcome)
         limits = ingest.options.builder
         # The builder lets all open transactions together hold twice what one may.
         metrics.set(catalogue.REORDER_LIMIT, 2 * limits.body_bytes, place="memory")

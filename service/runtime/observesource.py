@@ -22,7 +22,6 @@ _NEEDS_SLOT = (
     catalogue.SLOT_RETAINED,
     catalogue.SLOT_SAFE,
     catalogue.SLOT_SECONDS_LEFT,
-    catalogue.SLOT_UNBOUNDED,
     catalogue.SLOT_XMIN_AGE,
 )
 
@@ -37,6 +36,7 @@ class SourceExport:
         self._errors = errors
         self._clock = SourceClock()
         self._reached = False
+        metrics.add(catalogue.PROBE_ERRORS, 0)
 
     def look(self, report: Report, view: IngestView) -> None:
         """Exports what `report` says of the server, and what the side query adds."""
@@ -110,7 +110,6 @@ class SourceExport:
         metrics.choose(catalogue.SLOT_STATUS, "status", slot.wal_status if known else "lost")
         facts: dict[Gauge, float | None] = {
             catalogue.SLOT_ACTIVE: float(slot.active_pid is not None),
-            catalogue.SLOT_UNBOUNDED: float(slot.safe_wal_size is None),
             catalogue.CONFIRMED_FLUSH_LSN: slot.confirmed_flush_lsn,
             catalogue.SLOT_RETAINED: max(0, report.server.wal_end_lsn - slot.restart_lsn) if slot.restart_lsn is not None else None,
             catalogue.SLOT_SAFE: slot.safe_wal_size,
@@ -123,6 +122,8 @@ class SourceExport:
     def _export_probed(self, probed: SlotProbeFacts | None) -> None:
         metrics = self._metrics
         metrics.show(catalogue.SLOT_KEEP_LIMIT, probed.keep_limit_bytes if probed else None)
+        # Not from safe_wal_size, which a lost slot lacks too.
+        metrics.show(catalogue.SLOT_UNBOUNDED, float(probed.keep_limit_bytes is None) if probed else None)
         metrics.show(catalogue.SLOT_INACTIVE_SINCE, probed.inactive_since if probed else None)
         decoder = probed.decoder if probed else None
         if decoder is None:

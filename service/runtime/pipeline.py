@@ -121,7 +121,10 @@ class Process:
             await asyncio.sleep(TICK_SECONDS)
             self._metrics.observe(EVENT_LOOP_LAG, max(0.0, time.monotonic() - due))
             self.health.beat("events")
-            self.observer.count()
+            try:
+                self.observer.count()
+            except Exception as error:
+                self._logger.error("metrics could not be brought up to date", exc_info=error)
 
     async def _look(self) -> None:
         while True:

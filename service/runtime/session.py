@@ -108,6 +108,7 @@ class Session:
         # below: decoder thread only
         self._assembler = Assembler(start_lsn=start_lsn, prepared=prepared, limits=open_limits, keeps_message=prefix_filter(message_prefixes))
         self._builder = Builder(book=book, upload=committer.upload, epoch=epoch, numbers=numbers, limits=limits, start_lsn=start_lsn, prepared=prepared)
+        self._count_open()
         self._waiting_since: float | None = None
         self._recorded_lsn = start_lsn
         self._recorded_at = time.monotonic()
@@ -279,7 +280,8 @@ class Session:
             self.counts.flush_seconds.add(time.monotonic() - began)
 
     def _count(self, batch: RawBatch, assembly: Assembly) -> None:
-        counts, builder = self.counts, self._builder
+        counts = self.counts
+        counts.decoder_beat = time.time()
         counts.received_bytes += batch.nbytes
         counts.transactions += len(assembly.commits)
         counts.aborted += assembly.counts.get("aborted", 0)
@@ -287,4 +289,8 @@ class Session:
         rows, nbytes = assembly.sizes
         counts.transaction_rows.add_all(rows)
         counts.transaction_bytes.add_all(nbytes)
+        self._count_open()
+
+    def _count_open(self) -> None:
+        counts, builder = self.counts, self._builder
         counts.open_transactions, counts.open_bytes, counts.staged_bytes = builder.open_transactions, builder.open_bytes, builder.staged_bytes

@@ -269,7 +269,7 @@ APPLY_LAST_RECORD = Gauge(
     "sluice_apply_last_record_timestamp_seconds", "When the applier last wrote a record of its progress, which it does at least every 20 s.", _RECORDS
 )
 APPLY_PENDING = Gauge("sluice_apply_entries_pending", "Manifest entries that the lake is behind, over all tables that are not left out.", _RECORDS)
-APPLY_TABLE_ROWS = Gauge("sluice_apply_rows", "Change rows applied in the present generations of all tables.", _RECORDS)
+APPLY_TABLE_ROWS = Gauge("sluice_apply_table_rows", "Change rows applied in the present generations of all tables.", _RECORDS)
 APPLY_FRESHNESS = Gauge(
     "sluice_apply_freshness_seconds",
     "How far the lake is behind the source, over tables that are not left out: the age of the oldest change that a table lacks, in the spool or before it; "

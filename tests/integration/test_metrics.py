@@ -173,6 +173,11 @@ def watch(database: Database, folder: Path, scenario: Callable[[Watched], Awaita
     asyncio.run(run())
 
 
+@pytest.fixture(autouse=True)
+def _every_look_is_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.runtime.observe._FRESH_SECONDS", 0.0)
+
+
 @pytest.fixture
 def limited(database: Database) -> Iterator[Database]:
     """The server with a limit on what slots may keep."""

@@ -1,0 +1,1 @@
+"""What people run Sluice with: the chart, the images, the compose file."""

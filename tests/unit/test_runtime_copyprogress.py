@@ -1,0 +1,30 @@
+"""How far a round of copies is, and for how much longer: from what was read and what the server expects, or not at all."""
+
+from service.runtime.copier import CopyProgress
+
+
+def progress(**waiting: int) -> CopyProgress:
+    return CopyProgress(tables_total=len(waiting), waiting=dict(waiting), started_at=0.0)
+
+
+def test_rows_of_finished_tables_stay_in_the_sum_and_in_the_rate() -> None:
+    round_ = progress(a=100, b=300)
+    assert (round_.expected_rows, round_.seconds_left(10.0)) == (400, None)
+    round_.begin("a", estimated_rows=100)
+    round_.rows = 50
+    assert (round_.expected_rows, round_.seconds_left(10.0)) == (400, 70.0)
+    round_.rows = 120
+    round_.begin("b", estimated_rows=300)
+    round_.rows = 80
+    assert (round_.expected_rows, round_.seconds_left(20.0)) == (420, 22.0)
+
+
+def test_nothing_is_foretold_without_an_estimate_or_past_it() -> None:
+    unknown = progress(a=100, never_analysed=-1)
+    unknown.begin("a", estimated_rows=100)
+    unknown.rows = 50
+    assert (unknown.expected_rows, unknown.seconds_left(10.0)) == (None, None)
+    past = progress(a=100)
+    past.begin("a", estimated_rows=100)
+    past.rows = 150
+    assert (past.expected_rows, past.seconds_left(10.0)) == (150, None)
