@@ -15,7 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from service.contract import keys
 from service.contract.applied import AppliedLog, Complete
-from service.contract.entries import Prepared
+from service.contract.entries import Opened, Prepared
 from service.errors import ServiceError, SlotLost
 from service.manifest.follow import load_state, read_entry
 from service.manifest.state import PipelineState
@@ -303,7 +303,7 @@ class Reporter:
         self._forecast.note(at, lsn)
 
     def _opened_at(self, state: PipelineState) -> datetime | None:
-        """When the present epoch began: its first entry, found by halving, once per epoch."""
+        """When the present epoch began: its first entry, found by halving, once per epoch. None when that entry is no longer kept."""
         if state.epoch and self._opened[0] != state.epoch:
             low, high = 1, state.seq
             while low < high:
@@ -311,7 +311,8 @@ class Reporter:
                 entry = read_entry(self._store, middle)
                 low, high = (low, middle) if entry is not None and entry.epoch >= state.epoch else (middle + 1, high)
             first = read_entry(self._store, low)
-            self._opened = (state.epoch, datetime.fromisoformat(first.written_at) if first is not None else None)
+            found = first is not None and isinstance(first.body, Opened)
+            self._opened = (state.epoch, datetime.fromisoformat(first.written_at) if first is not None and found else None)
         return self._opened[1]
 
 

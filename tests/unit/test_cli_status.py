@@ -1,5 +1,6 @@
 """`status` and `tables` for people: all facts, on any terminal, and again and again."""
 
+import dataclasses
 import io
 import json
 import os
@@ -15,14 +16,21 @@ from rich.console import Console
 
 from service.cli import statusview
 from service.cli.output import amount, duration
+from service.contract import keys
+from service.contract.applied import AppliedLog, AppliedTable
 from service.errors import SlotLost
+from service.manifest.follow import read_entry
+from service.manifest.log import ManifestLog
+from service.manifest.state import PipelineState
 from service.runtime.copyreport import CopyReport, CopyRound
 from service.runtime.forecast import SlotForecast
 from service.runtime.incidents import Incident
 from service.runtime.processfacts import ProcessFacts
 from service.runtime.report import Report, Reporter, public_uri
 from service.runtime.walreport import headroom
-from tests.unit.test_cli_commands import Sluice, configured, opened, sluice
+from service.store.memory import MemoryStore
+from service.store.opening import open_store
+from tests.unit.test_cli_commands import Sluice, configured, opened, sluice, table
 from tests.unit.test_runtime_report import NOW, Pipeline
 from tests.unit.test_runtime_walreport import server, slot
 
@@ -45,8 +53,6 @@ def report(pipeline: Pipeline, **changes: object) -> Report:
     forecast.note(100, 1000)
     taken = Reporter(pipeline="shop", store=pipeline.store, lake_uri="file:///lake", spool_uri="s3://spool", source=None, clock=lambda: NOW).take()
     facts = {"server": server(1000), "slot": slot(restart=200, safe=200), "headroom": headroom(server(1000), slot(restart=200, safe=200), forecast), **changes}
-    import dataclasses
-
     return dataclasses.replace(taken, **facts)  # type: ignore[arg-type]
 
 
@@ -140,13 +146,6 @@ def test_without_a_limit_the_disk_is_named(pipeline: Pipeline) -> None:
 
 
 def test_tables_are_sorted_and_chosen(configured: Path, sluice: Sluice) -> None:
-    from service.contract import keys
-    from service.contract.applied import AppliedLog, AppliedTable
-    from service.manifest.log import ManifestLog
-    from service.manifest.state import PipelineState
-    from service.store.opening import open_store
-    from tests.unit.test_cli_commands import table
-
     store = open_store(f"file://{configured}/spool", prefix="shop/", options={})
     log = ManifestLog.open(store, opened(), PipelineState(), through_lsn=100)
     known = {}
@@ -205,7 +204,18 @@ def test_amounts_are_binary() -> None:
     assert [amount(count) for count in (None, 0, 1023, 1024, 1 << 40)] == ["-", "0 B", "1023 B", "1.0 KiB", "1.0 TiB"]
 
 
-def test_the_epoch_began_with_its_own_entry(pipeline: Pipeline) -> None:
-    seen = Reporter(pipeline="shop", store=pipeline.store, lake_uri="file:///lake", source=None, clock=lambda: datetime.now(UTC)).take()
-    assert seen.opened_at is not None
-    assert timedelta(0) <= seen.taken_at - seen.opened_at < timedelta(minutes=5)
+def test_the_present_epoch_began_with_its_own_entry(pipeline: Pipeline) -> None:
+    def opened_at() -> datetime | None:
+        return Reporter(pipeline="shop", store=pipeline.store, lake_uri="file:///lake", source=None).take().opened_at
+
+    first = opened_at()
+    pipeline.log = ManifestLog.open(pipeline.store, opened(), pipeline.log.state, through_lsn=100)
+    pipeline.table("more")
+    second = opened_at()
+    assert first is not None
+    assert second is not None
+    assert first <= second <= datetime.now(UTC)
+    entry = read_entry(pipeline.store, pipeline.log.state.seq - 1)
+    assert entry is not None
+    assert second == datetime.fromisoformat(entry.written_at)
+    assert Reporter(pipeline="shop", store=MemoryStore("status-nothing", prefix="shop/"), lake_uri="x", source=None).take().opened_at is None

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
-from tests.ops import documents
-from tests.ops.conftest import PHONE, Opener, Served, clocked, next_update
+from tests.ops.page import documents
+from tests.ops.page.conftest import PHONE, Opener, Served, clocked, next_update
 
 CONTRAST = Path(__file__).with_name("contrast.js").read_text(encoding="utf-8")
 
@@ -48,7 +49,7 @@ def test_the_keyboard_reaches_filter_sort_and_pause_and_an_update_leaves_it_ther
     before = page.evaluate("[document.activeElement.parentElement.dataset.sort, scrollY]")
     served.document = documents.changed(served.document, pipeline="shop two")
     next_update(page)
-    page.wait_for_function("document.querySelector('h1').textContent === 'shop two'")
+    expect(page.locator("h1")).to_have_text("shop two")
     assert page.evaluate("[document.activeElement.parentElement.dataset.sort, scrollY]") == before
     page.focus("#pause")
     page.keyboard.press("Space")
@@ -72,11 +73,11 @@ def test_a_screen_reader_finds_landmarks_headings_names_and_only_hears_changes(s
     )
     served.document = documents.changed(served.document, pipeline="shop", uptime_seconds=999_999.0)
     next_update(page)
-    page.wait_for_function("document.querySelector('[data-fact=uptime]').textContent.startsWith('11 d')")
+    expect(page.locator("[data-fact=uptime]")).to_contain_text("11 d")
     assert page.evaluate("heard") == [], "what is no change of state is not spoken"
     served.document = documents.lost()
     next_update(page)
-    page.wait_for_function("heard.length > 0")
+    expect(page.locator("#announce")).to_have_text("Pipeline shop: Slot lost")
     assert page.evaluate("heard") == ["Pipeline shop: Slot lost"]
 
 

@@ -6,13 +6,13 @@ import urllib.request
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from service.errors import StoreUnavailable
 from service.telemetry import statuspage
-from tests.ops import documents
-from tests.ops.conftest import PHONE, Opener, Served, clocked, next_update
-from tests.ops.shown import shows_all, text
+from tests.ops.page import documents
+from tests.ops.page.conftest import PHONE, Opener, Served, clocked, next_update
+from tests.ops.page.shown import shows_all, text
 
 STATES = {
     "healthy": (documents.healthy, "Running", "ok"),
@@ -68,7 +68,7 @@ def test_old_data_is_called_old_by_the_servers_clock_whatever_the_browsers_says(
     assert "Old data" in text(page, "#banner")
     assert "1 min 3" in text(page, "#banner")
     assert (level(page), page.title()) == ("warn", "Old data, was: Running · shop")
-    page.wait_for_function("document.getElementById('announce').textContent.includes('Old data')")
+    expect(page.locator("#announce")).to_contain_text("Old data")
 
 
 def test_a_failing_status_is_told_with_its_reason_and_the_page_recovers_by_itself(served: Served, look: Opener) -> None:

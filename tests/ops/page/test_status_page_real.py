@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Response
+from playwright.sync_api import Response, expect
 
 from service.errors import StoreUnavailable
 from service.runtime.observe import Observer
@@ -17,9 +17,9 @@ from service.store.base import ObjectStore
 from service.store.opening import open_store
 from service.telemetry.health import Health, HealthServer
 from service.telemetry.metrics import Metrics
-from tests.ops import documents
-from tests.ops.conftest import Opener
-from tests.ops.shown import shows_all, text
+from tests.ops.page import documents
+from tests.ops.page.conftest import Opener
+from tests.ops.page.shown import shows_all, text
 from tests.support.ingesting import Pipeline
 from tests.support.sources import Database
 
@@ -88,7 +88,6 @@ def watched(database: Database, tmp_path: Path) -> Iterator[Watched]:
     )
     store = open_store((tmp_path / "spool").as_uri(), prefix="test/", options={})
     pipeline = Pipeline(database, store)
-    pipeline.run()
 
     held = Held(store)
 
@@ -98,7 +97,7 @@ def watched(database: Database, tmp_path: Path) -> Iterator[Watched]:
         )
 
     with pipeline.running() as running:
-        running.wait_until(lambda: running.ingest is not None and running.ingest.view.state == "streaming")
+        running.wait_until(lambda: [table.state for table in pipeline.state().tables.values()] == ["live", "live"])
         assert running.ingest is not None
         metrics = Metrics("test")
         health = Health(metrics)
@@ -108,6 +107,7 @@ def watched(database: Database, tmp_path: Path) -> Iterator[Watched]:
             yield Watched(pipeline, observer, reporter(store), server.address, held=held)
         finally:
             server.close()
+            observer.close()
 
 
 def same_form(one: Any, other: Any, *, at: str = "status") -> None:
@@ -125,11 +125,11 @@ def test_the_page_of_a_real_pipeline_shows_its_status(watched: Watched, database
     watched.observer.count()
     database.execute(f"INSERT INTO orders SELECT n, '{CANARY}' FROM generate_series(501, 600) n")
     page = look(watched.address, before=lambda page: page.on("response", lambda answer: answers.append(answer)))
-    page.wait_for_function("document.querySelectorAll('#rows tr').length === 2")
+    expect(page.locator("#rows tr")).to_have_count(2)
     page.click("#pause")
     page.wait_for_load_state("networkidle")
     document = [answer for answer in answers if answer.url.endswith("/status")][-1].json()
-    page.wait_for_function("lsn => document.querySelector('#stages [data-stage=server] td').textContent === lsn", arg=document["source"]["wal_lsn"])
+    expect(page.locator("#stages [data-stage=server] td").first).to_have_text(document["source"]["wal_lsn"])
     shows_all(page, document)
     assert {table["table"] for table in document["tables"]} == {"orders", "<b>bold</b>"}
     assert document["process"]["state"] == "streaming"

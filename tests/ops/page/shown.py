@@ -3,7 +3,7 @@
 from playwright.sync_api import Page
 
 from service.cli.output import amount, duration
-from tests.ops.documents import Document
+from tests.ops.page.documents import Document
 
 
 def text(page: Page, selector: str) -> str:
