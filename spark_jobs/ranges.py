@@ -35,6 +35,9 @@ class KeyRanges:
     texts: dict[str, tuple[str, str]] = field(default_factory=dict)
     close: bool = False
 
+    def __bool__(self) -> bool:
+        return bool(self.integers or self.texts)
+
     def worth_their_cost(self, *, files: int) -> bool:
         """Whether a statement on a table of so many files should have them.
 

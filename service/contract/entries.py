@@ -234,7 +234,7 @@ class PreparedEnd:
     fate: str
 
     def to_json(self) -> dict[str, Any]:
-        return {"gid": self.gid, "end_lsn": self.end_lsn, "fate": self.fate}
+        return _plain(self)
 
     @staticmethod
     def from_json(value: dict[str, Any]) -> "PreparedEnd":

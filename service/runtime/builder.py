@@ -17,7 +17,8 @@ from service.protocol.messages import RelationVersion
 from service.protocol.tuples import walk_rows
 from service.runtime import messagetable
 from service.runtime.messagetable import encode_messages
-from service.runtime.tables import TableBook, relation_sent_as
+from service.runtime.tables import TableBook
+from service.source.schemas import relation_sent_as
 from service.spool.encode import EncodedRows, encode_rows, encode_truncate
 from service.spool.segment import SegmentFile, SegmentWriter
 from service.transaction.assembly import (
@@ -188,18 +189,9 @@ class Builder:
             case Discarded():
                 self._bodies.pop(ending.body, None)
             case PreparedBody():
-                fact = Prepared(
-                    gid=ending.gid,
-                    xid=ending.xid,
-                    end_lsn=ending.end_lsn,
-                    prepare_time_us=ending.prepare_time_us,
-                    rows=ending.rows,
-                    aborted_xids=ending.aborted_xids,
-                    origin=ending.origin,
-                )
                 body = self._bodies.pop(ending.body, None) or _Body()
                 self._settle_messages(body, ending.doubt_until)
-                self._prepared[ending.gid] = _PreparedTransaction(fact, body, recorded=False)
+                self._prepared[ending.fact.gid] = _PreparedTransaction(ending.fact, body, recorded=False)
             case PreparedCommitted():
                 one = self._end_prepared(ending.gid, "committed")
                 self._publish(one.body, BodyCommit(ending.end_lsn, ending.commit_time_us, ending.xid, one.fact.aborted_xids))

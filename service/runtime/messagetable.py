@@ -17,7 +17,7 @@ from service.contract.schema import ColumnSchema, TableSchema
 from service.contract.types import lake_type
 from service.manifest.log import ManifestLog
 from service.protocol.copyrows import CopyRows
-from service.protocol.messages import RelationColumn, RelationVersion
+from service.source.schemas import relation_sent_as
 from service.spool.encode import EncodedRows, encode_rows
 from service.transaction.assembly import MessageRun
 
@@ -37,9 +37,7 @@ SCHEMA = TableSchema(
 )
 """`lsn` is the message's own position; the commit's is in the envelope. IN_DOUBT is explained in docs/messages.md."""
 
-RELATION = RelationVersion(
-    0, SCHEMA.schema_name, SCHEMA.table_name, "n", tuple(RelationColumn(column.name, column.type_oid, -1, identity=False) for column in SCHEMA.columns)
-)
+RELATION = relation_sent_as(SCHEMA)
 """What messages come as, so that they wait in bodies and units like rows of any table."""
 
 

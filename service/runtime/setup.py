@@ -14,7 +14,7 @@ from service.runtime.tables import matches
 from service.source.catalog import Catalog
 from service.source.quoting import quote_literal
 from service.source.sessions import open_query
-from service.source.slot import Connection, create_publication_sql, prove_continuity, server_facts, slot_facts
+from service.source.slot import Connection, can_set_two_phase, create_publication_sql, prove_continuity, server_facts, slot_facts
 from service.source.start import set_two_phase
 from service.store.base import ObjectStore
 
@@ -52,9 +52,8 @@ def prepare(options: IngestOptions, store: ObjectStore, *, dry_run: bool) -> lis
 def _two_phase_change(options: IngestOptions, connection: Connection) -> Step:
     """What makes the slot of a running pipeline decode prepared transactions as the configuration says, where the server can change it."""
     slot = slot_facts(connection, options.source.slot)
-    major = connection.pgconn.server_version // 10000
     step = Step("slot", options.source.slot, "")
-    if slot is None or slot.two_phase == options.two_phase or major < (15 if options.two_phase else 18):
+    if slot is None or slot.two_phase == options.two_phase or not can_set_two_phase(connection.pgconn.server_version, wanted=options.two_phase):
         return step
     value = "true" if options.two_phase else "false"
     return replace(step, statement=f"two_phase = {value}, over a replication connection")

@@ -17,10 +17,10 @@ from service.contract.schema import TableSchema
 from service.lsn import show
 from service.manifest.log import ManifestLog
 from service.manifest.state import TableState
-from service.protocol.messages import RelationColumn, RelationVersion
+from service.protocol.messages import RelationVersion
 from service.runtime import messagetable
 from service.source.catalog import TableFacts
-from service.source.schemas import build_schema, diff_schema, relation_of
+from service.source.schemas import build_schema, diff_schema, relation_of, relation_sent_as
 from service.source.watch import false_nulls, fingerprint
 
 CARRIED = ("pending", "copying", "live")
@@ -259,19 +259,9 @@ def _latest(state: TableState) -> TableSchema | None:
 
 
 def same_shape(schema: TableSchema, relation: RelationVersion) -> bool:
-    """Whether rows of `relation` are rows of `schema`, as far as the wire can tell."""
-    if len(schema.columns) != len(relation.columns) or schema.replica_identity != relation.replica_identity:
-        return False
-    return all(
-        (ours.name, ours.type_oid, ours.typmod, ours.identity) == (theirs.name, theirs.type_oid, theirs.typmod, theirs.identity)
-        for ours, theirs in zip(schema.columns, relation.columns, strict=True)
-    )
-
-
-def relation_sent_as(schema: TableSchema) -> RelationVersion:
-    """The relation version that `schema` was built from."""
-    columns = tuple(RelationColumn(column.name, column.type_oid, column.typmod, column.identity) for column in schema.columns)
-    return RelationVersion(int(schema.table_id), schema.schema_name, schema.table_name, schema.replica_identity, columns)
+    """Whether rows of `relation` are rows of `schema`, as far as the wire can tell. The name is no part of it."""
+    ours = relation_sent_as(schema)
+    return (ours.replica_identity, ours.columns) == (relation.replica_identity, relation.columns)
 
 
 def _refusal(schema: TableSchema) -> str:

@@ -48,6 +48,12 @@ def relation_of(facts: TableFacts) -> RelationVersion:
     )
 
 
+def relation_sent_as(schema: TableSchema) -> RelationVersion:
+    """The relation version that `schema` was built from."""
+    columns = tuple(RelationColumn(column.name, column.type_oid, column.typmod, column.identity) for column in schema.columns)
+    return RelationVersion(int(schema.table_id), schema.schema_name, schema.table_name, schema.replica_identity, columns)
+
+
 def diff_schema(old: TableSchema, new: TableSchema, *, facts: TableFacts | None = None, old_relfilenode: int = 0) -> SchemaDiff:
     """What the step from `old` to `new` means for the lake table.
 

@@ -23,6 +23,10 @@ from service.source.snapshot import Waiting, create_slot
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
+TWO_PHASE_SINCE = 150000
+TWO_PHASE_OFF_SINCE = 180000
+FAILOVER_SINCE = 170000
+"""Versions, as libpq numbers them, since which a slot can be made or set to decode at PREPARE, be set back, and be synchronised to standbys."""
 PUBLISHED = "insert, update, delete, truncate"
 
 
@@ -210,17 +214,24 @@ def _usable(slot: SlotFacts, server: ServerFacts, *, two_phase: bool) -> None:
     if slot.two_phase != two_phase:
         raise SlotLost(
             f"TWO_PHASE: slot {slot.name} has two_phase = {str(slot.two_phase).lower()}, the configuration says {str(two_phase).lower()}",
-            hint=two_phase_remedy(server.server_version // 10000, wanted=two_phase),
+            hint=two_phase_remedy(server.server_version, wanted=two_phase),
         )
 
 
-def two_phase_remedy(major: int, *, wanted: bool) -> str:
-    """What makes a slot's two_phase flag what is `wanted`, on a server of this major."""
-    if wanted and major < 15:
+def can_set_two_phase(server_version: int, *, wanted: bool) -> bool:
+    """Whether a server of `server_version` (as libpq numbers it) can turn the flag of a slot that exists on, or off. (ALTER_REPLICATION_SLOT)"""
+    return server_version >= (TWO_PHASE_SINCE if wanted else TWO_PHASE_OFF_SINCE)
+
+
+def two_phase_remedy(server_version: int, *, wanted: bool) -> str:
+    """What makes a slot's two_phase flag what is `wanted`, on a server of this version."""
+    major = server_version // 10000
+    can = can_set_two_phase(server_version, wanted=wanted)
+    if wanted and not can:
         return f"PostgreSQL {major} cannot decode at PREPARE: set source.two_phase: false"
     if wanted:
         return "the slot's flag decides what is sent: `sluice setup` turns it on and loses nothing, or set source.two_phase: false"
-    if major < 18:
+    if not can:
         return f"PostgreSQL {major} cannot turn it off for a slot: set source.two_phase: true, or begin a new pipeline"
     return "the slot's flag decides what is sent: `sluice setup` turns it off and loses nothing, or set source.two_phase: true"
 
@@ -312,9 +323,9 @@ def ensure_slot(options: SourceOptions, *, two_phase: bool = False, failover: bo
             # Refused before there is a slot that would hold back WAL for a pipeline that cannot run.
             require_binary(options)
         version = conn.pgconn.server_version
-        for wanted, name, since in ((two_phase, "two_phase", 15), (failover, "failover", 17)):
-            if wanted and version < since * 10000:
-                raise SourceRefused(f"{name} slots need PostgreSQL {since}, the server is {version // 10000}", hint=f"leave source.{name} off")
+        for wanted, name, since in ((two_phase, "two_phase", TWO_PHASE_SINCE), (failover, "failover", FAILOVER_SINCE)):
+            if wanted and version < since:
+                raise SourceRefused(f"{name} slots need PostgreSQL {since // 10000}, the server is {version // 10000}", hint=f"leave source.{name} off")
         flags = []
         if two_phase:
             flags.append("TWO_PHASE")

@@ -31,6 +31,7 @@ _RECORDS_PER_TURN = 2048
 """TLS records read between two turns of the event loop: about 10 ms."""
 _PROBE_S = 2.0
 """While nobody reads and the batch is full, a stopping server cannot reach us: ask it this often."""
+_LEAVE_S = 3.0
 _MISSING_PUBLICATION = "skipped loading publication"
 
 
@@ -151,14 +152,14 @@ class ReplicationStream:
         self._input_event.set()
 
     async def close(self) -> None:
-        """Reports the last acknowledged position and leaves; the server frees the slot as soon as it notices, normally at once."""
-        if not self._closed:
-            with contextlib.suppress(ServiceError):
-                self._send_status(ping=False)
-        self._finish()
+        """Reports the last acknowledged position and leaves, when the server has read it; the server frees the slot as soon as it notices."""
         if self._probe is not None:
             self._probe.cancel()
             await asyncio.gather(self._probe, return_exceptions=True)
+        if not self._closed:
+            with contextlib.suppress(ServiceError, psycopg.Error, TimeoutError):
+                await self._take_leave()
+        self._finish()
 
     # Reading ----------------------------------------------------------------------------------------------------------------------------------------
 
@@ -288,6 +289,31 @@ class ReplicationStream:
             self._flush_output()
         except psycopg.Error:
             self._fail(SourceUnavailable("the replication connection was lost while reporting the flushed position"))
+
+    async def _take_leave(self) -> None:
+        """Ends the COPY and reads on until the server has done so too, or for `_LEAVE_S`.
+
+        A socket that is closed with bytes unread resets the connection, and the server loses what it has not read: the last acknowledgement. In the middle
+        of a large transaction it may go on sending for longer than anybody wants to wait.
+        """
+        self._send_status(ping=False)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._pgconn.put_copy_end()
+        self._flush_output()
+        self._loop.add_reader(self._fd, self._input_arrived)
+        async with asyncio.timeout(_LEAVE_S):
+            while not self._closed and self._passed_over():
+                await self._input_event.wait()
+                self._input_event.clear()
+                self._pgconn.consume_input()
+
+    def _passed_over(self) -> bool:
+        """Throws away what has arrived: the server sends it again to the next stream. Whether there may be more."""
+        count = 1
+        while count > 0:
+            count, _ = self._pgconn.get_copy_data(1)
+        return count == 0
 
     # Ending -----------------------------------------------------------------------------------------------------------------------------------------
 

@@ -104,16 +104,6 @@ class _Open:
 
 
 @dataclass(frozen=True, slots=True)
-class _PreparedOpen:
-    """What must be known of a prepared transaction until it ends."""
-
-    xid: int
-    end_lsn: int
-    rows: int
-    origin: tuple[str, int] | None
-
-
-@dataclass(frozen=True, slots=True)
 class AssemblerLimits:
     """What streamed transactions that have not ended may take up here, all of them together."""
 
@@ -183,7 +173,7 @@ class Assembler:
         self._transaction: _Open | None = None
         self._stream: _Open | None = None
         self._streams: dict[int, _Open] = {}
-        self._prepared = {one.gid: _PreparedOpen(one.xid, one.end_lsn, one.rows, one.origin) for one in prepared}
+        self._prepared = {one.gid: one for one in prepared}
         self._slot = _NO_BODY
         self._bodies = 0
         self._draft = _Draft()
@@ -415,9 +405,16 @@ class Assembler:
             return
         if known is not None:
             raise ProtocolViolation(f"a transaction was prepared at {show(message.end_lsn)} under the gid of one prepared at {show(known.end_lsn)}")
-        self._prepared[message.gid] = _PreparedOpen(message.xid, message.end_lsn, owner.ordinal, owner.origin)
-        facts = (message.gid, message.xid, message.end_lsn, message.prepare_time_us)
-        draft.endings.append(PreparedBody(owner.body, *facts, owner.ordinal, owner.aborted_xids, owner.origin, owner.doubt_until))
+        fact = self._prepared[message.gid] = Prepared(
+            gid=message.gid,
+            xid=message.xid,
+            end_lsn=message.end_lsn,
+            prepare_time_us=message.prepare_time_us,
+            rows=owner.ordinal,
+            aborted_xids=owner.aborted_xids,
+            origin=owner.origin,
+        )
+        draft.endings.append(PreparedBody(owner.body, fact, owner.doubt_until))
 
     def _commit_prepared(self, message: CommitPrepared, _position: int) -> None:
         if self.in_transaction:
@@ -431,7 +428,7 @@ class Assembler:
         if message.end_lsn <= self.through_lsn:
             raise ProtocolViolation(f"the commit that ended at {show(message.end_lsn)} came after {show(self.through_lsn)}")
         self.through_lsn = message.end_lsn
-        self._draft.endings.append(PreparedCommitted(message.gid, known.end_lsn, message.end_lsn, message.commit_time_us, message.xid))
+        self._draft.endings.append(PreparedCommitted(message.gid, message.end_lsn, message.commit_time_us, message.xid))
         if known.rows:
             self._committed(message.end_lsn, message.commit_time_us, message.xid, known.origin)
 
@@ -445,7 +442,7 @@ class Assembler:
             return
         del self._prepared[message.gid]
         self._draft.count("aborted")
-        self._draft.endings.append(PreparedRolledBack(message.gid, known.end_lsn))
+        self._draft.endings.append(PreparedRolledBack(message.gid))
 
     # the rest
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from service.contract.entries import Commits
+from service.contract.entries import Commits, Prepared
 from service.contract.xids import NO_XIDS, XidIntervals
 from service.protocol.frames import FrameTable
 from service.protocol.messages import LogicalMessage, RelationVersion
@@ -90,25 +90,21 @@ class Discarded:
 
 @dataclass(frozen=True, slots=True)
 class PreparedBody:
-    """The transaction that owns `body` was prepared. Its rows must be durable before `end_lsn` is acknowledged, and stay invisible until it ends."""
+    """The transaction that owns `body` was prepared. Its rows must be durable before the end of its PREPARE is acknowledged, and stay invisible until it ends.
+
+    `fact` names no files yet.
+    """
 
     body: int
-    gid: str
-    xid: int
-    end_lsn: int
-    prepare_time_us: int
-    rows: int
-    aborted_xids: XidIntervals
-    origin: tuple[str, int] | None
+    fact: Prepared
     doubt_until: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedCommitted:
-    """The transaction prepared under `gid` at `prepare_end_lsn`, in this session or an earlier one, committed."""
+    """The transaction prepared under `gid`, in this session or an earlier one, committed."""
 
     gid: str
-    prepare_end_lsn: int
     end_lsn: int
     commit_time_us: int
     xid: int
@@ -116,10 +112,9 @@ class PreparedCommitted:
 
 @dataclass(frozen=True, slots=True)
 class PreparedRolledBack:
-    """The transaction prepared under `gid` at `prepare_end_lsn` rolled back: its rows never existed."""
+    """The transaction prepared under `gid` rolled back: its rows never existed."""
 
     gid: str
-    prepare_end_lsn: int
 
 
 Ending = Published | Discarded | PreparedBody | PreparedCommitted | PreparedRolledBack

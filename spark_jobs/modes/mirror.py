@@ -63,7 +63,7 @@ def all_new(rows: pa.Table, schema: TableSchema) -> pa.Table:
 
 def _merge(target: Target, frame: DataFrame, plan: MergePlan, *, version: int) -> None:
     frame.createOrReplaceTempView(VIEW)
-    if not plan.ranges.worth_their_cost(files=target.lake.file_count()):
+    if plan.ranges and not plan.ranges.worth_their_cost(files=target.lake.file_count()):
         plan = replace(plan, ranges=KeyRanges())
     try:
         target.lake.execute(target.app_id, version, statement=merge_text(plan, target=target.lake.expression, source=quote(VIEW)))

@@ -359,6 +359,28 @@ def test_a_crash_of_the_server_is_to_be_retried() -> None:
         run(scenario())
 
 
+def test_the_last_acknowledgement_arrives_though_the_server_is_in_the_middle_of_sending(database: Database) -> None:
+    options, start = prepare(database, "INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, 20000) i")
+
+    async def scenario(position: int) -> int:
+        stream = await opened(options, position)
+        first = await read_until(stream, lambda seen: "C" in tags(seen))
+        # More than fits into any buffer is on its way, and nobody reads it.
+        database.execute("UPDATE t SET body = body || 'y'")
+        await read_until(stream, lambda seen: "U" in tags(seen))
+        stream.acknowledge(first[-1].received_lsn)
+        await stream.close()
+        await _free(options, database)
+        return first[-1].received_lsn
+
+    database.execute("DELETE FROM t WHERE id = 1")
+    acknowledged = asyncio.run(scenario(start))
+    with database.connect() as connection:
+        facts = slot_facts(connection, options.slot)
+    assert facts is not None
+    assert facts.confirmed_flush_lsn == acknowledged
+
+
 def test_closing_twice_is_harmless_and_leaves_no_session_behind(database: Database) -> None:
     options, start = prepare(database)
 

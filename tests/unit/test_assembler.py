@@ -61,7 +61,7 @@ class Reader:
             case Discarded():
                 self.bodies.pop(ending.body, None)
             case PreparedBody():
-                self.prepared[ending.gid] = [row for row in self.bodies.pop(ending.body, []) if int(str(row[1])) not in ending.aborted_xids]
+                self.prepared[ending.fact.gid] = [row for row in self.bodies.pop(ending.body, []) if int(str(row[1])) not in ending.fact.aborted_xids]
             case PreparedCommitted():
                 self.rows[ending.end_lsn] += self.prepared.pop(ending.gid)
             case PreparedRolledBack():

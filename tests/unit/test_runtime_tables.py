@@ -6,7 +6,8 @@ from dataclasses import replace
 from service.manifest.follow import load_state
 from service.manifest.log import ManifestLog
 from service.protocol.messages import RelationColumn
-from service.runtime.tables import TableBook, relation_sent_as
+from service.runtime.tables import TableBook
+from service.source.schemas import relation_sent_as
 from service.store.memory import MemoryStore
 from tests.support.manifests import opened, schema, table
 
