@@ -43,6 +43,7 @@ def examine(options: ApplyOptions, tables: Sequence[tuple[str, str]]) -> Iterato
     yield from examine_java(_java_said())
     yield from examine_versions(pyspark.__version__, delta=version("delta-spark"), spark_jars=sorted(Path(pyspark.__file__).parent.glob("jars/*.jar")))
     yield from _archives(options)
+    yield from _addresses(options)
     writable = list(_writable(options))
     yield from writable
     if not writable:
@@ -90,6 +91,15 @@ def _archives(options: ApplyOptions) -> Iterator[Finding]:
         jars.classpath(directory, s3=storage.needs_s3(options.spool_uri, options.lake_uri))
     except UsageError as error:
         yield Finding("critical", "lake.jars", str(directory), str(error), fix_setting=error.hint)
+
+
+def _addresses(options: ApplyOptions) -> Iterator[Finding]:
+    for uri, given in ((options.spool_uri, options.spool_options), (options.lake_uri, options.lake_options)):
+        try:
+            storage.spark_uri(uri)
+            storage.hadoop_settings(uri, given)
+        except UsageError as error:
+            yield Finding("critical", "lake.address", uri, str(error), fix_setting=error.hint)
 
 
 def _writable(options: ApplyOptions) -> Iterator[Finding]:

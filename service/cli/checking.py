@@ -104,14 +104,15 @@ def _look_at_lake(settings: Settings, tables: Sequence[tuple[str, str]], report:
         report.not_examined.append(("Java, Spark and the lake", "run `sluice check` where the applier runs: this installation has no pyspark"))
         return
     environment = rooms.applier_environment(rooms.apply_options(settings, log_format="console"), dict(os.environ))
-    done = subprocess.run(  # noqa: S603 - our own command
-        rooms.lake_check_command(), input=json.dumps(tables), env=environment, capture_output=True, text=True, check=False, timeout=_LAKE_SECONDS
-    )
     try:
+        done = subprocess.run(  # noqa: S603 - our own command
+            rooms.lake_check_command(), input=json.dumps(tables), env=environment, capture_output=True, text=True, check=False, timeout=_LAKE_SECONDS
+        )
         seen = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        report.not_examined.append(("Java, Spark and the lake", f"looking at them took more than {_LAKE_SECONDS} s: is the lake's store reachable?"))
+        return
     except ValueError:
-        raise UsageError(
-            f"looking at the lake ended with status {done.returncode}", hint="`sluice config validate`, then `python -m spark_jobs.preflight`"
-        ) from None
+        raise UsageError(f"looking at the lake ended with status {done.returncode}", hint="`python -m spark_jobs.preflight` says why") from None
     report.found += [Finding(**finding) for finding in seen["findings"]]
     report.not_examined += [(what, how) for what, how in seen["not_examined"]]

@@ -222,6 +222,7 @@ KINDS: tuple[Kind, ...] = (
     _kind("lake.java", "c", Step.ELSEWHERE, "there is no Java 17 or newer, which Spark needs", "install it, set JAVA_HOME"),
     _kind("lake.versions", "c", Step.ELSEWHERE, "Spark, Delta and Scala do not fit each other", "the versions of the lock file, or the image"),
     _kind("lake.jars", "c", Step.ELSEWHERE, "an archive that Spark needs is missing or is not the one that was tested", "`python -m spark_jobs.jars fetch`"),
+    _kind("lake.address", "c", Step.ELSEWHERE, "Spark cannot use an address or an option that ingest can", "`spool.uri`, `lake.uri` and their options"),
     _kind("lake.writable", "c", Step.ELSEWHERE, "the lake cannot be written to", "the directory's rights, or the store's policy (deploy/object-store)"),
     _kind(
         "lake.protocol", "c", Step.ELSEWHERE,

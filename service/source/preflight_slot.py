@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from service.contract.findings import Finding
 from service.source.preflight_server import Look
 from service.source.quoting import quote_literal
-from service.source.slot import SlotFacts, two_phase_remedy
+from service.source.slot import FAILOVER_SINCE, SlotFacts, two_phase_remedy
 
-_SINCE_FAILOVER = 170000
 _RELOAD = "SELECT pg_reload_conf();"
 
 
@@ -27,8 +26,8 @@ def examine_slot(look: Look, *, two_phase: bool) -> Iterator[Finding]:
     yield from _usable(look, slot)
     if slot.two_phase != two_phase:
         seen = f"it has two_phase = {str(slot.two_phase).lower()}, the configuration says {str(two_phase).lower()}"
-        yield Finding("critical", "slot.two_phase", slot.name, seen, fix_setting=two_phase_remedy(look.version // 10000, wanted=two_phase))
-    if look.version >= _SINCE_FAILOVER:
+        yield Finding("critical", "slot.two_phase", slot.name, seen, fix_setting=two_phase_remedy(look.version, wanted=two_phase))
+    if look.version >= FAILOVER_SINCE:
         yield from _failover(look, slot)
 
 

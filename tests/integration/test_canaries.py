@@ -43,7 +43,8 @@ def configured(database: Database, directory: Path) -> Pipeline:
 
 def pages(process: SluiceProcess) -> dict[str, str]:
     """Everything that the process serves."""
-    address = re.search(r"127\.0\.0\.1:\d+", process.log.read_text().split('"listening"', 1)[1])
+    (listening,) = [line for line in process.log.read_text().splitlines() if '"listening"' in line]
+    address = re.search(r"127\.0\.0\.1:\d+", listening)
     assert address is not None
     seen = {}
     for path in ("/", "/metrics", "/status", "/livez", "/readyz", "/startupz", "/no/such/page"):
@@ -109,17 +110,21 @@ def test_what_the_server_quotes_when_it_refuses_does_not_reach_the_error(databas
     assert canary.in_text(f"{caught.value}{caught.value.hint}{caught.value.__cause__}") == []
 
 
+QUOTING = "cardinality(parse_ident(body)) > 0"
+"""A row filter whose error quotes the value: not every text is an identifier."""
+
+
 def test_a_stream_that_dies_of_a_row_does_not_quote_it(pipeline: ingesting.Pipeline, database: Database) -> None:
     since(database, 15, "row filters")
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, body text)",
         "ALTER TABLE t REPLICA IDENTITY FULL",
-        f"CREATE PUBLICATION {database.publication} FOR TABLE t WHERE (body::int > 0)",
-        "INSERT INTO t VALUES (1, '1')",
+        f"CREATE PUBLICATION {database.publication} FOR TABLE t WHERE ({QUOTING})",
+        "INSERT INTO t VALUES (1, 'fine')",
     )
     pipeline.run()
     database.execute(f"INSERT INTO t VALUES (2, '{canary.ROW}')")
-    with pytest.raises(ServiceError, match="22P02") as caught:
+    with pytest.raises(ServiceError, match="22023") as caught:
         pipeline.run()
     assert canary.in_text(f"{caught.value}{caught.value.hint}") == []
 
@@ -130,9 +135,9 @@ def test_a_copy_that_dies_of_a_row_does_not_quote_it(pipeline: ingesting.Pipelin
         "CREATE TABLE t (id int PRIMARY KEY, body text)",
         "ALTER TABLE t REPLICA IDENTITY FULL",
         f"INSERT INTO t VALUES (1, '{canary.ROW}')",
-        f"CREATE PUBLICATION {database.publication} FOR TABLE t WHERE (body::int > 0)",
+        f"CREATE PUBLICATION {database.publication} FOR TABLE t WHERE ({QUOTING})",
     )
-    with pytest.raises(ServiceError, match="22P02") as caught:
+    with pytest.raises(ServiceError, match="22023") as caught:
         pipeline.run()
     assert canary.in_text(f"{caught.value}{caught.value.hint}") == []
 

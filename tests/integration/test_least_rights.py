@@ -68,7 +68,7 @@ def test_the_script_can_be_run_again_for_a_new_table(poor: Poor) -> None:
 
 REVOKED = {
     "LOGIN": ("ALTER ROLE {role} NOLOGIN", "source.connect", "not permitted to log in"),
-    "REPLICATION": ("ALTER ROLE {role} NOREPLICATION", "role.replication", "replication"),
+    "REPLICATION": ("ALTER ROLE {role} NOREPLICATION", "role.replication", "(?i)replication"),
     "CONNECT": ("REVOKE CONNECT ON DATABASE {database} FROM {role}, PUBLIC", "source.connect", "permission denied for database"),
     "USAGE": ("REVOKE USAGE ON SCHEMA s FROM {role}", "table.not_readable", "permission denied for schema"),
     "SELECT": ("REVOKE SELECT ON s.t FROM {role}", "table.not_readable", "permission denied for table"),

@@ -5,6 +5,7 @@ import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,13 +60,25 @@ def test_stream_and_copy_run_at_speed_over_tls(database: Database, tmp_path: Pat
         assert time.monotonic() - began < SECONDS
 
 
-def test_a_server_that_cannot_prove_who_it_is_is_refused(database: Database, tmp_path: Path) -> None:
-    certificate, key = make_certificate(tmp_path)
+@pytest.mark.parametrize(
+    ("made", "root", "said"),
+    [
+        ({}, "other", "certificate verify failed"),
+        ({}, "missing", "root certificate file"),
+        ({"address": "127.0.0.2"}, "own", "does not match host name"),
+        ({"valid_hours": -1}, "own", "certificate"),
+    ],
+    ids=["another authority", "no authority", "another name", "expired"],
+)
+def test_a_server_that_cannot_prove_who_it_is_is_refused(database: Database, tmp_path: Path, made: dict[str, Any], root: str, said: str) -> None:
+    certificate, key = make_certificate(tmp_path, **made)
     other, _ = make_certificate(tmp_path / "other")
+    roots = {"own": certificate, "other": other, "missing": tmp_path / "none"}
     with tls_front(database.server.port, certificate, key) as port:
-        dsn = f"host=127.0.0.1 port={port} user=postgres dbname={database.name} sslmode=verify-full sslrootcert={other}"
-        with pytest.raises(SourceRefused, match="certificate"):
+        dsn = f"host=127.0.0.1 port={port} user=postgres dbname={database.name} sslmode=verify-full sslrootcert={roots[root]}"
+        with pytest.raises(SourceRefused, match=said) as caught:
             open_query(replace(options_of(database), dsn=dsn))
+        assert "sslrootcert" in caught.value.hint
 
 
 def test_a_server_without_tls_is_refused_where_tls_is_asked_for(database: Database) -> None:

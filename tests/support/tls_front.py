@@ -21,8 +21,8 @@ _RECORD_BYTES = 512
 _SSL_REQUEST = bytes.fromhex("0000000804d2162f")
 
 
-def make_certificate(directory: Path) -> tuple[Path, Path]:
-    """A self-signed certificate for 127.0.0.1 and its key."""
+def make_certificate(directory: Path, *, address: str = "127.0.0.1", valid_hours: int = 1) -> tuple[Path, Path]:
+    """A self-signed certificate for `address` and its key; with negative hours one that has expired."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "sluice-test")])
     now = dt.datetime.now(dt.UTC)
@@ -32,9 +32,9 @@ def make_certificate(directory: Path) -> tuple[Path, Path]:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(hours=1))
-        .not_valid_after(now + dt.timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .not_valid_before(now - dt.timedelta(hours=48))
+        .not_valid_after(now + dt.timedelta(hours=valid_hours))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(key, hashes.SHA256())
     )

@@ -67,6 +67,13 @@ def test_a_lake_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     assert [finding.code for finding in away] == ["lake.writable"]
 
 
+@pytest.mark.parametrize(
+    ("spool", "given"), [("az://container/spool", {}), ("s3://bucket/spool", {"aws_endpoint": "http://minio.internal"})], ids=["scheme", "plain http"]
+)
+def test_addresses_that_spark_cannot_use_are_named(spool: str, given: dict[str, str]) -> None:
+    assert [finding.code for finding in preflight._addresses(ApplyOptions("shop", spool, "file:///lake", spool_options=given))] == ["lake.address"]
+
+
 def test_on_s3_it_is_said_who_may_commit() -> None:
     said = list(preflight._log_store(ApplyOptions("shop", "file:///s", "s3://bucket/lake")))
     assert [(finding.code, finding.severity) for finding in said] == [("lake.log_store", "info")]
@@ -105,9 +112,9 @@ def test_the_protocol_is_found_behind_a_checkpoint_too(tmp_path: Path) -> None:
     table = DeltaTable(folder)
     table.create_checkpoint()
     expected = table.protocol()
+    write_deltalake(folder, pa.table({"id": [9]}), mode="append")
     for number in range(3):
         (folder / "_delta_log" / f"{number:020d}.json").unlink()
-    write_deltalake(folder, pa.table({"id": [9]}), mode="append")
     seen = read_protocol(open_store(f"file://{tmp_path}", options={}), "t/")
     assert seen is not None
     assert (seen["minReaderVersion"], seen["minWriterVersion"]) == (expected.min_reader_version, expected.min_writer_version)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from service.errors import SourceRefused, UsageError
+from service.errors import UsageError
 from service.source.preflight import run_preflight
 from service.source.sessions import SourceOptions, open_query, open_replication, ping_rejected, transport_of
 from tests.support import canary
@@ -57,12 +57,6 @@ def test_without_a_mode_verify_full_is_taken(dsn: str, monkeypatch: pytest.Monke
 def test_a_host_of_the_environment_counts_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGHOST", ELSEWHERE)
     assert transport_of(options("dbname=d")).sslmode == "verify-full"
-
-
-def test_without_a_root_certificate_it_is_said_what_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(SourceRefused, match="root certificate file") as caught:
-        open_query(options(f"hostaddr=192.0.2.1 host={ELSEWHERE} sslrootcert={tmp_path}/none"))
-    assert "sslrootcert" in caught.value.hint
 
 
 def test_the_loud_setting_lets_the_connection_string_decide_and_says_what_is_not_proven() -> None:
