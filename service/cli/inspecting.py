@@ -46,7 +46,7 @@ def inspect(invocation: Invocation, what: str, values: int | None, json_wanted: 
     if json_wanted:
         output.as_json({"schema_version": 1, **facts})
     else:
-        _show(invocation, facts)
+        _show(facts)
 
 
 def _segment(store: "ObjectStore", key: str) -> bytes:
@@ -120,7 +120,7 @@ def _table_facts(table: Table) -> dict[str, Any]:
             {"name": column.name, "attnum": column.attnum, "type": column.type_name, "lake_type": column.lake.sql, "key": column.key}
             for column in table.schema.columns
         ]
-        facts |= {"schema_version_of_table": table.schema.version, "replica_identity": table.schema.replica_identity, "columns": columns}
+        facts |= {"table_schema_version": table.schema.version, "replica_identity": table.schema.replica_identity, "columns": columns}
     return facts
 
 
@@ -129,7 +129,7 @@ def _named(segment: Segment) -> dict[str, Any]:
     return {
         "key": segment.key,
         "table_id": segment.table_id,
-        "schema_version_of_table": segment.schema_version,
+        "table_schema_version": segment.schema_version,
         "rows": segment.rows,
         "bytes": segment.bytes,
         "first_lsn": show(segment.first_lsn),
@@ -151,17 +151,22 @@ def _segment_facts(store: "ObjectStore", key: str, data: bytes) -> dict[str, Any
     return {**facts, **described(data)}
 
 
-def _show(invocation: Invocation, facts: Mapping[str, Any]) -> None:
-    """Plain facts in one table, then a table for each list of them."""
-    console = invocation.console()
-    plain = [(name.replace("_", " "), _cell(value)) for name, value in facts.items() if not isinstance(value, list)]
-    console.print(output.table("", ("", ""), plain))
+def _show(facts: Mapping[str, Any]) -> None:
+    """One fact a line, then one line for each item of a list: nothing is folded, so that keys and hashes can be copied and searched for."""
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        if not isinstance(value, list):
+            click.echo(f"{_label(name):{width}}  {_cell(value)}")
     for name, value in facts.items():
         if isinstance(value, list) and value:
-            columns = tuple(value[0])
-            console.print(
-                output.table(f"\n{name}", [column.replace("_", " ") for column in columns], [[_cell(row[column]) for column in columns] for row in value])
-            )
+            click.echo(f"{_label(name)}:")
+        for item in value if isinstance(value, list) else ():
+            first, *rest = item.items()
+            click.echo(f"  {first[1]}: " + ", ".join(f"{_label(key)} {_cell(part)}" for key, part in rest))
+
+
+def _label(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _cell(value: object) -> str:
@@ -169,4 +174,4 @@ def _cell(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return ", ".join(f"{name} {count}" for name, count in value.items()) if isinstance(value, dict) else str(value)
+    return " ".join(f"{name}={count}" for name, count in value.items()) if isinstance(value, dict) else str(value)
