@@ -324,56 +324,6 @@ class ReplicationStream:
             count, _ = self._pgconn.get_copy_data(1)
         return count == 0
 
-    async def _take_leave(self) -> None:
-        """Ends the COPY and reads on until the server has done so too, or for `_LEAVE_S`.
-
-        A socket that is closed with bytes unread resets the connection, and the server loses what it has not read: the last acknowledgement. In the middle
-        of a large transaction it may go on sending for longer than anybody wants to wait.
-        """
-        self._send_status(ping=False)
-        if self._timer is not None:
-            self._timer.cancel()
-        self._pgconn.put_copy_end()
-        self._flush_output()
-        self._loop.add_reader(self._fd, self._input_arrived)
-        async with asyncio.timeout(_LEAVE_S):
-            while not self._closed and self._passed_over():
-                await self._input_event.wait()
-                self._input_event.clear()
-                self._pgconn.consume_input()
-
-    def _passed_over(self) -> bool:
-        """Throws away what has arrived: the server sends it again to the next stream. Whether there may be more."""
-        count = 1
-        while count > 0:
-            count, _ = self._pgconn.get_copy_data(1)
-        return count == 0
-
-    async def _take_leave(self) -> None:
-        """Ends the COPY and reads on until the server has done so too, or for `_LEAVE_S`.
-
-        A socket that is closed with bytes unread resets the connection, and the server loses what it has not read: the last acknowledgement. In the middle
-        of a large transaction it may go on sending for longer than anybody wants to wait.
-        """
-        self._send_status(ping=False)
-        if self._timer is not None:
-            self._timer.cancel()
-        self._pgconn.put_copy_end()
-        self._flush_output()
-        self._loop.add_reader(self._fd, self._input_arrived)
-        async with asyncio.timeout(_LEAVE_S):
-            while not self._closed and self._passed_over():
-                await self._input_event.wait()
-                self._input_event.clear()
-                self._pgconn.consume_input()
-
-    def _passed_over(self) -> bool:
-        """Throws away what has arrived: the server sends it again to the next stream. Whether there may be more."""
-        count = 1
-        while count > 0:
-            count, _ = self._pgconn.get_copy_data(1)
-        return count == 0
-
     # Ending -----------------------------------------------------------------------------------------------------------------------------------------
 
     def _notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
