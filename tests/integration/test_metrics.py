@@ -85,6 +85,7 @@ class Watched:
 
     async def look(self) -> dict[str, float]:
         """Every sample after a fresh look."""
+        await asyncio.to_thread(self.process.observer.look_at_source)
         await asyncio.to_thread(self.process.observer.look)
         self.process.observer.count()
         self.metrics.render()
