@@ -60,7 +60,7 @@ class AppliedLog:
         value = _decode(data)
         try:
             tables = {key: AppliedTable(**table) for key, table in value["tables"].items()}
-            return AppliedLog(value["number"], value["instance"], value["written_at"], tables, value.get("succeeded_at", ""))
+            return AppliedLog(value["number"], value["instance"], value["written_at"], tables, value["succeeded_at"])
         except (KeyError, TypeError, AttributeError) as error:
             raise ManifestCorrupt("an apply log object lacks a field or has one too many") from error
 

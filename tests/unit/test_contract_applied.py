@@ -12,7 +12,7 @@ from service.errors import FormatTooNew, ManifestCorrupt
 texts = st.text(max_size=10)
 numbers = st.integers(-1, 2**63 - 1)
 tables = st.builds(AppliedTable, texts, texts, texts, texts, texts, numbers, st.sampled_from(["live", "copying", "stale"]), texts, *[numbers] * 7)
-logs = st.builds(AppliedLog, numbers, texts, texts, st.dictionaries(texts, tables, max_size=3))
+logs = st.builds(AppliedLog, numbers, texts, texts, st.dictionaries(texts, tables, max_size=3), texts)
 completes = st.builds(Complete, numbers, numbers, numbers, texts, st.dictionaries(texts, numbers, max_size=3), st.dictionaries(texts, texts, max_size=3))
 
 
