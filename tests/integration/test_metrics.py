@@ -107,10 +107,10 @@ class Watched:
             await asyncio.sleep(0.02)
 
     async def durable(self, *statements: str) -> None:
-        """Runs statements and waits until what they did is in the manifest."""
-        await asyncio.to_thread(self.database.execute, *statements)
+        """Runs statements, of which one changes rows, and waits until that is in the manifest."""
         committed = self.committed()
-        await self.until(lambda: self.committed() > committed or not statements)
+        await asyncio.to_thread(self.database.execute, *statements)
+        await self.until(lambda: self.committed() > committed)
 
     def unflushed(self) -> int | None:
         """Commit time of the oldest transaction that is not durable, as of now."""
