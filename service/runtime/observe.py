@@ -32,7 +32,8 @@ _PATIENCE_SECONDS = 2.0
 
 
 class Observer:
-    """Feeds `metrics` and `health` from one ingest. `status` may be called from any thread, `look` from one, `count` from the event loop."""
+    """Feeds `metrics` and `health` from one ingest. `status` may be called from any thread, `look` from one, `look_at_source` from another, `count` from the
+    event loop."""
 
     def __init__(self, *, ingest: Ingest, reporter: Reporter, metrics: Metrics, health: Health, applier: ApplierProcess | None) -> None:
         self._ingest = ingest
@@ -44,6 +45,7 @@ class Observer:
         self._process = ProcessExport(metrics, ingest, applier)
         self._presence = Presence(ingest, applier)
         self._lock = threading.Lock()
+        self._complete_lsn = 0
         self._report: Report | None = None
         self._reported_at = float("-inf")
         self._logger = structlog.get_logger("report")
@@ -54,8 +56,8 @@ class Observer:
         is of this moment. Raises StoreError and ManifestCorrupt."""
         try:
             report = self._take(patience_seconds=_PATIENCE_SECONDS)
-        except StoreUnavailable as error:
-            self._ingest.errors.note("report", error)
+        except StoreUnavailable:
+            # Counted by `look`, which also meets it: how many watch the page is no measure of trouble.
             if self._report is None:
                 raise
             report = self._report
@@ -67,7 +69,7 @@ class Observer:
             report = self._take()
             self._presence.applied(report.tables)
             self._metrics.set(catalogue.REPORT_TIMESTAMP, report.taken_at.timestamp())
-            self._source.look(report, self._ingest.view)
+            self._complete_lsn = report.complete_lsn
             self._lake.look(report, ingested_at=self._ingested_at())
         except ServiceError as error:
             self._ingest.errors.note("report", error)
@@ -78,6 +80,12 @@ class Observer:
             self._metrics.add(catalogue.REPORT_ERRORS, 1)
             self._logger.error("could not take a report", exc_info=error)
         self._metrics.set(catalogue.HEARTBEAT, time.time(), loop="report")
+
+    def look_at_source(self) -> None:
+        """Asks the server and exports what it says. Blocks; for a thread, and not the one of `look`: either of the two may be away."""
+        log = self._ingest.log
+        self._source.look(view=self._ingest.view, manifest=log.state if log is not None else None, complete_lsn=self._complete_lsn)
+        self._metrics.set(catalogue.HEARTBEAT, time.time(), loop="probe")
 
     def count(self) -> None:
         """Brings the counters of this process up to date; costs microseconds."""

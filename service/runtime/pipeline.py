@@ -7,7 +7,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -85,7 +85,7 @@ class Process:
         self._loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stop, number)
-        watching = [asyncio.create_task(self._tick()), asyncio.create_task(self._look())]
+        watching = [asyncio.create_task(task) for task in (self._tick(), self._repeat(self.observer.look), self._repeat(self.observer.look_at_source))]
         self.health.started()
         if self._applier is not None:
             self._applier.start()
@@ -126,7 +126,10 @@ class Process:
             except Exception as error:
                 self._logger.error("metrics could not be brought up to date", exc_info=error)
 
-    async def _look(self) -> None:
+    async def _repeat(self, look: Callable[[], None]) -> None:
         while True:
-            await asyncio.to_thread(self.observer.look)
+            try:
+                await asyncio.to_thread(look)
+            except Exception as error:
+                self._logger.error("metrics could not be brought up to date", exc_info=error)
             await asyncio.sleep(REPORT_SECONDS)

@@ -1,6 +1,7 @@
-"""Side queries for metrics: what the server's decoder did for the slot, how much WAL a slot may keep, since when nobody uses it.
+"""Side queries for metrics: the server's position, the slot, what the server's decoder did for it, how much WAL it may keep, since when nobody uses it.
 
-Invariant: one short query at a time on a connection of its own, which is let go when it fails and opened again at the next look. Must not decide anything.
+Invariant: short queries on a connection of its own, which is let go when one fails and opened again at the next look. Needs no object store, so that the
+slot can be watched while the store is away and WAL piles up. Must not decide anything.
 (PostgreSQL: pg_stat_replication_slots; max_slot_wal_keep_size; pg_replication_slots.inactive_since)
 """
 
@@ -11,6 +12,7 @@ from typing import Any
 import psycopg
 
 from service.source.sessions import SourceOptions, open_query, translated
+from service.source.slot import ServerFacts, SlotFacts, server_facts, slot_facts
 
 _MEBI = 1024**2
 _QUERY = b"""
@@ -35,9 +37,11 @@ class DecoderTotals:
 
 @dataclass(frozen=True, slots=True)
 class SlotProbeFacts:
-    """`keep_limit_bytes` is None without a limit, `inactive_since` (unix seconds) while the slot is in use and before PostgreSQL 17, `decoder` without a
-    slot."""
+    """One look. `slot` is None when there is none. `keep_limit_bytes` is None without a limit, `inactive_since` (unix seconds) while the slot is in use and
+    before PostgreSQL 17, `decoder` without a slot."""
 
+    server: ServerFacts
+    slot: SlotFacts | None
     keep_limit_bytes: int | None
     inactive_since: float | None
     decoder: DecoderTotals | None
@@ -55,6 +59,7 @@ class SlotProbe:
         if self._connection is None:
             self._connection = open_query(self._options)
         try:
+            server, slot = server_facts(self._connection), slot_facts(self._connection, self._options.slot)
             with translated("reading the slot's statistics"):
                 row = self._connection.execute(_QUERY, {"slot": self._options.slot}).fetchone()
         except BaseException:
@@ -63,6 +68,8 @@ class SlotProbe:
         assert row is not None
         keep_megabytes, inactive_since, *totals = row
         return SlotProbeFacts(
+            server=server,
+            slot=slot,
             keep_limit_bytes=keep_megabytes * _MEBI if keep_megabytes is not None and keep_megabytes >= 0 else None,
             inactive_since=inactive_since,
             decoder=DecoderTotals(*totals) if totals[0] is not None else None,

@@ -19,7 +19,7 @@ BOTH = ("ingest", "apply")
 
 STATES = ("starting", "streaming", "reconnecting", "draining", "stopped", "failed")
 RECONNECT_REASONS = ("connect_failed", "connection_lost", "server_stopping", "server_silent", "store_unavailable", "other")
-LOOPS = ("events", "decoder", "committer", "copier", "catalog", "report", "apply", "lease")
+LOOPS = ("events", "decoder", "committer", "copier", "catalog", "report", "probe", "apply", "lease")
 STAGES = ("receive", "flush", "apply")
 ERROR_COMPONENTS = ("stream", "decode", "spool", "manifest", "copy", "catalog", "leftovers", "report", "probe", "apply", "lease")
 ERROR_CLASSES = (

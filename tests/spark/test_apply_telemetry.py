@@ -32,7 +32,6 @@ def test_windows_rows_phases_and_success_are_counted_and_recorded(pipeline: Pipe
         'sluice_apply_rows_total{op="update",pipeline="shop"} 1.0',
         'sluice_apply_rows_total{op="delete",pipeline="shop"} 1.0',
         'sluice_apply_duration_seconds_count{phase="read",pipeline="shop"} 2.0',
-        'sluice_apply_duration_seconds_count{phase="schema",pipeline="shop"} 1.0',
         'sluice_apply_duration_seconds_count{phase="merge",pipeline="shop"} 2.0',
         'sluice_apply_duration_seconds_count{phase="total",pipeline="shop"} 2.0',
         'sluice_apply_backlog_entries{pipeline="shop"} 0.0',
