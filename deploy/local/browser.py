@@ -4,7 +4,7 @@ Invariant: what PATH has is taken as it is; else Debian's own package with the l
 and unpacked below `build/tools`: needs no root, installs nothing. No version is written here, for Debian keeps none but the newest.
 Never raises anything but LocalServerError, whose message says what to install.
 
-`python -m deploy.local.browser` fetches it now.
+`python -m deploy.local.browser` fetches it now; with `--optional` a failure is told and forgiven.
 """
 
 import os
@@ -92,6 +92,14 @@ def _run(command: list[str], *, cwd: Path | None = None) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=True, cwd=cwd).stdout
 
 
+def main(arguments: list[str]) -> int:
+    try:
+        sys.stderr.write(f"chromium: {browser().program}\n")
+    except LocalServerError as failure:
+        sys.stderr.write(f"{failure}\n")
+        return 0 if "--optional" in arguments else 1
+    return 0
+
+
 if __name__ == "__main__":
-    found = browser()
-    sys.stderr.write(f"{found.program}\n")
+    sys.exit(main(sys.argv[1:]))

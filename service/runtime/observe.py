@@ -56,8 +56,8 @@ class Observer:
         is of this moment. Raises StoreError and ManifestCorrupt."""
         try:
             report = self._take(patience_seconds=_PATIENCE_SECONDS)
-        except StoreUnavailable as error:
-            self._ingest.errors.note("report", error)
+        except StoreUnavailable:
+            # Counted by `look`, which also meets it: how many watch the page is no measure of trouble.
             if self._report is None:
                 raise
             report = self._report
