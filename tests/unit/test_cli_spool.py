@@ -1,11 +1,13 @@
 """`spool inspect` and `spool gc` as a user runs them: facts without rows, rows only when asked for, nothing deleted unasked."""
 
 import json
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import structlog
 import yaml
 
 from service.cli import cli, exits
@@ -50,13 +52,21 @@ def store(tmp_path: Path) -> ObjectStore:
 
 
 @pytest.fixture
-def sluice(store: ObjectStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+def sluice(store: ObjectStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
+    """The command line in this process, whose logging is put back afterwards: it writes to a stream that ends with the test."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+
     def run(*arguments: str) -> tuple[int, str, str]:
         code = exits.execute(cli, [*arguments, "-c", str(tmp_path / "sluice.yaml")])
         seen = capsys.readouterr()
         return code, seen.out, seen.err
 
-    return run
+    yield run
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(capture=False)
+    structlog.reset_defaults()
 
 
 def test_an_entry_shows_what_it_holds_and_no_value(sluice: Run) -> None:
