@@ -1,7 +1,7 @@
 """A real scrape, played on for an hour of simulated time under the alert rules as they are shipped.
 
-What stood still in the scrape stands still, what kept up with the clock keeps up with it, what grew goes on growing at the rate that was measured. promtool
-evaluates the rules over that, minute by minute. (Prometheus: Unit testing for rules.)
+What kept up with the clock keeps up with it, what is named goes on growing at the rate that was measured, everything else stands still. promtool evaluates
+the rules over that, minute by minute. (Prometheus: Unit testing for rules.)
 """
 
 import math
@@ -36,12 +36,12 @@ def samples(exposition: str) -> dict[str, float]:
     return found
 
 
-def played_on(before: Samples, now: Samples, *, seconds: float, at: float, frozen: Collection[str]) -> list[dict[str, str]]:
+def played_on(before: Samples, now: Samples, *, seconds: float, at: float, growing: Collection[str], frozen: Collection[str]) -> list[dict[str, str]]:
     """promtool's input: `now`, scraped at `at` and `seconds` after `before`, and MINUTES more. Times of metrics in `frozen` stand still however young."""
     series = []
     for name, value in now.items():
         metric = name.partition("{")[0]
-        per_minute = (value - before.get(name, value)) / seconds * 60
+        per_minute = (value - before.get(name, value)) / seconds * 60 if metric in growing else 0.0
         if metric.endswith(_CLOCK):
             per_minute = 60.0 if at - value < _KEEPS_UP_SECONDS and metric not in frozen else 0.0
             value -= at

@@ -14,7 +14,7 @@ import pytest
 
 from deploy.monitoring.alerts import process, stream
 from deploy.monitoring.alerts import slot as slot_alerts
-from service.telemetry.catalogue import APPLY_LAST_SUCCESS, OLDEST_PENDING, PENDING_BYTES
+from service.telemetry.catalogue import APPLY_LAST_SUCCESS, APPLY_PENDING, OLDEST_PENDING, PENDING_BYTES, PENDING_FILES
 from tests.ops import replay
 from tests.ops.local_stack import NAMES, LocalStack, alive, local_stack
 from tests.support.pipeline import wait_until
@@ -122,7 +122,8 @@ def test_an_applier_away_for_an_hour_concerns_neither_ingest_nor_slot_and_is_tol
     at = time.time()
     assert _open(stack.url("METRICS_PORT", "/livez"))
     assert _open(stack.url("METRICS_PORT", "/readyz"))
-    hour = replay.played_on(before, now, seconds=at - since, at=at, frozen=[OLDEST_PENDING.name, APPLY_LAST_SUCCESS.name])
+    growing, frozen = (PENDING_BYTES.name, PENDING_FILES.name, APPLY_PENDING.name), (OLDEST_PENDING.name, APPLY_LAST_SUCCESS.name)
+    hour = replay.played_on(before, now, seconds=at - since, at=at, growing=growing, frozen=frozen)
     ingest_and_slot = [alert.name for alert in (*process.ALERTS, *slot_alerts.ALERTS, *stream.ALERTS)]
     replay.assert_alerts(tmp_path, hour, firing=[], silent=["SluiceSpoolBacklog", *ingest_and_slot], at_minute=10)
     replay.assert_alerts(tmp_path, hour, firing=["SluiceSpoolBacklog"], silent=ingest_and_slot, at_minute=60)
