@@ -209,8 +209,8 @@ def test_every_family_has_samples_and_they_are_true(limited: Database, tmp_path:
         await watched.durable("INSERT INTO a SELECT i, '' FROM generate_series(11, 30) i")
         await watched.durable("UPDATE a SET note = 'x' WHERE id < 13")
         await watched.durable("DELETE FROM a WHERE id = 11")
+        await watched.durable("ALTER TABLE a ADD COLUMN more int", "INSERT INTO a VALUES (31, '', 2)")
         await watched.durable("TRUNCATE a")
-        await watched.durable("ALTER TABLE a ADD COLUMN more int", "INSERT INTO a VALUES (1, '', 2)")
         await asyncio.to_thread(limited.execute, f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{limited.slot}'")
         view = watched.process.ingest.view
         await watched.until(lambda: view.reconnects and view.connected)
