@@ -123,8 +123,9 @@ chaos: jars ## Test with processes killed and connections cut
 e2e: jars ## Test the whole path, from SQL to Delta
 	$(BIN)/python -m pytest tests/e2e $(PYTEST_ARGS)
 
-tools: setup ## Fetch Prometheus and promtool below build/tools, where PATH has none
+tools: setup ## Fetch Prometheus, promtool and Chromium below build/tools, where PATH has none
 	$(BIN)/python -m deploy.local.tools --optional
+	$(BIN)/python -m deploy.local.browser --optional
 
 test-ops: jars tools crds ## Test what people run it with: alerts, dashboards, chart, images, compose file, local stack, status page
 	$(BIN)/python -m pytest tests/ops $(PYTEST_ARGS)
