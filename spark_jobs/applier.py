@@ -31,7 +31,9 @@ from spark_jobs.table import Applied, TableApply, application_id, lake_table
 from spark_jobs.window import Window
 
 MAX_FAILURES = 5
-"""Attempts at one window before the process gives up and lets its supervisor start it afresh."""
+"""Attempts at one window before the process gives up and lets its supervisor start it afresh. A store that is away does not count."""
+AWAY_SECONDS = 5.0
+"""Between two attempts while the store is away, and at most between two at one window."""
 MAX_BACKLOG = 20_000
 """Entries held in memory over all tables; reading pauses above."""
 READ_AT_ONCE = 500
@@ -128,12 +130,16 @@ class Applier:
         while not self._stop.is_set():
             if self._fenced is not None:
                 raise self._fenced
-            read = self._read()
-            self._submit(pool)
-            self._telemetry.round(running=len(self._running), backlog=self._ledger.backlog_entries(), read_seq=self._ledger.read_seq)
-            if self._finished(end):
-                return
-            self._report()
+            try:
+                read = self._read()
+                self._submit(pool)
+                self._telemetry.round(running=len(self._running), backlog=self._ledger.backlog_entries(), read_seq=self._ledger.read_seq)
+                if self._finished(end):
+                    return
+                self._report()
+            except StoreUnavailable as error:
+                self._wait_for_store(error)
+                continue
             if self._running:
                 wait(self._running, timeout=self._options.poll_seconds, return_when=FIRST_COMPLETED)
                 self._collect()
@@ -141,6 +147,19 @@ class Applier:
                 self._telemetry.succeeded()
                 self._warm_up_once()
                 self._stop.wait(self._options.poll_seconds)
+
+    def _wait_for_store(self, error: StoreUnavailable) -> None:
+        """What the store had is still there when it comes back. Whoever asked for one pass decides about the next himself."""
+        if self._options.once:
+            raise error
+        self._telemetry.note("apply", error)
+        _log.warning("the object store does not answer, trying again", error=str(error))
+        self._pause(AWAY_SECONDS)
+
+    def _pause(self, seconds: float) -> None:
+        self._telemetry.waits(seconds)
+        self._stop.wait(seconds)
+        self._telemetry.waits(0)
 
     def _warm_up_once(self) -> None:
         """While there is nothing to do, so that the first window later on does not pay for it; windows warm the session as well."""
@@ -217,12 +236,9 @@ class Applier:
             known.failures, known.trouble = known.failures + 1, f"attempt {known.failures + 1} failed: {error}"
             self._telemetry.failed(error)
             _log.warning("window failed", table=name, attempt=known.failures, error=str(error))
-            if known.failures >= MAX_FAILURES:
+            if known.failures >= MAX_FAILURES and (self._options.once or not isinstance(error, StoreUnavailable)):
                 raise
-            pause = min(0.2 * 2**known.failures, 5)
-            self._telemetry.waits(pause)
-            self._stop.wait(pause)
-            self._telemetry.waits(0)
+            self._pause(min(0.2 * 2 ** min(known.failures, MAX_FAILURES), AWAY_SECONDS))
         else:
             self._warm = True
             self._learned.add(window.is_copy)

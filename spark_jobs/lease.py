@@ -1,8 +1,9 @@
 """One applier per pipeline: who may commit to the lake.
 
 Owns: ownership is a create-only object with a number, so of two takers exactly one wins; the owner checks before each commit that no later number exists and
-that it renewed in time. No claim is ever removed: whoever was replaced, however long ago, finds the one that followed its own. On plain S3 Delta itself
-cannot stop a second driver from overwriting a commit, so this is the only fence there.
+that it renewed in time. One that could not, because the store was away, claims the next number like any taker before it commits again: whoever saw it
+lapse and wants the same number loses, or has won before. No claim is ever removed: whoever was replaced, however long ago, finds the one that followed its
+own. On plain S3 Delta itself cannot stop a second driver from overwriting a commit, so this is the only fence there.
 `apply/lease.json` says who owns and since when, for people and for the next taker.
 """
 
@@ -13,11 +14,12 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from service import faults
 from service.contract import keys
-from service.errors import ObjectExists, ObjectMissing, StoreError, WriterFenced
+from service.errors import ObjectExists, ObjectMissing, StoreError, StoreUnavailable, WriterFenced
 from service.store.base import ObjectStore
 
 _CLAIMS = f"{keys.APPLY}lease/"
@@ -41,29 +43,28 @@ class Lease:
         number, holder = self._newest_claim(), self._holder()
         if holder is not None and self._alive(holder):
             raise WriterFenced(f"another applier owns this pipeline: {holder.get('instance')}", hint="stop it, or wait until its lease ends")
-        try:
-            self._store.create(self._claim(number + 1), self.instance.encode())
-        except ObjectExists as error:
-            raise WriterFenced("another applier took this pipeline at the same moment") from error
+        self._take(number + 1)
         faults.point("apply.lease.claimed")
-        self._number = number + 1
         self.renew()
 
     def renew(self) -> None:
-        """Says that the owner lives. Raises WriterFenced when it no longer owns."""
+        """Says that the owner lives, under a new number if the last one lapsed. Raises WriterFenced when it no longer owns, StoreUnavailable."""
         started = self._monotonic()
+        if self._renewed and self._lapsed():
+            self._take(self._number + 1)
         self._require_newest()
         self._store.put(keys.APPLY_LEASE, self._state(self._wall()))
         with self._lock:
             self._renewed = started
 
     def check(self) -> None:
-        """Returns when this process may commit now; raises WriterFenced otherwise."""
-        with self._lock:
-            age = self._monotonic() - self._renewed
-        if age >= self._seconds:
-            raise WriterFenced("the lease could not be renewed in time", hint="the object store was away for longer than the lease lasts")
+        """Returns when this process may commit now. Raises WriterFenced when another owns, StoreUnavailable until a lease that lapsed is taken again."""
+        lapsed = self._lapsed()
         self._require_newest()
+        if lapsed:
+            raise StoreUnavailable(
+                "the lease lapsed while the object store was away", hint="it is taken again when the store answers, unless another is faster"
+            )
 
     def release(self) -> None:
         """Lets the next applier start at once. Never raises a store's error: the lease ends by itself."""
@@ -73,8 +74,25 @@ class Lease:
         except (StoreError, WriterFenced):
             return
 
+    def _lapsed(self) -> bool:
+        with self._lock:
+            return self._monotonic() - self._renewed >= self._seconds
+
+    def _take(self, number: int) -> None:
+        """Claims `number`. One that is there with our name is a claim of ours whose answer was lost."""
+        with suppress(ObjectExists):
+            self._store.create(self._claim(number), self.instance.encode())
+        self._require_ours(number)
+        self._number = number
+
     def _require_newest(self) -> None:
-        if self._store.size(self._claim(self._number + 1)) is not None:
+        """The number that follows ours is nobody's, or ours again, which a worker may see before `renew` has said so."""
+        following = self._number + 1
+        if self._store.size(self._claim(following)) is not None:
+            self._require_ours(following)
+
+    def _require_ours(self, number: int) -> None:
+        if self._store.get(self._claim(number)) != self.instance.encode():
             raise WriterFenced("another applier has taken this pipeline over")
 
     def _alive(self, holder: dict[str, Any]) -> bool:

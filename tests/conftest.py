@@ -20,8 +20,9 @@ LAKE = ("spark", "e2e")
 """Folders whose tests share the one Spark session."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two lanes for a run with two workers: what needs the Spark session, and all the rest."""
+    """Two lanes for a run with two workers: what needs the Spark session, and all the rest. First of all such hooks: xdist reads the groups in its own."""
     for item in items:
         folder = item.path.relative_to(item.config.rootpath / "tests").parts[0]
         item.add_marker(pytest.mark.xdist_group("lake" if folder in LAKE else "rest"))

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from service.contract.entries import Changes, Commits
-from service.errors import UsageError, WriterFenced
+from service.errors import StoreUnavailable, UsageError, WriterFenced
 from service.store.opening import open_store
 from spark_jobs.delta import APP_ID, VERSION, LakeTable
 from spark_jobs.lease import Lease
@@ -139,7 +139,7 @@ def test_a_lease_belongs_to_one_and_a_takeover_stops_the_old_owner(tmp_path: Pat
     with pytest.raises(WriterFenced, match="another applier owns"):
         new.acquire()
     now[0] += 31
-    with pytest.raises(WriterFenced, match="renewed in time"):
+    with pytest.raises(StoreUnavailable, match="lapsed"):
         old.check()
     new.acquire()
     with pytest.raises(WriterFenced, match="taken this pipeline over"):

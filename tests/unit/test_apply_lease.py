@@ -1,10 +1,11 @@
 """Who may commit to the lake: an applier that was replaced may not, however many came after it and however long it slept."""
 
 import uuid
+from collections.abc import Callable
 
 import pytest
 
-from service.errors import WriterFenced
+from service.errors import StoreUnavailable, WriterFenced
 from service.store.base import ObjectStore
 from service.store.memory import MemoryStore
 from spark_jobs.lease import Lease
@@ -41,3 +42,38 @@ def test_an_applier_that_slept_through_any_number_of_takeovers_stays_fenced(take
     with pytest.raises(WriterFenced):
         sleeper.check()
     owner.check()
+
+
+def test_a_lease_that_lapsed_while_the_store_was_away_is_taken_again_before_anything_is_committed() -> None:
+    store, clock = MemoryStore(uuid.uuid4().hex), Clock()
+    owner = lease(store, clock, "owner")
+    owner.acquire()
+    clock.now += 31
+    with pytest.raises(StoreUnavailable, match="lapsed"):
+        owner.check()
+    owner.renew()
+    owner.check()
+
+
+def test_whoever_saw_a_lease_lapse_loses_against_its_owner_or_wins_before() -> None:
+    """The taker has read that the lease lapsed, and claims after the owner has taken it again."""
+    name, clock = uuid.uuid4().hex, Clock()
+    owner = lease(MemoryStore(name), clock, "owner")
+    taker = lease(Late(name, before=owner.renew), clock, "taker")
+    owner.acquire()
+    clock.now += 31
+    with pytest.raises(WriterFenced):
+        taker.acquire()
+    owner.check()
+
+
+class Late(MemoryStore):
+    """A taker's store: something happens right before it claims."""
+
+    def __init__(self, name: str, *, before: Callable[[], None]) -> None:
+        super().__init__(name)
+        self._before = before
+
+    def create(self, key: str, data: bytes | memoryview) -> None:
+        self._before()
+        super().create(key, data)
