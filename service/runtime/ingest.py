@@ -134,7 +134,8 @@ class Ingest:
             view.complete_lsn, view.oldest_unflushed_us = self.log.state.through_lsn if self.log is not None else 0, None
             return
         self.backpressure.account(session.backpressure_cause)
-        view.received_lsn, view.last_message_at, view.last_feedback_at = session.received_lsn, session.last_message_at, session.last_feedback_at
+        view.received_lsn = session.received_lsn
+        view.last_message_at, view.last_feedback_at = session.last_message_at or view.last_message_at, session.last_feedback_at or view.last_feedback_at
         view.complete_lsn, view.oldest_unflushed_us = session.unflushed.state(session.watermark.flushed_lsn)
 
     @property

@@ -1,6 +1,10 @@
 """Garbage collection deletes what every table has in the lake and nothing else, says so first, and stops at any doubt."""
 
 import json
+import os
+import subprocess
+import sys
+import uuid
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
@@ -21,6 +25,7 @@ from service.manifest.log import ManifestLog
 from service.manifest.state import PipelineState
 from service.manifest.verify import verify
 from service.store.base import ObjectStore
+from service.store.local import LocalStore
 from service.store.memory import MemoryStore
 from tests.support.manifests import opened, schema, segment, table
 
@@ -397,11 +402,35 @@ def test_its_example_policy_allows_what_it_does_and_nothing_that_could_unmake_th
 STEPS = st.lists(st.sampled_from(["change 7", "change 8", "prepare", "commit", "roll back", "apply", "collect", "open", "copy 7"]), max_size=40)
 
 
+@pytest.mark.parametrize(("point", "gone"), [("gc.horizon.before", 0), ("gc.horizon.after", 0), ("gc.delete.before", 0), ("gc.delete.before@3", 2)])
+def test_a_collection_that_is_killed_leaves_a_spool_that_is_whole_and_the_next_one_ends_it(tmp_path: Path, point: str, gone: int) -> None:
+    world = World(LocalStore(tmp_path))
+    old = {world.join("7"), world.join("8"), world.change("7"), world.change("8")}
+    world.applied()
+    kept = world.change("7")
+    script = f"""
+from datetime import timedelta
+from service.manifest import gc
+from service.store.opening import open_store
+gc.THREADS = 1
+store = open_store("file://{tmp_path}", options={{}})
+gc.carry_out(store, gc.plan(store, keep=timedelta(0), now=lambda: __import__("datetime").datetime.fromisoformat("{LATER.isoformat()}")))
+"""
+    name, _, passage = point.partition("@")
+    environment = {**os.environ, "SLUICE_FAULTS": f"{name}=crash@{passage or 1}"}
+    result = subprocess.run([sys.executable, "-c", script], env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    assert result.returncode == 137, result.stderr
+    assert len(old - world.objects()) == gone
+    assert verify(world.store, content=True).flaws == []
+    world.collect()
+    assert world.objects() == {kept}
+
+
 @settings(max_examples=150, deadline=None)
 @given(STEPS, st.data())
 def test_whatever_happens_no_object_that_is_still_to_be_applied_ever_goes(steps: list[str], data: st.DataObject) -> None:
     """A model: what each table still needs are the objects of entries after the one it reported, in its generation, and of open prepared transactions."""
-    world = World(MemoryStore(f"model-{id(steps)}-{len(steps)}-{data.draw(st.uuids()).hex}"))
+    world = World(MemoryStore(uuid.uuid4().hex))
     world.join("7")
     world.join("8")
     through = dict.fromkeys("78", 0)

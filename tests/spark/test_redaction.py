@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from service.contract import keys
 from service.contract.applied import AppliedLog
 from service.errors import ApplyError, UnsupportedChange
-from spark_jobs.failures import Cause, translated_errors, verdict
+from spark_jobs.failures import Cause, CommitConflict, translated_errors, verdict
 from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline
 from tests.spark.model import SCHEMA
@@ -62,7 +62,7 @@ def test_conditions_of_real_failures(spark: SparkSession) -> None:
         ([Cause("SparkException")], ApplyError),
         ([Cause("OutOfMemoryError", passing=True)], ApplyError),
         ([Cause("AnalysisException", "UNRESOLVED_COLUMN", "42703"), Cause("IOException", passing=True)], ApplyError),
-        ([Cause("DeltaConcurrentAppendException", "DELTA_CONCURRENT_APPEND", "2D521")], ApplyError),
+        ([Cause("DeltaConcurrentAppendException", "DELTA_CONCURRENT_APPEND", "2D521")], CommitConflict),
         ([Cause("DeltaFileNotFoundException", "DELTA_FILE_NOT_FOUND", "42K03")], ApplyError),
         ([Cause("SparkOutOfMemoryError", "UNABLE_TO_ACQUIRE_MEMORY", "53200")], ApplyError),
         ([Cause("DeltaIllegalStateException", "DELTA_STATE_RECOVER_ERROR", "XXKDS")], ApplyError),
