@@ -134,7 +134,7 @@ soak: jars tools ## Let the object store stall for three real minutes; takes ten
 	SLUICE_TEST_SOAK=1 $(BIN)/python -m pytest tests/ops/test_store_stalls.py $(PYTEST_ARGS)
 
 test: jars tools crds check ## Check and test everything, in two lanes side by side
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(TESTS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadscope $(TESTS) $(PYTEST_ARGS)
 
 fuzz: setup ## Fuzz the decoders; FUZZ_SECONDS=600 for longer, FUZZ=assemble for one target
 	@test -d build/fuzz/atheris || $(BIN)/python -m pip install --quiet --only-binary :all: --require-hashes --target build/fuzz/atheris -r requirements/fuzz.txt || \

@@ -1,13 +1,15 @@
 """Fixtures that more than one folder of tests needs: one PostgreSQL, one S3 server and one Spark for the whole run, a fresh database for each test.
 
-Servers start when the first test asks for them and stop at the end of the run. Two workers (`pytest -n 2 --dist loadgroup`) each have their own.
+Servers start when the first test asks for them and stop at the end of the run. Two workers (`pytest -n 2 --dist loadscope`) each have their own.
 """
 
 import uuid
 from collections.abc import Generator, Iterator
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from xdist.scheduler import LoadScopeScheduling
 
 from deploy.local.postgres import PostgresServer, temporary_server
 from deploy.local.s3 import S3Server, running_s3
@@ -16,16 +18,20 @@ from spark_jobs.options import ApplyOptions
 from tests.support import canary
 from tests.support.sources import Bucket, Database, fresh_database
 
-LAKE = ("spark", "e2e")
+LAKE = ("tests/spark/", "tests/e2e/")
 """Folders whose tests share the one Spark session."""
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two lanes for a run with two workers: what needs the Spark session, and all the rest. First of all such hooks: xdist reads the groups in its own."""
-    for item in items:
-        folder = item.path.relative_to(item.config.rootpath / "tests").parts[0]
-        item.add_marker(pytest.mark.xdist_group("lake" if folder in LAKE else "rest"))
+class Lanes(LoadScopeScheduling):  # type: ignore[misc]
+    """Two lanes for a run with two workers: what needs the Spark session, and all the rest."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "lake" if nodeid.startswith(LAKE) else "rest"
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Lanes:
+    """Asked by `pytest -n 2 --dist loadscope`."""
+    return Lanes(config, log)
 
 
 @pytest.hookimpl(wrapper=True)
