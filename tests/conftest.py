@@ -18,12 +18,12 @@ from spark_jobs.options import ApplyOptions
 from tests.support import canary
 from tests.support.sources import Bucket, Database, fresh_database
 
-LAKE = ("tests/spark/", "tests/e2e/")
-"""Folders whose tests share the one Spark session."""
+LAKE = ("tests/spark/", "tests/e2e/", "tests/ops/test_stack.py", "tests/ops/test_observed.py")
+"""Folders whose tests share the one Spark session, and what makes the lanes as long as each other."""
 
 
 class Lanes(LoadScopeScheduling):  # type: ignore[misc]
-    """Two lanes for a run with two workers: what needs the Spark session, and all the rest."""
+    """Two lanes for a run with two workers: what needs the Spark session, and nearly all the rest."""
 
     def _split_scope(self, nodeid: str) -> str:
         return "lake" if nodeid.startswith(LAKE) else "rest"
