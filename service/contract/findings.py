@@ -245,7 +245,8 @@ class Finding:
     """`code` is one of KINDS. `object` is what it is about, `seen` what was seen there, in one sentence each and never with a row value or a secret.
 
     `fix_sql` is SQL to run, `fix_setting` a setting of the server or of Sluice to change, or other words on what to do; `needs_restart` says that the
-    server must be restarted for it. `by_hand` marks SQL that destroys something, widens rights, or has a place to fill in: it is never run unread.
+    server must be restarted for it. With neither, what mends its kind stands there, unless it only informs. `by_hand` marks SQL that destroys something,
+    widens rights, or has a place to fill in: it is never run unread.
     """
 
     severity: Severity
@@ -260,3 +261,5 @@ class Finding:
     def __post_init__(self) -> None:
         if self.severity not in BY_CODE[self.code].severities:
             raise ValueError(f"{self.code} is never {self.severity}")
+        if self.severity != "info" and not (self.fix_sql or self.fix_setting):
+            object.__setattr__(self, "fix_setting", BY_CODE[self.code].remedy.replace("`", ""))

@@ -52,3 +52,9 @@ def test_every_step_has_a_heading() -> None:
     assert set(kinds) == set(Step)
     for kind in kinds.values():
         assert kind.code in script([Finding(kind.severities[0], kind.code, "x", "y")], pipeline="shop")
+
+
+def test_whatever_needs_mending_says_what_to_do() -> None:
+    assert "pg_hba.conf" in Finding("critical", "source.connect", "source.dsn", "no answer").fix_setting
+    assert Finding("critical", "source.connect", "source.dsn", "no answer", fix_setting="start it").fix_setting == "start it"
+    assert Finding("info", "slot.missing", "s", "not there yet").fix_setting == ""
