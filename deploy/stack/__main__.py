@@ -76,7 +76,7 @@ def up(stack: Stack) -> int:
         ("PostgreSQL", dsn(stack.layout)),
         ("status page", f"http://127.0.0.1:{port['METRICS_PORT']}/"),
         ("metrics", f"http://127.0.0.1:{port['METRICS_PORT']}/metrics and, of the applier, http://127.0.0.1:{port['APPLY_METRICS_PORT']}/metrics"),
-        ("Prometheus", f"http://127.0.0.1:{port['PROMETHEUS_PORT']}/alerts" if stack.pid(stack.members[-1]) else "not running"),
+        ("Prometheus", f"http://127.0.0.1:{port['PROMETHEUS_PORT']}/, with the alerts that are shipped" if stack.pid(stack.members[-1]) else "not running"),
         ("S3", f"http://127.0.0.1:{port['S3_PORT']}, key and secret `test`; its objects are files in {_short(stack.layout.directory / 's3')}"),
         ("lake", "s3://sluice/lake, one Delta table for each table of the shop"),
         ("query it", f'make query SQL="{_EXAMPLE}"'),
