@@ -7,6 +7,7 @@ says that every transaction which ended at or before it is in this entry or an e
 
 import hashlib
 import json
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
@@ -253,6 +254,13 @@ class Changes:
     commits: Commits
     prepared: tuple[Prepared, ...] = ()
     ended: tuple[PreparedEnd, ...] = ()
+
+    def first_commit_time_us(self, segment: Segment) -> int:
+        """Commit time of the first transaction that `segment`, one of `segments`, has rows of; 0 when no commit is named."""
+        if segment.body is not None:
+            return segment.body.commit_time_us
+        times = self.commits.commit_time_us
+        return times[min(bisect_left(self.commits.end_lsn, segment.first_lsn), len(times) - 1)] if times else 0
 
     def to_json(self) -> dict[str, Any]:
         bodies = [segment.body for segment in self.segments if segment.body]

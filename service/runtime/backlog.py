@@ -4,7 +4,6 @@ Invariant: entries never change, so each is read once while it is pending; what 
 look at a long backlog stays short: until it has caught up the sums are too low, and ages are those of what was read. Must not write.
 """
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from service.contract.applied import AppliedLog
 from service.contract.entries import Changes, Copy, Entry, Segment
 from service.manifest.follow import read_entries
 from service.manifest.state import PipelineState
+from service.runtime.tablereport import current
 from service.store.base import ObjectStore
 
 READ_AT_ONCE = 1000
@@ -117,9 +117,7 @@ def _through(state: PipelineState, applied: AppliedLog | None) -> tuple[dict[str
     through: dict[str, int] = {}
     live: set[str] = set()
     for table_id, table in state.tables.items():
-        record = known.get(table_id)
-        if record is not None and record.generation != table.generation:
-            record = None
+        record = current(table, known.get(table_id))
         if table.state not in _WORKING or (record is not None and record.state not in _WORKING):
             continue
         copied = record is not None and record.state == "live"
@@ -134,12 +132,5 @@ def _items(seq: int, changes: Changes) -> Iterator[tuple[str, _Item]]:
     for segment in changes.segments:
         by_table.setdefault(segment.table_id, []).append(segment)
     for table_id, segments in by_table.items():
-        first_us = min(_first_commit_time(segment, changes) for segment in segments)
+        first_us = min(map(changes.first_commit_time_us, segments))
         yield table_id, _Item(seq, len(segments), sum(segment.bytes for segment in segments), first_us)
-
-
-def _first_commit_time(segment: Segment, changes: Changes) -> int:
-    if segment.body is not None:
-        return segment.body.commit_time_us
-    times = changes.commits.commit_time_us
-    return times[min(bisect_left(changes.commits.end_lsn, segment.first_lsn), len(times) - 1)] if times else 0

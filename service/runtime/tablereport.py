@@ -3,13 +3,12 @@
 Invariants: a table's state is the worse of the two sides; what the applier said of an older generation says nothing about the present.
 """
 
-from bisect import bisect_left
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
 from service.contract.applied import AppliedTable
-from service.contract.entries import Changes, Segment
+from service.contract.entries import Changes
 from service.manifest.follow import read_entry
 from service.manifest.state import PipelineState, TableState
 from service.runtime.walreport import shown
@@ -108,14 +107,6 @@ def _first_commits(changes: Changes) -> dict[str, int]:
     """Commit time of each table's first change in an entry."""
     first: dict[str, int] = {}
     for segment in changes.segments:
-        time_us = _first_commit_time(segment, changes)
+        time_us = changes.first_commit_time_us(segment)
         first[segment.table_id] = min(time_us, first.get(segment.table_id, time_us))
     return first
-
-
-def _first_commit_time(segment: Segment, changes: Changes) -> int:
-    if segment.body is not None:
-        return segment.body.commit_time_us
-    position = bisect_left(changes.commits.end_lsn, segment.first_lsn)
-    times = changes.commits.commit_time_us
-    return times[min(position, len(times) - 1)] if times else 0
