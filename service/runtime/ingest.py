@@ -307,7 +307,6 @@ class Ingest:
 
     def _reached(self, target: int | None) -> bool:
         assert self._session is not None
-        self.view.received_lsn = self._session.watermark.received_lsn
         return target is not None and self._session.watermark.flushed_lsn >= target and not self._copying()
 
     def _copying(self) -> bool:
