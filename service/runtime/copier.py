@@ -195,6 +195,7 @@ class Copier:
         for chunks in copy_table(self._options, schema=schema, facts=facts, snapshot=holder.snapshot_name, accept_empty=facts.oid in self._raced):
             if self._stop.is_set():
                 raise SourceUnavailable(f"the copy of {schema.qualified_name} was stopped", hint="it begins again at the next start")
+            faults.point("copy.read")
             rows = reader.feed(chunks)
             count = len(rows.op)
             if count:

@@ -449,6 +449,7 @@ class CatalogLookup:
             if self._catalog is None:
                 self._catalog = Catalog(open_query(self._options))
             try:
+                faults.point("catalog.asked")
                 return question(self._catalog)
             except ServiceError:
                 self.close()
