@@ -302,7 +302,8 @@ def test_a_bounded_run_that_is_stopped_before_its_end_does_not_claim_success(pip
         ingest = Ingest(pipeline.options(), pipeline.store)
         running = asyncio.ensure_future(ingest.run(until_lsn=2**60))
         while not ingest.view.connected:
-            await asyncio.sleep(0.01)
+            await asyncio.wait({running}, timeout=0.05)
+            assert not running.done()
         ingest.stop()
         await running
 
