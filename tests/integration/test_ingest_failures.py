@@ -21,7 +21,7 @@ class RefusedOnce(LocalStore):
         self._when = when
         self._first = threading.Lock()
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: bytes | memoryview) -> None:
         if key.startswith(keys.DATA) and self._first.acquire(blocking=False):
             tick = threading.Event()
             while not self._when():
@@ -42,17 +42,22 @@ def _flushes(running: Running) -> int:
     return sum(running.ingest.counts.flushes.values()) if running.ingest is not None else 0
 
 
+def _insert_in_three_units(pipeline: Pipeline, cut: list[Running]) -> None:
+    with pipeline.running() as running:
+        cut.append(running)
+        for number in range(1, 4):
+            before = _flushes(running)
+            pipeline.database.execute(f"INSERT INTO t VALUES ({number})")
+            running.wait_until(lambda before=before: _flushes(running) > before)
+        running.thread.join(60)
+
+
 def test_a_unit_behind_one_whose_upload_was_refused_is_not_published(filled: Pipeline, tmp_path: Path) -> None:
     cut: list[Running] = []
     whole = filled.store
     filled.store = RefusedOnce(tmp_path, when=lambda: _flushes(cut[0]) >= 3)
-    with pytest.raises(StoreRefused, match="denied once"), filled.running() as running:
-        cut.append(running)
-        for number in range(1, 4):
-            before = _flushes(running)
-            filled.database.execute(f"INSERT INTO t VALUES ({number})")
-            running.wait_until(lambda before=before: _flushes(running) > before)
-        running.thread.join(60)
+    with pytest.raises(StoreRefused, match="denied once"):
+        _insert_in_three_units(filled, cut)
     filled.store = whole
     filled.run()
     assert [row["id"] for row in filled.rows("public.t")] == [1, 2, 3]
