@@ -11,7 +11,6 @@ from service.store import remote
 from service.store.base import ObjectStore
 from service.store.opening import open_store
 from service.store.refusals import PATIENCE_SECONDS, Refusals
-
 from service.store.remote import RemoteStore
 from tests.support.s3proxy_faults import Fault, Operation, S3FaultProxy, error, error_after, reset_after, reset_before, truncated
 from tests.support.sources import Bucket
