@@ -27,7 +27,7 @@ import structlog
 from service import faults
 from service.contract.entries import Changes, Commits, Opened, PreparedEnd
 from service.contract.receipt import DurableReceipt
-from service.errors import Disposition, Interrupted, ServiceError, UsageError, WriterFenced
+from service.errors import Disposition, Interrupted, ServiceError, SlotBusy, SourceUnavailable, UsageError, WriterFenced
 from service.lsn import show
 from service.manifest.follow import load_state, read_entry
 from service.manifest.leftovers import collect
@@ -90,7 +90,7 @@ class IngestOptions:
     open_limits: AssemblerLimits = field(default_factory=AssemblerLimits)
     stream: StreamLimits = field(default_factory=StreamLimits)
     flush: FlushPolicy = field(default_factory=FlushPolicy)
-    slot_wait_s: float = 30.0
+    slot_wait_s: float | None = None
     watch_interval_s: float = 10.0
     instance: str = ""
 
@@ -187,7 +187,7 @@ class Ingest:
             server = server_facts(connection)
             if state.opened is None:
                 set_up(options, connection)
-            wait_until_free(connection, options.source.slot, bound_s=options.slot_wait_s)
+            wait_until_free(connection, options.source, bound_s=options.slot_wait_s)
             slot = slot_facts(connection, options.source.slot)
             start_lsn = prove_continuity(state.opened, state.through_lsn, server=server, slot=slot, two_phase=options.two_phase)
         return server, start_lsn
@@ -210,17 +210,21 @@ class Ingest:
             await asyncio.to_thread(self._take_over, server, start_lsn)
         streaming = best_streaming(options.streaming, server.server_version)
         self.view.streaming_at = time.monotonic()
-        stream = await ReplicationStream.open(
-            options.source,
-            start_lsn=start_lsn,
-            proto_version=highest_protocol(server.server_version),
-            streaming=streaming,
-            two_phase=options.two_phase,
-            messages=options.messages,
-            origin=options.origin,
-            limits=options.stream,
-            expect=(server.system_identifier, server.timeline),
-        )
+        try:
+            stream = await ReplicationStream.open(
+                options.source,
+                start_lsn=start_lsn,
+                proto_version=highest_protocol(server.server_version),
+                streaming=streaming,
+                two_phase=options.two_phase,
+                messages=options.messages,
+                origin=options.origin,
+                limits=options.stream,
+                expect=(server.system_identifier, server.timeline),
+            )
+        except SlotBusy as error:
+            # It was free a moment ago. Whoever has it now, the next look waits for them, and names them if they stay.
+            raise SourceUnavailable(str(error), hint=error.hint) from error
         try:
             await asyncio.to_thread(self._take_over, server, start_lsn)
             assert self.log is not None
