@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import structlog
 
@@ -33,6 +34,8 @@ UPLOADS_IN_FLIGHT = 8
 """Segment files that may wait for the store, 10 to 40 MB each at most."""
 RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Pauses between tries against a store that does not answer; the last one repeats."""
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(slots=True)
@@ -103,6 +106,10 @@ class Committer:
         future = self._uploads.submit(self._upload, key, schema, file, kind)
         future.add_done_callback(lambda _: self._leave(self._upload_room))
         return future
+
+    def fetch(self, key: str) -> bytes:
+        """A file that was stored earlier. Blocks until the store answers."""
+        return self._persist(f"body {key}", lambda: self._store.get(key))
 
     def submit(self, unit: Unit) -> "Future[None]":
         """Publishes `unit` after all that was submitted before it. Blocks while UNITS_IN_FLIGHT wait."""
@@ -181,7 +188,7 @@ class Committer:
             for op, count in segment.ops.items():
                 rows[OP_NAMES[op]] += count
 
-    def _persist(self, what: str, action: Callable[[], None]) -> None:
+    def _persist(self, what: str, action: Callable[[], Answer]) -> Answer:
         """Runs `action` until the store took it. Raises StoreUnavailable only when told to stop, StoreRefused at once."""
         attempt = 0
         while True:
