@@ -170,7 +170,8 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class PreparedPart:
-    """One file of a prepared transaction's rows and the shape in which they were sent; which version of the table that is shows when it commits."""
+    """One file of a prepared transaction's rows. `shape` is the schema version they are written in, of one that the manifest had by then; a version of 0 says
+    that they are kept as they were sent, in no version, and then it has their relation's columns. Both are published in what they are when it commits."""
 
     shape: TableSchema
     segment: Segment

@@ -109,7 +109,9 @@ class Session:
         self._urgent = False
         # below: decoder thread only
         self._assembler = Assembler(start_lsn=start_lsn, prepared=prepared, limits=open_limits, keeps_message=prefix_filter(message_prefixes))
-        self._builder = Builder(book=book, upload=self._line.upload, epoch=epoch, numbers=numbers, limits=limits, start_lsn=start_lsn, prepared=prepared)
+        self._builder = Builder(
+            book=book, upload=self._line.upload, fetch=self._line.fetch, epoch=epoch, numbers=numbers, limits=limits, start_lsn=start_lsn, prepared=prepared
+        )
         self._count_open()
         self._waiting_since: float | None = None
         self._recorded_lsn = start_lsn
