@@ -27,7 +27,7 @@ import structlog
 from service import faults
 from service.contract.entries import Changes, Commits, Opened, PreparedEnd
 from service.contract.receipt import DurableReceipt
-from service.errors import Disposition, ServiceError, UsageError, WriterFenced
+from service.errors import Disposition, Interrupted, ServiceError, UsageError, WriterFenced
 from service.lsn import show
 from service.manifest.follow import load_state, read_entry
 from service.manifest.leftovers import collect
@@ -147,12 +147,14 @@ class Ingest:
     async def run(self, *, until_lsn: int | None = None, until_caught_up: bool = False) -> None:
         """Streams until `stop`, or until everything up to the target is durable and every copy is finished. Raises what needs a human.
 
-        The target of `until_caught_up` is the server's end of WAL at the first connection.
+        The target of `until_caught_up` is the server's end of WAL at the first connection. Whoever asked for a target and stopped before it was reached gets
+        Interrupted: what is in the spool is sound, and less than was asked for.
         """
         self._loop = asyncio.get_running_loop()
         _tune_interpreter()
         attempt = 0
         target = until_lsn
+        bounded = until_caught_up or until_lsn is not None
         await asyncio.to_thread(probe, self.store)
         try:
             while not self._stop.is_set():
@@ -161,8 +163,8 @@ class Ingest:
                     server, start_lsn = await asyncio.to_thread(self._prepare)
                     if until_caught_up and target is None:
                         target = server.wal_end_lsn
-                    await self._stream(server, start_lsn, target)
-                    return
+                    if await self._stream(server, start_lsn, target) or not bounded:
+                        return
                 except ServiceError as error:
                     self.errors.note(component_of(error), error)
                     if error.disposition is not Disposition.RETRY:
@@ -170,6 +172,8 @@ class Ingest:
                         raise
                     attempt = 0 if self.view.flushed_lsn > flushed else attempt + 1
                     await self._pause(error, attempt)
+            if bounded:
+                raise Interrupted("stopped before everything that was asked for was in the spool", hint="run it again: it goes on from where it is")
         finally:
             await self._close()
 
@@ -198,7 +202,8 @@ class Ingest:
             )
         return state
 
-    async def _stream(self, server: ServerFacts, start_lsn: int, target: int | None) -> None:
+    async def _stream(self, server: ServerFacts, start_lsn: int, target: int | None) -> bool:
+        """Returns whether `target` was reached."""
         options = self.options
         if self._state.opened is None:
             # The first status message repeats the start position: even that one is in the manifest before it is sent.
@@ -246,6 +251,7 @@ class Ingest:
                 self.view.state, self.view.reached_at = "draining", time.monotonic()
                 self._logger.info("draining")
                 await self._drain(session)
+                return self._reached(target)
             finally:
                 await session.settle()
                 self._session = None

@@ -27,7 +27,7 @@ from service.manifest.state import PipelineState, reduce
 from service.store.base import ObjectStore
 from service.store.local import LocalStore
 from service.store.memory import MemoryStore
-from tests.support.manifests import changes, copy, histories, opened, table
+from tests.support.manifests import changes, copy, histories, opened, put, table
 
 
 def _open(store: ObjectStore, **options: Any) -> ManifestLog:
@@ -37,7 +37,7 @@ def _open(store: ObjectStore, **options: Any) -> ManifestLog:
 def _filled(store: ObjectStore, entries: int) -> ManifestLog:
     log = _open(store)
     for lsn in range(2, entries + 1):
-        log.append(Progress(), through_lsn=lsn)
+        put(log, Progress(), through_lsn=lsn)
     return log
 
 
@@ -51,7 +51,7 @@ def _memory() -> MemoryStore:
 def test_what_was_appended_is_what_a_reader_sees(store: ObjectStore) -> None:
     assert load_state(store) == PipelineState()
     log = _open(store, through_lsn=5)
-    assert log.receipt == DurableReceipt(seq=1, through_lsn=5)
+    assert (log.state.seq, log.state.through_lsn) == (1, 5)
     bodies: list[tuple[Body, int]] = [
         (table(), 5),
         (changes(7, 9), 12),
@@ -59,7 +59,7 @@ def test_what_was_appended_is_what_a_reader_sees(store: ObjectStore) -> None:
         (table(version=2, state="live"), 12),
         (changes(20, version=2), 30),
     ]
-    receipts = [log.append(body, through_lsn=through_lsn) for body, through_lsn in bodies]
+    receipts = [put(log, body, through_lsn=through_lsn) for body, through_lsn in bodies]
     assert receipts == [DurableReceipt(seq, through_lsn) for seq, (_, through_lsn) in enumerate(bodies, 2)]
     assert [entry.body for entry, _ in read_entries(store, after_seq=0)] == [opened(), *(body for body, _ in bodies)]
     assert load_state(store) == log.state
@@ -71,7 +71,7 @@ def test_what_was_appended_is_what_a_reader_sees(store: ObjectStore) -> None:
 def test_a_position_left_out_stays_where_it_is(store: ObjectStore) -> None:
     log = _open(store, through_lsn=5)
     assert log.append(table()) == DurableReceipt(2, 5)
-    assert _open(store).receipt == DurableReceipt(3, 5)
+    assert (_open(store).state.seq, log.state.through_lsn) == (3, 5)
 
 
 def test_a_reader_can_begin_and_end_anywhere(store: ObjectStore) -> None:
@@ -97,9 +97,9 @@ def test_an_entry_that_may_not_follow_is_never_stored(store: ObjectStore) -> Non
     impossible: list[tuple[Body, int]] = [(changes(20), 20), (Progress(), 9), (opened(), 10)]
     for body, through_lsn in impossible:
         with pytest.raises(ManifestCorrupt, match="entry 2 "):
-            log.append(body, through_lsn=through_lsn)
+            put(log, body, through_lsn=through_lsn)
     assert list(store.list(keys.MANIFEST)) == [keys.manifest_entry(1)]
-    assert log.append(Progress(), through_lsn=10).seq == 2
+    assert put(log, Progress(), through_lsn=10).seq == 2
 
 
 # one writer
@@ -110,10 +110,10 @@ def test_a_replaced_writer_is_fenced_and_stays_so(store: ObjectStore) -> None:
     new = _open(store)
     for _ in range(2):
         with pytest.raises(WriterFenced):
-            old.append(Progress(), through_lsn=99)
-    assert new.append(Progress(), through_lsn=7).seq == 3
+            put(old, Progress(), through_lsn=99)
+    assert put(new, Progress(), through_lsn=7).seq == 3
     with pytest.raises(WriterFenced):
-        old.append(Progress(), through_lsn=99)
+        put(old, Progress(), through_lsn=99)
     assert load_state(store) == new.state
     assert new.state.epoch == 2
 
@@ -169,8 +169,8 @@ def test_a_doubtful_create_ends_with_our_entry_stored_once(script: list[str]) ->
     store, troubles = Doubtful(*script), []
     log = _open(store, on_trouble=lambda what, error: troubles.append((what, str(error))))
     store.get_fails = 1
-    assert log.append(Progress(), through_lsn=5) == DurableReceipt(2, 5)
-    assert log.append(Progress(), through_lsn=6) == DurableReceipt(3, 6)
+    assert put(log, Progress(), through_lsn=5) == DurableReceipt(2, 5)
+    assert put(log, Progress(), through_lsn=6) == DurableReceipt(3, 6)
     store.get_fails = 0
     assert [entry.seq for entry, _ in read_entries(store, after_seq=0)] == [1, 2, 3]
     assert [what for what, _ in troubles][: len(script)] == ["manifest entry 2"] * len(script)
@@ -180,7 +180,7 @@ def test_a_doubt_that_another_writer_used_fences() -> None:
     log = _open(Doubtful("down", "stolen"))
     for _ in range(2):
         with pytest.raises(WriterFenced):
-            log.append(Progress(), through_lsn=5)
+            put(log, Progress(), through_lsn=5)
 
 
 @pytest.mark.parametrize("script", [["down"] * 99, ["lost", *["down"] * 99]])
@@ -191,10 +191,10 @@ def test_a_log_left_in_doubt_takes_nothing_more(script: list[str], ending: str) 
     options: dict[str, Any] = {"retry_seconds": 0.05} if ending == "deadline" else {"stop": stop, "on_trouble": lambda _what, _error: stop.set()}
     log = _open(store, **options)
     with pytest.raises(StoreUnavailable, match="may or may not be there"):
-        log.append(Progress(), through_lsn=5)
+        put(log, Progress(), through_lsn=5)
     store.script = itertools.repeat("ok")
     with pytest.raises(StoreUnavailable, match="closed"):
-        log.append(Progress(), through_lsn=6)
+        put(log, Progress(), through_lsn=6)
     assert log.state.seq == 1
     assert _open(store).state.seq == (3 if script[0] == "lost" else 2)
 
@@ -203,7 +203,7 @@ def test_a_refusing_store_closes_the_log_at_once() -> None:
     log = _open(Doubtful("refused"))
     for _ in range(2):
         with pytest.raises(StoreRefused):
-            log.append(Progress(), through_lsn=5)
+            put(log, Progress(), through_lsn=5)
 
 
 @pytest.mark.parametrize(
@@ -217,14 +217,14 @@ from service.manifest.state import PipelineState
 from service.store.opening import open_store
 from tests.support.manifests import opened
 log = ManifestLog.open(open_store("file://{tmp_path}", options={{}}), opened(), PipelineState())
-log.append(Progress(), through_lsn=5)
+log.publish(Progress(), from_lsn=0, through_lsn=5)
 """
     environment = {**os.environ, "SLUICE_FAULTS": f"{point}=crash@2"}
     result = subprocess.run([sys.executable, "-c", script], env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
     assert result.returncode == 137, result.stderr
     store = LocalStore(tmp_path)
     assert load_state(store).seq == stored
-    assert _open(store).append(Progress(), through_lsn=6) == DurableReceipt(stored + 2, 6)
+    assert put(_open(store), Progress(), through_lsn=6) == DurableReceipt(stored + 2, 6)
 
 
 # damage
@@ -390,7 +390,7 @@ def test_a_restart_from_any_checkpoint_equals_a_full_replay(history: list[tuple[
             log = ManifestLog.open(store, body, log.state if log else PipelineState(), through_lsn=through_lsn)
         else:
             assert log is not None
-            log.append(body, through_lsn=through_lsn)
+            put(log, body, through_lsn=through_lsn)
         if number == at:
             assert log is not None
             checkpoint.write(store, log.state)
