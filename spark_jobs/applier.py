@@ -27,7 +27,7 @@ from spark_jobs.observe import ApplyTelemetry
 from spark_jobs.options import ApplyOptions
 from spark_jobs.progress import Reports, completion
 from spark_jobs.session import private, warm_up
-from spark_jobs.table import Applied, TableApply, application_id, lake_table
+from spark_jobs.table import Applied, TableApply, application_id, lake_table, removals_are_sent
 from spark_jobs.window import Window
 
 MAX_FAILURES = 5
@@ -210,7 +210,14 @@ class Applier:
         try:
             session.sparkContext.setLocalProperty("spark.scheduler.pool", f"{state.schema_name}.{state.table_name}")
             work = TableApply(
-                self._options, self._store, session, manifest=self._manifest, state=state, before_commit=self._lease.check, known_version=known_version
+                self._options,
+                self._store,
+                session,
+                manifest=self._manifest,
+                state=state,
+                before_commit=self._lease.check,
+                removals_sent=removals_are_sent(self._ledger.state.opened, state),
+                known_version=known_version,
             )
             return work.apply(window)
         finally:
