@@ -146,7 +146,10 @@ class Commits:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A writer took the pipeline over: entries of older epochs cannot follow this one."""
+    """A writer took the pipeline over: entries of older epochs cannot follow this one.
+
+    `origin` is what it asks the server for: `any`, or `none` for changes that began there alone.
+    """
 
     kind: ClassVar[str] = "opened"
     system_identifier: str
@@ -159,6 +162,7 @@ class Opened:
     server_version: int
     start_lsn: int
     instance: str
+    origin: str = "any"
 
     def to_json(self) -> dict[str, Any]:
         return _plain(self)

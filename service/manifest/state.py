@@ -6,6 +6,7 @@ schema versions that exist. Anything else is ManifestCorrupt with the number of 
 we read.
 """
 
+import json
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -57,6 +58,11 @@ class TableState:
     def schema_version(self) -> int:
         """The newest schema version, 0 before the first."""
         return max(self.schemas, default=0)
+
+    @property
+    def publishes(self) -> str:
+        """A letter for each kind of change that the publication sends (i u d t), as the catalog was last looked at; empty when it never was."""
+        return str(json.loads(self.fingerprint)["publishes"]) if self.fingerprint else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -277,6 +277,7 @@ class Ingest:
                 server_version=server.server_version,
                 start_lsn=start_lsn,
                 instance=self.options.instance,
+                origin=self.options.origin,
             )
             log = ManifestLog.open(self.store, opened, self._state, through_lsn=start_lsn, on_trouble=self._store_trouble, stop=self._stop_threads)
             self._opened = log.state
