@@ -18,8 +18,8 @@ from service import faults, lsn
 from service.errors import ServiceError
 from service.runtime import ingest as ingest_module
 from service.store.opening import open_store
-from tests.support.oracle import Change, Spool
 from tests.support.ingesting import Pipeline, Running
+from tests.support.oracle import Change, Spool
 from tests.support.pgproxy import PgProxy
 from tests.support.pipeline import AckOracle
 from tests.support.sources import Database

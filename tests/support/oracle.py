@@ -129,7 +129,7 @@ class Spool:
         assert entry["previous_sha256"] == self._sha256, f"entry {number} does not continue entry {self.seq}"
         assert epoch == self.epoch + (kind == "opened"), f"entry {number} of epoch {epoch} follows epoch {self.epoch}"
         assert through_lsn >= self.through_lsn, f"entry {number} goes back from {self.through_lsn} to {through_lsn}"
-        from_lsn = entry.get("from_lsn", self.through_lsn)
+        from_lsn = entry["from_lsn"]
         assert from_lsn == self.through_lsn, f"entry {number} continues from {from_lsn}, but entry {self.seq} goes through {self.through_lsn}"
         body = entry[kind]
         if kind == "table":
@@ -303,7 +303,7 @@ class _Rows:
             self._take_unkeyed(change)
 
     def _take_keyed(self, change: _Change, key: list[Place]) -> None:
-        before = change.old if change.old else change.new
+        before = change.old or change.new
         old_key = tuple(before.get(place) for place in key)
         if change.op == "i":
             if tuple(change.new.get(place) for place in key) in self._by_key:
