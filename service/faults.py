@@ -64,11 +64,11 @@ _armed = _parse(os.environ.get("SLUICE_FAULTS", ""))
 
 def arm(text: str) -> None:
     """Arms exactly what `text` names, in this process, and counts passages from 0 again. Empty text disarms. Raises ValueError."""
-    global _armed
     armed = _parse(text)
     with _lock:
         _hits.clear()
-        _armed = armed
+        _armed.clear()
+        _armed.update(armed)
 
 
 def passages(name: str) -> int:
