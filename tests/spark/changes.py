@@ -79,7 +79,9 @@ class Manifest:
         self.sha256 = ""
         self.lsn = 100
         self.counter = 0
-        self.append(Opened("1", 1, "shop", 5, "sluice_shop", "sluice_shop", two_phase=False, server_version=180006, start_lsn=100, instance="tests"))
+        self.append(
+            Opened("1", 1, "shop", 5, "sluice_shop", "sluice_shop", two_phase=False, origin="any", server_version=180006, start_lsn=100, instance="tests")
+        )
 
     def append(self, body: Any, *, through_lsn: int | None = None) -> int:
         self.lsn = max(self.lsn, through_lsn or self.lsn)
