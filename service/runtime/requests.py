@@ -40,9 +40,5 @@ class Requests:
         if not found:
             self._logger.error("table is not copied again: the publication does not carry it", table=name, publication=self._publication)
             return
-        facts = found[0]
-        state = self._book.states().get(str(facts.oid))
-        if state is None:
-            self._book.join(facts)
-        elif state.state != "copying" and self._book.begin_copy(facts) is not None:
+        if self._book.request_copy(found[0]):
             self._logger.info("table is copied again", table=name)

@@ -209,7 +209,7 @@ def test_apply_hands_every_option_to_the_applier_and_none_on_the_command_line(co
 
 
 def opened() -> Opened:
-    return Opened("7", 1, "d", 5, "sluice_shop", "sluice_shop", two_phase=False, server_version=180000, start_lsn=100, instance="test")
+    return Opened("7", 1, "d", 5, "sluice_shop", "sluice_shop", two_phase=False, origin="any", server_version=180000, start_lsn=100, instance="test")
 
 
 def table(table_id: str, name: str, state: str = "live") -> Table:
