@@ -1,18 +1,22 @@
 """What the manifest says, reduced entry by entry. Pure.
 
-Invariant: `reduce` accepts only an entry that may follow: dense number, the chain's hash, the epoch in force (or `opened` with the next one), positions that
-never go back, transactions that are neither in the manifest already nor beyond what the entry declares, tables and schema versions that exist.
-Anything else is ManifestCorrupt with the number of the entry, before it is stored when we write and before it is used when we read.
+Invariant: `reduce` accepts only an entry that may follow: dense number, the chain's hash, the epoch in force (or `opened` with the next one), the position
+that the entry before ended at and none before it, transactions that are neither in the manifest already nor beyond what the entry declares, tables and
+schema versions that exist. Anything else is ManifestCorrupt with the number of the entry, before it is stored when we write and before it is used when
+we read.
 """
 
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from service.contract.entries import FATES, TABLE_STATES, Changes, Copy, Entry, Opened, Prepared, Segment, Table
+from service.contract.entries import FATES, TABLE_STATES, Changes, Copy, Entry, Opened, Prepared, Progress, Segment, Table
 from service.contract.schema import TableSchema
 from service.errors import ManifestCorrupt
 from service.lsn import show
+
+MOVING = (Changes, Progress)
+"""Entries that move the position. Of the others only the first `opened` does: it says where the log begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +112,18 @@ def _check_link(state: PipelineState, entry: Entry) -> None:
             raise _corrupt(entry.seq, f"opens epoch {entry.epoch} after epoch {state.epoch}")
     elif entry.epoch != state.epoch or state.opened is None:
         raise _corrupt(entry.seq, f"was written in epoch {entry.epoch}, in force is epoch {state.epoch}")
-    if not isinstance(entry.through_lsn, int) or entry.through_lsn < state.through_lsn:
-        raise _corrupt(entry.seq, f"goes back to an earlier position than {show(state.through_lsn)}")
+    check_positions(entry, after=state.through_lsn)
+    if entry.through_lsn != entry.from_lsn and not (isinstance(entry.body, MOVING) or state.opened is None):
+        raise _corrupt(entry.seq, f"of kind {entry.body.kind} moves the position, which only {' and '.join(kind.kind for kind in MOVING)} entries may")
+
+
+def check_positions(entry: Entry, *, after: int) -> None:
+    """Raises ManifestCorrupt unless `entry` continues at `after`, where the entry before it ended, and does not go back."""
+    if not isinstance(entry.from_lsn, int) or entry.from_lsn != after:
+        at = show(entry.from_lsn) if isinstance(entry.from_lsn, int) else "no position"
+        raise _corrupt(entry.seq, f"continues from {at}, but what came before it ends at {show(after)}: the changes in between are in no entry")
+    if not isinstance(entry.through_lsn, int) or entry.through_lsn < entry.from_lsn:
+        raise _corrupt(entry.seq, f"goes back to an earlier position than {show(after)}")
 
 
 def _check_changes(state: PipelineState, entry: Entry, changes: Changes) -> None:

@@ -82,15 +82,18 @@ class _PreparedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Everything that one entry publishes. Files become durable by themselves; the entry may be written when all have."""
+    """Everything that one entry publishes: what ended after `from_lsn`, at or before `through_lsn`, and nothing of that is missing.
+
+    Files become durable by themselves; the entry may be written when all have.
+    """
 
     segments: list["Future[Segment]"]
     bodies: list[tuple["Future[Segment]", int, BodyCommit]]
     commits: Commits
     prepared: list[tuple[Prepared, list[_Part]]]
     ended: list[PreparedEnd]
+    from_lsn: int
     through_lsn: int
-    row_count: int
 
     def changes(self) -> Changes | None:
         """What the manifest records, None if that is nothing but an advance. Waits for each file to be durable and raises what its upload raised."""
@@ -124,7 +127,7 @@ class Builder:
         self._limits = limits
         self._bodies: dict[int, _Body] = {}
         self._prepared = {one.gid: _PreparedTransaction(one, _stored_body(one), recorded=True) for one in prepared}
-        self.through_lsn = start_lsn
+        self._from_lsn = self.through_lsn = start_lsn
         self._reset()
 
     def _reset(self) -> None:
@@ -178,7 +181,8 @@ class Builder:
         """Closes the unit and begins the next. What belongs to open transactions stays."""
         for writer in self._writers.values():
             self._finish(writer)
-        unit = Unit(self._finished, self._published, self._commits, self._record_prepared(), self._ended, self.through_lsn, self._row_count)
+        unit = Unit(self._finished, self._published, self._commits, self._record_prepared(), self._ended, self._from_lsn, self.through_lsn)
+        self._from_lsn = unit.through_lsn
         self._reset()
         return unit
 

@@ -216,7 +216,7 @@ class Copier:
 
     def _finish(self, writer: SegmentWriter, schema: TableSchema) -> "Future[Segment]":
         key = keys.segment(schema.table_id, self._log.state.epoch, next(self._numbers))
-        return self._committer.upload(key, schema, writer.finish(), copied=True)
+        return self._committer.upload(key, schema, writer.finish())
 
 
 def _encode(rows: RowColumns, schema: TableSchema, *, lsn: int, ordinal: int, time_us: int) -> EncodedRows:

@@ -19,6 +19,7 @@ from service.contract.receipt import DurableReceipt
 from service.errors import ProtocolViolation, SourceError
 from service.protocol import frames
 from service.runtime.backpressure import Backpressure
+from service.runtime.breaker import Breaker
 from service.runtime.builder import Builder, BuilderLimits
 from service.runtime.committer import Committer
 from service.runtime.messagetable import prefix_filter
@@ -96,18 +97,19 @@ class Session:
         self.backpressure = backpressure
         self.unflushed = Unflushed(start_lsn)
         self._stream = stream
-        self._committer = committer
         self._decoder = decoder
         self._policy = policy
         self._loop = asyncio.get_running_loop()
         self._failed: asyncio.Future[None] = self._loop.create_future()
+        self._breaker = Breaker(on_break=self._broke)
+        self._line = committer.line(self._breaker)
         self._room = asyncio.Semaphore(BATCHES_IN_FLIGHT)
         self._in_decoder: set[asyncio.Future[None]] = set()
         self._units: set[Future[None]] = set()
         self._urgent = False
         # below: decoder thread only
         self._assembler = Assembler(start_lsn=start_lsn, prepared=prepared, limits=open_limits, keeps_message=prefix_filter(message_prefixes))
-        self._builder = Builder(book=book, upload=committer.upload, epoch=epoch, numbers=numbers, limits=limits, start_lsn=start_lsn, prepared=prepared)
+        self._builder = Builder(book=book, upload=self._line.upload, epoch=epoch, numbers=numbers, limits=limits, start_lsn=start_lsn, prepared=prepared)
         self._count_open()
         self._waiting_since: float | None = None
         self._recorded_lsn = start_lsn
@@ -170,19 +172,20 @@ class Session:
         """Publishes every whole transaction that was received, and acknowledges it. Raises what keeps it from that."""
         await self._idle()
         self._run(self._flush_now)
-        await self._idle()
-        await asyncio.gather(*(asyncio.wrap_future(unit) for unit in tuple(self._units)))
-        await asyncio.sleep(0)
-        if self._failed.done():
-            self._failed.result()
+        await self._quiet()
+        if (error := self._breaker.error) is not None:
+            raise error
 
     async def settle(self) -> None:
-        """Waits until nothing of this session is under way any more, whatever became of it."""
+        """Waits until nothing of this session is under way any more, whatever became of it. What had not failed by now is published or not as it comes."""
+        await self._quiet()
+        if self._failed.done():
+            self._failed.exception()
+
+    async def _quiet(self) -> None:
         await self._idle()
         await asyncio.gather(*(asyncio.wrap_future(unit) for unit in tuple(self._units)), return_exceptions=True)
         await asyncio.sleep(0)
-        if self._failed.done():
-            self._failed.exception()
 
     async def _idle(self) -> None:
         while self._in_decoder:
@@ -208,29 +211,29 @@ class Session:
     @property
     def backpressure_cause(self) -> str:
         """Whom the socket waits for, if it waits."""
-        return "upload" if self._committer.blocking else "decoder"
+        return "upload" if self._line.blocking else "decoder"
 
     def _run(self, action: Callable[[], None]) -> "asyncio.Future[None]":
-        task = self._loop.run_in_executor(self._decoder, action)
+        """The only way into the decoder thread: nothing is done there after anything of this session failed."""
+        task = self._loop.run_in_executor(self._decoder, self._breaker.guarded(action))
         self._in_decoder.add(task)
         task.add_done_callback(self._decoded)
         return task
 
     def _decoded(self, task: "asyncio.Future[None]") -> None:
         self._in_decoder.discard(task)
-        if (error := task.exception()) is not None:
-            self.fail(error)
+        task.exception()  # the breaker has it
 
     def fail(self, error: BaseException) -> None:
-        """Ends the session with `error`, on the event loop; the first one counts."""
-        if not self._failed.done():
-            self._failed.set_exception(error)
+        """Ends the session with `error`, from any thread; the first one counts."""
+        self._breaker.fail(error)
+
+    def _broke(self, error: BaseException) -> None:
+        self._loop.call_soon_threadsafe(self._failed.set_exception, error)
 
     # decoder thread
 
     def _decode(self, batch: RawBatch) -> None:
-        if self._failed.done():
-            return
         began = time.thread_time()
         assembly = self._assembler.feed(frames.join(batch.frames))
         self._builder.add(assembly)
@@ -267,16 +270,13 @@ class Session:
         self._waiting_since = None
         self._recorded_lsn = unit.through_lsn
         self._recorded_at = time.monotonic()
-        future = self._committer.submit(unit)
+        future = self._line.submit(unit)
         self._units.add(future)
         future.add_done_callback(partial(self._published, began))
 
     def _published(self, began: float, future: "Future[None]") -> None:
         self._units.discard(future)
-        error = future.exception()
-        if error is not None:
-            self._loop.call_soon_threadsafe(self.fail, error)
-        else:
+        if future.exception() is None:
             self.counts.flush_seconds.add(time.monotonic() - began)
 
     def _count(self, batch: RawBatch, assembly: Assembly) -> None:

@@ -82,9 +82,9 @@ class Manifest:
         self.append(Opened("1", 1, "shop", 5, "sluice_shop", "sluice_shop", two_phase=False, server_version=180006, start_lsn=100, instance="tests"))
 
     def append(self, body: Any, *, through_lsn: int | None = None) -> int:
-        self.lsn = max(self.lsn, through_lsn or self.lsn)
+        from_lsn, self.lsn = self.lsn if self.seq else 0, max(self.lsn, through_lsn or self.lsn)
         self.seq += 1
-        data = Entry(self.seq, 1, self.sha256, self.lsn, "2026-01-01T00:00:00Z", body).encode()
+        data = Entry(self.seq, 1, self.sha256, from_lsn, self.lsn, "2026-01-01T00:00:00Z", body).encode()
         self.store.create(keys.manifest_entry(self.seq), data)
         self.sha256 = digest(data)
         return self.seq

@@ -25,6 +25,7 @@ from service.settings import load
 from service.store.opening import open_store
 from spark_jobs.options import ApplyOptions
 from tests.support import manifests
+from tests.support.manifests import put
 
 CANARY = "canary-7f3a"
 
@@ -218,7 +219,7 @@ def table(table_id: str, name: str, state: str = "live") -> Table:
 def test_status_and_tables_work_while_nothing_runs_and_name_what_they_could_not_reach(configured: Path, sluice: Sluice) -> None:
     store = open_store(f"file://{configured}/spool", prefix="shop/", options={})
     log = ManifestLog.open(store, opened(), PipelineState(), through_lsn=100)
-    log.append(table("16384", "orders", "copying"), through_lsn=100)
+    put(log, table("16384", "orders", "copying"), through_lsn=100)
     applied = AppliedTable("16384", "public", "orders", "x", "mirror", 1, "live", through_seq=2, complete_through_lsn=100, rows_applied=7)
     store.create(keys.apply_log(1), AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", {"16384": applied}).encode())
     store.create(keys.apply_complete(1), Complete(1, 100, 2, "2026-01-01T00:00:00+00:00", {"public.orders": 3}).encode())
@@ -245,7 +246,7 @@ def test_the_spool_is_listed_and_proven_whole_or_not(configured: Path, sluice: S
     store = open_store(f"file://{configured}/spool", prefix="shop/", options={})
     log = ManifestLog.open(store, opened(), PipelineState(), through_lsn=100)
     log.append(manifests.table("7"))
-    log.append(manifests.changes(120, 140), through_lsn=140)
+    put(log, manifests.changes(120, 140), through_lsn=140)
     listed = json.loads(sluice("spool", "ls", "--last", "2", "--json", cwd=configured).stdout)["entries"]
     assert [(row["kind"], row["through_lsn"], row["transactions"], row["files"], row["rows"]) for row in listed] == [
         ("table", "0/64", None, None, None),

@@ -30,6 +30,7 @@ from service.runtime.report import Report, Reporter, public_uri
 from service.runtime.walreport import headroom
 from service.store.memory import MemoryStore
 from service.store.opening import open_store
+from tests.support.manifests import put
 from tests.unit.test_cli_commands import Sluice, configured, opened, sluice, table
 from tests.unit.test_runtime_report import NOW, Pipeline
 from tests.unit.test_runtime_walreport import server, slot
@@ -152,7 +153,7 @@ def test_tables_are_sorted_and_chosen(configured: Path, sluice: Sluice) -> None:
     log = ManifestLog.open(store, opened(), PipelineState(), through_lsn=100)
     known = {}
     for number, (name, rows, state) in enumerate((("b", 5, "live"), ("a", 70, "live"), ("c", 9, "stale"))):
-        log.append(table(str(number), name), through_lsn=100)
+        put(log, table(str(number), name), through_lsn=100)
         known[str(number)] = AppliedTable(str(number), "public", name, "x", "mirror", 1, state, through_seq=4, complete_through_lsn=100, rows_applied=rows)
     store.create(keys.apply_log(1), AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", known).encode())
 
