@@ -62,7 +62,8 @@ class Verdict:
         """One line for people: the state, and the most severe problem with how many there are more."""
         worth = [problem for problem in self.problems if problem.severity != "info"]
         if not worth:
-            return self.state
+            copying = sum(problem.count for problem in self.problems if problem.code == "table.copying")
+            return self.state + (f", copying {copying} table{'s' * (copying > 1)}" if copying else "")
         more = f" and {len(worth) - 1} more" if len(worth) > 1 else ""
         return f"{self.state}: {worth[0].code}, {worth[0].where}{more}"
 
