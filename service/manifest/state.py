@@ -37,7 +37,8 @@ class TableState:
     """A table as of the last entry. `generation_seq` is the number of the Table entry that began the generation, `lsn` and `reason` belong to `state`.
 
     A change of shape leaves `lsn` alone: what committed at or before it is in the copy. `schema_lsn` is where the newest shape came into force, 0 while
-    there was no other in this generation. `schemas` holds every version ever introduced. `relfilenode` and `fingerprint` are the last known ones.
+    there was no other in this generation. `schemas` holds every version ever introduced. `relfilenode` and `fingerprint` are the last known ones. `since` is
+    when `state` began, as the entry says that put the table into it (ISO 8601 UTC).
     """
 
     table_id: str
@@ -53,6 +54,7 @@ class TableState:
     relfilenode: int = 0
     fingerprint: str = ""
     copy: CopyState | None = None
+    since: str = ""
 
     @property
     def schema_version(self) -> int:
@@ -94,7 +96,7 @@ def reduce(state: PipelineState, entry: Entry, entry_sha256: str) -> PipelineSta
             _check_changes(state, entry, entry.body)
             prepared = _prepared(state, entry, entry.body)
         case Table():
-            tables = {**tables, entry.body.table_id: _table(entry.seq, tables.get(entry.body.table_id), entry.body)}
+            tables = {**tables, entry.body.table_id: _table(entry, tables.get(entry.body.table_id), entry.body)}
         case Copy():
             tables = {**tables, entry.body.table_id: _copied(entry.seq, tables.get(entry.body.table_id), entry.body)}
     return PipelineState(
@@ -168,7 +170,8 @@ def _check_segment(seq: int, table: TableState | None, segment: Segment) -> None
         raise _corrupt(seq, f"refers to the unknown schema version {segment.schema_version} of table {segment.table_id}")
 
 
-def _table(seq: int, old: TableState | None, new: Table) -> TableState:
+def _table(entry: Entry, old: TableState | None, new: Table) -> TableState:
+    seq = entry.seq
     if new.state not in TABLE_STATES:
         raise _corrupt(seq, f"gives table {new.table_id} the unknown state {new.state[:40]!r}")
     if old is not None and new.generation < old.generation:
@@ -190,6 +193,7 @@ def _table(seq: int, old: TableState | None, new: Table) -> TableState:
         relfilenode=new.relfilenode or (old.relfilenode if old else 0),
         fingerprint=new.fingerprint or (old.fingerprint if old else ""),
         copy=known.copy if known else None,
+        since=known.since if known is not None and known.state == new.state else entry.written_at,
     )
 
 
@@ -278,7 +282,9 @@ def from_json(value: dict[str, Any]) -> PipelineState:
 
 
 _COPY_FIELDS = ("snapshot_lsn", "schema_version", "segments", "rows", "final", "final_seq")
-_TABLE_FIELDS = ("table_id", "schema_name", "table_name", "state", "reason", "lsn", "schema_lsn", "generation", "generation_seq", "relfilenode", "fingerprint")
+_TABLE_FIELDS = (
+    "table_id", "schema_name", "table_name", "state", "since", "reason", "lsn", "schema_lsn", "generation", "generation_seq", "relfilenode", "fingerprint",
+)  # fmt: skip
 
 
 def _table_to_json(table: TableState) -> dict[str, Any]:

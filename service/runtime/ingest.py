@@ -40,8 +40,8 @@ from service.runtime.catalogwatch import CatalogWatch
 from service.runtime.causes import component_of, reason_of
 from service.runtime.committer import Committer
 from service.runtime.copier import Copier
-from service.runtime.incidents import Incidents
 from service.runtime.ingestview import IngestView
+from service.runtime.recenterrors import RecentErrors
 from service.runtime.requests import Requests
 from service.runtime.session import FlushPolicy, Session, SessionCounts
 from service.runtime.tables import TableBook, matches
@@ -106,7 +106,7 @@ class Ingest:
         self.view = IngestView()
         self.counts = SessionCounts()
         self.backpressure = Backpressure()
-        self.errors = Incidents()
+        self.errors = RecentErrors()
         self.leftovers = 0
         self.log: ManifestLog | None = None
         self.book: TableBook | None = None

@@ -53,8 +53,8 @@ def pipeline() -> Pipeline:
 
 def test_an_empty_store_is_a_new_pipeline() -> None:
     report = Reporter(pipeline="shop", store=MemoryStore("report-empty", prefix="shop/"), lake_uri="file:///lake", source=None, clock=lambda: NOW).take()
-    assert report.state == "new"
-    assert report.tables_json() == {"schema_version": 1, "tables": []}
+    assert report.verdict.state == "new"
+    assert report.tables_json() == {"schema_version": 1, "state": "new", "problems": [], "tables": []}
 
 
 def test_every_state_of_the_contract_has_a_place_in_the_order() -> None:
