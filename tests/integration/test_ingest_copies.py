@@ -10,6 +10,7 @@ import pytest
 from service import faults
 from service.contract.control import COPY, Request
 from service.contract.keys import control_request
+from service.source.slot import ensure_publication
 from tests.support.ingesting import Pipeline, Running
 
 LOOKS: dict[str, Any] = {"watch_interval_s": 0.2, "tables": ()}
@@ -104,6 +105,35 @@ def test_what_no_event_shows_between_the_last_look_and_the_entry_turns_the_table
         looked_again(running)
     pipeline.run(**LOOKS)
     assert pipeline.table(f"public.{table}").state == "stale"
+
+
+def test_a_table_that_is_locked_is_copied_after_the_others_and_says_what_it_waits_for(pipeline: Pipeline, arm: Arm) -> None:
+    """The lock is taken behind the snapshot, which would wait for older transactions."""
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)", "CREATE TABLE c (id int PRIMARY KEY)")
+    pipeline.database.execute("INSERT INTO b VALUES (1)")
+    publish(pipeline, "a", "b", "c")
+    gate = arm("copy.locked")
+    with pipeline.running(**LOOKS) as running, pipeline.database.connect() as holder:
+        running.wait_until(lambda: faults._hits.get("copy.locked", 0) > 0)
+        with holder.transaction():
+            holder.execute("LOCK TABLE b IN ACCESS EXCLUSIVE MODE")
+            gate.touch()
+            running.wait_until(lambda: pipeline.table("public.c").state == "live")
+            waits = pipeline.table("public.b")
+            assert (waits.state, "locked by another session" in waits.reason) == ("copying", True), waits.reason
+        running.wait_until(lambda: pipeline.table("public.b").state == "live")
+        assert pipeline.table("public.b").reason == ""
+    assert pipeline.copied("public.b") == {("1",)}
+
+
+def test_a_locked_table_does_not_keep_an_existing_publication_from_being_looked_at(pipeline: Pipeline) -> None:
+    """The first start asks whether the publication has all that source.tables names; the lock outlasts the question."""
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
+    publish(pipeline, "a", "b")
+    with pipeline.database.connect() as holder, pipeline.database.connect() as asking, holder.transaction():
+        holder.execute("LOCK TABLE b IN ACCESS EXCLUSIVE MODE")
+        asking.execute("SET lock_timeout = '2s'")
+        assert not ensure_publication(asking, pipeline.database.publication, [("public", "a"), ("public", "b")]).created
 
 
 def test_a_table_that_goes_stale_while_its_copy_is_published_is_copied_again_when_asked(pipeline: Pipeline, arm: Arm) -> None:
