@@ -1,8 +1,9 @@
 """Manifest entries: one JSON object each, hash-chained, and the only thing that makes anything visible or permanent.
 
-Invariants: `seq` is dense from 1; `previous_sha256` is the hash of the previous entry's bytes as stored; `through_lsn` never decreases and
-says that every transaction which ended at or before it is in this entry or an earlier one. An unknown `format_version` or `kind` stops the reader
-(FormatTooNew); an unknown field is kept in `extra`.
+Invariants: `seq` is dense from 1; `previous_sha256` is the hash of the previous entry's bytes as stored; `from_lsn` is the `through_lsn` of the
+previous entry, as the writer of this one knew it; `through_lsn` is never before it and says that every transaction which ended at or before it is in this
+entry or an earlier one. So no entry can follow one that was left out: neither its number, its hash nor its position would fit. An unknown `format_version`
+or `kind` stops the reader (FormatTooNew); an unknown field is kept in `extra`.
 """
 
 import hashlib
@@ -174,7 +175,8 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class PreparedPart:
-    """One file of a prepared transaction's rows and the shape in which they were sent; which version of the table that is shows when it commits."""
+    """One file of a prepared transaction's rows. `shape` is the schema version they are written in, of one that the manifest had by then; a version of 0 says
+    that they are kept as they were sent, in no version, and then it has their relation's columns. Both are published in what they are when it commits."""
 
     shape: TableSchema
     segment: Segment
@@ -411,11 +413,15 @@ KINDS: dict[str, type[Any]] = {body.kind: body for body in (Opened, Changes, Pro
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One link of the manifest. `written_at` is the writer's clock, ISO 8601 UTC, for people only."""
+    """One link of the manifest. It holds what ended after `from_lsn`, up to and including `through_lsn`.
+
+    `written_at` is the writer's clock, ISO 8601 UTC, for people only.
+    """
 
     seq: int
     epoch: int
     previous_sha256: str
+    from_lsn: int
     through_lsn: int
     written_at: str
     body: Body
@@ -430,6 +436,7 @@ class Entry:
             "epoch": self.epoch,
             "kind": self.body.kind,
             "previous_sha256": self.previous_sha256,
+            "from_lsn": self.from_lsn,
             "through_lsn": self.through_lsn,
             "written_at": self.written_at,
         }
@@ -450,12 +457,13 @@ class Entry:
                 f"a manifest entry has format version {version} and kind {kind!r}; this Sluice reads up to version {FORMAT_VERSION}",
                 hint="run the Sluice version that wrote the manifest, or a newer one",
             )
-        known = {"format_version", "seq", "epoch", "kind", "previous_sha256", "through_lsn", "written_at", kind}
+        known = {"format_version", "seq", "epoch", "kind", "previous_sha256", "from_lsn", "through_lsn", "written_at", kind}
         try:
             return Entry(
                 seq=value["seq"],
                 epoch=value["epoch"],
                 previous_sha256=value["previous_sha256"],
+                from_lsn=value["from_lsn"],
                 through_lsn=value["through_lsn"],
                 written_at=value["written_at"],
                 body=KINDS[kind].from_json(value[kind]),

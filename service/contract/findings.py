@@ -43,6 +43,16 @@ def _kind(code: str, severities: str, step: Step, meaning: str, remedy: str) -> 
 
 KINDS: tuple[Kind, ...] = (
     _kind(
+        "pipeline.lost", "c", Step.ELSEWHERE,
+        "the pipeline has a manifest and cannot go on from its slot: `run` would end with 7, and so does `check`",
+        "`sluice slot show` names the case; the tables need a new snapshot under a new slot",
+    ),
+    _kind(
+        "pipeline.problem", "wi", Step.ELSEWHERE,
+        "a problem of the pipeline as it is, by its code in docs/problems.md; `info` where running it is all that is missing",
+        "what the problem says",
+    ),
+    _kind(
         "source.connect", "c", Step.ELSEWHERE,
         "the source cannot be reached, or refuses the connection",
         "`source.dsn`, the network, the role, pg_hba.conf",

@@ -256,6 +256,7 @@ class Copier:
         for chunks in copy_table(self._options, schema=schema, facts=facts, snapshot=holder.snapshot_name, accept_empty=facts.oid in self._raced):
             if self._stop.is_set():
                 raise SourceUnavailable(f"the copy of {schema.qualified_name} was stopped", hint="it begins again at the next start")
+            faults.point("copy.read")
             rows = reader.feed(chunks)
             count = len(rows.op)
             if count:
@@ -277,7 +278,7 @@ class Copier:
 
     def _finish(self, writer: SegmentWriter, schema: TableSchema) -> "Future[Segment]":
         key = keys.segment(schema.table_id, self._log.state.epoch, next(self._numbers))
-        return self._committer.upload(key, schema, writer.finish(), copied=True)
+        return self._committer.upload(key, schema, writer.finish())
 
 
 def _encode(rows: RowColumns, schema: TableSchema, *, lsn: int, ordinal: int, time_us: int) -> EncodedRows:

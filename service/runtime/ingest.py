@@ -27,7 +27,7 @@ import structlog
 from service import faults
 from service.contract.entries import Changes, Commits, Opened, PreparedEnd
 from service.contract.receipt import DurableReceipt
-from service.errors import Disposition, ServiceError, UsageError, WriterFenced
+from service.errors import Disposition, Interrupted, ServiceError, SlotBusy, SourceUnavailable, UsageError, WriterFenced
 from service.lsn import show
 from service.manifest.follow import load_state, read_entry
 from service.manifest.leftovers import collect
@@ -40,8 +40,8 @@ from service.runtime.catalogwatch import CatalogWatch
 from service.runtime.causes import component_of, reason_of
 from service.runtime.committer import Committer
 from service.runtime.copier import Copier
-from service.runtime.incidents import Incidents
 from service.runtime.ingestview import IngestView
+from service.runtime.recenterrors import RecentErrors
 from service.runtime.requests import Requests
 from service.runtime.session import FlushPolicy, Session, SessionCounts
 from service.runtime.tables import TableBook, matches
@@ -92,7 +92,7 @@ class IngestOptions:
     open_limits: AssemblerLimits = field(default_factory=AssemblerLimits)
     stream: StreamLimits = field(default_factory=StreamLimits)
     flush: FlushPolicy = field(default_factory=FlushPolicy)
-    slot_wait_s: float = 30.0
+    slot_wait_s: float | None = None
     watch_interval_s: float = 10.0
     instance: str = ""
 
@@ -106,7 +106,7 @@ class Ingest:
         self.view = IngestView()
         self.counts = SessionCounts()
         self.backpressure = Backpressure()
-        self.errors = Incidents()
+        self.errors = RecentErrors()
         self.leftovers = 0
         self.log: ManifestLog | None = None
         self.book: TableBook | None = None
@@ -149,12 +149,14 @@ class Ingest:
     async def run(self, *, until_lsn: int | None = None, until_caught_up: bool = False) -> None:
         """Streams until `stop`, or until everything up to the target is durable and every copy is finished. Raises what needs a human.
 
-        The target of `until_caught_up` is the server's end of WAL at the first connection.
+        The target of `until_caught_up` is the server's end of WAL at the first connection. Whoever asked for a target and stopped before it was reached gets
+        Interrupted: what is in the spool is sound, and less than was asked for.
         """
         self._loop = asyncio.get_running_loop()
         _tune_interpreter()
         attempt = 0
         target = until_lsn
+        bounded = until_caught_up or until_lsn is not None
         await asyncio.to_thread(probe, self.store)
         try:
             while not self._stop.is_set():
@@ -163,8 +165,8 @@ class Ingest:
                     server, start_lsn = await asyncio.to_thread(self._prepare)
                     if until_caught_up and target is None:
                         target = server.wal_end_lsn
-                    await self._stream(server, start_lsn, target)
-                    return
+                    if await self._stream(server, start_lsn, target) or not bounded:
+                        return
                 except ServiceError as error:
                     self.errors.note(component_of(error), error)
                     if error.disposition is not Disposition.RETRY:
@@ -172,6 +174,8 @@ class Ingest:
                         raise
                     attempt = 0 if self.view.flushed_lsn > flushed else attempt + 1
                     await self._pause(error, attempt)
+            if bounded:
+                raise Interrupted("stopped before everything that was asked for was in the spool", hint="run it again: it goes on from where it is")
         finally:
             await self._close()
 
@@ -185,7 +189,7 @@ class Ingest:
             server = server_facts(connection)
             if state.opened is None:
                 set_up(options, connection)
-            wait_until_free(connection, options.source.slot, bound_s=options.slot_wait_s)
+            wait_until_free(connection, options.source, bound_s=options.slot_wait_s)
             slot = slot_facts(connection, options.source.slot)
             start_lsn = prove_continuity(state.opened, state.through_lsn, server=server, slot=slot, two_phase=options.two_phase)
         return server, start_lsn
@@ -200,24 +204,29 @@ class Ingest:
             )
         return state
 
-    async def _stream(self, server: ServerFacts, start_lsn: int, target: int | None) -> None:
+    async def _stream(self, server: ServerFacts, start_lsn: int, target: int | None) -> bool:
+        """Returns whether `target` was reached."""
         options = self.options
         if self._state.opened is None:
             # The first status message repeats the start position: even that one is in the manifest before it is sent.
             await asyncio.to_thread(self._take_over, server, start_lsn)
         streaming = best_streaming(options.streaming, server.server_version)
         self.view.streaming_at = time.monotonic()
-        stream = await ReplicationStream.open(
-            options.source,
-            start_lsn=start_lsn,
-            proto_version=highest_protocol(server.server_version),
-            streaming=streaming,
-            two_phase=options.two_phase,
-            messages=options.messages,
-            origin=options.origin,
-            limits=options.stream,
-            expect=(server.system_identifier, server.timeline),
-        )
+        try:
+            stream = await ReplicationStream.open(
+                options.source,
+                start_lsn=start_lsn,
+                proto_version=highest_protocol(server.server_version),
+                streaming=streaming,
+                two_phase=options.two_phase,
+                messages=options.messages,
+                origin=options.origin,
+                limits=options.stream,
+                expect=(server.system_identifier, server.timeline),
+            )
+        except SlotBusy as error:
+            # It was free a moment ago. Whoever has it now, the next look waits for them, and names them if they stay.
+            raise SourceUnavailable(str(error), hint=error.hint) from error
         try:
             await asyncio.to_thread(self._take_over, server, start_lsn)
             assert self.log is not None
@@ -248,6 +257,7 @@ class Ingest:
                 self.view.state, self.view.reached_at = "draining", time.monotonic()
                 self._logger.info("draining")
                 await self._drain(session)
+                return self._reached(target)
             finally:
                 await session.settle()
                 self._session = None
@@ -454,6 +464,7 @@ class CatalogLookup:
             if self._catalog is None:
                 self._catalog = Catalog(open_query(self._options))
             try:
+                faults.point("catalog.asked")
                 return question(self._catalog)
             except ServiceError:
                 self.close()

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from typing import Final, Literal
 
 import structlog
 
@@ -25,6 +26,8 @@ from service.source.schemas import build_schema, diff_schema, relation_of, relat
 from service.source.watch import compare, fingerprint
 
 AWAITED = "its columns changed at the source, and the stream has not come to the position of that change yet"
+
+NOT_YET: Final = "not yet"
 
 Lookup = Callable[[int], TableFacts | None]
 
@@ -57,8 +60,9 @@ class TableBook:
     def resolve(self, relation: RelationVersion, *, position_lsn: int) -> TableSchema | None:
         """The schema version in which rows of `relation` are spooled, or None when the table is not carried.
 
-        May append to the manifest: a table that is new, a column that was added, a table that went stale. `position_lsn` is at most the commit LSN of
-        the rows concerned, and exact when it decides whether they come before a copy.
+        May append to the manifest: a table that is new, a column that was added, a table that went stale. `position_lsn` is where the first commit record
+        of the rows concerned begins. It must be that for every way in which a transaction can come: a position recorded for one of its rows is
+        compared with those of its others, and with those of the same rows when they come again.
         """
         if relation == messagetable.RELATION:
             return messagetable.SCHEMA
@@ -72,20 +76,30 @@ class TableBook:
                 self._resolved[relation] = schema
             return schema
 
-    def provisional(self, relation: RelationVersion) -> TableSchema | None:
-        """The shape for rows whose transaction may still roll back: nothing is recorded, the version is 0."""
-        if relation == messagetable.RELATION:
-            return messagetable.SCHEMA
+    def written_in(self, relation: RelationVersion) -> TableSchema | Literal["not yet"] | None:
+        """The schema version in which rows of a transaction that may still roll back can be written now; None when the table is not carried.
+
+        NOT_YET for a shape that the manifest does not have: what it is shows when the transaction has committed, in the catalog no sooner than there.
+        Records nothing and asks nobody.
+        """
         with self._lock:
             state = self._state(relation.oid)
-            wanted = self.selected(relation.schema, relation.name) if state is None else state.state in CARRIED_STATES
-            if not wanted:
+            if state is None:
+                return NOT_YET if self.selected(relation.schema, relation.name) else None
+            if state.state not in CARRIED_STATES:
                 return None
-            previous = _latest(state) if state else None
-            if previous is not None and same_shape(previous, relation):
-                # As `resolve` will find at the commit, and without a query for each batch of a stream.
-                return replace(previous, version=0, schema_name=relation.schema, table_name=relation.name)
-            return build_schema(relation, self._lookup(relation.oid), previous, 0)
+            latest = _latest(state)
+            same = latest is not None and relation_sent_as(latest) == relation
+            return latest if same else NOT_YET
+
+    def still_written_in(self, relation: RelationVersion, schema: TableSchema, *, position_lsn: int) -> bool:
+        """Whether rows that were written in `schema` while their transaction was open may be published so, now that it has committed."""
+        now = self.resolve(relation, position_lsn=position_lsn)
+        if now is None or now.version == schema.version:
+            return now is not None
+        what = f"a transaction that was open when the table came to schema version {now.version} had written rows in version {schema.version}"
+        self.mark_stale(relation.oid, what, lsn=position_lsn)
+        return False
 
     def look(self, facts: TableFacts, known: TableState | None, *, wal_end: int) -> None:
         """Takes one look's facts of a published table into account; what was committed when they were read ended at or before `wal_end`.
@@ -283,7 +297,7 @@ class TableBook:
         older = [schema for schema in sorted(state.schemas.values(), key=lambda schema: -schema.version) if same_shape(schema, relation)]
         if older and older[0] is latest:
             return latest
-        if position_lsn <= state.lsn:
+        if position_lsn < state.lsn:
             # Written before the copy was taken: the copy has it, in whatever shape it was.
             return older[0] if older else None
         if older and position_lsn <= state.schema_lsn:

@@ -187,7 +187,7 @@ def test_without_a_free_slot_copies_wait_and_the_stream_goes_on(pipeline: Pipeli
     database.execute(f"CREATE PUBLICATION {database.publication} FOR ALL TABLES")
     pipeline.run(**EVERYTHING)
     database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)")
-    taken = []
+    taken: list[str] = []
     with pipeline.database.connect() as connection:
         try:
             while True:

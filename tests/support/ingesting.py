@@ -5,8 +5,8 @@ import dataclasses
 import datetime as dt
 import io
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
@@ -149,10 +149,34 @@ class Running:
         self.thread = threading.Thread(target=self._main, daemon=True)
 
     def stop(self) -> None:
-        if self._loop is not None and self.ingest is not None and self.thread.is_alive():
-            self._loop.call_soon_threadsafe(self.ingest.stop)
+        self.ask_to_stop()
         self.thread.join(120)
         assert not self.thread.is_alive(), "ingest did not stop"
+
+    def ask_to_stop(self) -> None:
+        """What SIGTERM asks for; does not wait."""
+        if self.ingest is not None:
+            self.ask(self.ingest.stop)
+
+    def ask(self, action: Callable[[], object]) -> None:
+        """Has the event loop do `action` soon; does not wait. Does nothing when ingest has ended."""
+        if self._loop is not None and self.thread.is_alive():
+            with suppress(RuntimeError):  # the loop was closed a moment ago
+                self._loop.call_soon_threadsafe(action)
+
+    def call(self, action: Callable[[], None]) -> None:
+        """Does `action` on the event loop and returns when it, and all that was due before it, is done. Does nothing when ingest has ended."""
+        done = threading.Event()
+
+        def act() -> None:
+            try:
+                action()
+            finally:
+                done.set()
+
+        self.ask(act)
+        while not done.wait(0.05) and self.thread.is_alive():
+            pass
 
     def wait_until(self, holds: Any, *, seconds: float = 60) -> None:
         """Returns when `holds()` is true; fails when ingest ends or the time is up."""
