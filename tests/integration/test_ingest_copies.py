@@ -19,16 +19,16 @@ Arm = Callable[[str], Path]
 
 
 @pytest.fixture
-def arm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Arm:
+def arm(tmp_path: Path) -> Iterator[Arm]:
     """Holds each passage of a fault point until the returned file exists."""
 
     def hold(point: str) -> Path:
         gate = tmp_path / f"{point}.open"
-        monkeypatch.setitem(faults._armed, point, (f"hold:{gate}", None))
+        faults.arm(f"{point}=hold:{gate}")
         return gate
 
-    monkeypatch.setattr(faults, "_hits", {})
-    return hold
+    yield hold
+    faults.arm("")
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def held(pipeline: Pipeline, arm: Arm, point: str) -> Iterator[Running]:
     """Ingest that has come to `point` in the copy of public.a; goes on when the block ends, and until every table has left `copying`."""
     gate = arm(point)
     with pipeline.running(**LOOKS) as running:
-        running.wait_until(lambda: faults._hits.get(point, 0) > 0)
+        running.wait_until(lambda: faults.passages(point) > 0)
         yield running
         gate.touch()
         running.wait_until(lambda: all(table.state not in ("copying", "pending") for table in pipeline.state().tables.values()))
@@ -86,7 +86,7 @@ def test_what_no_event_shows_while_a_table_is_copied_makes_the_copy_begin_again(
     table, statements = UNSEEN[change]
     pipeline.database.execute(*SETUP)
     publish(pipeline, table)
-    with held(pipeline, arm, "copy.read") as running:
+    with held(pipeline, arm, "copy.taken") as running:
         pipeline.database.execute(*(statement.replace("{p}", pipeline.database.publication) for statement in statements))
         looked_again(running)
     found = pipeline.table(f"public.{table}")
@@ -114,7 +114,7 @@ def test_a_table_that_is_locked_is_copied_after_the_others_and_says_what_it_wait
     publish(pipeline, "a", "b", "c")
     gate = arm("copy.locked")
     with pipeline.running(**LOOKS) as running, pipeline.database.connect() as holder:
-        running.wait_until(lambda: faults._hits.get("copy.locked", 0) > 0)
+        running.wait_until(lambda: faults.passages("copy.locked") > 0)
         with holder.transaction():
             holder.execute("LOCK TABLE b IN ACCESS EXCLUSIVE MODE")
             gate.touch()
