@@ -53,7 +53,7 @@ class Backlog:
     versions: dict[int, int] = field(default_factory=dict)
     """By seq, the newest schema version in force behind that entry."""
     coming: list[tuple[int, int]] = field(default_factory=list)
-    """(position, schema version) of shapes that begin behind the last entry taken in: rows of older ones may still come."""
+    """(start of the commit record, schema version) of shapes that begin behind the last entry taken in: rows of older ones may still come."""
 
     def take_in(self, entry: Entry, table_id: str, *, through_lsn: int, origins: Mapping[int, tuple[str, int]] = NO_ORIGINS) -> None:
         """Notes what `entry` holds for the table. Entries come in order, each once; the one before went through `through_lsn`.
@@ -80,10 +80,10 @@ class Backlog:
 
     def _begin_shapes(self, entry: Entry, through_lsn: int) -> None:
         """A shape that `entry` reaches is followed there, whether it has rows of it or not."""
-        begun = [version for position, version in self.coming if position <= entry.through_lsn]
+        begun = [version for position, version in self.coming if position < entry.through_lsn]
         if not begun:
             return
-        self.coming = [(position, version) for position, version in self.coming if position > entry.through_lsn]
+        self.coming = [(position, version) for position, version in self.coming if position >= entry.through_lsn]
         self.versions[entry.seq] = max(begun)
         if not self.changes or self.changes[-1][0] != entry.seq:
             self.changes.append((entry.seq, through_lsn, ()))
