@@ -62,15 +62,18 @@ class BuilderLimits:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Everything that one entry publishes. Files become durable by themselves; the entry may be written when all have."""
+    """Everything that one entry publishes: what ended after `from_lsn`, at or before `through_lsn`, and nothing of that is missing.
+
+    Files become durable by themselves; the entry may be written when all have.
+    """
 
     segments: list["Future[Segment]"]
     bodies: list[tuple["Future[Segment]", int, BodyCommit]]
     commits: Commits
     prepared: list[tuple[Prepared, list[Part]]]
     ended: list[PreparedEnd]
+    from_lsn: int
     through_lsn: int
-    row_count: int
 
     def changes(self) -> Changes | None:
         """What the manifest records, None if that is nothing but an advance. Waits for each file to be durable and raises what its upload raised."""
@@ -106,7 +109,7 @@ class Builder:
         self._limits = limits
         self._bodies: dict[int, Body] = {}
         self._prepared = {one.gid: recorded(one) for one in prepared}
-        self.through_lsn = start_lsn
+        self._from_lsn = self.through_lsn = start_lsn
         self._reset()
 
     def _reset(self) -> None:
@@ -178,7 +181,8 @@ class Builder:
         self.relieve()
         for writer in self._writers.values():
             self._finish(writer)
-        unit = Unit(self._finished, self._published, self._commits, self._record_prepared(), self._ended, self.through_lsn, self._row_count)
+        unit = Unit(self._finished, self._published, self._commits, self._record_prepared(), self._ended, self._from_lsn, self.through_lsn)
+        self._from_lsn = unit.through_lsn
         self._reset()
         return unit
 

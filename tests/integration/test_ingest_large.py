@@ -25,7 +25,7 @@ VALUES = {
         f"(SELECT left(string_agg('order ' || i || ' was shipped to customer ' || i % 977 || ', ', ''), {FIELD}) FROM generate_series(1, 1700000) i)",
     ),
     "text that compresses to half": ("text", RANDOM),
-    "bytea": ("bytea", f"(SELECT decode(string_agg(md5(random()::text), ''), 'hex') FROM generate_series(1, {FIELD // 64}))"),
+    "bytea": ("bytea", f"(SELECT decode(string_agg(md5(random()::text), ''), 'hex') FROM generate_series(1, {FIELD // 32}))"),
 }
 TIMES = {"text that compresses to half": 5}
 """All others 4."""

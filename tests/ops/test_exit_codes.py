@@ -24,6 +24,7 @@ from service.manifest.state import PipelineState
 from service.store.base import ObjectStore
 from service.store.opening import open_store
 from tests.support import manifests
+from tests.support.manifests import put
 from tests.support.sources import Database
 
 ROOT = Path(__file__).parents[2]
@@ -98,7 +99,7 @@ def test_code_3_preflight_finds_a_source_that_is_away(sluice: Sluice) -> None:
 def test_code_4_a_segment_is_missing(sluice: Sluice) -> None:
     log = ManifestLog.open(sluice.store, manifests.opened(), PipelineState())
     log.append(manifests.table("7"))
-    log.append(manifests.changes(120), through_lsn=120)
+    put(log, manifests.changes(120), through_lsn=120)
     assert sluice("spool", "verify").returncode == 4
 
 
@@ -120,7 +121,7 @@ def test_code_7_the_slot_of_a_pipeline_is_gone(connected: Sluice, database: Data
         ).fetchone()
     assert row is not None
     start, names = 1, (database.slot, database.slot)
-    opened = Opened(str(row[0]), 1, database.name, row[1], *names, two_phase=False, server_version=180000, start_lsn=start, instance="t")
+    opened = Opened(str(row[0]), 1, database.name, row[1], *names, two_phase=False, origin="any", server_version=180000, start_lsn=start, instance="t")
     ManifestLog.open(connected.store, opened, PipelineState(), through_lsn=start)
     ended = connected("run", "--until-caught-up")
     assert (ended.returncode, "MISSING" in ended.stderr) == (7, True), ended.stderr

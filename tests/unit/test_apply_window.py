@@ -17,7 +17,7 @@ def _segment(seq: int, *, size: int = 10) -> Segment:
 def _backlog(*sizes: int, copied: bool = True) -> Backlog:
     backlog = Backlog(1, 1, 1, copied=copied)
     for seq, size in enumerate(sizes, start=2):
-        backlog.take_in(Entry(seq, 1, "", seq * 10, "", Changes((_segment(seq, size=size),), Commits())), "t", through_lsn=(seq - 1) * 10)
+        backlog.take_in(Entry(seq, 1, "", (seq - 1) * 10, seq * 10, "", Changes((_segment(seq, size=size),), Commits())), "t", through_lsn=(seq - 1) * 10)
     return backlog
 
 
@@ -48,7 +48,7 @@ def test_nothing_is_taken_before_the_copy_is_final_and_the_copy_is_taken_alone()
     backlog = _backlog(1, copied=False)
     assert backlog.next_window(max_bytes=99, until_seq=99) is None
     assert (backlog.complete_through(99), backlog.through_seq(9)) == (0, 0)
-    backlog.take_in(Entry(3, 1, "", 30, "", Copy("t", 1, 1, 25, (_segment(3),), final=True)), "t", through_lsn=20)
+    backlog.take_in(Entry(3, 1, "", 20, 30, "", Copy("t", 1, 1, 25, (_segment(3),), final=True)), "t", through_lsn=20)
     window = backlog.next_window(max_bytes=99, until_seq=99)
     assert window is not None
     assert (window.is_copy, window.last_seq) == (True, 1)
@@ -59,7 +59,8 @@ def test_nothing_is_taken_before_the_copy_is_final_and_the_copy_is_taken_alone()
 def test_a_window_has_the_origins_of_its_own_entries_only() -> None:
     backlog = Backlog(1, 1, 1, copied=True)
     for seq in (2, 3, 4):
-        entry = Entry(seq, 1, "", seq * 10, "", Changes((_segment(seq),), Commits([seq * 10 - 1, seq * 10], [1, 1], [7, 8], {1: (f"from {seq}", seq)})))
+        commits = Commits([seq * 10 - 1, seq * 10], [1, 1], [7, 8], {1: (f"from {seq}", seq)})
+        entry = Entry(seq, 1, "", (seq - 1) * 10, seq * 10, "", Changes((_segment(seq),), commits))
         backlog.take_in(entry, "t", through_lsn=(seq - 1) * 10, origins=entry.body.commits.origins_by_lsn())  # type: ignore[union-attr]
     window = backlog.next_window(max_bytes=20, until_seq=99)
     assert window is not None
