@@ -27,7 +27,7 @@ from spark_jobs.observe import ApplyTelemetry
 from spark_jobs.options import ApplyOptions
 from spark_jobs.progress import Reports, completion
 from spark_jobs.session import private, warm_up
-from spark_jobs.table import Applied, TableApply, application_id, lake_table, removals_are_sent
+from spark_jobs.table import Applied, TableApply, application_id, lake_table, other_mode, removals_are_sent
 from spark_jobs.window import Window
 
 MAX_FAILURES = 5
@@ -122,6 +122,8 @@ class Applier:
             there = lake.exists()
             marker = lake.marker(application_id(self._options.pipeline, state, manifest=self._manifest)) if there else None
             known[table_id] = restore(state, log, marker=marker, delta_version=lake.version() if there else -1)
+            if known[table_id].backlog.copied and not known[table_id].stale_reason:
+                known[table_id].stale_reason = other_mode(self._options, state, [name for name, _ in lake.columns()])
         ledger.begin(known)
         return ledger
 

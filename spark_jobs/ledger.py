@@ -12,7 +12,7 @@ from service.contract.applied import AppliedLog, AppliedTable
 from service.contract.entries import Changes, Copy, Entry
 from service.manifest.state import PipelineState, TableState, reduce
 from spark_jobs.options import CHANGELOG, ApplyOptions
-from spark_jobs.table import Applied, mode_of
+from spark_jobs.table import OTHER_MODE, Applied, mode_of
 from spark_jobs.window import NO_ORIGINS, Backlog, Window
 
 NO_KEY = "no key and no full replica identity: an append-only changelog, not a mirror"
@@ -145,7 +145,7 @@ def restore(state: TableState, log: AppliedLog | None, *, marker: int | None, de
     if last is None or last.generation != state.generation:
         return known
     known.rows_applied, known.commit_time_us = last.rows_applied, last.commit_time_us
-    if last.state == "stale" and state.state in WORKING_STATES:
+    if last.state == "stale" and state.state in WORKING_STATES and not last.reason.startswith(OTHER_MODE):
         known.stale_reason = last.reason
     elif last.state == "live" and (not copied or delta_version < last.delta_version):
         known.stale_reason = f"the lake table went from version {last.delta_version} to {delta_version}: somebody else restored, replaced or removed it"
