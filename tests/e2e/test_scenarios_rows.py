@@ -35,7 +35,6 @@ ROWS = (
             INSERT INTO whole DEFAULT VALUES
             INSERT INTO whole DEFAULT VALUES
             CREATE TABLE computed (v int GENERATED ALWAYS AS (7) STORED)
-            ALTER TABLE computed REPLICA IDENTITY FULL
             INSERT INTO computed DEFAULT VALUES
             CREATE TABLE emptied ()
             ALTER TABLE emptied REPLICA IDENTITY FULL
@@ -52,7 +51,6 @@ ROWS = (
             INSERT INTO whole DEFAULT VALUES
             DELETE FROM whole WHERE ctid = '(0,2)'
             INSERT INTO computed DEFAULT VALUES
-            DELETE FROM computed WHERE ctid = '(0,1)'
             INSERT INTO computed DEFAULT VALUES
             TRUNCATE emptied
             INSERT INTO gained DEFAULT VALUES
