@@ -18,6 +18,9 @@ from deploy.local.s3 import S3Server
 from tests.support.s3proxy_faults import S3FaultProxy, delayed, error, error_after, reset_after, reset_before, stale_list, truncated
 
 DISK = "64m"
+AT_RANDOM = (
+    error(503, "SlowDown"), error(500, "InternalError"), error_after(500, "InternalError"), reset_before(), reset_after(), truncated(), delayed(0.2),
+)  # fmt: skip
 
 
 class Place:
@@ -129,24 +132,17 @@ class Bucket(Place):
         return target
 
     def hurt(self, choice: random.Random) -> str:
-        at_random = [
-            error(503, "SlowDown"),
-            error(500, "InternalError"),
-            reset_before(),
-            reset_after(),
-            truncated(),
-            delayed(0.2),
-            error_after(500, "InternalError"),
-        ]
+        unclear = choice.choice([error(409, "ConditionalRequestConflict"), error(412, "PreconditionFailed")])
+        seed = choice.randrange(10**6)
         ways: list[tuple[str, Callable[[], object]]] = [
             ("S3: 403", lambda: self.proxy.plan(error(403, "AccessDenied"), operations={"put"})),
             ("S3: 404", lambda: self.proxy.plan(error(404, "NoSuchUpload"), operations={"put"})),
-            ("S3: 409 and 412", lambda: self.proxy.plan(choice.choice([error(409, "ConditionalRequestConflict"), error(412, "PreconditionFailed")]), operations={"create"})),
+            ("S3: 409 or 412", lambda: self.proxy.plan(unclear, operations={"create"})),
             ("S3: reset after storing", lambda: self.proxy.plan(reset_after(), operations={"create"})),
             ("S3: stale list", lambda: self.proxy.plan(stale_list(2), operations={"list"}, count=3)),
             ("S3: held", self.proxy.hold),
-            ("S3: faults at random", lambda: self.proxy.at_random(0.2, at_random, seed=choice.randrange(10**6))),
-        ]  # fmt: skip
+            ("S3: faults at random", lambda: self.proxy.at_random(0.2, AT_RANDOM, seed=seed)),
+        ]
         name, do = choice.choice(ways)
         do()
         return name

@@ -112,6 +112,20 @@ class Pipeline:
                 rows.append(row)
         return sorted(rows, key=lambda row: (row["_sluice_lsn"], row["_sluice_ordinal"]))
 
+    def copied(self, name: str) -> set[tuple[str, ...]]:
+        """Rows of the newest copy of a table, as text: all it has, when nobody wrote to it afterwards."""
+        table = self.table(name)
+        assert table.copy is not None
+        assert table.copy.final
+        columns = [column.name for column in table.schemas[table.copy.schema_version].columns]
+        rows = [row for row in self.rows(name, copied=True) if row["_sluice_lsn"] == table.copy.snapshot_lsn]
+        return {tuple(str(row[column]) for column in columns) for row in rows}
+
+    def source_rows(self, table: str) -> set[tuple[str, ...]]:
+        """What the source has now, as text."""
+        with self.database.connect() as connection:
+            return {tuple(str(value) for value in row) for row in connection.execute(f"SELECT * FROM {table}".encode()).fetchall()}
+
     def parquet(self, name: str) -> pa.Table:
         return pa.concat_tables([pq.read_table(io.BytesIO(self.store.get(segment.key))) for segment in self.segments(name)])
 
