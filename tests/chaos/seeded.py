@@ -458,7 +458,14 @@ class Story:
         outcome.torn = len(torn)
         outcome.unequal_live = [f"{verdict.table}: {'; '.join(verdict.differences)}" for verdict in verdicts if verdict.is_silent_difference]
         outcome.marked = {verdict.table: f"{verdict.state}: {verdict.reason}" for verdict in verdicts if verdict.state != "live"}
-        wrong = {"lost": outcome.lost, "doubled or made up": outcome.doubled, "torn": outcome.torn, "live and unequal": outcome.unequal_live}
+        unfinished = [verdict.table for verdict in verdicts if verdict.state in ("copying", "unknown")]
+        wrong = {
+            "not copied though caught up": unfinished,
+            "lost": outcome.lost,
+            "doubled or made up": outcome.doubled,
+            "torn": outcome.torn,
+            "live and unequal": outcome.unequal_live,
+        }
         found = {what: count for what, count in wrong.items() if count}
         assert not found, f"{found}"
         outcome.verdict = "marked" if outcome.marked else "equal"
