@@ -2,6 +2,7 @@
 
 from service.manifest.follow import load_state
 from service.store.memory import MemoryStore
+from spark_jobs.delta import Place
 from spark_jobs.ledger import Ledger, restore
 from spark_jobs.options import ApplyOptions
 from spark_jobs.table import Applied
@@ -18,10 +19,10 @@ def test_a_window_that_is_tried_again_shows_why_until_it_is_applied() -> None:
     seq = manifest.transaction([Change("i", {"id": 1})], SCHEMA)
     state = load_state(store)
     ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), state)
-    known = restore(state.tables["16385"], None, marker=seq, delta_version=1)
+    known = restore(state.tables["16385"], None, place=Place(1, seq))
     ledger.begin({"16385": known})
-    known.trouble = "attempt 2 failed: Spark could not commit (SparkException)"
+    known.failed("Spark could not commit (SparkException)", now=0.0, passing=False)
     row = ledger.report()["16385"]
     assert (row.state, row.reason) == ("live", known.trouble)
-    ledger.applied(known, Window((), seq), Applied(2, 1, 1))
+    ledger.applied(known, Window((), seq), Applied(Place(2, seq), seq, 1, 1))
     assert ledger.report()["16385"].reason == ""
