@@ -10,9 +10,9 @@ from service.errors import ApplyError, StoreUnavailable, UnsupportedChange, Usag
 from service.telemetry import catalogue
 from service.telemetry.health import Health
 from service.telemetry.metrics import Metrics
+from spark_jobs.delta import Place
 from spark_jobs.failures import Cause, CommitConflict, verdict
 from spark_jobs.observe import LOOP_SECONDS, ApplyTelemetry
-from spark_jobs.delta import Place
 from spark_jobs.options import ApplyOptions
 from spark_jobs.table import Applied
 
