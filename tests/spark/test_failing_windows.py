@@ -48,7 +48,7 @@ def test_a_window_that_failed_after_its_commit_landed_is_taken_for_applied(pipel
     # The next attempt finds more to do than the first one did.
     pipeline.store = FailsAfterCommit(pipeline.store, lambda: pipeline.manifest.transaction([Change("i", _row(3))], SCHEMA))
     with running(pipeline) as work:
-        wait_until(lambda: work.ended or len(pipeline.rows()) > 2, what="both rows are applied")
+        wait_until(lambda: bool(work.ended) or len(pipeline.rows()) > 2, what="both rows are applied")
     assert work.ended == []
     assert sorted(pipeline.rows(), key=str) == [_row(1), _row(2), _row(3)]
     assert pipeline.reported()["16385"].state == "live"

@@ -109,10 +109,10 @@ def test_a_foreign_commit_between_the_look_and_ours_makes_the_table_stale(pipeli
     monkeypatch.setattr(faults, "_hits", {})
     with running(pipeline) as work:
         pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
-        wait_until(lambda: "apply.commit.before" in faults._hits or work.ended, what="the window is about to be committed")
+        wait_until(lambda: "apply.commit.before" in faults._hits or bool(work.ended), what="the window is about to be committed")
         _append_with_delta_rs(pipeline.path())
         gate.touch()
-        wait_until(lambda: pipeline.reported()["16385"].state == "stale" or work.ended, what="the table is stale")
+        wait_until(lambda: pipeline.reported()["16385"].state == "stale" or bool(work.ended), what="the table is stale")
     assert work.ended == []
     assert "WRITE" in pipeline.reported()["16385"].reason
 
@@ -124,7 +124,7 @@ def test_a_table_whose_folder_is_removed_while_the_applier_runs_is_stale_and_not
         shutil.rmtree(pipeline.path())
         seq = pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
         wait_until(
-            lambda: work.ended or pipeline.reported()["16385"].state == "stale" or pipeline.reported()["16385"].through_seq >= seq,
+            lambda: bool(work.ended) or pipeline.reported()["16385"].state == "stale" or pipeline.reported()["16385"].through_seq >= seq,
             what="it is taken or refused",
         )
     row = pipeline.reported()["16385"]
