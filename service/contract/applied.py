@@ -19,8 +19,8 @@ class AppliedTable:
 
     `state` is `live`, `copying`, `stale` or `quarantined` (its windows fail again and again) as the applier sees it; `reason` explains the last two.
     `through_seq` is the last manifest entry taken, `committed_seq` the marker of Delta version `delta_version` (0: none), through which every version was
-    looked at, `complete_through_lsn` the LSN through which the lake table is complete (0: not yet). `commit_time_us` is the source's commit time of the newest
-    change applied. `rows_applied` counts change rows taken in this generation, `rows` nothing but the last known number of rows (-1: not counted).
+    looked at, `complete_through_lsn` the LSN through which the lake table is complete (0: not yet). `commit_time_us` is the source's commit time of the
+    newest change applied. `rows_applied` counts change rows taken in this generation, `rows` nothing but the last known number of rows (-1: not counted).
     """
 
     table_id: str

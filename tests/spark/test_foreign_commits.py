@@ -1,10 +1,8 @@
 """Commits to a lake table that are not the applier's: what changes data stops the table with its author, what only keeps house does not."""
 
 import shutil
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,14 +11,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from service import faults
 from service.contract import keys
-from service.contract.applied import AppliedLog, AppliedTable
 from service.contract.schema import TableSchema
-from service.errors import ServiceError
-from service.store.opening import open_store
-from spark_jobs.applier import Applier
 from tests.spark import lake
 from tests.spark.changes import Change
-from tests.spark.conftest import Pipeline
+from tests.spark.conftest import Pipeline, running
 from tests.spark.model import SCHEMA
 from tests.support.pipeline import wait_until
 
@@ -33,46 +27,6 @@ def _row(key: int, v: int = 0) -> dict[str, object]:
 
 def _named(number: int, name: str) -> TableSchema:
     return replace(SCHEMA, table_id=str(20_000 + number), table_name=name)
-
-
-def _begin(pipeline: Pipeline, schema: TableSchema, *rows: dict[str, object], generation: int = 1) -> None:
-    pipeline.manifest.table(schema, generation=generation, new=generation == 1)
-    pipeline.manifest.copy(list(rows), schema, generation=generation)
-    pipeline.manifest.table(schema, state="live", generation=generation, new=False)
-
-
-def _log(pipeline: Pipeline) -> dict[str, AppliedTable]:
-    newest = list(pipeline.store.list(keys.APPLY_LOG))
-    return AppliedLog.decode(pipeline.store.get(newest[-1])).tables if newest else {}
-
-
-@dataclass
-class Running:
-    """An applier at work. `ended` has the class of the error that it ended with."""
-
-    stop: threading.Event
-    ended: list[str]
-
-
-@contextmanager
-def running(pipeline: Pipeline, **options: object) -> Iterator[Running]:
-    work = Running(threading.Event(), [])
-    applier = Applier(pipeline.options(once=False, **options), pipeline.store, pipeline.spark, stop=work.stop)
-
-    def run() -> None:
-        try:
-            applier.run()
-        except ServiceError as error:
-            work.ended.append(type(error).__name__)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield work
-    finally:
-        work.stop.set()
-        thread.join(120)
-    assert not thread.is_alive()
 
 
 def _append_with_delta_rs(path: Path) -> None:
@@ -108,7 +62,7 @@ def _rewritten(pipeline: Pipeline, path: Path) -> None:
 def test_whoever_else_changes_rows_or_columns_makes_the_table_stale_with_who_when_and_what(pipeline: Pipeline) -> None:
     schemas = {name: _named(number, name) for number, name in enumerate([*FOREIGN, "untouched"])}
     for schema in schemas.values():
-        _begin(pipeline, schema, _row(1), _row(2))
+        pipeline.begin(schema, _row(1), _row(2))
     for schema in schemas.values():
         pipeline.manifest.transaction([Change("u", _row(2, 5))], schema)
     pipeline.apply()
@@ -129,7 +83,7 @@ def test_whoever_else_changes_rows_or_columns_makes_the_table_stale_with_who_whe
 
 
 def test_what_only_keeps_house_is_no_reason_to_stop(pipeline: Pipeline) -> None:
-    _begin(pipeline, SCHEMA, _row(1), _row(2))
+    pipeline.begin(SCHEMA, _row(1), _row(2))
     pipeline.manifest.transaction([Change("u", _row(2, 5))], SCHEMA)
     pipeline.apply()
     table = f"delta.`{pipeline.path()}`"
@@ -148,7 +102,7 @@ def test_what_only_keeps_house_is_no_reason_to_stop(pipeline: Pipeline) -> None:
 
 
 def test_a_foreign_commit_between_the_look_and_ours_makes_the_table_stale(pipeline: Pipeline, request: pytest.FixtureRequest) -> None:
-    _begin(pipeline, SCHEMA, _row(1))
+    pipeline.begin(SCHEMA, _row(1))
     pipeline.apply()
     gate = pipeline.folder / "gate"
     faults.arm(f"apply.commit.before=hold:{gate}")
@@ -158,36 +112,30 @@ def test_a_foreign_commit_between_the_look_and_ours_makes_the_table_stale(pipeli
         wait_until(lambda: faults.passages("apply.commit.before") > 0 or bool(work.ended), what="the window is about to be committed")
         _append_with_delta_rs(pipeline.path())
         gate.touch()
-        wait_until(lambda: _log(pipeline)["16385"].state == "stale" or bool(work.ended), what="the table is stale")
+        wait_until(lambda: pipeline.reported()["16385"].state == "stale" or bool(work.ended), what="the table is stale")
     assert work.ended == []
-    assert "WRITE" in _log(pipeline)["16385"].reason
+    assert "WRITE" in pipeline.reported()["16385"].reason
 
 
 def test_a_table_whose_folder_is_removed_while_the_applier_runs_is_stale_and_not_begun_anew(pipeline: Pipeline) -> None:
-    _begin(pipeline, SCHEMA, _row(1))
+    pipeline.begin(SCHEMA, _row(1))
     with running(pipeline) as work:
         wait_until(lambda: any(pipeline.store.list(keys.APPLY_COMPLETE)), what="the copy is applied")
         shutil.rmtree(pipeline.path())
         seq = pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
         wait_until(
-            lambda: bool(work.ended) or _log(pipeline)["16385"].state == "stale" or _log(pipeline)["16385"].through_seq >= seq, what="it is taken or refused"
+            lambda: bool(work.ended) or pipeline.reported()["16385"].state == "stale" or pipeline.reported()["16385"].through_seq >= seq,
+            what="it is taken or refused",
         )
-    row = _log(pipeline)["16385"]
+    row = pipeline.reported()["16385"]
     assert (work.ended, row.state) == ([], "stale")
     assert "is gone" in row.reason
     assert not pipeline.path().exists()
 
 
-def _moved(pipeline: Pipeline) -> None:
-    """Another path, because a running Spark remembers the log of this one."""
-    pipeline.folder = pipeline.folder.rename(pipeline.folder.parent / f"{pipeline.folder.name}-moved")
-    pipeline.store = open_store(f"file://{pipeline.folder}/spool", prefix="shop/", options={})
-    pipeline.manifest.store = pipeline.store
-
-
 def _applied_twice(pipeline: Pipeline) -> list[Path]:
     """Two commits of the table; the files of the newest one in its log, the commit first."""
-    _begin(pipeline, SCHEMA, _row(1))
+    pipeline.begin(SCHEMA, _row(1))
     pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
     pipeline.apply()
     log = pipeline.path() / "_delta_log"
@@ -201,7 +149,7 @@ def test_a_last_commit_that_power_loss_emptied_or_tore_stops_its_table_by_name(p
     newest.write_bytes(left)
     for file in beside:
         file.unlink()
-    _moved(pipeline)
+    pipeline.move()
     row = pipeline.apply().tables["16385"]
     assert row.state == "stale"
     assert newest.name in row.reason
@@ -210,7 +158,7 @@ def test_a_last_commit_that_power_loss_emptied_or_tore_stops_its_table_by_name(p
 def test_the_marker_decides_and_a_report_that_says_otherwise_makes_the_table_stale(pipeline: Pipeline) -> None:
     for file in _applied_twice(pipeline):
         file.unlink()
-    _moved(pipeline)
+    pipeline.move()
     pipeline.spark.sql(f"ALTER TABLE delta.`{pipeline.path()}` SET TBLPROPERTIES ('same' = 'version')")
     row = pipeline.apply().tables["16385"]
     assert row.state == "stale"
@@ -218,7 +166,7 @@ def test_the_marker_decides_and_a_report_that_says_otherwise_makes_the_table_sta
 
 
 def test_a_log_that_was_cleaned_up_since_the_last_report_is_doubt(pipeline: Pipeline) -> None:
-    _begin(pipeline, SCHEMA, _row(1))
+    pipeline.begin(SCHEMA, _row(1))
     pipeline.apply()
     for number in range(3):
         pipeline.spark.sql(f"ALTER TABLE delta.`{pipeline.path()}` SET TBLPROPERTIES ('n' = '{number}')")
@@ -227,7 +175,7 @@ def test_a_log_that_was_cleaned_up_since_the_last_report_is_doubt(pipeline: Pipe
     table.create_checkpoint()
     for number in range(3):
         (log / f"{number:020d}.json").unlink()
-    _moved(pipeline)
+    pipeline.move()
     row = pipeline.apply().tables["16385"]
     assert row.state == "stale"
     assert "was cleaned up" in row.reason

@@ -1,6 +1,7 @@
 """Tables without a key, changelogs and schema changes, through the whole applier."""
 
 import datetime as dt
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -135,7 +136,7 @@ def test_a_lease_belongs_to_one_and_a_takeover_stops_the_old_owner(tmp_path: Pat
     now = [1000.0]
     old = Lease(store, seconds=30, wall=lambda: now[0], monotonic=lambda: now[0])
     new = Lease(store, seconds=30, wall=lambda: now[0], monotonic=lambda: now[0])
-    old.instance = "elsewhere/1/a"
+    old._process = replace(old._process, boot="elsewhere")
     old.acquire()
     old.check()
     with pytest.raises(WriterFenced, match="another applier owns"):
