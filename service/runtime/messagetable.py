@@ -5,6 +5,7 @@ position. The table has no key and only grows, so it is a changelog. Messages co
 (PostgreSQL: Replication Management Functions, pg_logical_emit_message.)
 """
 
+import json
 import re
 import struct
 from collections.abc import Callable, Sequence
@@ -41,14 +42,24 @@ RELATION = relation_sent_as(SCHEMA)
 """What messages come as, so that they wait in bodies and units like rows of any table."""
 
 
-def ensure(log: ManifestLog) -> None:
-    """Records the table once per pipeline: it begins empty and is live at once."""
-    if TABLE_ID in log.state.tables:
-        return
-    table = Table(TABLE_ID, SCHEMA.schema_name, SCHEMA.table_name, state="copying", generation=1, lsn=log.state.through_lsn, schema=SCHEMA)
-    log.append(table)
-    log.append(Copy(TABLE_ID, generation=1, schema_version=1, snapshot_lsn=log.state.through_lsn, segments=(), final=True))
-    log.append(Table(TABLE_ID, SCHEMA.schema_name, SCHEMA.table_name, state="live", generation=1, lsn=log.state.through_lsn))
+def ensure(log: ManifestLog, *, wanted: bool, prefixes: Sequence[str]) -> None:
+    """Brings the table to what the configuration says: live and empty when messages are first kept, detached when they no longer are.
+
+    Messages that were not kept never come again, so that a table which is kept again, or for other `prefixes`, begins anew.
+    """
+    state = log.state.tables.get(TABLE_ID)
+    chosen = json.dumps(sorted(prefixes))
+    live = state is not None and state.state == "live"
+    if wanted and not (live and state is not None and state.fingerprint == chosen):
+        generation = state.generation + 1 if state is not None else 1
+        log.append(_table("copying", generation, log))
+        log.append(Copy(TABLE_ID, generation, 1, log.state.through_lsn, (), final=True, fingerprint=chosen))
+    elif live and not wanted and state is not None:
+        log.append(_table("detached", state.generation, log, reason="source.messages is false: what is emitted now is not kept"))
+
+
+def _table(state: str, generation: int, log: ManifestLog, *, reason: str = "") -> Table:
+    return Table(TABLE_ID, SCHEMA.schema_name, SCHEMA.table_name, state, generation, reason, log.state.through_lsn, SCHEMA)
 
 
 def settled(rows: EncodedRows, *, doubt_until: int) -> EncodedRows:

@@ -60,12 +60,9 @@ class Requests:
         if not found:
             raise UsageError(f"publication {self._publication} does not carry table {name}", hint=f"add it to the publication, then `sluice copy {name}`")
         facts = found[0]
-        state = self._book.states().get(str(facts.oid))
-        if state is None:
-            if not self._book.selected(facts.schema, facts.name):
-                raise UsageError(f"source.tables leaves table {name} out", hint="add it to source.tables and restart ingest")
-            self._book.join(facts)
-        elif state.state != "copying" and self._book.begin_copy(facts) is not None:
+        if str(facts.oid) not in self._book.states() and not self._book.selected(facts.schema, facts.name):
+            raise UsageError(f"source.tables leaves table {name} out", hint="add it to source.tables and restart ingest")
+        if self._book.request_copy(facts):
             self._logger.info("table is copied again", table=name)
 
     def _refuse(self, key: str, name: str, error: ServiceError) -> None:

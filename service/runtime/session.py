@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from service import faults
 from service.ack.watermark import Watermark
 from service.contract.entries import Prepared
 from service.contract.receipt import DurableReceipt
@@ -109,7 +110,9 @@ class Session:
         self._urgent = False
         # below: decoder thread only
         self._assembler = Assembler(start_lsn=start_lsn, prepared=prepared, limits=open_limits, keeps_message=prefix_filter(message_prefixes))
-        self._builder = Builder(book=book, upload=self._line.upload, epoch=epoch, numbers=numbers, limits=limits, start_lsn=start_lsn, prepared=prepared)
+        self._builder = Builder(
+            book=book, upload=self._line.upload, fetch=self._line.fetch, epoch=epoch, numbers=numbers, limits=limits, start_lsn=start_lsn, prepared=prepared
+        )
         self._count_open()
         self._waiting_since: float | None = None
         self._recorded_lsn = start_lsn
@@ -160,6 +163,7 @@ class Session:
 
     def durable(self, receipt: DurableReceipt) -> None:
         """Takes a receipt on the event loop and tells the server. A receipt that cannot be ends the session before anything is told."""
+        faults.point("receipt.before")
         try:
             moved = self.watermark.durable(receipt)
         except ProtocolViolation as error:
@@ -198,6 +202,7 @@ class Session:
             await self._take(await self._stream.next_batch())
 
     async def _take(self, batch: RawBatch) -> None:
+        faults.point("batch.received")
         self.watermark.receive(batch.received_lsn)
         if self._room.locked():
             self.backpressure.begin()
@@ -206,6 +211,7 @@ class Session:
         finally:
             self.backpressure.end(self.backpressure_cause)
         task = self._run(lambda: self._decode(batch))
+        faults.point("batch.handed")
         task.add_done_callback(lambda _: self._room.release())
 
     @property
@@ -235,7 +241,9 @@ class Session:
 
     def _decode(self, batch: RawBatch) -> None:
         began = time.thread_time()
+        faults.point("decode.before")
         assembly = self._assembler.feed(frames.join(batch.frames))
+        faults.point("build.before")
         self._builder.add(assembly)
         self.unflushed.decoded(self._builder.through_lsn, assembly.commits.commit_time_us, pending=self._builder.pending, now_us=time.time_ns() // 1000)
         self._count(batch, assembly)
@@ -262,6 +270,7 @@ class Session:
 
     def _publish(self, trigger: str) -> None:
         began, cpu_began = time.monotonic(), time.thread_time()
+        faults.point("unit.cut.before")
         unit = self._builder.cut()
         # CPU time: handing a file over may wait for the store, and that is no encoding.
         self.counts.encode_seconds.add(time.thread_time() - cpu_began)
@@ -270,7 +279,9 @@ class Session:
         self._waiting_since = None
         self._recorded_lsn = unit.through_lsn
         self._recorded_at = time.monotonic()
+        faults.point("unit.submit.before")
         future = self._line.submit(unit)
+        faults.point("unit.submit.after")
         self._units.add(future)
         future.add_done_callback(partial(self._published, began))
 

@@ -6,7 +6,7 @@ else raises. Columns are decoded one after the other, all rows at once; values a
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from service.contract import columns as envelope
 from service.contract.schema import ColumnSchema, TableSchema
+from service.contract.xids import XidIntervals
 from service.errors import DecodeError, UnsupportedChange
 from service.protocol.tuples import FieldVector, RowColumns
 from service.spool.marks import SPECIAL_TYPE, UNCHANGED_TYPE, special_column, unchanged_column
@@ -40,8 +41,9 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """Rows of one table in one schema version, ready for a segment; `batch` has `segment_schema`. `nbytes` is what it holds in memory."""
+    """Rows of one table, written in `schema` and ready for its segments only; `batch` has its `segment_schema`. `nbytes` is what it holds in memory."""
 
+    schema: TableSchema
     batch: pa.RecordBatch
     stats: SegmentStats
     nbytes: int
@@ -52,14 +54,18 @@ class EncodedRows:
         for name, value in ((envelope.LSN, pa.scalar(lsn, pa.int64())), (envelope.TS, pa.scalar(commit_time_us, pa.int64()).cast(_TIME))):
             position = batch.schema.get_field_index(name)
             batch = batch.set_column(position, batch.schema.field(position), pc.fill_null(batch.column(position), value))
-        return EncodedRows(batch, self.stats.with_commit(lsn), batch.nbytes)
+        return EncodedRows(self.schema, batch, self.stats.with_commit(lsn), batch.nbytes)
 
     def cleared(self, name: str, *, from_ordinal: int) -> "EncodedRows":
         """The same rows, with the boolean column `name` false in those whose ordinal is `from_ordinal` or more."""
         batch = self.batch
         position = batch.schema.get_field_index(name)
         left = pc.and_(batch.column(position), pc.less(batch.column(envelope.ORDINAL), from_ordinal))
-        return EncodedRows(batch.set_column(position, batch.schema.field(position), left), self.stats, self.nbytes)
+        return replace(self, batch=batch.set_column(position, batch.schema.field(position), left))
+
+    def touched_by(self, xids: XidIntervals) -> bool:
+        """Whether a row belongs to one of the (sub)transactions `xids`."""
+        return bool(among(self.batch.column(envelope.XID).to_numpy(), xids).any())
 
 
 @dataclass(slots=True)
@@ -180,7 +186,16 @@ def _old_fields(schema: TableSchema) -> list[pa.Field]:
 def _encoded(schema: TableSchema, arrays: dict[str, pa.Array], stats: SegmentStats) -> EncodedRows:
     target = segment_schema(schema)
     batch = pa.RecordBatch.from_arrays([arrays[name] for name in target.names], schema=target)
-    return EncodedRows(batch, stats, batch.nbytes)
+    return EncodedRows(schema, batch, stats, batch.nbytes)
+
+
+def among(xid: Numbers, xids: XidIntervals) -> Mask:
+    """Which elements of `xid` are in the set `xids`."""
+    if not xids:
+        return np.zeros(len(xid), np.bool_)
+    at = np.searchsorted(np.frombuffer(xids.firsts, np.uint32), xid, "right") - 1
+    found: Mask = (at >= 0) & (xid <= np.frombuffer(xids.lasts, np.uint32)[at])
+    return found
 
 
 def _where(schema: TableSchema, column: ColumnSchema) -> str:

@@ -4,6 +4,7 @@ Invariant: a file is complete or does not exist; what `finish` returns is never 
 """
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -56,6 +57,9 @@ class SegmentWriter:
         return written + self._waiting_bytes
 
     def append(self, rows: EncodedRows) -> None:
+        """Rows of this very schema version; any others are a fault of the program."""
+        if rows.schema != self.schema:
+            raise AssertionError(f"rows of {rows.schema.qualified_name} in schema version {rows.schema.version} are no rows of {self.schema.version}")
         self._waiting.append(rows.batch)
         self._waiting_rows += rows.batch.num_rows
         self._waiting_bytes += rows.nbytes
@@ -91,6 +95,14 @@ class SegmentWriter:
             column_encoding=dict.fromkeys(_RISING, "DELTA_BINARY_PACKED"),
             store_schema=False,
         )
+
+
+def write_segment(schema: TableSchema, parts: Iterable[EncodedRows]) -> SegmentFile:
+    """The parts as one file."""
+    writer = SegmentWriter(schema)
+    for rows in parts:
+        writer.append(rows)
+    return writer.finish()
 
 
 def _repeats(column: pa.ChunkedArray) -> bool:

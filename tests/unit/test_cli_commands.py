@@ -209,7 +209,7 @@ def test_apply_hands_every_option_to_the_applier_and_none_on_the_command_line(co
 
 
 def opened() -> Opened:
-    return Opened("7", 1, "d", 5, "sluice_shop", "sluice_shop", two_phase=False, server_version=180000, start_lsn=100, instance="test")
+    return Opened("7", 1, "d", 5, "sluice_shop", "sluice_shop", two_phase=False, origin="any", server_version=180000, start_lsn=100, instance="test")
 
 
 def table(table_id: str, name: str, state: str = "live") -> Table:
@@ -284,7 +284,7 @@ def test_what_is_piped_has_every_column_whole(configured: Path, sluice: Sluice) 
     store = open_store(f"file://{configured}/spool", prefix="shop/", options={})
     log = ManifestLog.open(store, opened(), PipelineState(), through_lsn=100)
     name, reason = "t" * 63, "because " * 40 + "of this"
-    log.append(Table(table_id="16384", schema_name="s" * 63, table_name=name, state="stale", reason=reason, generation=1))
+    put(log, Table(table_id="16384", schema_name="s" * 63, table_name=name, state="stale", reason=reason, generation=1), through_lsn=100)
     applied = AppliedTable("16384", "s" * 63, name, "x", "mirror", 1, "live", through_seq=2, complete_through_lsn=100, rows_applied=7)
     store.create(keys.apply_log(1), AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", {"16384": applied}).encode())
     for command in ("status", "tables"):
