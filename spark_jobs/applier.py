@@ -27,7 +27,7 @@ from spark_jobs.observe import ApplyTelemetry
 from spark_jobs.options import ApplyOptions
 from spark_jobs.progress import Reports, completion
 from spark_jobs.session import private, warm_up
-from spark_jobs.table import Applied, TableApply, application_id, lake_table, removals_are_sent
+from spark_jobs.table import Applied, TableApply, application_id, lake_table, other_mode, removals_are_sent
 from spark_jobs.window import Window
 
 MAX_FAILURES = 5
@@ -122,6 +122,8 @@ class Applier:
             there = lake.exists()
             marker = lake.marker(application_id(self._options.pipeline, state, manifest=self._manifest)) if there else None
             known[table_id] = restore(state, log, marker=marker, delta_version=lake.version() if there else -1)
+            if known[table_id].backlog.copied and not known[table_id].stale_reason:
+                known[table_id].stale_reason = other_mode(self._options, state, [name for name, _ in lake.columns()])
         ledger.begin(known)
         return ledger
 
@@ -175,13 +177,23 @@ class Applier:
 
     def _read(self) -> int:
         ledger = self._ledger
+        ledger.let_go()
         if ledger.backlog_entries() >= MAX_BACKLOG:
             return 0
-        count = 0
+        count = self._read_again()
         known_sha = ledger.state.previous_sha256 if ledger.read_seq == ledger.state.seq else None
         for entry, sha256 in read_entries(self._store, after_seq=ledger.read_seq, previous_sha256=known_sha or None, limit=READ_AT_ONCE):
             ledger.take_in(entry, sha256)
             count += 1
+        return count
+
+    def _read_again(self) -> int:
+        """For tables that were not given all that was read, and go on."""
+        count = 0
+        for table_id, seq in self._ledger.behind().items():
+            for entry, _ in read_entries(self._store, after_seq=seq - 1, limit=min(READ_AT_ONCE, self._ledger.read_seq - seq + 1)):
+                self._ledger.take_again(table_id, entry)
+                count += 1
         return count
 
     def _submit(self, pool: ThreadPoolExecutor) -> None:
@@ -257,7 +269,7 @@ class Applier:
         ledger = self._ledger
         if self._running:
             return False
-        if end is not None and ledger.read_seq >= end and ledger.idle(until_seq=ledger.read_seq):
+        if end is not None and ledger.read_seq >= end and not ledger.behind() and ledger.idle(until_seq=ledger.read_seq):
             return True
         live = [row for row in ledger.report().values() if row.state in ("live", "copying")]
         return bool(self._options.until_lsn and live) and all(row.complete_through_lsn >= self._options.until_lsn for row in live)

@@ -31,7 +31,7 @@ from spark_jobs.handover import Handover, struct
 from spark_jobs.merge import metadata_columns
 from spark_jobs.modes import changelog, mirror, whole_rows
 from spark_jobs.modes.target import Target
-from spark_jobs.options import CHANGELOG, ApplyOptions
+from spark_jobs.options import CHANGELOG, MIRROR, ApplyOptions
 from spark_jobs.segments import checked_bytes, unite
 from spark_jobs.spill import Versioned, coalesced, portions
 from spark_jobs.window import Window, visible
@@ -70,6 +70,19 @@ def mode_of(options: ApplyOptions, schema: TableSchema) -> str:
     if configured == CHANGELOG or schema.key_columns:
         return configured
     return ROWS_MODE if schema.replica_identity == "f" else CHANGELOG
+
+
+OTHER_MODE = "the lake table holds a "
+
+
+def other_mode(options: ApplyOptions, state: TableState, columns: Iterable[str]) -> str:
+    """Why a lake table that has these columns is not what the configuration asks for, empty when it is. What it holds decides, not what was written of it."""
+    schema = state.schemas[state.schema_version]
+    held, wanted = (CHANGELOG if envelope.OP in columns else MIRROR), mode_of(options, schema)
+    if (held == CHANGELOG) == (wanted == CHANGELOG):
+        return ""
+    name = schema.qualified_name
+    return f"{OTHER_MODE}{held} and the mode that is configured is {wanted}; set the mode back, or `sluice copy {name}` copies it again in the new one"
 
 
 def removals_are_sent(opened: Opened | None, state: TableState) -> bool:
@@ -139,6 +152,11 @@ class TableApply:
             for segment in window.segments:
                 checked_bytes(self._store, segment)
         columns = self._columns(schema)
+        if not columns:
+            raise UnsupportedChange(
+                f"{schema.qualified_name}: no column is left for the lake table, for none of the source table's is published and lake.metadata_columns is off;"
+                " turn that on and copy the table again, or leave it out of source.tables"
+            )
         paths = [f"{self._spool_path}/{segment.key}" for segment in window.segments if segment.rows]
         stamped = self._stamped(columns, paths, snapshot_lsn=copy.snapshot_lsn)
         with self._phase("merge"):

@@ -64,7 +64,7 @@ class TableState:
     @property
     def publishes(self) -> str:
         """A letter for each kind of change that the publication sends (i u d t), as the catalog was last looked at; empty when it never was."""
-        return str(json.loads(self.fingerprint)["publishes"]) if self.fingerprint else ""
+        return str(json.loads(self.fingerprint).get("publishes", "")) if self.fingerprint else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,7 +216,7 @@ class Copier:
             self._book.mark_stale(facts.oid, str(error), lsn=holder.consistent_lsn, generation=job.generation)
             return 0
         files = tuple(future.result() for future in segments)
-        faults.point("copy.read")
+        faults.point("copy.taken")
         if not self._unchanged(job):
             return 0
         seen = fingerprint(facts)

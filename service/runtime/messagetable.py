@@ -45,7 +45,7 @@ def ensure(log: ManifestLog, *, wanted: bool, prefixes: Sequence[str]) -> None:
     Messages that were not kept never come again, so that a table which is kept again, or for other `prefixes`, begins anew.
     """
     state = log.state.tables.get(TABLE_ID)
-    chosen = json.dumps(sorted(prefixes))
+    chosen = json.dumps({"prefixes": sorted(prefixes)})
     live = state is not None and state.state == "live"
     if wanted and not (live and state is not None and state.fingerprint == chosen):
         generation = state.generation + 1 if state is not None else 1

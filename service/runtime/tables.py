@@ -242,7 +242,8 @@ class TableBook:
                 self._logger.info("columns changed, and no row has announced it yet", table=facts.qualified_name, lsn=show(wal_end))
                 self._change(state, state="pending", reason=AWAITED)
         elif self._log.state.through_lsn >= position:
-            self.resolve(relation, position_lsn=self._log.state.through_lsn)
+            # Before every commit that is still to come: those begin at this position or behind it.
+            self.resolve(relation, position_lsn=self._log.state.through_lsn - 1)
             followed = self._log.state.tables[state.table_id]
             if followed.state == "pending":
                 self._change(followed, state="live", reason="")

@@ -10,6 +10,7 @@ import pytest
 from service import faults
 from service.contract.control import COPY, Request
 from service.contract.keys import control_request
+from service.source.slot import ensure_publication
 from tests.support.ingesting import Pipeline, Running
 
 LOOKS: dict[str, Any] = {"watch_interval_s": 0.2, "tables": ()}
@@ -18,16 +19,16 @@ Arm = Callable[[str], Path]
 
 
 @pytest.fixture
-def arm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Arm:
+def arm(tmp_path: Path) -> Iterator[Arm]:
     """Holds each passage of a fault point until the returned file exists."""
 
     def hold(point: str) -> Path:
         gate = tmp_path / f"{point}.open"
-        monkeypatch.setitem(faults._armed, point, (f"hold:{gate}", None))
+        faults.arm(f"{point}=hold:{gate}")
         return gate
 
-    monkeypatch.setattr(faults, "_hits", {})
-    return hold
+    yield hold
+    faults.arm("")
 
 
 @contextmanager
@@ -35,7 +36,7 @@ def held(pipeline: Pipeline, arm: Arm, point: str) -> Iterator[Running]:
     """Ingest that has come to `point` in the copy of public.a; goes on when the block ends, and until every table has left `copying`."""
     gate = arm(point)
     with pipeline.running(**LOOKS) as running:
-        running.wait_until(lambda: faults._hits.get(point, 0) > 0)
+        running.wait_until(lambda: faults.passages(point) > 0)
         yield running
         gate.touch()
         running.wait_until(lambda: all(table.state not in ("copying", "pending") for table in pipeline.state().tables.values()))
@@ -85,7 +86,7 @@ def test_what_no_event_shows_while_a_table_is_copied_makes_the_copy_begin_again(
     table, statements = UNSEEN[change]
     pipeline.database.execute(*SETUP)
     publish(pipeline, table)
-    with held(pipeline, arm, "copy.read") as running:
+    with held(pipeline, arm, "copy.taken") as running:
         pipeline.database.execute(*(statement.replace("{p}", pipeline.database.publication) for statement in statements))
         looked_again(running)
     found = pipeline.table(f"public.{table}")
@@ -104,6 +105,35 @@ def test_what_no_event_shows_between_the_last_look_and_the_entry_turns_the_table
         looked_again(running)
     pipeline.run(**LOOKS)
     assert pipeline.table(f"public.{table}").state == "stale"
+
+
+def test_a_table_that_is_locked_is_copied_after_the_others_and_says_what_it_waits_for(pipeline: Pipeline, arm: Arm) -> None:
+    """The lock is taken behind the snapshot, which would wait for older transactions."""
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)", "CREATE TABLE c (id int PRIMARY KEY)")
+    pipeline.database.execute("INSERT INTO b VALUES (1)")
+    publish(pipeline, "a", "b", "c")
+    gate = arm("copy.locked")
+    with pipeline.running(**LOOKS) as running, pipeline.database.connect() as holder:
+        running.wait_until(lambda: faults.passages("copy.locked") > 0)
+        with holder.transaction():
+            holder.execute("LOCK TABLE b IN ACCESS EXCLUSIVE MODE")
+            gate.touch()
+            running.wait_until(lambda: pipeline.table("public.c").state == "live")
+            waits = pipeline.table("public.b")
+            assert (waits.state, "locked by another session" in waits.reason) == ("copying", True), waits.reason
+        running.wait_until(lambda: pipeline.table("public.b").state == "live")
+        assert pipeline.table("public.b").reason == ""
+    assert pipeline.copied("public.b") == {("1",)}
+
+
+def test_a_locked_table_does_not_keep_an_existing_publication_from_being_looked_at(pipeline: Pipeline) -> None:
+    """The first start asks whether the publication has all that source.tables names; the lock outlasts the question."""
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
+    publish(pipeline, "a", "b")
+    with pipeline.database.connect() as holder, pipeline.database.connect() as asking, holder.transaction():
+        holder.execute("LOCK TABLE b IN ACCESS EXCLUSIVE MODE")
+        asking.execute("SET lock_timeout = '2s'")
+        assert not ensure_publication(asking, pipeline.database.publication, [("public", "a"), ("public", "b")]).created
 
 
 def test_a_table_that_goes_stale_while_its_copy_is_published_is_copied_again_when_asked(pipeline: Pipeline, arm: Arm) -> None:

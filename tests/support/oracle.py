@@ -96,6 +96,10 @@ class Spool:
         self.seq = 0
         self.epoch = 0
         self.through_lsn = 0
+        self.start_lsn = 0
+        """Where the log begins: what ended at or before it is none of its business."""
+        self.marked: set[str] = set()
+        """Names of tables that were ever anything else than copied and live, or in more than one generation: their rows need not be in the log one by one."""
         self.states: dict[str, str] = {}
         self.tables: dict[str, Table] = {}
         """By table id."""
@@ -138,12 +142,16 @@ class Spool:
             self._copy(body, number)
         elif kind == "changes":
             self._changes(body, number, through_lsn)
+        if number == 1:
+            self.start_lsn = through_lsn
         self.seq, self.epoch, self.through_lsn, self._sha256 = number, epoch, through_lsn, hashlib.sha256(data).hexdigest()
 
     def _table(self, body: dict[str, Any]) -> None:
         self._tables[body["table_id"]] = body["table_name"]
         self.states[body["table_name"]] = body["state"]
         table = self.tables.setdefault(body["table_id"], Table(body["table_id"], body["schema_name"], body["table_name"]))
+        if body["state"] not in ("copying", "snapshot", "live") or body["generation"] > 1:
+            self.marked.add(table.name)
         table.state, table.reason, table.generation = body["state"], body["reason"], body["generation"]
         if body["schema"]:
             table.schemas[body["schema"]["version"]] = body["schema"]
