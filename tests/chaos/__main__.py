@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.local.postgres import temporary_server
+from deploy.local.s3 import running_s3
 from tests.chaos import storefaults
 from tests.chaos.seeded import Outcome, Story
 
@@ -46,13 +47,13 @@ def _run(chosen: argparse.Namespace, seeds: list[int]) -> list[Outcome]:
     commit = _commit()
     outcomes: list[Outcome] = []
     chosen.results.parent.mkdir(parents=True, exist_ok=True)
-    with temporary_server() as server, chosen.results.open("a", encoding="utf-8") as results:
+    with temporary_server() as server, running_s3() as s3, chosen.results.open("a", encoding="utf-8") as results:
         for seed in seeds:
             if chosen.minutes and time.monotonic() - began > chosen.minutes * 60:
                 break
             folder = Path(tempfile.mkdtemp(prefix=f"sluice-chaos-{seed}-"))
             print(f"SEED={seed}", flush=True)
-            with storefaults.small_disk(folder / "disk") as place:
+            with storefaults.small_disk(folder / "disk") if seed % 3 else storefaults.bucket(folder / "s3", s3) as place:
                 outcome = Story(seed, server, folder, applier=bool(chosen.applier_every) and seed % chosen.applier_every == 0, place=place).run()
                 outcome.commit = commit
                 if outcome.failed and chosen.keep:

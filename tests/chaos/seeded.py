@@ -200,8 +200,7 @@ class Story:
     @contextlib.contextmanager
     def _world(self) -> Iterator[tuple[Database, PgProxy, Pipeline, Workload]]:
         with fresh_database(self._server) as database, contextlib.ExitStack() as stack:
-            own_spool = self._place.own_spool("t")
-            proxy = stack.enter_context(PgProxy(self._server.port, on_status=AckOracle(own_spool)))
+            proxy = stack.enter_context(PgProxy(self._server.port, on_status=AckOracle(self._place.reader("t"))))
             database.execute(f"ALTER DATABASE {database.name} SET logical_decoding_work_mem = '64kB'", *writer.CREATE)
             workload = stack.enter_context(Workload(database.dsn, seed=self.seed, truncates=self._choice.random() < 0.5))
             workload.create(rows=5)
@@ -218,7 +217,7 @@ class Story:
                 "two_phase": self._two_phase,
                 "streaming": choice.choice(["auto", "auto", "on", "off"]),
             },
-            "spool": {"max_delay": choice.choice(["50ms", "200ms", "1s"]), "transaction_memory": "1MiB"},
+            "spool": {"max_delay": choice.choice(["50ms", "200ms", "1s"]), "transaction_memory": "1MiB", "options": self._place.options},
             "apply": {"poll": "200ms", "driver_memory": "1GiB", "conf": {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}},
             "telemetry": {"listen": "127.0.0.1:0", "apply_listen": "127.0.0.1:0", "log_format": "json"},
         }
@@ -459,7 +458,14 @@ class Story:
         outcome.torn = len(torn)
         outcome.unequal_live = [f"{verdict.table}: {'; '.join(verdict.differences)}" for verdict in verdicts if verdict.is_silent_difference]
         outcome.marked = {verdict.table: f"{verdict.state}: {verdict.reason}" for verdict in verdicts if verdict.state != "live"}
-        wrong = {"lost": outcome.lost, "doubled or made up": outcome.doubled, "torn": outcome.torn, "live and unequal": outcome.unequal_live}
+        unfinished = [verdict.table for verdict in verdicts if verdict.state in ("copying", "unknown")]
+        wrong = {
+            "not copied though caught up": unfinished,
+            "lost": outcome.lost,
+            "doubled or made up": outcome.doubled,
+            "torn": outcome.torn,
+            "live and unequal": outcome.unequal_live,
+        }
         found = {what: count for what, count in wrong.items() if count}
         assert not found, f"{found}"
         outcome.verdict = "marked" if outcome.marked else "equal"

@@ -74,7 +74,7 @@ EDGES = (
 )
 
 
-COPY_EDGES = ("copy.locked", "copy.read", "segment.put.before", "store.put.before", "segment.put.after", "copy.taken", "copy.final.before", "copy.final.after")
+COPY_EDGES = ("copy.locked", "copy.read", "segment.put.before", "segment.put.after", "copy.taken", "copy.final.before", "copy.final.after")
 """Between reading a table, uploading its rows and the entry that publishes them."""
 
 
