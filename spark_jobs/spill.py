@@ -130,7 +130,7 @@ class _Spill:
             return "equal rows of a table without a key can only be counted together"
         if len(self.cutter.groups.members):
             return "rows were moved to other keys without all their values and can only be followed together"
-        return "one row is removed and comes again"
+        return "changes of one row that do not replace each other can only be followed together"
 
     def _without_truncates(self, rows: pa.Table, version: TableSchema) -> pa.Table:
         is_truncate = pc.equal(rows[envelope.OP], envelope.OP_TRUNCATE)

@@ -196,7 +196,7 @@ def test_equal_rows_that_come_and_go_all_the_time_are_counted_within_the_limit()
     [
         ("moved to other keys", SCHEMA, [Change("u", {"id": 1 + place % 2, "v": 1}, old={"id": 2 - place % 2}, unchanged=("big",)) for place in range(300)]),
         ("equal rows of a table without a key", ROWS, [Change("i", {"a": 1}) for _ in range(300)]),
-        ("one row is removed and comes again", SCHEMA, [Change("d", old={"id": 1}), Change("i", {"id": 1, "big": "x" * 20_000})]),
+        ("changes of one row", SCHEMA, [Change("d", old={"id": 1}), Change("i", {"id": 1, "big": "x" * 20_000})]),
     ],
 )
 def test_what_cannot_be_followed_within_the_limit_is_refused_with_the_true_reason(says: str, schema: TableSchema, changes: list[Change]) -> None:
