@@ -182,12 +182,16 @@ class TableApply:
         with self._phase("read"):
             at_once = changes.within(self._options.max_memory_bytes)
             versions = changes.versions() if at_once is None else versions_in(at_once)
-        if not versions:
+        newest = max([window.schema_version, copy.schema_version, *(version.version for version in versions)])
+        if not versions and newest == copy.schema_version:
             return Applied(self._lake.version(), 0, 0, committed=False, seconds=self._seconds)
-        schema = versions[-1]
-        if schema.version != self._known_version:
+        schema = self._state.schemas[newest]
+        if newest != self._known_version:
             with self._phase("schema"):
                 self._evolve(schema, since=copy.schema_version)
+        if not versions:
+            return Applied(self._lake.version(), 0, newest, committed=False, seconds=self._seconds)
+        versions = sorted({*versions, schema}, key=lambda one: one.version)
         count = Count()
         with self._phase("merge"):
             if at_once is not None:

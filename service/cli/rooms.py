@@ -71,6 +71,7 @@ def ingest_options(settings: Settings, *, instance: str) -> "IngestOptions":
         # The stream closes an entry when its oldest row is this old; what comes out of it in smaller pieces is closed by the flush policy.
         stream=StreamLimits(max_delay_s=settings.spool.max_delay),
         flush=FlushPolicy(max_delay_s=settings.spool.max_delay, progress_interval_s=settings.spool.progress_interval),
+        slot_wait_s=settings.source.slot_wait,
         instance=instance,
     )
 

@@ -27,7 +27,7 @@ import structlog
 from service import faults
 from service.contract.entries import Changes, Commits, Opened, PreparedEnd
 from service.contract.receipt import DurableReceipt
-from service.errors import Disposition, Interrupted, ServiceError, UsageError, WriterFenced
+from service.errors import Disposition, Interrupted, ServiceError, SlotBusy, SourceUnavailable, UsageError, WriterFenced
 from service.lsn import show
 from service.manifest.follow import load_state, read_entry
 from service.manifest.leftovers import collect
@@ -40,8 +40,8 @@ from service.runtime.catalogwatch import CatalogWatch
 from service.runtime.causes import component_of, reason_of
 from service.runtime.committer import Committer
 from service.runtime.copier import Copier
-from service.runtime.incidents import Incidents
 from service.runtime.ingestview import IngestView
+from service.runtime.recenterrors import RecentErrors
 from service.runtime.requests import Requests
 from service.runtime.session import FlushPolicy, Session, SessionCounts
 from service.runtime.tables import TableBook, matches
@@ -57,6 +57,8 @@ from service.transaction.assembler import AssemblerLimits
 RECONNECT_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Pauses between connections, plus up to half of each at random. The last one repeats; a session that acknowledged something begins again at the first."""
 PARALLEL_SINCE = 160000
+AWAITING_SECONDS = 1.0
+"""Between two looks at the catalog while a change of shape waits for the stream to pass its position: until then its table is not live."""
 DRAIN_SECONDS = 60.0
 """How long a stop waits for the store before it leaves. Nothing is lost by leaving: what was not acknowledged is sent again."""
 
@@ -90,7 +92,7 @@ class IngestOptions:
     open_limits: AssemblerLimits = field(default_factory=AssemblerLimits)
     stream: StreamLimits = field(default_factory=StreamLimits)
     flush: FlushPolicy = field(default_factory=FlushPolicy)
-    slot_wait_s: float = 30.0
+    slot_wait_s: float | None = None
     watch_interval_s: float = 10.0
     instance: str = ""
 
@@ -104,7 +106,7 @@ class Ingest:
         self.view = IngestView()
         self.counts = SessionCounts()
         self.backpressure = Backpressure()
-        self.errors = Incidents()
+        self.errors = RecentErrors()
         self.leftovers = 0
         self.log: ManifestLog | None = None
         self.book: TableBook | None = None
@@ -187,7 +189,7 @@ class Ingest:
             server = server_facts(connection)
             if state.opened is None:
                 set_up(options, connection)
-            wait_until_free(connection, options.source.slot, bound_s=options.slot_wait_s)
+            wait_until_free(connection, options.source, bound_s=options.slot_wait_s)
             slot = slot_facts(connection, options.source.slot)
             start_lsn = prove_continuity(state.opened, state.through_lsn, server=server, slot=slot, two_phase=options.two_phase)
         return server, start_lsn
@@ -210,17 +212,21 @@ class Ingest:
             await asyncio.to_thread(self._take_over, server, start_lsn)
         streaming = best_streaming(options.streaming, server.server_version)
         self.view.streaming_at = time.monotonic()
-        stream = await ReplicationStream.open(
-            options.source,
-            start_lsn=start_lsn,
-            proto_version=highest_protocol(server.server_version),
-            streaming=streaming,
-            two_phase=options.two_phase,
-            messages=options.messages,
-            origin=options.origin,
-            limits=options.stream,
-            expect=(server.system_identifier, server.timeline),
-        )
+        try:
+            stream = await ReplicationStream.open(
+                options.source,
+                start_lsn=start_lsn,
+                proto_version=highest_protocol(server.server_version),
+                streaming=streaming,
+                two_phase=options.two_phase,
+                messages=options.messages,
+                origin=options.origin,
+                limits=options.stream,
+                expect=(server.system_identifier, server.timeline),
+            )
+        except SlotBusy as error:
+            # It was free a moment ago. Whoever has it now, the next look waits for them, and names them if they stay.
+            raise SourceUnavailable(str(error), hint=error.hint) from error
         try:
             await asyncio.to_thread(self._take_over, server, start_lsn)
             assert self.log is not None
@@ -270,21 +276,20 @@ class Ingest:
                 slot=self.options.source.slot,
                 publication=self.options.source.publication,
                 two_phase=self.options.two_phase,
+                origin=self.options.origin,
                 server_version=server.server_version,
                 start_lsn=start_lsn,
                 instance=self.options.instance,
-                origin=self.options.origin,
             )
             log = ManifestLog.open(self.store, opened, self._state, through_lsn=start_lsn, on_trouble=self._store_trouble, stop=self._stop_threads)
             self._opened = log.state
-            if self.options.messages:
-                messagetable.ensure(log)
+            messagetable.ensure(log, wanted=self.options.messages, prefixes=self.options.message_prefixes)
             if not self.options.two_phase and log.state.prepared:
                 self._release_prepared(log)
             book = TableBook(log, self._lookup, self.options.tables, wal_end=self._lookup.wal_end)
             committer = Committer(self.store, log, on_receipt=self._hand_over, on_trouble=self._upload_trouble, stop=self._stop_threads)
             self.copier = Copier(options=self.options.source, log=log, book=book, committer=committer, numbers=self._numbers, stop=self._stop_threads)
-            self._watch = CatalogWatch(self.options.source, log, book, Requests(self.store, book, self.options.source.publication))
+            self._watch = CatalogWatch(self.options.source, book, Requests(self.store, book, self.options.source.publication))
             self.log, self.book, self.committer = log, book, committer
         assert self._watch is not None
         self._watch.run_once()
@@ -314,10 +319,13 @@ class Ingest:
 
     def _reached(self, target: int | None) -> bool:
         assert self._session is not None
-        return target is not None and self._session.watermark.flushed_lsn >= target and not self._copying()
+        return target is not None and self._session.watermark.flushed_lsn >= target and not self._copying() and not self._awaiting()
 
     def _copying(self) -> bool:
         return self.copier is not None and bool(self.copier.pending)
+
+    def _awaiting(self) -> bool:
+        return self.book is not None and self.book.awaiting
 
     async def _drain(self, session: Session) -> None:
         patience = asyncio.get_running_loop().call_later(DRAIN_SECONDS, self._stop_threads.set)
@@ -362,7 +370,7 @@ class Ingest:
         assert self._watch is not None
         while not self._stop.is_set():
             self.view.catalog_beat = time.time()
-            await self._sleep(self.options.watch_interval_s)
+            await self._sleep(min(AWAITING_SECONDS, self.options.watch_interval_s) if self._awaiting() else self.options.watch_interval_s)
             await self._attempt(self._watch.run_once, "catalog")
 
     def _collect_leftovers(self) -> None:
@@ -456,6 +464,7 @@ class CatalogLookup:
             if self._catalog is None:
                 self._catalog = Catalog(open_query(self._options))
             try:
+                faults.point("catalog.asked")
                 return question(self._catalog)
             except ServiceError:
                 self.close()

@@ -113,6 +113,13 @@ class SourceSettings(Room):
         description="let dsn ask for less than sslmode=verify-full of a host that is not this machine: whoever sits in between can then read the password "
         "and change rows. Every start warns",
     )
+    slot_wait: Duration | None = Field(
+        None,
+        ge=0,
+        le=86400,
+        description="how long a start waits for a slot that is in use; left out: until the server has given up a connection that we lost (its "
+        "wal_sender_timeout and 30s more), and 30s for one that is alive",
+    )
     origin: Origin = Field("any", description="`none` leaves out changes that replication brought to the source, which cuts loops")
 
     @model_validator(mode="after")

@@ -113,6 +113,8 @@ EVERY = "create put get list"
         (404, "NoSuchKey", "get", ObjectMissing),
         (404, "NoSuchBucket", EVERY, StoreRefused),
         (404, "NoSuchKey", "create put list", StoreRefused),
+        (404, "NoSuchUpload", "create put get", StoreUnavailable),
+        (404, "NoRoute", EVERY, StoreRefused),
         (400, "InvalidArgument", EVERY, StoreRefused),
         (400, "ExpiredToken", EVERY, StoreRefused),
         (400, "RequestTimeout", EVERY, StoreUnavailable),

@@ -81,7 +81,7 @@ class Manifest:
         self.lsn = 100
         self.counter = 0
         self.append(
-            Opened("1", 1, "shop", 5, "sluice_shop", "sluice_shop", two_phase=False, server_version=180006, start_lsn=100, instance="tests", origin=origin)
+            Opened("1", 1, "shop", 5, "sluice_shop", "sluice_shop", two_phase=False, origin=origin, server_version=180006, start_lsn=100, instance="tests")
         )
 
     def append(self, body: Any, *, through_lsn: int | None = None) -> int:
