@@ -227,7 +227,7 @@ def test_metadata_columns_can_be_left_out(pipeline: Pipeline) -> None:
     assert lake.rows_in(pipeline.path(), metadata=True) == [{"id": 2}]
 
 
-@pytest.mark.parametrize("memory", [1 << 28, 1])
+@pytest.mark.parametrize("memory", [1 << 28, 2_000])
 @pytest.mark.parametrize("identity", ["d", "f"])
 @pytest.mark.parametrize(("publishes", "origin"), [("iut", "any"), ("iudt", "none"), (None, "any")])
 def test_a_row_inserted_again_replaces_the_one_whose_removal_was_not_sent(
