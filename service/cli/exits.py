@@ -103,7 +103,8 @@ _PAGE_HEAD = """\
 # Exit codes
 
 Scripts may depend on these. `run`, `up` and `apply` try again by themselves what may pass, so that a code they end with wants somebody to act; in
-Kubernetes a `podFailurePolicy` should not retry 2, 3 and 7. SIGTERM drains and ends with 0.
+Kubernetes a `podFailurePolicy` should not retry 2, 3 and 7. SIGTERM drains and ends with 0, or with 75 when `stop_timeout` was over before all that had
+been received was published: it is received again at the next start. A second SIGTERM ends the process at once, with 143.
 
 <!-- Generated from service/cli/exits.py by `python -m service.cli.docs`; a test compares. -->
 

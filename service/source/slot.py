@@ -5,7 +5,6 @@ doubt is a SlotLost that names its case. Must not: alter an existing publication
 (PostgreSQL: Logical Decoding Concepts; pg_replication_slots; CREATE PUBLICATION.)
 """
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -255,12 +254,13 @@ class _Holder:
     timeout_s: float
 
 
-def wait_until_free(conn: Connection, options: SourceOptions, *, bound_s: float | None = None, sleep: Callable[[float], None] = time.sleep) -> None:
+def wait_until_free(conn: Connection, options: SourceOptions, *, bound_s: float | None = None, sleep: Callable[[float], None] | None = None) -> None:
     """Returns when nobody streams from the slot, which after a lost connection takes the server a while to notice.
 
     A connection of this pipeline may be one that we lost: it is waited for until the server has given it up, which takes wal_sender_timeout. One of somebody
     else, or of ours and still answering, belongs to a process that runs. Raises SlotBusy naming the process when it lasts longer than that, or than `bound_s`.
     """
+    sleep = sleep or options.cancellation.sleep
     waited, pause = 0.0, 0.1
     before: _Holder | None = None
     answered: float | None = None
