@@ -26,8 +26,8 @@ from spark_jobs.ledger import Known, Ledger, restore
 from spark_jobs.observe import ApplyTelemetry
 from spark_jobs.options import ApplyOptions
 from spark_jobs.progress import Reports, completion
-from spark_jobs.session import warm_up
-from spark_jobs.table import Applied, TableApply, application_id, lake_table
+from spark_jobs.session import private, warm_up
+from spark_jobs.table import Applied, TableApply, application_id, lake_table, removals_are_sent
 from spark_jobs.window import Window
 
 MAX_FAILURES = 5
@@ -112,10 +112,10 @@ class Applier:
 
     def _opened(self) -> Ledger:
         for _ in range(self._options.workers):
-            self._sessions.put(self._session.newSession())
+            self._sessions.put(private(self._session))
         ledger = Ledger(self._options, load_state(self._store))
         log = self._reports.last_log()
-        session = self._session.newSession()
+        session = private(self._session)
         known: dict[str, Known] = {}
         for table_id, state in ledger.state.tables.items():
             lake = lake_table(self._options, state, session, before_commit=self._lease.check)
@@ -169,7 +169,7 @@ class Applier:
 
     def _warm_up(self) -> None:
         try:
-            warm_up(self._session.newSession())
+            warm_up(private(self._session))
         except Exception as error:  # noqa: BLE001 - costs nothing but time, and the session may be stopping
             _log.debug("warm-up ended early", kind=type(error).__name__)
 
@@ -210,7 +210,14 @@ class Applier:
         try:
             session.sparkContext.setLocalProperty("spark.scheduler.pool", f"{state.schema_name}.{state.table_name}")
             work = TableApply(
-                self._options, self._store, session, manifest=self._manifest, state=state, before_commit=self._lease.check, known_version=known_version
+                self._options,
+                self._store,
+                session,
+                manifest=self._manifest,
+                state=state,
+                before_commit=self._lease.check,
+                removals_sent=removals_are_sent(self._ledger.state.opened, state),
+                known_version=known_version,
             )
             return work.apply(window)
         finally:

@@ -58,18 +58,19 @@ def after_truncate(rows: pa.Table) -> tuple[pa.Table, bool]:
     return (rows.slice(int(positions[-1]) + 1), True) if len(positions) else (rows, False)
 
 
-def fold(rows: pa.Table, schema: TableSchema, *, keyed: bool = False) -> Folded:
+def fold(rows: pa.Table, schema: TableSchema, *, keyed: bool = False, removals_sent: bool = True) -> Folded:
     """The net changes that `rows` make to a table with a key. Raises UnsupportedChange for a history that cannot be.
 
-    `keyed` asks for the form with origin keys even where all rows are new, to go with others that need it.
+    `keyed` asks for the form with origin keys even where all rows are new, to go with others that need it. Without `removals_sent` a row may have gone
+    without a change that says so: whichever takes its key then takes its place.
     """
     rows, replaces = after_truncate(in_order(rows))
     operation = _operations(rows)
     flags = unchanged_flags(rows, schema)
-    if (replaces or not keyed) and not flags and bool(np.all(operation == ord("i"))):
+    if removals_sent and (replaces or not keyed) and not flags and bool(np.all(operation == ord("i"))):
         return Folded(_payload(rows, schema), append=not replaces, replaces=replaces)
     keys = _Keys(rows, schema, operation)
-    outcome = _outcome(rows, schema, keys, flags)
+    outcome = _outcome(rows, schema, keys, flags, removals_sent=removals_sent)
     if replaces:
         outcome = outcome.where(~outcome.deleted)
     sources = {attnum: outcome.sources[attnum] for attnum in flags}
@@ -173,14 +174,14 @@ class _Keys:
         return [(name, array.take(positions)) for name, array in self.columns]
 
 
-def _outcome(rows: pa.Table, schema: TableSchema, keys: _Keys, flags: dict[int, Claims]) -> Outcome:
+def _outcome(rows: pa.Table, schema: TableSchema, keys: _Keys, flags: dict[int, Claims], *, removals_sent: bool) -> Outcome:
     whole_rows = schema.replica_identity == "f"
     coupled = keys.coupled(whole_rows=whole_rows)
     simple = _last_change(keys, np.flatnonzero(~coupled), flags, schema)
     positions = np.flatnonzero(coupled)
     if not len(positions):
         return simple
-    events = Events(positions, keys.operation, keys.acts_on, keys.now, flags, schema.qualified_name)
+    events = Events(positions, keys.operation, keys.acts_on, keys.now, flags, schema.qualified_name, removals_sent)
     if whole_rows:
         is_whole = whole(rows[OLD_WHOLE]).to_numpy(zero_copy_only=False)[positions] if OLD_WHOLE in rows.column_names else np.ones(len(positions), dtype=bool)
         return simple.plus(follow_by_row(events, *_contents(rows, schema, positions), is_whole))
@@ -191,15 +192,17 @@ def _last_change(keys: _Keys, positions: Numbers, flags: dict[int, Claims], sche
     """For keys that no row moves between: the last change decides, and values that it lacks come from the last one that has them."""
     number, operation = keys.acts_on[positions], keys.operation[positions]
     last = _latest(keys.count, number, positions)
-    inserted = _latest(keys.count, number[operation == ord("i")], positions[operation == ord("i")])
+    # What a row had before it was removed is no value of the next one with its key, also where that one's insert was not sent.
+    begins = operation != ord("u")
+    begun = _latest(keys.count, number[begins], positions[begins])
     origin = np.flatnonzero(last >= 0)
-    last, inserted = last[origin], inserted[origin]
+    last, begun = last[origin], begun[origin]
     deleted = keys.operation[last] == ord("d")
     sources: dict[int, Numbers] = {}
     for attnum, flag in flags.items():
         sent = ~flag[positions] & (operation != ord("d"))
         source = _latest(keys.count, number[sent], positions[sent])[origin]
-        if bool(np.any(~deleted & (inserted > source))):
+        if bool(np.any(~deleted & (begun > source))):
             raise UnsupportedChange(f"{schema.qualified_name}: attribute {attnum} of an inserted row was not sent and has no earlier row")
         sources[attnum] = source
     return Outcome(origin, deleted, np.ones(len(origin), dtype=bool), last, sources)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from service.contract import keys
 from service.contract.applied import AppliedLog, AppliedTable
-from service.contract.entries import Changes, Copy, Entry
+from service.contract.entries import CARRIED_STATES, COPIED_STATES, Changes, Copy, Entry, Table
 from service.manifest.state import PipelineState, TableState, reduce
 from spark_jobs.options import CHANGELOG, ApplyOptions
 from spark_jobs.table import Applied, mode_of
@@ -17,7 +17,7 @@ from spark_jobs.window import NO_ORIGINS, Backlog, Window
 
 NO_KEY = "no key and no full replica identity: an append-only changelog, not a mirror"
 
-WORKING_STATES = ("copying", "live")
+WORKING_STATES = CARRIED_STATES
 
 
 @dataclass(slots=True)
@@ -46,10 +46,13 @@ class Ledger:
         self.tables: dict[str, Known] = {}
         self.read_seq = 0
         self.read_lsn = 0
+        self._reshaped: set[str] = set()
+        """Tables with a shape that the entries read so far do not reach."""
 
     def begin(self, known: dict[str, Known]) -> None:
         """Takes the tables as found in the lake, and goes back to the first entry that any of them still needs."""
         self.tables = known
+        self._reshaped = {table_id for table_id, item in known.items() if item.backlog.coming}
         needed = [item.backlog.applied_seq if item.backlog.copied else item.backlog.generation_seq for item in known.values()]
         # One entry earlier, to learn through which LSN that one goes.
         self.read_seq = max(0, min(needed, default=self.state.seq) - 1)
@@ -63,10 +66,12 @@ class Ledger:
                 if known is None or known.backlog.generation != state.generation:
                     self.tables[table_id] = Known(Backlog(state.generation, state.generation_seq, state.generation_seq))
         body = entry.body
-        ids = {body.table_id} if isinstance(body, Copy) else {segment.table_id for segment in body.segments} if isinstance(body, Changes) else set()
+        ids = {body.table_id} if isinstance(body, Copy | Table) else {segment.table_id for segment in body.segments} if isinstance(body, Changes) else set()
+        ids |= self._reshaped
         origins = body.commits.origins_by_lsn() if isinstance(body, Changes) else NO_ORIGINS
         for table_id in ids:
             self.tables[table_id].backlog.take_in(entry, table_id, through_lsn=self.read_lsn, origins=origins)
+        self._reshaped = {table_id for table_id in ids if self.tables[table_id].backlog.coming}
         self.read_seq, self.read_lsn = entry.seq, entry.through_lsn
 
     def backlog_entries(self) -> int:
@@ -113,7 +118,7 @@ class Ledger:
         if known.stale_reason:
             shown, reason = "stale", known.stale_reason
         elif self.works(table_id):
-            shown, reason = "live" if backlog.copied else "copying", known.trouble or reason
+            shown, reason = "copying" if not backlog.copied else "live" if state.state == "copying" else state.state, known.trouble or reason
         return AppliedTable(
             table_id=table_id,
             schema_name=state.schema_name,
@@ -141,13 +146,16 @@ def restore(state: TableState, log: AppliedLog | None, *, marker: int | None, de
     known.delta_version = delta_version
     if marker is not None and copied:
         known.committed_seq = known.backlog.applied_seq = marker
+    if state.schema_lsn:
+        # Whether the lake has it already, only the lake knows; looking twice is harmless.
+        known.backlog.coming = [(state.schema_lsn, state.schema_version)]
     last = log.tables.get(state.table_id) if log else None
     if last is None or last.generation != state.generation:
         return known
     known.rows_applied, known.commit_time_us = last.rows_applied, last.commit_time_us
     if last.state == "stale" and state.state in WORKING_STATES:
         known.stale_reason = last.reason
-    elif last.state == "live" and (not copied or delta_version < last.delta_version):
+    elif last.state in COPIED_STATES and (not copied or delta_version < last.delta_version):
         known.stale_reason = f"the lake table went from version {last.delta_version} to {delta_version}: somebody else restored, replaced or removed it"
     elif copied:
         known.backlog.applied_seq = max(known.backlog.applied_seq, last.through_seq)

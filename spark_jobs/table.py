@@ -18,6 +18,7 @@ from pyspark.sql import functions as sql
 from service import faults
 from service.contract import columns as envelope
 from service.contract import keys
+from service.contract.entries import Opened
 from service.contract.schema import TableSchema
 from service.errors import UnsupportedChange
 from service.manifest.state import TableState
@@ -71,6 +72,15 @@ def mode_of(options: ApplyOptions, schema: TableSchema) -> str:
     return ROWS_MODE if schema.replica_identity == "f" else CHANGELOG
 
 
+def removals_are_sent(opened: Opened | None, state: TableState) -> bool:
+    """Whether the stream has every change that takes a key away from a row, so that a key that is inserted is free in the lake too.
+
+    Neither is known of one change alone: what a publication leaves out, or replication brought to a source whose `origin` is `none`, is in no entry. A table
+    whose publication changes is stale, and so is one that was followed with another `origin`: what holds now held since the copy.
+    """
+    return opened is not None and opened.origin == "any" and set("iudt") <= set(state.publishes)
+
+
 def lake_table(options: ApplyOptions, state: TableState, session: SparkSession, *, before_commit: Callable[[], None]) -> LakeTable:
     """The Delta table of a source table."""
     path = storage.join(options.lake_uri, keys.lake_path(state.schema_name, state.table_name))
@@ -89,9 +99,12 @@ class TableApply:
         manifest: str,
         state: TableState,
         before_commit: Callable[[], None],
+        removals_sent: bool,
         known_version: int = 0,
     ) -> None:
-        """`manifest` is the identity of the one in `store`, `known_version` the schema version that this process has brought the lake to (0: not known)."""
+        """`manifest` is the identity of the one in `store`, `known_version` the schema version that this process has brought the lake to (0: not known),
+        `removals_sent` what `removals_are_sent` says."""
+        self._removals_sent = removals_sent
         self._known_version = known_version
         self._options = options
         self._store = store
@@ -151,12 +164,16 @@ class TableApply:
         with self._phase("read"):
             at_once = changes.within(self._options.max_memory_bytes)
             versions = changes.versions() if at_once is None else versions_in(at_once)
-        if not versions:
+        newest = max([window.schema_version, copy.schema_version, *(version.version for version in versions)])
+        if not versions and newest == copy.schema_version:
             return Applied(self._lake.version(), 0, 0, committed=False, seconds=self._seconds)
-        schema = versions[-1]
-        if schema.version != self._known_version:
+        schema = self._state.schemas[newest]
+        if newest != self._known_version:
             with self._phase("schema"):
                 self._evolve(schema, since=copy.schema_version)
+        if not versions:
+            return Applied(self._lake.version(), 0, newest, committed=False, seconds=self._seconds)
+        versions = sorted({*versions, schema}, key=lambda one: one.version)
         count = Count()
         with self._phase("merge"):
             if at_once is not None:
@@ -179,7 +196,7 @@ class TableApply:
         united = self._united(schema, window.origins)
         if mode_of(self._options, schema) == CHANGELOG:
             changelog.append_changes(self._target(schema), (united([item]) for item in coming), columns=self._columns(schema), version=window.last_seq)
-        elif changes.only_inserts:
+        elif changes.only_inserts and self._appends(schema):
             new = (mirror.all_new(united([item]), schema) for item in coming)
             changelog.append_changes(self._target(schema), new, columns=self._columns(schema), version=window.last_seq)
         else:
@@ -196,9 +213,13 @@ class TableApply:
     def _net_effect(self, schema: TableSchema) -> Callable[..., None]:
         return whole_rows.apply_changes if mode_of(self._options, schema) == ROWS_MODE else mirror.apply_changes
 
+    def _appends(self, schema: TableSchema) -> bool:
+        """Whether an inserted row is one more, whatever the lake holds."""
+        return self._removals_sent or mode_of(self._options, schema) == ROWS_MODE
+
     def _target(self, schema: TableSchema) -> Target:
         handover = Handover(self._session, self._store, scratch_path=self._spool_path)
-        return Target(self._lake, handover, schema, self._app_id, metadata=self._options.metadata_columns)
+        return Target(self._lake, handover, schema, self._app_id, metadata=self._options.metadata_columns, removals_sent=self._removals_sent)
 
     def _evolve(self, schema: TableSchema, *, since: int) -> None:
         app_id = f"{self._app_id}/schema"

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from service.contract.entries import Changes, Copy, Entry, Segment
+from service.contract.entries import Changes, Copy, Entry, Segment, Table
 
 NO_ORIGINS: Mapping[int, tuple[str, int]] = {}
 
@@ -17,13 +17,15 @@ NO_ORIGINS: Mapping[int, tuple[str, int]] = {}
 class Window:
     """What one commit carries. `last_seq` becomes the marker's version; a copy has its generation's first entry there instead.
 
-    `origins` has (name, LSN there) of transactions that replication brought to the source, by commit end LSN.
+    `origins` has (name, LSN there) of transactions that replication brought to the source, by commit end LSN. `schema_version` is the newest one that began
+    within the window (0: none): the lake table gets its shape even when no row came in it.
     """
 
     segments: tuple[Segment, ...]
     last_seq: int
     is_copy: bool = False
     origins: Mapping[int, tuple[str, int]] = field(default_factory=dict)
+    schema_version: int = 0
 
     @property
     def bytes(self) -> int:
@@ -48,6 +50,10 @@ class Backlog:
     """(seq, through_lsn of the entry before, segments)."""
     origins: dict[int, Mapping[int, tuple[str, int]]] = field(default_factory=dict)
     """By seq, of entries that have any."""
+    versions: dict[int, int] = field(default_factory=dict)
+    """By seq, the newest schema version in force behind that entry."""
+    coming: list[tuple[int, int]] = field(default_factory=list)
+    """(start of the commit record, schema version) of shapes that begin behind the last entry taken in: rows of older ones may still come."""
 
     def take_in(self, entry: Entry, table_id: str, *, through_lsn: int, origins: Mapping[int, tuple[str, int]] = NO_ORIGINS) -> None:
         """Notes what `entry` holds for the table. Entries come in order, each once; the one before went through `through_lsn`.
@@ -62,12 +68,25 @@ class Backlog:
             if not self.copied:
                 self.copy_segments.extend(body.segments)
                 self.copy_final = self.copy_final or body.final
+        elif isinstance(body, Table) and body.table_id == table_id and body.schema is not None:
+            self.coming.append((body.lsn, body.schema.version))
         elif isinstance(body, Changes) and entry.seq > self.applied_seq:
             segments = tuple(segment for segment in body.segments if segment.table_id == table_id)
             if segments:
                 self.changes.append((entry.seq, through_lsn, segments))
                 if origins:
                     self.origins[entry.seq] = origins
+        self._begin_shapes(entry, through_lsn)
+
+    def _begin_shapes(self, entry: Entry, through_lsn: int) -> None:
+        """A shape that `entry` reaches is followed there, whether it has rows of it or not."""
+        begun = [version for position, version in self.coming if position < entry.through_lsn]
+        if not begun:
+            return
+        self.coming = [(position, version) for position, version in self.coming if position >= entry.through_lsn]
+        self.versions[entry.seq] = max(begun)
+        if not self.changes or self.changes[-1][0] != entry.seq:
+            self.changes.append((entry.seq, through_lsn, ()))
 
     def next_window(self, *, max_bytes: int, until_seq: int) -> Window | None:
         """The next thing to apply, no later than `until_seq`, or None. An entry larger than `max_bytes` is taken whole: a transaction is never cut."""
@@ -75,16 +94,16 @@ class Backlog:
             return Window(tuple(self.copy_segments), self.generation_seq, is_copy=True) if self.copy_final else None
         taken: list[Segment] = []
         origins: dict[int, tuple[str, int]] = {}
-        last_seq = 0
-        size = 0
+        last_seq = schema_version = size = 0
         for seq, _, segments in self.changes:
             size += sum(segment.bytes for segment in segments)
             if seq > until_seq or (taken and size > max_bytes):
                 break
             taken.extend(segments)
+            schema_version = self.versions.get(seq, schema_version)
             origins.update(self.origins.get(seq, NO_ORIGINS))
             last_seq = seq
-        return Window(tuple(taken), last_seq, origins=origins) if taken else None
+        return Window(tuple(taken), last_seq, origins=origins, schema_version=schema_version) if last_seq else None
 
     def done(self, window: Window) -> None:
         """`window` is in the lake."""
@@ -92,9 +111,11 @@ class Backlog:
             self.copied = True
             self.copy_segments.clear()
             return
-        self.applied_seq = window.last_seq
+        self.applied_seq = max(self.applied_seq, window.last_seq)
         while self.changes and self.changes[0][0] <= window.last_seq:
-            self.origins.pop(self.changes.popleft()[0], None)
+            seq, _, _ = self.changes.popleft()
+            self.origins.pop(seq, None)
+            self.versions.pop(seq, None)
 
     def complete_through(self, newest_lsn: int) -> int:
         """The LSN through which the lake table is complete, when entries through `newest_lsn` have been taken in; 0 before the copy."""

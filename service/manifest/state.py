@@ -6,11 +6,12 @@ schema versions that exist. Anything else is ManifestCorrupt with the number of 
 we read.
 """
 
+import json
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from service.contract.entries import FATES, TABLE_STATES, Changes, Copy, Entry, Opened, Prepared, Progress, Segment, Table
+from service.contract.entries import CARRIED_STATES, FATES, TABLE_STATES, Changes, Copy, Entry, Opened, Prepared, Progress, Segment, Table
 from service.contract.schema import TableSchema
 from service.errors import ManifestCorrupt
 from service.lsn import show
@@ -36,7 +37,8 @@ class TableState:
     """A table as of the last entry. `generation_seq` is the number of the Table entry that began the generation, `lsn` and `reason` belong to `state`.
 
     A change of shape leaves `lsn` alone: what committed at or before it is in the copy. `schema_lsn` is where the newest shape came into force, 0 while
-    there was no other in this generation. `schemas` holds every version ever introduced. `relfilenode` and `fingerprint` are the last known ones.
+    there was no other in this generation. `schemas` holds every version ever introduced. `relfilenode` and `fingerprint` are the last known ones. `since` is
+    when `state` began, as the entry says that put the table into it (ISO 8601 UTC).
     """
 
     table_id: str
@@ -52,11 +54,17 @@ class TableState:
     relfilenode: int = 0
     fingerprint: str = ""
     copy: CopyState | None = None
+    since: str = ""
 
     @property
     def schema_version(self) -> int:
         """The newest schema version, 0 before the first."""
         return max(self.schemas, default=0)
+
+    @property
+    def publishes(self) -> str:
+        """A letter for each kind of change that the publication sends (i u d t), as the catalog was last looked at; empty when it never was."""
+        return str(json.loads(self.fingerprint).get("publishes", "")) if self.fingerprint else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +90,13 @@ def reduce(state: PipelineState, entry: Entry, entry_sha256: str) -> PipelineSta
     match entry.body:
         case Opened():
             opened = entry.body
+            if state.opened is not None and (state.opened.origin, opened.origin) == ("none", "any"):
+                tables = {table_id: _lacking_origins(table, entry.through_lsn) for table_id, table in tables.items()}
         case Changes():
             _check_changes(state, entry, entry.body)
             prepared = _prepared(state, entry, entry.body)
         case Table():
-            tables = {**tables, entry.body.table_id: _table(entry.seq, tables.get(entry.body.table_id), entry.body)}
+            tables = {**tables, entry.body.table_id: _table(entry, tables.get(entry.body.table_id), entry.body)}
         case Copy():
             tables = {**tables, entry.body.table_id: _copied(entry.seq, tables.get(entry.body.table_id), entry.body)}
     return PipelineState(
@@ -160,7 +170,8 @@ def _check_segment(seq: int, table: TableState | None, segment: Segment) -> None
         raise _corrupt(seq, f"refers to the unknown schema version {segment.schema_version} of table {segment.table_id}")
 
 
-def _table(seq: int, old: TableState | None, new: Table) -> TableState:
+def _table(entry: Entry, old: TableState | None, new: Table) -> TableState:
+    seq = entry.seq
     if new.state not in TABLE_STATES:
         raise _corrupt(seq, f"gives table {new.table_id} the unknown state {new.state[:40]!r}")
     if old is not None and new.generation < old.generation:
@@ -182,6 +193,7 @@ def _table(seq: int, old: TableState | None, new: Table) -> TableState:
         relfilenode=new.relfilenode or (old.relfilenode if old else 0),
         fingerprint=new.fingerprint or (old.fingerprint if old else ""),
         copy=known.copy if known else None,
+        since=known.since if known is not None and known.state == new.state else entry.written_at,
     )
 
 
@@ -194,6 +206,19 @@ def _schemas(seq: int, old: TableState | None, new: Table) -> dict[int, TableSch
     return {**known, new.schema.version: new.schema}
 
 
+def _lacking_origins(table: TableState, lsn: int) -> TableState:
+    """In the entry that asks for every origin, so that no writer can die between asking and saying what is missing."""
+    if table.state not in CARRIED_STATES or table.copy is None or not table.copy.final:
+        return table
+    reason = "source.origin was none: what replication brought to the source meanwhile was not sent"
+    return replace(table, state="stale", reason=f"{reason}; {copy_remedy(table.schema_name, table.table_name)}", lsn=lsn)
+
+
+def copy_remedy(schema_name: str, table_name: str) -> str:
+    """What to do about a stale table, as its reason says it."""
+    return f"`sluice copy {schema_name}.{table_name}` copies it again"
+
+
 def _copied(seq: int, table: TableState | None, copy: Copy) -> TableState:
     if table is None or copy.generation != table.generation or copy.schema_version not in table.schemas:
         raise _corrupt(seq, f"copies an unknown table, generation or schema version: table {copy.table_id}, generation {copy.generation}")
@@ -204,7 +229,9 @@ def _copied(seq: int, table: TableState | None, copy: Copy) -> TableState:
     before = table.copy or CopyState(copy.snapshot_lsn, copy.schema_version, 0, 0)
     if before.final or (before.snapshot_lsn, before.schema_version) != (copy.snapshot_lsn, copy.schema_version):
         raise _corrupt(seq, f"continues a copy of table {copy.table_id} that is finished or was taken at another snapshot")
-    return replace(
+    if table.state != "copying":
+        raise _corrupt(seq, f"copies table {copy.table_id}, which is {table.state}")
+    copied = replace(
         table,
         copy=replace(
             before,
@@ -214,6 +241,9 @@ def _copied(seq: int, table: TableState | None, copy: Copy) -> TableState:
             final_seq=seq if copy.final else 0,
         ),
     )
+    if not copy.final:
+        return copied
+    return replace(copied, state="live", reason="", lsn=copy.snapshot_lsn, relfilenode=copy.relfilenode, fingerprint=copy.fingerprint)
 
 
 def _corrupt(seq: int, what: str) -> ManifestCorrupt:
@@ -252,7 +282,9 @@ def from_json(value: dict[str, Any]) -> PipelineState:
 
 
 _COPY_FIELDS = ("snapshot_lsn", "schema_version", "segments", "rows", "final", "final_seq")
-_TABLE_FIELDS = ("table_id", "schema_name", "table_name", "state", "reason", "lsn", "schema_lsn", "generation", "generation_seq", "relfilenode", "fingerprint")
+_TABLE_FIELDS = (
+    "table_id", "schema_name", "table_name", "state", "since", "reason", "lsn", "schema_lsn", "generation", "generation_seq", "relfilenode", "fingerprint",
+)  # fmt: skip
 
 
 def _table_to_json(table: TableState) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
 import structlog
 
@@ -36,6 +37,8 @@ UPLOADS_IN_FLIGHT = 8
 """Segment files that may wait for the store, 10 to 40 MB each at most."""
 RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Pauses between tries against a store that does not answer; the last one repeats."""
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(slots=True)
@@ -80,6 +83,10 @@ class CommitLine:
         """Stores a segment file in the background; an error breaks the connection. Blocks while UPLOADS_IN_FLIGHT wait."""
         self._breaker.check()
         return self._committer.upload(key, schema, file, breaker=self._breaker)
+
+    def fetch(self, key: str) -> bytes:
+        """A file that was stored earlier. Blocks until the store answers."""
+        return self._committer.fetch(key, breaker=self._breaker)
 
     def submit(self, unit: Unit) -> "Future[None]":
         """Publishes `unit` after all that was submitted before it; an error breaks the connection. Blocks while UNITS_IN_FLIGHT wait."""
@@ -137,6 +144,10 @@ class Committer:
         future = self._uploads.submit(upload if breaker is None else breaker.guarded(upload))
         future.add_done_callback(lambda _: self._leave(self._upload_room))
         return future
+
+    def fetch(self, key: str, *, breaker: Breaker) -> bytes:
+        """A file that was stored earlier. Blocks until the store answers."""
+        return self._persist(f"body {key}", lambda: self._store.get(key), breaker)
 
     def submit(self, commit: Callable[[], None]) -> "Future[None]":
         """Runs `commit` in the commit thread. For CommitLine, which guards what it hands over."""
@@ -216,7 +227,7 @@ class Committer:
             for op, count in segment.ops.items():
                 rows[OP_NAMES[op]] += count
 
-    def _persist(self, what: str, action: Callable[[], None], breaker: Breaker | None) -> None:
+    def _persist(self, what: str, action: Callable[[], Answer], breaker: Breaker | None) -> Answer:
         """Runs `action` until the store took it. Raises StoreUnavailable only when told to stop or when `breaker` is broken, StoreRefused at once."""
         attempt = 0
         while True:

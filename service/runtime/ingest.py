@@ -40,8 +40,8 @@ from service.runtime.catalogwatch import CatalogWatch
 from service.runtime.causes import component_of, reason_of
 from service.runtime.committer import Committer
 from service.runtime.copier import Copier
-from service.runtime.incidents import Incidents
 from service.runtime.ingestview import IngestView
+from service.runtime.recenterrors import RecentErrors
 from service.runtime.requests import Requests
 from service.runtime.session import FlushPolicy, Session, SessionCounts
 from service.runtime.tables import TableBook, matches
@@ -63,6 +63,8 @@ STOP_SECONDS = 20.0
 """All that a stop may take, below the 30 s that Kubernetes gives. Nothing is lost by leaving: what was not acknowledged is sent again."""
 _GRACE_SECONDS = 1.0
 """For what was told to give up, to do so."""
+AWAITING_SECONDS = 1.0
+"""Between two looks at the catalog while a change of shape waits for the stream to pass its position: until then its table is not live."""
 
 
 Answer = TypeVar("Answer")
@@ -109,7 +111,7 @@ class Ingest:
         self.view = IngestView()
         self.counts = SessionCounts()
         self.backpressure = Backpressure()
-        self.errors = Incidents()
+        self.errors = RecentErrors()
         self.leftovers = 0
         self.log: ManifestLog | None = None
         self.book: TableBook | None = None
@@ -319,20 +321,20 @@ class Ingest:
                 slot=self.options.source.slot,
                 publication=self.options.source.publication,
                 two_phase=self.options.two_phase,
+                origin=self.options.origin,
                 server_version=server.server_version,
                 start_lsn=start_lsn,
                 instance=self.options.instance,
             )
             log = ManifestLog.open(self.store, opened, self._state, through_lsn=start_lsn, on_trouble=self._store_trouble, stop=self._stop_threads)
             self._opened = log.state
-            if self.options.messages:
-                messagetable.ensure(log)
+            messagetable.ensure(log, wanted=self.options.messages, prefixes=self.options.message_prefixes)
             if not self.options.two_phase and log.state.prepared:
                 self._release_prepared(log)
             book = TableBook(log, self._lookup, self.options.tables, wal_end=self._lookup.wal_end)
             committer = Committer(self.store, log, on_receipt=self._hand_over, on_trouble=self._upload_trouble, stop=self._stop_threads)
             self.copier = Copier(options=self.options.source, log=log, book=book, committer=committer, numbers=self._numbers, stop=self._stop_threads)
-            self._watch = CatalogWatch(self.options.source, log, book, Requests(self.store, book, self.options.source.publication))
+            self._watch = CatalogWatch(self.options.source, book, Requests(self.store, book, self.options.source.publication))
             self.log, self.book, self.committer = log, book, committer
         assert self._watch is not None
         self._watch.run_once()
@@ -362,10 +364,13 @@ class Ingest:
 
     def _reached(self, target: int | None) -> bool:
         assert self._session is not None
-        return target is not None and self._session.watermark.flushed_lsn >= target and not self._copying()
+        return target is not None and self._session.watermark.flushed_lsn >= target and not self._copying() and not self._awaiting()
 
     def _copying(self) -> bool:
         return self.copier is not None and bool(self.copier.pending)
+
+    def _awaiting(self) -> bool:
+        return self.book is not None and self.book.awaiting
 
     async def _pause(self, error: ServiceError, attempt: int) -> None:
         pause = RECONNECT_SECONDS[min(attempt, len(RECONNECT_SECONDS) - 1)]
@@ -403,7 +408,7 @@ class Ingest:
         assert self._watch is not None
         while not self._stop.is_set():
             self.view.catalog_beat = time.time()
-            await self._sleep(self.options.watch_interval_s)
+            await self._sleep(min(AWAITING_SECONDS, self.options.watch_interval_s) if self._awaiting() else self.options.watch_interval_s)
             await self._attempt(self._watch.run_once, "catalog")
 
     def _collect_leftovers(self) -> None:
@@ -504,6 +509,7 @@ class CatalogLookup:
             if self._catalog is None:
                 self._catalog = Catalog(open_query(self._options))
             try:
+                faults.point("catalog.asked")
                 return question(self._catalog)
             except ServiceError:
                 self.close()

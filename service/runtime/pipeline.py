@@ -62,7 +62,7 @@ def run(
     metrics = Metrics(options.pipeline, max_tables=telemetry.max_tables)
     identify(metrics, config_hash=telemetry.config_hash)
     process = Process(options, store=MeteredStore(store, metrics), reporter=reporter, metrics=metrics, applier=applier)
-    server = HealthServer(telemetry.listen, metrics=metrics, health=process.health, status=process.observer.status)
+    server = HealthServer(telemetry.listen, metrics=metrics, health=process.health, status=process.observer.status, verdict=process.observer.verdict)
     structlog.get_logger("service").info("listening", address=server.address, pipeline=options.pipeline)
     try:
         return asyncio.run(process.run(until_lsn=until_lsn, until_caught_up=until_caught_up))

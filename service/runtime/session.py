@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from service import faults
 from service.ack.watermark import Watermark
 from service.contract.entries import Prepared
 from service.contract.receipt import DurableReceipt
@@ -25,14 +26,15 @@ from service.runtime.committer import Committer
 from service.runtime.messagetable import prefix_filter
 from service.runtime.tables import TableBook
 from service.runtime.unflushed import Unflushed
-from service.source.stream import RawBatch, ReplicationStream
+from service.source.stream import RawBatch, ReplicationStream, StreamLimits
 from service.telemetry import catalogue
 from service.telemetry.distribution import Distribution
 from service.transaction.assembler import Assembler, AssemblerLimits
 from service.transaction.assembly import Assembly
 
 BATCHES_IN_FLIGHT = 4
-"""Batches (8 MiB each) that may wait for the decoder before the socket is left unread."""
+"""Batches of BATCH_BYTES that may wait for the decoder before the socket is left unread."""
+BATCH_BYTES = 2 * StreamLimits().batch_bytes
 URGENT_TICK_SECONDS = 0.02
 TICK_SECONDS = 0.25
 """How often rows that wait for their age limit are looked at when nothing arrives."""
@@ -109,7 +111,9 @@ class Session:
         self._urgent = False
         # below: decoder thread only
         self._assembler = Assembler(start_lsn=start_lsn, prepared=prepared, limits=open_limits, keeps_message=prefix_filter(message_prefixes))
-        self._builder = Builder(book=book, upload=self._line.upload, epoch=epoch, numbers=numbers, limits=limits, start_lsn=start_lsn, prepared=prepared)
+        self._builder = Builder(
+            book=book, upload=self._line.upload, fetch=self._line.fetch, epoch=epoch, numbers=numbers, limits=limits, start_lsn=start_lsn, prepared=prepared
+        )
         self._count_open()
         self._waiting_since: float | None = None
         self._recorded_lsn = start_lsn
@@ -160,6 +164,7 @@ class Session:
 
     def durable(self, receipt: DurableReceipt) -> None:
         """Takes a receipt on the event loop and tells the server. A receipt that cannot be ends the session before anything is told."""
+        faults.point("receipt.before")
         try:
             moved = self.watermark.durable(receipt)
         except ProtocolViolation as error:
@@ -198,15 +203,21 @@ class Session:
             await self._take(await self._stream.next_batch())
 
     async def _take(self, batch: RawBatch) -> None:
+        faults.point("batch.received")
         self.watermark.receive(batch.received_lsn)
         if self._room.locked():
             self.backpressure.begin()
+        # A batch that one large field has filled counts for as many as it is.
+        rooms = min(1 + batch.nbytes // BATCH_BYTES, BATCHES_IN_FLIGHT)
         try:
-            await self._room.acquire()
+            for _ in range(rooms):
+                await self._room.acquire()
         finally:
             self.backpressure.end(self.backpressure_cause)
         task = self._run(lambda: self._decode(batch))
-        task.add_done_callback(lambda _: self._room.release())
+        faults.point("batch.handed")
+        for _ in range(rooms):
+            task.add_done_callback(lambda _: self._room.release())
 
     @property
     def backpressure_cause(self) -> str:
@@ -235,10 +246,11 @@ class Session:
 
     def _decode(self, batch: RawBatch) -> None:
         began = time.thread_time()
-        assembly = self._assembler.feed(frames.join(batch.frames))
-        self._builder.add(assembly)
-        self.unflushed.decoded(self._builder.through_lsn, assembly.commits.commit_time_us, pending=self._builder.pending, now_us=time.time_ns() // 1000)
-        self._count(batch, assembly)
+        faults.point("decode.before")
+        self._take_in(batch)
+        # By now the batch is gone, which matters where it was one large field.
+        self._builder.relieve()
+        self._count_open()
         if self._builder.pending and self._waiting_since is None:
             self._waiting_since = time.monotonic()
         if batch.shutdown or (batch.flush and self._builder.pending):
@@ -246,6 +258,13 @@ class Session:
         else:
             self._flush_if_due()
         self.counts.decode_cpu_s += time.thread_time() - began
+
+    def _take_in(self, batch: RawBatch) -> None:
+        assembly = self._assembler.feed(frames.join(batch.take()))
+        faults.point("build.before")
+        self._builder.add(assembly)
+        self.unflushed.decoded(self._builder.through_lsn, assembly.commits.commit_time_us, pending=self._builder.pending, now_us=time.time_ns() // 1000)
+        self._count(batch, assembly)
 
     def _flush_if_due(self) -> None:
         self.counts.decoder_beat = time.time()
@@ -262,6 +281,7 @@ class Session:
 
     def _publish(self, trigger: str) -> None:
         began, cpu_began = time.monotonic(), time.thread_time()
+        faults.point("unit.cut.before")
         unit = self._builder.cut()
         # CPU time: handing a file over may wait for the store, and that is no encoding.
         self.counts.encode_seconds.add(time.thread_time() - cpu_began)
@@ -270,7 +290,9 @@ class Session:
         self._waiting_since = None
         self._recorded_lsn = unit.through_lsn
         self._recorded_at = time.monotonic()
+        faults.point("unit.submit.before")
         future = self._line.submit(unit)
+        faults.point("unit.submit.after")
         self._units.add(future)
         future.add_done_callback(partial(self._published, began))
 
@@ -289,7 +311,6 @@ class Session:
         rows, nbytes = assembly.sizes
         counts.transaction_rows.add_all(rows)
         counts.transaction_bytes.add_all(nbytes)
-        self._count_open()
 
     def _count_open(self) -> None:
         counts, builder = self.counts, self._builder

@@ -15,6 +15,7 @@ _KEEPALIVE_TAG = ord("k")
 _HEADER_BYTES = 25
 _YIELD_FRAMES = 8192
 """Payloads taken between two turns of the event loop: a few milliseconds."""
+_LARGE_BYTES = 1 << 20
 _UNTRACKED = frozenset(b"IUDBRYOSETAb")
 """pgoutput tags whose header LSN ends nothing. The others (C c P p K r M) move the received position, and so does every keepalive."""
 _KEEPALIVE_THROTTLE_S = 0.25
@@ -44,11 +45,16 @@ class RawBatch:
     stop); `shutdown` says that the server seems to be stopping and waits until everything is acknowledged.
     """
 
-    frames: list[bytes] = field(default_factory=list)
+    frames: list[bytes | memoryview] = field(default_factory=list)
     nbytes: int = 0
     received_lsn: int = 0
     flush: bool = False
     shutdown: bool = False
+
+    def take(self) -> list[bytes | memoryview]:
+        """The frames, which the batch then has no more."""
+        taken, self.frames = self.frames, []
+        return taken
 
 
 class Batching:
@@ -90,8 +96,9 @@ class Batching:
             if size <= 0:
                 self.ended = size < 0
                 break
-            # A copy frees libpq's block while it is warm, and unlike a memoryview costs the garbage collector nothing: a third of the time.
-            payload = bytes(block)
+            # A copy frees libpq's block while it is warm, and unlike a memoryview costs the garbage collector nothing: a third of the time. Of a large
+            # block it would be one more copy of a field that memory is short for.
+            payload = bytes(block) if size < _LARGE_BYTES else block
             append(payload)
             bytes_left -= size
             budget -= 1
@@ -103,7 +110,7 @@ class Batching:
             self._watch.busy()
         return room - budget
 
-    def _note(self, payload: bytes, now: float) -> None:
+    def _note(self, payload: bytes | memoryview, now: float) -> None:
         """Follows positions and requests. Malformed payloads are left to the decoder, which refuses them."""
         if payload[0] == _KEEPALIVE_TAG and len(payload) == _KEEPALIVE.size:
             self._keepalives += 1

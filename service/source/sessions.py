@@ -98,6 +98,10 @@ class SourceOptions:
     cancellation: Cancellation = field(default_factory=Cancellation, repr=False, compare=False)
 
 
+class NoFreeSlot(SourceRefused):
+    """The server has no replication slot, or no WAL sender, to spare."""
+
+
 class ServerTooOld(SourceRefused):
     """The server is of a major that Sluice does not read."""
 
@@ -299,7 +303,7 @@ def source_error(*, sqlstate: str, message: str, context: str = "", doing: str, 
     if phase in ("start", "stream") and sqlstate == "55000" and f'"{slot}"' in message:
         return SlotLost(f"INVALIDATED: {message[:300]}", hint="the server no longer has the WAL: copy the tables again under a new slot")
     if sqlstate == "53400":
-        return SourceRefused(text, hint="raise max_replication_slots or max_wal_senders, or drop slots nobody uses")
+        return NoFreeSlot(text, hint="raise max_replication_slots or max_wal_senders, or drop slots nobody uses")
     if sqlstate.startswith(_RETRY):
         return SourceUnavailable(text, reason="server_stopping" if sqlstate.startswith("57P0") else "other")
     return SourceRefused(text, hint=_HINTS.get(sqlstate, ""))

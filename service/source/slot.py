@@ -16,6 +16,7 @@ from service import lsn
 from service.contract.entries import Opened
 from service.errors import SlotBusy, SlotLost, SourceRefused
 from service.source.binary import require_binary
+from service.source.catalog import Catalog
 from service.source.quoting import quote_identifier, quote_qualified, quote_slot
 from service.source.sessions import SourceOptions, open_query, open_replication, translated
 from service.source.snapshot import Waiting, create_slot
@@ -332,9 +333,9 @@ def ensure_publication(conn: Connection, name: str, tables: Sequence[tuple[str, 
 
 
 def _covers(conn: Connection, name: str, tables: Sequence[tuple[str, str]]) -> None:
-    with translated("reading the publication's tables"):
-        rows = conn.execute("SELECT schemaname::text, tablename::text FROM pg_catalog.pg_publication_tables WHERE pubname = %s", (name,)).fetchall()
-    missing = [table for table in tables if table not in set(rows)]
+    # The view pg_publication_tables would wait for a lock on any of the tables.
+    found = {(facts.schema, facts.name) for facts in Catalog(conn).published_tables(name)} if tables else set()
+    missing = [table for table in tables if table not in found]
     if missing:
         added = ", ".join(quote_qualified(*table) for table in missing)
         raise SourceRefused(

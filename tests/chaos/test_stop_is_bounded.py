@@ -136,6 +136,6 @@ def _nothing_is_lost(world: World) -> None:
 
 def _count(world: World, query: str) -> int:
     with world.database.connect() as connection:
-        row = connection.execute(query).fetchone()  # type: ignore[arg-type]
+        row = connection.execute(query).fetchone()
     assert row is not None
     return int(row[0])

@@ -11,8 +11,8 @@ from deploy.local.postgres import PostgresServer
 from deploy.local.sluice import Pipeline, SluiceProcess
 from service import lsn
 from tests.chaos import writer
-from tests.chaos.spool import Spool
 from tests.chaos.witness import Witness
+from tests.support.oracle import Spool
 from tests.support.pgproxy import PgProxy
 from tests.support.pipeline import AckOracle, wait_until
 from tests.support.sources import Database, fresh_database

@@ -17,13 +17,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from service.contract import keys
-from service.contract.entries import Body, Progress
+from service.contract.entries import Body, Entry, Progress
 from service.contract.receipt import DurableReceipt
 from service.errors import FormatTooNew, ManifestCorrupt, ObjectMissing, ServiceError, StoreRefused, StoreUnavailable, WriterFenced
 from service.manifest import checkpoint
 from service.manifest.follow import load_state, read_entries, read_entry
 from service.manifest.log import ManifestLog
 from service.manifest.state import PipelineState, reduce
+from service.manifest.verify import verify
 from service.store.base import ObjectStore
 from service.store.local import LocalStore
 from service.store.memory import MemoryStore
@@ -269,6 +270,31 @@ def test_an_entry_of_a_newer_format_stops_the_reader(store: ObjectStore) -> None
     store.put(keys.manifest_entry(3), store.get(keys.manifest_entry(3)).replace(b'"format_version":1', b'"format_version":2'))
     with pytest.raises(FormatTooNew, match="entry 3"):
         load_state(store)
+
+
+def test_changes_behind_some_that_were_left_out_are_never_stored(store: ObjectStore) -> None:
+    """Two units were made; the first one failed on its way, and somebody publishes the second."""
+    log = _open(store, through_lsn=10)
+    with pytest.raises(ManifestCorrupt, match=r"entry 2 continues from 0/14, but what came before it ends at 0/A"):
+        log.publish(changes(25), from_lsn=20, through_lsn=30)
+    with pytest.raises(ManifestCorrupt, match="entry 2 continues from 0/14"):
+        log.publish(Progress(), from_lsn=20, through_lsn=30)
+    assert list(store.list(keys.MANIFEST)) == [keys.manifest_entry(1)]
+    assert put(log, Progress(), through_lsn=20).seq == 2
+
+
+def test_a_hole_between_two_entries_is_refused_by_every_reader(store: ObjectStore) -> None:
+    """As a writer would leave it that knew the number and the hash, and not the position."""
+    log = _filled(store, 3)
+    holed = Entry(4, 1, log.state.previous_sha256, 7, 9, "2030-01-01T00:00:00+00:00", Progress())
+    store.put(keys.manifest_entry(4), holed.encode())
+    message = "entry 4 continues from 0/7, but what came before it ends at 0/3"
+    with pytest.raises(ManifestCorrupt, match=message):
+        load_state(store)
+    with pytest.raises(ManifestCorrupt, match=message):
+        list(read_entries(store, after_seq=2))
+    (flaw,) = verify(store, content=False).flaws
+    assert message in flaw.what
 
 
 def test_a_chain_that_does_not_continue_what_the_reader_had_is_corrupt(store: ObjectStore) -> None:

@@ -15,19 +15,19 @@ def reporter(pipeline: Pipeline, tmp_path: Path) -> Reporter:
 
 
 def grievances(report: Report) -> list[str]:
-    return [one["message"].partition(":")[0] for one in report.to_json()["errors"]]
+    return [problem.message.partition(":")[0] for problem in report.verdict.problems if problem.part == "slot"]
 
 
 def test_a_slot_that_was_dropped_or_made_anew_is_lost(pipeline: Pipeline, database: Database, reporter: Reporter) -> None:
     database.execute("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
     pipeline.run()
-    assert reporter.take().state == "stopped"
+    assert reporter.take().verdict.state == "stopped"
     database.execute(f"SELECT pg_drop_replication_slot('{database.slot}')")
-    assert (reporter.take().state, grievances(reporter.take())) == ("lost", ["MISSING"])
+    assert (reporter.take().verdict.state, grievances(reporter.take())) == ("lost", ["MISSING"])
     database.execute("INSERT INTO a VALUES (2)", f"SELECT pg_create_logical_replication_slot('{database.slot}', 'pgoutput')")
     anew = reporter.take()
-    assert (anew.state, grievances(anew)) == ("lost", ["AHEAD"])
-    assert anew.to_json()["errors"][0]["hint"]
+    assert (anew.verdict.state, grievances(anew)) == ("lost", ["AHEAD"])
+    assert anew.to_json()["problems"][0]["what_to_do"]
 
 
 def test_a_slot_that_moves_while_it_is_looked_at_is_not_lost(pipeline: Pipeline, database: Database, reporter: Reporter) -> None:
@@ -37,7 +37,7 @@ def test_a_slot_that_moves_while_it_is_looked_at_is_not_lost(pipeline: Pipeline,
         for number in range(40):
             database.execute(f"INSERT INTO a VALUES ({number})")
             report = reporter.take()
-            assert (report.state, grievances(report)) == ("running", [])
+            assert (report.verdict.carrying, grievances(report)) == (True, [])
     stages = {stage.stage: stage for stage in reporter.take().stages}
     assert stages["flushed"].lsn == reporter.take().manifest.through_lsn
     assert stages["received"].lsn is None

@@ -230,6 +230,7 @@ def _opened(system_identifier: str, database_oid: int, database: str) -> Opened:
         slot="s",
         publication="p",
         two_phase=False,
+        origin="any",
         server_version=180000,
         start_lsn=0,
         instance="i",

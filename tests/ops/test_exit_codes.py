@@ -121,7 +121,7 @@ def test_code_7_the_slot_of_a_pipeline_is_gone(connected: Sluice, database: Data
         ).fetchone()
     assert row is not None
     start, names = 1, (database.slot, database.slot)
-    opened = Opened(str(row[0]), 1, database.name, row[1], *names, two_phase=False, server_version=180000, start_lsn=start, instance="t")
+    opened = Opened(str(row[0]), 1, database.name, row[1], *names, two_phase=False, origin="any", server_version=180000, start_lsn=start, instance="t")
     ManifestLog.open(connected.store, opened, PipelineState(), through_lsn=start)
     ended = connected("run", "--until-caught-up")
     assert (ended.returncode, "MISSING" in ended.stderr) == (7, True), ended.stderr

@@ -17,7 +17,7 @@ WRITTEN_AT = "2030-01-01T00:00:00+00:00"
 def opened(**changes: Any) -> Opened:
     fields: dict[str, Any] = {
         "system_identifier": "7000000000000000001", "timeline": 1, "database": "shop", "database_oid": 5, "slot": "sluice_shop",
-        "publication": "sluice_shop", "two_phase": False, "server_version": 180000, "start_lsn": 16, "instance": "one",
+        "publication": "sluice_shop", "two_phase": False, "origin": "any", "server_version": 180000, "start_lsn": 16, "instance": "one",
     }  # fmt: skip
     return Opened(**{**fields, **changes})
 
@@ -59,7 +59,7 @@ def changes(*lsns: int, table_id: str = "7", version: int = 1) -> Changes:
 
 
 def copy(table_id: str = "7", *, generation: int = 1, version: int = 1, snapshot_lsn: int = 10, final: bool = True) -> Copy:
-    return Copy(table_id, generation, version, snapshot_lsn, (segment(table_id, first_lsn=snapshot_lsn, version=version),), final)
+    return Copy(table_id, generation, version, snapshot_lsn, (segment(table_id, first_lsn=snapshot_lsn, version=version),), final, 1, "f")
 
 
 def follow(state: PipelineState, body: Any, *, through_lsn: int | None = None, **fields: Any) -> tuple[PipelineState, Entry]:
@@ -114,7 +114,7 @@ def _step(draw: st.DrawFn, state: PipelineState) -> tuple[Any, int]:
         if through_lsn > state.through_lsn:
             lsns = sorted(draw(st.sets(st.integers(state.through_lsn + 1, through_lsn), min_size=1, max_size=5)))
             possible.append(changes(*lsns, table_id=known.table_id, version=version))
-        if known.copy is None or not known.copy.final:
+        if known.state == "copying" and (known.copy is None or not known.copy.final):
             version, snapshot_lsn = (known.copy.schema_version, known.copy.snapshot_lsn) if known.copy else (version, through_lsn)
             possible.append(copy(known.table_id, generation=known.generation, version=version, snapshot_lsn=snapshot_lsn, final=draw(st.booleans())))
     body = draw(st.sampled_from(possible))

@@ -1,12 +1,13 @@
 """A window in portions is the window: whatever is cut where, the lake ends as the table did, and no portion is larger than allowed."""
 
+import contextlib
 from collections import Counter
 
 import hypothesis.strategies as st
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 
 from service.contract.schema import TableSchema
 from service.errors import ManifestCorrupt, UnsupportedChange
@@ -18,7 +19,7 @@ from spark_jobs.ranges import KeyRanges
 from spark_jobs.segments import unite
 from spark_jobs.spill import Versioned, coalesced, portions
 from tests.spark.changes import FLOAT8, INT4, INT4_ARRAY, INT8, NUMERIC, TEXT, TIMESTAMP, Change, column, segment_table, table_schema
-from tests.spark.model import SCHEMA, Lake, histories, merged, windows
+from tests.spark.model import SCHEMA, Lake, histories, keyed_by_what_was_sent, merged, windows
 
 
 def _cut(changes: list[Versioned], *, limit: int) -> list[pa.Table]:
@@ -33,9 +34,9 @@ def _cut(changes: list[Versioned], *, limit: int) -> list[pa.Table]:
     return [unite(portion, versions[-1]) for portion in portions(coalesced(changes, limit=limit), cutter, limit=limit)]
 
 
-def _merged_in_portions(lake: Lake, tables: list[pa.Table], schema: TableSchema) -> Lake:
+def _merged_in_portions(lake: Lake, tables: list[pa.Table], schema: TableSchema, *, removals_sent: bool = True) -> Lake:
     """What one MERGE of all portions together does: every match is found before anything changes."""
-    folded = [fold(rows, schema, keyed=True) for rows in tables]
+    folded = [fold(rows, schema, keyed=True, removals_sent=removals_sent) for rows in tables]
     replaces = {part.replaces for part in folded}
     assert len(replaces) == 1, "a TRUNCATE is in every portion or in none"
     base = {} if replaces == {True} else lake
@@ -70,6 +71,17 @@ def test_any_history_in_portions_leaves_the_lake_equal_to_the_table(history: lis
         else:
             assert _merged_in_portions(lake, tables, SCHEMA) == history[done - 1][1]
         lake = history[done - 1][1]
+
+
+@settings(max_examples=100, deadline=None)
+@given(history=histories(keys=12, length=40), hidden=st.sets(st.integers(0, 40)), limit=st.sampled_from([1500, 4000, 1 << 30]))
+def test_a_row_takes_the_place_of_one_whose_removal_was_not_sent_in_portions(history: list[tuple[Change, Lake]], hidden: set[int], limit: int) -> None:
+    sent = [change for change in windows(history, [])[0] if change.op != "d" or (change.lsn or 0) - 1000 not in hidden]
+    assume(sent)
+    lake: Lake = {key: {"id": key, "v": -1, "big": "before", "at": None} for key in range(12)}
+    with contextlib.suppress(UnsupportedChange):
+        tables = _cut([(segment_table(sent, SCHEMA), SCHEMA)], limit=limit)
+        assert _merged_in_portions(lake, tables, SCHEMA, removals_sent=False) == keyed_by_what_was_sent(lake, sent)
 
 
 @st.composite

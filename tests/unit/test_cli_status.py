@@ -19,12 +19,12 @@ from service.cli.output import amount, duration
 from service.contract import keys
 from service.contract.applied import AppliedLog, AppliedTable
 from service.errors import SlotLost
+from service.health.facts import ErrorSeen, ProcessSeen
 from service.manifest.follow import read_entry
 from service.manifest.log import ManifestLog
 from service.manifest.state import PipelineState
 from service.runtime.copyreport import CopyReport, CopyRound
 from service.runtime.forecast import SlotForecast
-from service.runtime.incidents import Incident
 from service.runtime.processfacts import ProcessFacts
 from service.runtime.report import Report, Reporter, public_uri
 from service.runtime.walreport import headroom
@@ -66,12 +66,12 @@ def drawn(seen: Report, *, width: int = 140, unicode: bool = True, top: int = 20
 
 def test_status_for_people_has_every_part(pipeline: Pipeline) -> None:
     copy = CopyRound((CopyReport("public.events", 50, 200, 10.0, 15.0),), 50, 5.0, 15.0)
-    noted = Incident("SourceUnavailable", "replication", "connection lost", "see the server's log", 3, NOW.timestamp() - 90, NOW.timestamp() - 30)
-    facts = ProcessFacts("streaming", NOW - timedelta(hours=2), "i", True, 1, 900, 900, None, copy, (noted,), (), None, 0)
+    noted = ErrorSeen("SourceUnavailable", "replication", "connection lost", "see the server's log", 3, NOW.timestamp() - 90, NOW.timestamp() - 30)
+    facts = ProcessFacts(ProcessSeen("streaming", True, errors=(noted,)), NOW - timedelta(hours=2), "i", 1, 900, 900, None, copy, ())
     text = drawn(report(pipeline, process=facts))
     for part in (
         "shop",
-        "running, up for 2 h 0 min",
+        "degraded, up for 2 h 0 min",
         "PostgreSQL 18.0, database d",
         "sluice_shop (reserved), publication sluice_shop",
         "s3://spool",
@@ -83,28 +83,30 @@ def test_status_for_people_has_every_part(pipeline: Pipeline) -> None:
         "Copies: 2 of 3 tables, 50 rows, 10 rows/s, 15 s left",
         "25% public.events, 50 of about 200 rows",
         "Tables: 1 copying, 1 live, 1 stale",
-        "1 x StaleTable, public.stock",
+        "critical table.stale  public.stock",
         "rewritten by ALTER TABLE",
-        "3 x SourceUnavailable, replication, 30 s ago",
+        "warning  ingest.error  replication, 3 times, since 1 min 30 s",
+        "SourceUnavailable: connection lost",
         "What to do: see the server's log",
     ):
         assert part in text, text
 
 
 def test_a_lost_slot_is_lost_whatever_else_looks_well_and_comes_first(pipeline: Pipeline) -> None:
-    seen = report(pipeline, trouble=SlotLost("INVALIDATED: gone", hint="copy again"))
-    assert seen.state == "lost"
-    assert seen.to_json()["errors"][0] == {
-        "class": "SlotLost",
-        "where": "slot",
+    seen = report(pipeline, lost=SlotLost("INVALIDATED: gone", hint="copy again"))
+    assert seen.verdict.state == "lost"
+    assert seen.to_json()["problems"][0] == {
+        "code": "slot.lost",
+        "severity": "critical",
+        "part": "slot",
+        "where": "slot sluice_shop",
         "message": "INVALIDATED: gone",
-        "hint": "copy again",
+        "what_to_do": "copy again",
         "count": 1,
-        "first_at": None,
-        "last_at": None,
+        "since": None,
         "age_seconds": None,
     }
-    assert "1 x SlotLost, slot" in drawn(seen)
+    assert "critical slot.lost  slot sluice_shop" in drawn(seen)
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])

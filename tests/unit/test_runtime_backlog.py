@@ -21,7 +21,7 @@ class Spool:
 
     def __init__(self) -> None:
         self.store = MemoryStore(f"backlog-{uuid.uuid4().hex}", prefix="shop/")
-        opened = Opened("7", 1, "d", 5, "sluice_shop", "sluice_shop", two_phase=False, server_version=180000, start_lsn=100, instance="test")
+        opened = Opened("7", 1, "d", 5, "sluice_shop", "sluice_shop", two_phase=False, origin="any", server_version=180000, start_lsn=100, instance="test")
         self.log = ManifestLog.open(self.store, opened, PipelineState(), through_lsn=100)
         self.backlog = Backlog(self.store)
         self.records: dict[str, AppliedTable] = {}

@@ -24,7 +24,7 @@ class Pipeline:
 
     def __init__(self) -> None:
         self.store = MemoryStore(f"report-{uuid.uuid4().hex}", prefix="shop/")
-        opened = Opened("7", 1, "d", 5, "sluice_shop", "sluice_shop", two_phase=False, server_version=180000, start_lsn=100, instance="test")
+        opened = Opened("7", 1, "d", 5, "sluice_shop", "sluice_shop", two_phase=False, origin="any", server_version=180000, start_lsn=100, instance="test")
         self.log = ManifestLog.open(self.store, opened, PipelineState(), through_lsn=100)
         self._logs = 0
 
@@ -53,8 +53,8 @@ def pipeline() -> Pipeline:
 
 def test_an_empty_store_is_a_new_pipeline() -> None:
     report = Reporter(pipeline="shop", store=MemoryStore("report-empty", prefix="shop/"), lake_uri="file:///lake", source=None, clock=lambda: NOW).take()
-    assert report.state == "new"
-    assert report.tables_json() == {"schema_version": 1, "tables": []}
+    assert report.verdict.state == "new"
+    assert report.tables_json() == {"schema_version": 1, "state": "new", "problems": [], "tables": []}
 
 
 def test_every_state_of_the_contract_has_a_place_in_the_order() -> None:
