@@ -25,7 +25,7 @@ from typing import Any, Literal, TypeVar
 import structlog
 
 from service import faults
-from service.contract.entries import Changes, Commits, Opened, PreparedEnd
+from service.contract.entries import Changes, Commits, Opened, PreparedEnd, Progress
 from service.contract.receipt import DurableReceipt
 from service.errors import Disposition, Interrupted, ServiceError, SlotBusy, SourceUnavailable, UsageError, WriterFenced
 from service.lsn import show
@@ -48,9 +48,9 @@ from service.runtime.tables import TableBook, matches
 from service.source.cancelling import Cancellation
 from service.source.catalog import Catalog, Connection, TableFacts
 from service.source.sessions import SourceOptions, open_query
-from service.source.slot import ServerFacts, ensure_publication, ensure_slot, prove_continuity, server_facts, slot_facts, wait_until_free
+from service.source.slot import ServerFacts, ensure_publication, ensure_slot, prove_continuity, require_publication, server_facts, slot_facts, wait_until_free
 from service.source.start import highest_protocol
-from service.source.stream import ReplicationStream, StreamLimits
+from service.source.stream import PublicationMissing, ReplicationStream, StreamLimits
 from service.stopping import Stop
 from service.store.base import ObjectStore
 from service.store.probe import probe
@@ -125,6 +125,8 @@ class Ingest:
         self._stop = asyncio.Event()
         self._stop_threads = threading.Event()
         self._given_up = asyncio.Event()
+        self._unpublished = False
+        """Whether the server decodes a place in its log at which the publication did not exist."""
         self._finishing = replace(options.source, cancellation=Cancellation())
         """How to ask the source what is needed to finish what was received. Everything else is cancelled when the stop begins."""
         self._numbers = itertools.count(1)
@@ -212,6 +214,7 @@ class Ingest:
                         return
                 except ServiceError as error:
                     self.errors.note(component_of(error), error)
+                    self._unpublished = self._unpublished or isinstance(error, PublicationMissing)
                     if error.disposition is not Disposition.RETRY:
                         self.view.state = "failed"
                         raise
@@ -230,13 +233,28 @@ class Ingest:
         options = self.options
         state = self._state = self._own_state(self.log) if self.log is not None else load_state(self.store)
         with closing(open_query(options.source)) as connection:
+            if self._unpublished:
+                require_publication(connection, options.source.publication)
             server = server_facts(connection)
             if state.opened is None:
                 set_up(options, connection)
             wait_until_free(connection, options.source, bound_s=options.slot_wait_s)
             slot = slot_facts(connection, options.source.slot)
             start_lsn = prove_continuity(state.opened, state.through_lsn, server=server, slot=slot, two_phase=options.two_phase)
-        return server, start_lsn
+        # What committed before the publication existed again cannot be decoded. The server passes over it without a look when it is told to start behind it.
+        return server, server.wal_end_lsn if self._unpublished else start_lsn
+
+    def _pass_over_unpublished(self, server: ServerFacts, start_lsn: int) -> None:
+        """Goes on at `start_lsn`, with the tables stale: the changes of theirs up to there are lost to the stream."""
+        self._take_over(server, start_lsn)
+        assert self.log is not None
+        assert self.book is not None
+        publication, through_lsn = self.options.source.publication, self.log.state.through_lsn
+        reason = f"publication {publication} was dropped and created again: the server does not send what was written in between"
+        self.book.mark_all_stale(reason, lsn=start_lsn)
+        self.log.publish(Progress(), from_lsn=through_lsn, through_lsn=start_lsn)
+        self._logger.error("passing over changes of the time without publication", publication=publication, from_lsn=show(through_lsn), to_lsn=show(start_lsn))
+        self._unpublished = False
 
     def _own_state(self, log: ManifestLog) -> PipelineState:
         """Our log's state, if nobody has taken the pipeline over while we were away."""
@@ -251,7 +269,9 @@ class Ingest:
     async def _stream(self, server: ServerFacts, start_lsn: int, target: int | None) -> bool:
         """Returns whether `target` was reached."""
         options = self.options
-        if self._state.opened is None:
+        if self._unpublished:
+            await self._within_the_stop(asyncio.to_thread(self._pass_over_unpublished, server, start_lsn))
+        elif self._state.opened is None:
             # The first status message repeats the start position: even that one is in the manifest before it is sent.
             await self._within_the_stop(asyncio.to_thread(self._take_over, server, start_lsn))
         streaming = best_streaming(options.streaming, server.server_version)

@@ -332,6 +332,18 @@ def ensure_publication(conn: Connection, name: str, tables: Sequence[tuple[str, 
     return EnsuredPublication(created=True, statement=statement)
 
 
+def require_publication(conn: Connection, name: str) -> None:
+    """Raises SourceRefused when the publication does not exist now, although its tables were carried."""
+    with translated("reading the publication"):
+        exists = conn.execute("SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = %s", (name,)).fetchone() is not None
+    if not exists:
+        raise SourceRefused(
+            f"publication {name} does not exist any more: the server does not send its changes",
+            hint="create it again as it was and start: what was written in between is not sent any more, so that its tables turn stale, by name, and "
+            "`sluice copy` copies them again",
+        )
+
+
 def _covers(conn: Connection, name: str, tables: Sequence[tuple[str, str]]) -> None:
     # The view pg_publication_tables would wait for a lock on any of the tables.
     found = {(facts.schema, facts.name) for facts in Catalog(conn).published_tables(name)} if tables else set()
