@@ -13,7 +13,7 @@ from tests.support.pgproxy import Direction
 from tests.support.pipeline import wait_until
 
 STOP_SECONDS = 6.0
-SLACK_SECONDS = 8.0
+SLACK_SECONDS = 20.0
 """For a busy machine: the process is told to leave at STOP_SECONDS and needs a moment to be gone."""
 OURS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'sluice_t'"
 
@@ -24,9 +24,9 @@ def test_with_the_store_away_and_a_backlog(started: World) -> None:
     with _ingest(started, faults=gate.holding("store.put.before")) as ingest:
         started.streaming(ingest)
         gate.close()
-        for _ in range(30):
-            started.workload.transact(10)
-        time.sleep(1)
+        started.workload.transact(300)
+        position = started.workload.position()
+        started.proxy.wait_for_status(lambda status: status.write > position or ingest.status is not None, timeout=120)
         assert _stopped(ingest) == Interrupted.exit_code, ingest.log_tail(40)
     _nothing_is_lost(started)
 
@@ -51,9 +51,10 @@ def test_after_a_connection_was_lost_to_a_server_that_does_not_answer(started: W
     with _ingest(started) as ingest:
         started.streaming(ingest)
         started.proxy.hold(Direction.TO_CLIENT)
+        connections = started.proxy.connections
         started.proxy.drop()
-        wait_until(lambda: "lost contact, trying again" in events(ingest), what="the connection is lost", processes=(ingest,), timeout=60)
-        time.sleep(1)
+        wait_until(lambda: "lost contact, trying again" in events(ingest), what="the connection is lost", processes=(ingest,))
+        wait_until(lambda: started.proxy.connections > connections, what="it connects again", processes=(ingest,))
         assert _stopped(ingest) == 0, ingest.log_tail(40)
         started.proxy.release(Direction.TO_CLIENT)
         started.proxy.drop()
@@ -84,7 +85,7 @@ def test_while_a_copy_waits_for_a_lock(started: World) -> None:
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE 'LOCK TABLE%'"
         wait_until(lambda: _count(started, waiting) == 1, what="the copy waits", processes=(ingest,), timeout=90)
         assert _stopped(ingest) == 0, ingest.log_tail(40)
-        wait_until(lambda: _count(started, OURS) == 0, what="no session is left", timeout=30)
+        wait_until(lambda: _count(started, OURS) == 0, what="no session is left", timeout=120)
     _nothing_is_lost(started)
 
 
@@ -95,7 +96,7 @@ def test_while_a_slot_waits_for_an_older_transaction(started: World) -> None:
         old.execute("INSERT INTO added VALUES (1)")
         wait_until(lambda: "the snapshot waits for older transactions to end" in events(ingest), what="the slot waits", processes=(ingest,), timeout=90)
         assert _stopped(ingest) == 0, ingest.log_tail(40)
-        wait_until(lambda: _count(started, OURS) == 0, what="no session is left", timeout=30)
+        wait_until(lambda: _count(started, OURS) == 0, what="no session is left", timeout=120)
 
 
 def test_a_second_signal_leaves_at_once_in_the_middle_of_all_that(started: World) -> None:
