@@ -223,13 +223,12 @@ def _contents(rows: pa.Table, schema: TableSchema, positions: Numbers) -> tuple[
 def row_numbers(rows: pa.Table, schema: TableSchema) -> tuple[Numbers, Numbers]:
     """Numbers of the whole row after and before each change, from the columns and from OLD; equal numbers mean equal rows, marked values included."""
     count = len(rows)
-    old = rows[envelope.OLD]
     marked, old_marked = special_rows(rows[envelope.SPECIAL]), special_rows(rows[envelope.OLD_SPECIAL])
     arrays: list[pa.Array] = []
     for column in schema.columns:
         if not column.identity:
             raise UnsupportedChange(f"{schema.qualified_name}: column {column.name!r} is not part of the old row although the identity is full")
-        arrays.append(pa.concat_arrays([whole(rows[column.name]), whole(pc.struct_field(old, [column.name]))]))
+        arrays.append(pa.concat_arrays([whole(rows[column.name]), whole(pc.struct_field(rows[envelope.OLD], [column.name]))]))
         if column.lake.special:
             arrays.append(pa.concat_arrays([special_texts(marked, column.name, count), special_texts(old_marked, column.name, count)]))
     numbers = number_rows(arrays, 2 * count, bits=True)

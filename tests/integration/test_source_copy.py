@@ -85,7 +85,7 @@ async def streamed(options: SourceOptions, start_lsn: int) -> list[Row]:
     frames: list[bytes] = []
     async with asyncio.timeout(20):
         while sum(frame[25:26] == b"C" for frame in frames) < type_matrix.ROW_COUNT:
-            frames += (await stream.next_batch()).frames
+            frames += [bytes(frame) for frame in (await stream.next_batch()).frames]
     await stream.close()
     return streamed_rows(frames)
 

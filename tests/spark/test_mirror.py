@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from service.contract import keys
-from service.errors import ManifestCorrupt, WriterFenced
+from service.errors import WriterFenced
 from service.store.opening import open_store
 from tests.spark import lake
 from tests.spark.changes import INT4, INT8, TEXT, TIMESTAMP, Change, column, table_schema
@@ -174,25 +174,6 @@ def test_complete_says_one_boundary_for_all_tables_and_idle_tables_advance_witho
     complete = pipeline.complete()
     assert (complete.seq, complete.lsn, complete.left_out) == (seq, pipeline.manifest.lsn, {})
     assert complete.versions == {"public.items": version, "public.other": lake.version(pipeline.path("other"))}
-
-
-def test_I13_a_changed_segment_stops_everything_by_name(pipeline: Pipeline) -> None:
-    _begin(pipeline, _row(1))
-    pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
-    key = list(pipeline.store.list(keys.DATA))[-1]
-    data = bytearray(pipeline.store.get(key))
-    data[len(data) // 2] ^= 1
-    pipeline.store.put(key, bytes(data))
-    with pytest.raises(ManifestCorrupt, match=key):
-        pipeline.apply()
-
-
-def test_I14_a_missing_segment_stops_everything_by_name(pipeline: Pipeline) -> None:
-    _begin(pipeline, _row(1))
-    key = next(pipeline.store.list(keys.DATA))
-    pipeline.store.delete(key)
-    with pytest.raises(ManifestCorrupt, match=key):
-        pipeline.apply()
 
 
 def test_a_table_that_somebody_else_rolled_back_is_stale(pipeline: Pipeline) -> None:
