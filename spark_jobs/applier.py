@@ -345,8 +345,8 @@ class Applier:
             _log.debug("a boundary is complete", lsn=lsn.show(complete.lsn), seq=complete.seq)
 
     def _drain(self) -> None:
-        """Lets running windows end, or cancels them: a cancelled one left no commit, or left its marker."""
-        _, late = wait(self._running, timeout=self._options.stop_seconds)
+        """Lets running windows end, or cancels them: a cancelled one left no commit, or left its marker. Half of the stop is for what comes after."""
+        _, late = wait(self._running, timeout=self._options.stop_seconds / 2)
         if late:
             self._session.sparkContext.cancelAllJobs()
         wait(self._running)

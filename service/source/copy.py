@@ -83,6 +83,7 @@ def copy_table(
     with closing(open_query(options)) as conn:
         with translated(f"preparing the copy of {facts.qualified_name}"):
             _enter_snapshot(conn, snapshot)
+            faults.point("copy.lock.before")
         with _of_the_table():
             _lock(conn, facts)
         _compare(options, facts)

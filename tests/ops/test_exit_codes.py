@@ -187,7 +187,7 @@ def test_code_130_somebody_pressed_ctrl_c(sluice: Sluice) -> None:
         assert watching.stdout.readline()
         watching.send_signal(signal.SIGINT)
         watching.stdout.read()
-        assert watching.wait(30) == 130
+        assert watching.wait(180) == 130
 
 
 def test_every_documented_code_is_provoked_here() -> None:
@@ -213,7 +213,7 @@ class corrupting:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for thread in self._threads:
-            thread.join(30)
+            thread.join(120)
 
     def _start(self, target: object, *arguments: object) -> None:
         self._threads.append(threading.Thread(target=target, args=arguments, daemon=True))  # type: ignore[arg-type]
