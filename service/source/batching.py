@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 
 from service.source.standby import ShutdownWatch
 
+LARGE_PAYLOAD_BYTES = 1 << 20
+"""From here on a payload stays in the block that libpq made for it."""
 _KEEPALIVE = struct.Struct(">cQqB")
 _KEEPALIVE_TAG = ord("k")
 _HEADER_BYTES = 25
 _YIELD_FRAMES = 8192
 """Payloads taken between two turns of the event loop: a few milliseconds."""
-_LARGE_BYTES = 1 << 20
 _UNTRACKED = frozenset(b"IUDBRYOSETAb")
 """pgoutput tags whose header LSN ends nothing. The others (C c P p K r M) move the received position, and so does every keepalive."""
 _KEEPALIVE_THROTTLE_S = 0.25
@@ -98,7 +99,7 @@ class Batching:
                 break
             # A copy frees libpq's block while it is warm, and unlike a memoryview costs the garbage collector nothing: a third of the time. Of a large
             # block it would be one more copy of a field that memory is short for.
-            payload = bytes(block) if size < _LARGE_BYTES else block
+            payload = bytes(block) if size < LARGE_PAYLOAD_BYTES else block
             append(payload)
             bytes_left -= size
             budget -= 1

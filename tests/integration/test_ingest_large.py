@@ -61,6 +61,23 @@ def test_one_large_field_takes_a_known_multiple_of_what_the_server_sends(databas
     assert times <= TIMES.get(kind, 4), f"{peak:.0f} MB at most, {usual:.0f} MB without the field"
 
 
+def test_one_large_field_of_a_table_that_is_copied_takes_no_more(database: Database, tmp_path: Path) -> None:
+    type_name, value = VALUES["text"]
+    database.execute(f"CREATE TABLE a (id int PRIMARY KEY, v {type_name})", f"CREATE PUBLICATION {database.publication} FOR TABLE a")
+    peaks = []
+    for number, content in enumerate(("'x'", value)):
+        database.execute(f"INSERT INTO a VALUES ({number}, {content})")
+        spool = tmp_path / str(number)
+        spool.mkdir()
+        store = open_store(spool.as_uri(), prefix="bench/", options={})
+        pipeline = Pipeline(database, store)
+        prepare(pipeline.options(), store, dry_run=False)
+        peaks.append(peak_mb(database, spool, lsn.parse(pipeline.wal_end())))
+        assert pipeline.table("public.a").state == "live"
+        database.execute(f"SELECT pg_drop_replication_slot('{database.slot}')")
+    assert (peaks[1] - peaks[0] - SLACK_MB) / (FIELD / MB) <= 4, f"{peaks[1]:.0f} MB at most, {peaks[0]:.0f} MB without the field"
+
+
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "of a prefix that is not wanted"])
 def test_a_message_above_512_megabytes_is_carried_whole_or_passed_over(pipeline: Pipeline, kept: bool) -> None:
     size = 513 * MB

@@ -7,6 +7,7 @@ import pytest
 from service.contract.applied import AppliedLog
 from service.manifest.follow import load_state, read_entries
 from service.store.memory import MemoryStore
+from spark_jobs.delta import Place
 from spark_jobs.ledger import Ledger, restore
 from spark_jobs.options import ApplyOptions
 from spark_jobs.table import Applied
@@ -23,12 +24,12 @@ def test_a_window_that_is_tried_again_shows_why_until_it_is_applied() -> None:
     seq = manifest.transaction([Change("i", {"id": 1})], SCHEMA)
     state = load_state(store)
     ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), state)
-    known = restore(state.tables["16385"], None, marker=seq, delta_version=1)
+    known = restore(state.tables["16385"], None, place=Place(1, seq))
     ledger.begin({"16385": known})
-    known.trouble = "attempt 2 failed: Spark could not commit (SparkException)"
+    known.failed("Spark could not commit (SparkException)", now=0.0, passing=False)
     row = ledger.report()["16385"]
     assert (row.state, row.reason) == ("live", known.trouble)
-    ledger.applied(known, Window((), seq), Applied(2, 1, 1))
+    ledger.applied(known, Window((), seq), Applied(Place(2, seq), seq, 1, 1))
     assert ledger.report()["16385"].reason == ""
 
 
@@ -49,7 +50,7 @@ def _two_tables(store: MemoryStore, *, entries: int) -> Manifest:
 
 def _opened(store: MemoryStore, *, markers: dict[str, int], log: AppliedLog | None = None) -> Ledger:
     ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l", max_window_bytes=1), load_state(store))
-    ledger.begin({table_id: restore(state, log, marker=markers[table_id], delta_version=1) for table_id, state in ledger.state.tables.items()})
+    ledger.begin({table_id: restore(state, log, place=Place(1, markers[table_id])) for table_id, state in ledger.state.tables.items()})
     return ledger
 
 
@@ -75,7 +76,7 @@ def test_what_waits_for_a_stopped_table_is_forgotten_and_its_position_stays() ->
     now = ledger.report()["16385"]
     assert (now.complete_through_lsn, now.through_seq) == (before.complete_through_lsn, before.through_seq)
     assert ledger.behind() == {}
-    assert [table_id for table_id, *_ in ledger.ready(until_seq=1000)] == ["16386"]
+    assert [table_id for table_id, *_ in ledger.ready(now=0.0, boundary_seq=0)] == ["16386"]
 
 
 def test_a_start_reads_from_the_table_that_works_and_keeps_what_a_stopped_one_had_reached() -> None:
@@ -107,7 +108,7 @@ def test_a_table_that_fails_keeps_little_and_gets_every_entry_in_order_when_it_g
     assert in_flight is not None
     backlog.keep(0)
     done = [in_flight.last_seq]
-    ledger.applied(ledger.tables["16385"], in_flight, Applied(2, 1, 1))
+    ledger.applied(ledger.tables["16385"], in_flight, Applied(Place(2, in_flight.last_seq), in_flight.last_seq, 1, 1))
     while done[-1] != wanted[-1] or ledger.behind():
         for table_id, seq in ledger.behind().items():
             for entry, _ in read_entries(store, after_seq=seq - 1, limit=7):
@@ -115,7 +116,7 @@ def test_a_table_that_fails_keeps_little_and_gets_every_entry_in_order_when_it_g
                     ledger.take_again(table_id, entry)
         window = backlog.next_window(max_bytes=1, until_seq=ledger.read_seq)
         if window is not None:
-            ledger.applied(ledger.tables["16385"], window, Applied(2, 1, 1))
+            ledger.applied(ledger.tables["16385"], window, Applied(Place(2, window.last_seq), window.last_seq, 1, 1))
             done.append(window.last_seq)
     assert done == wanted[3:]
     assert ledger.behind() == {}
