@@ -4,6 +4,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from service.source.sessions import SourceOptions
 from tests.support import canary
@@ -38,7 +39,7 @@ def pipeline_role(database: Database) -> Iterator[str]:
                 connection.execute(f"DROP ROLE {role}".encode())
 
 
-def options_as(database: Database, role: str, **changed: bool) -> SourceOptions:
+def options_as(database: Database, role: str, **changed: Any) -> SourceOptions:
     """How the pipeline connects as this role."""
     return SourceOptions(
         dsn=canary.with_password(database.server.dsn(user=role, dbname=database.name)),
