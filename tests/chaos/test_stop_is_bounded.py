@@ -7,7 +7,7 @@ import time
 import psycopg
 
 from deploy.local.sluice import SluiceProcess
-from service.errors import Interrupted
+from service.errors import ApplyError, Interrupted
 from tests.chaos.world import Gate, World, events
 from tests.support.pgproxy import Direction
 from tests.support.pipeline import wait_until
@@ -97,6 +97,14 @@ def test_while_a_slot_waits_for_an_older_transaction(started: World) -> None:
         wait_until(lambda: "the snapshot waits for older transactions to end" in events(ingest), what="the slot waits", processes=(ingest,), timeout=90)
         assert _stopped(ingest) == 0, ingest.log_tail(40)
         wait_until(lambda: _count(started, OURS) == 0, what="no session is left", timeout=120)
+
+
+def test_of_an_applier_whose_store_hangs(started: World) -> None:
+    gate = Gate(started.pipeline.directory / "gate")
+    with started.applier(faults=gate.holding("store.create.before"), stop=f"{STOP_SECONDS:.0f}s") as applier:
+        wait_until(lambda: "window applied" in events(applier), what="it applies", processes=(applier,))
+        gate.close()
+        assert _stopped(applier) == ApplyError.exit_code, applier.log_tail(40)
 
 
 def test_a_second_signal_leaves_at_once_in_the_middle_of_all_that(started: World) -> None:

@@ -73,9 +73,9 @@ class World:
         """`sluice run`, with fault points armed."""
         return self.pipeline.start("run", environment={"SLUICE_FAULTS": faults, "SLUICE_SPOOL__MAX_DELAY": max_delay})
 
-    def applier(self, *, faults: str = "") -> SluiceProcess:
+    def applier(self, *, faults: str = "", stop: str = "20s") -> SluiceProcess:
         """`sluice apply`, with fault points armed."""
-        return self.pipeline.start("apply", environment={"SLUICE_FAULTS": faults})
+        return self.pipeline.start("apply", environment={"SLUICE_FAULTS": faults, "SLUICE_STOP_TIMEOUT": stop})
 
     def streaming(self, process: SluiceProcess) -> None:
         """Returns when `process`, just started, acknowledges to the server."""

@@ -31,7 +31,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 Operation = Literal["get", "head", "list", "put", "create", "copy", "delete", "start upload", "part", "complete upload", "abort upload", "other"]
 Kind = Literal["error", "error after", "reset before", "reset after", "truncated", "delayed", "stale list"]
 
-_HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "proxy-connection", "expect"})
+_HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "trailer", "upgrade", "proxy-connection", "expect"})
 _UPSTREAM_SECONDS = 60.0
 _CONTENTS = re.compile(rb"<Contents>.*?</Contents>", re.DOTALL)
 _KEY = re.compile(rb"<Key>(.*?)</Key>", re.DOTALL)
