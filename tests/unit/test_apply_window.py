@@ -3,9 +3,10 @@
 import pyarrow as pa
 
 from service.contract import columns as envelope
-from service.contract.entries import Changes, Commits, Copy, Entry, Segment
+from service.contract.entries import Changes, Commits, Copy, Entry, Segment, Table
 from spark_jobs.modes.changelog import with_origins
 from spark_jobs.window import Backlog
+from tests.support.manifests import schema
 
 
 def _segment(seq: int, *, size: int = 10) -> Segment:
@@ -73,3 +74,32 @@ def test_a_change_gets_the_origin_of_its_transaction_or_none() -> None:
     assert found[envelope.ORIGIN].to_pylist() == [None, "upstream", "upstream", "streamed"]
     assert found[envelope.ORIGIN_LSN].to_pylist() == [None, 2**64 - 1, 2**64 - 1, None]
     assert with_origins(rows, {})[envelope.ORIGIN].to_pylist() == [None] * 4
+
+
+def _shaped(seq: int, *, lsn: int, through_lsn: int, version: int) -> Entry:
+    return Entry(seq, 1, "", through_lsn, through_lsn, "", Table("t", "public", "t", "live", 1, lsn=lsn, schema=schema("t", version)))
+
+
+def test_a_shape_without_rows_is_a_window_where_the_stream_has_passed_it() -> None:
+    backlog = Backlog(1, 1, 1, copied=True)
+    backlog.take_in(_shaped(2, lsn=19, through_lsn=20, version=2), "t", through_lsn=20)
+    window = backlog.next_window(max_bytes=100, until_seq=9)
+    assert window is not None
+    assert (window.segments, window.last_seq, window.schema_version) == ((), 2, 2)
+    assert backlog.through_seq(2) == 1
+    backlog.done(window)
+    assert (backlog.through_seq(2), backlog.coming, backlog.versions) == (2, [], {})
+
+
+def test_a_shape_that_is_ahead_of_the_entries_waits_for_the_rows_before_it() -> None:
+    backlog = Backlog(1, 1, 1, copied=True)
+    backlog.take_in(_shaped(2, lsn=25, through_lsn=20, version=2), "t", through_lsn=20)
+    assert backlog.next_window(max_bytes=100, until_seq=9) is None
+    backlog.take_in(Entry(3, 1, "", 20, 25, "", Changes((_segment(3),), Commits())), "t", through_lsn=20)
+    before = backlog.next_window(max_bytes=100, until_seq=9)
+    assert before is not None
+    assert before.schema_version == 0
+    backlog.take_in(Entry(4, 1, "", 25, 30, "", Changes((_segment(4),), Commits())), "t", through_lsn=25)
+    both = backlog.next_window(max_bytes=1000, until_seq=9)
+    assert both is not None
+    assert both.schema_version == 2
