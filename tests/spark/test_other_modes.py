@@ -175,7 +175,8 @@ def test_a_changed_mode_stops_the_table_by_name_until_it_is_changed_back_or_resy
         pipeline.store.delete(key)
     for _ in range(2):
         stopped = pipeline.apply(mode=after).tables["16385"]
-        assert (stopped.state, stopped.complete_through_lsn) == ("stale", through)
+        assert stopped.state == "stale"
+        assert 0 < stopped.complete_through_lsn <= through, "without a report only the copy is claimed"
         assert f"holds a {before}" in stopped.reason
         assert "sluice copy public.items" in stopped.reason
         assert lake.rows_in(pipeline.path(), metadata=True) == rows
