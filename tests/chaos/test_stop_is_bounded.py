@@ -140,6 +140,7 @@ def _stopped(ingest: SluiceProcess) -> int:
 def _nothing_is_lost(world: World) -> None:
     world.wait_for_end_of_connection()
     world.check()
+    world.workload.transact()
     world.catch_up()
     world.assert_exactly_once()
 
