@@ -64,11 +64,11 @@ _armed = _parse(os.environ.get("SLUICE_FAULTS", ""))
 
 def arm(text: str) -> None:
     """Arms exactly what `text` names, in this process, and counts passages from 0 again. Empty text disarms. Raises ValueError."""
-    global _armed  # noqa: PLW0603 - what is armed is one value of the process, read at every point
     armed = _parse(text)
     with _lock:
         _hits.clear()
-        _armed = armed
+        _armed.clear()
+        _armed.update(armed)
 
 
 def passages(name: str) -> int:

@@ -1,46 +1,46 @@
 """The loop: follow the manifest, hand windows to workers, report, stop when asked.
 
-Owns: one window per table at a time, a table that cannot follow stops alone and by name, everything else that goes wrong stops the process with nothing
-half-applied, and the lease is checked before every commit. Tables advance in rounds that end at one manifest entry, so that all of them stand at one
-transaction boundary again and again.
+Owns: one window per lake table at a time, a table that cannot follow or whose windows fail stops alone and by name, what concerns all tables (the lease, Spark,
+the manifest) stops the process with nothing half-applied, and the lease is checked before every commit. Every table can be read as of one manifest entry after
+another, whatever the load: a table that has not passed the next such entry gets no window across it.
 """
 
 import queue
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import structlog
 from pyspark.sql import SparkSession
 
 from service import lsn
+from service.contract.applied import AppliedLog
 from service.errors import ApplyError, ServiceError, StoreUnavailable, UnsupportedChange, WriterFenced
 from service.manifest.follow import identity, load_state, read_entries
+from service.manifest.state import TableState
 from service.store.base import ObjectStore
+from spark_jobs.delta import Place
+from spark_jobs.failures import SparkGone
 from spark_jobs.handover import forget_scratch
 from spark_jobs.lease import Lease
-from spark_jobs.ledger import Known, Ledger, restore
+from spark_jobs.ledger import ATTEMPTS, WORKING_STATES, Known, Ledger, lake_path, reported, restore
 from spark_jobs.observe import ApplyTelemetry
 from spark_jobs.options import ApplyOptions
-from spark_jobs.progress import Reports, completion
+from spark_jobs.progress import Boundary, Reports
 from spark_jobs.session import private, warm_up
-from spark_jobs.table import Applied, TableApply, application_id, lake_table, removals_are_sent
+from spark_jobs.table import Applied, TableApply, lake_table, other_mode, removals_are_sent
 from spark_jobs.window import Window
 
-MAX_FAILURES = 5
-"""Attempts at one window before the process gives up and lets its supervisor start it afresh. A store that is away does not count."""
 AWAY_SECONDS = 5.0
-"""Between two attempts while the store is away, and at most between two at one window."""
+"""Between two attempts while the store is away."""
 MAX_BACKLOG = 20_000
 """Entries held in memory over all tables; reading pauses above."""
 READ_AT_ONCE = 500
 SMALL_BYTES = 32 << 20
 """Windows below it cost what every window costs, whatever is in them."""
-ROUND_SECONDS = 10.0
-"""A round that takes longer lets the tables that are done go on: freshness before a common boundary."""
 IDLE_REPORT_SECONDS = 20.0
 BUSY_REPORT_SECONDS = 1.0
 
@@ -55,6 +55,7 @@ class _Running:
     known: Known
     window: Window
     began: float
+    lake_path: str
 
 
 class Applier:
@@ -71,8 +72,7 @@ class Applier:
         self._lease = Lease(store, seconds=options.lease_seconds)
         self._sessions: queue.SimpleQueue[SparkSession] = queue.SimpleQueue()
         self._running: dict[Future[Applied], _Running] = {}
-        self._round_seq = 0
-        self._round_started = 0.0
+        self._boundary = Boundary()
         self._changed = True
         self._reported = 0.0
         self._fenced: ServiceError | None = None
@@ -97,6 +97,7 @@ class Applier:
                     self._telemetry.stopping()
                     self._drain()
             self._report(force=True)
+            self._require_none_quarantined()
         except ServiceError as error:
             self._telemetry.note("lease" if isinstance(error, WriterFenced) else "apply", error)
             raise
@@ -116,14 +117,29 @@ class Applier:
         ledger = Ledger(self._options, load_state(self._store))
         log = self._reports.last_log()
         session = private(self._session)
-        known: dict[str, Known] = {}
-        for table_id, state in ledger.state.tables.items():
-            lake = lake_table(self._options, state, session, before_commit=self._lease.check)
-            there = lake.exists()
-            marker = lake.marker(application_id(self._options.pipeline, state, manifest=self._manifest)) if there else None
-            known[table_id] = restore(state, log, marker=marker, delta_version=lake.version() if there else -1)
-        ledger.begin(known)
+        ledger.begin({table_id: self._found(state, log, session) for table_id, state in ledger.state.tables.items()})
         return ledger
+
+    def _found(self, state: TableState, log: AppliedLog | None, session: SparkSession) -> Known:
+        lake = lake_table(self._options, state, session, manifest=self._manifest, before_commit=self._lease.check)
+        before, works = reported(state, log), state.state in WORKING_STATES
+        try:
+            known = restore(state, log, place=lake.find(before) if works else lake.recorded())
+            if known.backlog.copied and not known.stale_reason:
+                known.stale_reason = other_mode(self._options, state, [name for name, _ in lake.columns()])
+            return known
+        except UnsupportedChange as error:
+            _log.error("table is stale", table=f"{state.schema_name}.{state.table_name}", error=str(error))
+            self._telemetry.stale(error)
+            return restore(state, log, place=before or Place(), doubt=str(error))
+        except SparkGone:
+            raise
+        except ApplyError as error:
+            # The report says from which entry on to read; the first look of a worker finds whether it was right.
+            known = restore(state, log, place=before or Place())
+            known.failures, known.trouble = ATTEMPTS, f"the lake table could not be read at start: {error}"
+            _log.warning("the lake table cannot be read", table=f"{state.schema_name}.{state.table_name}", error=str(error))
+            return known
 
     def _loop(self, pool: ThreadPoolExecutor) -> None:
         end = self._ledger.state.seq if self._options.once else None
@@ -132,6 +148,7 @@ class Applier:
                 raise self._fenced
             try:
                 read = self._read()
+                self._pass_boundary()
                 self._submit(pool)
                 self._telemetry.round(running=len(self._running), backlog=self._ledger.backlog_entries(), read_seq=self._ledger.read_seq)
                 if self._finished(end):
@@ -144,8 +161,9 @@ class Applier:
                 wait(self._running, timeout=self._options.poll_seconds, return_when=FIRST_COMPLETED)
                 self._collect()
             elif not read:
-                self._telemetry.succeeded()
-                self._warm_up_once()
+                if self._ledger.idle():
+                    self._telemetry.succeeded()
+                    self._warm_up_once()
                 self._stop.wait(self._options.poll_seconds)
 
     def _wait_for_store(self, error: StoreUnavailable) -> None:
@@ -175,26 +193,38 @@ class Applier:
 
     def _read(self) -> int:
         ledger = self._ledger
+        ledger.let_go()
         if ledger.backlog_entries() >= MAX_BACKLOG:
             return 0
-        count = 0
+        count = self._read_again()
         known_sha = ledger.state.previous_sha256 if ledger.read_seq == ledger.state.seq else None
         for entry, sha256 in read_entries(self._store, after_seq=ledger.read_seq, previous_sha256=known_sha or None, limit=READ_AT_ONCE):
             ledger.take_in(entry, sha256)
             count += 1
         return count
 
+    def _read_again(self) -> int:
+        """For tables that were not given all that was read, and go on."""
+        count = 0
+        for table_id, seq in self._ledger.behind().items():
+            for entry, _ in read_entries(self._store, after_seq=seq - 1, limit=min(READ_AT_ONCE, self._ledger.read_seq - seq + 1)):
+                self._ledger.take_again(table_id, entry)
+                count += 1
+        return count
+
     def _submit(self, pool: ThreadPoolExecutor) -> None:
-        now = time.monotonic()
-        if self._ledger.idle(until_seq=self._round_seq) or now - self._round_started > ROUND_SECONDS:
-            self._round_seq, self._round_started = self._ledger.read_seq, now
-        for table_id, known, state, window in list(self._ledger.ready(until_seq=self._round_seq)):
-            if not self._has_room(window):
-                continue
-            known.busy = True
+        ledger = self._ledger
+        # Asked again after each one: two tables of the source may have the same lake table.
+        while (chosen := next((item for item in self._ready() if self._has_room(item[3])), None)) is not None:
+            table_id, known, state, window = chosen
+            path = lake_path(state)
+            ledger.busy.add(path)
             self._telemetry.began()
-            future = pool.submit(self._apply, state, window, known.schema_version)
-            self._running[future] = _Running(table_id, known, window, time.monotonic())
+            future = pool.submit(self._apply, state, window, known.place, known.schema_version)
+            self._running[future] = _Running(table_id, known, window, time.monotonic(), path)
+
+    def _ready(self) -> Iterator[tuple[str, Known, TableState, Window]]:
+        return self._ledger.ready(now=time.monotonic(), boundary_seq=self._boundary.seq)
 
     def _has_room(self, window: Window) -> bool:
         """A cold JVM interprets what it runs. The first small window of a kind teaches it alone, in half the time that several at once would take."""
@@ -205,7 +235,7 @@ class Applier:
         others = [running.window for running in self._running.values()]
         return not any(other.is_copy == window.is_copy and other.bytes < SMALL_BYTES for other in others)
 
-    def _apply(self, state: Any, window: Window, known_version: int) -> Applied:
+    def _apply(self, state: TableState, window: Window, place: Place, known_version: int) -> Applied:
         session = self._sessions.get()
         try:
             session.sparkContext.setLocalProperty("spark.scheduler.pool", f"{state.schema_name}.{state.table_name}")
@@ -217,6 +247,7 @@ class Applier:
                 state=state,
                 before_commit=self._lease.check,
                 removals_sent=removals_are_sent(self._ledger.state.opened, state),
+                place=place,
                 known_version=known_version,
             )
             return work.apply(window)
@@ -226,7 +257,7 @@ class Applier:
     def _collect(self) -> None:
         for future in [future for future in self._running if future.done()]:
             running = self._running.pop(future)
-            running.known.busy = False
+            self._ledger.busy.discard(running.lake_path)
             self._changed = True
             state = self._ledger.state.tables[running.table_id]
             self._settle(future, running, name=f"{state.schema_name}.{state.table_name}")
@@ -239,46 +270,83 @@ class Applier:
             known.stale_reason = str(error)
             self._telemetry.stale(error)
             _log.error("table is stale", table=name, through_seq=window.last_seq, error=str(error))
-        except (ApplyError, StoreUnavailable) as error:
-            known.failures, known.trouble = known.failures + 1, f"attempt {known.failures + 1} failed: {error}"
-            self._telemetry.failed(error)
-            _log.warning("window failed", table=name, attempt=known.failures, error=str(error))
-            if known.failures >= MAX_FAILURES and (self._options.once or not isinstance(error, StoreUnavailable)):
-                raise
-            self._pause(min(0.2 * 2 ** min(known.failures, MAX_FAILURES), AWAY_SECONDS))
+        except (WriterFenced, SparkGone):
+            raise
+        except ServiceError as error:
+            self._failed(known, error, name=name)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it came from this table; its text may hold a row
+            _log.error("window failed in a way that nobody foresaw", table=name, exc_info=error)
+            self._failed(known, ApplyError(f"an unexpected error ({type(error).__name__})", hint="please report it with the log"), name=name)
         else:
             self._warm = True
             self._learned.add(window.is_copy)
             self._ledger.applied(known, window, result)
             self._telemetry.applied(result, seconds=time.monotonic() - running.began)
-            _log.info("window applied", table=name, through_seq=window.last_seq, rows=result.rows, delta_version=result.delta_version)
+            _log.info("window applied", table=name, through_seq=result.through_seq, rows=result.rows, delta_version=result.place.version)
+
+    def _failed(self, known: Known, error: ServiceError, *, name: str) -> None:
+        """The table waits and is tried again. Nobody else does."""
+        if self._session.sparkContext._jsc is None or self._session.sparkContext._jsc.sc().isStopped():
+            raise SparkGone("Spark has stopped") from error
+        known.failed(str(error), now=time.monotonic(), passing=isinstance(error, StoreUnavailable) and not self._options.once)
+        self._telemetry.failed(error)
+        say = _log.error if known.quarantined else _log.warning
+        say("table is quarantined" if known.quarantined else "window failed", table=name, attempt=known.failures, error=str(error), hint=error.hint)
 
     def _finished(self, end: int | None) -> bool:
         ledger = self._ledger
         if self._running:
             return False
-        if end is not None and ledger.read_seq >= end and ledger.idle(until_seq=ledger.read_seq):
+        if end is not None and ledger.read_seq >= end and not ledger.behind() and ledger.idle():
             return True
         live = [row for row in ledger.report().values() if row.state in ("live", "copying")]
         return bool(self._options.until_lsn and live) and all(row.complete_through_lsn >= self._options.until_lsn for row in live)
+
+    def _require_none_quarantined(self) -> None:
+        """Whoever asked for one pass, or for a position, is told by the exit code that some tables have not come so far."""
+        behind = [row for row in self._ledger.report().values() if row.state == "quarantined"]
+        if behind and (self._options.once or self._options.until_lsn) and not self._stop.is_set():
+            names = ", ".join(f"{row.schema_name}.{row.table_name}" for row in behind)
+            raise ApplyError(f"{len(behind)} of {len(self._ledger.tables)} tables are quarantined: {names}; {behind[0].reason}")
+
+    def _pass_boundary(self) -> None:
+        """Notes who stands at the boundary, before anybody goes on from there; sets the next one once the last was published."""
+        ledger = self._ledger
+        settled = self._boundary.published is not None or not self._boundary.seq
+        if settled and ledger.read_seq > self._boundary.seq and ledger.read_seq >= max((known.committed_seq for known in ledger.tables.values()), default=0):
+            self._boundary = Boundary(ledger.read_seq, ledger.read_lsn)
+        self._boundary.pass_by(ledger.report(), since_lsn=self._snapshot_lsns())
+
+    def _snapshot_lsns(self) -> dict[str, int]:
+        return {table_id: known.backlog.snapshot_lsn for table_id, known in self._ledger.tables.items()}
 
     def _report(self, *, force: bool = False) -> None:
         now = time.monotonic()
         due = BUSY_REPORT_SECONDS if self._changed else IDLE_REPORT_SECONDS
         if not force and now - self._reported < due:
             return
-        tables = self._ledger.report()
-        complete = completion(tables, committed={table_id: known.committed_seq for table_id, known in self._ledger.tables.items()})
         self._lease.check()
-        self._reports.log(tables, succeeded_at=self._telemetry.succeeded_at)
-        if complete is not None and not self._running:
-            self._reports.complete(complete)
-            _log.debug("all tables complete", lsn=lsn.show(complete.lsn), seq=complete.seq)
+        self._reports.log(self._ledger.report(), succeeded_at=self._telemetry.succeeded_at)
+        self._publish()
+        if force:
+            self._pass_boundary()
+            self._publish()
         self._reported, self._changed = now, False
 
+    def _publish(self) -> None:
+        """States the boundary when every live table has passed it, and no window is under way that the manifest has called off since."""
+        ledger = self._ledger
+        if any(ledger.tables.get(item.table_id) is not item.known or not ledger.works(item.table_id) for item in self._running.values()):
+            return
+        complete = self._boundary.complete(ledger.report(), since_lsn=self._snapshot_lsns())
+        if complete is not None:
+            self._reports.complete(complete)
+            self._boundary.published = complete
+            _log.debug("a boundary is complete", lsn=lsn.show(complete.lsn), seq=complete.seq)
+
     def _drain(self) -> None:
-        """Lets running windows end, or cancels them: a cancelled one left no commit, or left its marker."""
-        _, late = wait(self._running, timeout=self._options.stop_seconds)
+        """Lets running windows end, or cancels them: a cancelled one left no commit, or left its marker. Half of the stop is for what comes after."""
+        _, late = wait(self._running, timeout=self._options.stop_seconds / 2)
         if late:
             self._session.sparkContext.cancelAllJobs()
         wait(self._running)

@@ -32,6 +32,10 @@ _RAISED = "USER_RAISED_EXCEPTION"
 _DEEPEST = 20
 
 
+class SparkGone(ApplyError):
+    """Spark itself does not answer: no window of any table can be applied in this process any more."""
+
+
 class CommitConflict(ApplyError):
     """Another commit to the table came first. Nothing was committed; the window is applied again."""
 
@@ -48,7 +52,7 @@ def translated_errors() -> Iterator[None]:
         # What PySpark does not know by class arrives like this, most of Delta's own errors among them.
         raise verdict(_chain(error.java_exception)) from None
     except Py4JError as error:
-        raise ApplyError(f"Spark went away ({type(error).__name__})") from None
+        raise SparkGone(f"Spark went away ({type(error).__name__})") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ Owns: ownership is a create-only object with a number, so of two takers exactly 
 that it renewed in time. One that could not, because the store was away, claims the next number like any taker before it commits again: whoever saw it
 lapse and wants the same number loses, or has won before. No claim is ever removed: whoever was replaced, however long ago, finds the one that followed its
 own. On plain S3 Delta itself cannot stop a second driver from overwriting a commit, so this is the only fence there.
-`apply/lease.json` says who owns and since when, for people and for the next taker.
+`apply/lease.json` says who owns and since when, for people and for the next taker. A lease that has not ended is taken over only when its holder is known to be
+dead: a process of this very machine, boot and process namespace that does not run any more. Host names and process numbers come again elsewhere.
 """
 
 import json
@@ -15,6 +16,8 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from service import faults
@@ -23,6 +26,36 @@ from service.errors import ObjectExists, ObjectMissing, StoreError, StoreUnavail
 from service.store.base import ObjectStore
 
 _CLAIMS = f"{keys.APPLY}lease/"
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process among all that ever ran anywhere. Empty texts: this system does not say.
+
+    The boot id tells machines apart that were cloned with their machine id, the namespace containers on one kernel, the start time two processes that had
+    the same number one after the other.
+    """
+
+    machine: str
+    boot: str
+    namespace: str
+    pid: int
+    started: str
+
+    @staticmethod
+    def current() -> "Process":
+        try:
+            namespace = str(Path("/proc/self/ns/pid").readlink())
+        except OSError:
+            namespace = ""
+        return Process(_text("/etc/machine-id"), _text("/proc/sys/kernel/random/boot_id"), namespace, os.getpid(), _started(os.getpid()))
+
+    def saw_end_of(self, other: "Process") -> bool:
+        """Whether this process can tell that `other` has ended."""
+        here = (self.machine, self.boot, self.namespace)
+        if not self.boot or not self.namespace or (other.machine, other.boot, other.namespace) != here:
+            return False
+        return not _runs(other.pid) or (bool(other.started) and other.started != _started(other.pid))
 
 
 class Lease:
@@ -34,6 +67,7 @@ class Lease:
         self._seconds = seconds
         self._wall = wall
         self._monotonic = monotonic
+        self._process = Process.current()
         self._number = 0
         self._renewed = 0.0
         self._lock = threading.Lock()
@@ -98,8 +132,10 @@ class Lease:
     def _alive(self, holder: dict[str, Any]) -> bool:
         if holder["renewed_at"] + holder["seconds"] <= self._wall():
             return False
-        host, pid, _ = str(holder["instance"]).split("/")
-        return host != socket.gethostname() or (int(pid) != os.getpid() and _runs(int(pid)))
+        try:
+            return not self._process.saw_end_of(Process(**holder["process"]))
+        except (KeyError, TypeError):
+            return True
 
     def _holder(self) -> dict[str, Any] | None:
         try:
@@ -112,7 +148,7 @@ class Lease:
 
     def _state(self, renewed_at: float) -> bytes:
         value = {"format_version": 1, "instance": self.instance, "number": self._number, "renewed_at": renewed_at, "seconds": self._seconds}
-        return json.dumps(value).encode()
+        return json.dumps({**value, "process": asdict(self._process)}).encode()
 
     @staticmethod
     def _claim(number: int) -> str:
@@ -127,3 +163,16 @@ def _runs(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def _started(pid: int) -> str:
+    """When the process began, in ticks since the boot. (proc(5): /proc/pid/stat; its second field is a name that may hold anything.)"""
+    fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return fields[19] if len(fields) > 19 else ""
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""

@@ -1,11 +1,11 @@
-"""What the applier reports below `apply/`: how far each table is, and through which LSN all of them are.
+"""What the applier reports below `apply/`: how far each table is, and at which LSN a Delta version of every one is known.
 
 Owns: a report is never ahead of the lake (it is written after the commits it speaks of), numbers only grow, and old reports go away.
 The truth about a table is its Delta marker; these objects are read by people, by `status` and by the next start for idle progress.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from service import faults
@@ -62,20 +62,34 @@ class Reports:
         return max((int(key.removeprefix(prefix).removesuffix(".json")) for key in self._store.list(prefix)), default=0)
 
 
-def completion(tables: Mapping[str, AppliedTable], *, committed: Mapping[str, int]) -> Complete | None:
-    """All live tables as of one transaction boundary, or None while one is ahead of another.
+@dataclass(slots=True)
+class Boundary:
+    """The next LSN at which a Delta version of every live table is to be known: the end of manifest entry `seq`.
 
-    `committed` is the last manifest entry that each table's Delta version holds changes of: none may be past the entry that all are through.
+    Owns that it is reached under any load: a table that has not passed it gets no window across it, a table that has goes on at once, and its version
+    there is kept. Nothing waits for a moment at which no window is under way.
     """
-    live = {key: table for key, table in tables.items() if table.state == "live"}
-    left_out = {_name(table): table.state for key, table in tables.items() if key not in live}
-    if not live:
-        return None
-    seq = min(table.through_seq for table in live.values())
-    if any(committed.get(key, 0) > seq for key in live):
-        return None
-    versions = {_name(table): table.delta_version for table in live.values()}
-    return Complete(0, min(table.complete_through_lsn for table in live.values()), seq, "", versions, left_out)
+
+    seq: int = 0
+    lsn: int = 0
+    versions: dict[str, int] = field(default_factory=dict)
+    """By table id, of tables that have passed."""
+    published: Complete | None = None
+
+    def pass_by(self, tables: Mapping[str, AppliedTable], *, since_lsn: Mapping[str, int]) -> None:
+        """Notes the versions of the tables that stand at the boundary now. `since_lsn` has the LSN of each one's snapshot: none is there before it."""
+        for key, table in tables.items():
+            if key not in self.versions and table.state == "live" and table.through_seq >= self.seq >= table.committed_seq and since_lsn[key] <= self.lsn:
+                self.versions[key] = table.delta_version
+
+    def complete(self, tables: Mapping[str, AppliedTable], *, since_lsn: Mapping[str, int]) -> Complete | None:
+        """What can be published, without number and time; None while a live table has still to come. A table that began later is left out as `copying`."""
+        live = {key: table for key, table in tables.items() if table.state == "live"}
+        later = {key for key in live if key not in self.versions and (since_lsn[key] > self.lsn or live[key].committed_seq > self.seq)}
+        if not self.seq or live.keys() - later - self.versions.keys() or not live.keys() - later:
+            return None
+        left_out = {_name(table): "copying" if key in later else table.state for key, table in tables.items() if key in later or key not in live}
+        return Complete(0, self.lsn, self.seq, "", {_name(table): self.versions[key] for key, table in live.items() if key not in later}, left_out)
 
 
 def _name(table: AppliedTable) -> str:

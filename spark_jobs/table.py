@@ -20,18 +20,18 @@ from service.contract import columns as envelope
 from service.contract import keys
 from service.contract.entries import Opened
 from service.contract.schema import TableSchema
-from service.errors import UnsupportedChange
+from service.errors import UnsupportedChange, WriterFenced
 from service.manifest.state import TableState
 from service.store.base import ObjectStore
 from spark_jobs import evolution, storage
 from spark_jobs.changes import Count, WindowChanges, versions_in
-from spark_jobs.delta import LakeTable
+from spark_jobs.delta import LakeTable, Place
 from spark_jobs.failures import translated_errors
 from spark_jobs.handover import Handover, struct
 from spark_jobs.merge import metadata_columns
 from spark_jobs.modes import changelog, mirror, whole_rows
 from spark_jobs.modes.target import Target
-from spark_jobs.options import CHANGELOG, ApplyOptions
+from spark_jobs.options import CHANGELOG, MIRROR, ApplyOptions
 from spark_jobs.segments import checked_bytes, unite
 from spark_jobs.spill import Versioned, coalesced, portions
 from spark_jobs.window import Window, visible
@@ -42,14 +42,16 @@ _OPS = {envelope.OP_INSERT: "insert", envelope.OP_UPDATE: "update", envelope.OP_
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a window did. `rows` counts changes, `commit_time_us` is the newest commit time among them (0: none).
+    """What a window did. `place` is where the lake table stands since then, `through_seq` the last entry of which nothing is left to do.
 
+    `rows` counts changes, `commit_time_us` is the newest commit time among them (0: none).
     `ops` are the rows by what they did, `seconds` the time by phase, both in the words of the metrics.
     """
 
-    delta_version: int
-    rows: int
-    schema_version: int
+    place: Place
+    through_seq: int
+    rows: int = 0
+    schema_version: int = 0
     commit_time_us: int = 0
     committed: bool = True
     ops: Mapping[str, int] = field(default_factory=dict)
@@ -72,6 +74,19 @@ def mode_of(options: ApplyOptions, schema: TableSchema) -> str:
     return ROWS_MODE if schema.replica_identity == "f" else CHANGELOG
 
 
+OTHER_MODE = "the lake table holds a "
+
+
+def other_mode(options: ApplyOptions, state: TableState, columns: Iterable[str]) -> str:
+    """Why a lake table that has these columns is not what the configuration asks for, empty when it is. What it holds decides, not what was written of it."""
+    schema = state.schemas[state.schema_version]
+    held, wanted = (CHANGELOG if envelope.OP in columns else MIRROR), mode_of(options, schema)
+    if (held == CHANGELOG) == (wanted == CHANGELOG):
+        return ""
+    name = schema.qualified_name
+    return f"{OTHER_MODE}{held} and the mode that is configured is {wanted}; set the mode back, or `sluice copy {name}` copies it again in the new one"
+
+
 def removals_are_sent(opened: Opened | None, state: TableState) -> bool:
     """Whether the stream has every change that takes a key away from a row, so that a key that is inserted is free in the lake too.
 
@@ -81,10 +96,13 @@ def removals_are_sent(opened: Opened | None, state: TableState) -> bool:
     return opened is not None and opened.origin == "any" and set("iudt") <= set(state.publishes)
 
 
-def lake_table(options: ApplyOptions, state: TableState, session: SparkSession, *, before_commit: Callable[[], None]) -> LakeTable:
+def lake_table(
+    options: ApplyOptions, state: TableState, session: SparkSession, *, manifest: str, before_commit: Callable[[], None], place: Place | None = None
+) -> LakeTable:
     """The Delta table of a source table."""
     path = storage.join(options.lake_uri, keys.lake_path(state.schema_name, state.table_name))
-    return LakeTable(session, path, before_commit=before_commit)
+    app_id = application_id(options.pipeline, state, manifest=manifest)
+    return LakeTable(session, path, app_id=app_id, before_commit=before_commit, place=place)
 
 
 class TableApply:
@@ -100,10 +118,13 @@ class TableApply:
         state: TableState,
         before_commit: Callable[[], None],
         removals_sent: bool,
+        place: Place | None = None,
         known_version: int = 0,
     ) -> None:
-        """`manifest` is the identity of the one in `store`, `known_version` the schema version that this process has brought the lake to (0: not known),
-        `removals_sent` what `removals_are_sent` says."""
+        """`manifest` is the identity of the one in `store`, `place` where the lake table was last known to stand.
+
+        `known_version` is the schema version that this process has brought the lake to (0: not known), `removals_sent` what `removals_are_sent` says.
+        """
         self._removals_sent = removals_sent
         self._known_version = known_version
         self._options = options
@@ -111,14 +132,40 @@ class TableApply:
         self._session = session
         self._state = state
         self._spool_path = storage.join(options.spool_uri, options.pipeline)
-        self._lake = lake_table(options, state, session, before_commit=before_commit)
+        self._lake = lake_table(options, state, session, manifest=manifest, before_commit=before_commit, place=place)
         self._seconds: dict[str, float] = {}
-        self._app_id = application_id(options.pipeline, state, manifest=manifest)
+        self._app_id = self._lake.app_id
 
     def apply(self, window: Window) -> Applied:
-        """Commits `window`. Raises UnsupportedChange when the table cannot follow, ApplyError or a StoreError when it may work later."""
+        """Commits `window`, or says how much of it is in the lake already. A window without segments and without a new shape only looks.
+
+        Raises UnsupportedChange when the table cannot follow, ApplyError or a StoreError when it may work later.
+        """
         with translated_errors():
+            with self._phase("look"):
+                done = self._landed(window)
+            if done is not None:
+                return done
             return self._copy(window) if window.is_copy else self._changes(window)
+
+    def _landed(self, window: Window) -> Applied | None:
+        """What the lake has of `window`: an earlier attempt may have committed before it failed. None when there is work to do.
+
+        Raises WriterFenced when the lake is further than anything that this process has begun.
+        """
+        before = self._lake.place
+        place = self._lake.find(None) if window.is_copy and before.marker is None else self._lake.look()
+        marker = place.marker
+        if marker is None or marker == before.marker:
+            return (
+                None if window.segments or window.is_copy or window.schema_version else Applied(place, window.last_seq, committed=False, seconds=self._seconds)
+            )
+        if marker > window.last_seq and before.seen:
+            raise WriterFenced(
+                f"the lake table records {self._app_id} at {marker}, past {window.last_seq} which was about to be applied",
+                hint="another applier works on this lake; run one per pipeline",
+            )
+        return Applied(place, marker, committed=False, seconds=self._seconds)
 
     @contextmanager
     def _phase(self, name: str) -> Iterator[None]:
@@ -139,12 +186,17 @@ class TableApply:
             for segment in window.segments:
                 checked_bytes(self._store, segment)
         columns = self._columns(schema)
+        if not columns:
+            raise UnsupportedChange(
+                f"{schema.qualified_name}: no column is left for the lake table, for none of the source table's is published and lake.metadata_columns is off;"
+                " turn that on and copy the table again, or leave it out of source.tables"
+            )
         paths = [f"{self._spool_path}/{segment.key}" for segment in window.segments if segment.rows]
         stamped = self._stamped(columns, paths, snapshot_lsn=copy.snapshot_lsn)
         with self._phase("merge"):
             self._lake.write(self._app_id, window.last_seq, frame=stamped, mode="overwrite", new_schema=True)
         rows = sum(segment.rows for segment in window.segments)
-        return Applied(self._lake.version(), rows, copy.schema_version, ops={"copy": rows}, seconds=self._seconds)
+        return Applied(self._lake.place, window.last_seq, rows, copy.schema_version, ops={"copy": rows}, seconds=self._seconds)
 
     def _stamped(self, columns: list[tuple[str, str]], paths: list[str], *, snapshot_lsn: int) -> DataFrame:
         frame = self._session.read.schema(struct(columns)).parquet(*paths) if paths else self._session.createDataFrame([], struct(columns))
@@ -166,13 +218,13 @@ class TableApply:
             versions = changes.versions() if at_once is None else versions_in(at_once)
         newest = max([window.schema_version, copy.schema_version, *(version.version for version in versions)])
         if not versions and newest == copy.schema_version:
-            return Applied(self._lake.version(), 0, 0, committed=False, seconds=self._seconds)
+            return Applied(self._lake.place, window.last_seq, committed=False, seconds=self._seconds)
         schema = self._state.schemas[newest]
         if newest != self._known_version:
             with self._phase("schema"):
                 self._evolve(schema, since=copy.schema_version)
         if not versions:
-            return Applied(self._lake.version(), 0, newest, committed=False, seconds=self._seconds)
+            return Applied(self._lake.place, window.last_seq, schema_version=newest, committed=False, seconds=self._seconds)
         versions = sorted({*versions, schema}, key=lambda one: one.version)
         count = Count()
         with self._phase("merge"):
@@ -181,7 +233,8 @@ class TableApply:
             else:
                 self._commit_in_portions(changes, count, versions, window)
         ops = {_OPS[op]: rows for op, rows in count.ops.items()}
-        return Applied(self._lake.version(), count.rows, schema.version, count.commit_time_us, ops=ops, seconds=self._seconds)
+        committed = self._lake.place.marker == window.last_seq
+        return Applied(self._lake.place, window.last_seq, count.rows, schema.version, count.commit_time_us, committed=committed, ops=ops, seconds=self._seconds)
 
     def _commit_at_once(self, changes: list[Versioned], schema: TableSchema, window: Window) -> None:
         rows = self._united(schema, window.origins)(changes)

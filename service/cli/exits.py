@@ -110,9 +110,10 @@ _PAGE_HEAD = """\
 # Exit codes
 
 Scripts may depend on these. `run`, `up` and `apply` try again by themselves what may pass, so that a code they end with wants somebody to act; in
-Kubernetes a `podFailurePolicy` should not retry 2, 3 and 7. SIGTERM drains and ends with 0. `status` says with its code what it shows
-([the states](status.md#states)): 0 healthy, 9 degraded, 10 stopped, 7 lost, 11 new, 12 unknown; with `--json` and without. `check` ends with 7 when the
-slot of the pipeline is lost, and with 3 when something else is critical.
+Kubernetes a `podFailurePolicy` should not retry 2, 3 and 7. SIGTERM drains and ends with 0, or with 75 when `stop_timeout` was over before all that had
+been received was published: it is received again at the next start. A second SIGTERM ends the process at once, with 143.
+`status` says with its code what it shows ([the states](status.md#states)): 0 healthy, 9 degraded, 10 stopped, 7 lost, 11 new, 12 unknown; with `--json`
+and without. `check` ends with 7 when the slot of the pipeline is lost, and with 3 when something else is critical.
 
 <!-- Generated from service/cli/exits.py by `python -m service.cli.docs`; a test compares. -->
 

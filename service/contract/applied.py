@@ -17,9 +17,10 @@ FORMAT_VERSION = 1
 class AppliedTable:
     """How far one table's lake copy has come.
 
-    `state` is `live`, `copying` or `stale` as the applier sees it; `reason` explains `stale`. `through_seq` is the last manifest entry taken,
-    `complete_through_lsn` the LSN through which the lake table is complete (0: not yet). `commit_time_us` is the source's commit time of the newest change
-    applied. `rows_applied` counts change rows taken in this generation, `rows` nothing but the last known number of rows (-1: not counted).
+    `state` is `live`, `copying`, `stale` or `quarantined` (its windows fail again and again) as the applier sees it; `reason` explains the last two.
+    `through_seq` is the last manifest entry taken, `committed_seq` the marker of Delta version `delta_version` (0: none), through which every version was
+    looked at, `complete_through_lsn` the LSN through which the lake table is complete (0: not yet). `commit_time_us` is the source's commit time of the
+    newest change applied. `rows_applied` counts change rows taken in this generation, `rows` nothing but the last known number of rows (-1: not counted).
     """
 
     table_id: str
@@ -37,6 +38,7 @@ class AppliedTable:
     rows_applied: int = 0
     rows: int = -1
     schema_version: int = 0
+    committed_seq: int = 0
 
 
 @dataclass(frozen=True, slots=True)

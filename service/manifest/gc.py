@@ -169,7 +169,7 @@ def _holds(walk: _Walk, log: AppliedLog | None, *, complete_seq: int) -> Iterato
 def _table_hold(table: TableState, row: AppliedTable | None, *, stated_seq: int, complete_seq: int) -> Hold | None:
     """What `table` keeps, None for nothing.
 
-    `complete_seq` is an entry at which the applier had no window under way: what the manifest had said until then, it has taken to heart.
+    `complete_seq` is an entry which the applier had read when no window was under way that the manifest had called off until then.
     """
     name = f"{table.schema_name}.{table.table_name}"
     if not table.schemas or (table.state not in WORKING_STATES and complete_seq >= stated_seq):

@@ -21,8 +21,6 @@ from service.health.facts import ChildSeen
 
 STEADY_SECONDS = 300.0
 """A child that ran this long begins again at the first pause."""
-STOP_SECONDS = 90.0
-"""How long a child may take to finish its merges; past it, it is killed, which is safe."""
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -72,8 +70,8 @@ class ApplierProcess:
         if not self._stopping.is_set():
             self._signal(signal.SIGTERM)
 
-    def stop(self, *, timeout_seconds: float = STOP_SECONDS) -> None:
-        """As `terminate`, and returns when the child has ended; kills it when that takes too long."""
+    def stop(self, *, timeout_seconds: float) -> None:
+        """As `terminate`, and returns when the child has ended; kills it when that takes too long, which is safe."""
         self.terminate()
         self._thread.join(timeout_seconds)
         if self._thread.is_alive():

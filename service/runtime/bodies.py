@@ -4,6 +4,7 @@ Invariant: rows are written in a schema version that the manifest has, or they a
 certain is never guessed. Plain values; the builder decides what becomes of them.
 """
 
+from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -37,7 +38,7 @@ class Body:
 
     decided: bool = False
     xid: int = 0
-    waiting: list[tuple[RelationVersion, EncodedRows | SentRows]] = field(default_factory=list)
+    waiting: deque[tuple[RelationVersion, EncodedRows | SentRows]] = field(default_factory=deque)
     waiting_bytes: int = 0
     stored: list[Part] = field(default_factory=list)
     stored_bytes: int = 0
@@ -47,9 +48,9 @@ class Body:
         self.waiting.append((relation, rows))
         self.waiting_bytes += rows.nbytes
 
-    def take(self) -> list[tuple[RelationVersion, EncodedRows | SentRows]]:
+    def take(self) -> deque[tuple[RelationVersion, EncodedRows | SentRows]]:
         """What waits, in the order received; nothing waits afterwards."""
-        taken, self.waiting, self.waiting_bytes = self.waiting, [], 0
+        taken, self.waiting, self.waiting_bytes = self.waiting, deque(), 0
         return taken
 
 

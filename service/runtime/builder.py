@@ -6,9 +6,12 @@ order, by rows that exist: never by a transaction that may still roll back, nor 
 Used by one thread. It stores and fetches files by the functions it is given and never touches the store or the manifest itself.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter
 from typing import Literal
 
 from service.contract import keys
@@ -22,7 +25,7 @@ from service.runtime.bodies import Body, Part, PreparedTransaction, recorded, se
 from service.runtime.messagetable import encode_messages
 from service.runtime.tables import TableBook
 from service.spool.encode import EncodedRows, encode_rows, encode_truncate
-from service.spool.segment import SegmentFile, SegmentWriter, write_segment
+from service.spool.segment import SegmentFile, SegmentWriter, write_large, write_segment
 from service.spool.sent import SentRows, read_sent_file, sent_rows, sent_truncate, write_sent_file
 from service.transaction.assembly import (
     Assembly,
@@ -111,6 +114,7 @@ class Builder:
 
     def _reset(self) -> None:
         self._writers: dict[tuple[str, int], SegmentWriter] = {}
+        self._large: deque[EncodedRows] = deque()
         self._finished: list[Future[Segment]] = []
         self._published: list[tuple[Future[Segment], int, BodyCommit]] = []
         self._commits = Commits([], [], [], {})
@@ -162,12 +166,19 @@ class Builder:
             self._end(ending)
         while decided:
             self._add_decided(assembly, decided.pop())
-        self._keep_memory_bounded()
         self._add_commits(assembly.commits)
         self.through_lsn = assembly.through_lsn
 
+    def relieve(self) -> None:
+        """Writes what is too large to wait. Apart from `add`, so that the batch it came in is out of memory by then."""
+        while self._large:
+            schema = self._large[0].schema
+            self._finish_file(schema, write_large(self._large))
+        self._keep_memory_bounded()
+
     def cut(self) -> Unit:
         """Closes the unit and begins the next. What belongs to open transactions stays."""
+        self.relieve()
         for writer in self._writers.values():
             self._finish(writer)
         unit = Unit(self._finished, self._published, self._commits, self._record_prepared(), self._ended, self._from_lsn, self.through_lsn)
@@ -275,35 +286,51 @@ class Builder:
                 self._bodies.setdefault(body, Body()).keep(messagetable.RELATION, encoded, xid=together[0].xid)
 
     def _write(self, encoded: EncodedRows) -> None:
+        self._ready_bytes += encoded.nbytes
+        self._row_count += encoded.stats.rows
+        if encoded.large:
+            self._large.append(encoded)
+            return
         place = (encoded.schema.table_id, encoded.schema.version)
         writer = self._writers.get(place)
         if writer is None:
             writer = self._writers[place] = SegmentWriter(encoded.schema)
         writer.append(encoded)
-        self._ready_bytes += encoded.nbytes
-        self._row_count += encoded.stats.rows
         if writer.nbytes >= self._limits.max_bytes:
             # A unit is not cut within a transaction, but its files are: what was kept as it was sent may be any amount.
             self._finish(self._writers.pop(place))
 
     def _finish(self, writer: SegmentWriter) -> None:
-        schema = writer.schema
+        self._finish_file(writer.schema, writer.finish())
+
+    def _finish_file(self, schema: TableSchema, file: SegmentFile) -> None:
         key = keys.segment(schema.table_id, self._epoch, next(self._numbers))
-        self._finished.append(self._upload(key, schema, writer.finish()))
+        self._finished.append(self._upload(key, schema, file))
 
     def _store_body(self, body: Body) -> None:
-        """Moves what waits into files, one for each relation version and form."""
-        files: dict[tuple[RelationVersion, TableSchema], tuple[list[EncodedRows], list[SentRows]]] = {}
-        for relation, rows in body.take():
-            shape = rows.schema if isinstance(rows, EncodedRows) else sent_shape(relation)
-            encoded, sent = files.setdefault((relation, shape), ([], []))
-            encoded.append(rows) if isinstance(rows, EncodedRows) else sent.append(rows)
-        for (relation, shape), (encoded, sent) in files.items():
-            file = write_sent_file(sent) if sent else write_segment(shape, encoded)
-            key = keys.staged(self._epoch, body.xid, next(self._numbers))
-            body.stored_bytes += len(file.data)
-            self._check_staged(body)
-            body.stored.append(Part(relation, shape, self._upload(key, shape, file)))
+        """Moves what waits into files, one for each relation version and form, and one for each batch that is large."""
+        encoded: dict[RelationVersion, list[EncodedRows]] = {}
+        sent: dict[RelationVersion, list[SentRows]] = {}
+        waiting = body.take()
+        while waiting:
+            relation, rows = waiting.popleft()
+            if isinstance(rows, SentRows):
+                sent.setdefault(relation, []).append(rows)
+            elif rows.large:
+                self._store(body, relation, rows.schema, write_large(deque([rows])))
+            else:
+                encoded.setdefault(relation, []).append(rows)
+        for relation, batches in encoded.items():
+            for schema, same in groupby(batches, key=attrgetter("schema")):
+                self._store(body, relation, schema, write_segment(schema, same))
+        for relation, parts in sent.items():
+            self._store(body, relation, sent_shape(relation), write_sent_file(parts))
+
+    def _store(self, body: Body, relation: RelationVersion, shape: TableSchema, file: SegmentFile) -> None:
+        key = keys.staged(self._epoch, body.xid, next(self._numbers))
+        body.stored_bytes += len(file.data)
+        self._check_staged(body)
+        body.stored.append(Part(relation, shape, self._upload(key, shape, file)))
 
     def _check_staged(self, body: Body) -> None:
         everything = body.stored_bytes + sum(other.stored_bytes for other in self._open_bodies() if other is not body)

@@ -9,6 +9,7 @@ A table that cannot be read, or is locked, never holds up the others. Runs in a 
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing, suppress
@@ -34,7 +35,7 @@ from service.source.sessions import NoFreeSlot, SourceOptions, open_query
 from service.source.snapshot import Blocker, SnapshotHolder, Waiting
 from service.source.watch import compare, fingerprint
 from service.spool.encode import EncodedRows, encode_rows
-from service.spool.segment import SegmentWriter
+from service.spool.segment import SegmentFile, SegmentWriter, write_large
 from service.telemetry import catalogue
 from service.telemetry.distribution import Distribution
 
@@ -257,12 +258,15 @@ class Copier:
             if self._stop.is_set():
                 raise SourceUnavailable(f"the copy of {schema.qualified_name} was stopped", hint="it begins again at the next start")
             faults.point("copy.read")
-            rows = reader.feed(chunks)
-            count = len(rows.op)
-            if count:
-                writer.append(_encode(rows, schema, lsn=holder.consistent_lsn, ordinal=ordinal, time_us=now_us))
-            ordinal += count
             taken = sum(map(len, chunks))
+            encoded = _encode(reader.feed(chunks), schema, lsn=holder.consistent_lsn, ordinal=ordinal, time_us=now_us)
+            chunks.clear()
+            count = encoded[0].stats.rows if encoded else 0
+            if encoded and encoded[0].large:
+                yield self._store(schema, write_large(encoded))
+            elif encoded:
+                writer.append(encoded.popleft())
+            ordinal += count
             received += taken
             self.progress.rows, self.progress.bytes = ordinal, received
             self.totals.rows, self.totals.bytes, self.totals.beat = self.totals.rows + count, self.totals.bytes + taken, time.time()
@@ -277,13 +281,19 @@ class Copier:
             yield self._finish(writer, schema)
 
     def _finish(self, writer: SegmentWriter, schema: TableSchema) -> "Future[Segment]":
+        return self._store(schema, writer.finish())
+
+    def _store(self, schema: TableSchema, file: SegmentFile) -> "Future[Segment]":
         key = keys.segment(schema.table_id, self._log.state.epoch, next(self._numbers))
-        return self._committer.upload(key, schema, writer.finish())
+        return self._committer.upload(key, schema, file)
 
 
-def _encode(rows: RowColumns, schema: TableSchema, *, lsn: int, ordinal: int, time_us: int) -> EncodedRows:
+def _encode(rows: RowColumns, schema: TableSchema, *, lsn: int, ordinal: int, time_us: int) -> deque[EncodedRows]:
+    """The rows, if there are any; nothing else holds them or what they came in."""
     count = len(rows.op)
-    return encode_rows(
+    if not count:
+        return deque()
+    encoded = encode_rows(
         rows,
         schema,
         ordinal=np.arange(ordinal, ordinal + count),
@@ -291,3 +301,4 @@ def _encode(rows: RowColumns, schema: TableSchema, *, lsn: int, ordinal: int, ti
         lsn=np.full(count, lsn, np.int64),
         commit_time_us=np.full(count, time_us, np.int64),
     )
+    return deque([encoded])

@@ -7,7 +7,6 @@ position. The table has no key and only grows, so it is a changelog. Messages co
 
 import json
 import re
-import struct
 from collections.abc import Callable, Sequence
 from fnmatch import translate
 
@@ -17,14 +16,12 @@ from service.contract.entries import Copy, Table
 from service.contract.schema import ColumnSchema, TableSchema
 from service.contract.types import lake_type
 from service.manifest.log import ManifestLog
-from service.protocol.copyrows import CopyRows
 from service.source.schemas import relation_sent_as
-from service.spool.encode import EncodedRows, encode_rows
+from service.spool.encode import EncodedRows, encode_values
 from service.transaction.assembly import MessageRun
 
 TABLE_ID = "0"
 """No relation has this oid."""
-_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 IN_DOUBT = "in_doubt"
 _COLUMNS = (("lsn", 20, "bigint"), ("prefix", 25, "text"), ("transactional", 16, "boolean"), ("content", 17, "bytea"), (IN_DOUBT, 16, "boolean"))
 
@@ -75,21 +72,18 @@ def prefix_filter(patterns: Sequence[str]) -> Callable[[str], bool]:
 
 def encode_messages(runs: Sequence[MessageRun]) -> EncodedRows:
     """Rows of SCHEMA for messages that share their fate: all of ended transactions, all standing alone (which have no commit time), or all of one body."""
-    reader = CopyRows(len(_COLUMNS))
-    rows = reader.feed([_HEADER, *(_row(run) for run in runs)])
-    first = runs[0]
-    return encode_rows(
-        rows,
+    messages, first = [run.message for run in runs], runs[0]
+    return encode_values(
         SCHEMA,
+        {
+            "lsn": [message.lsn for message in messages],
+            "prefix": [message.prefix for message in messages],
+            "transactional": [message.transactional for message in messages],
+            "content": [message.content for message in messages],
+            IN_DOUBT: [run.in_doubt for run in runs],
+        },
         ordinal=np.array([run.ordinal for run in runs], np.int64),
         xid=np.array([run.xid for run in runs], np.int64),
         lsn=np.array([run.lsn for run in runs], np.int64) if first.lsn is not None else None,
         commit_time_us=np.array([run.commit_time_us for run in runs], np.int64) if first.commit_time_us is not None else None,
     )
-
-
-def _row(run: MessageRun) -> bytes:
-    message = run.message
-    content = b"\\x" + message.content.hex().encode()
-    fields = (str(message.lsn).encode(), message.prefix.encode(), b"t" if message.transactional else b"f", content, b"t" if run.in_doubt else b"f")
-    return struct.pack(">h", len(fields)) + b"".join(struct.pack(">i", len(field)) + field for field in fields)

@@ -15,6 +15,7 @@ import structlog
 
 from service.errors import ServiceError
 from service.health.facts import Away, Facts, ProcessSeen
+from service.health.problems import BY_CODE
 from service.health.verdict import Verdict, judge
 from service.runtime.applier_process import ApplierProcess
 from service.runtime.backlog import Backlog
@@ -86,6 +87,9 @@ class Observer:
         unread, probed = self._unread, self._source.probed
         if process is not None:
             process = replace(process, seen=self._seen())
+        if report.manifest.opened is None and self._ingest.log is not None:
+            # The first look may have been taken before the first entry.
+            report = replace(report, manifest=self._ingest.log.state)
         if unread is not None and probed is not None and probed.at > report.taken_at.timestamp():
             report = replace(report, **self._from_probe(report, probed))
         return replace(report, process=process, unread=unread, judged_at=datetime.now(UTC))
@@ -178,10 +182,12 @@ class Observer:
 
 
 def export_verdict(metrics: Metrics, verdict: Verdict) -> None:
-    """Brings a verdict to the metrics that alerts read."""
+    """Brings a verdict to the metrics that alerts read. While the server is not reached, nothing is known of the slot: its series are withdrawn, so that an
+    alert may go by what was last seen."""
     metrics.choose(catalogue.HEALTH, "state", verdict.state)
     counts = Tally[str]()
     for problem in verdict.problems:
         counts[problem.code] += problem.count
-    for code in catalogue.PROBLEMS.labels["code"]:
-        metrics.set(catalogue.PROBLEMS, counts[code], code=code)
+    for code, kind in BY_CODE.items():
+        known = kind.part != "slot" or not counts["server.unreachable"]
+        metrics.show(catalogue.PROBLEMS, counts[code] if known else None, code=code)

@@ -26,14 +26,15 @@ from service.runtime.committer import Committer
 from service.runtime.messagetable import prefix_filter
 from service.runtime.tables import TableBook
 from service.runtime.unflushed import Unflushed
-from service.source.stream import RawBatch, ReplicationStream
+from service.source.stream import RawBatch, ReplicationStream, StreamLimits
 from service.telemetry import catalogue
 from service.telemetry.distribution import Distribution
 from service.transaction.assembler import Assembler, AssemblerLimits
 from service.transaction.assembly import Assembly
 
 BATCHES_IN_FLIGHT = 4
-"""Batches (8 MiB each) that may wait for the decoder before the socket is left unread."""
+"""Batches of BATCH_BYTES that may wait for the decoder before the socket is left unread."""
+BATCH_BYTES = 2 * StreamLimits().batch_bytes
 URGENT_TICK_SECONDS = 0.02
 TICK_SECONDS = 0.25
 """How often rows that wait for their age limit are looked at when nothing arrives."""
@@ -206,13 +207,17 @@ class Session:
         self.watermark.receive(batch.received_lsn)
         if self._room.locked():
             self.backpressure.begin()
+        # A batch that one large field has filled counts for as many as it is.
+        rooms = min(1 + batch.nbytes // BATCH_BYTES, BATCHES_IN_FLIGHT)
         try:
-            await self._room.acquire()
+            for _ in range(rooms):
+                await self._room.acquire()
         finally:
             self.backpressure.end(self.backpressure_cause)
         task = self._run(lambda: self._decode(batch))
         faults.point("batch.handed")
-        task.add_done_callback(lambda _: self._room.release())
+        for _ in range(rooms):
+            task.add_done_callback(lambda _: self._room.release())
 
     @property
     def backpressure_cause(self) -> str:
@@ -242,11 +247,10 @@ class Session:
     def _decode(self, batch: RawBatch) -> None:
         began = time.thread_time()
         faults.point("decode.before")
-        assembly = self._assembler.feed(frames.join(batch.frames))
-        faults.point("build.before")
-        self._builder.add(assembly)
-        self.unflushed.decoded(self._builder.through_lsn, assembly.commits.commit_time_us, pending=self._builder.pending, now_us=time.time_ns() // 1000)
-        self._count(batch, assembly)
+        self._take_in(batch)
+        # By now the batch is gone, which matters where it was one large field.
+        self._builder.relieve()
+        self._count_open()
         if self._builder.pending and self._waiting_since is None:
             self._waiting_since = time.monotonic()
         if batch.shutdown or (batch.flush and self._builder.pending):
@@ -254,6 +258,13 @@ class Session:
         else:
             self._flush_if_due()
         self.counts.decode_cpu_s += time.thread_time() - began
+
+    def _take_in(self, batch: RawBatch) -> None:
+        assembly = self._assembler.feed(frames.join(batch.take()))
+        faults.point("build.before")
+        self._builder.add(assembly)
+        self.unflushed.decoded(self._builder.through_lsn, assembly.commits.commit_time_us, pending=self._builder.pending, now_us=time.time_ns() // 1000)
+        self._count(batch, assembly)
 
     def _flush_if_due(self) -> None:
         self.counts.decoder_beat = time.time()
@@ -300,7 +311,6 @@ class Session:
         rows, nbytes = assembly.sizes
         counts.transaction_rows.add_all(rows)
         counts.transaction_bytes.add_all(nbytes)
-        self._count_open()
 
     def _count_open(self) -> None:
         counts, builder = self.counts, self._builder

@@ -194,6 +194,11 @@ class TableBook:
                 self._change(state, state="stale", reason=f"{reason}; {copy_remedy(state.schema_name, state.table_name)}", lsn=lsn)
                 self._forget(oid)
 
+    def mark_all_stale(self, reason: str, *, lsn: int) -> None:
+        """Every table whose rows are spooled, that of logical messages too."""
+        for state in tuple(self.states().values()):
+            self.mark_stale(int(state.table_id), reason, lsn=lsn)
+
     def detach(self, oid: int, reason: str) -> None:
         """The source no longer publishes the table."""
         with self._lock:

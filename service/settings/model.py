@@ -213,6 +213,13 @@ class Settings(Room):
     limits: LimitSettings = Field(default_factory=lambda: LimitSettings.model_validate({}))
     apply: ApplySettings = Field(default_factory=lambda: ApplySettings.model_validate({}))
     telemetry: TelemetrySettings = Field(default_factory=lambda: TelemetrySettings.model_validate({}))
+    stop_timeout: Duration = Field(
+        20.0,
+        ge=2,
+        le=3600,
+        description="all that a stop (SIGTERM, Ctrl-C) may take, from the signal on: three fifths to finish what was received, the rest to give it up; what "
+        "was not published comes again at the next start. Below the grace period of whatever stops the process",
+    )
     tables: dict[TablePattern, TableSettings] = Field(default_factory=dict, description="overrides by schema.table")
 
     @model_validator(mode="before")

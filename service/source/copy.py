@@ -18,6 +18,7 @@ from psycopg import pq
 from service import faults
 from service.contract.schema import TableSchema
 from service.errors import SourceRefused, SourceUnavailable
+from service.source.batching import LARGE_PAYLOAD_BYTES
 from service.source.catalog import Catalog, TableFacts
 from service.source.quoting import quote_identifier, quote_literal, quote_qualified
 from service.source.sessions import SourceOptions, open_query, raise_result, translated
@@ -72,8 +73,8 @@ def copy_table(
     snapshot: str,
     batch_bytes: int = BATCH_BYTES,
     accept_empty: bool = False,
-) -> Iterator[list[bytes]]:
-    """Yields raw CopyData payloads of COPY's binary format; the first begins with its header, the last is its trailer.
+) -> Iterator[list[bytes | memoryview]]:
+    """Yields raw CopyData payloads of COPY's binary format; the first begins with its header, the last is its trailer. A list is the caller's to empty.
 
     `facts` must have been read *before* the slot that exported `snapshot` was created. Raises SnapshotRaced when the table's storage or shape is another one
     by now, or when it reads as empty although it has rows by the statistics (unless `accept_empty`, for a second try); TableLocked and TableRefused when it is
@@ -82,6 +83,7 @@ def copy_table(
     with closing(open_query(options)) as conn:
         with translated(f"preparing the copy of {facts.qualified_name}"):
             _enter_snapshot(conn, snapshot)
+            faults.point("copy.lock.before")
         with _of_the_table():
             _lock(conn, facts)
         _compare(options, facts)
@@ -147,20 +149,20 @@ def _shape(facts: TableFacts) -> list[tuple[str, int, int, int]]:
     return [(column.name, column.attnum, column.type_oid, column.typmod) for column in facts.columns]
 
 
-def _chunks(pgconn: pq.abc.PGconn, facts: TableFacts, batch_bytes: int) -> Generator[list[bytes], None, int]:
+def _chunks(pgconn: pq.abc.PGconn, facts: TableFacts, batch_bytes: int) -> Generator[list[bytes | memoryview], None, int]:
     """Returns the number of rows: the server sends one row in each CopyData message, the header with the first and the trailer alone."""
     pgconn.nonblocking = 1
     poll = select.poll()
     poll.register(pgconn.socket, select.POLLIN)
     get = pgconn.get_copy_data
     pause_s = 0 if pgconn.ssl_in_use else _COALESCE_S  # over TLS a read gives one record, however long one waits
-    batch: list[bytes] = []
+    batch: list[bytes | memoryview] = []
     append = batch.append
     nbytes = messages = 0
     while True:
         size, chunk = get(1)
         if size > 0:
-            append(bytes(chunk))  # cheaper than keeping libpq's block, see the stream
+            append(bytes(chunk) if size < LARGE_PAYLOAD_BYTES else chunk)  # see the stream
             nbytes += size
             if nbytes >= batch_bytes:
                 messages += len(batch)

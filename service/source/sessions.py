@@ -17,8 +17,11 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from service.errors import ServiceError, SlotBusy, SlotLost, SourceError, SourceRefused, SourceUnavailable, UsageError
+from service.source.cancelling import Cancellation
 
 OLDEST_SERVER = 140000
+PING_SECONDS = 2
+"""The least that libpq takes. Other threads wait as well while it pings."""
 
 PINS: dict[str, str] = {
     "datestyle": "ISO, MDY",
@@ -82,7 +85,7 @@ class SourceOptions:
     """Which source, and as what. `dsn` is any libpq connection string and carries TLS and every other libpq parameter; it is secret.
 
     `binary` asks the stream for values in the binary form of their types. `allow_insecure` lets the connection string ask for less than verify-full of a
-    host that is not this machine.
+    host that is not this machine. `cancellation` ends every blocking call of the sessions that are opened with these options.
     """
 
     dsn: str = field(repr=False)
@@ -92,6 +95,7 @@ class SourceOptions:
     connect_timeout_s: int = 10
     binary: bool = False
     allow_insecure: bool = False
+    cancellation: Cancellation = field(default_factory=Cancellation, repr=False, compare=False)
 
 
 class NoFreeSlot(SourceRefused):
@@ -158,13 +162,14 @@ def open_replication(options: SourceOptions) -> psycopg.Connection[tuple[Any, ..
 
 def ping_rejected(options: SourceOptions) -> bool:
     """Whether the server is there and turns everybody away: it is stopping or starting. Needs no authentication and leaves no trace."""
-    return pq.PGconn.ping(_conninfo(options, replication=False).encode()) == pq.Ping.REJECT
+    conninfo = make_conninfo(_conninfo(options, replication=False), connect_timeout=PING_SECONDS)
+    return pq.PGconn.ping(conninfo.encode()) == pq.Ping.REJECT
 
 
 def _open(options: SourceOptions, *, replication: bool) -> psycopg.Connection[tuple[Any, ...]]:
     conninfo = _conninfo(options, replication=replication)
     try:
-        conn: psycopg.Connection[tuple[Any, ...]] = psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
+        conn = options.cancellation.connected(lambda: psycopg.connect(conninfo, autocommit=True, prepare_threshold=None))
     except psycopg.Error as error:
         if _UNKNOWN_SETTING in str(error):
             _require_version(conninfo, options)
@@ -181,7 +186,7 @@ def _open(options: SourceOptions, *, replication: bool) -> psycopg.Connection[tu
 def _require_version(conninfo: str, options: SourceOptions) -> None:
     """Raises SourceRefused when the server is too old. One that does not know a pinned setting tells its version only to a session without pins."""
     unpinned = make_conninfo(conninfo, options=str(conninfo_to_dict(options.dsn).get("options") or ""))
-    with suppress(psycopg.Error), psycopg.connect(unpinned, autocommit=True) as conn:
+    with suppress(psycopg.Error), options.cancellation.connected(lambda: psycopg.connect(unpinned, autocommit=True)) as conn:
         _check_version(conn.pgconn.server_version)
 
 

@@ -5,7 +5,6 @@ doubt is a SlotLost that names its case. Must not: alter an existing publication
 (PostgreSQL: Logical Decoding Concepts; pg_replication_slots; CREATE PUBLICATION.)
 """
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -256,12 +255,13 @@ class _Holder:
     timeout_s: float
 
 
-def wait_until_free(conn: Connection, options: SourceOptions, *, bound_s: float | None = None, sleep: Callable[[float], None] = time.sleep) -> None:
+def wait_until_free(conn: Connection, options: SourceOptions, *, bound_s: float | None = None, sleep: Callable[[float], None] | None = None) -> None:
     """Returns when nobody streams from the slot, which after a lost connection takes the server a while to notice.
 
     A connection of this pipeline may be one that we lost: it is waited for until the server has given it up, which takes wal_sender_timeout. One of somebody
     else, or of ours and still answering, belongs to a process that runs. Raises SlotBusy naming the process when it lasts longer than that, or than `bound_s`.
     """
+    sleep = sleep or options.cancellation.sleep
     waited, pause = 0.0, 0.1
     before: _Holder | None = None
     answered: float | None = None
@@ -330,6 +330,18 @@ def ensure_publication(conn: Connection, name: str, tables: Sequence[tuple[str, 
     except SourceRefused as error:
         raise SourceRefused(str(error), hint=f"as the owner of the tables with CREATE on the database, run: {statement};") from error
     return EnsuredPublication(created=True, statement=statement)
+
+
+def require_publication(conn: Connection, name: str) -> None:
+    """Raises SourceRefused when the publication does not exist now, although its tables were carried."""
+    with translated("reading the publication"):
+        exists = conn.execute("SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = %s", (name,)).fetchone() is not None
+    if not exists:
+        raise SourceRefused(
+            f"publication {name} does not exist any more: the server does not send its changes",
+            hint="create it again as it was and start: what was written in between is not sent any more, so that its tables turn stale, by name, and "
+            "`sluice copy` copies them again",
+        )
 
 
 def _covers(conn: Connection, name: str, tables: Sequence[tuple[str, str]]) -> None:

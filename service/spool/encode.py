@@ -5,7 +5,7 @@ else raises. Columns are decoded one after the other, all rows at once; values a
 (PostgreSQL: Logical Replication Message Formats, TupleData.)
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -34,6 +34,8 @@ _OP_CODES = np.zeros(256, np.int8)
 _OP_CODES[[_INSERT, _UPDATE, _DELETE]] = (0, 1, 2)
 _TRUNCATE_CODE = np.array([3], np.int8)
 
+LARGE_BYTES = 16 << 20
+
 _TIME = pa.timestamp("us", "UTC")
 
 Numbers = npt.NDArray[np.int64]
@@ -47,6 +49,11 @@ class EncodedRows:
     batch: pa.RecordBatch
     stats: SegmentStats
     nbytes: int
+
+    @property
+    def large(self) -> bool:
+        """Whether a single value takes more than LARGE_BYTES: such rows are written by themselves, in the least memory."""
+        return self.nbytes > LARGE_BYTES and any(_longest(column) > LARGE_BYTES for column in self.batch.columns)
 
     def with_commit(self, *, lsn: int, commit_time_us: int) -> "EncodedRows":
         """The same rows, with LSN and time filled in where they were not known."""
@@ -160,6 +167,25 @@ def encode_rows(rows: RowColumns, schema: TableSchema, *, ordinal: Numbers, xid:
     return _encoded(schema, arrays, stats)
 
 
+def encode_values(
+    schema: TableSchema, columns: Mapping[str, Sequence[object]], *, ordinal: Numbers, xid: Numbers, lsn: Numbers | None, commit_time_us: Numbers | None
+) -> EncodedRows:
+    """Inserts of plain values, one sequence for each column: for rows of tables that are ours and have no key."""
+    target = segment_schema(schema)
+    count = len(ordinal)
+    arrays = {name: pa.nulls(count, target.field(name).type) for name in target.names}
+    arrays |= {name: pa.array(values, target.field(name).type) for name, values in columns.items()}
+    arrays |= {
+        envelope.OP: _op_column(np.zeros(count, np.int8)),
+        envelope.LSN: _numbers(lsn, count),
+        envelope.TS: _numbers(commit_time_us, count).view(_TIME),
+        envelope.ORDINAL: pa.array(ordinal, pa.int64()),
+        envelope.XID: pa.array(xid, pa.int64()),
+    }
+    known = (0, 0) if lsn is None else (int(lsn.min()), int(lsn.max()))
+    return _encoded(schema, arrays, SegmentStats(count, {envelope.OP_INSERT: count}, first_lsn=known[0], last_lsn=known[1]))
+
+
 def encode_truncate(schema: TableSchema, *, ordinal: int, xid: int, lsn: int | None, commit_time_us: int | None) -> EncodedRows:
     """One row with operation `t` and no values: all rows before it in (LSN, ordinal) order are gone."""
     target = segment_schema(schema)
@@ -187,6 +213,19 @@ def _encoded(schema: TableSchema, arrays: dict[str, pa.Array], stats: SegmentSta
     target = segment_schema(schema)
     batch = pa.RecordBatch.from_arrays([arrays[name] for name in target.names], schema=target)
     return EncodedRows(schema, batch, stats, batch.nbytes)
+
+
+def _longest(column: pa.Array) -> int:
+    """Bytes of the longest text in a column, also of those within structs, lists and maps; 0 for other types."""
+    if pa.types.is_struct(column.type):
+        return max((_longest(column.field(number)) for number in range(column.type.num_fields)), default=0)
+    if pa.types.is_map(column.type):
+        return _longest(column.items)
+    if pa.types.is_list(column.type):
+        return _longest(column.values)
+    if not (pa.types.is_string(column.type) or pa.types.is_binary(column.type)):
+        return 0
+    return pc.max(pc.binary_length(column)).as_py() or 0
 
 
 def among(xid: Numbers, xids: XidIntervals) -> Mask:

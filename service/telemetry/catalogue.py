@@ -310,9 +310,10 @@ APPLY_RUNS = Counter(
 )
 APPLY_DURATION = Histogram(
     "sluice_apply_duration_seconds",
-    "Time of a window that ended well: read fetches and checks its segments, schema alters the table, merge folds and commits, total is all of it.",
+    "Time of a window that ended well: look finds what others committed, read fetches and checks its segments, schema alters the table, merge folds and "
+    "commits, total is all of it.",
     _APPLY,
-    {"phase": ("read", "schema", "merge", "total")},
+    {"phase": ("look", "read", "schema", "merge", "total")},
     APPLY,
     buckets=_LONG_SECONDS,
 )

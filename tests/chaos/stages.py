@@ -74,7 +74,7 @@ EDGES = (
 )
 
 
-COPY_EDGES = ("copy.locked", "copy.read", "segment.put.before", "store.put.before", "segment.put.after", "copy.taken", "copy.final.before", "copy.final.after")
+COPY_EDGES = ("copy.locked", "copy.read", "segment.put.before", "segment.put.after", "copy.taken", "copy.final.before", "copy.final.after")
 """Between reading a table, uploading its rows and the entry that publishes them."""
 
 
@@ -189,7 +189,7 @@ class Stages:
             # A busy event loop hears of the failure late: what waits behind must not depend on its being told in time.
             running.ask(lambda: threading.Event().wait(_BUSY_SECONDS))
         if situation is Situation.DRAINING:
-            self._drain(running)
+            self._drain(running, edge)
         gate.touch()
         if situation is not Situation.DRAINING:
             self._goes_on_or_ends(running)
@@ -203,9 +203,11 @@ class Stages:
         else:
             self._wait(lambda: _handed(running) > position, running, "the transactions behind wait for the decoder")
 
-    def _drain(self, running: Running) -> None:
+    def _drain(self, running: Running, edge: Edge) -> None:
+        """A point on the loop may fail before the drain has begun, and nothing but the gate is waited for then."""
         running.ask_to_stop()
-        self._wait(lambda: _view_state(running) in ("draining", "reconnecting", "stopped"), running, "it drains")
+        failed = edge.point if edge.on_loop else ""
+        self._wait(lambda: faults.passages(failed) > 0 or _view_state(running) in ("draining", "reconnecting", "stopped"), running, "it drains")
 
     def _goes_on_or_ends(self, running: Running) -> None:
         """It recovers by itself, which the acknowledgement of a new transaction shows, or the process ends. It must not hang."""

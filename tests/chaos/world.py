@@ -136,7 +136,7 @@ class World:
         """Returns when no walsender holds the slot any more."""
         query = "SELECT active FROM pg_replication_slots WHERE slot_name = %s"
         with self.database.connect() as connection:
-            wait_until(lambda: connection.execute(query, (self.database.slot,)).fetchone() == (False,), what="the slot is free", timeout=30)
+            wait_until(lambda: connection.execute(query, (self.database.slot,)).fetchone() == (False,), what="the slot is free", timeout=120)
 
     def end_connection(self) -> None:
         """The server ends the walsender that holds the slot."""

@@ -70,7 +70,7 @@ def test_the_slot_is_shown_advanced_within_the_manifest_only_and_dropped_by_its_
     busy = sluice("slot", "drop", "--confirm", database.slot)
     assert (busy.returncode, slots(database)) == (8, 1)
     running.send_signal(signal.SIGTERM)
-    assert running.wait(60) == 0
+    assert running.wait(180) == 0
     shown = json.loads(sluice("slot", "show", "--json").stdout)
     assert (shown["exists"], shown["problem"]) == (True, None)
     beyond = sluice("slot", "advance", "--to", "F/0", "--confirm", database.slot)
@@ -177,4 +177,4 @@ def test_probes_and_metrics_are_served_while_it_runs_and_a_signal_drains(running
     assert "applier.never" in get("/readyz")[1]
     assert 'sluice_build_info{component="ingest",pipeline="shop"' in get("/metrics")[1]
     running.send_signal(signal.SIGTERM)
-    assert running.wait(60) == 0
+    assert running.wait(180) == 0

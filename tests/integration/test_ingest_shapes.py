@@ -249,13 +249,13 @@ def test_what_came_half_in_one_way_may_come_again_in_the_other(pipeline: Pipelin
         connection.execute(MEGABYTES.format(first=1, last=9_000).encode())
         connection.execute("ALTER TABLE a ADD COLUMN v int")
         connection.execute(MEGABYTES.format(first=9_001, last=9_010).encode())
-    database.execute("INSERT INTO a VALUES (24001, 'after', 7)")
     plain, immediate = database.dsn, database.dsn + IMMEDIATELY
     pipeline.dsn = plain if first == "off" else immediate
     with pytest.raises(StoreRefused):
         Pipeline(database, cast("ObjectStore", RefusesFiles(pipeline.store)), pipeline.dsn).run(streaming=first)
     assert pipeline.table("public.a").schema_version == 2
     assert pipeline.commits() == []
+    database.execute("INSERT INTO a VALUES (24001, 'after', 7)")
     pipeline.dsn = immediate if first == "off" else plain
     pipeline.run(streaming="on" if first == "off" else "off")
     assert (pipeline.table("public.a").state, pipeline.table("public.a").reason) == ("live", "")

@@ -139,6 +139,37 @@ def test_code_8_somebody_else_streams_from_the_slot(connected: Sluice, database:
         assert connected("slot", "drop", "--confirm", database.slot).returncode == 8
 
 
+def test_code_9_it_runs_and_has_no_applier(connected: Sluice) -> None:
+    running = subprocess.Popen(connected.command("run"), cwd=connected.directory, env=connected.environment, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 90
+        while (ended := connected("status", "--json")).returncode != 9:
+            assert ended.returncode in (10, 11), ended.stdout
+            assert running.poll() is None
+            assert time.monotonic() < deadline
+        assert json.loads(ended.stdout)["state"] == "degraded"
+    finally:
+        running.terminate()
+        assert running.wait(60) == 0
+
+
+def test_code_10_it_does_not_run(connected: Sluice) -> None:
+    assert connected("run", "--until-caught-up").returncode == 0
+    ended = connected("status", "--json")
+    assert (ended.returncode, json.loads(ended.stdout)["state"]) == (10, "stopped")
+
+
+def test_code_11_nothing_was_received_yet(connected: Sluice) -> None:
+    ended = connected("status", "--json")
+    assert (ended.returncode, json.loads(ended.stdout)["state"]) == (11, "new")
+
+
+def test_code_12_nobody_can_say(sluice: Sluice) -> None:
+    ManifestLog.open(sluice.store, manifests.opened(), PipelineState())
+    ended = sluice("status", "--json")
+    assert (ended.returncode, json.loads(ended.stdout)["state"]) == (12, "unknown")
+
+
 def test_code_75_the_object_store_does_not_answer(sluice: Sluice) -> None:
     options = {"AWS_ENDPOINT": "http://127.0.0.1:1", "AWS_REGION": "x", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "canary", "ALLOW_HTTP": "true"}
     ended = sluice("spool", "ls", SLUICE_SPOOL__URI="s3://bucket", **{f"SLUICE_SPOOL__OPTIONS__{name}": value for name, value in options.items()})
@@ -156,7 +187,7 @@ def test_code_130_somebody_pressed_ctrl_c(sluice: Sluice) -> None:
         assert watching.stdout.readline()
         watching.send_signal(signal.SIGINT)
         watching.stdout.read()
-        assert watching.wait(30) == 130
+        assert watching.wait(180) == 130
 
 
 def test_every_documented_code_is_provoked_here() -> None:
@@ -182,7 +213,7 @@ class corrupting:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for thread in self._threads:
-            thread.join(30)
+            thread.join(120)
 
     def _start(self, target: object, *arguments: object) -> None:
         self._threads.append(threading.Thread(target=target, args=arguments, daemon=True))  # type: ignore[arg-type]

@@ -1,13 +1,18 @@
 """A pipeline of one's own for each test."""
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from service.contract import keys
-from service.contract.applied import AppliedLog, Complete
+from service.contract.applied import AppliedLog, AppliedTable, Complete
+from service.contract.schema import TableSchema
+from service.errors import ServiceError
 from service.store.opening import open_store
 from spark_jobs.applier import Applier
 from spark_jobs.options import ApplyOptions
@@ -32,6 +37,23 @@ class Pipeline:
         Applier(self.options(**changed), self.store, self.spark, stop=threading.Event()).run()
         return AppliedLog.decode(self.store.get(list(self.store.list(keys.APPLY_LOG))[-1]))
 
+    def begin(self, schema: TableSchema, *rows: dict[str, object], generation: int = 1) -> None:
+        """One generation of a table, copied and live."""
+        self.manifest.table(schema, generation=generation, new=generation == 1)
+        self.manifest.copy(list(rows), schema, generation=generation)
+        self.manifest.table(schema, state="live", generation=generation, new=False)
+
+    def reported(self) -> dict[str, AppliedTable]:
+        """What the newest log says, by table id."""
+        newest = list(self.store.list(keys.APPLY_LOG))
+        return AppliedLog.decode(self.store.get(newest[-1])).tables if newest else {}
+
+    def move(self) -> None:
+        """To another path, as if by a new process: a running Spark remembers the log of a table."""
+        self.folder = self.folder.rename(self.folder.parent / f"{self.folder.name}-moved")
+        self.store = open_store(f"file://{self.folder}/spool", prefix="shop/", options={})
+        self.manifest.store = self.store
+
     def complete(self) -> Complete:
         return Complete.decode(self.store.get(list(self.store.list(keys.APPLY_COMPLETE))[-1]))
 
@@ -45,3 +67,32 @@ class Pipeline:
 @pytest.fixture
 def pipeline(spark: SparkSession, tmp_path: Path) -> Pipeline:
     return Pipeline(spark, tmp_path)
+
+
+@dataclass
+class Running:
+    """An applier at work. `ended` has the class of the error that it ended with."""
+
+    stop: threading.Event
+    ended: list[str]
+
+
+@contextmanager
+def running(pipeline: Pipeline, **options: object) -> Iterator[Running]:
+    work = Running(threading.Event(), [])
+    applier = Applier(pipeline.options(once=False, **options), pipeline.store, pipeline.spark, stop=work.stop)
+
+    def run() -> None:
+        try:
+            applier.run()
+        except ServiceError as error:
+            work.ended.append(type(error).__name__)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield work
+    finally:
+        work.stop.set()
+        thread.join(120)
+    assert not thread.is_alive()

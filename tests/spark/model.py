@@ -116,7 +116,6 @@ def keyed_by_what_was_sent(lake: Lake, changes: list[Change]) -> Lake:
         acts_on = (change.old or change.values)["id"]
         base = lake.pop(acts_on, {})
         if change.op != "d":
-            now = {name: base[name] if name in change.unchanged else change.values.get(name) for name in NAMES}
-            key: Any = now["id"]
-            lake[key] = {**now, **(change.special or {})}
+            now: dict[str, Any] = {name: base[name] if name in change.unchanged else change.values.get(name) for name in NAMES}
+            lake[now["id"]] = {**now, **(change.special or {})}
     return lake

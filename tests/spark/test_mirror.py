@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from service.contract import keys
-from service.errors import ManifestCorrupt, WriterFenced
+from service.errors import WriterFenced
 from service.store.opening import open_store
 from tests.spark import lake
 from tests.spark.changes import INT4, INT8, TEXT, TIMESTAMP, Change, column, table_schema
@@ -176,25 +176,6 @@ def test_complete_says_one_boundary_for_all_tables_and_idle_tables_advance_witho
     assert complete.versions == {"public.items": version, "public.other": lake.version(pipeline.path("other"))}
 
 
-def test_I13_a_changed_segment_stops_everything_by_name(pipeline: Pipeline) -> None:
-    _begin(pipeline, _row(1))
-    pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
-    key = list(pipeline.store.list(keys.DATA))[-1]
-    data = bytearray(pipeline.store.get(key))
-    data[len(data) // 2] ^= 1
-    pipeline.store.put(key, bytes(data))
-    with pytest.raises(ManifestCorrupt, match=key):
-        pipeline.apply()
-
-
-def test_I14_a_missing_segment_stops_everything_by_name(pipeline: Pipeline) -> None:
-    _begin(pipeline, _row(1))
-    key = next(pipeline.store.list(keys.DATA))
-    pipeline.store.delete(key)
-    with pytest.raises(ManifestCorrupt, match=key):
-        pipeline.apply()
-
-
 def test_a_table_that_somebody_else_rolled_back_is_stale(pipeline: Pipeline) -> None:
     _begin(pipeline, _row(1))
     pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
@@ -246,7 +227,7 @@ def test_metadata_columns_can_be_left_out(pipeline: Pipeline) -> None:
     assert lake.rows_in(pipeline.path(), metadata=True) == [{"id": 2}]
 
 
-@pytest.mark.parametrize("memory", [1 << 28, 1])
+@pytest.mark.parametrize("memory", [1 << 28, 2_000])
 @pytest.mark.parametrize("identity", ["d", "f"])
 @pytest.mark.parametrize(("publishes", "origin"), [("iut", "any"), ("iudt", "none"), (None, "any")])
 def test_a_row_inserted_again_replaces_the_one_whose_removal_was_not_sent(

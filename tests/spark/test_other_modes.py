@@ -1,6 +1,7 @@
 """Tables without a key, changelogs and schema changes, through the whole applier."""
 
 import datetime as dt
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from service.contract.entries import Changes, Commits
 from service.contract.schema import TableSchema
 from service.errors import StoreUnavailable, UsageError, WriterFenced
 from service.store.opening import open_store
-from spark_jobs.delta import APP_ID, VERSION, LakeTable
+from spark_jobs.delta import APP_ID, USER_METADATA, VERSION, LakeTable, Place
 from spark_jobs.lease import Lease
 from spark_jobs.options import ApplyOptions
 from tests.spark import lake
@@ -121,12 +122,13 @@ def test_large_and_small_windows_give_the_same_rows(pipeline: Pipeline, monkeypa
 
 def test_J01_J02_a_version_is_never_skipped_in_silence_and_never_leaks(spark: SparkSession, tmp_path: Path) -> None:
     session = spark.newSession()
-    table = LakeTable(session, str(tmp_path / "t"), before_commit=lambda: None)
+    table = LakeTable(session, str(tmp_path / "t"), app_id="app", before_commit=lambda: None)
     table.write("app", 5, frame=session.range(1), mode="append", new_schema=True)
     with pytest.raises(WriterFenced, match="at 5, at or past 4"):
         table.write("app", 4, frame=session.range(1), mode="append")
     table.execute("app", 6, statement=f"UPDATE {table.expression} SET id = 1")
-    assert (session.conf.get(APP_ID, None), session.conf.get(VERSION, None), table.marker("app")) == (None, None, 6)
+    assert [session.conf.get(name, None) for name in (APP_ID, VERSION, USER_METADATA)] == [None] * 3
+    assert table.look() == Place(1, 6, seen=True)
 
 
 def test_a_lease_belongs_to_one_and_a_takeover_stops_the_old_owner(tmp_path: Path) -> None:
@@ -134,7 +136,7 @@ def test_a_lease_belongs_to_one_and_a_takeover_stops_the_old_owner(tmp_path: Pat
     now = [1000.0]
     old = Lease(store, seconds=30, wall=lambda: now[0], monotonic=lambda: now[0])
     new = Lease(store, seconds=30, wall=lambda: now[0], monotonic=lambda: now[0])
-    old.instance = "elsewhere/1/a"
+    old._process = replace(old._process, boot="elsewhere")
     old.acquire()
     old.check()
     with pytest.raises(WriterFenced, match="another applier owns"):

@@ -59,7 +59,7 @@ class Pipeline:
         """Ingest in a thread of its own until the block ends; an error of it is raised at the end."""
         running = Running(self, self.options(**changes))
         running.thread.start()
-        running.started.wait(30)
+        running.started.wait(120)
         try:
             yield running
         finally:

@@ -93,9 +93,14 @@ class Spool:
         self._folder = folder
         self._sha256 = ""
         self._tables: dict[str, str] = {}
+        self._origin = ""
         self.seq = 0
         self.epoch = 0
         self.through_lsn = 0
+        self.start_lsn = 0
+        """Where the log begins: what ended at or before it is none of its business."""
+        self.marked: set[str] = set()
+        """Names of tables that were ever anything else than copied and live, or in more than one generation: their rows need not be in the log one by one."""
         self.states: dict[str, str] = {}
         self.tables: dict[str, Table] = {}
         """By table id."""
@@ -138,12 +143,30 @@ class Spool:
             self._copy(body, number)
         elif kind == "changes":
             self._changes(body, number, through_lsn)
+        else:
+            self._opened(kind, body)
+        if number == 1:
+            self.start_lsn = through_lsn
         self.seq, self.epoch, self.through_lsn, self._sha256 = number, epoch, through_lsn, hashlib.sha256(data).hexdigest()
+
+    def _opened(self, kind: str, body: dict[str, Any]) -> None:
+        """From here on other transactions may be sent: what was left out until now is missing in every table."""
+        if kind != "opened":
+            return
+        if (self._origin, body["origin"]) == ("none", "any"):
+            for table in self.tables.values():
+                if table.generation in table.snapshots and table.state in ("live", "pending"):
+                    table.state, table.reason = "stale", "source.origin was none"
+                    self.states[table.name] = "stale"
+                    self.marked.add(table.name)
+        self._origin = body["origin"]
 
     def _table(self, body: dict[str, Any]) -> None:
         self._tables[body["table_id"]] = body["table_name"]
         self.states[body["table_name"]] = body["state"]
         table = self.tables.setdefault(body["table_id"], Table(body["table_id"], body["schema_name"], body["table_name"]))
+        if body["state"] not in ("copying", "snapshot", "live") or body["generation"] > 1:
+            self.marked.add(table.name)
         table.state, table.reason, table.generation = body["state"], body["reason"], body["generation"]
         if body["schema"]:
             table.schemas[body["schema"]["version"]] = body["schema"]
@@ -154,6 +177,9 @@ class Spool:
         assert body["final"], f"entry {number} is a part of a copy"
         self.copied.add(generation)
         table = self.tables[body["table_id"]]
+        # The entry that ends a copy is the one that makes the table live.
+        table.state, table.reason = "live", ""
+        self.states[table.name] = "live"
         table.snapshots[body["generation"]] = body["snapshot_lsn"]
         parts = table.copies.setdefault(body["generation"], [])
         for segment in body["segments"]:

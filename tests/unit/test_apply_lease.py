@@ -1,14 +1,19 @@
 """Who may commit to the lake: an applier that was replaced may not, however many came after it and however long it slept."""
 
+import os
+import socket
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from service.errors import StoreUnavailable, WriterFenced
 from service.store.base import ObjectStore
 from service.store.memory import MemoryStore
-from spark_jobs.lease import Lease
+from spark_jobs.lease import Lease, Process, _started
 
 
 class Clock:
@@ -25,7 +30,52 @@ def lease(store: ObjectStore, clock: Clock, name: str) -> Lease:
     """An applier on a machine of its own, so that only the lease's age says whether it lives."""
     made = Lease(store, seconds=30, wall=clock, monotonic=clock)
     made.instance = f"{name}/1/{name}"
+    made._process = replace(made._process, boot=name)
     return made
+
+
+def held_by(store: ObjectStore, process: Process) -> Lease:
+    """A lease of this host, renewed a moment ago by `process`."""
+    holder = Lease(store, seconds=30)
+    holder.instance = f"{socket.gethostname()}/{process.pid}/earlier"
+    holder._process = process
+    holder.acquire()
+    return holder
+
+
+def ended_process() -> Process:
+    """One that ran here until a moment ago."""
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    process = replace(Process.current(), pid=child.pid, started=_started(child.pid))
+    child.communicate(b"\n")
+    return process
+
+
+def test_a_lease_whose_holder_ended_here_is_taken_over_at_once() -> None:
+    store = MemoryStore(uuid.uuid4().hex)
+    held_by(store, ended_process())
+    Lease(store, seconds=30).acquire()
+
+
+def test_a_process_number_that_came_again_does_not_keep_a_dead_holder_alive() -> None:
+    store = MemoryStore(uuid.uuid4().hex)
+    held_by(store, replace(Process.current(), pid=os.getppid(), started="1"))
+    Lease(store, seconds=30).acquire()
+
+
+@pytest.mark.parametrize("elsewhere", [{"machine": "m"}, {"boot": "b"}, {"namespace": "pid:[1]"}])
+def test_a_holder_of_the_same_host_name_on_another_machine_or_in_another_container_is_alive(elsewhere: dict[str, str]) -> None:
+    store = MemoryStore(uuid.uuid4().hex)
+    held_by(store, replace(ended_process(), **elsewhere))  # type: ignore[arg-type]
+    with pytest.raises(WriterFenced, match="another applier owns"):
+        Lease(store, seconds=30).acquire()
+
+
+def test_a_holder_that_runs_here_is_alive() -> None:
+    store = MemoryStore(uuid.uuid4().hex)
+    held_by(store, replace(Process.current(), pid=os.getppid(), started=_started(os.getppid())))
+    with pytest.raises(WriterFenced, match="another applier owns"):
+        Lease(store, seconds=30).acquire()
 
 
 @pytest.mark.parametrize("takeovers", [1, 2, 3])

@@ -10,6 +10,7 @@ from service.errors import ApplyError, StoreUnavailable, UnsupportedChange, Usag
 from service.telemetry import catalogue
 from service.telemetry.health import Health
 from service.telemetry.metrics import Metrics
+from spark_jobs.delta import Place
 from spark_jobs.failures import Cause, CommitConflict, verdict
 from spark_jobs.observe import LOOP_SECONDS, ApplyTelemetry
 from spark_jobs.options import ApplyOptions
@@ -85,8 +86,8 @@ def test_a_window_of_hours_is_alive_as_long_as_the_loop_goes_round() -> None:
 
 def test_windows_are_counted_by_what_became_of_them() -> None:
     seen = telemetry()
-    seen.applied(Applied(3, 12, 1, ops={"insert": 10, "delete": 2}, seconds={"read": 0.2, "merge": 3.0}), seconds=3.5)
-    seen.applied(Applied(3, 0, 0, committed=False), seconds=0.1)
+    seen.applied(Applied(Place(3, 9), 9, 12, 1, ops={"insert": 10, "delete": 2}, seconds={"read": 0.2, "merge": 3.0}), seconds=3.5)
+    seen.applied(Applied(Place(3, 9), 9, committed=False), seconds=0.1)
     seen.failed(StoreUnavailable("x"))
     seen.failed(CommitConflict("x"))
     seen.stale(UnsupportedChange("x"))

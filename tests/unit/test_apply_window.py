@@ -1,12 +1,10 @@
-"""Windows: gap-free, whole entries, nothing before the copy; and the report that all tables are at one boundary."""
+"""Windows: gap-free, whole entries, nothing before the copy."""
 
 import pyarrow as pa
 
 from service.contract import columns as envelope
-from service.contract.applied import AppliedTable
 from service.contract.entries import Changes, Commits, Copy, Entry, Segment, Table
 from spark_jobs.modes.changelog import with_origins
-from spark_jobs.progress import completion
 from spark_jobs.window import Backlog
 from tests.support.manifests import schema
 
@@ -76,24 +74,6 @@ def test_a_change_gets_the_origin_of_its_transaction_or_none() -> None:
     assert found[envelope.ORIGIN].to_pylist() == [None, "upstream", "upstream", "streamed"]
     assert found[envelope.ORIGIN_LSN].to_pylist() == [None, 2**64 - 1, 2**64 - 1, None]
     assert with_origins(rows, {})[envelope.ORIGIN].to_pylist() == [None] * 4
-
-
-def _table(name: str, *, through_seq: int, state: str = "live") -> AppliedTable:
-    return AppliedTable(name, "public", name, "", "mirror", 1, state, through_seq=through_seq, complete_through_lsn=through_seq * 10, delta_version=7)
-
-
-def test_completion_waits_while_one_table_is_ahead_of_another() -> None:
-    tables = {"a": _table("a", through_seq=5), "b": _table("b", through_seq=8)}
-    assert completion(tables, committed={"a": 4, "b": 7}) is None
-    complete = completion(tables, committed={"a": 4, "b": 5})
-    assert complete is not None
-    assert (complete.seq, complete.lsn) == (5, 50)
-
-
-def test_completion_names_the_tables_it_leaves_out() -> None:
-    complete = completion({"a": _table("a", through_seq=5), "b": _table("b", through_seq=1, state="stale")}, committed={})
-    assert complete is not None
-    assert complete.left_out == {"public.b": "stale"}
 
 
 def _shaped(seq: int, *, lsn: int, through_lsn: int, version: int) -> Entry:

@@ -321,7 +321,11 @@ def test_what_is_late_or_refused_degrades_the_pipeline(changes: dict[str, Any], 
 
 def test_information_leaves_a_pipeline_healthy() -> None:
     verdict = judge(replace(WELL, tables=(*WELL.tables, TableGroup("copying", "", "public.new", 1, AT - 60))))
-    assert (verdict.state, verdict.headline, [(one.code, one.severity) for one in verdict.problems]) == ("healthy", "healthy", [("table.copying", "info")])
+    assert (verdict.state, verdict.headline, [(one.code, one.severity) for one in verdict.problems]) == (
+        "healthy",
+        "healthy, copying 1 table",
+        [("table.copying", "info")],
+    )
 
 
 def test_every_code_is_documented_and_a_problem_without_one_cannot_be_made() -> None:

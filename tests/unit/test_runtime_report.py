@@ -125,6 +125,32 @@ def test_a_backlog_longer_than_the_look_ahead_is_never_shown_as_no_lag(pipeline:
     assert lag >= 5
 
 
+def test_the_lake_has_a_position_as_soon_as_all_its_live_tables_have_one(pipeline: Pipeline) -> None:
+    """Boundaries are stated less often, and for minutes not at all: a page that goes by them alone says that the lake has nothing."""
+    pipeline.table("orders")
+    pipeline.table("stock")
+    pipeline.table("next", state="copying")
+    known = {name: AppliedTable(name, "public", name, "x", "mirror", 1, "live", "", 4, lsn) for name, lsn in (("orders", 300), ("stock", 200))}
+    pipeline.store.create(keys.apply_log(1), AppliedLog(1, "a", NOW.isoformat(), known).encode())
+    report = pipeline.report()
+    assert (report.complete_lsn, report.boundary_lsn) == (200, 0)
+    assert {stage.stage: stage.lsn for stage in report.stages}["applied"] == 200
+    assert report.to_json()["apply"]["complete_through_lsn"] == "0/C8"
+
+
+def test_a_table_says_since_when_it_is_in_its_state(pipeline: Pipeline) -> None:
+    pipeline.table("orders", state="copying")
+    copying = pipeline.report().tables[0].since
+    assert copying
+    pipeline.table("orders", state="copying", reason="the same again")
+    assert pipeline.report().tables[0].since == copying
+    pipeline.table("orders", state="stale", reason="rewritten")
+    stale = pipeline.report().tables[0].since
+    assert stale >= copying
+    (problem,) = [one for one in pipeline.report().verdict.problems if one.code == "table.stale"]
+    assert problem.since == datetime.fromisoformat(stale).timestamp()
+
+
 def test_a_reporter_sees_what_came_since_its_last_look(pipeline: Pipeline) -> None:
     pipeline.table("orders")
     reporter = Reporter(pipeline="shop", store=pipeline.store, lake_uri="file:///lake", source=None)

@@ -58,7 +58,7 @@ class Held(ObjectStore):
         if self.failing.is_set() or self.hanging.is_set():
             self.entered.set()
         if self.hanging.is_set():
-            self.released.wait(60)
+            self.released.wait(120)
         if self.failing.is_set():
             raise StoreUnavailable("the store does not answer")
         return self._inner.list(prefix, after=after)
@@ -174,11 +174,11 @@ def test_status_says_what_it_knew_and_what_the_process_knows_while_the_store_fai
     watched.held.hanging.set()
     look = threading.Thread(target=watched.observer.look)
     look.start()
-    assert watched.held.entered.wait(30)
+    assert watched.held.entered.wait(120)
     try:
         assert watched.status()["taken_at"] == before["taken_at"]
     finally:
         watched.held.hanging.clear()
         watched.held.released.set()
-        look.join(30)
+        look.join(120)
     assert watched.status()["taken_at"] > before["taken_at"]

@@ -1,0 +1,125 @@
+"""A boundary is reached under any load: windows of other tables, far ahead or under way, do not hold it up."""
+
+import uuid
+
+import hypothesis.strategies as st
+from hypothesis import given, settings
+
+from service.contract.applied import AppliedTable
+from service.manifest.follow import load_state, read_entries
+from service.store.memory import MemoryStore
+from spark_jobs.delta import Place
+from spark_jobs.ledger import Ledger, restore
+from spark_jobs.options import ApplyOptions
+from spark_jobs.progress import Boundary
+from spark_jobs.table import Applied
+from spark_jobs.window import Window
+from tests.spark.changes import Change, Manifest
+from tests.spark.model import SCHEMA
+
+NOW = 0.0
+
+
+def _table(name: str, *, through_seq: int, committed_seq: int = 0, state: str = "live", version: int = 7) -> AppliedTable:
+    return AppliedTable(
+        name, "public", name, "", "mirror", 1, state, through_seq=through_seq, committed_seq=committed_seq, delta_version=version
+    )  # fmt: skip
+
+
+def test_a_table_that_went_on_is_in_the_boundary_with_the_version_it_had_there() -> None:
+    boundary, since = Boundary(5, 50), {"a": 10, "b": 10}
+    boundary.pass_by({"a": _table("a", through_seq=5, committed_seq=5, version=3), "b": _table("b", through_seq=2)}, since_lsn=since)
+    later = {"a": _table("a", through_seq=9, committed_seq=9, version=8), "b": _table("b", through_seq=2)}
+    boundary.pass_by(later, since_lsn=since)
+    assert boundary.complete(later, since_lsn=since) is None
+    arrived = later | {"b": _table("b", through_seq=5, committed_seq=4, version=6)}
+    boundary.pass_by(arrived, since_lsn=since)
+    complete = boundary.complete(arrived, since_lsn=since)
+    assert complete is not None
+    assert (complete.seq, complete.lsn, complete.versions, complete.left_out) == (5, 50, {"public.a": 3, "public.b": 6}, {})
+
+
+def test_a_table_whose_snapshot_is_later_than_the_boundary_is_left_out_of_it() -> None:
+    boundary, since = Boundary(5, 50), {"a": 10, "new": 51}
+    tables = {"a": _table("a", through_seq=5), "new": _table("new", through_seq=5)}
+    boundary.pass_by(tables, since_lsn=since)
+    complete = boundary.complete(tables, since_lsn=since)
+    assert complete is not None
+    assert (list(complete.versions), complete.left_out) == (["public.a"], {"public.new": "copying"})
+
+
+def test_a_boundary_names_the_tables_that_do_not_follow() -> None:
+    boundary, since = Boundary(5, 50), {"a": 10, "b": 10, "c": 10}
+    tables = {"a": _table("a", through_seq=5), "b": _table("b", through_seq=1, state="stale"), "c": _table("c", through_seq=1, state="quarantined")}
+    boundary.pass_by(tables, since_lsn=since)
+    complete = boundary.complete(tables, since_lsn=since)
+    assert complete is not None
+    assert complete.left_out == {"public.b": "stale", "public.c": "quarantined"}
+
+
+class Lake:
+    """Three tables and what their Delta versions hold, by the last entry."""
+
+    def __init__(self, name: str) -> None:
+        self.store = MemoryStore(name, prefix="shop/")
+        self.manifest = Manifest(self.store)
+        self.schemas = [type(SCHEMA)(str(16385 + number), 1, "public", f"t{number}", "d", SCHEMA.columns) for number in range(3)]
+        for schema in self.schemas:
+            self.manifest.table(schema)
+            self.manifest.copy([], schema)
+        state = load_state(self.store)
+        self.ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l", max_window_bytes=1 << 30), state)
+        known = {key: restore(table, None, place=Place(0, table.generation_seq)) for key, table in state.tables.items()}
+        self.ledger.begin(known)
+        self.contents = {key: [0] for key in known}
+        self.running: list[tuple[str, Window]] = []
+        self.boundary = Boundary()
+
+    def read(self) -> None:
+        for entry, sha256 in read_entries(self.store, after_seq=self.ledger.read_seq):
+            self.ledger.take_in(entry, sha256)
+
+    def turn(self) -> None:
+        """What the applier's loop does about the boundary and its workers."""
+        since = {key: known.backlog.snapshot_lsn for key, known in self.ledger.tables.items()}
+        if (self.boundary.published or not self.boundary.seq) and self.ledger.read_seq > self.boundary.seq:
+            self.boundary = Boundary(self.ledger.read_seq, self.ledger.read_lsn)
+        self.boundary.pass_by(self.ledger.report(), since_lsn=since)
+        for key, _, state, window in list(self.ledger.ready(now=NOW, boundary_seq=self.boundary.seq)):
+            self.ledger.busy.add(f"public/{state.table_name}")
+            self.running.append((key, window))
+        self.boundary.published = self.boundary.complete(self.ledger.report(), since_lsn=since)
+
+    def end(self, place: int) -> None:
+        """The window `place` of those under way is committed."""
+        key, window = self.running.pop(place % len(self.running))
+        known = self.ledger.tables[key]
+        self.contents[key].append(window.last_seq)
+        self.ledger.busy.discard(f"public/{self.ledger.state.tables[key].table_name}")
+        self.ledger.applied(known, window, Applied(Place(known.place.version + 1, window.last_seq, seen=True), window.last_seq, 1, 1))
+
+
+@settings(max_examples=30, deadline=None)
+@given(turns=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), min_size=20, max_size=40))
+def test_boundaries_are_published_while_windows_never_cease_and_each_version_holds_just_its_entries(turns: list[tuple[int, int]]) -> None:
+    lake, published = Lake(uuid.uuid4().hex), set[int]()
+    for table, ending in turns:
+        for schema in lake.schemas:
+            lake.manifest.transaction([Change("i", {"id": 1})], schema)
+        lake.manifest.transaction([Change("i", {"id": 1})], lake.schemas[table])
+        lake.read()
+        lake.turn()
+        assert lake.running, "there is always a window under way"
+        lake.end(ending)
+        lake.turn()
+        complete = lake.boundary.published
+        if complete is None:
+            continue
+        published.add(complete.seq)
+        for key, state in lake.ledger.state.tables.items():
+            version = complete.versions[f"public.{state.table_name}"]
+            held = lake.contents[key][version]
+            later = [seq for seq in lake.contents[key] if held < seq <= complete.seq]
+            assert held <= complete.seq, "a version holds an entry past the boundary"
+            assert not later, "a version lacks an entry before the boundary"
+    assert len(published) >= len(turns) // 10

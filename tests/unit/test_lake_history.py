@@ -1,0 +1,96 @@
+"""What a commit of a Delta log is taken for: by what it did, never by what it says it meant to do."""
+
+import json
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from service.errors import UnsupportedChange
+from spark_jobs.delta import Place, contradiction
+from spark_jobs.history import Commit, changes_data, read_commit, shape, tag
+
+SECRET = "row-value-918273"
+INFO = {
+    "operation": "DELETE", "timestamp": 1795316201895, "engineInfo": "Apache-Spark/4.2.0 Delta-Lake/4.4.0", "userName": "bob",
+    "operationParameters": {"predicate": f"id = '{SECRET}'"},
+}  # fmt: skip
+ADD = {"path": f"part-{SECRET}.parquet", "size": 7, "stats": SECRET}
+
+
+def commit(*actions: dict[str, object], **info: object) -> Commit:
+    return read_commit(3, [json.dumps(action).encode() for action in ({"commitInfo": {**INFO, **info}}, *actions)], name="3.json")
+
+
+@pytest.mark.parametrize(
+    ("operation", "actions", "changes"),
+    [
+        ("WRITE", [{"add": ADD}], True),
+        ("WRITE", [{"add": {**ADD, "dataChange": True}}], True),
+        ("WRITE", [{"add": {**ADD, "dataChange": False}}], True),
+        ("", [{"add": {**ADD, "dataChange": False}}], True),
+        ("OPTIMIZE", [{"add": {**ADD, "dataChange": False}}, {"remove": {"path": "b", "dataChange": False}}], False),
+        ("OPTIMIZE", [{"add": {**ADD, "dataChange": False}}, {"remove": {"path": "b", "dataChange": True}}], True),
+        ("REORG", [{"add": {**ADD, "dataChange": False}}], False),
+        ("DELETE", [{"remove": {"path": "b"}}], True),
+        ("UPDATE", [{"cdc": {"path": "c", "dataChange": False}}], True),
+        ("RESTORE", [], True),
+        ("DELETE", [], False),
+        ("VACUUM END", [], False),
+        ("SET TBLPROPERTIES", [{"metaData": {"schemaString": "{}"}}], False),
+        ("STREAMING UPDATE", [{"txn": {"appId": "other", "version": 4}}], False),
+    ],
+)
+def test_a_commit_changes_rows_unless_it_provably_does_not(operation: str, actions: list[dict[str, object]], changes: bool) -> None:
+    assert changes_data(commit(*actions, operation=operation)) is changes
+
+
+def test_what_is_told_of_a_commit_is_who_when_and_what_and_no_value() -> None:
+    told = commit({"add": ADD}).told()
+    assert told == "DELETE at 2026-11-22T02:56:41+00:00 made version 3 (Apache-Spark/4.2.0 Delta-Lake/4.4.0, user bob)"
+    assert SECRET not in told
+    hostile = commit({"add": ADD}, operation="X" * 500 + "\n", userName="a\x1b[2Jb\n").told()
+    assert hostile.isprintable()
+    assert len(hostile) < 300
+
+
+def test_a_commit_is_ours_by_its_marker_or_its_tag() -> None:
+    ours = "sluice/shop/1/1/m"
+    assert commit({"txn": {"appId": ours, "version": 9}}).is_of(ours)
+    assert commit(userMetadata=tag(ours, after=2)).is_of(ours)
+    for text in ("", "[]", "{", '"sluice"', tag("sluice/shop/1/2/m", after=2), "null"):
+        assert not commit(userMetadata=text).is_of(ours)
+
+
+@given(st.lists(st.binary(max_size=40) | st.sampled_from([b"", b'{"add":1}', b'{"txn":{}}', b"[]", b'{"metaData":{"schemaString":"{"}}', b"\0" * 9])))
+def test_a_damaged_commit_is_named_and_nothing_else_is_raised(lines: list[bytes]) -> None:
+    with pytest.raises(UnsupportedChange, match=r"3\.json"):
+        read_commit(3, [*lines, b'{"add":'], name="3.json")
+    with pytest.raises(UnsupportedChange, match=r"3\.json"):
+        read_commit(3, [line for line in lines if not line.strip()], name="3.json")
+
+
+def test_columns_differ_by_name_type_order_and_identity_but_not_by_comment() -> None:
+    def schema(name: str = "a", kind: str = "long", **metadata: object) -> object:
+        return shape(json.dumps({"type": "struct", "fields": [{"name": name, "type": kind, "nullable": True, "metadata": metadata}]}))
+
+    assert schema(comment="x") == schema()
+    assert schema(name="b") != schema()
+    assert schema(kind="integer") != schema()
+    assert schema(**{"delta.columnMapping.physicalName": "c"}) != schema()
+
+
+@pytest.mark.parametrize(
+    ("reported", "found", "said"),
+    [
+        (Place(5, 10), Place(5, 10), ""),
+        (Place(5, 10), Place(7, 12), ""),
+        (Place(5, None), Place(7, 12), ""),
+        (Place(5, 10), Place(-1), "is gone"),
+        (Place(5, 10), Place(4, 10), "went from version 5 to 4"),
+        (Place(5, 10), Place(5, 9), "the applier reported 10"),
+        (Place(5, 10), Place(9, None), "marker is missing"),
+    ],
+)
+def test_a_report_that_claims_more_than_the_lake_records_contradicts_it(reported: Place, found: Place, said: str) -> None:
+    assert (said in contradiction(reported, found)) if said else contradiction(reported, found) == ""
