@@ -11,6 +11,8 @@ SETUP       := $(VENV)/.setup-done
 PYTEST_ARGS ?=
 ONLY        ?=
 FUZZ        ?=
+SEEDS       ?= 20
+MINUTES     ?= 0
 MAJORS      ?= 14 15 16 17 18
 # uv makes the lock and nothing else; it lives in an environment of its own.
 UV          := build/lock/bin/uv
@@ -26,7 +28,7 @@ VERSION     := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup prerequisites jars demo up status load query logs down reset soak check format lint types imports spelling unit conformance integration spark chaos e2e tools crds test-ops images test test-matrix fuzz bench docs lock wheel clean distclean
+.PHONY: help setup prerequisites jars demo up status load query logs down reset soak check format lint types imports spelling unit conformance integration spark chaos chaos-seeds e2e tools crds test-ops images test test-matrix fuzz bench docs lock wheel clean distclean
 
 help: ## List these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -117,8 +119,12 @@ images: ## Build the images with a container engine; CONTAINERS=podman names ano
 	    -f deploy/images/$$name.Dockerfile -t sluice-$$name:$(VERSION) . || exit; \
 	done
 
-chaos: jars ## Test with processes killed and connections cut
-	$(BIN)/python -m pytest tests/chaos $(PYTEST_ARGS)
+chaos: jars ## Test with processes killed and stages that fail, then tell SEEDS=20 stories of chaos, for MINUTES=60 at most
+	CHAOS=full $(BIN)/python -m pytest tests/chaos $(PYTEST_ARGS)
+	$(BIN)/python -m tests.chaos --seeds $(SEEDS) --minutes $(MINUTES)
+
+chaos-seeds: jars ## Only the stories; SEED=123 repeats one
+	$(BIN)/python -m tests.chaos --seeds $(SEEDS) --minutes $(MINUTES)
 
 e2e: jars ## Test the whole path, from SQL to Delta
 	$(BIN)/python -m pytest tests/e2e $(PYTEST_ARGS)

@@ -20,6 +20,8 @@
     ├── FormatTooNew          exit 6   written by a newer Sluice
     ├── SlotLost              exit 7   slot missing, invalidated, recreated, ahead of us, other cluster
     ├── WriterFenced          exit 8   another writer owns the manifest
+    ├── SessionBroken                  an earlier stage of the same connection failed: the work behind it is not done, and comes again
+    ├── Interrupted           exit 75  told to stop before the position that was asked for was reached
     ├── UnsupportedChange              a change that one table cannot follow: turns that table stale, stops nothing
     └── ApplyError            exit 75  the Spark side could not commit; replay is safe
 
@@ -142,6 +144,15 @@ class SlotLost(ServiceError):
 
 class WriterFenced(ServiceError):
     exit_code = 8
+
+
+class SessionBroken(ServiceError):
+    disposition = Disposition.LOCAL
+
+
+class Interrupted(ServiceError):
+    disposition = Disposition.OPERATOR
+    exit_code = 75
 
 
 class UnsupportedChange(ServiceError):

@@ -30,8 +30,8 @@ from spark_jobs.ledger import ATTEMPTS, WORKING_STATES, Known, Ledger, lake_path
 from spark_jobs.observe import ApplyTelemetry
 from spark_jobs.options import ApplyOptions
 from spark_jobs.progress import Boundary, Reports
-from spark_jobs.session import warm_up
-from spark_jobs.table import Applied, TableApply, lake_table
+from spark_jobs.session import private, warm_up
+from spark_jobs.table import Applied, TableApply, lake_table, other_mode, removals_are_sent
 from spark_jobs.window import Window
 
 AWAY_SECONDS = 5.0
@@ -113,10 +113,10 @@ class Applier:
 
     def _opened(self) -> Ledger:
         for _ in range(self._options.workers):
-            self._sessions.put(self._session.newSession())
+            self._sessions.put(private(self._session))
         ledger = Ledger(self._options, load_state(self._store))
         log = self._reports.last_log()
-        session = self._session.newSession()
+        session = private(self._session)
         ledger.begin({table_id: self._found(state, log, session) for table_id, state in ledger.state.tables.items()})
         return ledger
 
@@ -124,7 +124,10 @@ class Applier:
         lake = lake_table(self._options, state, session, manifest=self._manifest, before_commit=self._lease.check)
         before, works = reported(state, log), state.state in WORKING_STATES
         try:
-            return restore(state, log, place=lake.find(before) if works else lake.recorded())
+            known = restore(state, log, place=lake.find(before) if works else lake.recorded())
+            if known.backlog.copied and not known.stale_reason:
+                known.stale_reason = other_mode(self._options, state, [name for name, _ in lake.columns()])
+            return known
         except UnsupportedChange as error:
             _log.error("table is stale", table=f"{state.schema_name}.{state.table_name}", error=str(error))
             self._telemetry.stale(error)
@@ -184,19 +187,29 @@ class Applier:
 
     def _warm_up(self) -> None:
         try:
-            warm_up(self._session.newSession())
+            warm_up(private(self._session))
         except Exception as error:  # noqa: BLE001 - costs nothing but time, and the session may be stopping
             _log.debug("warm-up ended early", kind=type(error).__name__)
 
     def _read(self) -> int:
         ledger = self._ledger
+        ledger.let_go()
         if ledger.backlog_entries() >= MAX_BACKLOG:
             return 0
-        count = 0
+        count = self._read_again()
         known_sha = ledger.state.previous_sha256 if ledger.read_seq == ledger.state.seq else None
         for entry, sha256 in read_entries(self._store, after_seq=ledger.read_seq, previous_sha256=known_sha or None, limit=READ_AT_ONCE):
             ledger.take_in(entry, sha256)
             count += 1
+        return count
+
+    def _read_again(self) -> int:
+        """For tables that were not given all that was read, and go on."""
+        count = 0
+        for table_id, seq in self._ledger.behind().items():
+            for entry, _ in read_entries(self._store, after_seq=seq - 1, limit=min(READ_AT_ONCE, self._ledger.read_seq - seq + 1)):
+                self._ledger.take_again(table_id, entry)
+                count += 1
         return count
 
     def _submit(self, pool: ThreadPoolExecutor) -> None:
@@ -233,6 +246,7 @@ class Applier:
                 manifest=self._manifest,
                 state=state,
                 before_commit=self._lease.check,
+                removals_sent=removals_are_sent(self._ledger.state.opened, state),
                 place=place,
                 known_version=known_version,
             )
@@ -283,7 +297,7 @@ class Applier:
         ledger = self._ledger
         if self._running:
             return False
-        if end is not None and ledger.read_seq >= end and ledger.idle():
+        if end is not None and ledger.read_seq >= end and not ledger.behind() and ledger.idle():
             return True
         live = [row for row in ledger.report().values() if row.state in ("live", "copying")]
         return bool(self._options.until_lsn and live) and all(row.complete_through_lsn >= self._options.until_lsn for row in live)
@@ -331,8 +345,8 @@ class Applier:
             _log.debug("a boundary is complete", lsn=lsn.show(complete.lsn), seq=complete.seq)
 
     def _drain(self) -> None:
-        """Lets running windows end, or cancels them: a cancelled one left no commit, or left its marker."""
-        _, late = wait(self._running, timeout=self._options.stop_seconds)
+        """Lets running windows end, or cancels them: a cancelled one left no commit, or left its marker. Half of the stop is for what comes after."""
+        _, late = wait(self._running, timeout=self._options.stop_seconds / 2)
         if late:
             self._session.sparkContext.cancelAllJobs()
         wait(self._running)

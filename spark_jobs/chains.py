@@ -41,7 +41,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Changes to follow: `positions` ascend and index the other arrays."""
+    """Changes to follow: `positions` ascend and index the other arrays. Without `removals_sent` a row may have gone without an event."""
 
     positions: Numbers
     operation: Numbers
@@ -49,6 +49,7 @@ class Events:
     now: Numbers
     flags: dict[int, Claims]
     table: str
+    removals_sent: bool
 
     def __iter__(self) -> Iterator[tuple[int, int, int, int]]:
         chosen = self.positions
@@ -64,34 +65,58 @@ class _Row:
     deleted: bool = False
 
 
+@dataclass(slots=True)
+class _Keyed:
+    """Rows by the key that they have now: None where a key is known to be free, nothing where it is as it was before the window."""
+
+    table: str
+    removals_sent: bool
+    at: dict[int, _Row | None] = field(default_factory=dict)
+    rows: list[_Row] = field(default_factory=list)
+
+    def taken(self, key: int) -> _Row:
+        """The row that has `key`, which is free from now on."""
+        row = self.at.get(key) if key in self.at else self._added(_Row(key, key))
+        if row is None:
+            if self.removals_sent:
+                raise UnsupportedChange(f"{self.table}: a change names a key that no row has")
+            # It took the place of one that is known to be gone, and how was not sent.
+            row = self._added(_Row(None, key))
+        self.at[key] = None
+        return row
+
+    def place(self, row: _Row, key: int, position: int, *, how: str) -> None:
+        """`row` has `key` from now on."""
+        if self.removals_sent:
+            if self.at.get(key) is not None:
+                raise UnsupportedChange(f"{self.table}: a row {how} the key of a row that exists")
+        elif self.at.get(key) is not None or key not in self.at:
+            gone = self.taken(key)
+            gone.deleted = True
+            gone.changes.append(position)
+        row.key = key
+        self.at[key] = row
+
+    def inserted(self, key: int) -> _Row:
+        return self._added(_Row(None, key))
+
+    def _added(self, row: _Row) -> _Row:
+        self.rows.append(row)
+        return row
+
+
 def follow_by_key(events: Events) -> Outcome:
     """One outcome per row, for tables whose key names one row at any time. Raises UnsupportedChange for a history that breaks this."""
-    at: dict[int, _Row | None] = {}
-    rows: list[_Row] = []
+    keyed = _Keyed(events.table, events.removals_sent)
     for position, operation, acts_on, now in events:
-        if operation == ord("i"):
-            if at.get(acts_on) is not None:
-                raise UnsupportedChange(f"{events.table}: a row was inserted with the key of a row that exists")
-            row = _Row(None, acts_on)
-            rows.append(row)
-        else:
-            known = at.get(acts_on) if acts_on in at else _Row(acts_on, acts_on)
-            if known is None:
-                raise UnsupportedChange(f"{events.table}: a change names a key that no row has")
-            row = known
-            if acts_on not in at:
-                rows.append(row)
-            at[acts_on] = None
-            if operation == ord("d"):
-                row.deleted = True
-            elif at.get(now) is not None:
-                raise UnsupportedChange(f"{events.table}: a row moved to the key of a row that exists")
+        row = keyed.inserted(acts_on) if operation == ord("i") else keyed.taken(acts_on)
         row.changes.append(position)
-        if not row.deleted:
-            row.key = now
-            at[now] = row
+        if operation == ord("d"):
+            row.deleted = True
+        else:
+            keyed.place(row, now, position, how="was inserted with" if operation == ord("i") else "moved to")
     # A row that came and went leaves nothing behind; the origin at its first key, if any, speaks for itself.
-    return _as_outcome([row for row in rows if not (row.deleted and row.origin is None)], events)
+    return _as_outcome([row for row in keyed.rows if not (row.deleted and row.origin is None)], events)
 
 
 def _as_outcome(rows: list[_Row], events: Events) -> Outcome:
@@ -124,15 +149,15 @@ def follow_by_row(events: Events, after: Numbers, before: Numbers, is_whole: Cla
             same = next((index for index in reversed(range(len(here))) if not is_whole[place] or here[index][1] == before[place]), None)
             if same is not None:
                 del here[same]
-            elif acts_on in original_gone:
+            elif acts_on in original_gone and events.removals_sent:
                 raise UnsupportedChange(f"{events.table}: a change names a row that does not exist")
             else:
                 original_gone[acts_on] = position
         if operation != ord("d"):
             added.setdefault(now, []).append((position, int(after[place])))
-    if any(len(rows) > 1 for rows in added.values()):
+    if events.removals_sent and any(len(rows) > 1 for rows in added.values()):
         raise UnsupportedChange(f"{events.table}: two rows have one key at the end of a transaction")
-    final = {key: rows[0][0] for key, rows in added.items() if rows}
+    final = {key: rows[-1][0] for key, rows in added.items() if rows}
     gone = {key: position for key, position in original_gone.items() if key not in final}
     # A row that was added and removed again may have been found in the lake all the same: removing what is not there harms nothing.
     keys = [*final, *gone]

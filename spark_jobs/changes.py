@@ -81,7 +81,7 @@ class WindowChanges:
 
     @property
     def only_inserts(self) -> bool:
-        """Whether every change is a row that is new."""
+        """Whether every change is an inserted row."""
         return all(not count for segment in self.segments for op, count in segment.ops.items() if op != envelope.OP_INSERT) and not any(
             sum(segment.unchanged.values()) for segment in self.segments
         )

@@ -1,7 +1,8 @@
 """The applier's process: options in, exit code out.
 
-Owns the meaning of signals: the first SIGTERM or SIGINT lets running merges finish (or cancels them at the deadline) and ends with 0, the second ends at once.
-A killed applier is harmless: every commit carries its marker. Nothing that this process writes holds a row value or a secret.
+Owns the meaning of signals: the first SIGTERM or SIGINT lets running merges finish, or cancels them when time is short, and ends with 0; the second ends at
+once. A process that has not ended when the time of its stop is over ends with 75, whatever it waits for. A killed applier is harmless: every commit carries
+its marker. Nothing that this process writes holds a row value or a secret.
 """
 
 import os
@@ -14,7 +15,8 @@ from types import FrameType
 import click
 import structlog
 
-from service.errors import ServiceError, UsageError
+from service.errors import ApplyError, ServiceError, UsageError
+from service.stopping import Stop
 from service.store.opening import open_store
 from service.telemetry import logs
 from service.telemetry.crash import leave_no_values_behind
@@ -63,12 +65,19 @@ def read_options(options_file: Path | None) -> ApplyOptions:
 
 def run(options: ApplyOptions) -> int:
     """Applies until the options' end or a signal. Returns 0, or raises ServiceError."""
-    stop = threading.Event()
+    stop, stopping = threading.Event(), Stop(options.stop_seconds)
 
     def asked(_number: int, _frame: FrameType | None) -> None:
         if stop.is_set():
             os._exit(143)
         stop.set()
+        stopping.ask()
+
+    def leave() -> None:
+        _log.error("the stop took longer than it may, leaving", stop_seconds=options.stop_seconds)
+        os._exit(ApplyError.exit_code)
+
+    stopping.when_over(leave)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, asked)
@@ -81,7 +90,10 @@ def run(options: ApplyOptions) -> int:
         try:
             Applier(options, store, spark, stop=stop, telemetry=telemetry).run()
         finally:
+            # Errors end the applier as well, and may leave as much behind.
+            stopping.ask()
             spark.stop()
+    stopping.done()
     return 0
 
 

@@ -13,7 +13,7 @@ from service.contract import columns as envelope
 from service.contract.schema import ColumnSchema, TableSchema
 from service.errors import UnsupportedChange
 from spark_jobs.constants import missing_value
-from spark_jobs.merge import literal, quote
+from spark_jobs.merge import binary_literal, literal, quote
 
 METADATA_TYPES = {
     envelope.OP: "string",
@@ -113,7 +113,7 @@ def _assignments(added: Sequence[ColumnSchema]) -> list[str]:
 
 def _sql(value: Any, column: ColumnSchema) -> str:
     if isinstance(value, bytes):
-        return f"X'{value.hex()}'"
+        return binary_literal(value)
     if isinstance(value, list):
         return f"CAST(array() AS {column.lake.sql})"
     text = str(value).lower() if isinstance(value, bool) else str(value)

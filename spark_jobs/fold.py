@@ -58,18 +58,19 @@ def after_truncate(rows: pa.Table) -> tuple[pa.Table, bool]:
     return (rows.slice(int(positions[-1]) + 1), True) if len(positions) else (rows, False)
 
 
-def fold(rows: pa.Table, schema: TableSchema, *, keyed: bool = False) -> Folded:
+def fold(rows: pa.Table, schema: TableSchema, *, keyed: bool = False, removals_sent: bool = True) -> Folded:
     """The net changes that `rows` make to a table with a key. Raises UnsupportedChange for a history that cannot be.
 
-    `keyed` asks for the form with origin keys even where all rows are new, to go with others that need it.
+    `keyed` asks for the form with origin keys even where all rows are new, to go with others that need it. Without `removals_sent` a row may have gone
+    without a change that says so: whichever takes its key then takes its place.
     """
     rows, replaces = after_truncate(in_order(rows))
-    operation = _operations(rows)
+    operation = operations(rows)
     flags = unchanged_flags(rows, schema)
-    if (replaces or not keyed) and not flags and bool(np.all(operation == ord("i"))):
+    if removals_sent and (replaces or not keyed) and not flags and bool(np.all(operation == ord("i"))):
         return Folded(_payload(rows, schema), append=not replaces, replaces=replaces)
-    keys = _Keys(rows, schema, operation)
-    outcome = _outcome(rows, schema, keys, flags)
+    keys = Keys(rows, schema, operation)
+    outcome = _outcome(rows, schema, keys, flags, removals_sent=removals_sent)
     if replaces:
         outcome = outcome.where(~outcome.deleted)
     sources = {attnum: outcome.sources[attnum] for attnum in flags}
@@ -104,7 +105,8 @@ def unchanged_flags(rows: pa.Table, schema: TableSchema) -> dict[int, Claims]:
     return flags
 
 
-def _operations(rows: pa.Table) -> Numbers:
+def operations(rows: pa.Table) -> Numbers:
+    """Each change's operation as a character code. Raises UnsupportedChange for one that is none of i, u, d."""
     codes = np.zeros(len(rows), dtype=np.int64)
     for operation in (envelope.OP_INSERT, envelope.OP_UPDATE, envelope.OP_DELETE):
         codes[pc.equal(rows[envelope.OP], operation).to_numpy()] = ord(operation)
@@ -113,7 +115,7 @@ def _operations(rows: pa.Table) -> Numbers:
     return codes
 
 
-class _Keys:
+class Keys:
     """Key numbers: the key each change acts on, and the key its row has afterwards."""
 
     def __init__(self, rows: pa.Table, schema: TableSchema, operation: Numbers) -> None:
@@ -163,7 +165,7 @@ class _Keys:
         keys[self.acts_on[moved]] = keys[self.now[moved]] = True
         if whole_rows:
             positions = np.arange(len(self.operation))
-            last = _latest(self.count, self.acts_on, positions)
+            last = latest(self.count, self.acts_on, positions)
             keys[self.acts_on[(self.operation == ord("i")) & (last[self.acts_on] != positions)]] = True
         return keys[self.acts_on]
 
@@ -173,39 +175,42 @@ class _Keys:
         return [(name, array.take(positions)) for name, array in self.columns]
 
 
-def _outcome(rows: pa.Table, schema: TableSchema, keys: _Keys, flags: dict[int, Claims]) -> Outcome:
+def _outcome(rows: pa.Table, schema: TableSchema, keys: Keys, flags: dict[int, Claims], *, removals_sent: bool) -> Outcome:
     whole_rows = schema.replica_identity == "f"
     coupled = keys.coupled(whole_rows=whole_rows)
     simple = _last_change(keys, np.flatnonzero(~coupled), flags, schema)
     positions = np.flatnonzero(coupled)
     if not len(positions):
         return simple
-    events = Events(positions, keys.operation, keys.acts_on, keys.now, flags, schema.qualified_name)
+    events = Events(positions, keys.operation, keys.acts_on, keys.now, flags, schema.qualified_name, removals_sent)
     if whole_rows:
         is_whole = whole(rows[OLD_WHOLE]).to_numpy(zero_copy_only=False)[positions] if OLD_WHOLE in rows.column_names else np.ones(len(positions), dtype=bool)
         return simple.plus(follow_by_row(events, *_contents(rows, schema, positions), is_whole))
     return simple.plus(follow_by_key(events))
 
 
-def _last_change(keys: _Keys, positions: Numbers, flags: dict[int, Claims], schema: TableSchema) -> Outcome:
+def _last_change(keys: Keys, positions: Numbers, flags: dict[int, Claims], schema: TableSchema) -> Outcome:
     """For keys that no row moves between: the last change decides, and values that it lacks come from the last one that has them."""
     number, operation = keys.acts_on[positions], keys.operation[positions]
-    last = _latest(keys.count, number, positions)
-    inserted = _latest(keys.count, number[operation == ord("i")], positions[operation == ord("i")])
+    last = latest(keys.count, number, positions)
+    # What a row had before it was removed is no value of the next one with its key, also where that one's insert was not sent.
+    begins = operation != ord("u")
+    begun = latest(keys.count, number[begins], positions[begins])
     origin = np.flatnonzero(last >= 0)
-    last, inserted = last[origin], inserted[origin]
+    last, begun = last[origin], begun[origin]
     deleted = keys.operation[last] == ord("d")
     sources: dict[int, Numbers] = {}
     for attnum, flag in flags.items():
         sent = ~flag[positions] & (operation != ord("d"))
-        source = _latest(keys.count, number[sent], positions[sent])[origin]
-        if bool(np.any(~deleted & (inserted > source))):
+        source = latest(keys.count, number[sent], positions[sent])[origin]
+        if bool(np.any(~deleted & (begun > source))):
             raise UnsupportedChange(f"{schema.qualified_name}: attribute {attnum} of an inserted row was not sent and has no earlier row")
         sources[attnum] = source
     return Outcome(origin, deleted, np.ones(len(origin), dtype=bool), last, sources)
 
 
-def _latest(count: int, number: Numbers, positions: Numbers) -> Numbers:
+def latest(count: int, number: Numbers, positions: Numbers) -> Numbers:
+    """Of each number below `count` the last of `positions`, -1 where it has none."""
     # Positions ascend, and numpy keeps the last of several assignments to one place.
     latest = np.full(count, -1, dtype=np.int64)
     latest[number] = positions
@@ -220,13 +225,12 @@ def _contents(rows: pa.Table, schema: TableSchema, positions: Numbers) -> tuple[
 def row_numbers(rows: pa.Table, schema: TableSchema) -> tuple[Numbers, Numbers]:
     """Numbers of the whole row after and before each change, from the columns and from OLD; equal numbers mean equal rows, marked values included."""
     count = len(rows)
-    old = rows[envelope.OLD]
     marked, old_marked = special_rows(rows[envelope.SPECIAL]), special_rows(rows[envelope.OLD_SPECIAL])
     arrays: list[pa.Array] = []
     for column in schema.columns:
         if not column.identity:
             raise UnsupportedChange(f"{schema.qualified_name}: column {column.name!r} is not part of the old row although the identity is full")
-        arrays.append(pa.concat_arrays([whole(rows[column.name]), whole(pc.struct_field(old, [column.name]))]))
+        arrays.append(pa.concat_arrays([whole(rows[column.name]), whole(pc.struct_field(rows[envelope.OLD], [column.name]))]))
         if column.lake.special:
             arrays.append(pa.concat_arrays([special_texts(marked, column.name, count), special_texts(old_marked, column.name, count)]))
     numbers = number_rows(arrays, 2 * count, bits=True)
@@ -245,21 +249,26 @@ def _gathered(rows: pa.Table, schema: TableSchema, outcome: Outcome, sources: di
         names.append(column.name)
         arrays.append(whole(rows[column.name]).take(indices))
     names += [envelope.LSN, envelope.TS, envelope.SPECIAL]
-    arrays += [whole(rows[envelope.LSN]).take(last), whole(rows[envelope.TS]).take(last), _special(rows, schema.columns, outcome, sources)]
+    arrays += [
+        whole(rows[envelope.LSN]).take(last),
+        whole(rows[envelope.TS]).take(last),
+        special_of(rows, schema.columns, outcome.last, sources, but=outcome.deleted),
+    ]
     return pa.table(arrays, names=names)
 
 
-def _special(rows: pa.Table, columns: Sequence[ColumnSchema], outcome: Outcome, sources: dict[int, Numbers]) -> pa.Array:
-    """Marked texts, each from the change that its column's value comes from."""
+def special_of(rows: pa.Table, columns: Sequence[ColumnSchema], last: Numbers, sources: dict[int, Numbers], *, but: Claims | None = None) -> pa.Array:
+    """Marked texts, each from the change that its column's value comes from: `last`, or what `sources` has for the column. `but` says which have none."""
     kind = pa.map_(pa.string(), pa.string())
     marked = special_rows(rows[envelope.SPECIAL])
     if not marked:
-        return pa.nulls(len(outcome.last), kind)
+        return pa.nulls(len(last), kind)
+    alive = np.ones(len(last), dtype=bool) if but is None else ~but
     positions = np.fromiter(marked, dtype=np.int64)
-    result: list[dict[str, str] | None] = [None] * len(outcome.last)
+    result: list[dict[str, str] | None] = [None] * len(last)
     for column in columns:
-        source = sources.get(column.attnum, outcome.last)
-        for place in np.flatnonzero(np.isin(source, positions) & ~outcome.deleted):
+        source = sources.get(column.attnum, last)
+        for place in np.flatnonzero(np.isin(source, positions) & alive):
             text = marked[int(source[place])].get(column.name)
             if text is not None:
                 result[place] = {**(result[place] or {}), column.name: text}

@@ -11,16 +11,18 @@ from dataclasses import dataclass, field
 
 from service.contract import keys
 from service.contract.applied import AppliedLog, AppliedTable
-from service.contract.entries import Changes, Copy, Entry
+from service.contract.entries import CARRIED_STATES, Changes, Copy, Entry, Table
 from service.manifest.state import PipelineState, TableState, reduce
 from spark_jobs.delta import Place
 from spark_jobs.options import CHANGELOG, ApplyOptions
-from spark_jobs.table import Applied, mode_of
+from spark_jobs.table import OTHER_MODE, Applied, mode_of
 from spark_jobs.window import NO_ORIGINS, Backlog, Window
 
 NO_KEY = "no key and no full replica identity: an append-only changelog, not a mirror"
 
-WORKING_STATES = ("copying", "live")
+KEPT_WHILE_FAILING = 500
+"""Entries that wait in memory for a table whose windows fail. The rest is read again when it goes on."""
+WORKING_STATES = CARRIED_STATES
 ATTEMPTS = 5
 """Failures in a row after which a table is quarantined."""
 FIRST_WAIT_SECONDS = 0.2
@@ -70,11 +72,19 @@ class Ledger:
         """Lake paths with a window in flight."""
         self.read_seq = 0
         self.read_lsn = 0
+        self._reshaped: set[str] = set()
+        """Tables with a shape that the entries read so far do not reach."""
 
     def begin(self, known: dict[str, Known]) -> None:
-        """Takes the tables as found in the lake, and goes back to the first entry that any of them still needs."""
+        """Takes the tables as found in the lake, and goes back to the first entry that any of those that work still needs."""
         self.tables = known
-        needed = [item.backlog.applied_seq if item.backlog.copied else item.backlog.generation_seq for item in known.values()]
+        self._reshaped = {table_id for table_id, item in known.items() if item.backlog.coming}
+        needed = []
+        for table_id, item in known.items():
+            if self.works(table_id):
+                needed.append(item.backlog.applied_seq if item.backlog.copied else item.backlog.generation_seq)
+            else:
+                item.backlog.stop()
         # One entry earlier, to learn through which LSN that one goes.
         self.read_seq = max(0, min(needed, default=self.state.seq) - 1)
 
@@ -87,11 +97,33 @@ class Ledger:
                 if known is None or known.backlog.generation != state.generation:
                     self.tables[table_id] = Known(Backlog(state.generation, state.generation_seq, state.generation_seq))
         body = entry.body
-        ids = {body.table_id} if isinstance(body, Copy) else {segment.table_id for segment in body.segments} if isinstance(body, Changes) else set()
+        ids = {body.table_id} if isinstance(body, Copy | Table) else {segment.table_id for segment in body.segments} if isinstance(body, Changes) else set()
+        ids |= self._reshaped
         origins = body.commits.origins_by_lsn() if isinstance(body, Changes) else NO_ORIGINS
         for table_id in ids:
             self.tables[table_id].backlog.take_in(entry, table_id, through_lsn=self.read_lsn, origins=origins)
+        self._reshaped = {table_id for table_id in ids if self.tables[table_id].backlog.coming}
         self.read_seq, self.read_lsn = entry.seq, entry.through_lsn
+
+    def behind(self) -> dict[str, int]:
+        """Tables that have worked off what they were given, with the first entry that they were not: `take_again` wants that one and those behind it."""
+        ends = {table_id: known.backlog.skipped for table_id, known in self.tables.items() if not known.backlog.changes and self.works(table_id)}
+        return {table_id: end[0] for table_id, end in ends.items() if end is not None and end[0] <= self.read_seq}
+
+    def take_again(self, table_id: str, entry: Entry) -> None:
+        """Notes an entry that was read before, for one table that was not given it then."""
+        origins = entry.body.commits.origins_by_lsn() if isinstance(entry.body, Changes) else NO_ORIGINS
+        self.tables[table_id].backlog.take_again(entry, table_id, newest_seq=self.read_seq, origins=origins)
+        if self.tables[table_id].backlog.coming:
+            self._reshaped.add(table_id)
+
+    def let_go(self) -> None:
+        """Forgets what waits for tables that are stopped, and most of what waits for one that fails: neither may fill the memory, nor stop the reading."""
+        for table_id, known in self.tables.items():
+            if not self.works(table_id):
+                known.backlog.keep(0)
+            elif known.failures:
+                known.backlog.keep(KEPT_WHILE_FAILING)
 
     def backlog_entries(self) -> int:
         return sum(len(known.backlog.changes) for table_id, known in self.tables.items() if self.works(table_id))
@@ -150,8 +182,8 @@ class Ledger:
         if known.stale_reason:
             shown, reason = "stale", known.stale_reason
         elif self.works(table_id):
-            shown = "quarantined" if known.quarantined else "live" if backlog.copied else "copying"
-            reason = known.trouble or reason
+            shown = "copying" if not backlog.copied else "live" if state.state == "copying" else state.state
+            shown, reason = "quarantined" if known.quarantined else shown, known.trouble or reason
         return AppliedTable(
             table_id=table_id,
             schema_name=state.schema_name,
@@ -197,12 +229,16 @@ def restore(state: TableState, log: AppliedLog | None, *, place: Place, doubt: s
     known.place = place
     if marker is not None and copied:
         known.backlog.applied_seq = marker
+    if state.schema_lsn:
+        # Whether the lake has it already, only the lake knows; looking twice is harmless.
+        known.backlog.coming = [(state.schema_lsn, state.schema_version)]
     last = log.tables.get(state.table_id) if log else None
     known.stale_reason = doubt if state.state in WORKING_STATES else ""
     if last is None or last.generation != state.generation:
         return known
     known.rows_applied, known.commit_time_us = last.rows_applied, last.commit_time_us
-    if last.state == "stale" and state.state in WORKING_STATES:
+    known.backlog.reported_lsn = last.complete_through_lsn
+    if last.state == "stale" and state.state in WORKING_STATES and not last.reason.startswith(OTHER_MODE):
         known.stale_reason = last.reason
     elif copied and last.committed_seq == marker:
         known.backlog.applied_seq = max(known.backlog.applied_seq, last.through_seq)

@@ -2,7 +2,8 @@
 
 Owns: a row is found by its key at the start of the window, null-safe where a key value may be marked instead of typed; a value that was not sent keeps the
 lake's; a row that should be there and is not, while a value of it was not sent, fails the statement instead of becoming NULL. Clauses exist only for
-what occurs. Pure text: no session, no data but key ranges. (Delta: Table deletes, updates, and merges.)
+what occurs. Names of the source are quoted identifiers, and values are digits: nothing of the source is read as SQL. Pure text: no session, no data but key
+ranges. (Delta: Table deletes, updates, and merges.)
 """
 
 from collections.abc import Sequence
@@ -47,8 +48,13 @@ def quote(name: str) -> str:
 
 
 def literal(value: str) -> str:
-    """`value` as a string literal: backslashes and quotes are Spark's only special characters in one."""
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    """`value` as a string that has nothing to escape: the digits of its bytes. Spark makes it an ordinary literal before it looks for files to skip."""
+    return f"CAST({binary_literal(value.encode())} AS STRING)"
+
+
+def binary_literal(value: bytes) -> str:
+    """`value` as a BINARY."""
+    return f"X'{value.hex()}'"
 
 
 def metadata_columns(schema: TableSchema, *, wanted: bool) -> tuple[str, ...]:

@@ -22,8 +22,8 @@ class ApplyOptions:
     `spool_options` and `lake_options` use the store's own names (aws_endpoint, aws_access_key_id, ...). `jars` is the directory of archives (empty: the
     default), `max_window_bytes` bounds the spool bytes one apply takes, `max_memory_bytes` the decoded changes that one apply folds at once,
     `until_lsn` ends the process once every live table is complete through it, `once` once everything in the manifest at start is applied.
-    `stop_seconds` is how long a stop waits for running merges. `listen` is where metrics and probes are served (empty: nowhere), `config_hash` the settings'
-    fingerprint that they show.
+    `stop_seconds` is all that a stop may take, from the signal on. `listen` is where metrics and probes are served (empty: nowhere), `config_hash` the
+    settings' fingerprint that they show.
     """
 
     pipeline: str
@@ -45,7 +45,7 @@ class ApplyOptions:
     once: bool = False
     until_lsn: int = 0
     lease_seconds: float = 30.0
-    stop_seconds: float = 60.0
+    stop_seconds: float = 20.0
     log_format: str = "console"
     listen: str = ""
     config_hash: int | None = None

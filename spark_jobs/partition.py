@@ -126,10 +126,17 @@ class Cutter:
         if bool(np.any(parted & _unsent(rows))):
             raise ManifestCorrupt("a row moved to another key without all its values in a segment of which the manifest says otherwise")
         stayed, moved = rows.filter(pa.array(~parted)), rows.filter(pa.array(parted))
-        yield from _by_part(stayed, here[~parted])
-        yield from _by_part(_as(moved, envelope.OP_DELETE, without=(envelope.UNCHANGED, envelope.SPECIAL)), here[parted])
-        arrived = _placed(moved, pc.add(moved[envelope.ORDINAL], 1))
-        yield from _by_part(_as(arrived, envelope.OP_INSERT, without=(envelope.OLD, envelope.OLD_SPECIAL)), there[parted])
+        together = pa.concat_tables([stayed, *removed_and_arrived(moved)])
+        parts = np.concatenate([here[~parted], here[parted], there[parted]])
+        # What happened to one row stays side by side.
+        order = np.lexsort((together[envelope.ORDINAL].to_numpy(), together[envelope.LSN].to_numpy()))
+        yield from _by_part(together.take(pa.array(order)), parts[order])
+
+    def moved_apart(self, rows: pa.Table) -> pa.Table:
+        """`rows` with every update that moves a row to another key, and sends all its values, as a removal and an arrival. In no order."""
+        acts_on, now, update = self._hashes(rows)
+        moves = update & (acts_on != now) & ~_unsent(rows)
+        return pa.concat_tables([rows.filter(pa.array(~moves)), *removed_and_arrived(rows.filter(pa.array(moves)))]) if moves.any() else rows
 
     def _part(self, hashes: Hashes) -> Numbers:
         return (_mix(self.groups.of(hashes) + np.uint64(self.level)) % np.uint64(PARTS)).astype(np.int64)
@@ -216,6 +223,13 @@ def spaced(rows: pa.Table) -> pa.Table:
 
 def _placed(rows: pa.Table, positions: pa.ChunkedArray) -> pa.Table:
     return rows.set_column(rows.column_names.index(envelope.ORDINAL), envelope.ORDINAL, positions)
+
+
+def removed_and_arrived(moved: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Updates, `spaced`, as removals of their old rows and arrivals of their new ones."""
+    removed = _as(moved, envelope.OP_DELETE, without=(envelope.UNCHANGED, envelope.SPECIAL))
+    arrived = _placed(moved, pc.add(moved[envelope.ORDINAL], 1))
+    return removed, _as(arrived, envelope.OP_INSERT, without=(envelope.OLD, envelope.OLD_SPECIAL))
 
 
 def _as(rows: pa.Table, operation: str, *, without: tuple[str, ...]) -> pa.Table:

@@ -1,7 +1,7 @@
 """The only place that starts Spark: settings on which exactness, idempotence and cost depend.
 
-Owns: UTC everywhere, microseconds in Parquet, ANSI arithmetic (an overflow is an error, never NULL), no archive resolved at run time,
-no row values in what the JVM logs.
+Owns: UTC everywhere, microseconds in Parquet, ANSI arithmetic (an overflow is an error, never NULL), statements that run as they are written, no archive
+resolved at run time, no row values in what the JVM logs.
 (Delta: Quick start, Table properties; Spark: Configuration.)
 """
 
@@ -23,6 +23,8 @@ _REQUIRED = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "false",
+    # It would replace `${...}` in every statement, by settings and by the environment: names of the source may hold that text.
+    "spark.sql.variable.substitute": "false",
     # Unity Catalog's second code path cannot write; without this a default decides.
     "spark.databricks.delta.v2.enableMode": "NONE",
     # Marker and payload must belong together: the marker is set and unset around each commit by spark_jobs.delta.
@@ -90,6 +92,15 @@ def start(options: ApplyOptions) -> SparkSession:
     for name, value in hadoop.items():
         java.hadoopConfiguration().set(name.removeprefix(_HADOOP), value)
     return session
+
+
+def private(session: SparkSession) -> SparkSession:
+    """A session of one's own. What exactness needs holds in it, whatever the configuration that Spark was started with says."""
+    mine = session.newSession()
+    for name, value in _REQUIRED.items():
+        if mine.conf.isModifiable(name):
+            mine.conf.set(name, value)
+    return mine
 
 
 def _quieten(session: SparkSession) -> None:

@@ -1,8 +1,8 @@
 """A window that is too large for memory, on local disk: one pass cuts it into parts, and each run of parts that fits is read back and folded.
 
-Owns that what comes back is what went in, each change in exactly one part (a TRUNCATE in all), and that nothing larger than the limit is read back at once.
-A part that is too large is cut again; one that cannot be cut makes the table stale, by name. Files have no names (TMPDIR decides where they are), so
-that nothing of them stays behind, whatever ends the process.
+Owns that what comes back has the effect of what went in, each change in at most one part (a TRUNCATE in all), and that nothing larger than the limit is read
+back at once. A part that is too large loses what later changes replace and is cut again; one that is too large even then makes the table stale, by name.
+Files have no names (TMPDIR decides where they are), so that nothing of them stays behind, whatever ends the process.
 """
 
 from collections.abc import Generator, Iterable, Iterator
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from service.contract import columns as envelope
 from service.contract.schema import TableSchema
 from service.errors import ApplyError, UnsupportedChange
+from spark_jobs.condense import behind, condensed
 from spark_jobs.partition import PARTS, Cutter, spaced, weight
 
 Versioned = tuple[pa.Table, TableSchema]
@@ -60,7 +61,7 @@ def _portions(spill: "_Spill", window: Iterable[Versioned]) -> Iterator[list[Ver
     size = 0
     for part in range(PARTS):
         if spill.weights[part] > spill.limit and spill.rows[part] > 1:
-            yield from _portions(spill.again(part), spill.read(part))
+            yield from _portions(spill.again(part), condensed(behind(spill.read(part), spill.truncates), spill.cutter, at_once=spill.limit // 4))
             continue
         if together and size + spill.weights[part] > spill.limit:
             yield spill.portion(together)
@@ -80,7 +81,7 @@ class _Spill:
         self.weights = [0] * PARTS
         self.rows = [0] * PARTS
         self.truncates = list(truncates)
-        self._cutter = cutter
+        self.cutter = cutter
         self._open = files
         self._versions: dict[int, TableSchema] = {}
         self._files: dict[tuple[int, int], IO[bytes]] = {}
@@ -90,7 +91,7 @@ class _Spill:
             writers: dict[tuple[int, int], pa.RecordBatchStreamWriter] = {}
             for rows, version in window:
                 self._versions[version.version] = version
-                for part, changes in self._cutter.cut(self._without_truncates(rows, version)):
+                for part, changes in self.cutter.cut(self._without_truncates(rows, version)):
                     place = (part, version.version)
                     if place not in writers:
                         self._files[place] = self._open.enter_context(TemporaryFile(prefix="sluice-window-"))
@@ -115,13 +116,21 @@ class _Spill:
 
     def again(self, part: int) -> "_Spill":
         """A spill that cuts this part further."""
-        level = self._cutter.level + 1
+        level = self.cutter.level + 1
         if level == _DEEPEST:
             raise UnsupportedChange(
-                f"one entry changes one row, or rows whose keys were moved to each other, so often that following them takes {self.weights[part]} bytes",
-                hint="raise apply.max_memory above that, or copy the table again",
+                f"{self._together()}, and the {self.rows[part]} changes that are left of them take {self.weights[part]} bytes;"
+                " raise apply.max_memory above that and copy the table again"
             )
-        return _Spill(replace(self._cutter, level=level), self._open, limit=self.limit, truncates=self.truncates)
+        return _Spill(replace(self.cutter, level=level), self._open, limit=self.limit, truncates=self.truncates)
+
+    def _together(self) -> str:
+        """What the changes of a part have in common that no cut divides."""
+        if self.cutter.bits:
+            return "equal rows of a table without a key can only be counted together"
+        if len(self.cutter.groups.members):
+            return "rows were moved to other keys without all their values and can only be followed together"
+        return "changes of one row that do not replace each other can only be followed together"
 
     def _without_truncates(self, rows: pa.Table, version: TableSchema) -> pa.Table:
         is_truncate = pc.equal(rows[envelope.OP], envelope.OP_TRUNCATE)

@@ -18,6 +18,7 @@ from pyspark.sql import functions as sql
 from service import faults
 from service.contract import columns as envelope
 from service.contract import keys
+from service.contract.entries import Opened
 from service.contract.schema import TableSchema
 from service.errors import UnsupportedChange, WriterFenced
 from service.manifest.state import TableState
@@ -30,7 +31,7 @@ from spark_jobs.handover import Handover, struct
 from spark_jobs.merge import metadata_columns
 from spark_jobs.modes import changelog, mirror, whole_rows
 from spark_jobs.modes.target import Target
-from spark_jobs.options import CHANGELOG, ApplyOptions
+from spark_jobs.options import CHANGELOG, MIRROR, ApplyOptions
 from spark_jobs.segments import checked_bytes, unite
 from spark_jobs.spill import Versioned, coalesced, portions
 from spark_jobs.window import Window, visible
@@ -73,6 +74,28 @@ def mode_of(options: ApplyOptions, schema: TableSchema) -> str:
     return ROWS_MODE if schema.replica_identity == "f" else CHANGELOG
 
 
+OTHER_MODE = "the lake table holds a "
+
+
+def other_mode(options: ApplyOptions, state: TableState, columns: Iterable[str]) -> str:
+    """Why a lake table that has these columns is not what the configuration asks for, empty when it is. What it holds decides, not what was written of it."""
+    schema = state.schemas[state.schema_version]
+    held, wanted = (CHANGELOG if envelope.OP in columns else MIRROR), mode_of(options, schema)
+    if (held == CHANGELOG) == (wanted == CHANGELOG):
+        return ""
+    name = schema.qualified_name
+    return f"{OTHER_MODE}{held} and the mode that is configured is {wanted}; set the mode back, or `sluice copy {name}` copies it again in the new one"
+
+
+def removals_are_sent(opened: Opened | None, state: TableState) -> bool:
+    """Whether the stream has every change that takes a key away from a row, so that a key that is inserted is free in the lake too.
+
+    Neither is known of one change alone: what a publication leaves out, or replication brought to a source whose `origin` is `none`, is in no entry. A table
+    whose publication changes is stale, and so is one that was followed with another `origin`: what holds now held since the copy.
+    """
+    return opened is not None and opened.origin == "any" and set("iudt") <= set(state.publishes)
+
+
 def lake_table(
     options: ApplyOptions, state: TableState, session: SparkSession, *, manifest: str, before_commit: Callable[[], None], place: Place | None = None
 ) -> LakeTable:
@@ -94,13 +117,15 @@ class TableApply:
         manifest: str,
         state: TableState,
         before_commit: Callable[[], None],
+        removals_sent: bool,
         place: Place | None = None,
         known_version: int = 0,
     ) -> None:
         """`manifest` is the identity of the one in `store`, `place` where the lake table was last known to stand.
 
-        `known_version` is the schema version that this process has brought the lake to (0: not known).
+        `known_version` is the schema version that this process has brought the lake to (0: not known), `removals_sent` what `removals_are_sent` says.
         """
+        self._removals_sent = removals_sent
         self._known_version = known_version
         self._options = options
         self._store = store
@@ -159,6 +184,11 @@ class TableApply:
             for segment in window.segments:
                 checked_bytes(self._store, segment)
         columns = self._columns(schema)
+        if not columns:
+            raise UnsupportedChange(
+                f"{schema.qualified_name}: no column is left for the lake table, for none of the source table's is published and lake.metadata_columns is off;"
+                " turn that on and copy the table again, or leave it out of source.tables"
+            )
         paths = [f"{self._spool_path}/{segment.key}" for segment in window.segments if segment.rows]
         stamped = self._stamped(columns, paths, snapshot_lsn=copy.snapshot_lsn)
         with self._phase("merge"):
@@ -184,12 +214,16 @@ class TableApply:
         with self._phase("read"):
             at_once = changes.within(self._options.max_memory_bytes)
             versions = changes.versions() if at_once is None else versions_in(at_once)
-        if not versions:
+        newest = max([window.schema_version, copy.schema_version, *(version.version for version in versions)])
+        if not versions and newest == copy.schema_version:
             return Applied(self._lake.place, window.last_seq, committed=False, seconds=self._seconds)
-        schema = versions[-1]
-        if schema.version != self._known_version:
+        schema = self._state.schemas[newest]
+        if newest != self._known_version:
             with self._phase("schema"):
                 self._evolve(schema, since=copy.schema_version)
+        if not versions:
+            return Applied(self._lake.place, window.last_seq, schema_version=newest, committed=False, seconds=self._seconds)
+        versions = sorted({*versions, schema}, key=lambda one: one.version)
         count = Count()
         with self._phase("merge"):
             if at_once is not None:
@@ -213,7 +247,7 @@ class TableApply:
         united = self._united(schema, window.origins)
         if mode_of(self._options, schema) == CHANGELOG:
             changelog.append_changes(self._target(schema), (united([item]) for item in coming), columns=self._columns(schema), version=window.last_seq)
-        elif changes.only_inserts:
+        elif changes.only_inserts and self._appends(schema):
             new = (mirror.all_new(united([item]), schema) for item in coming)
             changelog.append_changes(self._target(schema), new, columns=self._columns(schema), version=window.last_seq)
         else:
@@ -230,9 +264,13 @@ class TableApply:
     def _net_effect(self, schema: TableSchema) -> Callable[..., None]:
         return whole_rows.apply_changes if mode_of(self._options, schema) == ROWS_MODE else mirror.apply_changes
 
+    def _appends(self, schema: TableSchema) -> bool:
+        """Whether an inserted row is one more, whatever the lake holds."""
+        return self._removals_sent or mode_of(self._options, schema) == ROWS_MODE
+
     def _target(self, schema: TableSchema) -> Target:
         handover = Handover(self._session, self._store, scratch_path=self._spool_path)
-        return Target(self._lake, handover, schema, self._app_id, metadata=self._options.metadata_columns)
+        return Target(self._lake, handover, schema, self._app_id, metadata=self._options.metadata_columns, removals_sent=self._removals_sent)
 
     def _evolve(self, schema: TableSchema, *, since: int) -> None:
         app_id = f"{self._app_id}/schema"

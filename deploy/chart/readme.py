@@ -53,7 +53,7 @@ applier: {image: {registry: registry.example.com/data}}
 * **Configuration** is the file that `docs/configuration.md` describes, under `config`; an unknown key, a wrong type and a secret are refused
   before anything is installed. A change of it rolls the pods.
 * **Secrets** exist before and are named: the chart has no key that takes one. The applier gets no credentials of the source.
-* **Probes** ask whether the process moves, never PostgreSQL or the object store, so that their trouble does not become a restart.
+* **Probes** ask whether the process moves, never PostgreSQL or the object store, so that their failure does not become a restart.
 * **Nodes**: the pod of a node that is lost is not replaced before Kubernetes declares the node gone, for two would be worse than none; WAL waits in
   the slot meanwhile, which is what the alerts on its free space are for.
 * **`ci/`** in the repository has one file of values for each feature; every one is rendered, validated and judged by `make test-ops`.

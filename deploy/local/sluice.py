@@ -21,7 +21,7 @@ from deploy.local.postgres import free_port
 
 _STOP_DEADLINE_SECONDS = 60.0
 _LEAVE_DEADLINE_SECONDS = 10.0
-_QUESTION_DEADLINE_SECONDS = 60.0
+_QUESTION_DEADLINE_SECONDS = 180.0
 
 
 class Pipeline:

@@ -16,20 +16,27 @@ import click
 
 from service.cli import findings, output, rooms
 from service.cli.invocation import Invocation, common
-from service.contract.findings import SEVERITIES, Finding
-from service.errors import PreflightFailed, UsageError
+from service.cli.looking import look, verdict_of
+from service.contract.findings import SEVERITIES, Finding, Severity
+from service.errors import PreflightFailed, SlotLost, UsageError
+from service.health.verdict import Verdict
 from service.settings import Settings
 
 _LAKE_SECONDS = 300
+_LOOKED_AT = ("server", "slot", "spool")
+"""Parts that have findings of their own."""
+_CURED_BY_RUNNING = ("ingest", "applier", "lake")
+"""Parts whose problems are no reason against starting the pipeline."""
 
 
 @dataclass
 class _Report:
-    """What was found so far. `calls` are those of the store's conformance, as (name, outcome, seen)."""
+    """What was found so far. `calls` are those of the store's conformance, as (name, outcome, seen); `verdict` is that on the pipeline as it is."""
 
     found: list[Finding] = field(default_factory=list)
     not_examined: list[tuple[str, str]] = field(default_factory=list)
     calls: list[tuple[str, str, str]] = field(default_factory=list)
+    verdict: Verdict | None = None
 
 
 @click.command()
@@ -38,12 +45,13 @@ class _Report:
 @click.option("--strict", is_flag=True, help="Fail on warnings as well.")
 @click.option("--object-store", "store_alone", is_flag=True, help="Only try the twelve calls that the spool's object store must answer.")
 @common
-def check(invocation: Invocation, json_wanted: bool, sql_out: Path | None, strict: bool, store_alone: bool) -> None:  # noqa: FBT001 - a command's parameters
+def check(invocation: Invocation, json_wanted: bool, sql_out: Path | None, strict: bool, store_alone: bool) -> int:  # noqa: FBT001 - a command's parameters
     """Look for everything that would keep the pipeline from running, or harm the source. Changes nothing.
 
     Settings of the server, rights, slot, publication, every table (one row of it is read), limits on retained WAL as minutes of outage; whether the object
     store keeps the promises that the manifest stands on; and where Spark is installed Java, versions, archives and the lake. Each finding comes with the
-    SQL or the setting that mends it. Ends with 3 when one is critical. docs/findings.md lists all codes.
+    SQL or the setting that mends it. Of a pipeline that has run before, its slot is held against the manifest as `run` does, and its problems are told.
+    Ends with 3 when a finding is critical, with 7 when the slot is lost. docs/findings.md lists all codes.
 
     \b
     Examples:
@@ -57,6 +65,7 @@ def check(invocation: Invocation, json_wanted: bool, sql_out: Path | None, stric
     _look_at_store(settings, report)
     if not store_alone:
         tables = _look_at_source(settings, report)
+        _look_at_pipeline(settings, report)
         _look_at_lake(settings, tables, report)
     found = findings.ordered(report.found)
     if sql_out is not None:
@@ -64,16 +73,23 @@ def check(invocation: Invocation, json_wanted: bool, sql_out: Path | None, stric
     if json_wanted:
         unseen = [{"what": what, "how": how} for what, how in report.not_examined]
         calls = [{"call": name, "outcome": outcome, "seen": seen} for name, outcome, seen in report.calls]
-        document: dict[str, Any] = {"findings": [asdict(finding) for finding in found], "not_examined": unseen, "object_store": calls}
+        state = report.verdict.state if report.verdict is not None else None
+        document: dict[str, Any] = {"state": state, "findings": [asdict(finding) for finding in found], "not_examined": unseen, "object_store": calls}
         output.as_json({"schema_version": 1, **document})
     else:
         if store_alone:
             invocation.console().print(output.table("", ("call", "", ""), report.calls))
         findings.show(invocation.console(), found, report.not_examined)
+        if report.verdict is not None:
+            click.echo(f"pipeline {settings.pipeline} is {report.verdict.headline}")
     counts = {severity: sum(finding.severity == severity for finding in found) for severity in SEVERITIES}
+    if report.verdict is not None and report.verdict.state == "lost":
+        click.echo("error: the slot of the pipeline is lost: `run` would end with 7 as well", err=True)
+        return SlotLost.exit_code
     if counts["critical"] or (strict and counts["warning"]):
         raise PreflightFailed(f"{counts['critical']} critical findings, {counts['warning']} warnings", hint="mend them and run `sluice check` again")
     click.echo(f"ready: nothing critical, {counts['warning']} warnings", err=True)
+    return 0
 
 
 def _look_at_store(settings: Settings, report: _Report) -> None:
@@ -96,6 +112,23 @@ def _look_at_source(settings: Settings, report: _Report) -> list[tuple[str, str]
     seen = run_preflight(rooms.source_options(settings), settings.source.tables, two_phase=settings.source.two_phase)
     report.found += seen.findings
     return seen.tables or []
+
+
+def _look_at_pipeline(settings: Settings, report: _Report) -> None:
+    """The verdict on the pipeline, as findings. Whether the source and the store answer was looked at before."""
+    if find_spec("psycopg") is None:
+        return
+    report.verdict = verdict = verdict_of(look(rooms.reporter(settings)))
+    if verdict.state != "new":
+        # Only a new pipeline's slot is still to be created.
+        report.found = [finding for finding in report.found if finding.code != "slot.missing"]
+    for problem in verdict.problems:
+        seen = f"{problem.message} [{problem.code}]"
+        if problem.code == "slot.lost":
+            report.found.append(Finding("critical", "pipeline.lost", problem.where, problem.message, fix_setting=problem.remedy))
+        elif problem.part not in _LOOKED_AT:
+            severity: Severity = "info" if problem.severity == "info" or problem.part in _CURED_BY_RUNNING else "warning"
+            report.found.append(Finding(severity, "pipeline.problem", problem.where, seen, fix_setting=problem.remedy))
 
 
 def _look_at_lake(settings: Settings, tables: Sequence[tuple[str, str]], report: _Report) -> None:

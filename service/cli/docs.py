@@ -1,10 +1,11 @@
-"""`python -m service.cli.docs` writes the pages that are generated from code: commands, configuration, metrics, exit codes, findings."""
+"""`python -m service.cli.docs` writes the pages that are generated from code: commands, configuration, metrics, exit codes, findings, problems."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 from service.cli import cli, exits, findings, reference
 from service.cli.templates import GRANTS
+from service.health import problems
 from service.settings import present
 from service.telemetry.page import page as metrics_page
 
@@ -14,6 +15,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/metrics.md": metrics_page,
     "docs/exit-codes.md": exits.page,
     "docs/findings.md": findings.page,
+    "docs/problems.md": problems.page,
     "deploy/postgres/grants.sql": lambda: GRANTS.replace("@PIPELINE@", "main"),
 }
 

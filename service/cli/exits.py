@@ -12,7 +12,8 @@ from typing import Any
 
 import click
 
-from service.errors import Disposition, PreflightFailed, ServiceError, VerificationFailed
+from service.errors import Disposition, PreflightFailed, ServiceError, SlotLost, VerificationFailed
+from service.health.verdict import State
 from service.telemetry.logs import describe, frames
 
 OK = 0
@@ -29,12 +30,18 @@ MEANINGS: dict[int, str] = {
     4: "verification found a difference, between source and lake or between the manifest and the objects it names",
     5: "the source cannot be reached, or refuses: connection, authentication, rights, settings",
     6: "the object store refuses, or what it holds is damaged",
-    7: "the slot is lost or does not continue the manifest: a new copy is needed; never retry blindly",
+    7: "the slot is lost or does not continue the manifest: a new copy is needed; never retry blindly (`status` and `check` say so too)",
     8: "another writer owns the pipeline",
+    9: "`status`: degraded, changes are received and something needs attention",
+    10: "`status`: stopped, no changes are received",
+    11: "`status`: new, nothing has been received yet",
+    12: "`status`: unknown, neither a process nor the server or the store could say",
     75: "temporary: trying again later may help",
     130: "interrupted by Ctrl-C",
 }
 """A contract: scripts and Kubernetes policies depend on it."""
+HEALTH: dict[State, int] = {"healthy": OK, "degraded": 9, "stopped": 10, "lost": SlotLost.exit_code, "new": 11, "unknown": 12}
+"""How `status` ends, by the state that it shows."""
 
 
 def execute(command: click.Command, arguments: Sequence[str]) -> int:
@@ -103,7 +110,10 @@ _PAGE_HEAD = """\
 # Exit codes
 
 Scripts may depend on these. `run`, `up` and `apply` try again by themselves what may pass, so that a code they end with wants somebody to act; in
-Kubernetes a `podFailurePolicy` should not retry 2, 3 and 7. SIGTERM drains and ends with 0.
+Kubernetes a `podFailurePolicy` should not retry 2, 3 and 7. SIGTERM drains and ends with 0, or with 75 when `stop_timeout` was over before all that had
+been received was published: it is received again at the next start. A second SIGTERM ends the process at once, with 143.
+`status` says with its code what it shows ([the states](status.md#states)): 0 healthy, 9 degraded, 10 stopped, 7 lost, 11 new, 12 unknown; with `--json`
+and without. `check` ends with 7 when the slot of the pipeline is lost, and with 3 when something else is critical.
 
 <!-- Generated from service/cli/exits.py by `python -m service.cli.docs`; a test compares. -->
 

@@ -18,6 +18,8 @@ from service.telemetry import logs
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_UNFOLDED = 1_000_000
+"""Columns that no line ever has."""
 _LEVELS = ("error", "warning", "info", "debug")
 
 
@@ -44,8 +46,8 @@ class Invocation:
         return loaded
 
     def console(self) -> Console:
-        """For tables on stdout."""
-        return Console(no_color=not self.color, highlight=False, soft_wrap=not sys.stdout.isatty())
+        """For tables on stdout: as wide as the terminal. What is piped is for programs and files, and is never folded."""
+        return Console(no_color=not self.color, highlight=False, width=None if sys.stdout.isatty() else _UNFOLDED)
 
 
 def common(command: Callable[Concatenate[Invocation, P], R]) -> Callable[P, R]:

@@ -2,23 +2,26 @@
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from service.cli import output, rooms, statusview
+from service.cli import exits, output, rooms, statusview
 from service.cli.invocation import Invocation, common
 from service.contract.entries import TABLE_STATES
-from service.errors import StoreUnavailable
+from service.errors import FormatTooNew, ManifestCorrupt, ServiceError, StoreError
+from service.health.facts import Facts
+from service.health.verdict import Verdict, judge
 
 if TYPE_CHECKING:
     from service.runtime.report import Report, Reporter
     from service.runtime.tablereport import TableReport
 
 _PACKAGES = ("psycopg", "obstore")
+Look: TypeAlias = "Report | ServiceError"
 _NO_LAG = -1.0
 """A table without a lag to compare comes after those that are up to date."""
 
@@ -29,11 +32,13 @@ _NO_LAG = -1.0
 @click.option("--interval", type=click.FloatRange(min=0.1), default=2.0, show_default=True, metavar="SECONDS", help="Time between two looks of --watch.")
 @click.option("--top", type=click.IntRange(min=0), default=20, show_default=True, metavar="N", help="Tables shown: stopped ones first, then by lag.")
 @common
-def status(invocation: Invocation, json_wanted: bool, watch: bool, interval: float, top: int) -> None:  # noqa: FBT001 - a command's parameters
-    """Show where the pipeline stands: the server's WAL, the slot's headroom, the spool, copies, the lake, the tables that are furthest behind, troubles.
+def status(invocation: Invocation, json_wanted: bool, watch: bool, interval: float, top: int) -> int:  # noqa: FBT001 - a command's parameters
+    """Show where the pipeline stands: the server's WAL, the slot's headroom, the spool, copies, the lake, the tables that are furthest behind, problems.
 
     Read from the spool and, when it answers, from the server; the pipeline need not be running. Positions are read one after the other, not at one
     instant. What only the running process knows (what it has received, throughput, its errors) is in its /status and on its page, see telemetry.listen.
+
+    Ends with 0 when the pipeline is healthy, 9 degraded, 10 stopped, 7 lost, 11 new, 12 unknown.
 
     \b
     Examples:
@@ -44,14 +49,17 @@ def status(invocation: Invocation, json_wanted: bool, watch: bool, interval: flo
     rooms.require(*_PACKAGES)
     reporter = rooms.reporter(invocation.settings().settings)
     console = invocation.console()
-    first = reporter.take()
     if not watch:
-        output.as_json(first.to_json()) if json_wanted else console.print(_shown(first, console, top=top))
-    elif json_wanted:
-        for report in _looks(reporter, first, interval_seconds=interval):
-            output.as_json(_away(report) if isinstance(report, StoreUnavailable) else report.to_json())
+        seen = look(reporter)
+        output.as_json(_document(seen)) if json_wanted else console.print(_shown(seen, console, top=top))
+        return exits.HEALTH[verdict_of(seen).state]
+    looks = _looks(reporter, interval_seconds=interval)
+    if json_wanted:
+        for seen in looks:
+            output.as_json(_document(seen))
     else:
-        _watch((_shown(report, console, top=top) for report in _looks(reporter, first, interval_seconds=interval)), console)
+        _watch((_shown(seen, console, top=top) for seen in looks), console)
+    return exits.OK
 
 
 @click.command()
@@ -63,6 +71,7 @@ def tables(invocation: Invocation, json_wanted: bool, states: tuple[str, ...], o
     """List every table: its state, through which LSN the lake is complete, and how far it is behind.
 
     A table's state is the worse of what ingest and applier say. `stale` means that the lake table is known not to equal the source; the reason is given.
+    What is wrong with the pipeline itself is one line on stderr, and in `problems` with --json.
 
     \b
     Examples:
@@ -70,13 +79,15 @@ def tables(invocation: Invocation, json_wanted: bool, states: tuple[str, ...], o
       sluice tables --state stale --json
     """
     rooms.require(*_PACKAGES)
-    report = rooms.reporter(invocation.settings().settings).take()
+    settings = invocation.settings().settings
+    report = rooms.reporter(settings).take()
     chosen = _sorted([table for table in report.tables if not states or table.state in states], order)
     if json_wanted:
         output.as_json({**report.tables_json(), "tables": [table.to_json() for table in chosen]})
         return
     console = invocation.console()
     console.print(statusview.table_list(chosen, width=console.width))
+    click.echo(f"pipeline {settings.pipeline} is {report.verdict.headline}", err=True)
 
 
 def _sorted(found: "list[TableReport]", order: str) -> "list[TableReport]":
@@ -87,26 +98,42 @@ def _sorted(found: "list[TableReport]", order: str) -> "list[TableReport]":
     return found
 
 
-def _looks(reporter: "Reporter", first: "Report", *, interval_seconds: float) -> "Iterator[Report | StoreUnavailable]":
-    """One look after the other, for ever. A store that does not answer for a while is told and asked again: whoever watches needs it most then."""
-    look: Report | StoreUnavailable = first
+def look(reporter: "Reporter") -> Look:
+    """A report; what the store refuses or does not answer, as an error: whoever looks needs the verdict most then."""
+    try:
+        return reporter.take()
+    except (StoreError, ManifestCorrupt, FormatTooNew) as error:
+        return error
+
+
+def _looks(reporter: "Reporter", *, interval_seconds: float) -> Iterator[Look]:
+    """One look after the other, for ever."""
     while True:
-        yield look
+        yield look(reporter)
         time.sleep(interval_seconds)
-        try:
-            look = reporter.take()
-        except StoreUnavailable as error:
-            look = error
 
 
-def _shown(look: "Report | StoreUnavailable", console: Console, *, top: int) -> RenderableType:
-    if isinstance(look, StoreUnavailable):
-        return Text(f"The object store does not answer: {look}", style="bold red")
-    return statusview.status(look, width=console.width, unicode=console.encoding.startswith("utf"), top=top)
+def verdict_of(seen: Look) -> Verdict:
+    """What is to be said of a look; of one that failed, that the state is not known."""
+    if isinstance(seen, ServiceError):
+        from service.runtime.report import away
+
+        return judge(Facts(now=time.time(), unread=away(seen)))
+    return seen.verdict
 
 
-def _away(error: StoreUnavailable) -> dict[str, object]:
-    return {"schema_version": 1, "error": {"class": type(error).__name__, "message": str(error), "hint": error.hint}}
+def _shown(seen: Look, console: Console, *, top: int) -> RenderableType:
+    if isinstance(seen, ServiceError):
+        verdict = verdict_of(seen)
+        return Group(Text(f"State  {verdict.state}"), *statusview.problems(verdict))
+    return statusview.status(seen, width=console.width, unicode=console.encoding.startswith("utf"), top=top)
+
+
+def _document(seen: Look) -> dict[str, object]:
+    if isinstance(seen, ServiceError):
+        verdict = verdict_of(seen)
+        return {"schema_version": 1, "state": verdict.state, "headline": verdict.headline, "problems": verdict.to_json()}
+    return seen.to_json()
 
 
 def _watch(blocks: Iterator[RenderableType], console: Console) -> None:

@@ -71,6 +71,8 @@ def ingest_options(settings: Settings, *, instance: str) -> "IngestOptions":
         # The stream closes an entry when its oldest row is this old; what comes out of it in smaller pieces is closed by the flush policy.
         stream=StreamLimits(max_delay_s=settings.spool.max_delay),
         flush=FlushPolicy(max_delay_s=settings.spool.max_delay, progress_interval_s=settings.spool.progress_interval),
+        slot_wait_s=settings.source.slot_wait,
+        stop_s=settings.stop_timeout,
         instance=instance,
     )
 
@@ -95,6 +97,7 @@ def apply_options(settings: Settings, *, log_format: str, once: bool = False) ->
         "max_memory_bytes": settings.apply.max_memory,
         "workers": settings.apply.workers,
         "once": once,
+        "stop_seconds": settings.stop_timeout,
         "log_format": log_format,
         "listen": "" if settings.telemetry.apply_listen == "off" else settings.telemetry.apply_listen,
         "config_hash": fingerprint(settings),

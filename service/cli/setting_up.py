@@ -1,5 +1,6 @@
 """`init` and `setup`: from nothing to a pipeline that can run."""
 
+import re
 from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import quote
@@ -10,6 +11,7 @@ from service.cli import output, rooms
 from service.cli.invocation import Invocation, common
 from service.cli.templates import CONFIGURATION, GRANTS, VARIABLES
 from service.errors import UsageError
+from service.settings.model import PIPELINE_NAME
 
 
 @click.command()
@@ -25,6 +27,10 @@ def init(invocation: Invocation, directory: str, pipeline: str, force: bool) -> 
       sluice init
       sluice init shop --pipeline shop
     """
+    if not re.fullmatch(PIPELINE_NAME, pipeline):
+        raise UsageError(
+            f"{pipeline[:100]!r} cannot be the name of a pipeline: it is made of a-z, 0-9 and _, 1 to 50 of them", hint="choose another --pipeline"
+        )
     target = Path(directory)
     place = "file://" + quote(str(target.resolve()))
     files = {"sluice.yaml": CONFIGURATION, ".env.example": VARIABLES, "grants.sql": GRANTS}

@@ -104,4 +104,4 @@ def _facts(name: str, report: "SlotReport") -> dict[str, Any]:
 
     found = {"exists": False} if report.slot is None else {"exists": True, **slot_json(report.server, report.slot)}
     manifest = show(report.manifest.through_lsn) if report.manifest.opened else None
-    return {"slot": name, **found, "manifest_through_lsn": manifest, "trouble": report.trouble or None, "remedy": report.remedy or None}
+    return {"slot": name, **found, "manifest_through_lsn": manifest, "problem": report.problem or None, "what_to_do": report.remedy or None}

@@ -14,8 +14,9 @@ from service.cli.output import amount, clean, duration, number
 from service.lsn import show
 
 if TYPE_CHECKING:
+    from service.health.problems import Problem
+    from service.health.verdict import Verdict
     from service.runtime.copyreport import Copies
-    from service.runtime.incidents import Incident
     from service.runtime.report import Report
     from service.runtime.tablereport import TableReport
     from service.runtime.walreport import Headroom
@@ -29,18 +30,20 @@ _COPIES_SHOWN = 5
 _WORST_FIRST = ("stale", "quarantined", "paused", "copying", "pending", "live", "detached")
 _STATE_STYLES = {
     "live": "green",
-    "running": "green",
+    "healthy": "green",
     "copying": "cyan",
     "pending": "cyan",
     "new": "cyan",
     "stale": "bold red",
     "quarantined": "bold red",
     "lost": "bold red",
+    "stopped": "bold red",
 }
+_SEVERITY_STYLES = {"critical": "bold red", "warning": "yellow", "info": ""}
 
 
 def status(report: "Report", *, width: int, unicode: bool, top: int) -> RenderableType:
-    """Header, WAL, copies, tables, troubles."""
+    """Header, WAL, copies, tables, problems."""
     bar = _Bar("█", "░") if unicode else _Bar("#", "-")
     parts: list[RenderableType] = [_header(report), Text(), _stages(report)]
     if report.headroom is not None:
@@ -51,15 +54,18 @@ def status(report: "Report", *, width: int, unicode: bool, top: int) -> Renderab
         for one in sorted(report.manifest.prepared.values(), key=lambda one: one.prepare_time_us)
     ]
     parts += _tables(report, width=width, top=top)
-    if report.incidents:
-        parts += [Text(), Text("Troubles", style="bold"), *(_incident(incident, report) for incident in report.incidents)]
+    parts += problems(report.verdict)
     return Group(*parts)
 
 
 def table_list(reports: "list[TableReport]", *, width: int) -> RenderableType:
     """Tables in the order given; a narrow terminal gets the columns that matter most."""
     wide = width >= _WIDE
-    names = ("table", "state", "mode", "complete through", "copied", "applied", "lag", "reason") if wide else ("table", "state", "lag", "reason")
+    names = (
+        ("table", "state", "mode", "complete through", "copied", "applied", "lag", "reason")
+        if wide
+        else ("table", "state", "complete through", "lag", "reason")
+    )
     return output.table("", names, [_row(table, wide=wide) for table in reports], right=("copied", "applied", "lag"))
 
 
@@ -74,7 +80,7 @@ class _Bar:
 
 def _header(report: "Report") -> RenderableType:
     opened, server = report.manifest.opened, report.server
-    state = Text.assemble(_state(report.state), *([f", up for {duration(report.uptime_seconds)}"] if report.uptime_seconds is not None else []))
+    state = Text.assemble(_state(report.verdict.state), *([f", up for {duration(report.uptime_seconds)}"] if report.uptime_seconds is not None else []))
     lines = [("Pipeline", Text(report.pipeline)), ("State", state), ("As of", Text(report.taken_at.isoformat(timespec="seconds")))]
     if opened is not None or server is not None:
         version = server.server_version if server is not None else opened.server_version if opened is not None else 0
@@ -152,22 +158,26 @@ def _tables(report: "Report", *, width: int, top: int) -> list[RenderableType]:
 def _row(table: "TableReport", *, wide: bool) -> tuple[str | Text, ...]:
     lag = duration(table.lag_seconds)
     name = f"{table.schema}.{table.table}"
-    if not wide:
-        return name, _state(table.state), lag, table.reason
     through = show(table.complete_through_lsn) if table.complete_through_lsn else "-"
+    if not wide:
+        return name, _state(table.state), through, lag, table.reason
     return name, _state(table.state), table.mode or "-", through, f"{table.rows_copied:,}", f"{table.rows_applied:,}", lag, table.reason
 
 
-def _incident(incident: "Incident", report: "Report") -> RenderableType:
-    head = f"{incident.count:,} x {incident.error}, {incident.where}"
-    if incident.last_at is not None:
-        head += f", {duration(max(0.0, report.taken_at.timestamp() - incident.last_at))} ago"
-    lines = [Text(clean(head), style="red")]
-    if incident.message:
-        lines.append(Text(clean(incident.message)))
-    if incident.hint:
-        lines.append(Text(clean(f"What to do: {incident.hint}")))
-    return Group(lines[0], *(Padding(line, (0, 0, 0, 4)) for line in lines[1:]))
+def problems(verdict: "Verdict") -> list[RenderableType]:
+    """Each problem with what to do, nothing when there is none."""
+    if not verdict.problems:
+        return []
+    return [Text(), Text("Problems", style="bold"), *(_problem(problem, verdict.at) for problem in verdict.problems)]
+
+
+def _problem(problem: "Problem", now: float) -> RenderableType:
+    head = f"{problem.severity:8} {problem.code}  {problem.where}"
+    head += f", {problem.count:,} times" if problem.part == "ingest" and problem.count > 1 else ""
+    age = problem.age_seconds(now)
+    head += f", since {duration(age)}" if age is not None else ""
+    lines = [Text(clean(problem.message)), Text(clean(f"What to do: {problem.remedy}"))]
+    return Group(Text(clean(head), style=_SEVERITY_STYLES[problem.severity]), *(Padding(line, (0, 0, 0, 4), expand=False) for line in lines))
 
 
 def _state(state: str) -> Text:

@@ -1,8 +1,9 @@
 """Manifest entries: one JSON object each, hash-chained, and the only thing that makes anything visible or permanent.
 
-Invariants: `seq` is dense from 1; `previous_sha256` is the hash of the previous entry's bytes as stored; `through_lsn` never decreases and
-says that every transaction which ended at or before it is in this entry or an earlier one. An unknown `format_version` or `kind` stops the reader
-(FormatTooNew); an unknown field is kept in `extra`.
+Invariants: `seq` is dense from 1; `previous_sha256` is the hash of the previous entry's bytes as stored; `from_lsn` is the `through_lsn` of the
+previous entry, as the writer of this one knew it; `through_lsn` is never before it and says that every transaction which ended at or before it is in this
+entry or an earlier one. So no entry can follow one that was left out: neither its number, its hash nor its position would fit. An unknown `format_version`
+or `kind` stops the reader (FormatTooNew); an unknown field is kept in `extra`.
 """
 
 import hashlib
@@ -145,7 +146,11 @@ class Commits:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A writer took the pipeline over: entries of older epochs cannot follow this one."""
+    """A writer took the pipeline over: entries of older epochs cannot follow this one.
+
+    `origin` is which transactions the server was asked for, `any` or `none` (only those that began there). From `none` to `any` is a gap: what was left out
+    does not come again, so tables that have their rows go stale with this entry.
+    """
 
     kind: ClassVar[str] = "opened"
     system_identifier: str
@@ -155,6 +160,7 @@ class Opened:
     slot: str
     publication: str
     two_phase: bool
+    origin: str
     server_version: int
     start_lsn: int
     instance: str
@@ -169,7 +175,8 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class PreparedPart:
-    """One file of a prepared transaction's rows and the shape in which they were sent; which version of the table that is shows when it commits."""
+    """One file of a prepared transaction's rows. `shape` is the schema version they are written in, of one that the manifest had by then; a version of 0 says
+    that they are kept as they were sent, in no version, and then it has their relation's columns. Both are published in what they are when it commits."""
 
     shape: TableSchema
     segment: Segment
@@ -298,6 +305,10 @@ class Progress:
 
 
 TABLE_STATES = ("pending", "copying", "live", "stale", "quarantined", "paused", "detached")
+CARRIED_STATES = ("pending", "copying", "live")
+"""Rows of these are spooled and applied. `copying`: the initial rows are still to come. `pending`: the stream is not yet at a shape that the catalog shows."""
+COPIED_STATES = ("pending", "live")
+"""Those of them whose initial rows are there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +317,7 @@ class Table:
 
     `state` is one of TABLE_STATES, `reason` says why in one sentence (empty for ordinary steps), `lsn` is the commit or snapshot position at which it holds.
     A new `generation` starts the lake table again from the next copy. `schema` is given when a version is introduced, else None.
-    `relfilenode` and `fingerprint` are what the catalog watch compares (0 and empty when not known).
+    `relfilenode` and `fingerprint` are what the catalog watch compares (0 and empty when not known). A generation becomes `live` by its final Copy.
     """
 
     kind: ClassVar[str] = "table"
@@ -355,7 +366,9 @@ class Table:
 class Copy:
     """Initial rows of one generation of one table, as of `snapshot_lsn`.
 
-    Every commit that ended at or before `snapshot_lsn` is in these rows, none that ended later is. `final` closes the copy: only then may it be applied.
+    Every commit that ended at or before `snapshot_lsn` is in these rows, none that ended later is. `final` closes the copy and makes the table `live`: only
+    then may it be applied. `relfilenode` and `fingerprint` are the catalog facts from before the snapshot, under which the rows were read: what changed
+    since then shows when the catalog watch compares with them.
     """
 
     kind: ClassVar[str] = "copy"
@@ -365,6 +378,8 @@ class Copy:
     snapshot_lsn: int
     segments: tuple[Segment, ...]
     final: bool
+    relfilenode: int = 0
+    fingerprint: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -374,6 +389,8 @@ class Copy:
             "snapshot_lsn": self.snapshot_lsn,
             "segments": [segment.to_json() for segment in self.segments],
             "final": self.final,
+            "relfilenode": self.relfilenode,
+            "fingerprint": self.fingerprint,
         }
 
     @staticmethod
@@ -385,6 +402,8 @@ class Copy:
             snapshot_lsn=value["snapshot_lsn"],
             segments=tuple(Segment.from_json(segment) for segment in value["segments"]),
             final=value["final"],
+            relfilenode=value["relfilenode"],
+            fingerprint=value["fingerprint"],
         )
 
 
@@ -394,11 +413,15 @@ KINDS: dict[str, type[Any]] = {body.kind: body for body in (Opened, Changes, Pro
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One link of the manifest. `written_at` is the writer's clock, ISO 8601 UTC, for people only."""
+    """One link of the manifest. It holds what ended after `from_lsn`, up to and including `through_lsn`.
+
+    `written_at` is the writer's clock, ISO 8601 UTC, for people only.
+    """
 
     seq: int
     epoch: int
     previous_sha256: str
+    from_lsn: int
     through_lsn: int
     written_at: str
     body: Body
@@ -413,6 +436,7 @@ class Entry:
             "epoch": self.epoch,
             "kind": self.body.kind,
             "previous_sha256": self.previous_sha256,
+            "from_lsn": self.from_lsn,
             "through_lsn": self.through_lsn,
             "written_at": self.written_at,
         }
@@ -433,12 +457,13 @@ class Entry:
                 f"a manifest entry has format version {version} and kind {kind!r}; this Sluice reads up to version {FORMAT_VERSION}",
                 hint="run the Sluice version that wrote the manifest, or a newer one",
             )
-        known = {"format_version", "seq", "epoch", "kind", "previous_sha256", "through_lsn", "written_at", kind}
+        known = {"format_version", "seq", "epoch", "kind", "previous_sha256", "from_lsn", "through_lsn", "written_at", kind}
         try:
             return Entry(
                 seq=value["seq"],
                 epoch=value["epoch"],
                 previous_sha256=value["previous_sha256"],
+                from_lsn=value["from_lsn"],
                 through_lsn=value["through_lsn"],
                 written_at=value["written_at"],
                 body=KINDS[kind].from_json(value[kind]),

@@ -43,6 +43,16 @@ def _kind(code: str, severities: str, step: Step, meaning: str, remedy: str) -> 
 
 KINDS: tuple[Kind, ...] = (
     _kind(
+        "pipeline.lost", "c", Step.ELSEWHERE,
+        "the pipeline has a manifest and cannot go on from its slot: `run` would end with 7, and so does `check`",
+        "`sluice slot show` names the case; the tables need a new snapshot under a new slot",
+    ),
+    _kind(
+        "pipeline.problem", "wi", Step.ELSEWHERE,
+        "a problem of the pipeline as it is, by its code in docs/problems.md; `info` where running it is all that is missing",
+        "what the problem says",
+    ),
+    _kind(
         "source.connect", "c", Step.ELSEWHERE,
         "the source cannot be reached, or refuses the connection",
         "`source.dsn`, the network, the role, pg_hba.conf",
@@ -161,6 +171,7 @@ KINDS: tuple[Kind, ...] = (
     _kind("table.row_filter", "i", Step.PUBLICATION, "the lake holds the rows that match the publication's filter", "nothing, if that is meant"),
     _kind("table.no_columns", "w", Step.TABLES, "the table has no columns", "leave it out"),
     _kind("table.path", "c", Step.TABLES, "two tables would have one path in the lake on stores that ignore case", "rename one, or leave it out"),
+    _kind("table.long_name", "c", Step.TABLES, "the table's name or its schema's is too long for a folder of the lake", "a shorter name, or leave it out"),
     _kind("table.unlogged", "cw", Step.TABLES, "an unlogged table cannot be carried: its changes are not in the WAL", "SET LOGGED, or leave it out"),
     _kind("table.foreign", "cw", Step.TABLES, "a foreign table cannot be carried: its changes are in another server's WAL", "carry it from its own server"),
     _kind("table.not_readable", "c", Step.RIGHTS, "the role cannot read the table, which its copy needs", "GRANT USAGE on the schema, SELECT on the table"),

@@ -14,6 +14,7 @@ CHECKPOINTS = "manifest/checkpoint/"
 DATA = "data/"
 STAGE = "stage/"
 CONTROL = "control/"
+REFUSED = "control/refused/"
 APPLY = "apply/"
 APPLY_LEASE = "apply/lease.json"
 APPLY_LOG = "apply/log/"
@@ -79,6 +80,11 @@ def horizon(through_seq: int) -> str:
 
 def control_request(token: str) -> str:
     return f"{CONTROL}{token}.json"
+
+
+def refused_request(key: str) -> str:
+    """Where ingest says why it could not carry out the request at `key`."""
+    return REFUSED + key.removeprefix(CONTROL)
 
 
 def path_part(name: str) -> str:

@@ -11,7 +11,7 @@ from service.contract import keys
 from service.contract.entries import Entry, digest
 from service.errors import FormatTooNew, ManifestCorrupt, ObjectMissing
 from service.manifest import checkpoint
-from service.manifest.state import PipelineState, reduce
+from service.manifest.state import PipelineState, check_positions, reduce
 from service.store.base import ObjectStore
 
 AHEAD = 16
@@ -29,11 +29,12 @@ def read_entry(store: ObjectStore, seq: int) -> Entry | None:
 def read_entries(store: ObjectStore, *, after_seq: int, previous_sha256: str | None = None, limit: int | None = None) -> Iterator[tuple[Entry, str]]:
     """Entries `after_seq + 1` and on with the digest of their bytes, up to the end of the log or `limit`.
 
-    Each is checked to continue the one before; the first to continue `previous_sha256`, if given. Reading starts with one entry at a time and fetches
-    ahead when there is more, so that a reader at the end of the log asks for one object.
+    Each is checked to continue the one before, by hash and by position; the first to continue `previous_sha256`, if given. Reading starts with one entry
+    at a time and fetches ahead when there is more, so that a reader at the end of the log asks for one object.
     """
     last = None if limit is None else after_seq + limit
     seq, width = after_seq + 1, 1
+    through_lsn: int | None = None
     with ThreadPoolExecutor(THREADS, thread_name_prefix="manifest") as pool:
         while last is None or seq <= last:
             wanted = range(seq, seq + width if last is None else min(seq + width, last + 1))
@@ -44,8 +45,10 @@ def read_entries(store: ObjectStore, *, after_seq: int, previous_sha256: str | N
                 entry, sha256 = link
                 if previous_sha256 is not None and entry.previous_sha256 != previous_sha256:
                     raise ManifestCorrupt(f"manifest entry {seq} does not continue entry {seq - 1}: one of the two was replaced or damaged")
+                if through_lsn is not None:
+                    check_positions(entry, after=through_lsn)
                 yield link
-                previous_sha256 = sha256
+                previous_sha256, through_lsn = sha256, entry.through_lsn
                 seq += 1
             width = min(width * 2, AHEAD)
 

@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 from service import faults
 from service.contract import keys
 from service.contract.applied import AppliedLog, AppliedTable, Complete
-from service.contract.entries import Changes, Entry, Opened, Prepared, Table, digest
+from service.contract.entries import CARRIED_STATES, Changes, Entry, Opened, Prepared, Table, digest
 from service.contract.horizon import Horizon
 from service.errors import ManifestCorrupt, StoreRefused
 from service.manifest import horizon
@@ -30,7 +30,7 @@ from service.store.base import ObjectStore
 
 CHECKPOINTS_KEPT = 10
 THREADS = 8
-WORKING_STATES = ("copying", "live")
+WORKING_STATES = CARRIED_STATES
 """In every other state the applier takes nothing of a table before a new generation begins."""
 _FOR_EVER = 1 << 62
 

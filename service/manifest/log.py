@@ -2,7 +2,7 @@
 
 Invariant: a DurableReceipt comes into being here only, after a create that succeeded or whose object was read back and is ours byte for byte. A number is
 never skipped and never written twice with other content. Whoever meets a foreign entry where its own should go has been replaced: WriterFenced, for ever.
-After any failure to store, the log is closed, because the entry may yet be there: opening again finds out. (design: laws 1, 2 and 3)
+After any failure to store, the log is closed, because the entry may yet be there: opening again finds out.
 """
 
 import math
@@ -15,7 +15,7 @@ from typing import Any
 
 from service import faults
 from service.contract import keys
-from service.contract.entries import Body, Entry, Opened, digest
+from service.contract.entries import Body, Changes, Entry, Opened, Progress, digest
 from service.contract.receipt import DurableReceipt
 from service.errors import ObjectExists, ObjectMissing, ServiceError, StoreUnavailable, WriterFenced
 from service.manifest import checkpoint
@@ -88,20 +88,23 @@ class ManifestLog:
         """The state after the last entry stored."""
         return self._state
 
-    @property
-    def receipt(self) -> DurableReceipt:
-        """The receipt of the last entry stored: what may be acknowledged right after opening."""
-        return _receipt(self._state)
+    def publish(self, body: Changes | Progress, *, from_lsn: int, through_lsn: int) -> DurableReceipt:
+        """Stores what ended after `from_lsn` and at or before `through_lsn` as the next entry, and returns when it is durable.
 
-    def append(self, body: Body, *, through_lsn: int | None = None) -> DurableReceipt:
-        """Stores `body` as the next entry and returns when it is durable. `through_lsn` left out: the position stays where it is.
+        `from_lsn` is where its writer went on from, which the log does not guess: a `body` behind one that was not stored is refused with ManifestCorrupt.
+        Raises what `append` raises.
+        """
+        return self._append(body, epoch=self._state.epoch, from_lsn=from_lsn, through_lsn=through_lsn, extra={})
+
+    def append(self, body: Body) -> DurableReceipt:
+        """Stores `body` as the next entry, at the position where the log is, and returns when it is durable.
 
         Raises ManifestCorrupt if it may not follow (nothing is stored, the log stays open). Every other error closes the log: WriterFenced if another
         writer owns the manifest now, StoreRefused, and StoreUnavailable after `retry_seconds` or `stop`, when the entry may or may not be there.
         """
-        return self._append(body, epoch=self._state.epoch, through_lsn=through_lsn, extra={})
+        return self._append(body, epoch=self._state.epoch, extra={})
 
-    def _append(self, body: Body, *, epoch: int, through_lsn: int | None, extra: dict[str, Any]) -> DurableReceipt:
+    def _append(self, body: Body, *, epoch: int, extra: dict[str, Any], from_lsn: int | None = None, through_lsn: int | None = None) -> DurableReceipt:
         with self._lock:
             if self._closed is not None:
                 raise type(self._closed)(f"the manifest log is closed: {self._closed}", hint=self._closed.hint)
@@ -109,6 +112,7 @@ class ManifestLog:
                 seq=self._state.seq + 1,
                 epoch=epoch,
                 previous_sha256=self._state.previous_sha256,
+                from_lsn=self._state.through_lsn if from_lsn is None else from_lsn,
                 through_lsn=self._state.through_lsn if through_lsn is None else through_lsn,
                 written_at=self._clock().isoformat(),
                 body=body,

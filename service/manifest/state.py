@@ -1,18 +1,23 @@
 """What the manifest says, reduced entry by entry. Pure.
 
-Invariant: `reduce` accepts only an entry that may follow: dense number, the chain's hash, the epoch in force (or `opened` with the next one), positions that
-never go back, transactions that are neither in the manifest already nor beyond what the entry declares, tables and schema versions that exist.
-Anything else is ManifestCorrupt with the number of the entry, before it is stored when we write and before it is used when we read.
+Invariant: `reduce` accepts only an entry that may follow: dense number, the chain's hash, the epoch in force (or `opened` with the next one), the position
+that the entry before ended at and none before it, transactions that are neither in the manifest already nor beyond what the entry declares, tables and
+schema versions that exist. Anything else is ManifestCorrupt with the number of the entry, before it is stored when we write and before it is used when
+we read.
 """
 
+import json
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from service.contract.entries import FATES, TABLE_STATES, Changes, Copy, Entry, Opened, Prepared, Segment, Table
+from service.contract.entries import CARRIED_STATES, FATES, TABLE_STATES, Changes, Copy, Entry, Opened, Prepared, Progress, Segment, Table
 from service.contract.schema import TableSchema
 from service.errors import ManifestCorrupt
 from service.lsn import show
+
+MOVING = (Changes, Progress)
+"""Entries that move the position. Of the others only the first `opened` does: it says where the log begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +37,8 @@ class TableState:
     """A table as of the last entry. `generation_seq` is the number of the Table entry that began the generation, `lsn` and `reason` belong to `state`.
 
     A change of shape leaves `lsn` alone: what committed at or before it is in the copy. `schema_lsn` is where the newest shape came into force, 0 while
-    there was no other in this generation. `schemas` holds every version ever introduced. `relfilenode` and `fingerprint` are the last known ones.
+    there was no other in this generation. `schemas` holds every version ever introduced. `relfilenode` and `fingerprint` are the last known ones. `since` is
+    when `state` began, as the entry says that put the table into it (ISO 8601 UTC).
     """
 
     table_id: str
@@ -48,11 +54,17 @@ class TableState:
     relfilenode: int = 0
     fingerprint: str = ""
     copy: CopyState | None = None
+    since: str = ""
 
     @property
     def schema_version(self) -> int:
         """The newest schema version, 0 before the first."""
         return max(self.schemas, default=0)
+
+    @property
+    def publishes(self) -> str:
+        """A letter for each kind of change that the publication sends (i u d t), as the catalog was last looked at; empty when it never was."""
+        return str(json.loads(self.fingerprint).get("publishes", "")) if self.fingerprint else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +90,13 @@ def reduce(state: PipelineState, entry: Entry, entry_sha256: str) -> PipelineSta
     match entry.body:
         case Opened():
             opened = entry.body
+            if state.opened is not None and (state.opened.origin, opened.origin) == ("none", "any"):
+                tables = {table_id: _lacking_origins(table, entry.through_lsn) for table_id, table in tables.items()}
         case Changes():
             _check_changes(state, entry, entry.body)
             prepared = _prepared(state, entry, entry.body)
         case Table():
-            tables = {**tables, entry.body.table_id: _table(entry.seq, tables.get(entry.body.table_id), entry.body)}
+            tables = {**tables, entry.body.table_id: _table(entry, tables.get(entry.body.table_id), entry.body)}
         case Copy():
             tables = {**tables, entry.body.table_id: _copied(entry.seq, tables.get(entry.body.table_id), entry.body)}
     return PipelineState(
@@ -106,8 +120,18 @@ def _check_link(state: PipelineState, entry: Entry) -> None:
             raise _corrupt(entry.seq, f"opens epoch {entry.epoch} after epoch {state.epoch}")
     elif entry.epoch != state.epoch or state.opened is None:
         raise _corrupt(entry.seq, f"was written in epoch {entry.epoch}, in force is epoch {state.epoch}")
-    if not isinstance(entry.through_lsn, int) or entry.through_lsn < state.through_lsn:
-        raise _corrupt(entry.seq, f"goes back to an earlier position than {show(state.through_lsn)}")
+    check_positions(entry, after=state.through_lsn)
+    if entry.through_lsn != entry.from_lsn and not (isinstance(entry.body, MOVING) or state.opened is None):
+        raise _corrupt(entry.seq, f"of kind {entry.body.kind} moves the position, which only {' and '.join(kind.kind for kind in MOVING)} entries may")
+
+
+def check_positions(entry: Entry, *, after: int) -> None:
+    """Raises ManifestCorrupt unless `entry` continues at `after`, where the entry before it ended, and does not go back."""
+    if not isinstance(entry.from_lsn, int) or entry.from_lsn != after:
+        at = show(entry.from_lsn) if isinstance(entry.from_lsn, int) else "no position"
+        raise _corrupt(entry.seq, f"continues from {at}, but what came before it ends at {show(after)}: the changes in between are in no entry")
+    if not isinstance(entry.through_lsn, int) or entry.through_lsn < entry.from_lsn:
+        raise _corrupt(entry.seq, f"goes back to an earlier position than {show(after)}")
 
 
 def _check_changes(state: PipelineState, entry: Entry, changes: Changes) -> None:
@@ -146,7 +170,8 @@ def _check_segment(seq: int, table: TableState | None, segment: Segment) -> None
         raise _corrupt(seq, f"refers to the unknown schema version {segment.schema_version} of table {segment.table_id}")
 
 
-def _table(seq: int, old: TableState | None, new: Table) -> TableState:
+def _table(entry: Entry, old: TableState | None, new: Table) -> TableState:
+    seq = entry.seq
     if new.state not in TABLE_STATES:
         raise _corrupt(seq, f"gives table {new.table_id} the unknown state {new.state[:40]!r}")
     if old is not None and new.generation < old.generation:
@@ -168,6 +193,7 @@ def _table(seq: int, old: TableState | None, new: Table) -> TableState:
         relfilenode=new.relfilenode or (old.relfilenode if old else 0),
         fingerprint=new.fingerprint or (old.fingerprint if old else ""),
         copy=known.copy if known else None,
+        since=known.since if known is not None and known.state == new.state else entry.written_at,
     )
 
 
@@ -180,6 +206,19 @@ def _schemas(seq: int, old: TableState | None, new: Table) -> dict[int, TableSch
     return {**known, new.schema.version: new.schema}
 
 
+def _lacking_origins(table: TableState, lsn: int) -> TableState:
+    """In the entry that asks for every origin, so that no writer can die between asking and saying what is missing."""
+    if table.state not in CARRIED_STATES or table.copy is None or not table.copy.final:
+        return table
+    reason = "source.origin was none: what replication brought to the source meanwhile was not sent"
+    return replace(table, state="stale", reason=f"{reason}; {copy_remedy(table.schema_name, table.table_name)}", lsn=lsn)
+
+
+def copy_remedy(schema_name: str, table_name: str) -> str:
+    """What to do about a stale table, as its reason says it."""
+    return f"`sluice copy {schema_name}.{table_name}` copies it again"
+
+
 def _copied(seq: int, table: TableState | None, copy: Copy) -> TableState:
     if table is None or copy.generation != table.generation or copy.schema_version not in table.schemas:
         raise _corrupt(seq, f"copies an unknown table, generation or schema version: table {copy.table_id}, generation {copy.generation}")
@@ -190,7 +229,9 @@ def _copied(seq: int, table: TableState | None, copy: Copy) -> TableState:
     before = table.copy or CopyState(copy.snapshot_lsn, copy.schema_version, 0, 0)
     if before.final or (before.snapshot_lsn, before.schema_version) != (copy.snapshot_lsn, copy.schema_version):
         raise _corrupt(seq, f"continues a copy of table {copy.table_id} that is finished or was taken at another snapshot")
-    return replace(
+    if table.state != "copying":
+        raise _corrupt(seq, f"copies table {copy.table_id}, which is {table.state}")
+    copied = replace(
         table,
         copy=replace(
             before,
@@ -200,6 +241,9 @@ def _copied(seq: int, table: TableState | None, copy: Copy) -> TableState:
             final_seq=seq if copy.final else 0,
         ),
     )
+    if not copy.final:
+        return copied
+    return replace(copied, state="live", reason="", lsn=copy.snapshot_lsn, relfilenode=copy.relfilenode, fingerprint=copy.fingerprint)
 
 
 def _corrupt(seq: int, what: str) -> ManifestCorrupt:
@@ -238,7 +282,9 @@ def from_json(value: dict[str, Any]) -> PipelineState:
 
 
 _COPY_FIELDS = ("snapshot_lsn", "schema_version", "segments", "rows", "final", "final_seq")
-_TABLE_FIELDS = ("table_id", "schema_name", "table_name", "state", "reason", "lsn", "schema_lsn", "generation", "generation_seq", "relfilenode", "fingerprint")
+_TABLE_FIELDS = (
+    "table_id", "schema_name", "table_name", "state", "since", "reason", "lsn", "schema_lsn", "generation", "generation_seq", "relfilenode", "fingerprint",
+)  # fmt: skip
 
 
 def _table_to_json(table: TableState) -> dict[str, Any]:

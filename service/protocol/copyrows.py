@@ -55,7 +55,7 @@ class CopyRows:
             start[0] += _header_bytes(raw, available=int(end[0]))
             if start[0] == end[0]:
                 start, end = start[1:], end[1:]
-        complete = self._complete or bool(len(start) and raw[int(start[-1]) : int(end[-1])] == _TRAILER)
+        complete = self._complete or bool(len(start) and end[-1] - start[-1] == len(_TRAILER) and raw.startswith(_TRAILER, int(start[-1])))
         if complete and len(start):
             start, end = start[:-1], end[:-1]
         nothing = np.zeros(len(start), np.uint8)

@@ -147,6 +147,11 @@ class _Reader:
         position = self.skip(count)
         return self._raw[position : self._position]
 
+    def view(self, count: int) -> memoryview:
+        """Like `take`, without a copy: what may be large and is mostly not wanted."""
+        position = self.skip(count)
+        return memoryview(self._raw)[position : self._position]
+
     def string(self, limit: int | None = None) -> str:
         """A NUL-terminated string of at most `limit` characters."""
         nul = self._raw.find(0, self._position, self._end)
@@ -227,7 +232,7 @@ def _truncate(reader: _Reader, stream_xid: int | None) -> Truncate:
 
 def _logical_message(reader: _Reader, stream_xid: int | None) -> LogicalMessage:
     transactional, lsn, prefix = reader.flag(), reader.position(), reader.string()
-    return LogicalMessage(transactional, lsn, prefix, reader.take(reader.int32()), stream_xid)
+    return LogicalMessage(transactional, lsn, prefix, reader.view(reader.int32()), stream_xid)
 
 
 def _stream_start(reader: _Reader, _stream_xid: int | None) -> StreamStart:

@@ -63,7 +63,18 @@ def join(frames: Sequence[bytes | memoryview]) -> FrameTable:
 
     Raises DecodeError for a frame that is empty, shorter than its header, of unknown kind or too large, and for more than MAX_JOINED_BYTES in all.
     """
-    raw, buffer, start, end = join_bytes(frames)
+    return _table(*join_bytes(frames))
+
+
+def rejoin(content: bytes | memoryview, end: Offsets) -> FrameTable:
+    """One table of frames that were in one before and now lie in `content` one behind the other; `end` is where each ends. Raises DecodeError like `join`."""
+    raw = b"".join((content, TAIL))
+    start = np.zeros_like(end)
+    start[1:] = end[:-1]
+    return _table(raw, np.frombuffer(raw, np.uint8), start, end)
+
+
+def _table(raw: bytes, buffer: Bytes, start: Offsets, end: Offsets) -> FrameTable:
     if not len(start):
         return FrameTable(raw, buffer, start, end, outer=np.zeros(0, np.uint8), tag=np.zeros(0, np.uint8), nulls_at=nulls_at(raw))
     length = end - start

@@ -94,13 +94,13 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
-    """`content` is bytes as emitted, in no encoding. A transactional one inside a stream carries the top transaction's id, even from a
-    rolled-back savepoint."""
+    """`content` is bytes as emitted, in no encoding, up to 1 GB; a view of the frame that it came in. A transactional one inside a stream carries the top
+    transaction's id, even from a rolled-back savepoint."""
 
     transactional: bool
     lsn: int
     prefix: str
-    content: bytes
+    content: bytes | memoryview
     stream_xid: int | None
 
 

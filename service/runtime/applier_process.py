@@ -6,6 +6,7 @@ is started again, for replay is safe; any other end is final and handed to `on_e
 
 import ctypes
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,11 +17,10 @@ from dataclasses import dataclass
 import structlog
 
 from service.errors import ApplyError, WriterFenced
+from service.health.facts import ChildSeen
 
 STEADY_SECONDS = 300.0
 """A child that ran this long begins again at the first pause."""
-STOP_SECONDS = 90.0
-"""How long a child may take to finish its merges; past it, it is killed, which is safe."""
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -47,12 +47,20 @@ class ApplierProcess:
         self._child: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._watch, name="applier", daemon=True)
         self._logger = structlog.get_logger("applier")
+        self._started_at: float | None = None
         self.restarts = 0
 
     @property
     def running(self) -> bool:
         child = self._child
         return child is not None and child.poll() is None
+
+    @property
+    def seen(self) -> ChildSeen:
+        """For the verdict. An applier names itself after its host and process."""
+        child = self._child
+        prefix = f"{socket.gethostname()}/{child.pid}/" if child is not None else ""
+        return ChildSeen(self.running, self.restarts, prefix, self._started_at)
 
     def start(self) -> None:
         self._thread.start()
@@ -62,8 +70,8 @@ class ApplierProcess:
         if not self._stopping.is_set():
             self._signal(signal.SIGTERM)
 
-    def stop(self, *, timeout_seconds: float = STOP_SECONDS) -> None:
-        """As `terminate`, and returns when the child has ended; kills it when that takes too long."""
+    def stop(self, *, timeout_seconds: float) -> None:
+        """As `terminate`, and returns when the child has ended; kills it when that takes too long, which is safe."""
         self.terminate()
         self._thread.join(timeout_seconds)
         if self._thread.is_alive():
@@ -112,6 +120,7 @@ class ApplierProcess:
                 start_new_session=True,
                 preexec_fn=_end_with_parent if _LIBC is not None else None,  # noqa: PLW1509 - one system call, nothing that could wait for a lock
             )
+            self._started_at = time.time()
         return child.wait()
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from service.contract.applied import AppliedLog
-from service.contract.entries import Changes, Copy, Entry, Segment
+from service.contract.entries import CARRIED_STATES, COPIED_STATES, Changes, Copy, Entry, Segment
 from service.manifest.follow import read_entries
 from service.manifest.state import PipelineState
 from service.runtime.tablereport import current
@@ -20,7 +20,7 @@ READ_AT_ONCE = 1000
 """Entries read in one look: a second against a distant store."""
 MOST_ITEMS = 400_000
 """Pending (entry, table) pairs that are remembered, some 60 MB; past it reading waits for the applier."""
-_WORKING = ("copying", "live")
+_WORKING = CARRIED_STATES
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def _through(state: PipelineState, applied: AppliedLog | None) -> tuple[dict[str
         record = current(table, known.get(table_id))
         if table.state not in _WORKING or (record is not None and record.state not in _WORKING):
             continue
-        copied = record is not None and record.state == "live"
+        copied = record is not None and record.state in COPIED_STATES
         through[table_id] = record.through_seq if record is not None and copied else table.generation_seq
         if copied:
             live.add(table_id)

@@ -1,13 +1,17 @@
 """Assemblies to units: what the next manifest entry will publish.
 
-Invariant: a unit holds whole transactions only. Rows of a transaction whose end has not been read wait in its body, as Arrow while they are few, as
-uploaded body segments once they pass `body_bytes`; they enter a unit when the transaction commits and vanish when it rolls back.
-Used by one thread. It uploads through the function it is given and never touches the store or the manifest itself.
+Invariant: a unit holds whole transactions only. Rows of a transaction whose end has not been read wait in its body, in memory while they are few, in files
+once they pass `body_bytes`; they enter a unit when the transaction commits and vanish when it rolls back. What a table's shape becomes is decided in commit
+order, by rows that exist: never by a transaction that may still roll back, nor by a savepoint that did.
+Used by one thread. It stores and fetches files by the functions it is given and never touches the store or the manifest itself.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter
 from typing import Literal
 
 from service.contract import keys
@@ -17,11 +21,12 @@ from service.errors import LimitReached, UnsupportedChange
 from service.protocol.messages import RelationVersion
 from service.protocol.tuples import walk_rows
 from service.runtime import messagetable
+from service.runtime.bodies import Body, Part, PreparedTransaction, recorded, sent_shape
 from service.runtime.messagetable import encode_messages
 from service.runtime.tables import TableBook
-from service.source.schemas import relation_sent_as
 from service.spool.encode import EncodedRows, encode_rows, encode_truncate
-from service.spool.segment import SegmentFile, SegmentWriter
+from service.spool.segment import SegmentFile, SegmentWriter, write_large, write_segment
+from service.spool.sent import SentRows, read_sent_file, sent_rows, sent_truncate, write_sent_file
 from service.transaction.assembly import (
     Assembly,
     Discarded,
@@ -37,6 +42,8 @@ from service.transaction.assembly import (
 
 Upload = Callable[[str, TableSchema, SegmentFile], "Future[Segment]"]
 """Stores a finished file under a key; the future gives the manifest's record of it once it is durable."""
+Fetch = Callable[[str], bytes]
+"""The file that was stored under a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,43 +61,19 @@ class BuilderLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """A stored file of an open transaction: which relation its rows came as, and in which shape they were written."""
-
-    relation: RelationVersion
-    shape: TableSchema
-    file: "Future[Segment]"
-
-
-@dataclass(slots=True)
-class _Body:
-    waiting: list[tuple[RelationVersion, EncodedRows]] = field(default_factory=list)
-    waiting_bytes: int = 0
-    xid: int = 0
-    stored: list[_Part] = field(default_factory=list)
-    stored_bytes: int = 0
-
-
-@dataclass(slots=True)
-class _PreparedTransaction:
-    """A body that waits for COMMIT PREPARED. `recorded` once a unit was cut that holds it."""
-
-    fact: Prepared
-    body: _Body
-    recorded: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Unit:
-    """Everything that one entry publishes. Files become durable by themselves; the entry may be written when all have."""
+    """Everything that one entry publishes: what ended after `from_lsn`, at or before `through_lsn`, and nothing of that is missing.
+
+    Files become durable by themselves; the entry may be written when all have.
+    """
 
     segments: list["Future[Segment]"]
     bodies: list[tuple["Future[Segment]", int, BodyCommit]]
     commits: Commits
-    prepared: list[tuple[Prepared, list[_Part]]]
+    prepared: list[tuple[Prepared, list[Part]]]
     ended: list[PreparedEnd]
+    from_lsn: int
     through_lsn: int
-    row_count: int
 
     def changes(self) -> Changes | None:
         """What the manifest records, None if that is nothing but an advance. Waits for each file to be durable and raises what its upload raised."""
@@ -111,6 +94,7 @@ class Builder:
         *,
         book: TableBook,
         upload: Upload,
+        fetch: Fetch,
         epoch: int,
         numbers: Iterator[int],
         limits: BuilderLimits,
@@ -119,16 +103,18 @@ class Builder:
     ) -> None:
         self._book = book
         self._upload = upload
+        self._fetch = fetch
         self._epoch = epoch
         self._numbers = numbers
         self._limits = limits
-        self._bodies: dict[int, _Body] = {}
-        self._prepared = {one.gid: _PreparedTransaction(one, _stored_body(one), recorded=True) for one in prepared}
-        self.through_lsn = start_lsn
+        self._bodies: dict[int, Body] = {}
+        self._prepared = {one.gid: recorded(one) for one in prepared}
+        self._from_lsn = self.through_lsn = start_lsn
         self._reset()
 
     def _reset(self) -> None:
         self._writers: dict[tuple[str, int], SegmentWriter] = {}
+        self._large: deque[EncodedRows] = deque()
         self._finished: list[Future[Segment]] = []
         self._published: list[tuple[Future[Segment], int, BodyCommit]] = []
         self._commits = Commits([], [], [], {})
@@ -163,26 +149,44 @@ class Builder:
 
     def add(self, assembly: Assembly) -> None:
         """Takes a batch. Raises DecodeError for rows that are not what their relation says; nothing of this object may be used afterwards."""
-        for run in assembly.runs:
-            self._add_run(assembly, run)
-        for truncate in assembly.truncates:
-            self._add_truncate(truncate)
+        decided: list[RowRun | TruncateRun] = []
+        runs: Iterable[RowRun | TruncateRun] = (*assembly.runs, *assembly.truncates)
+        for run in runs:
+            if run.undecided:
+                self._keep_open(assembly, run)
+            else:
+                decided.append(run)
         self._add_messages(assembly.messages)
+        # In commit order, and in wire order within a commit: a shape is compared with the one before it.
+        decided.sort(key=lambda run: (run.position_lsn, run.shape), reverse=True)
         for ending in assembly.endings:
+            if isinstance(ending, Published | PreparedCommitted):
+                while decided and decided[-1].position_lsn <= ending.commit_lsn:
+                    self._add_decided(assembly, decided.pop())
             self._end(ending)
-        self._keep_memory_bounded()
+        while decided:
+            self._add_decided(assembly, decided.pop())
         self._add_commits(assembly.commits)
         self.through_lsn = assembly.through_lsn
 
+    def relieve(self) -> None:
+        """Writes what is too large to wait. Apart from `add`, so that the batch it came in is out of memory by then."""
+        while self._large:
+            schema = self._large[0].schema
+            self._finish_file(schema, write_large(self._large))
+        self._keep_memory_bounded()
+
     def cut(self) -> Unit:
         """Closes the unit and begins the next. What belongs to open transactions stays."""
+        self.relieve()
         for writer in self._writers.values():
             self._finish(writer)
-        unit = Unit(self._finished, self._published, self._commits, self._record_prepared(), self._ended, self.through_lsn, self._row_count)
+        unit = Unit(self._finished, self._published, self._commits, self._record_prepared(), self._ended, self._from_lsn, self.through_lsn)
+        self._from_lsn = unit.through_lsn
         self._reset()
         return unit
 
-    def _record_prepared(self) -> list[tuple[Prepared, list[_Part]]]:
+    def _record_prepared(self) -> list[tuple[Prepared, list[Part]]]:
         """What was prepared since the last unit and has not ended yet: its rows become files now, before its PREPARE may be acknowledged."""
         new = [one for one in self._prepared.values() if not one.recorded]
         for one in new:
@@ -196,26 +200,28 @@ class Builder:
                 body = self._bodies.pop(ending.body, None)
                 if body is not None:
                     self._settle_messages(body, ending.doubt_until)
-                    self._publish(body, BodyCommit(ending.end_lsn, ending.commit_time_us, ending.xid, ending.aborted_xids))
+                    commit = BodyCommit(ending.end_lsn, ending.commit_time_us, ending.xid, ending.aborted_xids)
+                    self._publish(body, commit, position_lsn=ending.commit_lsn)
             case Discarded():
                 self._bodies.pop(ending.body, None)
             case PreparedBody():
-                body = self._bodies.pop(ending.body, None) or _Body()
+                body = self._bodies.pop(ending.body, None) or Body()
                 self._settle_messages(body, ending.doubt_until)
-                self._prepared[ending.fact.gid] = _PreparedTransaction(ending.fact, body, recorded=False)
+                self._prepared[ending.fact.gid] = PreparedTransaction(ending.fact, body, recorded=False)
             case PreparedCommitted():
                 one = self._end_prepared(ending.gid, "committed")
-                self._publish(one.body, BodyCommit(ending.end_lsn, ending.commit_time_us, ending.xid, one.fact.aborted_xids))
+                commit = BodyCommit(ending.end_lsn, ending.commit_time_us, ending.xid, one.fact.aborted_xids)
+                self._publish(one.body, commit, position_lsn=ending.commit_lsn)
             case PreparedRolledBack():
                 self._end_prepared(ending.gid, "rolled_back")
 
-    def _end_prepared(self, gid: str, fate: str) -> _PreparedTransaction:
+    def _end_prepared(self, gid: str, fate: str) -> PreparedTransaction:
         one = self._prepared.pop(gid)
         if one.recorded:
             self._ended.append(PreparedEnd(gid, one.fact.end_lsn, fate))
         return one
 
-    def _open_bodies(self) -> Iterator[_Body]:
+    def _open_bodies(self) -> Iterator[Body]:
         yield from self._bodies.values()
         for one in self._prepared.values():
             yield one.body
@@ -229,82 +235,104 @@ class Builder:
             held -= body.waiting_bytes
             self._store_body(body)
 
-    def _add_run(self, assembly: Assembly, run: RowRun) -> None:
-        schema = self._schema(run.relation, run.position_lsn, undecided=run.undecided)
+    def _keep_open(self, assembly: Assembly, run: RowRun | TruncateRun) -> None:
+        """Takes changes of a transaction that may still roll back."""
+        schema = self._book.written_in(run.relation)
         if schema is None:
+            return
+        if isinstance(schema, TableSchema):
+            for encoded in self._encoded(assembly, run, schema):
+                self._keep(run, encoded)
+        elif isinstance(run, TruncateRun):
+            self._keep(run, sent_truncate(ordinal=run.ordinal, xid=run.xid))
+        else:
+            self._keep(run, sent_rows(assembly.table, run.rows, ordinal=run.ordinal, xid=run.xid, in_stream=run.in_stream))
+
+    def _add_decided(self, assembly: Assembly, run: RowRun | TruncateRun) -> None:
+        """Takes changes that have committed."""
+        schema = self._book.resolve(run.relation, position_lsn=run.position_lsn)
+        for encoded in self._encoded(assembly, run, schema) if schema is not None else ():
+            if run.body is None:
+                self._write(encoded)
+            else:
+                self._keep(run, encoded)
+
+    def _encoded(self, assembly: Assembly, run: RowRun | TruncateRun, schema: TableSchema) -> Iterator[EncodedRows]:
+        """The run in `schema`, or nothing: rows that cannot be carried exactly turn their table stale, and all others go on."""
+        if isinstance(run, TruncateRun):
+            yield encode_truncate(schema, ordinal=run.ordinal, xid=run.xid, lsn=run.lsn, commit_time_us=run.commit_time_us)
             return
         rows = walk_rows(assembly.table, run.rows, len(run.relation.columns), in_stream=run.in_stream)
         try:
-            encoded = encode_rows(rows, schema, ordinal=run.ordinal, xid=run.xid, lsn=run.lsn, commit_time_us=run.commit_time_us)
+            yield encode_rows(rows, schema, ordinal=run.ordinal, xid=run.xid, lsn=run.lsn, commit_time_us=run.commit_time_us)
         except UnsupportedChange as error:
-            # These rows cannot be carried exactly, so the table says so and is left out; all others go on.
             self._book.mark_stale(run.relation.oid, str(error), lsn=run.position_lsn)
-            return
-        self._keep(run, schema, encoded)
 
-    def _add_truncate(self, run: TruncateRun) -> None:
-        schema = self._schema(run.relation, run.position_lsn, undecided=run.undecided)
-        if schema is not None:
-            self._keep(run, schema, encode_truncate(schema, ordinal=run.ordinal, xid=run.xid, lsn=run.lsn, commit_time_us=run.commit_time_us))
+    def _keep(self, run: RowRun | TruncateRun, rows: EncodedRows | SentRows) -> None:
+        assert run.body is not None
+        owner = self._bodies.setdefault(run.body, Body())
+        owner.decided = not run.undecided
+        owner.keep(run.relation, rows, xid=run.xid if isinstance(run, TruncateRun) else int(run.xid[0]))
 
     def _add_messages(self, runs: Sequence[MessageRun]) -> None:
         fates: dict[tuple[int | None, bool], list[MessageRun]] = {}
         for run in runs:
             fates.setdefault((run.body, run.commit_time_us is None), []).append(run)
-        for together in fates.values():
+        for (body, _), together in fates.items():
             encoded = encode_messages(together)
-            self._keep_rows(messagetable.RELATION, messagetable.SCHEMA, encoded, body=together[0].body, xid=together[0].xid)
+            if body is None:
+                self._write(encoded)
+            else:
+                self._bodies.setdefault(body, Body()).keep(messagetable.RELATION, encoded, xid=together[0].xid)
 
-    def _schema(self, relation: RelationVersion, position_lsn: int, *, undecided: bool) -> TableSchema | None:
-        return self._book.provisional(relation) if undecided else self._book.resolve(relation, position_lsn=position_lsn)
-
-    def _keep(self, run: RowRun | TruncateRun, schema: TableSchema, encoded: EncodedRows) -> None:
-        xid = run.xid if isinstance(run, TruncateRun) else int(run.xid[0])
-        self._keep_rows(run.relation, schema, encoded, body=run.body, xid=xid)
-
-    def _keep_rows(self, relation: RelationVersion, schema: TableSchema, encoded: EncodedRows, *, body: int | None, xid: int) -> None:
-        if body is None:
-            self._write(schema, encoded)
-            return
-        owner = self._bodies.setdefault(body, _Body())
-        owner.xid = xid
-        owner.waiting.append((relation, encoded))
-        owner.waiting_bytes += encoded.nbytes
-
-    def _write(self, schema: TableSchema, encoded: EncodedRows) -> None:
-        place = (schema.table_id, schema.version)
-        writer = self._writers.get(place)
-        if writer is None:
-            writer = self._writers[place] = SegmentWriter(schema)
-        writer.append(encoded)
+    def _write(self, encoded: EncodedRows) -> None:
         self._ready_bytes += encoded.nbytes
         self._row_count += encoded.stats.rows
+        if encoded.large:
+            self._large.append(encoded)
+            return
+        place = (encoded.schema.table_id, encoded.schema.version)
+        writer = self._writers.get(place)
+        if writer is None:
+            writer = self._writers[place] = SegmentWriter(encoded.schema)
+        writer.append(encoded)
+        if writer.nbytes >= self._limits.max_bytes:
+            # A unit is not cut within a transaction, but its files are: what was kept as it was sent may be any amount.
+            self._finish(self._writers.pop(place))
 
     def _finish(self, writer: SegmentWriter) -> None:
-        schema = writer.schema
+        self._finish_file(writer.schema, writer.finish())
+
+    def _finish_file(self, schema: TableSchema, file: SegmentFile) -> None:
         key = keys.segment(schema.table_id, self._epoch, next(self._numbers))
-        self._finished.append(self._upload(key, schema, writer.finish()))
+        self._finished.append(self._upload(key, schema, file))
 
-    def _store_body(self, body: _Body) -> None:
-        by_relation: dict[RelationVersion, list[EncodedRows]] = {}
-        for relation, encoded in body.waiting:
-            by_relation.setdefault(relation, []).append(encoded)
-        for relation, batches in by_relation.items():
-            schema = self._book.provisional(relation)
-            if schema is None:
-                continue
-            writer = SegmentWriter(schema)
-            for encoded in batches:
-                writer.append(encoded)
-            key = keys.staged(self._epoch, body.xid, next(self._numbers))
-            file = writer.finish()
-            body.stored_bytes += len(file.data)
-            self._check_staged(body)
-            body.stored.append(_Part(relation, schema, self._upload(key, schema, file)))
-        body.waiting.clear()
-        body.waiting_bytes = 0
+    def _store_body(self, body: Body) -> None:
+        """Moves what waits into files, one for each relation version and form, and one for each batch that is large."""
+        encoded: dict[RelationVersion, list[EncodedRows]] = {}
+        sent: dict[RelationVersion, list[SentRows]] = {}
+        waiting = body.take()
+        while waiting:
+            relation, rows = waiting.popleft()
+            if isinstance(rows, SentRows):
+                sent.setdefault(relation, []).append(rows)
+            elif rows.large:
+                self._store(body, relation, rows.schema, write_large(deque([rows])))
+            else:
+                encoded.setdefault(relation, []).append(rows)
+        for relation, batches in encoded.items():
+            for schema, same in groupby(batches, key=attrgetter("schema")):
+                self._store(body, relation, schema, write_segment(schema, same))
+        for relation, parts in sent.items():
+            self._store(body, relation, sent_shape(relation), write_sent_file(parts))
 
-    def _check_staged(self, body: _Body) -> None:
+    def _store(self, body: Body, relation: RelationVersion, shape: TableSchema, file: SegmentFile) -> None:
+        key = keys.staged(self._epoch, body.xid, next(self._numbers))
+        body.stored_bytes += len(file.data)
+        self._check_staged(body)
+        body.stored.append(Part(relation, shape, self._upload(key, shape, file)))
+
+    def _check_staged(self, body: Body) -> None:
         everything = body.stored_bytes + sum(other.stored_bytes for other in self._open_bodies() if other is not body)
         for name, held, limit in (
             ("limits.transaction", body.stored_bytes, self._limits.transaction_bytes),
@@ -316,24 +344,40 @@ class Builder:
                     hint="raise the limit, or end the transaction at the source (pg_stat_activity, backend_xid); nothing is lost, it is all sent again",
                 )
 
-    def _settle_messages(self, body: _Body, doubt_until: int) -> None:
+    def _settle_messages(self, body: Body, doubt_until: int) -> None:
         """Of messages that are still in memory it is known now which are certain. One stored before stays in doubt."""
-        for at, (relation, encoded) in enumerate(body.waiting):
-            if relation == messagetable.RELATION:
-                body.waiting[at] = (relation, messagetable.settled(encoded, doubt_until=doubt_until))
+        for at, (relation, rows) in enumerate(body.waiting):
+            if isinstance(rows, EncodedRows) and rows.schema.table_id == messagetable.TABLE_ID:
+                body.waiting[at] = (relation, messagetable.settled(rows, doubt_until=doubt_until))
 
-    def _publish(self, body: _Body, commit: BodyCommit) -> None:
-        if commit.aborted_xids:
+    def _publish(self, body: Body, commit: BodyCommit, *, position_lsn: int) -> None:
+        """The transaction of `body` has committed, by a record that begins at `position_lsn`."""
+        if commit.aborted_xids and any(isinstance(rows, EncodedRows) and rows.touched_by(commit.aborted_xids) for _, rows in body.waiting):
+            # Encoded rows stay together, and a file's entry says which of them do not exist.
             self._store_body(body)
-        position = commit.end_lsn
-        for relation, encoded in body.waiting:
-            schema = self._book.resolve(relation, position_lsn=position)
-            if schema is not None:
-                self._write(schema, encoded.with_commit(lsn=commit.end_lsn, commit_time_us=commit.commit_time_us))
         for part in body.stored:
-            schema = self._book.resolve(part.relation, position_lsn=position)
-            if schema is not None:
-                self._published.append((part.file, schema.version, commit))
+            if part.as_sent:
+                for sent in read_sent_file(self._fetch(part.file.result().key)):
+                    self._publish_sent(part.relation, sent, commit, position_lsn=position_lsn)
+            elif body.decided or self._book.still_written_in(part.relation, part.shape, position_lsn=position_lsn):
+                self._published.append((part.file, part.shape.version, commit))
+        for relation, rows in body.take():
+            if isinstance(rows, SentRows):
+                self._publish_sent(relation, rows, commit, position_lsn=position_lsn)
+            elif body.decided or self._book.still_written_in(relation, rows.schema, position_lsn=position_lsn):
+                self._write(rows.with_commit(lsn=commit.end_lsn, commit_time_us=commit.commit_time_us))
+
+    def _publish_sent(self, relation: RelationVersion, sent: SentRows, commit: BodyCommit, *, position_lsn: int) -> None:
+        """Only rows that exist say what a table's shape is: of a rolled-back savepoint's shape nothing is ever recorded."""
+        sent = sent.without(commit.aborted_xids)
+        schema = self._book.resolve(relation, position_lsn=position_lsn) if len(sent) else None
+        if schema is None:
+            return
+        try:
+            for encoded in sent.encoded(schema, lsn=commit.end_lsn, commit_time_us=commit.commit_time_us):
+                self._write(encoded)
+        except UnsupportedChange as error:
+            self._book.mark_stale(relation.oid, str(error), lsn=commit.end_lsn)
 
     def _add_commits(self, commits: Commits) -> None:
         ours = self._commits
@@ -343,14 +387,3 @@ class Builder:
         ours.end_lsn.extend(commits.end_lsn)  # type: ignore[attr-defined]
         ours.commit_time_us.extend(commits.commit_time_us)  # type: ignore[attr-defined]
         ours.xid.extend(commits.xid)  # type: ignore[attr-defined]
-
-
-def _stored_body(prepared: Prepared) -> _Body:
-    """The body of a transaction that an earlier session recorded."""
-    body = _Body(xid=prepared.xid)
-    for part in prepared.parts:
-        file: Future[Segment] = Future()
-        file.set_result(part.segment)
-        body.stored.append(_Part(relation_sent_as(part.shape), part.shape, file))
-        body.stored_bytes += part.segment.bytes
-    return body

@@ -1,33 +1,28 @@
 """What the stream cannot show: tables that join or leave the publication, rewrites without events, renamed labels.
 
 Invariant: a change that the catalog shows and the stream does not turns the table stale by name; one that changes nothing in the rows (VACUUM FULL, ANALYZE,
-an index) does not. Runs in a thread, on a connection of its own.
+an index) does not. What a look means for a table is decided by `TableBook.look`. Runs in a thread, on a connection of its own.
 """
 
 from contextlib import suppress
 
-import structlog
-
+from service.contract.entries import CARRIED_STATES
 from service.errors import ServiceError
-from service.manifest.log import ManifestLog
 from service.runtime import messagetable
 from service.runtime.requests import Requests
-from service.runtime.tables import CARRIED, TableBook
+from service.runtime.tables import TableBook
 from service.source.catalog import Catalog
 from service.source.sessions import SourceOptions, open_query
-from service.source.watch import compare, false_nulls, fingerprint
 
 
 class CatalogWatch:
     """Compares the catalog with the manifest each time `run_once` is called."""
 
-    def __init__(self, options: SourceOptions, log: ManifestLog, book: TableBook, requests: Requests) -> None:
+    def __init__(self, options: SourceOptions, book: TableBook, requests: Requests) -> None:
         self._options = options
-        self._log = log
         self._book = book
         self._requests = requests
         self._catalog: Catalog | None = None
-        self._logger = structlog.get_logger("catalog")
 
     def run_once(self) -> None:
         """One look. Raises SourceUnavailable when the connection is lost; the next call opens another."""
@@ -48,18 +43,12 @@ class CatalogWatch:
         return self._catalog
 
     def _look(self, catalog: Catalog) -> None:
+        states = self._book.states()  # from before the look: what changes meanwhile is judged by the next one
         published = {facts.oid: facts for facts in catalog.published_tables(self._options.publication)}
-        self._requests.take(catalog)
-        for facts in published.values():
-            state = self._book.states().get(str(facts.oid))
-            if state is None:
-                self._book.join(facts)
-            elif state.state in CARRIED and (state.relfilenode, state.fingerprint) != (facts.relfilenode, fingerprint(facts)):
-                reason = compare(state.relfilenode, state.fingerprint, facts) if state.state == "live" else false_nulls(facts)
-                if reason:
-                    self._book.mark_stale(facts.oid, reason, lsn=self._log.state.through_lsn)
-                else:
-                    self._book.note_catalog(facts)
-        for state in tuple(self._book.states().values()):
-            if int(state.table_id) not in published and state.state in CARRIED and state.table_id != messagetable.TABLE_ID:
+        wal_end = catalog.wal_end()
+        for oid, facts in published.items():
+            self._book.look(facts, states.get(str(oid)), wal_end=wal_end)
+        for state in states.values():
+            if int(state.table_id) not in published and state.state in CARRIED_STATES and state.table_id != messagetable.TABLE_ID:
                 self._book.detach(int(state.table_id), f"publication {self._options.publication} no longer carries it")
+        self._requests.take(catalog)

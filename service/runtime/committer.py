@@ -1,7 +1,8 @@
 """Units to the store: uploads run side by side, manifest entries one after the other, in the order of the units.
 
 Invariant: an entry is appended only after every segment it names is durable, and a receipt is handed on only after its entry is. A store that cannot be
-reached delays, it never skips: the same object is tried again until it is stored or the process is told to stop.
+reached delays, it never skips: the same object is tried again until it is stored, its connection broke or the process is told to stop. Units come
+in through a `CommitLine`, the part that one connection has of this object: it takes nothing more after anything of that connection failed.
 """
 
 import threading
@@ -9,6 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 import structlog
 
@@ -19,6 +22,7 @@ from service.contract.receipt import DurableReceipt
 from service.contract.schema import TableSchema
 from service.errors import StoreUnavailable
 from service.manifest.log import ManifestLog
+from service.runtime.breaker import Breaker
 from service.runtime.builder import Unit
 from service.spool.segment import SegmentFile
 from service.store.base import ObjectStore
@@ -33,6 +37,8 @@ UPLOADS_IN_FLIGHT = 8
 """Segment files that may wait for the store, 10 to 40 MB each at most."""
 RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Pauses between tries against a store that does not answer; the last one repeats."""
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(slots=True)
@@ -59,6 +65,33 @@ class CommitCounts:
     file_bytes: Distribution = field(default_factory=lambda: Distribution(catalogue.SPOOL_FILE_BYTES.buckets))
     upload_seconds: Distribution = field(default_factory=lambda: Distribution(catalogue.FLUSH_DURATION.buckets))
     commit_seconds: Distribution = field(default_factory=lambda: Distribution(catalogue.FLUSH_DURATION.buckets))
+
+
+class CommitLine:
+    """One connection's way into the store and the manifest. Used by its decoder thread."""
+
+    def __init__(self, committer: "Committer", breaker: Breaker) -> None:
+        self._committer = committer
+        self._breaker = breaker
+
+    @property
+    def blocking(self) -> bool:
+        """Whether the decoder waits here for the store."""
+        return self._committer.blocking
+
+    def upload(self, key: str, schema: TableSchema, file: SegmentFile) -> "Future[Segment]":
+        """Stores a segment file in the background; an error breaks the connection. Blocks while UPLOADS_IN_FLIGHT wait."""
+        self._breaker.check()
+        return self._committer.upload(key, schema, file, breaker=self._breaker)
+
+    def fetch(self, key: str) -> bytes:
+        """A file that was stored earlier. Blocks until the store answers."""
+        return self._committer.fetch(key, breaker=self._breaker)
+
+    def submit(self, unit: Unit) -> "Future[None]":
+        """Publishes `unit` after all that was submitted before it; an error breaks the connection. Blocks while UNITS_IN_FLIGHT wait."""
+        self._breaker.check()
+        return self._committer.submit(self._breaker.guarded(lambda: self._committer.commit(unit)))
 
 
 class Committer:
@@ -96,18 +129,30 @@ class Committer:
         """When something was last finished, unix seconds; now, when there is nothing to do."""
         return self._beat if self._under_way else time.time()
 
-    def upload(self, key: str, schema: TableSchema, file: SegmentFile, *, copied: bool = False) -> "Future[Segment]":
-        """Stores a segment file in the background. Blocks while UPLOADS_IN_FLIGHT wait."""
-        kind = "snapshot" if copied else "staged" if key.startswith(keys.STAGE) else "changes"
-        self._enter(self._upload_room, for_decoder=not copied)
-        future = self._uploads.submit(self._upload, key, schema, file, kind)
+    def line(self, breaker: Breaker) -> CommitLine:
+        """The way in for the connection whose work `breaker` guards."""
+        return CommitLine(self, breaker)
+
+    def upload(self, key: str, schema: TableSchema, file: SegmentFile, *, breaker: Breaker | None = None) -> "Future[Segment]":
+        """Stores a segment file in the background. Blocks while UPLOADS_IN_FLIGHT wait.
+
+        Without `breaker` the file is of an initial copy, which no connection owns.
+        """
+        kind = "snapshot" if breaker is None else "staged" if key.startswith(keys.STAGE) else "changes"
+        self._enter(self._upload_room, for_decoder=breaker is not None)
+        upload = partial(self._upload, key, schema, file, kind, breaker)
+        future = self._uploads.submit(upload if breaker is None else breaker.guarded(upload))
         future.add_done_callback(lambda _: self._leave(self._upload_room))
         return future
 
-    def submit(self, unit: Unit) -> "Future[None]":
-        """Publishes `unit` after all that was submitted before it. Blocks while UNITS_IN_FLIGHT wait."""
+    def fetch(self, key: str, *, breaker: Breaker) -> bytes:
+        """A file that was stored earlier. Blocks until the store answers."""
+        return self._persist(f"body {key}", lambda: self._store.get(key), breaker)
+
+    def submit(self, commit: Callable[[], None]) -> "Future[None]":
+        """Runs `commit` in the commit thread. For CommitLine, which guards what it hands over."""
         self._enter(self._room, for_decoder=True)
-        future = self._commits.submit(self._commit, unit)
+        future = self._commits.submit(commit)
         future.add_done_callback(lambda _: self._leave(self._room))
         return future
 
@@ -132,7 +177,7 @@ class Committer:
         self._commits.shutdown(wait=True)
         self._uploads.shutdown(wait=True)
 
-    def _upload(self, key: str, schema: TableSchema, file: SegmentFile, kind: str) -> Segment:
+    def _upload(self, key: str, schema: TableSchema, file: SegmentFile, kind: str, breaker: Breaker | None) -> Segment:
         began = time.monotonic()
         stats = file.stats
         segment = Segment(
@@ -150,7 +195,7 @@ class Committer:
             key_ranges=dict(stats.key_ranges),
         )
         faults.point("segment.put.before")
-        self._persist(f"segment {key}", lambda: self._store.put(key, file.data))
+        self._persist(f"segment {key}", lambda: self._store.put(key, file.data), breaker)
         faults.point("segment.put.after")
         with self._lock:
             stored = self.counts.files[kind]
@@ -159,11 +204,12 @@ class Committer:
         self.counts.upload_seconds.add(time.monotonic() - began)
         return segment
 
-    def _commit(self, unit: Unit) -> None:
+    def commit(self, unit: Unit) -> None:
+        """Appends `unit` to the manifest. In the commit thread, for CommitLine."""
         changes = unit.changes()
         began = time.monotonic()
         faults.point("commit.before")
-        receipt = self._log.append(changes or Progress(), through_lsn=unit.through_lsn)
+        receipt = self._log.publish(changes or Progress(), from_lsn=unit.from_lsn, through_lsn=unit.through_lsn)
         faults.point("commit.after")
         self.counts.entries += 1
         self._count(changes.segments if changes else ())
@@ -181,8 +227,8 @@ class Committer:
             for op, count in segment.ops.items():
                 rows[OP_NAMES[op]] += count
 
-    def _persist(self, what: str, action: Callable[[], None]) -> None:
-        """Runs `action` until the store took it. Raises StoreUnavailable only when told to stop, StoreRefused at once."""
+    def _persist(self, what: str, action: Callable[[], Answer], breaker: Breaker | None) -> Answer:
+        """Runs `action` until the store took it. Raises StoreUnavailable only when told to stop or when `breaker` is broken, StoreRefused at once."""
         attempt = 0
         while True:
             try:
@@ -192,6 +238,12 @@ class Committer:
                     self.counts.retries += 1
                 self._on_trouble(error)
                 self._logger.warning("store did not answer, trying again", what=what, error=str(error), attempt=attempt + 1)
-                if self._stop.wait(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)]):
+                if self._told_to_end(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)], breaker):
                     raise
                 attempt += 1
+
+    def _told_to_end(self, pause: float, breaker: Breaker | None) -> bool:
+        """Pauses; returns whether nobody needs the object any more."""
+        if breaker is None:
+            return self._stop.wait(pause)
+        return breaker.wait(pause) or self._stop.is_set()

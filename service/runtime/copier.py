@@ -2,15 +2,17 @@
 
 Invariant: a generation's copy is published only whole, and only if the snapshot provably shows the table as it was (lock, then relfilenode as before the slot).
 The rows are as of `snapshot_lsn`; every commit after it reaches the table through the stream, because the table was recorded in the manifest before the
-snapshot was taken. One entry publishes a copy, so one cut short leaves nothing behind that anyone would read.
-Runs in a thread of its own, with connections of its own.
+snapshot was taken. One entry publishes a copy, makes the table live and carries the facts that were read before the snapshot. What changed during the copy is
+looked for before the entry, and whatever changes between that look and the entry is found by the catalog watch, which compares with the facts of the entry.
+A table that cannot be read, or is locked, never holds up the others. Runs in a thread of its own, with connections of its own.
 """
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,20 +28,22 @@ from service.manifest.log import ManifestLog
 from service.protocol.copyrows import CopyRows
 from service.protocol.tuples import RowColumns
 from service.runtime.committer import Committer
-from service.runtime.tables import TableBook, same_shape
+from service.runtime.tables import TableBook
 from service.source.catalog import Catalog, TableFacts
-from service.source.copy import SnapshotRaced, copy_table
-from service.source.schemas import relation_of
-from service.source.sessions import SourceOptions, open_query
+from service.source.copy import SnapshotRaced, TableLocked, TableRefused, copy_table
+from service.source.sessions import NoFreeSlot, SourceOptions, open_query
 from service.source.snapshot import Blocker, SnapshotHolder, Waiting
+from service.source.watch import compare, fingerprint
 from service.spool.encode import EncodedRows, encode_rows
-from service.spool.segment import SegmentWriter
+from service.spool.segment import SegmentFile, SegmentWriter, write_large
 from service.telemetry import catalogue
 from service.telemetry.distribution import Distribution
 
 SEGMENT_BYTES = 64 << 20
 """Received bytes per copy segment: about 20 MB of Parquet, small enough to hold several in memory while they upload."""
 PROGRESS_SECONDS = 5.0
+WAIT_SECONDS = (5.0, 10.0, 30.0)
+"""Pauses before a locked table is tried again, and before another slot is asked for; the last one repeats. Each try costs the source a snapshot."""
 
 
 @dataclass(slots=True)
@@ -93,6 +97,32 @@ class CopyProgress:
         return None if expected is None or not 0 < done < expected or seconds <= 0 else (expected - done) * seconds / done
 
 
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One table to be copied: its facts from before the snapshot, and the generation and shape that they began or agree with."""
+
+    facts: TableFacts
+    schema: TableSchema
+    generation: int
+
+
+@dataclass(slots=True)
+class _Pause:
+    """When something that had to wait may be tried again, monotonic."""
+
+    tries: int = 0
+    until: float = 0.0
+
+    def again(self) -> None:
+        """It has to wait once more."""
+        self.until = time.monotonic() + WAIT_SECONDS[min(self.tries, len(WAIT_SECONDS) - 1)]
+        self.tries += 1
+
+    @property
+    def over(self) -> bool:
+        return time.monotonic() >= self.until
+
+
 class Copier:
     """Copies whatever the book says is `copying`. `run_once` is called again and again until nothing is left."""
 
@@ -106,6 +136,8 @@ class Copier:
         self._numbers = numbers
         self._stop = stop
         self._raced: set[int] = set()
+        self._locked: dict[str, _Pause] = {}
+        self._slot = _Pause()
         self._logger = structlog.get_logger("copy")
         self.progress = CopyProgress()
         self.totals = CopyTotals()
@@ -116,43 +148,43 @@ class Copier:
         return [table.table_id for table in self._book.states().values() if table.state == "copying"]
 
     def run_once(self) -> int:
-        """Copies every pending table from one snapshot; returns how many were finished. Raises SourceUnavailable when the connection is lost."""
-        self._finish_published()
+        """Copies every pending table from one snapshot; returns how many were finished. Raises SourceUnavailable when the connection is lost, and when the
+        server has no slot to spare."""
         wanted = self.pending
-        if not wanted:
+        self._locked = {table_id: pause for table_id, pause in self._locked.items() if table_id in wanted}
+        jobs = self._jobs([table_id for table_id in wanted if table_id not in self._locked or self._locked[table_id].over]) if self._slot.over else []
+        if not jobs:
             return 0
+        self.progress = CopyProgress(tables_total=len(jobs), waiting={job.facts.qualified_name: job.facts.estimated_rows for job in jobs})
+        self._logger.info("taking a snapshot to copy from", tables=len(jobs))
+        with closing(self._snapshot()) as holder:
+            self._logger.info("snapshot taken", snapshot_lsn=show(holder.consistent_lsn))
+            return sum(self._copy(job, holder) for job in jobs if not self._stop.is_set())
+
+    def _jobs(self, table_ids: Sequence[str]) -> list[_Job]:
+        """What can be copied, and under which facts. Tables that were locked come last: they may be so again."""
+        if not table_ids:
+            return []
         with closing(open_query(self._options)) as connection:
             catalog = Catalog(connection)
-            found = {table_id: catalog.table(int(table_id), publication=self._options.publication) for table_id in wanted}
-        facts: list[TableFacts] = []
-        for table_id, fact in found.items():
-            if fact is None:
+            found = {table_id: catalog.table(int(table_id), publication=self._options.publication) for table_id in table_ids}
+        jobs = []
+        for table_id, facts in sorted(found.items(), key=lambda item: item[0] in self._locked):
+            if facts is None:
                 self._book.detach(int(table_id), "dropped at the source before it was copied")
-            elif self._prepare(table_id, fact):
-                facts.append(fact)
-        if not facts:
-            return 0
-        self.progress = CopyProgress(tables_total=len(facts), waiting={fact.qualified_name: fact.estimated_rows for fact in facts})
-        self._logger.info("taking a snapshot to copy from", tables=len(facts))
+            elif (schema := self._book.prepare_copy(facts)) is not None:
+                jobs.append(_Job(facts, schema, self._book.states()[table_id].generation))
+        return jobs
+
+    def _snapshot(self) -> SnapshotHolder:
         waiting = Waiting(report=self._report_blockers, cancelled=self._stop.is_set)
-        with closing(SnapshotHolder.open(self._options, waiting=waiting)) as holder:
-            self._logger.info("snapshot taken", snapshot_lsn=show(holder.consistent_lsn))
-            return sum(self._copy(fact, holder) for fact in facts if not self._stop.is_set())
-
-    def _finish_published(self) -> None:
-        """A process may die between the copy's entry and the table's: the copy is whole then, and only the state is missing."""
-        for table_id in self.pending:
-            copied = self._book.states()[table_id].copy
-            if copied is not None and copied.final:
-                self._book.live(int(table_id), snapshot_lsn=copied.snapshot_lsn)
-
-    def _prepare(self, table_id: str, facts: TableFacts) -> bool:
-        """Sees to it that the recorded shape is the one the copy will have; a table that changed since it joined begins a new generation."""
-        state = self._book.states()[table_id]
-        relation = relation_of(facts)
-        if state.schemas and same_shape(state.schemas[max(state.schemas)], relation):
-            return True
-        return self._book.begin_copy(facts) is not None
+        try:
+            holder = SnapshotHolder.open(self._options, waiting=waiting)
+        except NoFreeSlot as error:
+            self._slot.again()
+            raise SourceUnavailable(f"copies wait for a replication slot: {error}", hint=error.hint) from error
+        self._slot = _Pause()
+        return holder
 
     def _report_blockers(self, blockers: Sequence[Blocker]) -> None:
         self._logger.warning(
@@ -161,30 +193,60 @@ class Copier:
             prepared=sum(not one.pid for one in blockers),
         )
 
-    def _copy(self, facts: TableFacts, holder: SnapshotHolder) -> int:
-        state = self._book.states()[str(facts.oid)]
-        schema = state.schemas[max(state.schemas)]
-        name = schema.qualified_name
+    def _copy(self, job: _Job, holder: SnapshotHolder) -> int:
+        facts, schema = job.facts, job.schema
+        name, table_id = schema.qualified_name, schema.table_id
         self.progress.begin(name, estimated_rows=facts.estimated_rows)
-        self._logger.info("copy started", table=name, generation=state.generation, estimated_rows=facts.estimated_rows)
+        self._logger.info("copy started", table=name, generation=job.generation, estimated_rows=facts.estimated_rows)
         try:
             segments = list(self._read(facts, schema, holder))
         except SnapshotRaced as error:
             self._raced.add(facts.oid)
             self._logger.warning("the table changed while it was copied, a new snapshot follows", table=name, reason=str(error))
             return 0
-        except UnsupportedChange as error:
-            self._book.mark_stale(facts.oid, str(error), lsn=holder.consistent_lsn)
+        except TableLocked as error:
+            self._locked.setdefault(table_id, _Pause()).again()
+            self._book.note_wait(facts.oid, str(error))
+            self._logger.warning("the table is copied later", table=name, reason=str(error))
             return 0
-        entry = Copy(schema.table_id, state.generation, schema.version, holder.consistent_lsn, tuple(future.result() for future in segments), final=True)
+        except TableRefused as error:
+            self._book.quarantine(facts, f"{error}{'; ' if error.hint else ''}{error.hint}", generation=job.generation)
+            return 0
+        except UnsupportedChange as error:
+            self._book.mark_stale(facts.oid, str(error), lsn=holder.consistent_lsn, generation=job.generation)
+            return 0
+        files = tuple(future.result() for future in segments)
+        faults.point("copy.taken")
+        if not self._unchanged(job):
+            return 0
+        seen = fingerprint(facts)
+        entry = Copy(table_id, job.generation, schema.version, holder.consistent_lsn, files, final=True, relfilenode=facts.relfilenode, fingerprint=seen)
         faults.point("copy.final.before")
-        self._log.append(entry)
+        if not self._book.finish_copy(entry):
+            self._logger.warning("the copy is not published: the table has moved on meanwhile", table=name, generation=job.generation)
+            return 0
         faults.point("copy.final.after")
-        self._book.live(facts.oid, snapshot_lsn=holder.consistent_lsn)
         self.progress.tables_done += 1
         self.totals.table_seconds.add(time.monotonic() - self.progress.table_started_at)
-        self._logger.info("copy finished", table=name, rows=sum(segment.rows for segment in entry.segments), snapshot_lsn=show(holder.consistent_lsn))
+        self._logger.info("copy finished", table=name, rows=sum(file.rows for file in files), snapshot_lsn=show(holder.consistent_lsn))
         return 1
+
+    def _unchanged(self, job: _Job) -> bool:
+        """Whether the rows just read are worth publishing: nothing that only the catalog shows has happened since before the snapshot.
+
+        A source that cannot be asked now does not spoil the copy: the entry carries the facts, and the next look of the catalog watch compares with them.
+        """
+        facts, now = job.facts, job.facts
+        with suppress(SourceUnavailable), closing(open_query(self._options)) as connection:
+            found = Catalog(connection).table(facts.oid, publication=self._options.publication)
+            if found is None:
+                self._book.detach(facts.oid, "dropped at the source before its copy was published")
+                return False
+            now = found
+        reason = compare(facts.relfilenode, fingerprint(facts), now)
+        if reason:
+            self._book.copy_again(now, generation=job.generation, reason=reason)
+        return not reason
 
     def _read(self, facts: TableFacts, schema: TableSchema, holder: SnapshotHolder) -> Iterator["Future[Segment]"]:
         reader = CopyRows(len(schema.columns))
@@ -195,12 +257,16 @@ class Copier:
         for chunks in copy_table(self._options, schema=schema, facts=facts, snapshot=holder.snapshot_name, accept_empty=facts.oid in self._raced):
             if self._stop.is_set():
                 raise SourceUnavailable(f"the copy of {schema.qualified_name} was stopped", hint="it begins again at the next start")
-            rows = reader.feed(chunks)
-            count = len(rows.op)
-            if count:
-                writer.append(_encode(rows, schema, lsn=holder.consistent_lsn, ordinal=ordinal, time_us=now_us))
-            ordinal += count
+            faults.point("copy.read")
             taken = sum(map(len, chunks))
+            encoded = _encode(reader.feed(chunks), schema, lsn=holder.consistent_lsn, ordinal=ordinal, time_us=now_us)
+            chunks.clear()
+            count = encoded[0].stats.rows if encoded else 0
+            if encoded and encoded[0].large:
+                yield self._store(schema, write_large(encoded))
+            elif encoded:
+                writer.append(encoded.popleft())
+            ordinal += count
             received += taken
             self.progress.rows, self.progress.bytes = ordinal, received
             self.totals.rows, self.totals.bytes, self.totals.beat = self.totals.rows + count, self.totals.bytes + taken, time.time()
@@ -215,13 +281,19 @@ class Copier:
             yield self._finish(writer, schema)
 
     def _finish(self, writer: SegmentWriter, schema: TableSchema) -> "Future[Segment]":
+        return self._store(schema, writer.finish())
+
+    def _store(self, schema: TableSchema, file: SegmentFile) -> "Future[Segment]":
         key = keys.segment(schema.table_id, self._log.state.epoch, next(self._numbers))
-        return self._committer.upload(key, schema, writer.finish(), copied=True)
+        return self._committer.upload(key, schema, file)
 
 
-def _encode(rows: RowColumns, schema: TableSchema, *, lsn: int, ordinal: int, time_us: int) -> EncodedRows:
+def _encode(rows: RowColumns, schema: TableSchema, *, lsn: int, ordinal: int, time_us: int) -> deque[EncodedRows]:
+    """The rows, if there are any; nothing else holds them or what they came in."""
     count = len(rows.op)
-    return encode_rows(
+    if not count:
+        return deque()
+    encoded = encode_rows(
         rows,
         schema,
         ordinal=np.arange(ordinal, ordinal + count),
@@ -229,3 +301,4 @@ def _encode(rows: RowColumns, schema: TableSchema, *, lsn: int, ordinal: int, ti
         lsn=np.full(count, lsn, np.int64),
         commit_time_us=np.full(count, time_us, np.int64),
     )
+    return deque([encoded])

@@ -8,8 +8,6 @@ from typing import Any
 
 from service.manifest.state import PipelineState
 
-_WAITING = ("pending", "copying")
-
 
 @dataclass(frozen=True, slots=True)
 class CopyReport:
@@ -50,7 +48,7 @@ class Copies:
 def copies(state: PipelineState, present: CopyRound | None) -> Copies:
     """Counted from the manifest; rates and time left from the running process, where there is one."""
     known = [table for table in state.tables.values() if table.state != "detached"]
-    waiting = [table for table in known if table.state in _WAITING]
+    waiting = [table for table in known if table.state == "copying"]
     rows = sum(table.copy.rows for table in known if table.copy and table.copy.final)
     if not waiting:
         return Copies(len(known), len(known), rows, None, None, ())

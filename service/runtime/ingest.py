@@ -16,18 +16,18 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
 
 import structlog
 
 from service import faults
-from service.contract.entries import Changes, Commits, Opened, PreparedEnd
+from service.contract.entries import Changes, Commits, Opened, PreparedEnd, Progress
 from service.contract.receipt import DurableReceipt
-from service.errors import Disposition, ServiceError, UsageError, WriterFenced
+from service.errors import Disposition, Interrupted, ServiceError, SlotBusy, SourceUnavailable, UsageError, WriterFenced
 from service.lsn import show
 from service.manifest.follow import load_state, read_entry
 from service.manifest.leftovers import collect
@@ -40,16 +40,18 @@ from service.runtime.catalogwatch import CatalogWatch
 from service.runtime.causes import component_of, reason_of
 from service.runtime.committer import Committer
 from service.runtime.copier import Copier
-from service.runtime.incidents import Incidents
 from service.runtime.ingestview import IngestView
+from service.runtime.recenterrors import RecentErrors
 from service.runtime.requests import Requests
 from service.runtime.session import FlushPolicy, Session, SessionCounts
 from service.runtime.tables import TableBook, matches
+from service.source.cancelling import Cancellation
 from service.source.catalog import Catalog, Connection, TableFacts
 from service.source.sessions import SourceOptions, open_query
-from service.source.slot import ServerFacts, ensure_publication, ensure_slot, prove_continuity, server_facts, slot_facts, wait_until_free
+from service.source.slot import ServerFacts, ensure_publication, ensure_slot, prove_continuity, require_publication, server_facts, slot_facts, wait_until_free
 from service.source.start import highest_protocol
-from service.source.stream import ReplicationStream, StreamLimits
+from service.source.stream import PublicationMissing, ReplicationStream, StreamLimits
+from service.stopping import Stop
 from service.store.base import ObjectStore
 from service.store.probe import probe
 from service.transaction.assembler import AssemblerLimits
@@ -57,8 +59,12 @@ from service.transaction.assembler import AssemblerLimits
 RECONNECT_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Pauses between connections, plus up to half of each at random. The last one repeats; a session that acknowledged something begins again at the first."""
 PARALLEL_SINCE = 160000
-DRAIN_SECONDS = 60.0
-"""How long a stop waits for the store before it leaves. Nothing is lost by leaving: what was not acknowledged is sent again."""
+STOP_SECONDS = 20.0
+"""All that a stop may take, below the 30 s that Kubernetes gives. Nothing is lost by leaving: what was not acknowledged is sent again."""
+_GRACE_SECONDS = 1.0
+"""For what was told to give up, to do so."""
+AWAITING_SECONDS = 1.0
+"""Between two looks at the catalog while a change of shape waits for the stream to pass its position: until then its table is not live."""
 
 
 Answer = TypeVar("Answer")
@@ -90,8 +96,9 @@ class IngestOptions:
     open_limits: AssemblerLimits = field(default_factory=AssemblerLimits)
     stream: StreamLimits = field(default_factory=StreamLimits)
     flush: FlushPolicy = field(default_factory=FlushPolicy)
-    slot_wait_s: float = 30.0
+    slot_wait_s: float | None = None
     watch_interval_s: float = 10.0
+    stop_s: float = STOP_SECONDS
     instance: str = ""
 
 
@@ -99,12 +106,12 @@ class Ingest:
     """Runs until told to stop or until an error that needs a human. `store` is the pipeline's own prefix in the spool."""
 
     def __init__(self, options: IngestOptions, store: ObjectStore) -> None:
-        self.options = options
+        self.options = options = replace(options, source=replace(options.source, cancellation=Cancellation()))
         self.store = store
         self.view = IngestView()
         self.counts = SessionCounts()
         self.backpressure = Backpressure()
-        self.errors = Incidents()
+        self.errors = RecentErrors()
         self.leftovers = 0
         self.log: ManifestLog | None = None
         self.book: TableBook | None = None
@@ -114,18 +121,58 @@ class Ingest:
         self._opened = PipelineState()
         self._session: Session | None = None
         self._watch: CatalogWatch | None = None
+        self.stopping = Stop(options.stop_s)
         self._stop = asyncio.Event()
         self._stop_threads = threading.Event()
+        self._given_up = asyncio.Event()
+        self._unpublished = False
+        """Whether the server decodes a place in its log at which the publication did not exist."""
+        self._finishing = replace(options.source, cancellation=Cancellation())
+        """How to ask the source what is needed to finish what was received. Everything else is cancelled when the stop begins."""
         self._numbers = itertools.count(1)
         self._decoder = ThreadPoolExecutor(1, thread_name_prefix="decode")
         self._background: list[asyncio.Task[None]] = []
-        self._lookup = CatalogLookup(options.source)
+        self._lookup = CatalogLookup(self._finishing)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._logger = structlog.get_logger("ingest")
 
     def stop(self) -> None:
-        """Asks for a drain: no more reading, publish whole transactions, acknowledge, leave."""
+        """Asks for a drain: no more reading, publish whole transactions, acknowledge, leave. On the event loop.
+
+        The time for all of it runs from here. What only begins something, such as connecting or copying a table, is cancelled at once.
+        """
         self._stop.set()
+        self.options.source.cancellation.cancel()
+        if self.stopping.ask():
+            asyncio.get_running_loop().call_later(self.stopping.left_to_finish(), self._give_up)
+
+    def _give_up(self) -> None:
+        """Time is short: whatever still waits for the store or the source ends, and comes again at the next start."""
+        self._stop_threads.set()
+        self._finishing.cancellation.cancel()
+        if self._session is not None:
+            self._session.fail(self._out_of_time())
+        asyncio.get_running_loop().call_later(_GRACE_SECONDS, self._given_up.set)
+
+    def _out_of_time(self) -> Interrupted:
+        return Interrupted(
+            f"stopped before all that was received was published: the stop may take {self.stopping.seconds:.0f} s in all",
+            hint="nothing is lost: what was not acknowledged comes again at the next start; stop_timeout says how long a stop may take",
+        )
+
+    async def _within_the_stop(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        """What `work` returns or raises; Interrupted when the stop is given up first. Threads that it waits for are then left to themselves."""
+        task = asyncio.ensure_future(work)
+        given_up = asyncio.ensure_future(self._given_up.wait())
+        try:
+            await asyncio.wait({task, given_up}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            raise self._out_of_time()
+        finally:
+            for one in (task, given_up):
+                one.cancel()
+            await asyncio.wait({task, given_up}, timeout=_GRACE_SECONDS)
 
     def refresh(self) -> None:
         """Brings `view` and `backpressure` up to this moment. On the event loop."""
@@ -147,29 +194,35 @@ class Ingest:
     async def run(self, *, until_lsn: int | None = None, until_caught_up: bool = False) -> None:
         """Streams until `stop`, or until everything up to the target is durable and every copy is finished. Raises what needs a human.
 
-        The target of `until_caught_up` is the server's end of WAL at the first connection.
+        The target of `until_caught_up` is the server's end of WAL at the first connection. Whoever asked for a target and stopped before it was reached gets
+        Interrupted: what is in the spool is sound, and less than was asked for.
         """
         self._loop = asyncio.get_running_loop()
         _tune_interpreter()
         attempt = 0
         target = until_lsn
-        await asyncio.to_thread(probe, self.store)
+        bounded = until_caught_up or until_lsn is not None
         try:
+            await self._within_the_stop(asyncio.to_thread(probe, self.store))
             while not self._stop.is_set():
                 flushed = self.view.flushed_lsn
                 try:
-                    server, start_lsn = await asyncio.to_thread(self._prepare)
+                    server, start_lsn = await self._within_the_stop(asyncio.to_thread(self._prepare))
                     if until_caught_up and target is None:
                         target = server.wal_end_lsn
-                    await self._stream(server, start_lsn, target)
-                    return
+                    if await self._stream(server, start_lsn, target) or not bounded:
+                        return
                 except ServiceError as error:
                     self.errors.note(component_of(error), error)
+                    self._unpublished = self._unpublished or isinstance(error, PublicationMissing)
                     if error.disposition is not Disposition.RETRY:
                         self.view.state = "failed"
                         raise
                     attempt = 0 if self.view.flushed_lsn > flushed else attempt + 1
-                    await self._pause(error, attempt)
+                    if not self._stop.is_set():
+                        await self._pause(error, attempt)
+            if bounded:
+                raise Interrupted("stopped before everything that was asked for was in the spool", hint="run it again: it goes on from where it is")
         finally:
             await self._close()
 
@@ -180,13 +233,28 @@ class Ingest:
         options = self.options
         state = self._state = self._own_state(self.log) if self.log is not None else load_state(self.store)
         with closing(open_query(options.source)) as connection:
+            if self._unpublished:
+                require_publication(connection, options.source.publication)
             server = server_facts(connection)
             if state.opened is None:
                 set_up(options, connection)
-            wait_until_free(connection, options.source.slot, bound_s=options.slot_wait_s)
+            wait_until_free(connection, options.source, bound_s=options.slot_wait_s)
             slot = slot_facts(connection, options.source.slot)
             start_lsn = prove_continuity(state.opened, state.through_lsn, server=server, slot=slot, two_phase=options.two_phase)
-        return server, start_lsn
+        # What committed before the publication existed again cannot be decoded. The server passes over it without a look when it is told to start behind it.
+        return server, server.wal_end_lsn if self._unpublished else start_lsn
+
+    def _pass_over_unpublished(self, server: ServerFacts, start_lsn: int) -> None:
+        """Goes on at `start_lsn`, with the tables stale: the changes of theirs up to there are lost to the stream."""
+        self._take_over(server, start_lsn)
+        assert self.log is not None
+        assert self.book is not None
+        publication, through_lsn = self.options.source.publication, self.log.state.through_lsn
+        reason = f"publication {publication} was dropped and created again: the server does not send what was written in between"
+        self.book.mark_all_stale(reason, lsn=start_lsn)
+        self.log.publish(Progress(), from_lsn=through_lsn, through_lsn=start_lsn)
+        self._logger.error("passing over changes of the time without publication", publication=publication, from_lsn=show(through_lsn), to_lsn=show(start_lsn))
+        self._unpublished = False
 
     def _own_state(self, log: ManifestLog) -> PipelineState:
         """Our log's state, if nobody has taken the pipeline over while we were away."""
@@ -198,26 +266,33 @@ class Ingest:
             )
         return state
 
-    async def _stream(self, server: ServerFacts, start_lsn: int, target: int | None) -> None:
+    async def _stream(self, server: ServerFacts, start_lsn: int, target: int | None) -> bool:
+        """Returns whether `target` was reached."""
         options = self.options
-        if self._state.opened is None:
+        if self._unpublished:
+            await self._within_the_stop(asyncio.to_thread(self._pass_over_unpublished, server, start_lsn))
+        elif self._state.opened is None:
             # The first status message repeats the start position: even that one is in the manifest before it is sent.
-            await asyncio.to_thread(self._take_over, server, start_lsn)
+            await self._within_the_stop(asyncio.to_thread(self._take_over, server, start_lsn))
         streaming = best_streaming(options.streaming, server.server_version)
         self.view.streaming_at = time.monotonic()
-        stream = await ReplicationStream.open(
-            options.source,
-            start_lsn=start_lsn,
-            proto_version=highest_protocol(server.server_version),
-            streaming=streaming,
-            two_phase=options.two_phase,
-            messages=options.messages,
-            origin=options.origin,
-            limits=options.stream,
-            expect=(server.system_identifier, server.timeline),
-        )
         try:
-            await asyncio.to_thread(self._take_over, server, start_lsn)
+            stream = await ReplicationStream.open(
+                options.source,
+                start_lsn=start_lsn,
+                proto_version=highest_protocol(server.server_version),
+                streaming=streaming,
+                two_phase=options.two_phase,
+                messages=options.messages,
+                origin=options.origin,
+                limits=options.stream,
+                expect=(server.system_identifier, server.timeline),
+            )
+        except SlotBusy as error:
+            # It was free a moment ago. Whoever has it now, the next look waits for them, and names them if they stay.
+            raise SourceUnavailable(str(error), hint=error.hint) from error
+        try:
+            await self._within_the_stop(asyncio.to_thread(self._take_over, server, start_lsn))
             assert self.log is not None
             assert self.book is not None
             assert self.committer is not None
@@ -242,12 +317,14 @@ class Ingest:
             self.view.state, self.view.connected, self.view.last_error = "streaming", True, ""
             self._logger.info("streaming", slot=options.source.slot, start_lsn=show(start_lsn), server_version=server.server_version)
             try:
-                await session.pump(self._stop, reached=lambda: self._reached(target), target=target)
+                await self._within_the_stop(session.pump(self._stop, reached=lambda: self._reached(target), target=target))
                 self.view.state, self.view.reached_at = "draining", time.monotonic()
                 self._logger.info("draining")
-                await self._drain(session)
+                await self._within_the_stop(session.drain())
+                return self._reached(target)
             finally:
-                await session.settle()
+                with suppress(Interrupted):
+                    await self._within_the_stop(session.settle())
                 self._session = None
         finally:
             self.view.connected = False
@@ -264,20 +341,20 @@ class Ingest:
                 slot=self.options.source.slot,
                 publication=self.options.source.publication,
                 two_phase=self.options.two_phase,
+                origin=self.options.origin,
                 server_version=server.server_version,
                 start_lsn=start_lsn,
                 instance=self.options.instance,
             )
             log = ManifestLog.open(self.store, opened, self._state, through_lsn=start_lsn, on_trouble=self._store_trouble, stop=self._stop_threads)
             self._opened = log.state
-            if self.options.messages:
-                messagetable.ensure(log)
+            messagetable.ensure(log, wanted=self.options.messages, prefixes=self.options.message_prefixes)
             if not self.options.two_phase and log.state.prepared:
                 self._release_prepared(log)
             book = TableBook(log, self._lookup, self.options.tables, wal_end=self._lookup.wal_end)
             committer = Committer(self.store, log, on_receipt=self._hand_over, on_trouble=self._upload_trouble, stop=self._stop_threads)
             self.copier = Copier(options=self.options.source, log=log, book=book, committer=committer, numbers=self._numbers, stop=self._stop_threads)
-            self._watch = CatalogWatch(self.options.source, log, book, Requests(self.store, book, self.options.source.publication))
+            self._watch = CatalogWatch(self.options.source, book, Requests(self.store, book, self.options.source.publication))
             self.log, self.book, self.committer = log, book, committer
         assert self._watch is not None
         self._watch.run_once()
@@ -307,17 +384,13 @@ class Ingest:
 
     def _reached(self, target: int | None) -> bool:
         assert self._session is not None
-        return target is not None and self._session.watermark.flushed_lsn >= target and not self._copying()
+        return target is not None and self._session.watermark.flushed_lsn >= target and not self._copying() and not self._awaiting()
 
     def _copying(self) -> bool:
         return self.copier is not None and bool(self.copier.pending)
 
-    async def _drain(self, session: Session) -> None:
-        patience = asyncio.get_running_loop().call_later(DRAIN_SECONDS, self._stop_threads.set)
-        try:
-            await session.drain()
-        finally:
-            patience.cancel()
+    def _awaiting(self) -> bool:
+        return self.book is not None and self.book.awaiting
 
     async def _pause(self, error: ServiceError, attempt: int) -> None:
         pause = RECONNECT_SECONDS[min(attempt, len(RECONNECT_SECONDS) - 1)]
@@ -355,7 +428,7 @@ class Ingest:
         assert self._watch is not None
         while not self._stop.is_set():
             self.view.catalog_beat = time.time()
-            await self._sleep(self.options.watch_interval_s)
+            await self._sleep(min(AWAITING_SECONDS, self.options.watch_interval_s) if self._awaiting() else self.options.watch_interval_s)
             await self._attempt(self._watch.run_once, "catalog")
 
     def _collect_leftovers(self) -> None:
@@ -390,15 +463,22 @@ class Ingest:
             self._session.fail(error)
 
     async def _close(self) -> None:
-        self._stop.set()
+        """Ends what is left. Threads that still wait for the store after that are left to themselves: the process does not depend on them."""
+        self.stop()
         self._stop_threads.set()
-        await asyncio.gather(*self._background, return_exceptions=True)
-        await asyncio.to_thread(self._decoder.shutdown)
-        if self.committer is not None:
-            await asyncio.to_thread(self.committer.close)
-        if self._watch is not None:
-            self._watch.close()
-        self._lookup.close()
+        self._finishing.cancellation.cancel()
+        try:
+            async with asyncio.timeout(max(self.stopping.left() - _GRACE_SECONDS, _GRACE_SECONDS)):
+                await asyncio.gather(*self._background, return_exceptions=True)
+                await asyncio.to_thread(self._decoder.shutdown)
+                if self.committer is not None:
+                    await asyncio.to_thread(self.committer.close)
+        except TimeoutError:
+            self._logger.warning("some threads still wait for the object store or the source, and are left to themselves")
+        else:
+            if self._watch is not None:
+                self._watch.close()
+            self._lookup.close()
         self.view.state = "stopped"
 
 
@@ -449,6 +529,7 @@ class CatalogLookup:
             if self._catalog is None:
                 self._catalog = Catalog(open_query(self._options))
             try:
+                faults.point("catalog.asked")
                 return question(self._catalog)
             except ServiceError:
                 self.close()

@@ -5,8 +5,8 @@ position. The table has no key and only grows, so it is a changelog. Messages co
 (PostgreSQL: Replication Management Functions, pg_logical_emit_message.)
 """
 
+import json
 import re
-import struct
 from collections.abc import Callable, Sequence
 from fnmatch import translate
 
@@ -16,14 +16,12 @@ from service.contract.entries import Copy, Table
 from service.contract.schema import ColumnSchema, TableSchema
 from service.contract.types import lake_type
 from service.manifest.log import ManifestLog
-from service.protocol.copyrows import CopyRows
 from service.source.schemas import relation_sent_as
-from service.spool.encode import EncodedRows, encode_rows
+from service.spool.encode import EncodedRows, encode_values
 from service.transaction.assembly import MessageRun
 
 TABLE_ID = "0"
 """No relation has this oid."""
-_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 IN_DOUBT = "in_doubt"
 _COLUMNS = (("lsn", 20, "bigint"), ("prefix", 25, "text"), ("transactional", 16, "boolean"), ("content", 17, "bytea"), (IN_DOUBT, 16, "boolean"))
 
@@ -41,14 +39,24 @@ RELATION = relation_sent_as(SCHEMA)
 """What messages come as, so that they wait in bodies and units like rows of any table."""
 
 
-def ensure(log: ManifestLog) -> None:
-    """Records the table once per pipeline: it begins empty and is live at once."""
-    if TABLE_ID in log.state.tables:
-        return
-    table = Table(TABLE_ID, SCHEMA.schema_name, SCHEMA.table_name, state="copying", generation=1, lsn=log.state.through_lsn, schema=SCHEMA)
-    log.append(table)
-    log.append(Copy(TABLE_ID, generation=1, schema_version=1, snapshot_lsn=log.state.through_lsn, segments=(), final=True))
-    log.append(Table(TABLE_ID, SCHEMA.schema_name, SCHEMA.table_name, state="live", generation=1, lsn=log.state.through_lsn))
+def ensure(log: ManifestLog, *, wanted: bool, prefixes: Sequence[str]) -> None:
+    """Brings the table to what the configuration says: live and empty when messages are first kept, detached when they no longer are.
+
+    Messages that were not kept never come again, so that a table which is kept again, or for other `prefixes`, begins anew.
+    """
+    state = log.state.tables.get(TABLE_ID)
+    chosen = json.dumps({"prefixes": sorted(prefixes)})
+    live = state is not None and state.state == "live"
+    if wanted and not (live and state is not None and state.fingerprint == chosen):
+        generation = state.generation + 1 if state is not None else 1
+        log.append(_table("copying", generation, log))
+        log.append(Copy(TABLE_ID, generation, 1, log.state.through_lsn, (), final=True, fingerprint=chosen))
+    elif live and not wanted and state is not None:
+        log.append(_table("detached", state.generation, log, reason="source.messages is false: what is emitted now is not kept"))
+
+
+def _table(state: str, generation: int, log: ManifestLog, *, reason: str = "") -> Table:
+    return Table(TABLE_ID, SCHEMA.schema_name, SCHEMA.table_name, state, generation, reason, log.state.through_lsn, SCHEMA)
 
 
 def settled(rows: EncodedRows, *, doubt_until: int) -> EncodedRows:
@@ -64,21 +72,18 @@ def prefix_filter(patterns: Sequence[str]) -> Callable[[str], bool]:
 
 def encode_messages(runs: Sequence[MessageRun]) -> EncodedRows:
     """Rows of SCHEMA for messages that share their fate: all of ended transactions, all standing alone (which have no commit time), or all of one body."""
-    reader = CopyRows(len(_COLUMNS))
-    rows = reader.feed([_HEADER, *(_row(run) for run in runs)])
-    first = runs[0]
-    return encode_rows(
-        rows,
+    messages, first = [run.message for run in runs], runs[0]
+    return encode_values(
         SCHEMA,
+        {
+            "lsn": [message.lsn for message in messages],
+            "prefix": [message.prefix for message in messages],
+            "transactional": [message.transactional for message in messages],
+            "content": [message.content for message in messages],
+            IN_DOUBT: [run.in_doubt for run in runs],
+        },
         ordinal=np.array([run.ordinal for run in runs], np.int64),
         xid=np.array([run.xid for run in runs], np.int64),
         lsn=np.array([run.lsn for run in runs], np.int64) if first.lsn is not None else None,
         commit_time_us=np.array([run.commit_time_us for run in runs], np.int64) if first.commit_time_us is not None else None,
     )
-
-
-def _row(run: MessageRun) -> bytes:
-    message = run.message
-    content = b"\\x" + message.content.hex().encode()
-    fields = (str(message.lsn).encode(), message.prefix.encode(), b"t" if message.transactional else b"f", content, b"t" if run.in_doubt else b"f")
-    return struct.pack(">h", len(fields)) + b"".join(struct.pack(">i", len(field)) + field for field in fields)

@@ -1,25 +1,32 @@
-"""What ingest counts and what a report finds, brought to metrics, health and /status.
+"""What ingest counts and what a report finds, brought to metrics, readiness and /status.
 
-Invariants: reads plain counters that others write, and changes nothing; a quantity that could not be read is withdrawn, never left at its old value; a
-failing look at the server or the store is counted and never disturbs the stream.
+Invariants: the verdict of /status, /readyz and the metrics is one and the same; reads plain counters that others write, and changes nothing; a quantity
+that could not be read is withdrawn, never left at its old value; a failing look at the server or the store is counted and never disturbs the stream.
 """
 
 import threading
 import time
+from collections import Counter as Tally
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import structlog
 
-from service.errors import ServiceError, StoreUnavailable
+from service.errors import ServiceError
+from service.health.facts import Away, Facts, ProcessSeen
+from service.health.problems import BY_CODE
+from service.health.verdict import Verdict, judge
 from service.runtime.applier_process import ApplierProcess
 from service.runtime.backlog import Backlog
 from service.runtime.ingest import Ingest
 from service.runtime.observelake import LakeExport
 from service.runtime.observeprocess import ProcessExport
-from service.runtime.observesource import SourceExport
+from service.runtime.observesource import Probed, SourceExport
 from service.runtime.presence import Presence
-from service.runtime.report import Report, Reporter
+from service.runtime.processfacts import ProcessFacts
+from service.runtime.report import Report, Reporter, away, lost_from
+from service.runtime.walreport import headroom
 from service.source.slotprobe import SlotProbe
 from service.telemetry import catalogue
 from service.telemetry.health import Health
@@ -32,8 +39,8 @@ _PATIENCE_SECONDS = 2.0
 
 
 class Observer:
-    """Feeds `metrics` and `health` from one ingest. `status` may be called from any thread, `look` from one, `look_at_source` from another, `count` from the
-    event loop."""
+    """Feeds `metrics` from one ingest. `status` and `verdict` may be called from any thread, `look` from one, `look_at_source` from another, `count` from
+    the event loop. `health` knows which of this process's loops are late."""
 
     def __init__(self, *, ingest: Ingest, reporter: Reporter, metrics: Metrics, health: Health, applier: ApplierProcess | None) -> None:
         self._ingest = ingest
@@ -47,6 +54,7 @@ class Observer:
         self._lock = threading.Lock()
         self._complete_lsn = 0
         self._report: Report | None = None
+        self._unread: Away | None = None
         self._reported_at = float("-inf")
         self._logger = structlog.get_logger("report")
         metrics.add(catalogue.REPORT_ERRORS, 0)
@@ -56,12 +64,48 @@ class Observer:
         is of this moment. Raises StoreError and ManifestCorrupt."""
         try:
             report = self._take(patience_seconds=_PATIENCE_SECONDS)
-        except StoreUnavailable:
-            # Counted by `look`, which also meets it: how many watch the page is no measure of trouble.
+        except ServiceError:
+            # Counted by `look`, which also meets it: how many watch the page is no measure of problems.
             if self._report is None:
                 raise
             report = self._report
-        return replace(report, process=self._presence.facts()).to_json()
+        return self._present(report, self._presence.facts()).to_json()
+
+    def verdict(self) -> Verdict:
+        """The verdict of this moment: on what was stored and said by the server at the last look, and on what the process knows now. Asks nobody."""
+        report = self._report
+        if report is None:
+            return judge(Facts(now=time.time(), unread=self._unread, process=self._seen()))
+        return judge(replace(self._present(report, None).facts(), process=self._seen()))
+
+    def _seen(self) -> ProcessSeen:
+        seen = self._presence.seen()
+        return replace(seen, stuck=(*seen.stuck, *self._health.live_problems()))
+
+    def _present(self, report: Report, process: ProcessFacts | None) -> Report:
+        """`report` as it is to be judged now. While what is stored cannot be read, what the probe says of the server is newer."""
+        unread, probed = self._unread, self._source.probed
+        if process is not None:
+            process = replace(process, seen=self._seen())
+        if report.manifest.opened is None and self._ingest.log is not None:
+            # The first look may have been taken before the first entry.
+            report = replace(report, manifest=self._ingest.log.state)
+        if unread is not None and probed is not None and probed.at > report.taken_at.timestamp():
+            report = replace(report, **self._from_probe(report, probed))
+        return replace(report, process=process, unread=unread, judged_at=datetime.now(UTC))
+
+    def _from_probe(self, report: Report, probed: Probed) -> dict[str, Any]:
+        facts = probed.facts
+        if facts is None:
+            return {"server": None, "slot": None, "headroom": None, "lost": None, "source_away": probed.away}
+        state = self._ingest.log.state if self._ingest.log is not None else report.manifest
+        return {
+            "server": facts.server,
+            "slot": facts.slot,
+            "headroom": headroom(facts.server, facts.slot, self._source.forecast),
+            "lost": lost_from(state, facts.server, facts.slot),
+            "source_away": None,
+        }
 
     def look(self) -> None:
         """Takes a report and exports it. Blocks; for a thread."""
@@ -92,11 +136,8 @@ class Observer:
         self._presence.count()
         self._process.count()
         self._export_lag(time.time())
-        view = self._ingest.view
-        if view.state == "streaming" and view.connected:
-            self._health.ready()
-        else:
-            self._health.not_ready(view.state)
+        if self._report is not None or self._unread is not None:
+            export_verdict(self._metrics, self.verdict())
 
     def close(self) -> None:
         """Lets the side connection go, once nobody looks any more."""
@@ -112,7 +153,11 @@ class Observer:
             if self._report is None or time.monotonic() - self._reported_at > _FRESH_SECONDS:
                 self._report = self._reporter.take()
                 self._reported_at = time.monotonic()
+                self._unread = None
             return self._report
+        except ServiceError as error:
+            self._unread = away(error, since=self._unread.since if self._unread is not None else time.time())
+            raise
         finally:
             self._lock.release()
 
@@ -134,3 +179,15 @@ class Observer:
 
     def _behind(self, lsn: int, now: float) -> float | None:
         return self._source.behind_seconds(lsn, now=now) if lsn else None
+
+
+def export_verdict(metrics: Metrics, verdict: Verdict) -> None:
+    """Brings a verdict to the metrics that alerts read. While the server is not reached, nothing is known of the slot: its series are withdrawn, so that an
+    alert may go by what was last seen."""
+    metrics.choose(catalogue.HEALTH, "state", verdict.state)
+    counts = Tally[str]()
+    for problem in verdict.problems:
+        counts[problem.code] += problem.count
+    for code, kind in BY_CODE.items():
+        known = kind.part != "slot" or not counts["server.unreachable"]
+        metrics.show(catalogue.PROBLEMS, counts[code] if known else None, code=code)

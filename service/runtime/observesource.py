@@ -5,11 +5,14 @@ alone: while the object store is away, WAL piles up, and that is when these figu
 """
 
 import time
+from dataclasses import dataclass
 
 from service.errors import ServiceError
+from service.health.facts import Away
 from service.manifest.state import PipelineState
 from service.runtime.forecast import SlotForecast
 from service.runtime.ingestview import IngestView
+from service.runtime.report import away
 from service.runtime.sourceclock import SourceClock
 from service.source.slotprobe import DecoderTotals, SlotProbe, SlotProbeFacts
 from service.telemetry import catalogue
@@ -18,8 +21,17 @@ from service.telemetry.metrics import Metrics
 from service.telemetry.tally import ErrorTally
 
 
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """The last look at the server: what it said at `at` (unix seconds), or why it did not answer."""
+
+    at: float
+    facts: SlotProbeFacts | None
+    away: Away | None
+
+
 class SourceExport:
-    """`look` belongs to one thread; `behind_seconds` and `complete_at` may be called from any."""
+    """`look` belongs to one thread; `behind_seconds`, `complete_at` and `probed`, the last look, may be read from any."""
 
     def __init__(self, metrics: Metrics, probe: SlotProbe, errors: ErrorTally) -> None:
         self.forecast = SlotForecast()
@@ -28,6 +40,7 @@ class SourceExport:
         self._errors = errors
         self._clock = SourceClock()
         self._reached = False
+        self.probed: Probed | None = None
         metrics.add(catalogue.PROBE_ERRORS, 0)
 
     def look(self, *, view: IngestView, manifest: PipelineState | None, complete_lsn: int) -> None:
@@ -64,8 +77,11 @@ class SourceExport:
 
     def _ask(self) -> SlotProbeFacts | None:
         try:
-            return self._probe.ask()
+            facts = self._probe.ask()
+            self.probed = Probed(time.time(), facts, None)
+            return facts
         except ServiceError as error:
+            self.probed = Probed(time.time(), None, away(error))
             self._errors.note("probe", error)
             self._metrics.add(catalogue.PROBE_ERRORS, 1)
             return None

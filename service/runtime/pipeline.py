@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from service.errors import Interrupted, ServiceError
 from service.runtime.applier_process import ApplierProcess, shell_status
 from service.runtime.ingest import Ingest, IngestOptions
 from service.runtime.observe import Observer
@@ -24,6 +25,8 @@ from service.telemetry.metrics import Metrics, identify
 
 TICK_SECONDS = 0.5
 """How often the event loop shows that it goes round; counters are brought up to date as often."""
+_KILL_SECONDS = 1.0
+"""Before the end of a stop, a child that has not ended by itself is killed."""
 REPORT_SECONDS = 15.0
 """How often slot and apply records are looked at: a few small requests, well inside the 30 s of an ordinary scrape."""
 
@@ -59,12 +62,13 @@ def run(
     metrics = Metrics(options.pipeline, max_tables=telemetry.max_tables)
     identify(metrics, config_hash=telemetry.config_hash)
     process = Process(options, store=MeteredStore(store, metrics), reporter=reporter, metrics=metrics, applier=applier)
-    server = HealthServer(telemetry.listen, metrics=metrics, health=process.health, status=process.observer.status)
+    server = HealthServer(telemetry.listen, metrics=metrics, health=process.health, status=process.observer.status, verdict=process.observer.verdict)
     structlog.get_logger("service").info("listening", address=server.address, pipeline=options.pipeline)
     try:
         return asyncio.run(process.run(until_lsn=until_lsn, until_caught_up=until_caught_up))
     finally:
         server.close()
+        process.ingest.stopping.done()
 
 
 class Process:
@@ -75,6 +79,9 @@ class Process:
         self.health = Health(metrics)
         self._metrics = metrics
         self._end_code = 0
+        self._outcome: ServiceError | int = Interrupted("the stop took longer than it may", hint="nothing is lost: what was not acknowledged comes again")
+        """How the process ends, once it is known; for when it has to be made to."""
+        self.ingest.stopping.when_over(self._leave)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stops = 0
         self._applier = ApplierProcess(applier.command, environment=applier.environment, on_end=self._applier_ended) if applier else None
@@ -91,9 +98,13 @@ class Process:
             self._applier.start()
         try:
             await self.ingest.run(until_lsn=until_lsn, until_caught_up=until_caught_up)
+            self._outcome = self._end_code
+        except ServiceError as error:
+            self._outcome = error
+            raise
         finally:
             if self._applier is not None:
-                await asyncio.to_thread(self._applier.stop)
+                await asyncio.to_thread(self._applier.stop, timeout_seconds=max(self.ingest.stopping.left() - _KILL_SECONDS, 0.0))
             for task in watching:
                 task.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
@@ -108,6 +119,15 @@ class Process:
         self.ingest.stop()
         if self._applier is not None:
             self._applier.terminate()
+
+    def _leave(self) -> None:
+        """The time of the stop is over: ends the process, whatever still waits in it. In a thread of its own."""
+        outcome = self._outcome
+        if isinstance(outcome, ServiceError):
+            self._logger.error("leaving without waiting for what does not end", error=str(outcome), hint=outcome.hint, exit_status=outcome.exit_code)
+            os._exit(outcome.exit_code)
+        self._logger.warning("leaving without waiting for what does not end", exit_status=outcome)
+        os._exit(outcome)
 
     def _applier_ended(self, code: int) -> None:
         self._end_code = shell_status(code)

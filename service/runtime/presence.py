@@ -5,9 +5,10 @@ Invariant: reads what others count and changes nothing; every fact is from memor
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
+from service.health.facts import ProcessSeen
 from service.runtime.applier_process import ApplierProcess
 from service.runtime.copier import CopyProgress
 from service.runtime.copyreport import CopyReport, CopyRound, under_way
@@ -18,6 +19,8 @@ from service.runtime.throughput import Throughput
 
 QUANTITIES = ("transactions", "rows", "bytes", "copied_rows", "applied_rows")
 """Counted by minute: transactions and bytes as received, rows as they became durable, rows of initial copies, change rows applied to the lake."""
+STUCK_SECONDS = 300.0
+"""A stage that works and finished nothing for this long; an upload or a batch takes seconds."""
 
 
 class Presence:
@@ -58,23 +61,45 @@ class Presence:
             self._applied[key] = (table.generation, table.rows_applied)
         self._throughput.add({"applied_rows": self._applied_rows}, now=time.time())
 
+    def seen(self) -> ProcessSeen:
+        """What health is judged by; costs microseconds."""
+        view = self._ingest.view
+        streaming = view.state == "streaming" and view.connected
+        return ProcessSeen(
+            state=view.state,
+            connected=view.connected,
+            streaming_since=time.time() - (time.monotonic() - view.streaming_at) if streaming else None,
+            stuck=tuple(self._stuck()),
+            errors=self._ingest.errors.recent(),
+            applier=self._applier.seen if self._applier is not None else None,
+        )
+
+    def _stuck(self) -> Iterator[str]:
+        ingest, now = self._ingest, time.time()
+        beats = {
+            "committer": ingest.committer.beat if ingest.committer is not None else 0.0,
+            # Without a connection the decoder has nothing to do.
+            "decoder": ingest.counts.decoder_beat if ingest.view.connected else 0.0,
+            # Not the copier: it may rightly wait for hours until older transactions end, and a table that is copied for long is a problem of its own.
+            "catalog": ingest.view.catalog_beat,
+        }
+        for stage, at in beats.items():
+            if at and now - at > STUCK_SECONDS:
+                yield f"the {stage} has not moved for {now - at:.0f} s"
+
     def facts(self) -> ProcessFacts:
         self.count()
-        view, applier = self._ingest.view, self._applier
+        view = self._ingest.view
         return ProcessFacts(
-            state=view.state,
+            seen=self.seen(),
             started_at=self._started_at,
             instance=self._ingest.options.instance,
-            connected=view.connected,
             reconnects=view.reconnects,
             received_lsn=view.received_lsn,
             complete_lsn=view.complete_lsn,
             oldest_unflushed_at=None if view.oldest_unflushed_us is None else view.oldest_unflushed_us / 1e6,
             copy=self._copy(),
-            incidents=self._ingest.errors.recent(),
             throughput=tuple(self._throughput.to_json(now=time.time())),
-            applier_running=applier.running if applier is not None else None,
-            applier_restarts=applier.restarts if applier is not None else 0,
         )
 
     def _copied_rows(self) -> int:

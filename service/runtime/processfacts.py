@@ -7,39 +7,36 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from service.health.facts import ProcessSeen
 from service.runtime.copyreport import CopyRound
-from service.runtime.incidents import Incident
 from service.runtime.walreport import shown
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessFacts:
-    """One look at the process. `complete_lsn` is through which nothing that was received is missing from the manifest, `oldest_unflushed_at` (unix seconds)
-    the commit time of the oldest transaction that is. `throughput` is the last hour, a minute each."""
+    """One look at the process; `seen` is what its health is judged by. `complete_lsn` is through which nothing that was received is missing from the manifest,
+    `oldest_unflushed_at` (unix seconds) the commit time of the oldest transaction that is. `throughput` is the last hour, a minute each."""
 
-    state: str
+    seen: ProcessSeen
     started_at: datetime
     instance: str
-    connected: bool
     reconnects: int
     received_lsn: int
     complete_lsn: int
     oldest_unflushed_at: float | None
     copy: CopyRound | None
-    incidents: tuple[Incident, ...]
     throughput: tuple[dict[str, Any], ...]
-    applier_running: bool | None
-    applier_restarts: int
 
     def to_json(self, *, now: datetime) -> dict[str, Any]:
+        applier = self.seen.applier
         return {
-            "state": self.state,
+            "state": self.seen.state,
             "instance": self.instance,
             "started_at": self.started_at.isoformat(),
             "uptime_seconds": max(0.0, (now - self.started_at).total_seconds()),
-            "connected": self.connected,
+            "connected": self.seen.connected,
             "reconnects": self.reconnects,
             "received_lsn": shown(self.received_lsn),
-            "applier": None if self.applier_running is None else {"running": self.applier_running, "restarts": self.applier_restarts},
+            "applier": None if applier is None else {"running": applier.running, "restarts": applier.restarts},
             "throughput": list(self.throughput),
         }

@@ -1,13 +1,13 @@
 """Where a pipeline stands, joined from what ingest and applier have stored, the server when it answers, and the running process when it is asked there.
 
-Invariants: nothing here says that a table is complete further than the applier has stated for the generation in force; a slot from which the manifest
-cannot go on is `lost`, whatever else looks well; what could not be reached is named, never left out. Works while nothing runs. Must not write anything
-anywhere. `status --json`, /status, the terminal and the status page all show this and nothing else.
+Invariants: nothing here says that a table is complete further than the applier has stated for the generation in force; what could not be reached is named,
+never left out. Works while nothing runs. Must not write anything anywhere, nor judge: it hands facts to `service.health` and shows the verdict.
+`status --json`, /status, the terminal and the status page all show this and nothing else.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any, TypeVar
@@ -15,16 +15,17 @@ from urllib.parse import urlsplit, urlunsplit
 
 from service.contract import keys
 from service.contract.applied import AppliedLog, Complete
+from service.contract.control import Refusal
 from service.contract.entries import Opened, Prepared
-from service.errors import ServiceError, SlotLost
+from service.errors import Disposition, FormatTooNew, ManifestCorrupt, ObjectMissing, ServiceError, SlotLost
+from service.health.facts import ApplierSeen, Away, Facts, ManifestSeen, RefusalSeen, SourceSeen, grouped
+from service.health.verdict import Verdict, judge
 from service.manifest.follow import load_state, read_entry
 from service.manifest.state import PipelineState
 from service.runtime.copyreport import Copies, copies
 from service.runtime.forecast import SlotForecast
-from service.runtime.incidents import Incident
 from service.runtime.processfacts import ProcessFacts
 from service.runtime.tablereport import Ages, TableReport, current, joined
-from service.runtime.troubles import Unreachable, troubles
 from service.runtime.walreport import Headroom, Stage, WalHistory, headroom, shown, slot_json
 from service.source.sessions import SourceOptions, open_query
 from service.source.slot import ServerFacts, SlotFacts, prove_continuity, server_facts, slot_facts
@@ -39,7 +40,8 @@ _SEED_ENTRIES = 64
 @dataclass(frozen=True, slots=True)
 class Report:
     """One look at a pipeline. Positions are read one after the other, not at one instant. `server` and `slot` are None when they were not reached,
-    `process` when no running process was asked. `trouble` is why the pipeline cannot go on from its slot."""
+    `process` when no running process was asked. `lost` is why the pipeline cannot go on from its slot. A running process shows its last report while it can
+    take no other: `unread` then says why, and `judged_at` when that was."""
 
     pipeline: str
     taken_at: datetime
@@ -56,20 +58,63 @@ class Report:
     history: WalHistory
     headroom: Headroom | None
     pending_entries: int
-    trouble: SlotLost | None = None
-    unreachable: tuple[Unreachable, ...] = ()
-    process: ProcessFacts | None = field(default=None)
+    written_at: datetime | None = None
+    """When the newest manifest entry was written; looked up only while nobody streams."""
+    lost: SlotLost | None = None
+    source_away: Away | None = None
+    refusals: tuple[RefusalSeen, ...] = ()
+    process: ProcessFacts | None = None
+    unread: Away | None = None
+    judged_at: datetime | None = None
 
     @property
-    def state(self) -> str:
-        """new, running, stopped, lost or unknown, as far as one can tell from outside."""
-        if self.manifest.opened is None:
-            return "new"
+    def verdict(self) -> Verdict:
+        """What is to be said of the pipeline: the only judgement that any surface shows."""
+        return judge(self.facts())
+
+    def facts(self) -> Facts:
+        """What the verdict is made of."""
+        applied = self.applied
+        return Facts(
+            now=(self.judged_at or self.taken_at).timestamp(),
+            read_at=self.taken_at.timestamp(),
+            manifest=self._manifest_seen(),
+            unread=self.unread,
+            source=self._source_seen(),
+            source_away=self.source_away,
+            process=self.process.seen if self.process is not None else None,
+            applier=ApplierSeen()
+            if applied is None
+            else ApplierSeen(_at(applied.written_at), applied.instance, _at(applied.succeeded_at), self.pending_entries),
+            flush_lag_seconds=self._flushed_seconds(),
+            lake_lag_seconds=self.unapplied_seconds,
+            tables=grouped(table.seen for table in self.tables),
+            refusals=self.refusals,
+        )
+
+    def _manifest_seen(self) -> ManifestSeen:
+        opened, prepared = self.manifest.opened, self.manifest.prepared.values()
+        return ManifestSeen(
+            opened=opened is not None,
+            slot=opened.slot if opened is not None else "",
+            opened_at=self.opened_at.timestamp() if self.opened_at else None,
+            written_at=self.written_at.timestamp() if self.written_at else None,
+            prepared_at=min((one.prepare_time_us / 1e6 for one in prepared), default=None),
+        )
+
+    def _source_seen(self) -> SourceSeen | None:
         if self.server is None:
-            return "unknown"
-        if self.trouble is not None:
-            return "lost"
-        return "running" if self.slot is not None and self.slot.active_pid else "stopped"
+            return None
+        slot, room, lost = self.slot, self.headroom, self.lost
+        return SourceSeen(
+            asked_at=self.taken_at.timestamp(),
+            slot_active=None if slot is None else slot.active_pid is not None,
+            wal_status=slot.wal_status if slot is not None else "",
+            share_left=room.share if room is not None else None,
+            seconds_left=room.seconds_left if room is not None else None,
+            lost=str(lost) if lost is not None else "",
+            lost_hint=lost.hint if lost is not None else "",
+        )
 
     @property
     def version(self) -> str:
@@ -78,7 +123,14 @@ class Report:
 
     @property
     def complete_lsn(self) -> int:
-        """The position through which all tables that are not left out are complete, 0 before the first."""
+        """The position through which all tables that are not left out are complete, 0 before the first. The applier states boundaries less often than it
+        commits: what all live tables have stated by themselves counts as well."""
+        live = [table.complete_through_lsn for table in self.tables if table.state == "live"]
+        return max(self.boundary_lsn, min(live, default=0))
+
+    @property
+    def boundary_lsn(self) -> int:
+        """The newest position at which the applier has named a Delta version of each table, 0 before the first."""
         return self.complete.lsn if self.complete else 0
 
     @property
@@ -86,17 +138,12 @@ class Report:
         return copies(self.manifest, self.process.copy if self.process else None)
 
     @property
-    def incidents(self) -> tuple[Incident, ...]:
-        """Everything that is wrong now or was within the last hour, the gravest first."""
-        return troubles(trouble=self.trouble, unreachable=self.unreachable, tables=self.tables, noted=self.process.incidents if self.process else ())
-
-    @property
     def stages(self) -> tuple[Stage, ...]:
         """The WAL's way from the server into the lake. `received` is known to a running process alone."""
         received = self.process.received_lsn if self.process else None
         confirmed = self.slot.confirmed_flush_lsn if self.slot else None
         flushed_s = self._flushed_seconds()
-        applied_s = None if not self.complete else max(self.unapplied_seconds, flushed_s or 0.0)
+        applied_s = None if not self.complete_lsn else max(self.unapplied_seconds, flushed_s or 0.0)
         return (
             Stage("server", self.server.wal_end_lsn if self.server else None, 0 if self.server else None, 0.0 if self.server else None),
             Stage("received", received or None, self.behind_bytes(received), self._seconds(received)),
@@ -111,7 +158,7 @@ class Report:
         seconds = self._seconds(max(self.manifest.through_lsn, process.complete_lsn if process else 0))
         if process is None or process.oldest_unflushed_at is None:
             return seconds
-        return max(seconds or 0.0, self.taken_at.timestamp() - process.oldest_unflushed_at)
+        return max(seconds or 0.0, (self.judged_at or self.taken_at).timestamp() - process.oldest_unflushed_at)
 
     def _has(self, confirmed: int | None) -> bool:
         return confirmed is not None and confirmed >= self.manifest.through_lsn
@@ -130,17 +177,20 @@ class Report:
     @property
     def uptime_seconds(self) -> float | None:
         """Since the running process started or, seen from outside, took the pipeline over. None while nothing runs."""
-        began = self.process.started_at if self.process else self.opened_at if self.state == "running" else None
+        active = self.slot is not None and self.slot.active_pid is not None and self.lost is None
+        began = self.process.started_at if self.process else self.opened_at if active else None
         return None if began is None else max(0.0, (self.taken_at - began).total_seconds())
 
     def to_json(self) -> dict[str, Any]:
         """The answer of `status --json` and of /status."""
-        opened, room, now = self.manifest.opened, self.headroom, self.taken_at.timestamp()
+        opened, room, verdict = self.manifest.opened, self.headroom, self.verdict
         return {
             "schema_version": SCHEMA_VERSION,
             "pipeline": self.pipeline,
             "version": self.version,
-            "state": self.state,
+            "state": verdict.state,
+            "headline": verdict.headline,
+            "problems": verdict.to_json(),
             "taken_at": self.taken_at.isoformat(),
             "opened_at": self.opened_at.isoformat() if self.opened_at else None,
             "uptime_seconds": self.uptime_seconds,
@@ -159,6 +209,7 @@ class Report:
             "wal": {"stages": [stage.to_json() for stage in self.stages], "headroom": room.to_json() if room else None},
             "apply": {
                 "complete_through_lsn": shown(self.complete_lsn),
+                "boundary_lsn": shown(self.boundary_lsn),
                 "behind_bytes": self.behind_bytes(self.complete_lsn),
                 "pending_entries": self.pending_entries,
                 "last_record_at": self.applied.written_at if self.applied else None,
@@ -167,14 +218,18 @@ class Report:
             "snapshot": self.copies.to_json(),
             "prepared": [self._prepared_json(one) for one in self.manifest.prepared.values()],
             "tables": [table.to_json() for table in self.tables],
-            "errors": [incident.to_json(now=now) for incident in self.incidents],
-            "unreachable": [asdict(item) for item in self.unreachable],
             "process": self.process.to_json(now=self.taken_at) if self.process else None,
         }
 
     def tables_json(self) -> dict[str, Any]:
         """The answer of `tables --json`."""
-        return {"schema_version": SCHEMA_VERSION, "tables": [table.to_json() for table in self.tables]}
+        verdict = self.verdict
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "state": verdict.state,
+            "problems": verdict.to_json(),
+            "tables": [table.to_json() for table in self.tables],
+        }
 
     def _source_json(self, server: ServerFacts) -> dict[str, Any]:
         return {
@@ -222,6 +277,7 @@ class Reporter:
         self._history = WalHistory()
         self._forecast = SlotForecast()
         self._opened: tuple[int, datetime | None] = (0, None)
+        self._written: tuple[int, datetime | None] = (0, None)
 
     def take(self) -> Report:
         """Raises StoreError and ManifestCorrupt; a server that cannot be reached is part of the report."""
@@ -238,7 +294,7 @@ class Reporter:
             for table_id, table in state.tables.items()
         ]
         behind = [state.seq - table.through_seq for table in here.values() if table is not None and table.state == "live"]
-        server, slot, trouble, unreachable = self._ask_server(state)
+        server, slot, lost, away = self._ask_server(state)
         if server is not None:
             self._remember(state, server, now=now)
         return Report(
@@ -257,9 +313,26 @@ class Reporter:
             history=self._history.copy(),
             headroom=headroom(server, slot, self._forecast),
             pending_entries=max(behind, default=0),
-            trouble=trouble,
-            unreachable=unreachable,
+            written_at=self._written_at(state) if slot is None or slot.active_pid is None else None,
+            lost=lost,
+            source_away=away,
+            refusals=tuple(self._refusals()),
         )
+
+    def _refusals(self) -> Iterator[RefusalSeen]:
+        """Requests that ingest could not carry out. One that is gone again, or of another version, is left to ingest."""
+        for key in self._store.list(keys.REFUSED):
+            try:
+                refusal = Refusal.decode(self._store.get(key))
+            except (ObjectMissing, ManifestCorrupt, FormatTooNew):
+                continue
+            yield RefusalSeen(refusal.table, refusal.reason, refusal.hint, datetime.fromisoformat(refusal.refused_at).timestamp())
+
+    def _written_at(self, state: PipelineState) -> datetime | None:
+        if state.seq and self._written[0] != state.seq:
+            entry = read_entry(self._store, state.seq)
+            self._written = (state.seq, datetime.fromisoformat(entry.written_at) if entry is not None else None)
+        return self._written[1]
 
     def _record(self, folder: str, decode: Callable[[bytes], Record]) -> Record | None:
         """The newest object of a folder whose numbers only grow."""
@@ -271,22 +344,22 @@ class Reporter:
         self._newest[folder] = newest
         return decode(self._store.get(newest))
 
-    def _ask_server(self, state: PipelineState) -> tuple[ServerFacts | None, SlotFacts | None, SlotLost | None, tuple[Unreachable, ...]]:
+    def _ask_server(self, state: PipelineState) -> tuple[ServerFacts | None, SlotFacts | None, SlotLost | None, Away | None]:
         if self._source is None:
-            return None, None, None, ()
+            return None, None, None, None
         try:
             with closing(open_query(self._source)) as connection:
                 server, slot = server_facts(connection), slot_facts(connection, self._source.slot)
         except ServiceError as error:
-            return None, None, None, (Unreachable("source", type(error).__name__, str(error), error.hint),)
-        return server, slot, self._doubt(state, server, slot), ()
+            return None, None, None, away(error)
+        return server, slot, self._doubt(state, server, slot), None
 
     def _doubt(self, state: PipelineState, server: ServerFacts, slot: SlotFacts | None) -> SlotLost | None:
         """Why the pipeline cannot go on from this slot. The slot was read after the manifest and may rightly be ahead of what was read of it: look again."""
-        trouble = _lost(state, server, slot)
-        if trouble is None or not str(trouble).startswith("AHEAD"):
-            return trouble
-        again = _lost(load_state(self._store), server, slot)
+        lost = lost_from(state, server, slot)
+        if lost is None or not str(lost).startswith("AHEAD"):
+            return lost
+        again = lost_from(load_state(self._store), server, slot)
         return again if again is not None and str(again).startswith("AHEAD") else None
 
     def _remember(self, state: PipelineState, server: ServerFacts, *, now: datetime) -> None:
@@ -322,7 +395,8 @@ def public_uri(uri: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")) if parts.netloc else uri.partition("?")[0]
 
 
-def _lost(state: PipelineState, server: ServerFacts, slot: SlotFacts | None) -> SlotLost | None:
+def lost_from(state: PipelineState, server: ServerFacts, slot: SlotFacts | None) -> SlotLost | None:
+    """Why a pipeline at `state` cannot go on from `slot`, by the proof that `run` makes before it streams; None when it can, or is new."""
     if state.opened is None:
         return None
     try:
@@ -331,3 +405,12 @@ def _lost(state: PipelineState, server: ServerFacts, slot: SlotFacts | None) -> 
     except SlotLost as error:
         return error
     return None
+
+
+def away(error: ServiceError, *, since: float | None = None) -> Away:
+    """What could not be asked, for the verdict."""
+    return Away.of(error, retryable=error.disposition is Disposition.RETRY, since=since)
+
+
+def _at(text: str) -> float | None:
+    return datetime.fromisoformat(text).timestamp() if text else None

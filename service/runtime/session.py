@@ -13,25 +13,28 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from service import faults
 from service.ack.watermark import Watermark
 from service.contract.entries import Prepared
 from service.contract.receipt import DurableReceipt
 from service.errors import ProtocolViolation, SourceError
 from service.protocol import frames
 from service.runtime.backpressure import Backpressure
+from service.runtime.breaker import Breaker
 from service.runtime.builder import Builder, BuilderLimits
 from service.runtime.committer import Committer
 from service.runtime.messagetable import prefix_filter
 from service.runtime.tables import TableBook
 from service.runtime.unflushed import Unflushed
-from service.source.stream import RawBatch, ReplicationStream
+from service.source.stream import RawBatch, ReplicationStream, StreamLimits
 from service.telemetry import catalogue
 from service.telemetry.distribution import Distribution
 from service.transaction.assembler import Assembler, AssemblerLimits
 from service.transaction.assembly import Assembly
 
 BATCHES_IN_FLIGHT = 4
-"""Batches (8 MiB each) that may wait for the decoder before the socket is left unread."""
+"""Batches of BATCH_BYTES that may wait for the decoder before the socket is left unread."""
+BATCH_BYTES = 2 * StreamLimits().batch_bytes
 URGENT_TICK_SECONDS = 0.02
 TICK_SECONDS = 0.25
 """How often rows that wait for their age limit are looked at when nothing arrives."""
@@ -96,18 +99,21 @@ class Session:
         self.backpressure = backpressure
         self.unflushed = Unflushed(start_lsn)
         self._stream = stream
-        self._committer = committer
         self._decoder = decoder
         self._policy = policy
         self._loop = asyncio.get_running_loop()
         self._failed: asyncio.Future[None] = self._loop.create_future()
+        self._breaker = Breaker(on_break=self._broke)
+        self._line = committer.line(self._breaker)
         self._room = asyncio.Semaphore(BATCHES_IN_FLIGHT)
         self._in_decoder: set[asyncio.Future[None]] = set()
         self._units: set[Future[None]] = set()
         self._urgent = False
         # below: decoder thread only
         self._assembler = Assembler(start_lsn=start_lsn, prepared=prepared, limits=open_limits, keeps_message=prefix_filter(message_prefixes))
-        self._builder = Builder(book=book, upload=committer.upload, epoch=epoch, numbers=numbers, limits=limits, start_lsn=start_lsn, prepared=prepared)
+        self._builder = Builder(
+            book=book, upload=self._line.upload, fetch=self._line.fetch, epoch=epoch, numbers=numbers, limits=limits, start_lsn=start_lsn, prepared=prepared
+        )
         self._count_open()
         self._waiting_since: float | None = None
         self._recorded_lsn = start_lsn
@@ -158,6 +164,7 @@ class Session:
 
     def durable(self, receipt: DurableReceipt) -> None:
         """Takes a receipt on the event loop and tells the server. A receipt that cannot be ends the session before anything is told."""
+        faults.point("receipt.before")
         try:
             moved = self.watermark.durable(receipt)
         except ProtocolViolation as error:
@@ -170,19 +177,20 @@ class Session:
         """Publishes every whole transaction that was received, and acknowledges it. Raises what keeps it from that."""
         await self._idle()
         self._run(self._flush_now)
-        await self._idle()
-        await asyncio.gather(*(asyncio.wrap_future(unit) for unit in tuple(self._units)))
-        await asyncio.sleep(0)
-        if self._failed.done():
-            self._failed.result()
+        await self._quiet()
+        if (error := self._breaker.error) is not None:
+            raise error
 
     async def settle(self) -> None:
-        """Waits until nothing of this session is under way any more, whatever became of it."""
+        """Waits until nothing of this session is under way any more, whatever became of it. What had not failed by now is published or not as it comes."""
+        await self._quiet()
+        if self._failed.done():
+            self._failed.exception()
+
+    async def _quiet(self) -> None:
         await self._idle()
         await asyncio.gather(*(asyncio.wrap_future(unit) for unit in tuple(self._units)), return_exceptions=True)
         await asyncio.sleep(0)
-        if self._failed.done():
-            self._failed.exception()
 
     async def _idle(self) -> None:
         while self._in_decoder:
@@ -195,47 +203,54 @@ class Session:
             await self._take(await self._stream.next_batch())
 
     async def _take(self, batch: RawBatch) -> None:
+        faults.point("batch.received")
         self.watermark.receive(batch.received_lsn)
         if self._room.locked():
             self.backpressure.begin()
+        # A batch that one large field has filled counts for as many as it is.
+        rooms = min(1 + batch.nbytes // BATCH_BYTES, BATCHES_IN_FLIGHT)
         try:
-            await self._room.acquire()
+            for _ in range(rooms):
+                await self._room.acquire()
         finally:
             self.backpressure.end(self.backpressure_cause)
         task = self._run(lambda: self._decode(batch))
-        task.add_done_callback(lambda _: self._room.release())
+        faults.point("batch.handed")
+        for _ in range(rooms):
+            task.add_done_callback(lambda _: self._room.release())
 
     @property
     def backpressure_cause(self) -> str:
         """Whom the socket waits for, if it waits."""
-        return "upload" if self._committer.blocking else "decoder"
+        return "upload" if self._line.blocking else "decoder"
 
     def _run(self, action: Callable[[], None]) -> "asyncio.Future[None]":
-        task = self._loop.run_in_executor(self._decoder, action)
+        """The only way into the decoder thread: nothing is done there after anything of this session failed."""
+        task = self._loop.run_in_executor(self._decoder, self._breaker.guarded(action))
         self._in_decoder.add(task)
         task.add_done_callback(self._decoded)
         return task
 
     def _decoded(self, task: "asyncio.Future[None]") -> None:
         self._in_decoder.discard(task)
-        if (error := task.exception()) is not None:
-            self.fail(error)
+        task.exception()  # the breaker has it
 
     def fail(self, error: BaseException) -> None:
-        """Ends the session with `error`, on the event loop; the first one counts."""
-        if not self._failed.done():
-            self._failed.set_exception(error)
+        """Ends the session with `error`, from any thread; the first one counts."""
+        self._breaker.fail(error)
+
+    def _broke(self, error: BaseException) -> None:
+        self._loop.call_soon_threadsafe(self._failed.set_exception, error)
 
     # decoder thread
 
     def _decode(self, batch: RawBatch) -> None:
-        if self._failed.done():
-            return
         began = time.thread_time()
-        assembly = self._assembler.feed(frames.join(batch.frames))
-        self._builder.add(assembly)
-        self.unflushed.decoded(self._builder.through_lsn, assembly.commits.commit_time_us, pending=self._builder.pending, now_us=time.time_ns() // 1000)
-        self._count(batch, assembly)
+        faults.point("decode.before")
+        self._take_in(batch)
+        # By now the batch is gone, which matters where it was one large field.
+        self._builder.relieve()
+        self._count_open()
         if self._builder.pending and self._waiting_since is None:
             self._waiting_since = time.monotonic()
         if batch.shutdown or (batch.flush and self._builder.pending):
@@ -243,6 +258,13 @@ class Session:
         else:
             self._flush_if_due()
         self.counts.decode_cpu_s += time.thread_time() - began
+
+    def _take_in(self, batch: RawBatch) -> None:
+        assembly = self._assembler.feed(frames.join(batch.take()))
+        faults.point("build.before")
+        self._builder.add(assembly)
+        self.unflushed.decoded(self._builder.through_lsn, assembly.commits.commit_time_us, pending=self._builder.pending, now_us=time.time_ns() // 1000)
+        self._count(batch, assembly)
 
     def _flush_if_due(self) -> None:
         self.counts.decoder_beat = time.time()
@@ -259,6 +281,7 @@ class Session:
 
     def _publish(self, trigger: str) -> None:
         began, cpu_began = time.monotonic(), time.thread_time()
+        faults.point("unit.cut.before")
         unit = self._builder.cut()
         # CPU time: handing a file over may wait for the store, and that is no encoding.
         self.counts.encode_seconds.add(time.thread_time() - cpu_began)
@@ -267,16 +290,15 @@ class Session:
         self._waiting_since = None
         self._recorded_lsn = unit.through_lsn
         self._recorded_at = time.monotonic()
-        future = self._committer.submit(unit)
+        faults.point("unit.submit.before")
+        future = self._line.submit(unit)
+        faults.point("unit.submit.after")
         self._units.add(future)
         future.add_done_callback(partial(self._published, began))
 
     def _published(self, began: float, future: "Future[None]") -> None:
         self._units.discard(future)
-        error = future.exception()
-        if error is not None:
-            self._loop.call_soon_threadsafe(self.fail, error)
-        else:
+        if future.exception() is None:
             self.counts.flush_seconds.add(time.monotonic() - began)
 
     def _count(self, batch: RawBatch, assembly: Assembly) -> None:
@@ -289,7 +311,6 @@ class Session:
         rows, nbytes = assembly.sizes
         counts.transaction_rows.add_all(rows)
         counts.transaction_bytes.add_all(nbytes)
-        self._count_open()
 
     def _count_open(self) -> None:
         counts, builder = self.counts, self._builder

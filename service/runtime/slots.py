@@ -19,12 +19,12 @@ from service.store.base import ObjectStore
 
 @dataclass(frozen=True, slots=True)
 class SlotReport:
-    """`trouble` is why the pipeline cannot go on from this slot, and what to do; both empty when it can."""
+    """`problem` is why the pipeline cannot go on from this slot, and what to do; both empty when it can."""
 
     server: ServerFacts
     slot: SlotFacts | None
     manifest: PipelineState
-    trouble: str
+    problem: str
     remedy: str
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from service.contract.applied import AppliedTable
 from service.contract.entries import Changes
+from service.health.facts import TableSeen
 from service.manifest.follow import read_entry
 from service.manifest.state import PipelineState, TableState
 from service.runtime.walreport import shown
@@ -23,13 +24,15 @@ _LOOK_AHEAD = 64
 @dataclass(frozen=True, slots=True)
 class TableReport:
     """One table, both sides joined. `lag_seconds` is the age of its oldest spooled change that the lake lacks, 0 when there is none, None when there is
-    nothing to compare yet. `complete_through_lsn` is 0 before the first copy is applied."""
+    nothing to compare yet. `complete_through_lsn` is 0 before the first copy is applied. `since` is when ingest put the table into its state, empty where the
+    applier decides the state, which does not say since when."""
 
     schema: str
     table: str
     path: str
     state: str
     reason: str
+    since: str
     mode: str
     generation: int
     complete_through_lsn: int
@@ -39,7 +42,13 @@ class TableReport:
     delta_version: int | None
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "complete_through_lsn": shown(self.complete_through_lsn)}
+        return {**asdict(self), "since": self.since or None, "complete_through_lsn": shown(self.complete_through_lsn)}
+
+    @property
+    def seen(self) -> TableSeen:
+        """What health depends on."""
+        since = datetime.fromisoformat(self.since).timestamp() if self.since else None
+        return TableSeen(f"{self.schema}.{self.table}", self.state, self.reason, since)
 
 
 def current(table: TableState, applied: AppliedTable | None) -> AppliedTable | None:
@@ -48,17 +57,19 @@ def current(table: TableState, applied: AppliedTable | None) -> AppliedTable | N
 
 
 def joined(table: TableState, applied: AppliedTable | None, *, path: str, lag_seconds: float | None) -> TableReport:
-    state, reason = table.state, table.reason
+    state, reason, since = table.state, table.reason, table.since
     if applied is None and state == "live":
+        # The lake waits for the rows since ingest had them.
         state, reason = "copying", "the applier has not taken it yet"
     elif applied is not None and STATES_BY_WORTH.index(applied.state) > STATES_BY_WORTH.index(state):
-        state, reason = applied.state, applied.reason
+        state, reason, since = applied.state, applied.reason, table.since if applied.state == "copying" else ""
     return TableReport(
         schema=table.schema_name,
         table=table.table_name,
         path=path,
         state=state,
         reason=reason or (applied.reason if applied else ""),
+        since=since,
         mode=applied.mode if applied else "",
         generation=table.generation,
         complete_through_lsn=applied.complete_through_lsn if applied else 0,

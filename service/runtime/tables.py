@@ -9,23 +9,25 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from typing import Final, Literal
 
 import structlog
 
-from service.contract.columns import folded, is_reserved
-from service.contract.entries import Table
+from service.contract.entries import CARRIED_STATES, Copy, Table
 from service.contract.schema import TableSchema
 from service.lsn import show
 from service.manifest.log import ManifestLog
-from service.manifest.state import TableState
+from service.manifest.state import TableState, copy_remedy
 from service.protocol.messages import RelationVersion
 from service.runtime import messagetable
 from service.source.catalog import TableFacts
+from service.source.conditions import refusal, refusal_of
 from service.source.schemas import build_schema, diff_schema, relation_of, relation_sent_as
-from service.source.watch import false_nulls, fingerprint
+from service.source.watch import compare, fingerprint
 
-CARRIED = ("pending", "copying", "live")
-"""States whose rows are spooled. Rows of other tables would only be thrown away by the applier."""
+AWAITED = "its columns changed at the source, and the stream has not come to the position of that change yet"
+
+NOT_YET: Final = "not yet"
 
 Lookup = Callable[[int], TableFacts | None]
 
@@ -44,6 +46,8 @@ class TableBook:
         self._wal_end = wal_end
         self._lock = threading.RLock()
         self._resolved: dict[RelationVersion, TableSchema | None] = {}
+        self._awaited: dict[int, tuple[str, int]] = {}
+        """By oid: the facts of a shape that the stream has not come to, and the position of the server after they were seen."""
         self.transitions: Counter[str] = Counter()
         """How often tables were put into each state by this process; `schema_changes` by (kind, outcome). For metrics."""
         self.schema_changes: Counter[tuple[str, str]] = Counter()
@@ -56,8 +60,9 @@ class TableBook:
     def resolve(self, relation: RelationVersion, *, position_lsn: int) -> TableSchema | None:
         """The schema version in which rows of `relation` are spooled, or None when the table is not carried.
 
-        May append to the manifest: a table that is new, a column that was added, a table that went stale. `position_lsn` is at most the commit LSN of
-        the rows concerned, and exact when it decides whether they come before a copy.
+        May append to the manifest: a table that is new, a column that was added, a table that went stale. `position_lsn` is where the first commit record
+        of the rows concerned begins. It must be that for every way in which a transaction can come: a position recorded for one of its rows is
+        compared with those of its others, and with those of the same rows when they come again.
         """
         if relation == messagetable.RELATION:
             return messagetable.SCHEMA
@@ -66,70 +71,133 @@ class TableBook:
                 return self._resolved[relation]
             schema = self._resolve(relation, position_lsn)
             state = self._state(relation.oid)
-            if (schema is None and (state is None or state.state not in CARRIED)) or (schema and state and schema.version == state.schema_version):
+            if (schema is None and (state is None or state.state not in CARRIED_STATES)) or (schema and state and schema.version == state.schema_version):
                 # An older version is right for one place in the log only: the same shape further on is a column that was dropped again.
                 self._resolved[relation] = schema
             return schema
 
-    def provisional(self, relation: RelationVersion) -> TableSchema | None:
-        """The shape for rows whose transaction may still roll back: nothing is recorded, the version is 0."""
-        if relation == messagetable.RELATION:
-            return messagetable.SCHEMA
+    def written_in(self, relation: RelationVersion) -> TableSchema | Literal["not yet"] | None:
+        """The schema version in which rows of a transaction that may still roll back can be written now; None when the table is not carried.
+
+        NOT_YET for a shape that the manifest does not have: what it is shows when the transaction has committed, in the catalog no sooner than there.
+        Records nothing and asks nobody.
+        """
         with self._lock:
             state = self._state(relation.oid)
-            wanted = self.selected(relation.schema, relation.name) if state is None else state.state in CARRIED
-            if not wanted:
+            if state is None:
+                return NOT_YET if self.selected(relation.schema, relation.name) else None
+            if state.state not in CARRIED_STATES:
                 return None
-            previous = _latest(state) if state else None
-            if previous is not None and same_shape(previous, relation):
-                # As `resolve` will find at the commit, and without a query for each batch of a stream.
-                return replace(previous, version=0, schema_name=relation.schema, table_name=relation.name)
-            return build_schema(relation, self._lookup(relation.oid), previous, 0)
+            latest = _latest(state)
+            same = latest is not None and relation_sent_as(latest) == relation
+            return latest if same else NOT_YET
 
-    def join(self, facts: TableFacts) -> TableSchema | None:
-        """A table that the publication carries: recorded with its first shape, to be copied. Known ones are left as they are."""
+    def still_written_in(self, relation: RelationVersion, schema: TableSchema, *, position_lsn: int) -> bool:
+        """Whether rows that were written in `schema` while their transaction was open may be published so, now that it has committed."""
+        now = self.resolve(relation, position_lsn=position_lsn)
+        if now is None or now.version == schema.version:
+            return now is not None
+        what = f"a transaction that was open when the table came to schema version {now.version} had written rows in version {schema.version}"
+        self.mark_stale(relation.oid, what, lsn=position_lsn)
+        return False
+
+    def look(self, facts: TableFacts, known: TableState | None, *, wal_end: int) -> None:
+        """Takes one look's facts of a published table into account; what was committed when they were read ended at or before `wal_end`.
+
+        `known` is the table's state from before the look. One that has changed since is left for the next look: the facts may be older than its state.
+        """
+        with self._lock:
+            if self._state(facts.oid) is not known:
+                return
+            if not self.selected(facts.schema, facts.name):
+                if known is not None:
+                    self.detach(facts.oid, "source.tables no longer selects it")
+            elif known is None:
+                self._join(relation_of(facts), facts)
+            elif known.state in CARRIED_STATES:
+                self._look_at_carried(facts, known, wal_end)
+            elif known.state == "detached" or (known.state == "quarantined" and _differs(known, facts)):
+                self._begin(facts, known)
+
+    def request_copy(self, facts: TableFacts) -> bool:
+        """Begins the table's next generation, because an operator asks for it. False when its copy is under way already, or when it cannot be carried."""
         with self._lock:
             state = self._state(facts.oid)
-            if state is not None or not self.selected(facts.schema, facts.name):
-                return _latest(state) if state else None
-            return self._join(relation_of(facts), facts)
+            if state is None:
+                return self._join(relation_of(facts), facts) is not None
+            return state.state != "copying" and self._begin(facts, state) is not None
 
-    def begin_copy(self, facts: TableFacts) -> TableSchema | None:
-        """Opens the next generation of a table whose copy was cut short or asked for again. Returns the shape that the copy will have."""
+    def prepare_copy(self, facts: TableFacts) -> TableSchema | None:
+        """The shape in which a table that waits for its rows can be copied under `facts`, None when it is not to be copied (any more).
+
+        A table that changed since it joined begins another generation.
+        """
         with self._lock:
-            state = self._log.state.tables[str(facts.oid)]
-            version = max(state.schemas, default=0) + 1
-            schema = build_schema(relation_of(facts), facts, _latest(state), version)
-            latest = _latest(state)
-            if latest is not None and replace(schema, version=latest.version) == latest:
-                schema = latest
-            refusal = _refusal(schema) or false_nulls(facts)
-            self._forget(facts.oid)
-            if refusal:
-                self.mark_stale(facts.oid, refusal, lsn=self._log.state.through_lsn)
+            state = self._state(facts.oid)
+            if state is None or state.state != "copying":
                 return None
-            self._append(facts, schema, state="copying", generation=state.generation + 1, lsn=self._wal_end())
-            return schema
+            if not facts.published:
+                self.detach(facts.oid, "the publication no longer carries it")
+                return None
+            latest = _latest(state)
+            if latest is None or refusal(facts) or build_schema(relation_of(facts), facts, latest, latest.version) != latest:
+                return self._begin(facts, state)
+            return latest
 
-    def live(self, oid: int, *, snapshot_lsn: int) -> None:
-        """The copy is in the manifest: from `snapshot_lsn` on the stream carries the table."""
+    def finish_copy(self, entry: Copy) -> bool:
+        """Publishes a whole copy, which makes its table live. False when the table has moved on meanwhile: then nothing is published."""
         with self._lock:
-            state = self._log.state.tables[str(oid)]
-            if state.state == "copying":
-                self._change(state, state="live", reason="", lsn=snapshot_lsn)
+            state = self._state(int(entry.table_id))
+            if state is None or state.state != "copying" or state.generation != entry.generation:
+                return False
+            self._log.append(entry)
+            self.transitions["live"] += 1
+            return True
 
-    def mark_stale(self, oid: int, reason: str, *, lsn: int) -> None:
+    def copy_again(self, facts: TableFacts, *, generation: int, reason: str) -> None:
+        """The rows of a copy that is under way in `generation` are of no use, for `reason`: begins the next one under today's facts."""
+        with self._lock:
+            state = self._state(facts.oid)
+            if state is not None and (state.state, state.generation) == ("copying", generation):
+                self._logger.warning("the copy begins again", table=facts.qualified_name, reason=reason)
+                self._begin(facts, state)
+
+    def note_wait(self, oid: int, reason: str) -> None:
+        """The copy of a table has to wait for `reason`."""
+        with self._lock:
+            state = self._state(oid)
+            if state is not None and state.state == "copying" and state.reason != reason:
+                self._change(state, reason=reason)
+
+    def quarantine(self, facts: TableFacts, reason: str, *, generation: int) -> None:
+        """The table cannot be carried, for `reason`, as was found in `generation`. It is tried again when its facts are other ones than these."""
+        with self._lock:
+            state = self._state(facts.oid)
+            if state is not None and state.generation == generation and state.state in CARRIED_STATES:
+                self._quarantine(facts, state, reason)
+
+    @property
+    def awaiting(self) -> bool:
+        """Whether a table's change of shape waits for the stream to come to its position."""
+        return any(table.state == "pending" for table in self._log.state.tables.values())
+
+    def mark_stale(self, oid: int, reason: str, *, lsn: int, generation: int | None = None) -> None:
         """The lake copy no longer equals the source, for `reason`; nothing more is spooled for the table until it is copied again.
 
-        A table that is not known yet will be copied after the commit that makes it known, so that nothing of it is missing.
+        A table that is not known yet will be copied after the commit that makes it known, so that nothing of it is missing. With `generation`, only while that
+        one is in force.
         """
         with self._lock:
             state = self._state(oid)
-            if state is not None and state.state in CARRIED:
+            if state is not None and state.state in CARRIED_STATES and generation in (None, state.generation):
                 self._logger.error("table went stale", table=f"{state.schema_name}.{state.table_name}", reason=reason, lsn=show(lsn))
-                remedy = f"`sluice copy {state.schema_name}.{state.table_name}` copies it again"
-                self._change(state, state="stale", reason=f"{reason}; {remedy}", lsn=lsn)
+                self._change(state, state="stale", reason=f"{reason}; {copy_remedy(state.schema_name, state.table_name)}", lsn=lsn)
                 self._forget(oid)
+
+    def mark_all_stale(self, reason: str, *, lsn: int) -> None:
+        """Every table whose rows are spooled, that of logical messages too."""
+        for state in tuple(self.states().values()):
+            self.mark_stale(int(state.table_id), reason, lsn=lsn)
 
     def detach(self, oid: int, reason: str) -> None:
         """The source no longer publishes the table."""
@@ -140,22 +208,79 @@ class TableBook:
                 self._change(state, state="detached", reason=reason, lsn=self._log.state.through_lsn)
                 self._forget(oid)
 
-    def note_catalog(self, facts: TableFacts) -> None:
-        """Records what the catalog watch compares with next time."""
-        with self._lock:
-            state = self._log.state.tables[str(facts.oid)]
-            self._change(state, relfilenode=facts.relfilenode, fingerprint=fingerprint(facts))
-
     def states(self) -> dict[str, TableState]:
         return self._log.state.tables
 
     # under the lock
+
+    def _look_at_carried(self, facts: TableFacts, known: TableState, wal_end: int) -> None:
+        refused = refusal(facts)
+        if refused:
+            self._quarantine(facts, known, refused)
+        elif known.state != "copying":  # what a copy was taken under, its own end compares
+            reason = compare(known.relfilenode, known.fingerprint, facts)
+            if reason:
+                self.mark_stale(facts.oid, reason, lsn=self._log.state.through_lsn)
+                return
+            if _differs(known, facts):
+                self._change(known, relfilenode=facts.relfilenode, fingerprint=fingerprint(facts))
+            self._follow_catalog(facts, self._log.state.tables[known.table_id], wal_end)
+
+    def _follow_catalog(self, facts: TableFacts, state: TableState, wal_end: int) -> None:
+        """A shape that no row announces is followed once the stream has passed the position at which the catalog was seen to have it.
+
+        Every row that was sent by then is of an older shape, or would have announced this one; and none of an older shape can follow, since whoever wrote
+        one held a lock that kept the shape from changing until its transaction had ended.
+        """
+        latest = _latest(state)
+        relation = relation_of(facts)
+        if latest is not None and same_shape(latest, relation):
+            self._awaited.pop(facts.oid, None)
+            if state.state == "pending":
+                self._change(state, state="live", reason="")
+            return
+        seen = fingerprint(facts)
+        before, position = self._awaited.get(facts.oid, ("", 0))
+        if before != seen:
+            self._awaited[facts.oid] = (seen, wal_end)
+            if state.state == "live":
+                self._logger.info("columns changed, and no row has announced it yet", table=facts.qualified_name, lsn=show(wal_end))
+                self._change(state, state="pending", reason=AWAITED)
+        elif self._log.state.through_lsn >= position:
+            # Before every commit that is still to come: those begin at this position or behind it.
+            self.resolve(relation, position_lsn=self._log.state.through_lsn - 1)
+            followed = self._log.state.tables[state.table_id]
+            if followed.state == "pending":
+                self._change(followed, state="live", reason="")
+
+    def _begin(self, facts: TableFacts, state: TableState) -> TableSchema | None:
+        """The next generation, to be copied. None, and quarantined, when the table cannot be carried."""
+        reason = refusal(facts)
+        if reason:
+            self._quarantine(facts, state, reason)
+            return None
+        version = max(state.schemas, default=0) + 1
+        latest = _latest(state)
+        schema = build_schema(relation_of(facts), facts, latest, version)
+        if latest is not None and replace(schema, version=latest.version) == latest:
+            schema = latest
+        self._forget(facts.oid)
+        self._append(facts, schema, state="copying", generation=state.generation + 1, lsn=self._wal_end())
+        return schema
+
+    def _quarantine(self, facts: TableFacts, state: TableState, reason: str) -> None:
+        self._forget(facts.oid)
+        if (state.state, state.reason) != ("quarantined", reason):
+            self._logger.error("table cannot be carried", table=facts.qualified_name, reason=reason)
+        lsn = self._log.state.through_lsn
+        self._change(state, state="quarantined", reason=reason, lsn=lsn, relfilenode=facts.relfilenode, fingerprint=fingerprint(facts))
 
     def _state(self, oid: int) -> TableState | None:
         return self._log.state.tables.get(str(oid))
 
     def _forget(self, oid: int) -> None:
         self._resolved = {relation: schema for relation, schema in self._resolved.items() if relation.oid != oid}
+        self._awaited.pop(oid, None)
 
     def _resolve(self, relation: RelationVersion, position_lsn: int) -> TableSchema | None:
         state = self._state(relation.oid)
@@ -164,7 +289,7 @@ class TableBook:
                 self._logger.info("rows of a table that is not selected are left out", table=f"{relation.schema}.{relation.name}")
                 return None
             return self._join(relation, self._lookup(relation.oid))
-        if state.state not in CARRIED:
+        if state.state not in CARRIED_STATES:
             return None
         if (relation.schema, relation.name) != (state.schema_name, state.table_name):
             reason = f"renamed to {relation.schema}.{relation.name}: the lake table keeps the old name; copy the table again under the new one"
@@ -178,7 +303,7 @@ class TableBook:
         older = [schema for schema in sorted(state.schemas.values(), key=lambda schema: -schema.version) if same_shape(schema, relation)]
         if older and older[0] is latest:
             return latest
-        if position_lsn <= state.lsn:
+        if position_lsn < state.lsn:
             # Written before the copy was taken: the copy has it, in whatever shape it was.
             return older[0] if older else None
         if older and position_lsn <= state.schema_lsn:
@@ -194,11 +319,11 @@ class TableBook:
                 return None
             if difference.kind == "same":
                 return latest
-        refusal = _refusal(schema)
+        refused = refusal_of(schema)
         if latest is not None:
-            self.schema_changes[difference.kind, "stale" if refusal else "followed"] += 1
-        if refusal:
-            self.mark_stale(relation.oid, refusal, lsn=position_lsn)
+            self.schema_changes[difference.kind, "stale" if refused else "followed"] += 1
+        if refused:
+            self.mark_stale(relation.oid, refused, lsn=position_lsn)
             return None
         self._logger.info("schema changed", table=schema.qualified_name, version=schema.version, lsn=show(position_lsn))
         self._change(state, schema=schema, lsn=position_lsn)
@@ -212,10 +337,10 @@ class TableBook:
             self._log.append(replace(entry, state="detached", reason="dropped at the source before it could be copied"))
             self.transitions["detached"] += 1
             return None
-        refusal = _refusal(schema) or false_nulls(facts)
-        if refusal:
-            self._logger.error("table cannot be carried", table=schema.qualified_name, reason=refusal)
-            self._log.append(replace(entry, state="quarantined", reason=refusal, relfilenode=facts.relfilenode, fingerprint=fingerprint(facts)))
+        refused = refusal_of(schema) or refusal(facts)
+        if refused:
+            self._logger.error("table cannot be carried", table=schema.qualified_name, reason=refused)
+            self._log.append(replace(entry, state="quarantined", reason=refused, relfilenode=facts.relfilenode, fingerprint=fingerprint(facts)))
             self.transitions["quarantined"] += 1
             return None
         self._logger.info("table joined", table=schema.qualified_name, key=[column.name for column in schema.key_columns])
@@ -279,16 +404,6 @@ def same_shape(schema: TableSchema, relation: RelationVersion) -> bool:
     return (ours.replica_identity, ours.columns) == (relation.replica_identity, relation.columns)
 
 
-def _refusal(schema: TableSchema) -> str:
-    """Why a table of this shape cannot be carried at all; empty when it can."""
-    if is_reserved(schema.schema_name):
-        return f"schema {schema.schema_name!r} has a name that the lake needs for its own tables; rename it at the source"
-    reserved = [column.name for column in schema.columns if is_reserved(column.name)]
-    if reserved:
-        return f"column {reserved[0]!r} has a name that the lake table needs for itself; rename it at the source"
-    seen: dict[str, str] = {}
-    for column in schema.columns:
-        other = seen.setdefault(folded(column.name), column.name)
-        if other != column.name:
-            return f"columns {other!r} and {column.name!r} differ only by case, which Delta does not allow; rename one at the source"
-    return ""
+def _differs(state: TableState, facts: TableFacts) -> bool:
+    """Whether the catalog shows the table otherwise than when it was last looked at."""
+    return (state.relfilenode, state.fingerprint) != (facts.relfilenode, fingerprint(facts))

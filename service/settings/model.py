@@ -113,6 +113,13 @@ class SourceSettings(Room):
         description="let dsn ask for less than sslmode=verify-full of a host that is not this machine: whoever sits in between can then read the password "
         "and change rows. Every start warns",
     )
+    slot_wait: Duration | None = Field(
+        None,
+        ge=0,
+        le=86400,
+        description="how long a start waits for a slot that is in use; left out: until the server has given up a connection that we lost (its "
+        "wal_sender_timeout and 30s more), and 30s for one that is alive",
+    )
     origin: Origin = Field("any", description="`none` leaves out changes that replication brought to the source, which cuts loops")
 
     @model_validator(mode="after")
@@ -206,6 +213,13 @@ class Settings(Room):
     limits: LimitSettings = Field(default_factory=lambda: LimitSettings.model_validate({}))
     apply: ApplySettings = Field(default_factory=lambda: ApplySettings.model_validate({}))
     telemetry: TelemetrySettings = Field(default_factory=lambda: TelemetrySettings.model_validate({}))
+    stop_timeout: Duration = Field(
+        20.0,
+        ge=2,
+        le=3600,
+        description="all that a stop (SIGTERM, Ctrl-C) may take, from the signal on: three fifths to finish what was received, the rest to give it up; what "
+        "was not published comes again at the next start. Below the grace period of whatever stops the process",
+    )
     tables: dict[TablePattern, TableSettings] = Field(default_factory=dict, description="overrides by schema.table")
 
     @model_validator(mode="before")

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 from service.source.standby import ShutdownWatch
 
+LARGE_PAYLOAD_BYTES = 1 << 20
+"""From here on a payload stays in the block that libpq made for it."""
 _KEEPALIVE = struct.Struct(">cQqB")
 _KEEPALIVE_TAG = ord("k")
 _HEADER_BYTES = 25
@@ -44,11 +46,16 @@ class RawBatch:
     stop); `shutdown` says that the server seems to be stopping and waits until everything is acknowledged.
     """
 
-    frames: list[bytes] = field(default_factory=list)
+    frames: list[bytes | memoryview] = field(default_factory=list)
     nbytes: int = 0
     received_lsn: int = 0
     flush: bool = False
     shutdown: bool = False
+
+    def take(self) -> list[bytes | memoryview]:
+        """The frames, which the batch then has no more."""
+        taken, self.frames = self.frames, []
+        return taken
 
 
 class Batching:
@@ -90,8 +97,9 @@ class Batching:
             if size <= 0:
                 self.ended = size < 0
                 break
-            # A copy frees libpq's block while it is warm, and unlike a memoryview costs the garbage collector nothing: a third of the time.
-            payload = bytes(block)
+            # A copy frees libpq's block while it is warm, and unlike a memoryview costs the garbage collector nothing: a third of the time. Of a large
+            # block it would be one more copy of a field that memory is short for.
+            payload = bytes(block) if size < LARGE_PAYLOAD_BYTES else block
             append(payload)
             bytes_left -= size
             budget -= 1
@@ -103,7 +111,7 @@ class Batching:
             self._watch.busy()
         return room - budget
 
-    def _note(self, payload: bytes, now: float) -> None:
+    def _note(self, payload: bytes | memoryview, now: float) -> None:
         """Follows positions and requests. Malformed payloads are left to the decoder, which refuses them."""
         if payload[0] == _KEEPALIVE_TAG and len(payload) == _KEEPALIVE.size:
             self._keepalives += 1

@@ -25,7 +25,7 @@ class ColumnFacts:
 
     `base_type_oid` and `base_typmod` see through domains of any depth. `output_function` is the quoted name of the function whose text the stream
     sends. `generated` is `s`, `v` or empty. `missing` is the text that rows older than the column read as (attmissingval); None when they read NULL.
-    `xmin` changes whenever the column's definition does.
+    `xmin` changes whenever the column's definition does. `selectable`: the role that looks may read it.
     """
 
     name: str
@@ -44,6 +44,7 @@ class ColumnFacts:
     missing: str | None
     xmin: int
     storable_out_of_line: bool
+    selectable: bool
 
     @property
     def is_enum(self) -> bool:
@@ -74,6 +75,8 @@ class ChildFacts:
 class TableFacts:
     """One table.
 
+    `role` is who looks; whether it has USAGE on the schema, and whether row level security holds for it, is what `schema_usable` and `policies_apply` say.
+    `publication` is the one that was asked about, or empty.
     `relfilenode` changes with every rewrite and TRUNCATE; for a partitioned table it is a number made from its leaves'. `published_columns` is None when
     all columns that can be published are (or when no publication was asked about); `has_column_list` tells a list from a rule. `row_filter` is SQL.
     `publishes` has a letter for each kind of change that the publication sends (i u d t), `r` for publishing under the root, `g` for generated columns.
@@ -89,9 +92,12 @@ class TableFacts:
     relpersistence: str
     replica_identity: str
     relfilenode: int
-    row_security: bool
+    role: str
+    schema_usable: bool
+    policies_apply: bool
     is_partition: bool
     columns: tuple[ColumnFacts, ...]
+    publication: str
     row_filter: str | None
     published_columns: tuple[str, ...] | None
     has_column_list: bool
@@ -111,15 +117,20 @@ class TableFacts:
         return f"{self.schema}.{self.name}"
 
     @property
+    def published(self) -> bool:
+        """Whether the publication that was asked about has the table."""
+        return bool(self.memberships)
+
+    @property
+    def selectable(self) -> bool:
+        """Whether the role that looks may read everything that is sent."""
+        return all(column.selectable for column in self.sent_columns)
+
+    @property
     def sent_columns(self) -> tuple[ColumnFacts, ...]:
         """Those that the stream carries."""
         names = self.published_columns
         return tuple(column for column in self.columns if (column.name in names if names is not None else not column.generated))
-
-    @property
-    def leaf_of_another_identity(self) -> ChildFacts | None:
-        """A leaf whose old rows have other columns than those of this table, under whose identity the server sends them: NULLs that are none."""
-        return next((leaf for leaf in self.children if self.differs_in_identity(leaf)), None)
 
     def differs_in_identity(self, leaf: ChildFacts) -> bool:
         """Whether the leaf's old rows have other columns than those of this table."""
@@ -319,8 +330,10 @@ WITH RECURSIVE pub AS (
 SELECT
     pg_catalog.jsonb_build_object(
         'oid', c.oid::int8, 'schema', n.nspname, 'name', c.relname, 'relkind', c.relkind, 'relpersistence', c.relpersistence,
-        'replica_identity', c.relreplident, 'relfilenode', pg_catalog.pg_relation_filenode(c.oid)::int8, 'row_security', c.relrowsecurity,
-        'is_partition', c.relispartition, 'row_filter', (SELECT p.row_filter FROM published p WHERE p.oid = c.oid),
+        'replica_identity', c.relreplident, 'relfilenode', pg_catalog.pg_relation_filenode(c.oid)::int8,
+        'role', CURRENT_USER, 'schema_usable', pg_catalog.has_schema_privilege(c.relnamespace, 'USAGE'),
+        'policies_apply', pg_catalog.row_security_active(c.oid),
+        'publication', %%(publication)s::text, 'is_partition', c.relispartition, 'row_filter', (SELECT p.row_filter FROM published p WHERE p.oid = c.oid),
         'attnames', (SELECT p.attnames FROM published p WHERE p.oid = c.oid),
         'has_column_list', COALESCE((SELECT p.has_list FROM published p WHERE p.oid = c.oid), false),
         'publishes', COALESCE((SELECT p.publishes FROM published p WHERE p.oid = c.oid), ''),
@@ -343,7 +356,8 @@ SELECT
         'missing', CASE WHEN NOT a.atthasmissing THEN NULL
             WHEN a.attmissingval::text LIKE '{"%%%%' THEN (a.attmissingval::text::text[])[1]
             ELSE pg_catalog.substr(a.attmissingval::text, 2, pg_catalog.length(a.attmissingval::text) - 2) END,
-        'xmin', a.xmin::text::int8, 'storable_out_of_line', a.attlen = -1 AND a.attstorage <> 'p') ORDER BY a.attnum)
+        'xmin', a.xmin::text::int8, 'storable_out_of_line', a.attlen = -1 AND a.attstorage <> 'p',
+        'selectable', pg_catalog.has_column_privilege(c.oid, a.attnum, 'SELECT')) ORDER BY a.attnum)
      FROM pg_catalog.pg_attribute a
      JOIN pg_catalog.pg_type ty ON ty.oid = a.atttypid
      JOIN pg_catalog.pg_proc f ON f.oid = ty.typoutput JOIN pg_catalog.pg_namespace fn ON fn.oid = f.pronamespace

@@ -2,13 +2,14 @@
 
 Invariant: what is yielded is every row that the snapshot sees, in the output of the same type output functions under the same pinned settings, or an
 error. A snapshot without a lock that races a rewrite or TRUNCATE reads nothing and says nothing, so the table is locked and its storage is compared with
-what it was before the snapshot existed. Must not: write, decode rows, or hold anything stronger than ACCESS SHARE. (PostgreSQL: COPY; SET TRANSACTION; LOCK.)
+what it was before the snapshot existed. Must not: write, decode rows, or hold anything stronger than ACCESS SHARE. (PostgreSQL: COPY; SET TRANSACTION;
+Explicit Locking.)
 """
 
 import select
 import time
 from collections.abc import Generator, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Any
 
 import psycopg
@@ -16,13 +17,16 @@ from psycopg import pq
 
 from service import faults
 from service.contract.schema import TableSchema
-from service.errors import SourceUnavailable
+from service.errors import SourceRefused, SourceUnavailable
+from service.source.batching import LARGE_PAYLOAD_BYTES
 from service.source.catalog import Catalog, TableFacts
 from service.source.quoting import quote_identifier, quote_literal, quote_qualified
 from service.source.sessions import SourceOptions, open_query, raise_result, translated
 from service.source.watch import fingerprint
 
 BATCH_BYTES = 8 * 1024 * 1024
+LOCK_WAIT_S = 2
+"""Longer than ordinary statements hold a lock that excludes reading, and short enough for the tables behind this one."""
 _GROW_BUFFER = b"SELECT pg_catalog.repeat('x', 4194304)"
 """As for the stream: libpq then reads megabytes at a time instead of 16 KiB."""
 _COALESCE_S = 0.001
@@ -33,6 +37,14 @@ _ALREADY_TEXT = frozenset((25, 1042, 1043, 1790))
 
 class SnapshotRaced(SourceUnavailable):
     """The table was rewritten, truncated or changed around the moment of the snapshot: take a new snapshot and copy again."""
+
+
+class TableLocked(SourceUnavailable):
+    """Somebody holds the table in ACCESS EXCLUSIVE: others can be copied meanwhile."""
+
+
+class TableRefused(SourceRefused):
+    """The server does not let this table be read, whereas the connection is as good as for any other."""
 
 
 def copy_statement(schema: TableSchema, facts: TableFacts) -> str:
@@ -61,24 +73,27 @@ def copy_table(
     snapshot: str,
     batch_bytes: int = BATCH_BYTES,
     accept_empty: bool = False,
-) -> Iterator[list[bytes]]:
-    """Yields raw CopyData payloads of COPY's binary format; the first begins with its header, the last is its trailer.
+) -> Iterator[list[bytes | memoryview]]:
+    """Yields raw CopyData payloads of COPY's binary format; the first begins with its header, the last is its trailer. A list is the caller's to empty.
 
     `facts` must have been read *before* the slot that exported `snapshot` was created. Raises SnapshotRaced when the table's storage or shape is another one
-    by now, or when it reads as empty although it has rows by the statistics (unless `accept_empty`, for a second try); SourceError otherwise.
+    by now, or when it reads as empty although it has rows by the statistics (unless `accept_empty`, for a second try); TableLocked and TableRefused when it is
+    this table that cannot be read; SourceError otherwise.
     """
     with closing(open_query(options)) as conn:
         with translated(f"preparing the copy of {facts.qualified_name}"):
             _enter_snapshot(conn, snapshot)
+            faults.point("copy.lock.before")
+        with _of_the_table():
             _lock(conn, facts)
         _compare(options, facts)
         faults.point("copy.locked")
         statement = copy_statement(schema, facts)
         conn.pgconn.exec_(_GROW_BUFFER)
-        result = conn.pgconn.exec_(statement.encode())
-        if result.status != pq.ExecStatus.COPY_OUT:
-            raise_result(result, doing=f"the copy of {facts.qualified_name}")
-        with translated(f"the copy of {facts.qualified_name}"):
+        with _of_the_table(), translated(f"the copy of {facts.qualified_name}"):
+            result = conn.pgconn.exec_(statement.encode())
+            if result.status != pq.ExecStatus.COPY_OUT:
+                raise_result(result, doing=f"the copy of {facts.qualified_name}")
             rows = yield from _chunks(conn.pgconn, facts, batch_bytes)
         if rows == 0 and facts.estimated_rows > 0 and not facts.row_filter and not accept_empty:
             raise SnapshotRaced(f"{facts.qualified_name} read as empty, but has about {facts.estimated_rows} rows by its statistics")
@@ -92,12 +107,30 @@ def _enter_snapshot(conn: psycopg.Connection[tuple[Any, ...]], snapshot: str) ->
         raise SnapshotRaced("the exported snapshot is gone: the connection that held it ended") from None
 
 
-def _lock(conn: psycopg.Connection[tuple[Any, ...]], facts: TableFacts) -> None:
-    only = "" if facts.relkind == "p" else "ONLY "
+@contextmanager
+def _of_the_table() -> Iterator[None]:
+    """What the server refuses inside this block it refuses because of the table."""
     try:
-        conn.execute(f"LOCK TABLE {only}{quote_qualified(facts.schema, facts.name)} IN ACCESS SHARE MODE".encode())
-    except psycopg.errors.UndefinedTable:
-        raise SnapshotRaced(f"{facts.qualified_name} was dropped or renamed while its snapshot was being taken") from None
+        yield
+    except SourceRefused as error:
+        raise TableRefused(str(error), hint=error.hint) from error
+
+
+def _lock(conn: psycopg.Connection[tuple[Any, ...]], facts: TableFacts) -> None:
+    """ACCESS SHARE until the transaction ends, on the leaves of a partitioned table as well.
+
+    By a query without rows: LOCK TABLE asks for a right to the whole table, where rights to the columns are enough to read them.
+    """
+    only = "" if facts.relkind == "p" else "ONLY "
+    with translated(f"locking {facts.qualified_name} against changes of its shape"):
+        try:
+            conn.execute(f"SET LOCAL lock_timeout = '{LOCK_WAIT_S}s'".encode())
+            conn.execute(f"SELECT FROM {only}{quote_qualified(facts.schema, facts.name)} LIMIT 0".encode())
+            conn.execute(b"SET LOCAL lock_timeout = 0")
+        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+            raise SnapshotRaced(f"{facts.qualified_name} was dropped or renamed while its snapshot was being taken") from None
+        except psycopg.errors.LockNotAvailable:
+            raise TableLocked(f"{facts.qualified_name} is locked by another session, which keeps it from being read") from None
 
 
 def _compare(options: SourceOptions, facts: TableFacts) -> None:
@@ -116,20 +149,20 @@ def _shape(facts: TableFacts) -> list[tuple[str, int, int, int]]:
     return [(column.name, column.attnum, column.type_oid, column.typmod) for column in facts.columns]
 
 
-def _chunks(pgconn: pq.abc.PGconn, facts: TableFacts, batch_bytes: int) -> Generator[list[bytes], None, int]:
+def _chunks(pgconn: pq.abc.PGconn, facts: TableFacts, batch_bytes: int) -> Generator[list[bytes | memoryview], None, int]:
     """Returns the number of rows: the server sends one row in each CopyData message, the header with the first and the trailer alone."""
     pgconn.nonblocking = 1
     poll = select.poll()
     poll.register(pgconn.socket, select.POLLIN)
     get = pgconn.get_copy_data
     pause_s = 0 if pgconn.ssl_in_use else _COALESCE_S  # over TLS a read gives one record, however long one waits
-    batch: list[bytes] = []
+    batch: list[bytes | memoryview] = []
     append = batch.append
     nbytes = messages = 0
     while True:
         size, chunk = get(1)
         if size > 0:
-            append(bytes(chunk))  # cheaper than keeping libpq's block, see the stream
+            append(bytes(chunk) if size < LARGE_PAYLOAD_BYTES else chunk)  # see the stream
             nbytes += size
             if nbytes >= batch_bytes:
                 messages += len(batch)

@@ -20,8 +20,8 @@ from service.source.preflight_server import Look, examine_server
 from service.source.preflight_slot import examine_slot
 from service.source.preflight_tables import examine_tables
 from service.source.quoting import quote_identifier, quote_qualified
-from service.source.sessions import ServerTooOld, SourceOptions, Transport, open_query, source_error, translated, transport_of
-from service.source.slot import PUBLISHED, create_publication_sql
+from service.source.sessions import ServerTooOld, SourceOptions, Transport, open_query, source_error, transport_of
+from service.source.slot import create_publication_sql
 
 _LOCK_WAIT = "2s"
 _READ_LIMIT = "5s"
@@ -70,7 +70,7 @@ class _Examination:
         found += examine_server(self._look)
         found += examine_slot(self._look, two_phase=two_phase)
         tables = list(self._select(found))
-        found += examine_tables(tables, publication=self._publication_name, server_version=self._look.version)
+        found += dict.fromkeys(examine_tables(tables, publication=self._publication_name, server_version=self._look.version))
         if self._look.options.binary:
             # The server sends the whole publication so, also what source.tables leaves out.
             found += examine_binary(self._catalog.published_tables(self._publication_name) or tables)
@@ -106,10 +106,6 @@ class _Examination:
 
     def _publication(self, publication: PublicationFacts, existing: Sequence[tuple[str, str]], published: Sequence[TableFacts]) -> Iterator[Finding]:
         quoted = quote_identifier(publication.name)
-        if not (publication.insert and publication.update and publication.delete and publication.truncate):
-            seen = "it does not publish every kind of change: the lake would differ from the source without notice"
-            fix = f"ALTER PUBLICATION {quoted} SET (publish = '{PUBLISHED}');"
-            yield Finding("critical", "publication.operations", publication.name, seen, fix_sql=fix)
         if not any(self._wanted(facts.schema, facts.name) for facts in published):
             seen = "it has no table" if not published else "it has none of the tables that source.tables asks for"
             fix = f"ALTER PUBLICATION {quoted} ADD TABLE ...;"
@@ -189,25 +185,8 @@ class _Examination:
         return "", None
 
     def _refused(self, facts: TableFacts) -> Iterator[Finding]:
-        role = quote_identifier(self._look.role)
-        with translated("reading the role's rights"):
-            row = self._look.conn.execute(
-                "SELECT pg_catalog.has_schema_privilege(c.relnamespace, 'USAGE'), pg_catalog.has_table_privilege(c.oid, 'SELECT'),"
-                " pg_catalog.row_security_active(c.oid) FROM pg_catalog.pg_class c WHERE c.oid = %s::int8::oid",
-                (facts.oid,),
-            ).fetchone()
-        usage, select, policies = row or (True, True, False)
-        grants = []
-        if not usage:
-            grants.append(f"GRANT USAGE ON SCHEMA {quote_identifier(facts.schema)} TO {role};")
-        if not select:
-            grants.append(f"GRANT SELECT ON {quote_qualified(facts.schema, facts.name)} TO {role};")
-        if grants or not policies:
-            seen = f"{self._look.role} cannot read it, which the initial copy needs"
-            words = "" if grants else "rights on something that the table reads, such as a function of a generated column"
-            yield Finding("critical", "table.not_readable", facts.qualified_name, seen, fix_sql=" ".join(grants), fix_setting=words)
-        if policies:
-            seen = f"row level security applies to {self._look.role}: the initial copy would miss rows, and therefore stops"
-            fix = f"ALTER ROLE {role} BYPASSRLS;"
-            words = "BYPASSRLS holds for every table of the server; or leave the table out"
-            yield Finding("critical", "table.row_security", facts.qualified_name, seen, fix_sql=fix, fix_setting=words, by_hand=True)
+        """Rights on the table itself, and row level security, are among the conditions of every table."""
+        if facts.schema_usable and facts.selectable and not facts.policies_apply:
+            seen = f"{facts.role} cannot read it, which the initial copy needs"
+            words = "rights on something that the table reads, such as a function of a generated column"
+            yield Finding("critical", "table.not_readable", facts.qualified_name, seen, fix_setting=words)

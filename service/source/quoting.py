@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from service.errors import UsageError
 
 MAX_NAME_BYTES = 63
-"""NAMEDATALEN - 1: the server silently shortens longer names, and would then mean another thing."""
+"""NAMEDATALEN - 1, in the server's encoding, which has a byte for each character at least; UTF-8 may need more for the same name. The server silently shortens
+longer names, and would then mean another thing. A name that the server itself told is never too long for it."""
 
 _SLOT = re.compile(r"\A[a-z0-9_]{1,63}\Z")
 
@@ -20,7 +21,7 @@ def quote_identifier(name: str) -> str:
     """`name` as one SQL identifier, always in double quotes. Raises UsageError for what PostgreSQL cannot have as a name."""
     if not name or "\0" in name:
         raise UsageError("a PostgreSQL name can neither be empty nor hold a NUL character")
-    if len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+    if len(name) > MAX_NAME_BYTES:
         raise UsageError(f"the name {name[:63]!r}... is longer than PostgreSQL's {MAX_NAME_BYTES} bytes")
     return '"' + name.replace('"', '""') + '"'
 

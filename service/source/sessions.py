@@ -17,8 +17,11 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from service.errors import ServiceError, SlotBusy, SlotLost, SourceError, SourceRefused, SourceUnavailable, UsageError
+from service.source.cancelling import Cancellation
 
 OLDEST_SERVER = 140000
+PING_SECONDS = 2
+"""The least that libpq takes. Other threads wait as well while it pings."""
 
 PINS: dict[str, str] = {
     "datestyle": "ISO, MDY",
@@ -63,8 +66,15 @@ _HOLDS_VALUES = ("22", "23", "P0")
 """Error classes whose primary message may quote data: data exceptions, integrity violations, RAISE in somebody's function."""
 _UNKNOWN_SETTING = "unrecognized configuration parameter"
 _ASSOCIATED = re.compile(r"\b([0-9A-F]{1,8}/[0-9A-F]{1,8})\b")
+_BROKEN_AT_CONNECT = re.compile(
+    r"unexpected eof|SYSCALL error|closed the connection|alert internal error|alert user cancel|bad record mac|due to timeout"
+    r"|error response during SSL exchange",
+    re.IGNORECASE,
+)
+"""The network or a busy server, whatever else the text speaks of: a handshake that is cut proves nothing about certificates or protocols."""
 _REFUSED_AT_CONNECT = re.compile(
-    r"authentication|no pg_hba\.conf entry|does not exist|permission denied|must be superuser|not permitted|certificate|SSL|TLS|channel binding|password"
+    r"authentication|no pg_hba\.conf entry|does not exist|permission denied|must be superuser|not permitted|certificate|private key|channel binding|password"
+    r"|SSL error: .*(?:alert|version|protocol|cipher|negotiation)|SSL negotiation|sslmode"
     r"|unrecognized configuration parameter|invalid value for parameter|startup parameter|replication connection|server does not support",
     re.IGNORECASE,
 )
@@ -75,7 +85,7 @@ class SourceOptions:
     """Which source, and as what. `dsn` is any libpq connection string and carries TLS and every other libpq parameter; it is secret.
 
     `binary` asks the stream for values in the binary form of their types. `allow_insecure` lets the connection string ask for less than verify-full of a
-    host that is not this machine.
+    host that is not this machine. `cancellation` ends every blocking call of the sessions that are opened with these options.
     """
 
     dsn: str = field(repr=False)
@@ -85,6 +95,11 @@ class SourceOptions:
     connect_timeout_s: int = 10
     binary: bool = False
     allow_insecure: bool = False
+    cancellation: Cancellation = field(default_factory=Cancellation, repr=False, compare=False)
+
+
+class NoFreeSlot(SourceRefused):
+    """The server has no replication slot, or no WAL sender, to spare."""
 
 
 class ServerTooOld(SourceRefused):
@@ -147,17 +162,18 @@ def open_replication(options: SourceOptions) -> psycopg.Connection[tuple[Any, ..
 
 def ping_rejected(options: SourceOptions) -> bool:
     """Whether the server is there and turns everybody away: it is stopping or starting. Needs no authentication and leaves no trace."""
-    return pq.PGconn.ping(_conninfo(options, replication=False).encode()) == pq.Ping.REJECT
+    conninfo = make_conninfo(_conninfo(options, replication=False), connect_timeout=PING_SECONDS)
+    return pq.PGconn.ping(conninfo.encode()) == pq.Ping.REJECT
 
 
 def _open(options: SourceOptions, *, replication: bool) -> psycopg.Connection[tuple[Any, ...]]:
     conninfo = _conninfo(options, replication=replication)
     try:
-        conn: psycopg.Connection[tuple[Any, ...]] = psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
+        conn = options.cancellation.connected(lambda: psycopg.connect(conninfo, autocommit=True, prepare_threshold=None))
     except psycopg.Error as error:
         if _UNKNOWN_SETTING in str(error):
             _require_version(conninfo, options)
-        raise _connect_error(error, password=str(conninfo_to_dict(conninfo).get("password") or "")) from None
+        raise connect_error(error, password=str(conninfo_to_dict(conninfo).get("password") or "")) from None
     try:
         with translated("pinning the session's settings"):
             _pin(conn)
@@ -170,7 +186,7 @@ def _open(options: SourceOptions, *, replication: bool) -> psycopg.Connection[tu
 def _require_version(conninfo: str, options: SourceOptions) -> None:
     """Raises SourceRefused when the server is too old. One that does not know a pinned setting tells its version only to a session without pins."""
     unpinned = make_conninfo(conninfo, options=str(conninfo_to_dict(options.dsn).get("options") or ""))
-    with suppress(psycopg.Error), psycopg.connect(unpinned, autocommit=True) as conn:
+    with suppress(psycopg.Error), options.cancellation.connected(lambda: psycopg.connect(unpinned, autocommit=True)) as conn:
         _check_version(conn.pgconn.server_version)
 
 
@@ -287,7 +303,7 @@ def source_error(*, sqlstate: str, message: str, context: str = "", doing: str, 
     if phase in ("start", "stream") and sqlstate == "55000" and f'"{slot}"' in message:
         return SlotLost(f"INVALIDATED: {message[:300]}", hint="the server no longer has the WAL: copy the tables again under a new slot")
     if sqlstate == "53400":
-        return SourceRefused(text, hint="raise max_replication_slots or max_wal_senders, or drop slots nobody uses")
+        return NoFreeSlot(text, hint="raise max_replication_slots or max_wal_senders, or drop slots nobody uses")
     if sqlstate.startswith(_RETRY):
         return SourceUnavailable(text, reason="server_stopping" if sqlstate.startswith("57P0") else "other")
     return SourceRefused(text, hint=_HINTS.get(sqlstate, ""))
@@ -305,15 +321,20 @@ _HINTS = {
     "XX000": "the server failed by itself; if it speaks of a filenumber while it streams a transaction that undid DDL, source.streaming: off gets past it",
 }
 
-_ABOUT_TLS = re.compile(r"certificate|SSL|TLS")
+_ABOUT_TLS = re.compile(r"certificate|private key|SSL|TLS")
 _TLS_HINT = "a server that is not this machine must have a certificate for the name in source.dsn, from an authority in sslrootcert (a file, or system)"
 
 
-def _connect_error(error: psycopg.Error, *, password: str) -> SourceError:
-    # libpq gives no SQLSTATE for a failed connection, so this one decision reads English; anything not understood is tried again.
+def connect_error(error: psycopg.Error, *, password: str) -> SourceError:
+    """The error of ours that a failed connection means. `password` is taken out of the text.
+
+    libpq gives no SQLSTATE for a failed connection, so this one decision reads English: certificates, protocols, rights and names are refusals, anything
+    else, not understood texts included, is tried again.
+    """
     text = " ".join(str(error).split())
     if password:
         text = text.replace(password, "***")
-    if _REFUSED_AT_CONNECT.search(text.rpartition("failed:")[2]):
+    said = text.rpartition("failed:")[2]
+    if _REFUSED_AT_CONNECT.search(said) and not _BROKEN_AT_CONNECT.search(said):
         return SourceRefused(f"PostgreSQL refused the connection: {text[:400]}", hint=_TLS_HINT if _ABOUT_TLS.search(text) else _HINTS["28000"])
     return SourceUnavailable(f"PostgreSQL cannot be reached: {text[:400]}", reason="connect_failed")

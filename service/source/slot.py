@@ -5,7 +5,6 @@ doubt is a SlotLost that names its case. Must not: alter an existing publication
 (PostgreSQL: Logical Decoding Concepts; pg_replication_slots; CREATE PUBLICATION.)
 """
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from service import lsn
 from service.contract.entries import Opened
 from service.errors import SlotBusy, SlotLost, SourceRefused
 from service.source.binary import require_binary
+from service.source.catalog import Catalog
 from service.source.quoting import quote_identifier, quote_qualified, quote_slot
 from service.source.sessions import SourceOptions, open_query, open_replication, translated
 from service.source.snapshot import Waiting, create_slot
@@ -28,6 +28,15 @@ TWO_PHASE_OFF_SINCE = 180000
 FAILOVER_SINCE = 170000
 """Versions, as libpq numbers them, since which a slot can be made or set to decode at PREPARE, be set back, and be synchronised to standbys."""
 PUBLISHED = "insert, update, delete, truncate"
+
+OWN_MARGIN_SECONDS = 30.0
+"""Past wal_sender_timeout, at which the server gives up a client that is silent: it looks only now and then."""
+NEVER_SECONDS = 60.0
+"""In place of a wal_sender_timeout of 0, when nothing but TCP notices that a client is gone."""
+ALIVE_SECONDS = 30.0
+"""For a slot that a living process uses: long enough for one that is being replaced to end."""
+ANSWERS_SECONDS = 15.0
+"""A client of ours that lives reports to the server every 10 s at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,29 +245,54 @@ def two_phase_remedy(server_version: int, *, wanted: bool) -> str:
     return "the slot's flag decides what is sent: `sluice setup` turns it off and loses nothing, or set source.two_phase: true"
 
 
-def wait_until_free(conn: Connection, name: str, *, bound_s: float, sleep: Callable[[float], None] = time.sleep) -> None:
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    """Who uses the slot. `replied_at` is None where this role may not see it; `timeout_s` is 0 when the server never gives up a silent client."""
+
+    pid: int
+    application_name: str
+    replied_at: float | None
+    timeout_s: float
+
+
+def wait_until_free(conn: Connection, options: SourceOptions, *, bound_s: float | None = None, sleep: Callable[[float], None] | None = None) -> None:
     """Returns when nobody streams from the slot, which after a lost connection takes the server a while to notice.
 
-    Raises SlotBusy naming the process when that lasts longer than `bound_s`; choose it above wal_sender_timeout.
+    A connection of this pipeline may be one that we lost: it is waited for until the server has given it up, which takes wal_sender_timeout. One of somebody
+    else, or of ours and still answering, belongs to a process that runs. Raises SlotBusy naming the process when it lasts longer than that, or than `bound_s`.
     """
+    sleep = sleep or options.cancellation.sleep
     waited, pause = 0.0, 0.1
-    while True:
-        with translated("reading who uses the replication slot"):
-            row = conn.execute(
-                "SELECT s.active_pid, COALESCE(a.application_name, '') FROM pg_catalog.pg_replication_slots s"
-                " LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid WHERE s.slot_name = %s AND s.active",
-                (name,),
-            ).fetchone()
-        if row is None:
-            return
-        if waited >= bound_s:
+    before: _Holder | None = None
+    answered: float | None = None
+    while (holder := _holder(conn, options.slot)) is not None:
+        if before is not None and (before.pid, before.replied_at) != (holder.pid, holder.replied_at):
+            answered = waited
+        before = holder
+        ours_and_lost = holder.application_name == options.application_name and (answered is None or waited - answered > ANSWERS_SECONDS)
+        patience = OWN_MARGIN_SECONDS + (holder.timeout_s or NEVER_SECONDS) if ours_and_lost else ALIVE_SECONDS
+        if waited >= (patience if bound_s is None else bound_s):
             raise SlotBusy(
-                f"slot {name} is in use by process {row[0]} (application_name {row[1] or 'not set'})",
-                hint="stop the other process; if it is gone already, the server frees the slot after wal_sender_timeout",
+                f"slot {options.slot} is in use by process {holder.pid} (application_name {holder.application_name or 'not set'}), still after {waited:.0f} s",
+                hint="stop the other process; if it is gone already, the server frees the slot after wal_sender_timeout, or when an administrator runs "
+                f"SELECT pg_terminate_backend({holder.pid})",
             )
         sleep(pause)
         waited += pause
         pause = min(pause * 2, 2.0)
+
+
+def _holder(conn: Connection, slot: str) -> _Holder | None:
+    command = """
+        SELECT s.active_pid, COALESCE(a.application_name, ''), EXTRACT(epoch FROM r.reply_time)::float8,
+               pg_catalog.date_part('epoch', pg_catalog.current_setting('wal_sender_timeout')::pg_catalog.interval)
+        FROM pg_catalog.pg_replication_slots s
+        LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid
+        LEFT JOIN pg_catalog.pg_stat_replication r ON r.pid = s.active_pid
+        WHERE s.slot_name = %s AND s.active"""
+    with translated("reading who uses the replication slot"):
+        row = conn.execute(command.encode(), (slot,)).fetchone()
+    return _Holder(*row) if row is not None else None
 
 
 def create_publication_sql(name: str, tables: Sequence[tuple[str, str]], *, via_root: bool) -> str:
@@ -298,10 +332,22 @@ def ensure_publication(conn: Connection, name: str, tables: Sequence[tuple[str, 
     return EnsuredPublication(created=True, statement=statement)
 
 
+def require_publication(conn: Connection, name: str) -> None:
+    """Raises SourceRefused when the publication does not exist now, although its tables were carried."""
+    with translated("reading the publication"):
+        exists = conn.execute("SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = %s", (name,)).fetchone() is not None
+    if not exists:
+        raise SourceRefused(
+            f"publication {name} does not exist any more: the server does not send its changes",
+            hint="create it again as it was and start: what was written in between is not sent any more, so that its tables turn stale, by name, and "
+            "`sluice copy` copies them again",
+        )
+
+
 def _covers(conn: Connection, name: str, tables: Sequence[tuple[str, str]]) -> None:
-    with translated("reading the publication's tables"):
-        rows = conn.execute("SELECT schemaname::text, tablename::text FROM pg_catalog.pg_publication_tables WHERE pubname = %s", (name,)).fetchall()
-    missing = [table for table in tables if table not in set(rows)]
+    # The view pg_publication_tables would wait for a lock on any of the tables.
+    found = {(facts.schema, facts.name) for facts in Catalog(conn).published_tables(name)} if tables else set()
+    missing = [table for table in tables if table not in found]
     if missing:
         added = ", ".join(quote_qualified(*table) for table in missing)
         raise SourceRefused(

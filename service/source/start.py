@@ -71,6 +71,7 @@ def start_replication(options: SourceOptions, *, command: bytes, expect: tuple[s
     """Connects, checks who answers, and starts. Raises SourceError, or SlotLost when the slot is missing or invalidated.
 
     `expect` is the (system identifier, timeline) that continuity was proven against; a failover in between is SourceUnavailable, so that it is proven again.
+    What streams does not block any more and may still report: from then on a cancellation leaves it alone.
     """
     if options.binary:
         require_binary(options)
@@ -87,6 +88,7 @@ def start_replication(options: SourceOptions, *, command: bytes, expect: tuple[s
     except BaseException:
         conn.close()
         raise
+    options.cancellation.release(conn)
     return Started(conn, identity, timeout_s)
 
 

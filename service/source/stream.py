@@ -14,7 +14,7 @@ import psycopg
 from psycopg import pq
 
 from service import faults, lsn
-from service.errors import ProtocolViolation, ServiceError, SourceRefused, SourceUnavailable
+from service.errors import ProtocolViolation, ServiceError, SourceUnavailable
 from service.source.batching import Batching, RawBatch, StreamLimits
 from service.source.sessions import SourceOptions, ping_rejected, raise_result
 from service.source.standby import ShutdownWatch, StandbyStatus
@@ -33,7 +33,12 @@ _PROBE_S = 2.0
 """While nobody reads and the batch is full, a stopping server cannot reach us: ask it this often."""
 _LEAVE_S = 3.0
 _MISSING_PUBLICATION = "skipped loading publication"
+_UNDEFINED_OBJECT = b"42704"
 _LOST_REPORTING = "the replication connection was lost while reporting the flushed position"
+
+
+class PublicationMissing(SourceUnavailable):
+    """The server decodes a place in its log at which the publication does not exist, whatever is the case today: its changes there cannot be had any more."""
 
 
 class ReplicationStream:
@@ -329,22 +334,28 @@ class ReplicationStream:
     def _notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         if _MISSING_PUBLICATION in (diagnostic.message_primary or ""):
             # PostgreSQL 18 and later go on without the publication, and its changes would be gone.
-            self._fail(
-                SourceRefused(
-                    f"publication {self._options.publication} does not exist: the server skips its changes",
-                    hint="create the publication again, then copy its tables: changes in between are not in the stream",
-                )
-            )
+            self._fail(self._publication_missing())
+
+    def _publication_missing(self) -> PublicationMissing:
+        return PublicationMissing(f"publication {self._options.publication} did not exist at a place in the log that the server decodes now")
 
     def _ended(self) -> None:
         """The COPY is over: an error, or a server that stops in good order, which is no success for us."""
         result = self._pgconn.get_result()
         if result is not None and result.status == pq.ExecStatus.COMMAND_OK:
             raise self._fail(SourceUnavailable("the server ended the stream: it is stopping", reason="server_stopping"))
+        if result is not None and self._speaks_of_the_publication(result):
+            raise self._fail(self._publication_missing())
         try:
             raise_result(result, doing="the replication stream", slot=self._options.slot, phase="stream")
         except ServiceError as error:
             raise self._fail(error) from None
+
+    def _speaks_of_the_publication(self, result: pq.abc.PGresult) -> bool:
+        """Whether the server ended the stream because the publication does not exist where it decodes (PostgreSQL 14 to 17), said in any language."""
+        if result.error_field(pq.DiagnosticField.SQLSTATE) != _UNDEFINED_OBJECT:
+            return False
+        return f'"{self._options.publication}"' in (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode("utf-8", "replace")
 
     def _fail(self, error: ServiceError) -> ServiceError:
         """Keeps the first failure and lets the server go; returns it to be raised."""

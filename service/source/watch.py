@@ -11,11 +11,11 @@ from typing import Any
 
 from service.source.catalog import ATTACHED, TableFacts
 
-_FORMAT = 2
+_FORMAT = 3
 
 
 def fingerprint(facts: TableFacts) -> str:
-    """Everything that `compare` looks at, as text to keep; equal for equal facts."""
+    """Everything that `compare` looks at, and what decides whether the table can be carried at all, as text to keep; equal for equal facts."""
     seen = {
         "format": _FORMAT,
         "name": [facts.schema, facts.name],
@@ -29,6 +29,7 @@ def fingerprint(facts: TableFacts) -> str:
         "details": dict(facts.type_details),
         "identity": facts.replica_identity,
         "leaves": {str(leaf.oid): [leaf.relfilenode, leaf.relpersistence, list(leaf.levels)] for leaf in facts.children},
+        "rights": [facts.schema_usable, facts.selectable, facts.policies_apply],
         "leaf identities": {str(leaf.oid): [leaf.replica_identity, sorted(leaf.identity_columns)] for leaf in facts.children},
     }
     return json.dumps(seen, separators=(",", ":"), sort_keys=True)
@@ -115,15 +116,4 @@ def _leaves(old: dict[str, Any], facts: TableFacts) -> str | None:
             return f"partition {name} was detached and attached again: what happened to it in between was not sent"
         elif before[:2] != [leaf.relfilenode, leaf.relpersistence]:
             return f"partition {name} was truncated or rewritten: under a published root that is not in the stream"
-    return false_nulls(facts) or None
-
-
-def false_nulls(facts: TableFacts) -> str:
-    """Why a table that is published as the root of its partitions cannot be carried at all; empty when it can."""
-    leaf = facts.leaf_of_another_identity
-    if leaf is None:
-        return ""
-    return (
-        f"partition {leaf.schema}.{leaf.name} has another replica identity than {facts.qualified_name}, under which it is published:"
-        " old rows would hold false NULLs; give both the same REPLICA IDENTITY"
-    )
+    return None

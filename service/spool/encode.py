@@ -5,8 +5,8 @@ else raises. Columns are decoded one after the other, all rows at once; values a
 (PostgreSQL: Logical Replication Message Formats, TupleData.)
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from service.contract import columns as envelope
 from service.contract.schema import ColumnSchema, TableSchema
+from service.contract.xids import XidIntervals
 from service.errors import DecodeError, UnsupportedChange
 from service.protocol.tuples import FieldVector, RowColumns
 from service.spool.marks import SPECIAL_TYPE, UNCHANGED_TYPE, special_column, unchanged_column
@@ -33,6 +34,8 @@ _OP_CODES = np.zeros(256, np.int8)
 _OP_CODES[[_INSERT, _UPDATE, _DELETE]] = (0, 1, 2)
 _TRUNCATE_CODE = np.array([3], np.int8)
 
+LARGE_BYTES = 16 << 20
+
 _TIME = pa.timestamp("us", "UTC")
 
 Numbers = npt.NDArray[np.int64]
@@ -40,11 +43,17 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """Rows of one table in one schema version, ready for a segment; `batch` has `segment_schema`. `nbytes` is what it holds in memory."""
+    """Rows of one table, written in `schema` and ready for its segments only; `batch` has its `segment_schema`. `nbytes` is what it holds in memory."""
 
+    schema: TableSchema
     batch: pa.RecordBatch
     stats: SegmentStats
     nbytes: int
+
+    @property
+    def large(self) -> bool:
+        """Whether a single value takes more than LARGE_BYTES: such rows are written by themselves, in the least memory."""
+        return self.nbytes > LARGE_BYTES and any(_longest(column) > LARGE_BYTES for column in self.batch.columns)
 
     def with_commit(self, *, lsn: int, commit_time_us: int) -> "EncodedRows":
         """The same rows, with LSN and time filled in where they were not known."""
@@ -52,14 +61,18 @@ class EncodedRows:
         for name, value in ((envelope.LSN, pa.scalar(lsn, pa.int64())), (envelope.TS, pa.scalar(commit_time_us, pa.int64()).cast(_TIME))):
             position = batch.schema.get_field_index(name)
             batch = batch.set_column(position, batch.schema.field(position), pc.fill_null(batch.column(position), value))
-        return EncodedRows(batch, self.stats.with_commit(lsn), batch.nbytes)
+        return EncodedRows(self.schema, batch, self.stats.with_commit(lsn), batch.nbytes)
 
     def cleared(self, name: str, *, from_ordinal: int) -> "EncodedRows":
         """The same rows, with the boolean column `name` false in those whose ordinal is `from_ordinal` or more."""
         batch = self.batch
         position = batch.schema.get_field_index(name)
         left = pc.and_(batch.column(position), pc.less(batch.column(envelope.ORDINAL), from_ordinal))
-        return EncodedRows(batch.set_column(position, batch.schema.field(position), left), self.stats, self.nbytes)
+        return replace(self, batch=batch.set_column(position, batch.schema.field(position), left))
+
+    def touched_by(self, xids: XidIntervals) -> bool:
+        """Whether a row belongs to one of the (sub)transactions `xids`."""
+        return bool(among(self.batch.column(envelope.XID).to_numpy(), xids).any())
 
 
 @dataclass(slots=True)
@@ -154,6 +167,25 @@ def encode_rows(rows: RowColumns, schema: TableSchema, *, ordinal: Numbers, xid:
     return _encoded(schema, arrays, stats)
 
 
+def encode_values(
+    schema: TableSchema, columns: Mapping[str, Sequence[object]], *, ordinal: Numbers, xid: Numbers, lsn: Numbers | None, commit_time_us: Numbers | None
+) -> EncodedRows:
+    """Inserts of plain values, one sequence for each column: for rows of tables that are ours and have no key."""
+    target = segment_schema(schema)
+    count = len(ordinal)
+    arrays = {name: pa.nulls(count, target.field(name).type) for name in target.names}
+    arrays |= {name: pa.array(values, target.field(name).type) for name, values in columns.items()}
+    arrays |= {
+        envelope.OP: _op_column(np.zeros(count, np.int8)),
+        envelope.LSN: _numbers(lsn, count),
+        envelope.TS: _numbers(commit_time_us, count).view(_TIME),
+        envelope.ORDINAL: pa.array(ordinal, pa.int64()),
+        envelope.XID: pa.array(xid, pa.int64()),
+    }
+    known = (0, 0) if lsn is None else (int(lsn.min()), int(lsn.max()))
+    return _encoded(schema, arrays, SegmentStats(count, {envelope.OP_INSERT: count}, first_lsn=known[0], last_lsn=known[1]))
+
+
 def encode_truncate(schema: TableSchema, *, ordinal: int, xid: int, lsn: int | None, commit_time_us: int | None) -> EncodedRows:
     """One row with operation `t` and no values: all rows before it in (LSN, ordinal) order are gone."""
     target = segment_schema(schema)
@@ -180,7 +212,29 @@ def _old_fields(schema: TableSchema) -> list[pa.Field]:
 def _encoded(schema: TableSchema, arrays: dict[str, pa.Array], stats: SegmentStats) -> EncodedRows:
     target = segment_schema(schema)
     batch = pa.RecordBatch.from_arrays([arrays[name] for name in target.names], schema=target)
-    return EncodedRows(batch, stats, batch.nbytes)
+    return EncodedRows(schema, batch, stats, batch.nbytes)
+
+
+def _longest(column: pa.Array) -> int:
+    """Bytes of the longest text in a column, also of those within structs, lists and maps; 0 for other types."""
+    if pa.types.is_struct(column.type):
+        return max((_longest(column.field(number)) for number in range(column.type.num_fields)), default=0)
+    if pa.types.is_map(column.type):
+        return _longest(column.items)
+    if pa.types.is_list(column.type):
+        return _longest(column.values)
+    if not (pa.types.is_string(column.type) or pa.types.is_binary(column.type)):
+        return 0
+    return pc.max(pc.binary_length(column)).as_py() or 0
+
+
+def among(xid: Numbers, xids: XidIntervals) -> Mask:
+    """Which elements of `xid` are in the set `xids`."""
+    if not xids:
+        return np.zeros(len(xid), np.bool_)
+    at = np.searchsorted(np.frombuffer(xids.firsts, np.uint32), xid, "right") - 1
+    found: Mask = (at >= 0) & (xid <= np.frombuffer(xids.lasts, np.uint32)[at])
+    return found
 
 
 def _where(schema: TableSchema, column: ColumnSchema) -> str:

@@ -4,6 +4,8 @@ Invariant: a file is complete or does not exist; what `finish` returns is never 
 """
 
 import hashlib
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -12,7 +14,7 @@ import pyarrow.parquet as pq
 
 from service.contract import columns as envelope
 from service.contract.schema import TableSchema
-from service.spool.encode import EncodedRows, segment_schema
+from service.spool.encode import LARGE_BYTES, EncodedRows, segment_schema
 from service.spool.stats import SegmentStats, total
 
 ROW_GROUP_ROWS = 131_072
@@ -29,9 +31,9 @@ _SAMPLE_SHARE = 8
 
 @dataclass(frozen=True, slots=True)
 class SegmentFile:
-    """A finished file. `sha256` is the hexadecimal hash of `data`."""
+    """A finished file. `sha256` is the hexadecimal hash of `data`, whose items are bytes."""
 
-    data: bytes
+    data: bytes | memoryview
     sha256: str
     stats: SegmentStats
 
@@ -56,6 +58,9 @@ class SegmentWriter:
         return written + self._waiting_bytes
 
     def append(self, rows: EncodedRows) -> None:
+        """Rows of this very schema version; any others are a fault of the program."""
+        if rows.schema != self.schema:
+            raise AssertionError(f"rows of {rows.schema.qualified_name} in schema version {rows.schema.version} are no rows of {self.schema.version}")
         self._waiting.append(rows.batch)
         self._waiting_rows += rows.batch.num_rows
         self._waiting_bytes += rows.nbytes
@@ -68,8 +73,7 @@ class SegmentWriter:
         self._write_waiting()
         if self._parquet is not None:
             self._parquet.close()
-        data: bytes = self._sink.getvalue().to_pybytes()
-        return SegmentFile(data, hashlib.sha256(data).hexdigest(), self._stats)
+        return _file(self._sink, self._stats)
 
     def _write_waiting(self) -> None:
         table = pa.Table.from_batches(self._waiting, self._target)
@@ -91,6 +95,46 @@ class SegmentWriter:
             column_encoding=dict.fromkeys(_RISING, "DELTA_BINARY_PACKED"),
             store_schema=False,
         )
+
+
+def write_large(queue: deque[EncodedRows]) -> SegmentFile:
+    """Takes the first rows off `queue` and makes them a file of their own: for rows with a value so large that each copy of it counts.
+
+    The value's column has neither a dictionary nor statistics, which would copy it, and a page of the second version, which is compressed before it is put
+    together.
+    """
+    stats = queue[0].stats
+    large = [name for name, column in zip(queue[0].batch.schema.names, queue[0].batch.columns, strict=True) if column.nbytes > LARGE_BYTES]
+    target = segment_schema(queue[0].schema)
+    sink = pa.BufferOutputStream()
+    writer = pq.ParquetWriter(
+        sink,
+        target,
+        version="2.6",
+        compression="zstd",
+        compression_level=ZSTD_LEVEL,
+        data_page_version="2.0",
+        use_dictionary=False,
+        write_statistics=[name for name in target.names if name not in large],
+        column_encoding=dict.fromkeys(_RISING, "DELTA_BINARY_PACKED"),
+        store_schema=False,
+    )
+    writer.write_batch(queue.popleft().batch)
+    writer.close()
+    return _file(sink, stats)
+
+
+def _file(sink: pa.BufferOutputStream, stats: SegmentStats) -> SegmentFile:
+    data = memoryview(sink.getvalue()).cast("B")
+    return SegmentFile(data, hashlib.sha256(data).hexdigest(), stats)
+
+
+def write_segment(schema: TableSchema, parts: Iterable[EncodedRows]) -> SegmentFile:
+    """The parts as one file."""
+    writer = SegmentWriter(schema)
+    for rows in parts:
+        writer.append(rows)
+    return writer.finish()
 
 
 def _repeats(column: pa.ChunkedArray) -> bool:

@@ -2,7 +2,9 @@
 
 Invariant: a library error becomes one of our four and says nothing that could be a secret; only an answer that proves it becomes ObjectExists or
 ObjectMissing. 412 proves that something exists; 409 is a conflict in flight, which the library calls the same, and is StoreUnavailable here
-(except Azure's BlobAlreadyExists). A full store (507) is StoreUnavailable: the pipeline pauses.
+(except Azure's BlobAlreadyExists). 404 proves that nothing exists only when the store says so itself: a gateway without a route answers 404 as well, and
+so does S3 about an upload in parts that is over (NoSuchUpload), be it because its completion was carried out and the answer lost. A full store (507) is
+StoreUnavailable: the pipeline pauses. What worked before and is refused now is StoreUnavailable for a while as well (see `refusals`).
 The identity used needs to list the bucket: without that right S3 answers 403 instead of 404 for a missing object, which is StoreRefused here.
 """
 
@@ -18,6 +20,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 from service import faults
 from service.errors import ObjectExists, ObjectMissing, StoreError, StoreRefused, StoreUnavailable
 from service.store.base import checked_key, checked_prefix
+from service.store.refusals import Refusals
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig  # exist for the type checker only
@@ -44,8 +47,13 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
 _REFUSED_DELETE = re.compile(r"\(code: AccessDenied\)")
 """One of several deletes in one request, whose own status is 200."""
+_NO_ANSWER_BODY = re.compile(r"status code: 404[^:]{0,40}:\s*(?:Debug source|$)")
+"""What a HEAD is answered with: nobody but the status to ask."""
 _NO_CONTAINER = frozenset({"NoSuchBucket", "ContainerNotFound"})
+_NO_OBJECT = frozenset({"NoSuchKey", "BlobNotFound", "ResourceNotFound", "PathNotFound"})
 _PASSING = frozenset({408, 409, 425, 429})
+_PASSING_CODES = frozenset({"RequestTimeout", "NoSuchUpload", "IncompleteBody", "BadDigest", "InvalidPart", "OperationAborted"})
+"""Answers about one try, whatever their status: the next try begins from nothing."""
 _NOT_IMPLEMENTED = 501
 
 Backend = S3Store | GCSStore | AzureStore
@@ -54,9 +62,10 @@ Backend = S3Store | GCSStore | AzureStore
 class RemoteStore:
     """ObjectStore over one obstore backend, whose own prefix is the root."""
 
-    def __init__(self, backend: Backend, *, uri: str) -> None:
+    def __init__(self, backend: Backend, *, uri: str, refusals: Refusals | None = None) -> None:
         self._backend = backend
         self._uri = uri
+        self._refusals = refusals or Refusals()
 
     @property
     def backend(self) -> Backend:
@@ -113,7 +122,13 @@ class RemoteStore:
         try:
             yield
         except (BaseError, OSError, ValueError) as error:
-            raise translated(error, operation=operation, what=f"{operation} of {key!r} in {self._uri}") from error
+            meant = translated(error, operation=operation, what=f"{operation} of {key!r} in {self._uri}")
+            if isinstance(meant, ObjectExists | ObjectMissing):
+                self._refusals.worked(operation, key)
+            elif isinstance(meant, StoreRefused) and not isinstance(error, ValueError):
+                meant = self._refusals.judged(meant, operation, key)
+            raise meant from error
+        self._refusals.worked(operation, key)
 
 
 def translated(error: Exception, *, operation: str, what: str) -> StoreError:
@@ -125,10 +140,8 @@ def translated(error: Exception, *, operation: str, what: str) -> StoreError:
     reason = f"{what}: " + (f"status {status} {code}".rstrip() if status else "no usable answer")
     if code in _NO_CONTAINER:
         return StoreRefused(reason, hint="create the bucket or container, or correct the URI")
-    if isinstance(error, FileNotFoundError):
-        if operation in ("get", "size", "delete"):
-            return ObjectMissing(f"{what}: no such object")
-        return StoreRefused(reason, hint="the bucket or container does not exist, or the endpoint is not an object store")
+    if operation in ("get", "size", "delete") and isinstance(error, FileNotFoundError) and (code in _NO_OBJECT or _NO_ANSWER_BODY.search(text)):
+        return ObjectMissing(f"{what}: no such object")
     if isinstance(error, AlreadyExistsError) and operation == "create" and (status != 409 or code == "BlobAlreadyExists"):
         return ObjectExists(f"{what}: something is there")
     if isinstance(error, ValueError):
@@ -137,12 +150,12 @@ def translated(error: Exception, *, operation: str, what: str) -> StoreError:
         return StoreRefused(reason, hint="check credentials, their expiry, the policy and this machine's clock")
     if _may_pass(status, code=code, text=text):
         return StoreUnavailable(reason, hint="the store did not answer or asked to slow down; check network and endpoint if it lasts")
+    if status == 404:
+        return StoreRefused(reason, hint="the bucket or container does not exist, or the endpoint is not an object store")
     return StoreRefused(reason, hint="check endpoint, region, bucket and credentials")
 
 
 def _may_pass(status: int, *, code: str, text: str) -> bool:
     if not status:
         return "redirect" not in text
-    if code == "RequestTimeout":
-        return True
-    return status in _PASSING or (status >= 500 and status != _NOT_IMPLEMENTED)
+    return code in _PASSING_CODES or status in _PASSING or (status >= 500 and status != _NOT_IMPLEMENTED)

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from service.contract.entries import TABLE_STATES
+from service.health.problems import BY_CODE
+from service.health.verdict import STATES as HEALTH_STATES
 
 OPEN: tuple[str, ...] = ()
 """A label whose values are not listed here."""
@@ -78,6 +80,14 @@ PIPELINE_INFO = Gauge(
 )
 STATE = Gauge("sluice_state", "1 for the present state of ingest, 0 for the others.", _STATE, {"state": STATES})
 CONFIG_HASH = Gauge("sluice_config_hash", "48 bits of a hash of the configuration in force, secrets left out; two processes agree or do not.", _STATE, {}, BOTH)
+HEALTH = Gauge(
+    "sluice_health", "1 for the state of the pipeline as `sluice status` says it, 0 for the others. Absent until what is stored was read once.", _STATE,
+    {"state": HEALTH_STATES},
+)  # fmt: skip
+PROBLEMS = Gauge(
+    "sluice_problems", "The problems that `sluice status` shows, by code: how many tables or times each stands for, 0 without one. Absent as `sluice_health`.",
+    _STATE, {"code": tuple(BY_CODE)},
+)  # fmt: skip
 HEARTBEAT = Gauge(
     "sluice_heartbeat_timestamp_seconds",
     "When a loop last went round, or a thread that works on demand last had nothing to do or finished a step. `/livez` watches `events` and `apply`.",

@@ -1,7 +1,8 @@
 """Liveness, readiness, metrics and status over HTTP, on a thread of their own.
 
 Invariants: liveness says whether *this process* still moves (age of each loop's heartbeat, steps past their own deadline) and never asks PostgreSQL or the
-object store, so that their trouble does not become our restart; the port has no verb that changes anything; nothing served holds row values or secrets.
+object store, so that their failure does not become our restart; readiness of ingest is the verdict and nothing else; the port has no verb that changes
+anything; nothing served holds row values or secrets.
 """
 
 import json
@@ -16,6 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from service.errors import ServiceError, UsageError
+from service.health.verdict import Verdict
 from service.telemetry import statuspage
 from service.telemetry.catalogue import HEARTBEAT
 from service.telemetry.metrics import Metrics
@@ -91,16 +93,23 @@ class Health:
 
 
 class HealthServer:
-    """Serves /metrics, /livez, /readyz, /startupz and, given `status`, /status and the page from construction until `close`. `address` is where it listens;
-    port 0 takes a free one. `setting` is where `listen` comes from, for people."""
+    """Serves /metrics, /livez, /readyz, /startupz and, given `status`, /status and the page from construction until `close`. Given `verdict`, /readyz answers
+    with it, and not with what `health` was told. `address` is where it listens; port 0 takes a free one. `setting` is where `listen` comes from, for people."""
 
     def __init__(
-        self, listen: str, *, metrics: Metrics, health: Health, status: Callable[[], dict[str, Any]] | None = None, setting: str = "telemetry.listen"
+        self,
+        listen: str,
+        *,
+        metrics: Metrics,
+        health: Health,
+        status: Callable[[], dict[str, Any]] | None = None,
+        verdict: Callable[[], Verdict] | None = None,
+        setting: str = "telemetry.listen",
     ) -> None:
         host, _, port = listen.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         try:
-            self._server = _Server((host, int(port)), metrics=metrics, health=health, status=status)
+            self._server = _Server((host, int(port)), metrics=metrics, health=health, status=status, verdict=verdict)
         except (OSError, ValueError, OverflowError) as error:
             reason = error.strerror or type(error).__name__ if isinstance(error, OSError) else type(error).__name__
             raise UsageError(f"cannot listen on {listen}: {reason}", hint=f"choose another {setting}, such as 127.0.0.1:0 for any free port") from None
@@ -119,7 +128,16 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, address: tuple[str, int], *, metrics: Metrics, health: Health, status: Callable[[], dict[str, Any]] | None) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        *,
+        metrics: Metrics,
+        health: Health,
+        status: Callable[[], dict[str, Any]] | None,
+        verdict: Callable[[], Verdict] | None,
+    ) -> None:
+        self.verdict = verdict
         self.address_family = AF_INET6 if ":" in address[0] else AF_INET
         self.metrics = metrics
         self.health = health
@@ -148,24 +166,32 @@ class _Request(BaseHTTPRequestHandler):
         elif path == "/metrics":
             self._answer(200, self.server.metrics.render(), _METRICS_TYPE)
         elif path == "/livez":
-            self._verdict(health.live_problems())
+            self._probe(health.live_problems())
+        elif path == "/readyz" and self.server.verdict is not None:
+            self._ready(self.server.verdict())
         elif path == "/readyz":
-            self._verdict(health.ready_problems())
+            self._probe(health.ready_problems())
         elif path == "/startupz":
-            self._verdict(health.start_problems())
+            self._probe(health.start_problems())
         elif path == "/status" and self.server.status is not None:
             self._status(self.server.status)
         else:
             self._answer(404, b"/metrics /livez /readyz /startupz\n" if self.server.status is None else b"/ /metrics /livez /readyz /startupz /status\n", _TEXT)
 
-    def _verdict(self, problems: list[str]) -> None:
+    def _probe(self, problems: list[str]) -> None:
         self._answer(503 if problems else 200, ("; ".join(problems) or "ok").encode() + b"\n", _TEXT)
+
+    def _ready(self, verdict: Verdict) -> None:
+        self._answer(200 if verdict.carrying else 503, "".join(f"{line}\n" for line in verdict.lines()).encode(), _TEXT)
 
     def _status(self, ask: Callable[[], dict[str, Any]]) -> None:
         try:
             status, code = ask(), 200
         except ServiceError as error:
             status, code = {"error": {"class": type(error).__name__, "message": str(error)}}, 503
+            if self.server.verdict is not None:
+                verdict = self.server.verdict()
+                status |= {"schema_version": 1, "state": verdict.state, "headline": verdict.headline, "problems": verdict.to_json()}
         self._answer(code, json.dumps(status).encode() + b"\n", "application/json")
 
     def _answer(self, code: int, content: bytes, content_type: str, *, headers: Mapping[str, str] = MappingProxyType({})) -> None:

@@ -28,7 +28,8 @@ plain numbers of bytes; times are unix seconds, so that `time() - x` grows when 
 A scrape of 500 tables renders in about 20 ms, at most once a second however many ask; nothing is counted per row.
 
 `/livez` fails when a loop has stopped going round or a step has outlived its own deadline, never because PostgreSQL or the object store are away, and never
-because a merge takes long. `/readyz` of ingest holds while changes are streamed, that of the applier while it holds the lease and applies; `/startupz` holds
-once configuration is read. `/status` of ingest is `sluice status --json`.
+because a merge takes long. `/readyz` of ingest holds while the pipeline is healthy or degraded and
+says which problems there are ([problems](problems.md)); that of the applier holds while it has the lease and applies. `/startupz` holds once configuration is
+read. `/status` of ingest is `sluice status --json`.
 
 <!-- Generated from service/telemetry/catalogue.py by `python -m service.cli.docs`; a test compares. -->"""

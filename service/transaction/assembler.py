@@ -84,7 +84,8 @@ _DROPPED_LSN = -2
 
 @dataclass(slots=True)
 class _Open:
-    """A transaction whose end has not been read. `body` is set once its rows outlive a batch; `position_lsn` is a lower bound of its commit.
+    """A transaction whose end has not been read. `body` is set once its rows outlive a batch; `position_lsn` is where its commit record begins
+    (of a stream: what had been seen when it began).
 
     `gid` is None unless it will end with Prepare.
     """
@@ -134,7 +135,7 @@ class _Draft:
     piece_rows: list[int] = field(default_factory=list)
     piece_ordinal: list[int] = field(default_factory=list)
     shape_changes: list[tuple[int, int]] = field(default_factory=list)
-    truncates: list[tuple[int, int, RelationVersion]] = field(default_factory=list)
+    truncates: list[tuple[int, int, int]] = field(default_factory=list)
     messages: list[tuple[int, int, LogicalMessage]] = field(default_factory=list)
     endings: list[Ending] = field(default_factory=list)
     end_lsn: list[int] = field(default_factory=list)
@@ -204,7 +205,7 @@ class Assembler:
         assembly = Assembly(
             table=table,
             runs=_runs(table, draft, initial_shapes, self._versions, arrays),
-            truncates=[_truncate(draft, *item) for item in draft.truncates if draft.slot_lsn[item[0]] != _DROPPED_LSN],
+            truncates=[_truncate(draft, self._versions, *item) for item in draft.truncates if draft.slot_lsn[item[0]] != _DROPPED_LSN],
             messages=[run for item in draft.messages if (run := self._message(draft, *item))],
             endings=draft.endings,
             commits=Commits(draft.end_lsn, draft.end_time, draft.end_xid, draft.origins),
@@ -305,7 +306,7 @@ class Assembler:
         draft.slot_lsn[self._slot] = end_lsn
         draft.slot_time[self._slot] = commit_time_us
         if owner.body != _NO_BODY:
-            draft.endings.append(Published(owner.body, end_lsn, commit_time_us, owner.xid))
+            draft.endings.append(Published(owner.body, commit_lsn, end_lsn, commit_time_us, owner.xid))
         self._ended(owner, end_lsn, commit_time_us)
 
     def _ended(self, owner: _Open, end_lsn: int, commit_time_us: int) -> None:
@@ -354,7 +355,8 @@ class Assembler:
             self._draft.count("skipped")
             self._draft.endings.append(Discarded(owner.body))
             return
-        self._draft.endings.append(Published(owner.body, message.end_lsn, message.commit_time_us, owner.xid, owner.aborted_xids, owner.doubt_until))
+        ended = Published(owner.body, message.commit_lsn, message.end_lsn, message.commit_time_us, owner.xid, owner.aborted_xids, owner.doubt_until)
+        self._draft.endings.append(ended)
         self._ended(owner, message.end_lsn, message.commit_time_us)
 
     def _stream_abort(self, message: StreamAbort, _position: int) -> None:
@@ -439,7 +441,7 @@ class Assembler:
         if message.end_lsn <= self.through_lsn:
             raise ProtocolViolation(f"the commit that ended at {show(message.end_lsn)} came after {show(self.through_lsn)}")
         self.through_lsn = message.end_lsn
-        self._draft.endings.append(PreparedCommitted(message.gid, message.end_lsn, message.commit_time_us, message.xid))
+        self._draft.endings.append(PreparedCommitted(message.gid, message.commit_lsn, message.end_lsn, message.commit_time_us, message.xid))
         if known.rows:
             self._committed(message.end_lsn, message.commit_time_us, message.xid, known.origin)
 
@@ -478,10 +480,10 @@ class Assembler:
     def _truncate(self, message: Truncate, _position: int) -> None:
         owner = self._owner()
         for oid in message.relation_oids:
-            version = self._relations.get(oid)
-            if version is None:
+            shape = self._shapes.get(oid)
+            if shape is None:
                 raise ProtocolViolation(f"a Truncate names relation {oid}, which was not announced")
-            self._draft.truncates.append((self._slot, owner.ordinal, version))
+            self._draft.truncates.append((self._slot, owner.ordinal, shape))
         owner.ordinal += 1
 
     def _logical_message(self, message: LogicalMessage, _position: int) -> None:
@@ -531,11 +533,12 @@ class Assembler:
     }
 
 
-def _truncate(draft: _Draft, slot: int, ordinal: int, relation: RelationVersion) -> TruncateRun:
+def _truncate(draft: _Draft, versions: list[RelationVersion], slot: int, ordinal: int, shape: int) -> TruncateRun:
     body = draft.slot_body[slot]
     closed = body == _NO_BODY
     return TruncateRun(
-        relation,
+        versions[shape],
+        shape,
         ordinal,
         draft.slot_xid[slot],
         draft.slot_lsn[slot] if closed else None,
@@ -591,6 +594,7 @@ def _runs(table: FrameTable, draft: _Draft, shapes: dict[int, int], versions: li
             runs.append(
                 RowRun(
                     relation=versions[shape],
+                    shape=shape,
                     rows=rows[chosen],
                     ordinal=ordinal[chosen],
                     xid=xid[chosen],

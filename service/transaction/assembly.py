@@ -24,11 +24,12 @@ class RowRun:
 
     `rows` indexes frames of the table, ascending; the other arrays are parallel to it. Rows of transactions that ended in this very batch
     have `lsn` (commit end) and `commit_time_us` and no `body`. The others belong to one `body`, whose end comes in this batch or later; their LSN is not
-    known yet. `position_lsn` is at most the LSN of every commit concerned: what the relation's shape may be compared with. `undecided` rows belong to a
-    transaction that may still roll back.
+    known yet. `undecided` rows belong to a transaction that may still roll back. For the others `position_lsn` is where the record of the first commit
+    concerned begins. `shape` numbers relation versions as they came on this connection.
     """
 
     relation: RelationVersion
+    shape: int
     rows: NDArray[np.int64]
     ordinal: NDArray[np.int64]
     xid: NDArray[np.int64]
@@ -42,9 +43,10 @@ class RowRun:
 
 @dataclass(frozen=True, slots=True)
 class TruncateRun:
-    """One TRUNCATE of one relation, at its place among the transaction's rows."""
+    """One TRUNCATE of one relation, at its place among the transaction's rows. The fields are RowRun's."""
 
     relation: RelationVersion
+    shape: int
     ordinal: int
     xid: int
     lsn: int | None
@@ -72,12 +74,13 @@ class MessageRun:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The transaction that owns `body` committed. Rows of `aborted_xids` never existed.
+    """The transaction that owns `body` committed, by a record from `commit_lsn` to `end_lsn`. Rows of `aborted_xids` never existed.
 
     Messages with an ordinal of `doubt_until` or more are certain: no subtransaction was rolled back after them.
     """
 
     body: int
+    commit_lsn: int
     end_lsn: int
     commit_time_us: int
     xid: int
@@ -109,6 +112,7 @@ class PreparedCommitted:
     """The transaction prepared under `gid`, in this session or an earlier one, committed."""
 
     gid: str
+    commit_lsn: int
     end_lsn: int
     commit_time_us: int
     xid: int

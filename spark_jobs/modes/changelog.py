@@ -15,7 +15,7 @@ from service.contract.schema import TableSchema
 from spark_jobs.constants import arrow_type
 from spark_jobs.evolution import METADATA_TYPES
 from spark_jobs.fold import in_order
-from spark_jobs.merge import spark_ddl
+from spark_jobs.merge import quote
 from spark_jobs.modes.target import Target
 
 
@@ -29,7 +29,7 @@ def lake_columns(schema: TableSchema) -> list[tuple[str, str]]:
     """The columns of a changelog table, in order."""
     columns = [(column.name, column.lake.sql) for column in schema.columns] + [(name, METADATA_TYPES[name]) for name in metadata_names(schema)]
     if schema.identity_columns:
-        fields = spark_ddl([(column.name, column.lake.sql) for column in schema.identity_columns]).replace("` ", "`: ")
+        fields = ", ".join(f"{quote(column.name)}: {column.lake.sql}" for column in schema.identity_columns)
         columns.append((envelope.OLD, f"struct<{fields}>"))
     return columns
 

@@ -40,7 +40,7 @@ def apply_changes(target: Target, portions: Iterable[pa.Table], *, version: int,
     plan: MergePlan | None = None
     with target.handover.pieces() as pieces:
         for rows in portions:
-            folded = fold(rows, schema, keyed=keyed)
+            folded = fold(rows, schema, keyed=keyed, removals_sent=target.removals_sent)
             refuse_unplaced(folded.rows, schema)
             mode = "overwrite" if folded.replaces else "append" if folded.append else ""
             if not mode and len(folded.rows):

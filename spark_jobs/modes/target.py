@@ -9,10 +9,11 @@ from spark_jobs.handover import Handover
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One lake table in the schema version that is applied now, and the marker's application id."""
+    """One lake table in the schema version that is applied now, and the marker's application id. `removals_sent`: a key that is inserted is free in it."""
 
     lake: LakeTable
     handover: Handover
     schema: TableSchema
     app_id: str
+    removals_sent: bool
     metadata: bool = True

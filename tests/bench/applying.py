@@ -24,7 +24,7 @@ from service.source.sessions import SourceOptions
 from service.store.opening import open_store
 from spark_jobs import session as sessions
 from spark_jobs.options import ApplyOptions
-from spark_jobs.table import TableApply
+from spark_jobs.table import TableApply, removals_are_sent
 from spark_jobs.window import Window
 from tests.bench.contest import console
 from tests.bench.replication import SETTINGS
@@ -75,7 +75,8 @@ class Bench:
             segments = tuple(segment for entry in entries if isinstance(entry.body, Changes) for segment in entry.body.segments)
             window = Window(segments, state.seq)
         began = time.perf_counter()
-        TableApply(self.options, self.store, self.session, manifest="bench", state=table, before_commit=lambda: None).apply(window)
+        sent = removals_are_sent(state.opened, table)
+        TableApply(self.options, self.store, self.session, manifest="bench", state=table, before_commit=lambda: None, removals_sent=sent).apply(window)
         return time.perf_counter() - began
 
     def verify(self) -> None:

@@ -3,11 +3,15 @@
 import os
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from deploy.local.postgres import PostgresServer
+from service.store.opening import open_store
 from tests.chaos.world import World, world
+from tests.support.ingesting import Pipeline
+from tests.support.sources import Database
 
 
 @pytest.fixture(scope="module")
@@ -24,3 +28,9 @@ def started(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory, 
     with world(postgres, tmp_path_factory.mktemp("started"), seed=seed) as created:
         created.set_up()
         yield created
+
+
+@pytest.fixture
+def pipeline(database: Database, tmp_path: Path) -> Pipeline:
+    """One whose ingest runs in this process, with a local spool."""
+    return Pipeline(database, open_store((tmp_path / "spool").as_uri(), prefix="test/", options={}))

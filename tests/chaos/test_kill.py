@@ -21,8 +21,8 @@ pytestmark = pytest.mark.timeout(1800)
 """Each start of Spark takes ten seconds on a quiet machine and a minute on a busy one."""
 RANDOM_INGEST_KILLS = 9
 RANDOM_APPLIER_KILLS = 2
-SETTING_UP = ("setup.published", "setup.slot")
-COPYING = ("copy.locked", "copy.final.before", "copy.final.after")
+SETTING_UP = ("setup.published", "setup.slot", "catalog.asked")
+COPYING = ("copy.locked", "copy.read", "copy.taken", "copy.final.before", "copy.final.after")
 """Reached only while there are tables to copy, so they come first, and each leaves some to the next."""
 
 
@@ -52,7 +52,7 @@ def test_ingest_killed_at_every_fault_point_and_at_random_moments_publishes_each
             if isinstance(kill, nemesis.Moment):
                 kill.strike(survivor, survivor.ingest)
             else:
-                passage = choice.randint(1, 3 if kill in COPYING else 5)
+                passage = choice.randint(1, 2 if kill in COPYING else 5)
                 nemesis.crash(survivor.ingest(faults=f"{kill}=crash@{passage}"), at=kill)
             if kill == LEAVING:
                 nemesis.crash(survivor.ingest(faults=f"{CLEANING}=crash"), at=CLEANING)

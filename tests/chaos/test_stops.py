@@ -7,8 +7,8 @@ from tests.chaos.world import Gate, World, events
 from tests.chaos.writer import Writer
 from tests.support.pipeline import wait_until
 
-LEAVES_SECONDS = 5.0
-"""At once, on a machine that does other things as well."""
+LEAVES_SECONDS = 15.0
+"""At once, on a machine that does other things as well: before the time of the stop is over."""
 
 
 def test_sigterm_drains_and_acknowledges_though_the_source_goes_on_writing(started: World) -> None:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from tests.chaos.spool import Change
+from tests.support.oracle import Change
 from tests.support.sources import Database
 
 _OPTIONS = "'proto_version', '1', 'publication_names'"

@@ -11,8 +11,8 @@ from deploy.local.postgres import PostgresServer
 from deploy.local.sluice import Pipeline, SluiceProcess
 from service import lsn
 from tests.chaos import writer
-from tests.chaos.spool import Spool
 from tests.chaos.witness import Witness
+from tests.support.oracle import Spool
 from tests.support.pgproxy import PgProxy
 from tests.support.pipeline import AckOracle, wait_until
 from tests.support.sources import Database, fresh_database
@@ -73,9 +73,9 @@ class World:
         """`sluice run`, with fault points armed."""
         return self.pipeline.start("run", environment={"SLUICE_FAULTS": faults, "SLUICE_SPOOL__MAX_DELAY": max_delay})
 
-    def applier(self, *, faults: str = "") -> SluiceProcess:
+    def applier(self, *, faults: str = "", stop: str = "20s") -> SluiceProcess:
         """`sluice apply`, with fault points armed."""
-        return self.pipeline.start("apply", environment={"SLUICE_FAULTS": faults})
+        return self.pipeline.start("apply", environment={"SLUICE_FAULTS": faults, "SLUICE_STOP_TIMEOUT": stop})
 
     def streaming(self, process: SluiceProcess) -> None:
         """Returns when `process`, just started, acknowledges to the server."""
@@ -136,7 +136,7 @@ class World:
         """Returns when no walsender holds the slot any more."""
         query = "SELECT active FROM pg_replication_slots WHERE slot_name = %s"
         with self.database.connect() as connection:
-            wait_until(lambda: connection.execute(query, (self.database.slot,)).fetchone() == (False,), what="the slot is free", timeout=30)
+            wait_until(lambda: connection.execute(query, (self.database.slot,)).fetchone() == (False,), what="the slot is free", timeout=120)
 
     def end_connection(self) -> None:
         """The server ends the walsender that holds the slot."""

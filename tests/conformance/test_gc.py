@@ -27,7 +27,7 @@ from service.manifest.verify import verify
 from service.store.base import ObjectStore
 from service.store.local import LocalStore
 from service.store.memory import MemoryStore
-from tests.support.manifests import opened, schema, segment, table
+from tests.support.manifests import opened, put, schema, segment, table
 
 CONTENT = b"rows of a table"
 START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -71,14 +71,14 @@ class World:
     def change(self, table_id: str) -> str:
         lsn = self.state.through_lsn + 10
         part = self._stored(keys.segment(table_id, self.state.epoch, self.state.seq), table_id, lsn=lsn)
-        self.log.append(Changes((part,), Commits([lsn], [1], [7])), through_lsn=lsn)
+        put(self.log, Changes((part,), Commits([lsn], [1], [7])), through_lsn=lsn)
         return part.key
 
     def prepare(self, gid: str) -> Prepared:
         lsn = self.state.through_lsn + 10
         part = self._stored(keys.staged(self.state.epoch, 700, self.state.seq), "7", lsn=0)
         waiting = Prepared(gid, 700, lsn, 1, 1, (PreparedPart(schema(), part),))
-        self.log.append(Changes((), Commits(), prepared=(waiting,)), through_lsn=lsn)
+        put(self.log, Changes((), Commits(), prepared=(waiting,)), through_lsn=lsn)
         return waiting
 
     def end(self, waiting: Prepared, fate: str) -> None:
@@ -86,7 +86,7 @@ class World:
         part = replace(waiting.parts[0].segment, first_lsn=lsn, last_lsn=lsn, body=BodyCommit(lsn, 1, 700))
         committed = fate == "committed"
         commits = Commits([lsn], [1], [700]) if committed else Commits()
-        self.log.append(Changes((part,) if committed else (), commits, ended=(PreparedEnd(waiting.gid, waiting.end_lsn, fate),)), through_lsn=lsn)
+        put(self.log, Changes((part,) if committed else (), commits, ended=(PreparedEnd(waiting.gid, waiting.end_lsn, fate),)), through_lsn=lsn)
 
     def _stored(self, key: str, table_id: str, *, lsn: int) -> Segment:
         self.store.put(key, CONTENT)

@@ -17,7 +17,7 @@ from service.manifest.leftovers import collect, referenced
 from service.manifest.log import ManifestLog
 from service.store.base import ObjectStore
 from service.store.memory import MemoryStore
-from tests.support.manifests import changes, opened, schema, segment, table
+from tests.support.manifests import changes, opened, put, schema, segment, table
 
 
 def writer(store: ObjectStore) -> ManifestLog:
@@ -27,7 +27,7 @@ def writer(store: ObjectStore) -> ManifestLog:
 def naming(log: ManifestLog, *names: str, lsn: int) -> None:
     """An entry that names these objects, bodies and segments alike."""
     parts = [replace(segment(first_lsn=lsn), key=name, body=BodyCommit(lsn, 1, 7) if name.startswith("stage/") else None) for name in names]
-    log.append(Changes(tuple(parts), Commits([lsn], [1], [7])), through_lsn=lsn)
+    put(log, Changes(tuple(parts), Commits([lsn], [1], [7])), through_lsn=lsn)
 
 
 def run(store: ObjectStore, log: ManifestLog, *, stop: threading.Event | None = None) -> int:
@@ -66,7 +66,7 @@ def test_a_copy_keeps_its_segments(store: ObjectStore) -> None:
     first.append(table("7"))
     mine = keys.segment("7", 1, 1)
     fill(store, mine, keys.segment("7", 1, 2))
-    first.append(Copy("7", 1, 1, 10, (replace(segment(first_lsn=10), key=mine),), final=True), through_lsn=10)
+    first.append(Copy("7", 1, 1, 10, (replace(segment(first_lsn=10), key=mine),), final=True))
     run(store, writer(store))
     assert objects(store) == {mine}
 
@@ -77,12 +77,12 @@ def test_the_rows_of_a_prepared_transaction_stay_before_and_after_its_commit(sto
     prepared = keys.staged(1, 700, 1)
     fill(store, prepared, keys.staged(1, 701, 2))
     part = PreparedPart(schema(), replace(segment(first_lsn=0), key=prepared))
-    first.append(Changes((), Commits(), prepared=(Prepared("g", 700, 20, 1, 3, (part,)),)), through_lsn=20)
+    put(first, Changes((), Commits(), prepared=(Prepared("g", 700, 20, 1, 3, (part,)),)), through_lsn=20)
     second = writer(store)
     run(store, second)
     assert objects(store) == {prepared}
     body = replace(segment(first_lsn=30), key=prepared, body=BodyCommit(30, 1, 700))
-    second.append(Changes((body,), Commits([30], [1], [700]), ended=(PreparedEnd("g", 20, "committed"),)), through_lsn=30)
+    put(second, Changes((body,), Commits([30], [1], [700]), ended=(PreparedEnd("g", 20, "committed"),)), through_lsn=30)
     run(store, writer(store))
     assert objects(store) == {prepared}
 
@@ -152,7 +152,7 @@ def test_epochs_that_were_cut_off_by_the_look_back_are_left_alone(store: ObjectS
     naming(first, named, lsn=20)
     second = writer(store)
     for lsn in (30, 40, 50, 60):
-        second.append(changes(lsn), through_lsn=lsn)
+        put(second, changes(lsn), through_lsn=lsn)
     fill(store, keys.segment("7", 2, 5))
     third = writer(store)
     assert run(store, third) == 1

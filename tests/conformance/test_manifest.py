@@ -17,17 +17,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from service.contract import keys
-from service.contract.entries import Body, Progress
+from service.contract.entries import Body, Entry, Progress
 from service.contract.receipt import DurableReceipt
 from service.errors import FormatTooNew, ManifestCorrupt, ObjectMissing, ServiceError, StoreRefused, StoreUnavailable, WriterFenced
 from service.manifest import checkpoint
 from service.manifest.follow import load_state, read_entries, read_entry
 from service.manifest.log import ManifestLog
 from service.manifest.state import PipelineState, reduce
+from service.manifest.verify import verify
 from service.store.base import ObjectStore
 from service.store.local import LocalStore
 from service.store.memory import MemoryStore
-from tests.support.manifests import changes, copy, histories, opened, table
+from tests.support.manifests import changes, copy, histories, opened, put, table
 
 
 def _open(store: ObjectStore, **options: Any) -> ManifestLog:
@@ -37,7 +38,7 @@ def _open(store: ObjectStore, **options: Any) -> ManifestLog:
 def _filled(store: ObjectStore, entries: int) -> ManifestLog:
     log = _open(store)
     for lsn in range(2, entries + 1):
-        log.append(Progress(), through_lsn=lsn)
+        put(log, Progress(), through_lsn=lsn)
     return log
 
 
@@ -51,7 +52,7 @@ def _memory() -> MemoryStore:
 def test_what_was_appended_is_what_a_reader_sees(store: ObjectStore) -> None:
     assert load_state(store) == PipelineState()
     log = _open(store, through_lsn=5)
-    assert log.receipt == DurableReceipt(seq=1, through_lsn=5)
+    assert (log.state.seq, log.state.through_lsn) == (1, 5)
     bodies: list[tuple[Body, int]] = [
         (table(), 5),
         (changes(7, 9), 12),
@@ -59,7 +60,7 @@ def test_what_was_appended_is_what_a_reader_sees(store: ObjectStore) -> None:
         (table(version=2, state="live"), 12),
         (changes(20, version=2), 30),
     ]
-    receipts = [log.append(body, through_lsn=through_lsn) for body, through_lsn in bodies]
+    receipts = [put(log, body, through_lsn=through_lsn) for body, through_lsn in bodies]
     assert receipts == [DurableReceipt(seq, through_lsn) for seq, (_, through_lsn) in enumerate(bodies, 2)]
     assert [entry.body for entry, _ in read_entries(store, after_seq=0)] == [opened(), *(body for body, _ in bodies)]
     assert load_state(store) == log.state
@@ -71,7 +72,7 @@ def test_what_was_appended_is_what_a_reader_sees(store: ObjectStore) -> None:
 def test_a_position_left_out_stays_where_it_is(store: ObjectStore) -> None:
     log = _open(store, through_lsn=5)
     assert log.append(table()) == DurableReceipt(2, 5)
-    assert _open(store).receipt == DurableReceipt(3, 5)
+    assert (_open(store).state.seq, log.state.through_lsn) == (3, 5)
 
 
 def test_a_reader_can_begin_and_end_anywhere(store: ObjectStore) -> None:
@@ -97,9 +98,9 @@ def test_an_entry_that_may_not_follow_is_never_stored(store: ObjectStore) -> Non
     impossible: list[tuple[Body, int]] = [(changes(20), 20), (Progress(), 9), (opened(), 10)]
     for body, through_lsn in impossible:
         with pytest.raises(ManifestCorrupt, match="entry 2 "):
-            log.append(body, through_lsn=through_lsn)
+            put(log, body, through_lsn=through_lsn)
     assert list(store.list(keys.MANIFEST)) == [keys.manifest_entry(1)]
-    assert log.append(Progress(), through_lsn=10).seq == 2
+    assert put(log, Progress(), through_lsn=10).seq == 2
 
 
 # one writer
@@ -110,10 +111,10 @@ def test_a_replaced_writer_is_fenced_and_stays_so(store: ObjectStore) -> None:
     new = _open(store)
     for _ in range(2):
         with pytest.raises(WriterFenced):
-            old.append(Progress(), through_lsn=99)
-    assert new.append(Progress(), through_lsn=7).seq == 3
+            put(old, Progress(), through_lsn=99)
+    assert put(new, Progress(), through_lsn=7).seq == 3
     with pytest.raises(WriterFenced):
-        old.append(Progress(), through_lsn=99)
+        put(old, Progress(), through_lsn=99)
     assert load_state(store) == new.state
     assert new.state.epoch == 2
 
@@ -169,8 +170,8 @@ def test_a_doubtful_create_ends_with_our_entry_stored_once(script: list[str]) ->
     store, troubles = Doubtful(*script), []
     log = _open(store, on_trouble=lambda what, error: troubles.append((what, str(error))))
     store.get_fails = 1
-    assert log.append(Progress(), through_lsn=5) == DurableReceipt(2, 5)
-    assert log.append(Progress(), through_lsn=6) == DurableReceipt(3, 6)
+    assert put(log, Progress(), through_lsn=5) == DurableReceipt(2, 5)
+    assert put(log, Progress(), through_lsn=6) == DurableReceipt(3, 6)
     store.get_fails = 0
     assert [entry.seq for entry, _ in read_entries(store, after_seq=0)] == [1, 2, 3]
     assert [what for what, _ in troubles][: len(script)] == ["manifest entry 2"] * len(script)
@@ -180,7 +181,7 @@ def test_a_doubt_that_another_writer_used_fences() -> None:
     log = _open(Doubtful("down", "stolen"))
     for _ in range(2):
         with pytest.raises(WriterFenced):
-            log.append(Progress(), through_lsn=5)
+            put(log, Progress(), through_lsn=5)
 
 
 @pytest.mark.parametrize("script", [["down"] * 99, ["lost", *["down"] * 99]])
@@ -191,10 +192,10 @@ def test_a_log_left_in_doubt_takes_nothing_more(script: list[str], ending: str) 
     options: dict[str, Any] = {"retry_seconds": 0.05} if ending == "deadline" else {"stop": stop, "on_trouble": lambda _what, _error: stop.set()}
     log = _open(store, **options)
     with pytest.raises(StoreUnavailable, match="may or may not be there"):
-        log.append(Progress(), through_lsn=5)
+        put(log, Progress(), through_lsn=5)
     store.script = itertools.repeat("ok")
     with pytest.raises(StoreUnavailable, match="closed"):
-        log.append(Progress(), through_lsn=6)
+        put(log, Progress(), through_lsn=6)
     assert log.state.seq == 1
     assert _open(store).state.seq == (3 if script[0] == "lost" else 2)
 
@@ -203,7 +204,7 @@ def test_a_refusing_store_closes_the_log_at_once() -> None:
     log = _open(Doubtful("refused"))
     for _ in range(2):
         with pytest.raises(StoreRefused):
-            log.append(Progress(), through_lsn=5)
+            put(log, Progress(), through_lsn=5)
 
 
 @pytest.mark.parametrize(
@@ -217,14 +218,14 @@ from service.manifest.state import PipelineState
 from service.store.opening import open_store
 from tests.support.manifests import opened
 log = ManifestLog.open(open_store("file://{tmp_path}", options={{}}), opened(), PipelineState())
-log.append(Progress(), through_lsn=5)
+log.publish(Progress(), from_lsn=0, through_lsn=5)
 """
     environment = {**os.environ, "SLUICE_FAULTS": f"{point}=crash@2"}
     result = subprocess.run([sys.executable, "-c", script], env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
     assert result.returncode == 137, result.stderr
     store = LocalStore(tmp_path)
     assert load_state(store).seq == stored
-    assert _open(store).append(Progress(), through_lsn=6) == DurableReceipt(stored + 2, 6)
+    assert put(_open(store), Progress(), through_lsn=6) == DurableReceipt(stored + 2, 6)
 
 
 # damage
@@ -269,6 +270,31 @@ def test_an_entry_of_a_newer_format_stops_the_reader(store: ObjectStore) -> None
     store.put(keys.manifest_entry(3), store.get(keys.manifest_entry(3)).replace(b'"format_version":1', b'"format_version":2'))
     with pytest.raises(FormatTooNew, match="entry 3"):
         load_state(store)
+
+
+def test_changes_behind_some_that_were_left_out_are_never_stored(store: ObjectStore) -> None:
+    """Two units were made; the first one failed on its way, and somebody publishes the second."""
+    log = _open(store, through_lsn=10)
+    with pytest.raises(ManifestCorrupt, match=r"entry 2 continues from 0/14, but what came before it ends at 0/A"):
+        log.publish(changes(25), from_lsn=20, through_lsn=30)
+    with pytest.raises(ManifestCorrupt, match="entry 2 continues from 0/14"):
+        log.publish(Progress(), from_lsn=20, through_lsn=30)
+    assert list(store.list(keys.MANIFEST)) == [keys.manifest_entry(1)]
+    assert put(log, Progress(), through_lsn=20).seq == 2
+
+
+def test_a_hole_between_two_entries_is_refused_by_every_reader(store: ObjectStore) -> None:
+    """As a writer would leave it that knew the number and the hash, and not the position."""
+    log = _filled(store, 3)
+    holed = Entry(4, 1, log.state.previous_sha256, 7, 9, "2030-01-01T00:00:00+00:00", Progress())
+    store.put(keys.manifest_entry(4), holed.encode())
+    message = "entry 4 continues from 0/7, but what came before it ends at 0/3"
+    with pytest.raises(ManifestCorrupt, match=message):
+        load_state(store)
+    with pytest.raises(ManifestCorrupt, match=message):
+        list(read_entries(store, after_seq=2))
+    (flaw,) = verify(store, content=False).flaws
+    assert message in flaw.what
 
 
 def test_a_chain_that_does_not_continue_what_the_reader_had_is_corrupt(store: ObjectStore) -> None:
@@ -390,7 +416,7 @@ def test_a_restart_from_any_checkpoint_equals_a_full_replay(history: list[tuple[
             log = ManifestLog.open(store, body, log.state if log else PipelineState(), through_lsn=through_lsn)
         else:
             assert log is not None
-            log.append(body, through_lsn=through_lsn)
+            put(log, body, through_lsn=through_lsn)
         if number == at:
             assert log is not None
             checkpoint.write(store, log.state)

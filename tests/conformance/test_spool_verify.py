@@ -8,7 +8,7 @@ from service.manifest.follow import load_state
 from service.manifest.log import ManifestLog
 from service.manifest.verify import Verdict, verify
 from service.store.base import ObjectStore
-from tests.support.manifests import opened, schema, segment, table
+from tests.support.manifests import opened, put, schema, segment, table
 
 CONTENT = b"rows of a table"
 
@@ -23,11 +23,11 @@ def filled(store: ObjectStore, count: int) -> list[str]:
         lsn = 20 + number
         names.append(keys.segment("7", 1, number + 1))
         store.put(names[-1], CONTENT)
-        log.append(Changes((replace(plain, key=names[-1], first_lsn=lsn, last_lsn=lsn),), Commits([lsn], [1], [7])), through_lsn=lsn)
+        put(log, Changes((replace(plain, key=names[-1], first_lsn=lsn, last_lsn=lsn),), Commits([lsn], [1], [7])), through_lsn=lsn)
     names.append(keys.staged(1, 700, 99))
     store.put(names[-1], CONTENT)
     waiting = Prepared("gid", 700, 20 + count, 1, rows=1, parts=(PreparedPart(schema(), replace(plain, key=names[-1])),))
-    log.append(Changes((), Commits(), prepared=(waiting,)), through_lsn=20 + count)
+    put(log, Changes((), Commits(), prepared=(waiting,)), through_lsn=20 + count)
     return names
 
 

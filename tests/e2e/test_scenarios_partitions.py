@@ -186,7 +186,7 @@ PARTITIONS = (
             ALTER TABLE low REPLICA IDENTITY DEFAULT
             UPDATE r SET v = 'u'
         """,
-        stopped={"r": ("stale", "false NULLs")},
+        stopped={"r": ("quarantined", "false NULLs")},
         publish=("r",),
     ),
     Scenario(

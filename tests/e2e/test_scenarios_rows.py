@@ -29,13 +29,35 @@ ROWS = (
         before="""
             CREATE TABLE bare ()
             INSERT INTO bare DEFAULT VALUES
+            CREATE TABLE whole ()
+            ALTER TABLE whole REPLICA IDENTITY FULL
+            INSERT INTO whole DEFAULT VALUES
+            INSERT INTO whole DEFAULT VALUES
+            INSERT INTO whole DEFAULT VALUES
+            CREATE TABLE computed (v int GENERATED ALWAYS AS (7) STORED)
+            INSERT INTO computed DEFAULT VALUES
+            CREATE TABLE emptied ()
+            ALTER TABLE emptied REPLICA IDENTITY FULL
+            INSERT INTO emptied DEFAULT VALUES
+            CREATE TABLE gained ()
+            ALTER TABLE gained REPLICA IDENTITY FULL
+            INSERT INTO gained DEFAULT VALUES
         """,
         after="""
             INSERT INTO bare DEFAULT VALUES
             INSERT INTO bare DEFAULT VALUES
             INSERT INTO bare DEFAULT VALUES
+            DELETE FROM whole WHERE ctid = '(0,1)'
+            INSERT INTO whole DEFAULT VALUES
+            DELETE FROM whole WHERE ctid = '(0,2)'
+            INSERT INTO computed DEFAULT VALUES
+            INSERT INTO computed DEFAULT VALUES
+            TRUNCATE emptied
+            INSERT INTO gained DEFAULT VALUES
+            ALTER TABLE gained ADD COLUMN v int DEFAULT 3
+            INSERT INTO gained VALUES (4)
         """,
-        equal=("bare",),
+        equal=("bare", "whole", "computed", "emptied", "gained"),
     ),
     Scenario(
         "foreign_keys",

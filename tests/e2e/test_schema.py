@@ -149,7 +149,7 @@ def _flow(mirror: Mirror) -> None:
         try:
             for number in range(3):
                 for _ in range(40):
-                    assert written.acquire(timeout=30)
+                    assert written.acquire(timeout=120)
                 mirror.execute(_add("flowing", f"c{number} text DEFAULT 'default {number}'"))
                 running.wait_until(lambda version=number + 2: version in mirror.pipeline.table("public.flowing").schemas)
         finally:

@@ -179,7 +179,7 @@ def test_a_fast_stop_of_the_server_is_not_held_up_and_everything_committed_is_ke
             database.execute("INSERT INTO a VALUES (1)")
             stopping = threading.Thread(target=server.stop, args=("fast",))
             stopping.start()
-            stopping.join(15)
+            stopping.join(60)
             assert not stopping.is_alive(), "the server waits for us"
             server.start()
             database.execute("INSERT INTO a VALUES (2)")

@@ -9,7 +9,7 @@ import pytest
 from service.contract.control import COPY, Request
 from service.contract.entries import Changes, Copy, Table
 from service.contract.keys import MANIFEST, control_request
-from service.errors import ServiceError, SlotBusy, SlotLost, WriterFenced
+from service.errors import Interrupted, ServiceError, SlotBusy, SlotLost, WriterFenced
 from service.runtime.ingest import Ingest
 from tests.support.ingesting import Pipeline
 
@@ -291,3 +291,21 @@ def test_a_stale_table_is_copied_again_when_asked_and_joins_the_stream(pipeline:
     assert sum(segment.rows for segment in last.segments) == 2
     assert [row["id"] for row in pipeline.rows("public.a") if row["_sluice_lsn"] > table.copy.snapshot_lsn] == [3]
     assert list(pipeline.store.list("control/")) == []
+
+
+def test_a_bounded_run_that_is_stopped_before_its_end_does_not_claim_success(pipeline: Pipeline) -> None:
+    """A scheduler runs `sluice apply --once` behind it only if it ended with 0."""
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    pipeline.run()
+
+    async def stopped_at_once() -> None:
+        ingest = Ingest(pipeline.options(), pipeline.store)
+        running = asyncio.ensure_future(ingest.run(until_lsn=2**60))
+        while not ingest.view.connected:
+            await asyncio.wait({running}, timeout=0.05)
+            assert not running.done()
+        ingest.stop()
+        await running
+
+    with pytest.raises(Interrupted, match="stopped before"):
+        asyncio.run(stopped_at_once())

@@ -2,13 +2,14 @@
 
 import select
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import psycopg
 import pytest
 from psycopg import pq
 
-from tests.support.pgproxy import Cut, Direction, Message, PgProxy, Status
+from tests.support.pgproxy import Cut, Direction, Message, PgProxy, Status, corrupted, lengthened, shortened
+from tests.support.pipeline import wait_until
 from tests.support.sources import Database
 
 
@@ -132,3 +133,41 @@ def test_dropping_breaks_open_connections_and_lets_new_ones_in(database: Databas
         with pytest.raises(psycopg.OperationalError):
             psycopg.connect(proxy.dsn(dbname=database.name))
         assert proxy.connections == 2
+
+
+@pytest.mark.parametrize(("how", "changed"), [(corrupted, 0), (lengthened, 1), (shortened, -1)])
+def test_one_message_is_changed_with_its_length_and_the_next_is_whole_again(database: Database, slot: str, how: Callable[[bytes], bytes], changed: int) -> None:
+    with PgProxy(database.server.port) as proxy:
+        sizes = {}
+        for bodies in ("whole", "changed"):
+            if bodies == "changed":
+                fired = proxy.change(how, matches=lambda message: message.tag == "I")
+            connection = start_stream(proxy, database)
+            if bodies == "whole":
+                database.execute("INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2)")
+            sizes[bodies] = insert_bodies(connection, 2)
+            connection.close()
+            wait_until(lambda: not is_active(database), what="the slot is free")
+        assert fired.is_set()
+    first, second = zip(sizes["whole"], sizes["changed"], strict=True)
+    assert first[0] != first[1]
+    assert len(first[1]) == len(first[0]) + changed
+    assert second[0] == second[1]
+
+
+def insert_bodies(connection: psycopg.Connection, count: int) -> list[bytes]:
+    """The pgoutput part of the first `count` inserts."""
+    found: list[bytes] = []
+    while len(found) < count:
+        length, payload = connection.pgconn.get_copy_data(1)
+        if length == 0:
+            select.select([connection.pgconn.socket], [], [])
+            connection.pgconn.consume_input()
+        elif bytes(payload[:1]) == b"w" and payload[25] == ord("I"):
+            found.append(bytes(payload[25:]))
+    return found
+
+
+def is_active(database: Database) -> bool:
+    with database.connect() as connection:
+        return connection.execute("SELECT active FROM pg_replication_slots WHERE slot_name = %s", (database.slot,)).fetchone() == (True,)

@@ -1,10 +1,17 @@
 """The report against a real server: a slot that lost changes is told as lost, and one that is read while it moves is not."""
 
+import time
 from pathlib import Path
 
 import pytest
 
+from service.errors import StoreUnavailable
+from service.runtime.ingest import Ingest
+from service.runtime.observe import Observer
 from service.runtime.report import Report, Reporter
+from service.store.base import ObjectStore
+from service.telemetry.health import Health
+from service.telemetry.metrics import Metrics
 from tests.support.ingesting import Pipeline
 from tests.support.sources import Database
 
@@ -15,19 +22,58 @@ def reporter(pipeline: Pipeline, tmp_path: Path) -> Reporter:
 
 
 def grievances(report: Report) -> list[str]:
-    return [one["message"].partition(":")[0] for one in report.to_json()["errors"]]
+    return [problem.message.partition(":")[0] for problem in report.verdict.problems if problem.part == "slot"]
 
 
 def test_a_slot_that_was_dropped_or_made_anew_is_lost(pipeline: Pipeline, database: Database, reporter: Reporter) -> None:
     database.execute("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
     pipeline.run()
-    assert reporter.take().state == "stopped"
+    assert reporter.take().verdict.state == "stopped"
     database.execute(f"SELECT pg_drop_replication_slot('{database.slot}')")
-    assert (reporter.take().state, grievances(reporter.take())) == ("lost", ["MISSING"])
+    assert (reporter.take().verdict.state, grievances(reporter.take())) == ("lost", ["MISSING"])
     database.execute("INSERT INTO a VALUES (2)", f"SELECT pg_create_logical_replication_slot('{database.slot}', 'pgoutput')")
     anew = reporter.take()
-    assert (anew.state, grievances(anew)) == ("lost", ["AHEAD"])
-    assert anew.to_json()["errors"][0]["hint"]
+    assert (anew.verdict.state, grievances(anew)) == ("lost", ["AHEAD"])
+    assert anew.to_json()["problems"][0]["what_to_do"]
+
+
+class Failing:
+    """A store that can be told not to answer."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self._inner = inner
+        self.away = False
+
+    def __getattr__(self, name: str) -> object:
+        if self.away:
+            raise StoreUnavailable("the store does not answer")
+        return getattr(self._inner, name)
+
+
+def test_a_slot_that_is_lost_while_the_store_is_away_is_lost_in_the_verdict_too(pipeline: Pipeline, database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    pipeline.run()
+    store, metrics = Failing(pipeline.store), Metrics("test")
+    reporter = Reporter(pipeline="test", store=store, lake_uri=tmp_path.as_uri(), source=pipeline.options().source)  # type: ignore[arg-type]
+    ingest = Ingest(pipeline.options(), pipeline.store)
+    observer = Observer(ingest=ingest, reporter=reporter, metrics=metrics, health=Health(metrics), applier=None)
+    assert observer.verdict().state == "unknown", "nothing was read yet"
+    observer.look()
+    assert observer.verdict().state == "stopped", "this process has not begun to stream"
+    store.away = True
+    database.execute(f"SELECT pg_drop_replication_slot('{database.slot}')")
+    deadline = time.monotonic() + 60
+    while "spool.away" not in {problem.code for problem in observer.verdict().problems}:
+        observer.look()  # a look may be a second old
+        assert time.monotonic() < deadline
+    observer.look_at_source()
+    verdict = observer.verdict()
+    assert (verdict.state, [problem.code for problem in verdict.problems if problem.severity == "critical"][:2]) == ("lost", ["slot.lost", "spool.away"])
+    observer.count()
+    text = metrics.render().decode()
+    assert 'sluice_health{pipeline="test",state="lost"} 1.0' in text
+    assert 'sluice_problems{code="slot.lost",pipeline="test"} 1.0' in text
+    observer.close()
 
 
 def test_a_slot_that_moves_while_it_is_looked_at_is_not_lost(pipeline: Pipeline, database: Database, reporter: Reporter) -> None:
@@ -37,7 +83,7 @@ def test_a_slot_that_moves_while_it_is_looked_at_is_not_lost(pipeline: Pipeline,
         for number in range(40):
             database.execute(f"INSERT INTO a VALUES ({number})")
             report = reporter.take()
-            assert (report.state, grievances(report)) == ("running", [])
+            assert (report.verdict.carrying, grievances(report)) == (True, [])
     stages = {stage.stage: stage for stage in reporter.take().stages}
     assert stages["flushed"].lsn == reporter.take().manifest.through_lsn
     assert stages["received"].lsn is None

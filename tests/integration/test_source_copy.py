@@ -82,12 +82,12 @@ async def streamed(options: SourceOptions, start_lsn: int) -> list[Row]:
     stream = await ReplicationStream.open(
         options, start_lsn=start_lsn, proto_version=1, streaming="off", two_phase=False, messages=False, origin="any", limits=StreamLimits(max_delay_s=0.05)
     )
-    frames: list[bytes] = []
+    frames: list[bytes | memoryview] = []
     async with asyncio.timeout(20):
         while sum(frame[25:26] == b"C" for frame in frames) < type_matrix.ROW_COUNT:
-            frames += (await stream.next_batch()).frames
+            frames += [bytes(frame) for frame in (await stream.next_batch()).frames]
     await stream.close()
-    return streamed_rows(frames)
+    return streamed_rows([bytes(frame) for frame in frames])
 
 
 def test_copy_and_stream_send_the_same_bytes_for_every_type(database: Database) -> None:

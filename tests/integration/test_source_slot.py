@@ -1,6 +1,8 @@
 """Publications and slots: made when asked to, named when in the way, never touched otherwise."""
 
 import asyncio
+import dataclasses
+import time
 from contextlib import closing
 
 import pytest
@@ -8,9 +10,10 @@ import pytest
 from deploy.local.postgres import temporary_server
 from service.contract.entries import Opened
 from service.errors import SlotBusy, SlotLost, SourceRefused
+from service.source import slot
 from service.source.sessions import SourceOptions, open_query
 from service.source.slot import ensure_publication, ensure_slot, prove_continuity, server_facts, slot_facts, wait_until_free
-from service.source.start import identify
+from service.source.start import Started, identify, start_command, start_replication
 from service.source.stream import ReplicationStream, StreamLimits
 from tests.support.source_setup import options_of, server_major
 from tests.support.sources import Database
@@ -87,26 +90,76 @@ def test_a_slot_in_use_is_named_with_its_process_after_a_bounded_wait(database: 
         )
         with closing(open_query(options)) as conn:
             with pytest.raises(SlotBusy, match=r"process \d+ \(application_name sluice_test\)"):
-                wait_until_free(conn, options.slot, bound_s=3, sleep=pauses.append)
+                wait_until_free(conn, options, bound_s=3, sleep=pauses.append)
             await stream.close()
-            await asyncio.to_thread(wait_until_free, conn, options.slot, bound_s=10)
+            await asyncio.to_thread(wait_until_free, conn, options, bound_s=10)
 
     asyncio.run(scenario())
     assert 3 <= sum(pauses) < 6
 
 
+def _silent_stream(options: SourceOptions, start_lsn: int) -> Started:
+    """A stream whose client never says anything again, as the server sees it."""
+    command = start_command(options, start_lsn=start_lsn, proto_version=1, streaming="off", two_phase=False, messages=False, origin="any")
+    return start_replication(options, command=command, expect=None)
+
+
+def test_a_lost_connection_of_ours_is_waited_for_until_the_server_gives_it_up(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also longer than a living process is waited for."""
+    monkeypatch.setattr(slot, "ALIVE_SECONDS", 0.5)
+    options = options_of(database)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)", f"CREATE PUBLICATION {options.publication} FOR TABLE t")
+    database.execute(f"ALTER DATABASE {database.name} SET wal_sender_timeout = '4s'")
+    started = _silent_stream(options, ensure_slot(options).confirmed_flush_lsn or 0)
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        time.sleep(seconds)
+
+    with closing(started.conn), closing(open_query(options)) as conn:
+        wait_until_free(conn, options, sleep=sleep)
+        assert slot_facts(conn, options.slot) is not None
+    assert sum(pauses) > 0.5
+
+
+@pytest.mark.parametrize("timeout", ["4s", "0"])
+def test_a_silent_connection_of_ours_is_named_when_the_server_never_gives_it_up(database: Database, timeout: str) -> None:
+    """Nothing sleeps here: the pauses are only counted."""
+    options = options_of(database)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)", f"CREATE PUBLICATION {options.publication} FOR TABLE t")
+    started = _silent_stream(options, ensure_slot(options).confirmed_flush_lsn or 0)
+    database.execute(f"ALTER DATABASE {database.name} SET wal_sender_timeout = '{timeout}'")
+    pauses: list[float] = []
+    with closing(started.conn), closing(open_query(options)) as conn, pytest.raises(SlotBusy) as caught:
+        wait_until_free(conn, options, sleep=pauses.append)
+    assert "pg_terminate_backend" in caught.value.hint
+    expected = slot.OWN_MARGIN_SECONDS + (4 if timeout == "4s" else slot.NEVER_SECONDS)
+    assert expected <= sum(pauses) < expected + 3
+
+
+def test_a_slot_of_somebody_else_is_refused_before_the_servers_timeout(database: Database) -> None:
+    options = options_of(database)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)", f"CREATE PUBLICATION {options.publication} FOR TABLE t")
+    started = _silent_stream(dataclasses.replace(options, application_name="somebody"), ensure_slot(options).confirmed_flush_lsn or 0)
+    pauses: list[float] = []
+    with closing(started.conn), closing(open_query(options)) as conn, pytest.raises(SlotBusy, match="application_name somebody"):
+        wait_until_free(conn, options, sleep=pauses.append)
+    assert slot.ALIVE_SECONDS <= sum(pauses) < slot.ALIVE_SECONDS + 3
+
+
 def test_any_publication_name_reaches_the_server_as_itself(database: Database) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    slot = database.slot
+    slot_name = database.slot
 
     async def scenario() -> None:
         for number, name in enumerate(HOSTILE_NAMES):
-            options = SourceOptions(dsn=database.dsn, slot=slot, publication=name, application_name="sluice_test")
+            options = SourceOptions(dsn=database.dsn, slot=slot_name, publication=name, application_name="sluice_test")
             with closing(open_query(options)) as conn:
                 ensure_publication(conn, name, [("public", "t")])
                 assert conn.execute("SELECT pubname::text FROM pg_publication WHERE pubname = %s", (name,)).fetchone() == (name,)
                 start = ensure_slot(options).confirmed_flush_lsn or 0
-                wait_until_free(conn, slot, bound_s=10)
+                wait_until_free(conn, options, bound_s=10)
             stream = await ReplicationStream.open(
                 options, start_lsn=start, proto_version=1, streaming="off", two_phase=False, messages=False, origin="any", limits=StreamLimits(max_delay_s=0.05)
             )
@@ -117,8 +170,8 @@ def test_any_publication_name_reaches_the_server_as_itself(database: Database) -
             stream.acknowledge(stream.received_lsn)
             await stream.close()
             with closing(open_query(options)) as conn:
-                wait_until_free(conn, slot, bound_s=10)
-            database.execute(f"SELECT pg_drop_replication_slot('{slot}')")
+                wait_until_free(conn, options, bound_s=10)
+            database.execute(f"SELECT pg_drop_replication_slot('{slot_name}')")
 
     asyncio.run(scenario())
     with database.connect() as connection:
@@ -177,6 +230,7 @@ def _opened(system_identifier: str, database_oid: int, database: str) -> Opened:
         slot="s",
         publication="p",
         two_phase=False,
+        origin="any",
         server_version=180000,
         start_lsn=0,
         instance="i",

@@ -5,11 +5,11 @@ import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from service.errors import SourceRefused
+from service.errors import SourceRefused, SourceUnavailable
 from service.source.catalog import Catalog
 from service.source.copy import copy_table
 from service.source.schemas import build_schema, relation_of
@@ -17,9 +17,11 @@ from service.source.sessions import open_query
 from service.source.slot import ensure_publication, ensure_slot
 from service.source.snapshot import SnapshotHolder
 from service.source.stream import ReplicationStream, StreamLimits
+from service.store.opening import open_store
+from tests.support.ingesting import Pipeline
 from tests.support.source_setup import options_of
 from tests.support.sources import Database
-from tests.support.tls_front import make_certificate, tls_front
+from tests.support.tls_front import Cut, CutAt, make_certificate, tls_front
 
 ROWS = 10_000
 SECONDS = 10.0
@@ -84,3 +86,31 @@ def test_a_server_that_cannot_prove_who_it_is_is_refused(database: Database, tmp
 def test_a_server_without_tls_is_refused_where_tls_is_asked_for(database: Database) -> None:
     with pytest.raises(SourceRefused, match="SSL"):
         open_query(replace(options_of(database), dsn=database.dsn + "?sslmode=require"))
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
+@pytest.mark.parametrize("at", get_args(CutAt))
+def test_a_handshake_that_is_cut_is_no_refusal(database: Database, tmp_path: Path, at: CutAt, reset: bool) -> None:
+    certificate, key = make_certificate(tmp_path)
+    with tls_front(database.server.port, certificate, key, cuts=[Cut(at, reset)]) as port:
+        options = replace(options_of(database), dsn=_verified(database, port, certificate))
+        with pytest.raises(SourceUnavailable) as caught:
+            open_query(options)
+        assert caught.value.reason == "connect_failed"
+        with closing(open_query(options)) as conn:
+            assert conn.pgconn.ssl_in_use
+
+
+def test_ingest_goes_on_after_handshakes_that_were_cut(database: Database, tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    cuts = [Cut(at, reset=True) for at in get_args(CutAt)[:3]]
+    with tls_front(database.server.port, certificate, key, cuts=cuts) as port:
+        pipeline = Pipeline(database, open_store(tmp_path.as_uri(), options={}), dsn=_verified(database, port, certificate))
+        ingest = pipeline.run()
+        assert ingest.view.reconnects == 3
+        assert [row["id"] for row in pipeline.rows("public.t", copied=True)] == [1]
+
+
+def _verified(database: Database, port: int, certificate: Path) -> str:
+    return f"host=127.0.0.1 port={port} user=postgres dbname={database.name} sslmode=verify-full sslrootcert={certificate}"

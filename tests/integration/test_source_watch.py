@@ -87,7 +87,6 @@ def test_what_changes_rows_without_an_event_is_named(database: Database, table: 
             ),
             "deep1 was attached",
         ),
-        ("r", ("ALTER TABLE r2 REPLICA IDENTITY FULL",), "r2 has another replica identity"),
     ],
 )
 def test_what_was_otherwise_for_a_moment_is_named(database: Database, table: str, statements: tuple[str, ...], reason: str) -> None:

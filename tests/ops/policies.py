@@ -6,6 +6,7 @@ Pods come from everywhere a pod may be described: StatefulSets, test pods, templ
 import re
 from collections.abc import Callable, Iterator
 
+from service.runtime.ingest import STOP_SECONDS
 from tests.ops.helm import Manifest
 from tests.ops.manifests import environment, of_kind, pods
 
@@ -93,7 +94,7 @@ def probes_cannot_kill_a_long_flush(manifests: list[Manifest]) -> Problems:
         liveness = container.get("livenessProbe", {})
         if liveness.get("periodSeconds", 0) * liveness.get("failureThreshold", 0) < 120:
             yield f"{pod.owner}: liveness is impatient"
-        if pod.spec.get("terminationGracePeriodSeconds", 0) < 300:
+        if pod.spec.get("terminationGracePeriodSeconds", 0) < STOP_SECONDS + 10:
             yield f"{pod.owner}: no time to drain"
         if "metrics" not in [port["name"] for port in container.get("ports", [])]:
             yield f"{pod.owner}: port metrics"

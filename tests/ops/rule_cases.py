@@ -36,8 +36,8 @@ def ingest(values: str, pod: str = "a") -> Series:
     return one(known.BUILD_INFO, values, pod=pod, component="ingest")
 
 
-def applier(values: str) -> Series:
-    return one(known.BUILD_INFO, values, pod="b", component="apply")
+def problem(values: str, code: str) -> Series:
+    return one(known.PROBLEMS, values, code=code)
 
 
 def loop_lag(below: str, seconds: str) -> Series:
@@ -80,12 +80,17 @@ PROCESS = (
     fires(
         "SluiceNotStreaming",
         "it ends and is started again, and is seen now and then",
-        ingest("1x9 1 stale _x5 1 stale _x5 1 stale _x5") | one(known.STATE, "1x9 0 stale _x5 0 stale _x5 0 stale _x5", state="streaming"),
+        ingest("1x9 1 stale _x5 1 stale _x5 1 stale _x5") | one(known.HEALTH, "1x9 0 stale _x5 0 stale _x5 0 stale _x5", state="degraded"),
         21,
     ),
-    fires("SluiceNotStreaming", "it stays in another state", ingest("1x30") | one(known.STATE, "1x5 0x30", state="streaming"), 17),
-    quiet("SluiceNotStreaming", "it streams", ingest("1x30") | one(known.STATE, "1x30", state="streaming"), 20),
-    quiet("SluiceNotStreaming", "it took three minutes to start", ingest("1x30") | one(known.STATE, "0x3 1x30", state="streaming"), 6),
+    fires("SluiceNotStreaming", "it stays in another state", ingest("1x30") | one(known.HEALTH, "1x5 0x30", state="healthy"), 17),
+    quiet(
+        "SluiceNotStreaming",
+        "it streams",
+        ingest("1x30") | one(known.HEALTH, "1x9 0x30", state="healthy") | one(known.HEALTH, "0x9 1x30", state="degraded"),
+        20,
+    ),
+    quiet("SluiceNotStreaming", "it took three minutes to start", ingest("1x30") | one(known.HEALTH, "0x3 1x30", state="healthy"), 6),
     fires("SluiceSourceDisconnected", "the server is away", one(known.SOURCE_CONNECTED, "1x5 0x10", role="replication"), 11),
     quiet("SluiceSourceDisconnected", "it is back in time", one(known.SOURCE_CONNECTED, "1x5 0x3 1x10", role="replication"), 11),
     quiet("SluiceSourceDisconnected", "only the side connection is away", one(known.SOURCE_CONNECTED, "0x10", role="query"), 10),
@@ -118,16 +123,17 @@ PROCESS = (
 )
 
 SLOT = (
-    fires("SluiceSlotLost", "it was the last word", one(known.SLOT_STATUS, "0x5 1 stale _x100", status="lost"), 60),
-    quiet("SluiceSlotLost", "it is reserved", one(known.SLOT_STATUS, "0x20", status="lost") | one(known.SLOT_STATUS, "1x20", status="reserved"), 15),
-    quiet(
+    fires("SluiceSlotLost", "it was the last word", problem("0x5 1 stale _x100", "slot.lost"), 60),
+    fires(
         "SluiceSlotLost",
-        "a usable one has been seen since",
-        one(known.SLOT_STATUS, "1x5 stale _x60", status="lost") | one(known.SLOT_STATUS, "_x10 1x60", status="reserved", pod="b"),
-        30,
+        "the process starts again and again and cannot ask the server",
+        problem("0x5 1x3 stale _x20", "slot.lost") | one(known.HEALTH, "1x30", state="stopped"),
+        15,
     ),
-    fires("SluiceSlotUnreserved", "it is unreserved", one(known.SLOT_STATUS, "0x5 1x5", status="unreserved"), 7),
-    quiet("SluiceSlotUnreserved", "it is extended", one(known.SLOT_STATUS, "0x9", status="unreserved") | one(known.SLOT_STATUS, "1x9", status="extended"), 7),
+    quiet("SluiceSlotLost", "it is not", problem("0x20", "slot.lost") | one(known.HEALTH, "1x20", state="healthy"), 15),
+    quiet("SluiceSlotLost", "a new pipeline runs", problem("1x5 0x30", "slot.lost") | one(known.HEALTH, "0x5 1x30", state="degraded"), 30),
+    fires("SluiceSlotUnreserved", "it is unreserved", problem("0x5 1x5", "slot.unreserved"), 7),
+    quiet("SluiceSlotUnreserved", "it is low on headroom", problem("0x9", "slot.unreserved") | problem("1x9", "slot.headroom"), 7),
     fires("SluiceWalHeadroomLow", "30 of 100 are left", one(known.SLOT_SAFE, "30x30") | one(known.SLOT_KEEP_LIMIT, "100x30"), 16),
     quiet("SluiceWalHeadroomLow", "half is left", one(known.SLOT_SAFE, "50x30") | one(known.SLOT_KEEP_LIMIT, "100x30"), 20),
     quiet("SluiceWalHeadroomLow", "there is no limit", one(known.SLOT_UNBOUNDED, "1x30") | one(known.SLOT_RETAINED, "9e9x30"), 20),
@@ -146,8 +152,8 @@ SLOT = (
     fires("SluiceWalUnbounded", "100 GB are kept", one(known.SLOT_RETAINED, "1e11x30") | one(known.SLOT_UNBOUNDED, "1x30"), 11),
     quiet("SluiceWalUnbounded", "little is kept", one(known.SLOT_RETAINED, "1e9x30") | one(known.SLOT_UNBOUNDED, "1x30"), 20),
     quiet("SluiceWalUnbounded", "there is a limit", one(known.SLOT_RETAINED, "1e11x30") | one(known.SLOT_UNBOUNDED, "0x30"), 20),
-    fires("SluiceSlotInactive", "nobody uses it", one(known.SLOT_ACTIVE, "1x5 0x10"), 11),
-    quiet("SluiceSlotInactive", "a new walsender came", one(known.SLOT_ACTIVE, "1x5 0x2 1x10"), 11),
+    fires("SluiceSlotInactive", "nobody uses it", problem("0x5 1x10", "slot.inactive"), 11),
+    quiet("SluiceSlotInactive", "a new walsender came", problem("0x5 1x2 0x10", "slot.inactive"), 11),
     fires("SluiceXminAge", "two hundred million", one(known.SLOT_XMIN_AGE, "2e8x40"), 31),
     quiet("SluiceXminAge", "one million", one(known.SLOT_XMIN_AGE, "1e6x40"), 35),
     fires("SluicePreparedTransactionOpen", "open for longer and longer", one(known.PREPARED_AGE, "0+60x60"), 20),
@@ -197,10 +203,9 @@ STREAM = (
 )
 
 LAKE = (
-    fires("SluiceApplierDown", "`up` says so", one(known.APPLY_RUNNING, "0x20") | one(known.APPLY_PENDING, "5x20"), 11),
-    fires("SluiceApplierDown", "its endpoint is gone", applier("1x5 stale _x30") | one(known.APPLY_PENDING, "0x5 0+1x30"), 20),
-    quiet("SluiceApplierDown", "there is nothing to do", applier("1x5 stale _x30") | one(known.APPLY_PENDING, "0x30"), 25),
-    quiet("SluiceApplierDown", "it runs", applier("1x30") | one(known.APPLY_RUNNING, "1x30") | one(known.APPLY_PENDING, "5x30"), 25),
+    fires("SluiceApplierDown", "the verdict says so", problem("0x5 1x20", "applier.dead"), 11),
+    quiet("SluiceApplierDown", "it was started again within minutes", problem("0x5 1x3 0x20", "applier.dead"), 11),
+    quiet("SluiceApplierDown", "it has never been there, which the backlog tells", problem("0x30", "applier.dead") | problem("1x30", "applier.never"), 25),
     fires("SluiceApplyNotSucceeding", "since the beginning", one(known.APPLY_LAST_SUCCESS, "0x60"), 37),
     quiet("SluiceApplyNotSucceeding", "idle, and it says so", one(known.APPLY_LAST_SUCCESS, "0+60x60"), 50),
     fires("SluiceApplyFailing", "a window fails each minute", one(known.APPLY_RUNS, "0+1x30", outcome="failed"), 21),
@@ -215,10 +220,10 @@ LAKE = (
     quiet("SluiceSpoolBacklog", "much, but less each hour", one(known.PENDING_BYTES, "5000000000-1000000x120"), 100),
     quiet("SluiceSpoolBacklog", "young changes", one(known.OLDEST_PENDING, "0+60x40") | one(known.PENDING_BYTES, "1000x40"), 30),
     quiet("SluiceSpoolBacklog", "nothing waits", one(known.PENDING_BYTES, "0x120"), 100),
-    fires("SluiceTableStale", "one", one(known.TABLES, "0x5 1x5", state="stale"), 7),
-    quiet("SluiceTableStale", "none", one(known.TABLES, "0x9", state="stale") | one(known.TABLES, "3x9", state="live"), 7),
-    fires("SluiceTableQuarantined", "two", one(known.TABLES, "2x9", state="quarantined"), 7),
-    quiet("SluiceTableQuarantined", "none", one(known.TABLES, "0x9", state="quarantined"), 7),
+    fires("SluiceTableStale", "one", problem("0x5 1x5", "table.stale"), 7),
+    quiet("SluiceTableStale", "none", problem("0x9", "table.stale") | problem("3x9", "table.copying"), 7),
+    fires("SluiceTableQuarantined", "two", problem("2x9", "table.quarantined"), 7),
+    quiet("SluiceTableQuarantined", "none", problem("0x9", "table.quarantined"), 7),
     fires("SluiceCopyStalled", "it reads nothing", one(known.SNAPSHOT_START, "0x40") | one(known.SNAPSHOT_BYTES, "7x40"), 21),
     quiet("SluiceCopyStalled", "it reads", one(known.SNAPSHOT_START, "0x40") | one(known.SNAPSHOT_BYTES, "0+7x40"), 30),
     quiet("SluiceCopyStalled", "it is over", one(known.SNAPSHOT_START, "0x10 stale") | one(known.SNAPSHOT_BYTES, "0+7x10 70x40"), 40),

@@ -13,6 +13,7 @@ from deploy.monitoring.alerts import ALERTS, DEFAULTS, RECORDINGS, THRESHOLDS
 from deploy.monitoring.files import PLAIN_RULES
 from deploy.monitoring.model import SCOPE, thresholds_of
 from deploy.monitoring.promql import Not, Selector
+from service.health import verdict
 from service.telemetry import catalogue
 from tests.ops.rule_cases import CASES, Case
 
@@ -101,6 +102,16 @@ def test_what_an_alert_says_is_filled_in(alert: str, promtool: Path, tmp_path: P
     assert f"docs/runbooks/{alert}.md" in said
     for trouble in ("no value", "error", "{{", "%!", "NaN"):
         assert trouble not in said.partition("Annotations:")[2], said
+
+
+def test_the_verdict_and_the_alerts_on_the_same_quantity_agree_unless_somebody_chose_otherwise() -> None:
+    assert (DEFAULTS["walHeadroomWarningPercent"], DEFAULTS["walHeadroomCriticalPercent"]) == (100 * verdict.LOW_HEADROOM, 100 * verdict.SCARCE_HEADROOM)
+    assert (DEFAULTS["lagWarningSeconds"], DEFAULTS["lagCriticalSeconds"]) == (verdict.FLUSH_LAG_SECONDS, verdict.FLUSH_LAG_CRITICAL_SECONDS)
+    assert DEFAULTS["slotForecastSeconds"] == verdict.HEADROOM_SECONDS
+    assert DEFAULTS["applySilenceSeconds"] == verdict.FAILING_CRITICAL_SECONDS
+    assert DEFAULTS["freshnessTargetSeconds"] == verdict.LAKE_LAG_SECONDS
+    assert DEFAULTS["preparedTransactionSeconds"] == verdict.PREPARED_SECONDS
+    assert DEFAULTS["reportAgeSeconds"] == verdict.UNREAD_SECONDS
 
 
 def test_thresholds_are_named_once_and_all_used() -> None:

@@ -52,7 +52,7 @@ BREAKAGES: list[tuple[Callable[[list[Manifest]], Any], str, Callable[[list[Manif
     (policies.probes_cannot_kill_a_long_flush, "default", lambda all_: _container(all_).pop("livenessProbe")),
     (policies.probes_cannot_kill_a_long_flush, "default", lambda all_: _container(all_)["livenessProbe"]["httpGet"].update(path="/readyz")),
     (policies.probes_cannot_kill_a_long_flush, "default", lambda all_: _container(all_)["livenessProbe"].update(failureThreshold=1)),
-    (policies.probes_cannot_kill_a_long_flush, "default", lambda all_: _pod_spec(all_).update(terminationGracePeriodSeconds=30)),
+    (policies.probes_cannot_kill_a_long_flush, "default", lambda all_: _pod_spec(all_).update(terminationGracePeriodSeconds=20)),
     (policies.at_most_one, "default", lambda all_: _first(all_, "StatefulSet")["spec"].update(replicas=2)),
     (policies.at_most_one, "default", lambda all_: all_.append({"kind": "Deployment", "metadata": {"name": "x"}})),
     (policies.resources_are_stated, "default", lambda all_: _container(all_)["resources"].pop("limits")),

@@ -107,7 +107,7 @@ def test_our_containers_are_confined_as_in_the_chart(compose: dict[str, Any]) ->
         assert service["read_only"] is True
         assert service["cap_drop"] == ["ALL"]
         assert service["security_opt"] == ["no-new-privileges:true"]
-        assert service["stop_grace_period"] == "5m"
+        assert service["stop_grace_period"] == "30s"
 
 
 @pytest.mark.parametrize("name", OURS)

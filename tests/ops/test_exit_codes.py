@@ -24,6 +24,7 @@ from service.manifest.state import PipelineState
 from service.store.base import ObjectStore
 from service.store.opening import open_store
 from tests.support import manifests
+from tests.support.manifests import put
 from tests.support.sources import Database
 
 ROOT = Path(__file__).parents[2]
@@ -98,7 +99,7 @@ def test_code_3_preflight_finds_a_source_that_is_away(sluice: Sluice) -> None:
 def test_code_4_a_segment_is_missing(sluice: Sluice) -> None:
     log = ManifestLog.open(sluice.store, manifests.opened(), PipelineState())
     log.append(manifests.table("7"))
-    log.append(manifests.changes(120), through_lsn=120)
+    put(log, manifests.changes(120), through_lsn=120)
     assert sluice("spool", "verify").returncode == 4
 
 
@@ -120,7 +121,7 @@ def test_code_7_the_slot_of_a_pipeline_is_gone(connected: Sluice, database: Data
         ).fetchone()
     assert row is not None
     start, names = 1, (database.slot, database.slot)
-    opened = Opened(str(row[0]), 1, database.name, row[1], *names, two_phase=False, server_version=180000, start_lsn=start, instance="t")
+    opened = Opened(str(row[0]), 1, database.name, row[1], *names, two_phase=False, origin="any", server_version=180000, start_lsn=start, instance="t")
     ManifestLog.open(connected.store, opened, PipelineState(), through_lsn=start)
     ended = connected("run", "--until-caught-up")
     assert (ended.returncode, "MISSING" in ended.stderr) == (7, True), ended.stderr
@@ -136,6 +137,37 @@ def test_code_8_somebody_else_streams_from_the_slot(connected: Sluice, database:
             while watching.execute("SELECT active FROM pg_replication_slots WHERE slot_name = %s", (database.slot,)).fetchone() != (True,):
                 assert time.monotonic() < deadline
         assert connected("slot", "drop", "--confirm", database.slot).returncode == 8
+
+
+def test_code_9_it_runs_and_has_no_applier(connected: Sluice) -> None:
+    running = subprocess.Popen(connected.command("run"), cwd=connected.directory, env=connected.environment, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 90
+        while (ended := connected("status", "--json")).returncode != 9:
+            assert ended.returncode in (10, 11), ended.stdout
+            assert running.poll() is None
+            assert time.monotonic() < deadline
+        assert json.loads(ended.stdout)["state"] == "degraded"
+    finally:
+        running.terminate()
+        assert running.wait(60) == 0
+
+
+def test_code_10_it_does_not_run(connected: Sluice) -> None:
+    assert connected("run", "--until-caught-up").returncode == 0
+    ended = connected("status", "--json")
+    assert (ended.returncode, json.loads(ended.stdout)["state"]) == (10, "stopped")
+
+
+def test_code_11_nothing_was_received_yet(connected: Sluice) -> None:
+    ended = connected("status", "--json")
+    assert (ended.returncode, json.loads(ended.stdout)["state"]) == (11, "new")
+
+
+def test_code_12_nobody_can_say(sluice: Sluice) -> None:
+    ManifestLog.open(sluice.store, manifests.opened(), PipelineState())
+    ended = sluice("status", "--json")
+    assert (ended.returncode, json.loads(ended.stdout)["state"]) == (12, "unknown")
 
 
 def test_code_75_the_object_store_does_not_answer(sluice: Sluice) -> None:
@@ -155,7 +187,7 @@ def test_code_130_somebody_pressed_ctrl_c(sluice: Sluice) -> None:
         assert watching.stdout.readline()
         watching.send_signal(signal.SIGINT)
         watching.stdout.read()
-        assert watching.wait(30) == 130
+        assert watching.wait(180) == 130
 
 
 def test_every_documented_code_is_provoked_here() -> None:
@@ -181,7 +213,7 @@ class corrupting:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for thread in self._threads:
-            thread.join(30)
+            thread.join(120)
 
     def _start(self, target: object, *arguments: object) -> None:
         self._threads.append(threading.Thread(target=target, args=arguments, daemon=True))  # type: ignore[arg-type]

@@ -116,8 +116,8 @@ def test_an_applier_away_for_an_hour_concerns_neither_ingest_nor_slot_and_is_tol
         connection.execute("CHECKPOINT")
         connection.execute("UPDATE products SET stock = stock - 1 WHERE sku = (SELECT min(sku) FROM products)")
         slot = "FROM pg_replication_slots WHERE slot_name = 'sluice_shop'"
-        wait_until(lambda: _lsn(connection, f"SELECT confirmed_flush_lsn - '0/0' {slot}") > position, what="the slot is confirmed", timeout=30)
-        wait_until(lambda: _lsn(connection, f"SELECT pg_current_wal_lsn() - restart_lsn {slot}") < _LITTLE_WAL, what="its WAL is let go", timeout=30)
+        wait_until(lambda: _lsn(connection, f"SELECT confirmed_flush_lsn - '0/0' {slot}") > position, what="the slot is confirmed", timeout=120)
+        wait_until(lambda: _lsn(connection, f"SELECT pg_current_wal_lsn() - restart_lsn {slot}") < _LITTLE_WAL, what="its WAL is let go", timeout=120)
     now = _pending(stack, beyond=before)
     at = time.time()
     assert _open(stack.url("METRICS_PORT", "/livez"))

@@ -53,7 +53,7 @@ def test_a_number_that_belongs_to_somebody_else_by_now_is_not_signalled(daemon: 
 
 def test_one_that_was_started_here_is_found_by_another_command_and_stopped_with_its_children(daemon: Daemon, tmp_path: Path) -> None:
     daemon.start(Launch([sys.executable, "-c", STUBBORN]))
-    wait_until(lambda: daemon.log_tail() != "", what="it runs", timeout=20)
+    wait_until(lambda: daemon.log_tail() != "", what="it runs", timeout=120)
     child = int(daemon.log_tail())
     known = daemon.process
     assert known is not None
@@ -67,7 +67,7 @@ def test_one_that_was_started_here_is_found_by_another_command_and_stopped_with_
 
 def test_one_that_ended_by_itself_is_not_running(daemon: Daemon) -> None:
     daemon.start(Launch(["true"]))
-    wait_until(lambda: daemon.process is None, what="it has ended", timeout=20)
+    wait_until(lambda: daemon.process is None, what="it has ended", timeout=120)
     assert daemon.stop(STOP) is None
 
 

@@ -1,6 +1,7 @@
 """Changes written by hand: rows as ingest would send them, segments as it would store them, entries as it would chain them."""
 
 import io
+import json
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -73,24 +74,31 @@ def _key(row: dict[str, Any], schema: TableSchema) -> list[Any]:
 class Manifest:
     """A manifest and its segments in a store, for one table unless told otherwise."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, *, origin: str = "any") -> None:
         self.store = store
         self.seq = 0
         self.sha256 = ""
         self.lsn = 100
         self.counter = 0
-        self.append(Opened("1", 1, "shop", 5, "sluice_shop", "sluice_shop", two_phase=False, server_version=180006, start_lsn=100, instance="tests"))
+        self.append(
+            Opened("1", 1, "shop", 5, "sluice_shop", "sluice_shop", two_phase=False, origin=origin, server_version=180006, start_lsn=100, instance="tests")
+        )
 
     def append(self, body: Any, *, through_lsn: int | None = None) -> int:
-        self.lsn = max(self.lsn, through_lsn or self.lsn)
+        from_lsn, self.lsn = self.lsn if self.seq else 0, max(self.lsn, through_lsn or self.lsn)
         self.seq += 1
-        data = Entry(self.seq, 1, self.sha256, self.lsn, "2026-01-01T00:00:00Z", body).encode()
+        data = Entry(self.seq, 1, self.sha256, from_lsn, self.lsn, "2026-01-01T00:00:00Z", body).encode()
         self.store.create(keys.manifest_entry(self.seq), data)
         self.sha256 = digest(data)
         return self.seq
 
-    def table(self, schema: TableSchema, *, state: str = "copying", generation: int = 1, reason: str = "", new: bool = True) -> int:
-        return self.append(Table(schema.table_id, schema.schema_name, schema.table_name, state, generation, reason, schema=schema if new else None))
+    def table(
+        self, schema: TableSchema, *, state: str = "copying", generation: int = 1, reason: str = "", new: bool = True, publishes: str | None = "iudt"
+    ) -> int:
+        """`publishes` is what the catalog says of the publication, None for a catalog that was never looked at."""
+        fingerprint = "" if publishes is None else json.dumps({"publishes": publishes})
+        names = (schema.table_id, schema.schema_name, schema.table_name)
+        return self.append(Table(*names, state, generation, reason, schema=schema if new else None, fingerprint=fingerprint))
 
     def segment(self, changes: list[Change], schema: TableSchema, *, body: BodyCommit | None = None) -> Segment:
         lsns = [body.end_lsn] if body else [change.lsn or 0 for change in changes]

@@ -23,11 +23,11 @@ from tests.spark.lake import rows_in
 class Pipeline:
     """A spool, a lake and an applier that runs until everything in the manifest is applied."""
 
-    def __init__(self, spark: SparkSession, folder: Path) -> None:
+    def __init__(self, spark: SparkSession, folder: Path, *, origin: str = "any") -> None:
         self.spark = spark
         self.folder = folder
         self.store = open_store(f"file://{folder}/spool", prefix="shop/", options={})
-        self.manifest = Manifest(self.store)
+        self.manifest = Manifest(self.store, origin=origin)
 
     def options(self, **changed: object) -> ApplyOptions:
         values: dict[str, object] = {"workers": 1, "once": True, "poll_seconds": 0.05, **changed}

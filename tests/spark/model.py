@@ -104,3 +104,18 @@ def merged(lake: Lake, folded: Folded) -> Lake:
 def _lake_row(row: dict[str, Any]) -> dict[str, Any]:
     special = dict(row["_sluice_special"] or {})
     return {name: special.get(name, row[name]) for name in NAMES}
+
+
+def keyed_by_what_was_sent(lake: Lake, changes: list[Change]) -> Lake:
+    """What rows by key are when nothing is known but `changes`: whoever takes a key takes the place of the row that had it."""
+    lake = dict(lake)
+    for change in changes:
+        if change.op == "t":
+            lake.clear()
+            continue
+        acts_on = (change.old or change.values)["id"]
+        base = lake.pop(acts_on, {})
+        if change.op != "d":
+            now: dict[str, Any] = {name: base[name] if name in change.unchanged else change.values.get(name) for name in NAMES}
+            lake[now["id"]] = {**now, **(change.special or {})}
+    return lake

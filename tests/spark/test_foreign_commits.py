@@ -101,15 +101,15 @@ def test_what_only_keeps_house_is_no_reason_to_stop(pipeline: Pipeline) -> None:
     assert sorted(pipeline.rows(), key=str) == [_row(1, 7), _row(2, 5)]
 
 
-def test_a_foreign_commit_between_the_look_and_ours_makes_the_table_stale(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_foreign_commit_between_the_look_and_ours_makes_the_table_stale(pipeline: Pipeline, request: pytest.FixtureRequest) -> None:
     pipeline.begin(SCHEMA, _row(1))
     pipeline.apply()
     gate = pipeline.folder / "gate"
-    monkeypatch.setitem(faults._armed, "apply.commit.before", (f"hold:{gate}", None))
-    monkeypatch.setattr(faults, "_hits", {})
+    faults.arm(f"apply.commit.before=hold:{gate}")
+    request.addfinalizer(lambda: faults.arm(""))
     with running(pipeline) as work:
         pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
-        wait_until(lambda: "apply.commit.before" in faults._hits or bool(work.ended), what="the window is about to be committed")
+        wait_until(lambda: faults.passages("apply.commit.before") > 0 or bool(work.ended), what="the window is about to be committed")
         _append_with_delta_rs(pipeline.path())
         gate.touch()
         wait_until(lambda: pipeline.reported()["16385"].state == "stale" or bool(work.ended), what="the table is stale")

@@ -225,3 +225,28 @@ def test_metadata_columns_can_be_left_out(pipeline: Pipeline) -> None:
     pipeline.manifest.transaction([Change("d", old={"id": 1}), Change("i", {"id": 2})], schema)
     pipeline.apply(metadata_columns=False)
     assert lake.rows_in(pipeline.path(), metadata=True) == [{"id": 2}]
+
+
+@pytest.mark.parametrize("memory", [1 << 28, 2_000])
+@pytest.mark.parametrize("identity", ["d", "f"])
+@pytest.mark.parametrize(("publishes", "origin"), [("iut", "any"), ("iudt", "none"), (None, "any")])
+def test_a_row_inserted_again_replaces_the_one_whose_removal_was_not_sent(
+    pipeline: Pipeline, publishes: str | None, origin: str, identity: str, memory: int
+) -> None:
+    pipeline = Pipeline(pipeline.spark, pipeline.folder / "other", origin=origin)
+    schema = table_schema(*SCHEMA.columns, identity=identity)
+    pipeline.manifest.table(schema, publishes=publishes)
+    pipeline.manifest.copy([_row(1), _row(2)], schema)
+    pipeline.manifest.transaction([Change("i", _row(1, 2)), Change("i", _row(3)), Change("i", _row(3, 9))], schema)
+    assert pipeline.apply(max_memory_bytes=memory).tables["16385"].state == "live"
+    assert _by_key(pipeline.rows()) == {1: _row(1, 2), 2: _row(2), 3: _row(3, 9)}
+
+
+@pytest.mark.parametrize("memory", [1 << 28, 1])
+def test_rows_are_appended_where_no_removal_can_be_missing(pipeline: Pipeline, memory: int) -> None:
+    _begin(pipeline, _row(1))
+    pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
+    pipeline.apply(max_memory_bytes=memory)
+    history = pipeline.spark.sql(f"DESCRIBE HISTORY delta.`{pipeline.path()}` LIMIT 1").first()
+    assert history is not None
+    assert history["operation"] == "WRITE"

@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from service.contract.entries import Changes, Commits
+from service.contract.schema import TableSchema
 from service.errors import StoreUnavailable, UsageError, WriterFenced
 from service.store.opening import open_store
 from spark_jobs.delta import APP_ID, USER_METADATA, VERSION, LakeTable, Place
@@ -147,3 +148,68 @@ def test_a_lease_belongs_to_one_and_a_takeover_stops_the_old_owner(tmp_path: Pat
     with pytest.raises(WriterFenced, match="taken this pipeline over"):
         old.renew()
     new.check()
+
+
+def test_an_identity_column_of_any_name_keeps_its_old_value_in_a_changelog(pipeline: Pipeline) -> None:
+    names = ("a` b", "`", "x`: int, `y", "` ", "c,d`>")
+    schema = table_schema(*(column(name, place, INT8, key=True) for place, name in enumerate(names, start=1)))
+    old, new = dict(zip(names, range(1, 6), strict=True)), dict(zip(names, range(11, 16), strict=True))
+    pipeline.manifest.table(schema)
+    pipeline.manifest.copy([old], schema)
+    pipeline.manifest.transaction([Change("u", new, old=old)], schema)
+    pipeline.apply(tables={"public.items": {"mode": "changelog"}})
+    found = {row["_sluice_op"]: row for row in lake.rows_in(pipeline.path(), metadata=True)}
+    assert (found["u"]["_sluice_old"], {name: found["u"][name] for name in names}) == (old, new)
+
+
+@pytest.mark.parametrize(("before", "after"), [("mirror", "changelog"), ("changelog", "mirror")])
+def test_a_changed_mode_stops_the_table_by_name_until_it_is_changed_back_or_resynced(pipeline: Pipeline, before: str, after: str) -> None:
+    schema = table_schema(column("id", 1, INT8, key=True), column("v", 2, INT4))
+    pipeline.manifest.table(schema)
+    pipeline.manifest.copy([{"id": 1, "v": 1}], schema)
+    pipeline.manifest.transaction([Change("u", {"id": 1, "v": 2})], schema)
+    pipeline.apply(mode=before)
+    rows, through = lake.rows_in(pipeline.path(), metadata=True), pipeline.manifest.lsn
+    pipeline.manifest.transaction([Change("u", {"id": 1, "v": 3})], schema)
+    for key in list(pipeline.store.list("apply/")):
+        pipeline.store.delete(key)
+    for _ in range(2):
+        stopped = pipeline.apply(mode=after).tables["16385"]
+        assert stopped.state == "stale"
+        assert 0 < stopped.complete_through_lsn <= through, "without a report only the copy is claimed"
+        assert f"holds a {before}" in stopped.reason
+        assert "sluice copy public.items" in stopped.reason
+        assert lake.rows_in(pipeline.path(), metadata=True) == rows
+    assert pipeline.apply(mode=before).tables["16385"].state == "live"
+    assert 3 in [row["v"] for row in pipeline.rows()]
+    pipeline.manifest.table(schema, generation=2, new=False)
+    pipeline.manifest.copy([{"id": 1, "v": 3}], schema, generation=2)
+    pipeline.manifest.transaction([Change("u", {"id": 1, "v": 4})], schema)
+    assert pipeline.apply(mode=after).tables["16385"].state == "live"
+    found = [(row["_sluice_op"], row["v"]) if after == "changelog" else row["v"] for row in lake.rows_in(pipeline.path(), metadata=True)]
+    assert sorted(found) == ([("i", 3), ("u", 4)] if after == "changelog" else [4])
+
+
+@pytest.mark.parametrize(
+    ("identity", "options", "count"),
+    [("d", {}, 4), ("f", {}, 2), ("f", {"tables": {"public.items": {"mode": "changelog"}}}, 4), ("f", {"max_memory_bytes": 1}, 2)],
+)
+def test_a_table_without_columns_is_carried(pipeline: Pipeline, identity: str, options: dict[str, object], count: int) -> None:
+    """Its rows are all alike, and there are as many of them as at the source."""
+    schema = table_schema(identity=identity)
+    pipeline.manifest.table(schema)
+    pipeline.manifest.copy([{}], schema)
+    pipeline.manifest.transaction([Change("i"), Change("i"), Change("d", old={}) if identity == "f" else Change("i")], schema)
+    assert pipeline.apply(**options).tables["16385"].state == "live"
+    assert len(lake.rows_in(pipeline.path(), metadata=True)) == count
+
+
+def test_a_table_of_which_no_column_is_left_is_stopped_by_name_and_others_go_on(pipeline: Pipeline) -> None:
+    """Without its own columns and without ours there is nothing that Delta could hold."""
+    schema, other = table_schema(identity="f"), TableSchema("16386", 1, "public", "others", "d", (column("id", 1, INT8, key=True),))
+    for one in (schema, other):
+        pipeline.manifest.table(one)
+        pipeline.manifest.copy([{}] if one is schema else [{"id": 1}], one)
+    tables = pipeline.apply(metadata_columns=False).tables
+    assert (tables["16385"].state, tables["16386"].state) == ("stale", "live")
+    assert "no column" in tables["16385"].reason

@@ -5,8 +5,8 @@ import dataclasses
 import datetime as dt
 import io
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
@@ -59,7 +59,7 @@ class Pipeline:
         """Ingest in a thread of its own until the block ends; an error of it is raised at the end."""
         running = Running(self, self.options(**changes))
         running.thread.start()
-        running.started.wait(30)
+        running.started.wait(120)
         try:
             yield running
         finally:
@@ -112,6 +112,20 @@ class Pipeline:
                 rows.append(row)
         return sorted(rows, key=lambda row: (row["_sluice_lsn"], row["_sluice_ordinal"]))
 
+    def copied(self, name: str) -> set[tuple[str, ...]]:
+        """Rows of the newest copy of a table, as text: all it has, when nobody wrote to it afterwards."""
+        table = self.table(name)
+        assert table.copy is not None
+        assert table.copy.final
+        columns = [column.name for column in table.schemas[table.copy.schema_version].columns]
+        rows = [row for row in self.rows(name, copied=True) if row["_sluice_lsn"] == table.copy.snapshot_lsn]
+        return {tuple(str(row[column]) for column in columns) for row in rows}
+
+    def source_rows(self, table: str) -> set[tuple[str, ...]]:
+        """What the source has now, as text."""
+        with self.database.connect() as connection:
+            return {tuple(str(value) for value in row) for row in connection.execute(f"SELECT * FROM {table}".encode()).fetchall()}
+
     def parquet(self, name: str) -> pa.Table:
         return pa.concat_tables([pq.read_table(io.BytesIO(self.store.get(segment.key))) for segment in self.segments(name)])
 
@@ -135,10 +149,34 @@ class Running:
         self.thread = threading.Thread(target=self._main, daemon=True)
 
     def stop(self) -> None:
-        if self._loop is not None and self.ingest is not None and self.thread.is_alive():
-            self._loop.call_soon_threadsafe(self.ingest.stop)
+        self.ask_to_stop()
         self.thread.join(120)
         assert not self.thread.is_alive(), "ingest did not stop"
+
+    def ask_to_stop(self) -> None:
+        """What SIGTERM asks for; does not wait."""
+        if self.ingest is not None:
+            self.ask(self.ingest.stop)
+
+    def ask(self, action: Callable[[], object]) -> None:
+        """Has the event loop do `action` soon; does not wait. Does nothing when ingest has ended."""
+        if self._loop is not None and self.thread.is_alive():
+            with suppress(RuntimeError):  # the loop was closed a moment ago
+                self._loop.call_soon_threadsafe(action)
+
+    def call(self, action: Callable[[], None]) -> None:
+        """Does `action` on the event loop and returns when it, and all that was due before it, is done. Does nothing when ingest has ended."""
+        done = threading.Event()
+
+        def act() -> None:
+            try:
+                action()
+            finally:
+                done.set()
+
+        self.ask(act)
+        while not done.wait(0.05) and self.thread.is_alive():
+            pass
 
     def wait_until(self, holds: Any, *, seconds: float = 60) -> None:
         """Returns when `holds()` is true; fails when ingest ends or the time is up."""

@@ -38,12 +38,12 @@ def pipeline_role(database: Database) -> Iterator[str]:
                 connection.execute(f"DROP ROLE {role}".encode())
 
 
-def options_as(database: Database, role: str, **changed: bool) -> SourceOptions:
+def options_as(database: Database, role: str, binary: bool = False) -> SourceOptions:
     """How the pipeline connects as this role."""
     return SourceOptions(
         dsn=canary.with_password(database.server.dsn(user=role, dbname=database.name)),
         slot=database.slot,
         publication=database.publication,
         application_name="sluice_test",
-        **changed,
+        binary=binary,
     )

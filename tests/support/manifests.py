@@ -5,9 +5,11 @@ from typing import Any
 from hypothesis import strategies as st
 
 from service.contract.entries import BodyCommit, Changes, Commits, Copy, Entry, Opened, Progress, Segment, Table, digest
+from service.contract.receipt import DurableReceipt
 from service.contract.schema import ColumnSchema, TableSchema
 from service.contract.types import lake_type
-from service.manifest.state import PipelineState, reduce
+from service.manifest.log import ManifestLog
+from service.manifest.state import MOVING, PipelineState, reduce
 
 WRITTEN_AT = "2030-01-01T00:00:00+00:00"
 
@@ -15,7 +17,7 @@ WRITTEN_AT = "2030-01-01T00:00:00+00:00"
 def opened(**changes: Any) -> Opened:
     fields: dict[str, Any] = {
         "system_identifier": "7000000000000000001", "timeline": 1, "database": "shop", "database_oid": 5, "slot": "sluice_shop",
-        "publication": "sluice_shop", "two_phase": False, "server_version": 180000, "start_lsn": 16, "instance": "one",
+        "publication": "sluice_shop", "two_phase": False, "origin": "any", "server_version": 180000, "start_lsn": 16, "instance": "one",
     }  # fmt: skip
     return Opened(**{**fields, **changes})
 
@@ -57,7 +59,7 @@ def changes(*lsns: int, table_id: str = "7", version: int = 1) -> Changes:
 
 
 def copy(table_id: str = "7", *, generation: int = 1, version: int = 1, snapshot_lsn: int = 10, final: bool = True) -> Copy:
-    return Copy(table_id, generation, version, snapshot_lsn, (segment(table_id, first_lsn=snapshot_lsn, version=version),), final)
+    return Copy(table_id, generation, version, snapshot_lsn, (segment(table_id, first_lsn=snapshot_lsn, version=version),), final, 1, "f")
 
 
 def follow(state: PipelineState, body: Any, *, through_lsn: int | None = None, **fields: Any) -> tuple[PipelineState, Entry]:
@@ -67,6 +69,7 @@ def follow(state: PipelineState, body: Any, *, through_lsn: int | None = None, *
             "seq": state.seq + 1,
             "epoch": state.epoch + isinstance(body, Opened),
             "previous_sha256": state.previous_sha256,
+            "from_lsn": state.through_lsn,
             "through_lsn": state.through_lsn if through_lsn is None else through_lsn,
             "written_at": WRITTEN_AT,
             "body": body,
@@ -76,10 +79,18 @@ def follow(state: PipelineState, body: Any, *, through_lsn: int | None = None, *
     return reduce(state, entry, digest(entry.encode())), entry
 
 
+def put(log: ManifestLog, body: Any, *, through_lsn: int) -> DurableReceipt:
+    """Appends `body` where the log is; one that moves the position moves it to `through_lsn`."""
+    if isinstance(body, MOVING):
+        return log.publish(body, from_lsn=log.state.through_lsn, through_lsn=through_lsn)
+    assert through_lsn == log.state.through_lsn
+    return log.append(body)
+
+
 def started() -> PipelineState:
     """Epoch 1 with table 7 in schema version 1, complete through LSN 10."""
-    state, _ = follow(PipelineState(), opened())
-    return follow(state, table(), through_lsn=10)[0]
+    state, _ = follow(PipelineState(), opened(), through_lsn=10)
+    return follow(state, table())[0]
 
 
 @st.composite
@@ -103,10 +114,11 @@ def _step(draw: st.DrawFn, state: PipelineState) -> tuple[Any, int]:
         if through_lsn > state.through_lsn:
             lsns = sorted(draw(st.sets(st.integers(state.through_lsn + 1, through_lsn), min_size=1, max_size=5)))
             possible.append(changes(*lsns, table_id=known.table_id, version=version))
-        if known.copy is None or not known.copy.final:
+        if known.state == "copying" and (known.copy is None or not known.copy.final):
             version, snapshot_lsn = (known.copy.schema_version, known.copy.snapshot_lsn) if known.copy else (version, through_lsn)
             possible.append(copy(known.table_id, generation=known.generation, version=version, snapshot_lsn=snapshot_lsn, final=draw(st.booleans())))
-    return draw(st.sampled_from(possible)), through_lsn
+    body = draw(st.sampled_from(possible))
+    return body, through_lsn if isinstance(body, MOVING) else state.through_lsn
 
 
 def _joining(draw: st.DrawFn, state: PipelineState) -> Table:

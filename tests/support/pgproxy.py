@@ -2,7 +2,7 @@
 
 It is the witness of the one rule: every standby status message is recorded, and shown to a hook *before* the server can read it, so that a test
 can compare the flush position with what the store holds at that very moment. It also breaks connections at chosen messages and holds traffic
-back. It never changes a byte. Plain TCP only. (PostgreSQL: Frontend/Backend Protocol, Streaming Replication Protocol.)
+back. It changes no byte unless it was asked to with `change`. Plain TCP only. (PostgreSQL: Frontend/Backend Protocol, Streaming Replication Protocol.)
 """
 
 import contextlib
@@ -20,6 +20,8 @@ from tests.support import canary
 _STARTUP_ANSWERED_BY_ONE_BYTE = (80877103, 80877104)
 """SSLRequest and GSSENCRequest."""
 _READ_BYTES = 1 << 18
+_HEADER_BYTES = 25
+"""Of an XLogData message, letter included."""
 _STATUS = struct.Struct(">QQQqB")
 
 
@@ -70,12 +72,13 @@ class Status:
 
 @dataclass
 class _Rule:
-    """Breaks a connection at the `count`-th message that matches."""
+    """Breaks a connection at the `count`-th message that matches, or changes that message's body."""
 
     direction: Direction
     matches: Callable[[Message], bool]
     count: int
-    cut: Cut
+    cut: Cut | None = None
+    change: Callable[[bytes], bytes] | None = None
     fired: threading.Event = field(default_factory=threading.Event)
 
 
@@ -136,6 +139,28 @@ class PgProxy:
         with self._lock:
             self._rules.append(rule)
         return rule.fired
+
+    def change(
+        self,
+        how: Callable[[bytes], bytes],
+        *,
+        count: int = 1,
+        direction: Direction = Direction.TO_CLIENT,
+        matches: Callable[[Message], bool] | None = None,
+    ) -> threading.Event:
+        """Replaces the body of the `count`-th coming message that matches (any CopyData by default) by what `how` makes of it, once; its length follows.
+
+        `corrupted`, `lengthened` and `shortened` are such changes. The event tells when it has happened.
+        """
+        rule = _Rule(direction, matches or (lambda message: message.kind == "d"), count, change=how)
+        with self._lock:
+            self._rules.append(rule)
+        return rule.fired
+
+    def forget(self) -> None:
+        """Drops the rules that have not acted yet."""
+        with self._lock:
+            self._rules.clear()
 
     def hold(self, direction: Direction) -> None:
         """Forwards nothing in this direction until `release`; the connections stay up."""
@@ -243,7 +268,12 @@ class PgProxy:
         while (length := wire.next_length(pending, at, direction)) is not None:
             message = wire.message(pending, at, length, direction)
             if message is not None:
-                cut = self._cut_at(message)
+                rule = self._rule_at(message)
+                cut = rule.cut if rule is not None else None
+                if rule is not None and rule.change is not None:
+                    body = rule.change(message.body)
+                    pending[at : at + length] = message.kind.encode("latin-1") + struct.pack(">I", len(body) + 4) + body
+                    length = len(body) + 5
                 if cut is Cut.BEFORE or not self._witness(message):
                     return at, Cut.BEFORE
                 if cut is not None:
@@ -251,7 +281,7 @@ class PgProxy:
             at += length
         return at, None
 
-    def _cut_at(self, message: Message) -> Cut | None:
+    def _rule_at(self, message: Message) -> _Rule | None:
         with self._lock:
             for rule in self._rules:
                 if rule.direction is message.direction and rule.matches(message):
@@ -259,7 +289,7 @@ class PgProxy:
                     if rule.count == 0:
                         self._rules.remove(rule)
                         rule.fired.set()
-                        return rule.cut
+                        return rule
         return None
 
     def _witness(self, message: Message) -> bool:
@@ -309,6 +339,22 @@ class _Wire:
                 self._started = True
             return None
         return Message(self._connection, direction, chr(pending[at]), bytes(pending[at + 5 : at + length]))
+
+
+def corrupted(body: bytes) -> bytes:
+    """One byte in the middle of what follows the stream's own header is another one."""
+    at = (min(_HEADER_BYTES, len(body) - 1) + len(body)) // 2
+    return body[:at] + bytes([body[at] ^ 0x55]) + body[at + 1 :]
+
+
+def lengthened(body: bytes) -> bytes:
+    """One byte too many at the end."""
+    return body + b"\x00"
+
+
+def shortened(body: bytes) -> bytes:
+    """One byte too few at the end."""
+    return body[:-1]
 
 
 def _break(endpoint: socket.socket) -> None:

@@ -20,22 +20,35 @@ _LOOK_SECONDS = 0.05
 
 
 class AckOracle:
-    """Objects to a status message that acknowledges more than the spool holds at that moment, or that goes backwards. Give it to a PgProxy."""
+    """Objects to a status message that acknowledges more than the spool holds at that moment, or that goes backwards. Give it to a PgProxy.
 
-    def __init__(self, spool: Path) -> None:
-        self._manifest = spool / keys.MANIFEST
+    `spool` is the pipeline's folder, or what gives the object of a key below it, None while there is none.
+    """
+
+    def __init__(self, spool: Path | Callable[[str], bytes | None]) -> None:
+        self._read = _file_below(spool) if isinstance(spool, Path) else spool
         self._seq = 0
         self._durable = 0
         self._flushed = 0
 
     def __call__(self, status: Status) -> None:
-        while (entry := self._manifest / Path(keys.manifest_entry(self._seq + 1)).name).exists():
-            self._durable = json.loads(entry.read_bytes())["through_lsn"]
+        while (entry := self._read(f"manifest/{self._seq + 1:016d}.json")) is not None:
+            self._durable = json.loads(entry)["through_lsn"]
             self._seq += 1
         assert status.flush <= self._durable, f"acknowledged {status.flush}, but manifest entry {self._seq} holds through {self._durable}"
         assert status.apply <= status.flush <= status.write, "the three positions of a status message are out of order"
         assert status.flush in (0, max(status.flush, self._flushed)), f"acknowledged {status.flush} after {self._flushed}"
         self._flushed = max(self._flushed, status.flush)
+
+
+def _file_below(folder: Path) -> Callable[[str], bytes | None]:
+    def read(key: str) -> bytes | None:
+        try:
+            return (folder / key).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    return read
 
 
 def witnessed(database: Database, directory: Path) -> tuple[PgProxy, Pipeline]:

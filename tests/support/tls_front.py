@@ -8,9 +8,12 @@ import datetime as dt
 import ipaddress
 import socket
 import ssl
+import struct
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -19,6 +22,17 @@ from cryptography.x509.oid import NameOID
 
 _RECORD_BYTES = 512
 _SSL_REQUEST = bytes.fromhex("0000000804d2162f")
+
+CutAt = Literal["request", "agreed", "hello", "middle", "done", "startup"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where a connection ends while it is being secured: after the client asked for TLS, after we agreed, after its hello, within our answer to it, when the
+    handshake is done, after the startup packet. By a reset, or by an orderly end."""
+
+    at: CutAt
+    reset: bool
 
 
 def make_certificate(directory: Path, *, address: str = "127.0.0.1", valid_hours: int = 1) -> tuple[Path, Path]:
@@ -47,8 +61,8 @@ def make_certificate(directory: Path, *, address: str = "127.0.0.1", valid_hours
 
 
 @contextlib.contextmanager
-def tls_front(target_port: int, certificate: Path, key: Path) -> Iterator[int]:
-    """The port of a TLS listener on 127.0.0.1 that forwards to `target_port`."""
+def tls_front(target_port: int, certificate: Path, key: Path, *, cuts: list[Cut] | None = None) -> Iterator[int]:
+    """The port of a TLS listener on 127.0.0.1 that forwards to `target_port`. Each of `cuts` is taken from the list by one connection, which ends there."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     context.num_tickets = 0
@@ -61,25 +75,21 @@ def tls_front(target_port: int, certificate: Path, key: Path) -> Iterator[int]:
         threads.append(thread)
         thread.start()
 
-    def forward(source: socket.socket, sink: socket.socket, most: int) -> None:
-        with contextlib.suppress(OSError):
-            while block := source.recv(most):
-                sink.sendall(block)
-        for one in (source, sink):
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-
     def serve(bare: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            if bare.recv(8, socket.MSG_WAITALL) != _SSL_REQUEST:
+            asked = bare.recv(8, socket.MSG_WAITALL) == _SSL_REQUEST
+            if cuts and asked:
+                _cut(bare, context, cuts.pop(0))
+                return
+            if not asked:
                 bare.close()
                 return
             bare.sendall(b"S")
             client = context.wrap_socket(bare, server_side=True)
             server = socket.create_connection(("127.0.0.1", target_port))
             sockets.extend((client, server))
-            start(forward, client, server, 1 << 16)
-            forward(server, client, _RECORD_BYTES)
+            start(_forward, client, server, 1 << 16)
+            _forward(server, client, _RECORD_BYTES)
 
     def accept() -> None:
         with contextlib.suppress(OSError):
@@ -104,3 +114,47 @@ def tls_front(target_port: int, certificate: Path, key: Path) -> Iterator[int]:
         for one in sockets:
             # One that was opened for a client that had gone already came after the first round.
             one.close()
+
+
+def _forward(source: socket.socket, sink: socket.socket, most: int) -> None:
+    with contextlib.suppress(OSError):
+        while block := source.recv(most):
+            sink.sendall(block)
+    for one in (source, sink):
+        with contextlib.suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)
+
+
+def _cut(bare: socket.socket, context: ssl.SSLContext, cut: Cut) -> None:
+    """Goes as far as `cut` says, and ends the connection."""
+    if cut.at != "request":
+        bare.sendall(b"S")
+    if cut.at not in ("request", "agreed"):
+        _shake_hands(bare, context, cut.at)
+    if cut.reset:
+        bare.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    bare.close()
+
+
+def _shake_hands(bare: socket.socket, context: ssl.SSLContext, until: CutAt) -> None:
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    secured = context.wrap_bio(incoming, outgoing, server_side=True)
+
+    def step(action: Literal["do_handshake", "read"]) -> None:
+        while True:
+            try:
+                getattr(secured, action)()
+                bare.sendall(outgoing.read())
+                return
+            except ssl.SSLWantReadError:
+                answer = outgoing.read()
+                bare.sendall(answer[: len(answer) // 2] if until == "middle" else answer)
+                if answer and until == "middle":
+                    return
+                incoming.write(bare.recv(1 << 16))
+                if until == "hello":
+                    return
+
+    step("do_handshake")
+    if until == "startup":
+        step("read")

@@ -77,7 +77,7 @@ def _segment(body: BodyCommit | None, number: int = 0) -> Segment:
 
 
 def _entry(body: Changes | Copy) -> Entry:
-    return Entry(2, 1, "0" * 64, 340, WRITTEN_AT, body)
+    return Entry(2, 1, "0" * 64, 300, 340, WRITTEN_AT, body)
 
 
 def test_an_entry_spells_the_set_once_however_many_bodies_share_it() -> None:

@@ -1,6 +1,11 @@
 """What the applier says of a table: how far it is, and why it does not move."""
 
-from service.manifest.follow import load_state
+from dataclasses import replace
+
+import pytest
+
+from service.contract.applied import AppliedLog
+from service.manifest.follow import load_state, read_entries
 from service.store.memory import MemoryStore
 from spark_jobs.delta import Place
 from spark_jobs.ledger import Ledger, restore
@@ -26,3 +31,93 @@ def test_a_window_that_is_tried_again_shows_why_until_it_is_applied() -> None:
     assert (row.state, row.reason) == ("live", known.trouble)
     ledger.applied(known, Window((), seq), Applied(Place(2, seq), seq, 1, 1))
     assert ledger.report()["16385"].reason == ""
+
+
+OTHER = replace(SCHEMA, table_id="16386", table_name="others")
+
+
+def _two_tables(store: MemoryStore, *, entries: int) -> Manifest:
+    """Both copied; every third entry has changes of the first table, every one of the second."""
+    manifest = Manifest(store)
+    for schema in (SCHEMA, OTHER):
+        manifest.table(schema)
+        manifest.copy([], schema)
+    for number in range(entries):
+        parts = [([Change("i", {"id": number})], schema) for schema in (SCHEMA, OTHER) if schema is OTHER or number % 3 == 0]
+        manifest.entry(parts)
+    return manifest
+
+
+def _opened(store: MemoryStore, *, markers: dict[str, int], log: AppliedLog | None = None) -> Ledger:
+    ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l", max_window_bytes=1), load_state(store))
+    ledger.begin({table_id: restore(state, log, place=Place(1, markers[table_id])) for table_id, state in ledger.state.tables.items()})
+    return ledger
+
+
+def _read(ledger: Ledger, store: MemoryStore) -> None:
+    for entry, sha256 in read_entries(store, after_seq=ledger.read_seq):
+        ledger.take_in(entry, sha256)
+    ledger.let_go()
+
+
+def test_what_waits_for_a_stopped_table_is_forgotten_and_its_position_stays() -> None:
+    store = MemoryStore("ledger of a stopped table", prefix="shop/")
+    manifest = _two_tables(store, entries=90)
+    ledger = _opened(store, markers={"16385": 5, "16386": 5})
+    _read(ledger, store)
+    ledger.tables["16385"].stale_reason = "a column was dropped"
+    before = ledger.report()["16385"]
+    ledger.let_go()
+    for _ in range(30):
+        manifest.transaction([Change("u", {"id": 1})], SCHEMA)
+    _read(ledger, store)
+    known = ledger.tables["16385"]
+    assert (len(known.backlog.changes), len(known.backlog.origins)) == (0, 0)
+    now = ledger.report()["16385"]
+    assert (now.complete_through_lsn, now.through_seq) == (before.complete_through_lsn, before.through_seq)
+    assert ledger.behind() == {}
+    assert [table_id for table_id, *_ in ledger.ready(now=0.0, boundary_seq=0)] == ["16386"]
+
+
+def test_a_start_reads_from_the_table_that_works_and_keeps_what_a_stopped_one_had_reached() -> None:
+    store = MemoryStore("ledger of a start table", prefix="shop/")
+    manifest = _two_tables(store, entries=90)
+    ledger = _opened(store, markers={"16385": 8, "16386": manifest.seq})
+    _read(ledger, store)
+    ledger.tables["16385"].stale_reason = "a column was dropped"
+    reported = ledger.report()
+    log = AppliedLog(1, "i", "", reported, "")
+    again = _opened(store, markers={"16385": 8, "16386": manifest.seq}, log=log)
+    assert again.read_seq >= manifest.seq - 1
+    _read(again, store)
+    row = again.report()["16385"]
+    assert (row.state, row.through_seq, row.complete_through_lsn) == ("stale", reported["16385"].through_seq, reported["16385"].complete_through_lsn)
+
+
+def test_a_table_that_fails_keeps_little_and_gets_every_entry_in_order_when_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_jobs.ledger.KEPT_WHILE_FAILING", 4)
+    store = MemoryStore("ledger of a failing table", prefix="shop/")
+    _two_tables(store, entries=60)
+    ledger = _opened(store, markers={"16385": 5, "16386": 5})
+    wanted = [entry.seq for entry, _ in read_entries(store, after_seq=5) for item in entry.body.segments if item.table_id == "16385"]  # type: ignore[union-attr]
+    ledger.tables["16385"].failures = 1
+    _read(ledger, store)
+    backlog = ledger.tables["16385"].backlog
+    assert len(backlog.changes) == 4
+    in_flight = backlog.next_window(max_bytes=1 << 30, until_seq=ledger.read_seq)
+    assert in_flight is not None
+    backlog.keep(0)
+    done = [in_flight.last_seq]
+    ledger.applied(ledger.tables["16385"], in_flight, Applied(Place(2, in_flight.last_seq), in_flight.last_seq, 1, 1))
+    while done[-1] != wanted[-1] or ledger.behind():
+        for table_id, seq in ledger.behind().items():
+            for entry, _ in read_entries(store, after_seq=seq - 1, limit=7):
+                if entry.seq <= ledger.read_seq:
+                    ledger.take_again(table_id, entry)
+        window = backlog.next_window(max_bytes=1, until_seq=ledger.read_seq)
+        if window is not None:
+            ledger.applied(ledger.tables["16385"], window, Applied(Place(2, window.last_seq), window.last_seq, 1, 1))
+            done.append(window.last_seq)
+    assert done == wanted[3:]
+    assert ledger.behind() == {}
+    assert ledger.report()["16385"].complete_through_lsn == ledger.read_lsn

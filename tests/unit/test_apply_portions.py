@@ -1,24 +1,28 @@
 """A window in portions is the window: whatever is cut where, the lake ends as the table did, and no portion is larger than allowed."""
 
+import contextlib
 from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
 
 import hypothesis.strategies as st
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 
 from service.contract.schema import TableSchema
 from service.errors import ManifestCorrupt, UnsupportedChange
+from spark_jobs.condense import condensed
 from spark_jobs.fold import fold
 from spark_jobs.identity import Numbers, number_rows
 from spark_jobs.modes.whole_rows import count
-from spark_jobs.partition import Cutter, Links, cutter_for, hash_rows, weight
+from spark_jobs.partition import Cutter, Links, cutter_for, hash_rows, spaced, weight
 from spark_jobs.ranges import KeyRanges
 from spark_jobs.segments import unite
 from spark_jobs.spill import Versioned, coalesced, portions
 from tests.spark.changes import FLOAT8, INT4, INT4_ARRAY, INT8, NUMERIC, TEXT, TIMESTAMP, Change, column, segment_table, table_schema
-from tests.spark.model import SCHEMA, Lake, histories, merged, windows
+from tests.spark.model import SCHEMA, Lake, histories, keyed_by_what_was_sent, merged, windows
 
 
 def _cut(changes: list[Versioned], *, limit: int) -> list[pa.Table]:
@@ -33,9 +37,9 @@ def _cut(changes: list[Versioned], *, limit: int) -> list[pa.Table]:
     return [unite(portion, versions[-1]) for portion in portions(coalesced(changes, limit=limit), cutter, limit=limit)]
 
 
-def _merged_in_portions(lake: Lake, tables: list[pa.Table], schema: TableSchema) -> Lake:
+def _merged_in_portions(lake: Lake, tables: list[pa.Table], schema: TableSchema, *, removals_sent: bool = True) -> Lake:
     """What one MERGE of all portions together does: every match is found before anything changes."""
-    folded = [fold(rows, schema, keyed=True) for rows in tables]
+    folded = [fold(rows, schema, keyed=True, removals_sent=removals_sent) for rows in tables]
     replaces = {part.replaces for part in folded}
     assert len(replaces) == 1, "a TRUNCATE is in every portion or in none"
     base = {} if replaces == {True} else lake
@@ -65,11 +69,23 @@ def test_any_history_in_portions_leaves_the_lake_equal_to_the_table(history: lis
         try:
             tables = _cut([(segment_table(window, SCHEMA), SCHEMA)], limit=limit)
         except UnsupportedChange:
-            # Only a group that weighs more than the limit may be refused.
+            # Only a group of moved rows that weighs more than the limit may be refused.
             assert limit < weight(segment_table(window, SCHEMA), SCHEMA)
+            assert any(change.old and change.unchanged for change in window)
         else:
             assert _merged_in_portions(lake, tables, SCHEMA) == history[done - 1][1]
         lake = history[done - 1][1]
+
+
+@settings(max_examples=100, deadline=None)
+@given(history=histories(keys=12, length=40), hidden=st.sets(st.integers(0, 40)), limit=st.sampled_from([1500, 4000, 1 << 30]))
+def test_a_row_takes_the_place_of_one_whose_removal_was_not_sent_in_portions(history: list[tuple[Change, Lake]], hidden: set[int], limit: int) -> None:
+    sent = [change for change in windows(history, [])[0] if change.op != "d" or (change.lsn or 0) - 1000 not in hidden]
+    assume(sent)
+    lake: Lake = {key: {"id": key, "v": -1, "big": "before", "at": None} for key in range(12)}
+    with contextlib.suppress(UnsupportedChange):
+        tables = _cut([(segment_table(sent, SCHEMA), SCHEMA)], limit=limit)
+        assert _merged_in_portions(lake, tables, SCHEMA, removals_sent=False) == keyed_by_what_was_sent(lake, sent)
 
 
 @st.composite
@@ -126,14 +142,100 @@ def test_no_portion_weighs_more_than_the_limit_and_a_part_that_is_too_large_is_c
     limit = weight(table, schema) // 100
     pieces = list(portions([(table, schema)], cutter_for([schema]), limit=limit))
     assert max(sum(weight(rows, schema) for rows, _ in piece) for piece in pieces) <= limit
-    assert sorted(place for piece in pieces for rows, _ in piece for place in rows["id"].to_pylist()) == sorted([*range(5_000)] * 2)
+    assert sorted(place for piece in pieces for rows, _ in piece for place in rows["id"].to_pylist()) == [*range(5_000)]
 
 
-def test_a_row_that_changes_too_often_to_be_followed_is_refused_by_name() -> None:
-    schema = table_schema(column("id", 1, INT8, key=True), column("s", 2, TEXT))
-    table = segment_table([Change("u", {"id": 1, "s": "x"}, lsn=1000, ordinal=place) for place in range(1000)], schema)
-    with pytest.raises(UnsupportedChange, match="one entry changes one row"):
-        list(portions([(table, schema)], cutter_for([schema]), limit=10_000))
+def _ending(changes: list[Change], lake: Lake, schema: TableSchema, *, limit: int) -> Lake:
+    for place, change in enumerate(changes):
+        change.lsn, change.ordinal = 1000, place
+    tables = _cut([(segment_table(changes[start : start + 50], schema), schema) for start in range(0, len(changes), 50)], limit=limit)
+    assert max(weight(rows, schema) for rows in tables) <= limit
+    return _merged_in_portions(lake, tables, schema)
+
+
+HOT = 400
+"""Changes of one row, each of them half as large as what may be folded at once."""
+
+
+@pytest.mark.parametrize("identity", ["d", "f"])
+def test_a_row_that_changes_all_the_time_weighs_what_its_last_state_does(identity: str) -> None:
+    schema = table_schema(*SCHEMA.columns, identity=identity)
+    states = [{"id": 1, "v": place, "big": f"{place:06}" * 500, "at": None} for place in range(HOT + 1)]
+    changes = [Change("u", new, old=old if identity == "f" else None) for old, new in pairwise(states)]
+    assert _ending(changes, {1: states[0]}, schema, limit=12_000) == {1: states[-1]}
+
+
+def test_a_row_that_changes_all_the_time_keeps_its_large_value_that_was_never_sent() -> None:
+    lake: Lake = {1: {"id": 1, "v": 0, "big": "large", "at": "infinity"}}
+    changes = [Change("u", {"id": 1, "v": place}, unchanged=("big", "at")) for place in range(1, HOT)]
+    assert _ending(changes, lake, SCHEMA, limit=8_000) == {1: {**lake[1], "v": HOT - 1}}
+
+
+@pytest.mark.parametrize("identity", ["d", "f"])
+def test_a_row_that_comes_and_goes_and_moves_all_the_time_ends_as_it_is(identity: str) -> None:
+    schema = table_schema(*SCHEMA.columns, identity=identity)
+    row: dict[str, object] = {"id": 1, "v": 0, "big": "x" * 200, "at": None}
+    changes: list[Change] = []
+    for place in range(HOT):
+        moved = {**row, "id": 3 - int(str(row["id"])), "v": place}
+        changes += [Change("u", moved, old=row), Change("d", {}, old=moved), Change("i", row)]
+    assert _ending(changes, {1: row}, schema, limit=12_000) == {1: row}
+
+
+def test_equal_rows_that_come_and_go_all_the_time_are_counted_within_the_limit() -> None:
+    row = {"a": 1, "f": 1.5}
+    changes = [Change("i", row) if place % 2 else Change("d", old=row) for place in range(4 * HOT)] + [Change("i", row)] * 3
+    changes = [replace(change, lsn=1000, ordinal=place) for place, change in enumerate(changes)]
+    table = segment_table(changes, ROWS)
+    counted = [count(rows, ROWS) for rows in _cut([(table, ROWS)], limit=4_000)]
+    assert [number for part in counted for number in part.net.tolist()] == [3]
+
+
+@pytest.mark.parametrize(
+    ("says", "schema", "changes"),
+    [
+        ("moved to other keys", SCHEMA, [Change("u", {"id": 1 + place % 2, "v": 1}, old={"id": 2 - place % 2}, unchanged=("big",)) for place in range(300)]),
+        ("equal rows of a table without a key", ROWS, [Change("i", {"a": 1}) for _ in range(300)]),
+        ("changes of one row", SCHEMA, [Change("d", old={"id": 1}), Change("i", {"id": 1, "big": "x" * 20_000})]),
+    ],
+)
+def test_what_cannot_be_followed_within_the_limit_is_refused_with_the_true_reason(says: str, schema: TableSchema, changes: list[Change]) -> None:
+    changes = [replace(change, lsn=1000, ordinal=place) for place, change in enumerate(changes)]
+    with pytest.raises(UnsupportedChange, match=says):
+        _cut([(segment_table(changes, schema), schema)], limit=10_000)
+
+
+@settings(max_examples=300, deadline=None)
+@given(history=histories(keys=4, length=40), identity=st.sampled_from("df"), size=st.integers(1, 9), at_once=st.sampled_from([1, 2_000, 1 << 30]))
+def test_what_is_left_of_any_history_has_the_effect_of_all_of_it(history: list[tuple[Change, Lake]], identity: str, size: int, at_once: int) -> None:
+    schema = table_schema(*SCHEMA.columns, identity=identity)
+    windows(history, [])
+    steps = list(zip([{}, *(table for _, table in history)], history, strict=False))
+    begins = max((place + 1 for place, (_, (change, _)) in enumerate(steps) if change.op == "t"), default=0)
+    assume(begins < len(steps))
+    changes = [_whole(change, before, after) if identity == "f" else change for before, (change, after) in steps[begins:]]
+    batches = [(spaced(segment_table(changes[start : start + size], schema)), schema) for start in range(0, len(changes), size)]
+    cutter = cutter_for([schema])
+    left = list(condensed(batches, cutter, at_once=at_once))
+    expected = history[-1][1]
+    found = merged(steps[begins][0], fold(unite(left, schema), schema, keyed=True)) if sum(len(rows) for rows, _ in left) else steps[begins][0]
+    assert found == expected
+    # And beside changes that it never saw.
+    half = len(batches) // 2
+    parts = [*condensed(batches[:half], cutter, at_once=at_once), *condensed(batches[half:], cutter, at_once=at_once)]
+    found = merged(steps[begins][0], fold(unite(parts, schema), schema, keyed=True)) if sum(len(rows) for rows, _ in parts) else steps[begins][0]
+    assert found == expected
+
+
+def _whole(change: Change, before: Lake, after: Lake) -> Change:
+    """`change` as a table with full identity sends it."""
+    old = before[(change.old or change.values)["id"]] if change.op in "ud" else None
+    new = after[change.values["id"]] if change.op in "iu" else {}
+    typed = {name: value for name, value in new.items() if name != "at"}
+    marks = {"at": new["at"]} if new.get("at") else None
+    old_typed = {name: value for name, value in old.items() if name != "at"} if old else None
+    old_marks = {"at": old["at"]} if old and old["at"] else None
+    return replace(change, values=typed, old=old_typed, unchanged=(), special=marks, old_special=old_marks)
 
 
 def test_one_change_that_is_larger_than_the_limit_is_a_portion_of_its_own() -> None:

@@ -3,9 +3,10 @@
 import pyarrow as pa
 
 from service.contract import columns as envelope
-from service.contract.entries import Changes, Commits, Copy, Entry, Segment
+from service.contract.entries import Changes, Commits, Copy, Entry, Segment, Table
 from spark_jobs.modes.changelog import with_origins
 from spark_jobs.window import Backlog
+from tests.support.manifests import schema
 
 
 def _segment(seq: int, *, size: int = 10) -> Segment:
@@ -15,7 +16,7 @@ def _segment(seq: int, *, size: int = 10) -> Segment:
 def _backlog(*sizes: int, copied: bool = True) -> Backlog:
     backlog = Backlog(1, 1, 1, copied=copied)
     for seq, size in enumerate(sizes, start=2):
-        backlog.take_in(Entry(seq, 1, "", seq * 10, "", Changes((_segment(seq, size=size),), Commits())), "t", through_lsn=(seq - 1) * 10)
+        backlog.take_in(Entry(seq, 1, "", (seq - 1) * 10, seq * 10, "", Changes((_segment(seq, size=size),), Commits())), "t", through_lsn=(seq - 1) * 10)
     return backlog
 
 
@@ -46,7 +47,7 @@ def test_nothing_is_taken_before_the_copy_is_final_and_the_copy_is_taken_alone()
     backlog = _backlog(1, copied=False)
     assert backlog.next_window(max_bytes=99, until_seq=99) is None
     assert (backlog.complete_through(99), backlog.through_seq(9)) == (0, 0)
-    backlog.take_in(Entry(3, 1, "", 30, "", Copy("t", 1, 1, 25, (_segment(3),), final=True)), "t", through_lsn=20)
+    backlog.take_in(Entry(3, 1, "", 20, 30, "", Copy("t", 1, 1, 25, (_segment(3),), final=True)), "t", through_lsn=20)
     window = backlog.next_window(max_bytes=99, until_seq=99)
     assert window is not None
     assert (window.is_copy, window.last_seq) == (True, 1)
@@ -57,7 +58,8 @@ def test_nothing_is_taken_before_the_copy_is_final_and_the_copy_is_taken_alone()
 def test_a_window_has_the_origins_of_its_own_entries_only() -> None:
     backlog = Backlog(1, 1, 1, copied=True)
     for seq in (2, 3, 4):
-        entry = Entry(seq, 1, "", seq * 10, "", Changes((_segment(seq),), Commits([seq * 10 - 1, seq * 10], [1, 1], [7, 8], {1: (f"from {seq}", seq)})))
+        commits = Commits([seq * 10 - 1, seq * 10], [1, 1], [7, 8], {1: (f"from {seq}", seq)})
+        entry = Entry(seq, 1, "", (seq - 1) * 10, seq * 10, "", Changes((_segment(seq),), commits))
         backlog.take_in(entry, "t", through_lsn=(seq - 1) * 10, origins=entry.body.commits.origins_by_lsn())  # type: ignore[union-attr]
     window = backlog.next_window(max_bytes=20, until_seq=99)
     assert window is not None
@@ -72,3 +74,32 @@ def test_a_change_gets_the_origin_of_its_transaction_or_none() -> None:
     assert found[envelope.ORIGIN].to_pylist() == [None, "upstream", "upstream", "streamed"]
     assert found[envelope.ORIGIN_LSN].to_pylist() == [None, 2**64 - 1, 2**64 - 1, None]
     assert with_origins(rows, {})[envelope.ORIGIN].to_pylist() == [None] * 4
+
+
+def _shaped(seq: int, *, lsn: int, through_lsn: int, version: int) -> Entry:
+    return Entry(seq, 1, "", through_lsn, through_lsn, "", Table("t", "public", "t", "live", 1, lsn=lsn, schema=schema("t", version)))
+
+
+def test_a_shape_without_rows_is_a_window_where_the_stream_has_passed_it() -> None:
+    backlog = Backlog(1, 1, 1, copied=True)
+    backlog.take_in(_shaped(2, lsn=19, through_lsn=20, version=2), "t", through_lsn=20)
+    window = backlog.next_window(max_bytes=100, until_seq=9)
+    assert window is not None
+    assert (window.segments, window.last_seq, window.schema_version) == ((), 2, 2)
+    assert backlog.through_seq(2) == 1
+    backlog.done(window)
+    assert (backlog.through_seq(2), backlog.coming, backlog.versions) == (2, [], {})
+
+
+def test_a_shape_that_is_ahead_of_the_entries_waits_for_the_rows_before_it() -> None:
+    backlog = Backlog(1, 1, 1, copied=True)
+    backlog.take_in(_shaped(2, lsn=25, through_lsn=20, version=2), "t", through_lsn=20)
+    assert backlog.next_window(max_bytes=100, until_seq=9) is None
+    backlog.take_in(Entry(3, 1, "", 20, 25, "", Changes((_segment(3),), Commits())), "t", through_lsn=20)
+    before = backlog.next_window(max_bytes=100, until_seq=9)
+    assert before is not None
+    assert before.schema_version == 0
+    backlog.take_in(Entry(4, 1, "", 25, 30, "", Changes((_segment(4),), Commits())), "t", through_lsn=25)
+    both = backlog.next_window(max_bytes=1000, until_seq=9)
+    assert both is not None
+    assert both.schema_version == 2

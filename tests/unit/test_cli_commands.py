@@ -25,6 +25,7 @@ from service.settings import load
 from service.store.opening import open_store
 from spark_jobs.options import ApplyOptions
 from tests.support import manifests
+from tests.support.manifests import put
 
 CANARY = "canary-7f3a"
 
@@ -208,7 +209,7 @@ def test_apply_hands_every_option_to_the_applier_and_none_on_the_command_line(co
 
 
 def opened() -> Opened:
-    return Opened("7", 1, "d", 5, "sluice_shop", "sluice_shop", two_phase=False, server_version=180000, start_lsn=100, instance="test")
+    return Opened("7", 1, "d", 5, "sluice_shop", "sluice_shop", two_phase=False, origin="any", server_version=180000, start_lsn=100, instance="test")
 
 
 def table(table_id: str, name: str, state: str = "live") -> Table:
@@ -218,17 +219,17 @@ def table(table_id: str, name: str, state: str = "live") -> Table:
 def test_status_and_tables_work_while_nothing_runs_and_name_what_they_could_not_reach(configured: Path, sluice: Sluice) -> None:
     store = open_store(f"file://{configured}/spool", prefix="shop/", options={})
     log = ManifestLog.open(store, opened(), PipelineState(), through_lsn=100)
-    log.append(table("16384", "orders", "copying"), through_lsn=100)
+    put(log, table("16384", "orders", "copying"), through_lsn=100)
     applied = AppliedTable("16384", "public", "orders", "x", "mirror", 1, "live", through_seq=2, complete_through_lsn=100, rows_applied=7)
     store.create(keys.apply_log(1), AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", {"16384": applied}).encode())
     store.create(keys.apply_complete(1), Complete(1, 100, 2, "2026-01-01T00:00:00+00:00", {"public.orders": 3}).encode())
     result = sluice("status", "--json", cwd=configured)
-    assert result.returncode == 0
+    assert result.returncode == 12
     status = json.loads(result.stdout)
     assert status["schema_version"] == 1
     assert status["state"] == "unknown"
     assert status["manifest"]["through_lsn"] == "0/64"
-    assert [item["what"] for item in status["unreachable"]] == ["source"]
+    assert "server.unreachable" in [problem["code"] for problem in status["problems"]]
     assert CANARY not in result.stdout + result.stderr
     listed = json.loads(sluice("tables", "--json", cwd=configured).stdout)["tables"]
     assert [(row["schema"], row["table"], row["state"], row["complete_through_lsn"], row["rows_applied"]) for row in listed] == [
@@ -236,8 +237,8 @@ def test_status_and_tables_work_while_nothing_runs_and_name_what_they_could_not_
     ]
     assert listed[0]["path"] == f"file://{configured}/lake/public/orders"
     people = sluice("status", cwd=configured)
-    assert people.returncode == 0
-    assert "SourceUnavailable, source" in people.stdout
+    assert people.returncode == 12
+    assert "server.unreachable  the source" in people.stdout
     assert "public.orders" in sluice("tables", cwd=configured).stdout
 
 
@@ -245,7 +246,7 @@ def test_the_spool_is_listed_and_proven_whole_or_not(configured: Path, sluice: S
     store = open_store(f"file://{configured}/spool", prefix="shop/", options={})
     log = ManifestLog.open(store, opened(), PipelineState(), through_lsn=100)
     log.append(manifests.table("7"))
-    log.append(manifests.changes(120, 140), through_lsn=140)
+    put(log, manifests.changes(120, 140), through_lsn=140)
     listed = json.loads(sluice("spool", "ls", "--last", "2", "--json", cwd=configured).stdout)["entries"]
     assert [(row["kind"], row["through_lsn"], row["transactions"], row["files"], row["rows"]) for row in listed] == [
         ("table", "0/64", None, None, None),
@@ -270,3 +271,25 @@ def test_a_reader_that_closes_the_pipe_is_no_failure_of_ours(configured: Path) -
     )
     assert "Traceback" not in result.stderr
     assert result.returncode in (0, exits.PIPE_CLOSED)
+
+
+@pytest.mark.parametrize("name", ["Bad-Name", "", "x" * 51, "../up"])
+def test_init_refuses_a_name_that_no_pipeline_may_have(name: str, tmp_path: Path, sluice: Sluice) -> None:
+    result = sluice("init", str(tmp_path / "shop"), "--pipeline", name)
+    assert (result.returncode, "a-z, 0-9 and _" in result.stderr) == (2, True)
+    assert not (tmp_path / "shop").exists()
+
+
+def test_what_is_piped_has_every_column_whole(configured: Path, sluice: Sluice) -> None:
+    store = open_store(f"file://{configured}/spool", prefix="shop/", options={})
+    log = ManifestLog.open(store, opened(), PipelineState(), through_lsn=100)
+    name, reason = "t" * 63, "because " * 40 + "of this"
+    put(log, Table(table_id="16384", schema_name="s" * 63, table_name=name, state="stale", reason=reason, generation=1), through_lsn=100)
+    applied = AppliedTable("16384", "s" * 63, name, "x", "mirror", 1, "live", through_seq=2, complete_through_lsn=100, rows_applied=7)
+    store.create(keys.apply_log(1), AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", {"16384": applied}).encode())
+    for command in ("status", "tables"):
+        said = sluice(command, cwd=configured).stdout
+        (row,) = [line for line in said.splitlines() if line.startswith("s" * 63 + "." + name)]
+        assert reason in row, command
+        assert "0/64" in row, command
+        assert "complete through" in said, command

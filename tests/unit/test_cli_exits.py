@@ -31,6 +31,7 @@ CONTRACT = {
     "SlotLost": 7,
     "WriterFenced": 8,
     "ApplyError": 75,
+    "Interrupted": 75,
 }
 
 

@@ -13,13 +13,14 @@ import yaml
 from service.cli import cli, exits
 from service.contract import keys
 from service.contract.applied import AppliedLog, AppliedTable, Complete
-from service.contract.entries import Changes, Commits, digest
+from service.contract.entries import Changes, Commits
 from service.manifest.log import ManifestLog
 from service.manifest.state import PipelineState
 from service.spool.segment import SegmentWriter
 from service.store.base import ObjectStore
 from service.store.opening import open_store
 from tests.support import manifests
+from tests.support.manifests import put
 from tests.support.spooled import inserted
 from tests.support.spooled import table as shape
 
@@ -43,8 +44,8 @@ def store(tmp_path: Path) -> ObjectStore:
     store.put(KEY, file.data)
     log = ManifestLog.open(store, manifests.opened(), PipelineState())
     log.append(manifests.table("7"))
-    part = replace(manifests.segment(first_lsn=20), key=KEY, rows=2, bytes=len(file.data), sha256=digest(file.data), key_ranges={"note": (CANARY, CANARY)})
-    log.append(Changes((part,), Commits([20], [1], [7])), through_lsn=20)
+    part = replace(manifests.segment(first_lsn=20), key=KEY, rows=2, bytes=len(file.data), sha256=file.sha256, key_ranges={"note": (CANARY, CANARY)})
+    put(log, Changes((part,), Commits([20], [1], [7])), through_lsn=20)
     row = AppliedTable("7", "public", "t7", "x", "mirror", 1, "live", through_seq=3)
     store.create(keys.apply_log(1), AppliedLog(1, "a", "t", {"7": row}).encode())
     store.create(keys.apply_complete(1), Complete(1, 20, 3, "t", {}).encode())

@@ -74,7 +74,7 @@ prepared = st.builds(Prepared, texts, numbers, numbers, numbers, numbers, st.lis
 ends = st.builds(PreparedEnd, texts, numbers, st.sampled_from(FATES))
 bodies |= st.builds(Changes, some_segments, commits, st.lists(prepared, max_size=2).map(tuple), st.lists(ends, max_size=2).map(tuple))
 fields_of_the_future = st.dictionaries(st.text(min_size=1).map(lambda name: f"x_{name}"), st.none() | numbers | texts | st.lists(numbers), max_size=2)
-entries = st.builds(Entry, numbers, numbers, texts, numbers, texts, bodies, extra=fields_of_the_future)
+entries = st.builds(Entry, numbers, numbers, texts, numbers, numbers, texts, bodies, extra=fields_of_the_future)
 
 
 @settings(max_examples=200, deadline=None)
@@ -87,7 +87,7 @@ def test_an_entry_comes_back_equal_and_encodes_to_the_same_bytes(entry: Entry) -
 
 
 def written(body: Any) -> Entry:
-    return Entry(1, 1, "", 10, WRITTEN_AT, body)
+    return Entry(1, 1, "", 0, 10, WRITTEN_AT, body)
 
 
 EXAMPLES: list[Body] = [opened(), changes(5, 6), Progress(), table(), copy()]

@@ -8,7 +8,7 @@ from service.errors import UnsupportedChange
 from spark_jobs.fold import fold
 from spark_jobs.segments import unite
 from tests.spark.changes import INT8, TEXT, Change, column, segment_table, table_schema
-from tests.spark.model import SCHEMA, Lake, histories, merged, windows
+from tests.spark.model import SCHEMA, Lake, histories, keyed_by_what_was_sent, merged, windows
 
 
 @settings(max_examples=400, deadline=None)
@@ -22,11 +22,11 @@ def test_any_history_in_any_windows_leaves_the_lake_equal_to_the_table(history: 
         assert lake == history[done - 1][1]
 
 
-def _fold(*changes: Change, lake: Lake, identity: str = "d") -> Lake:
+def _fold(*changes: Change, lake: Lake, identity: str = "d", removals_sent: bool = True) -> Lake:
     schema = table_schema(*SCHEMA.columns, identity=identity)
     for place, change in enumerate(changes):
         change.lsn, change.ordinal = 1000, place
-    return merged(lake, fold(segment_table(list(changes), schema), schema))
+    return merged(lake, fold(segment_table(list(changes), schema), schema, removals_sent=removals_sent))
 
 
 def _row(key: int, v: int = 0, big: str | None = "B") -> dict[str, object]:
@@ -114,3 +114,29 @@ def test_keys_of_several_columns_are_compared_by_all_of_them() -> None:
     changes = [Change("u", {"a": a, "b": b, "v": v}, ordinal=v) for v, (a, b) in enumerate([(1, "x"), (1, "y"), (2, "x"), (1, "x")])]
     rows = fold(segment_table(changes, schema), schema).rows.to_pylist()
     assert {(row["a"], row["b"]): row["v"] for row in rows} == {(1, "x"): 3, (1, "y"): 1, (2, "x"): 2}
+
+
+@settings(max_examples=400, deadline=None)
+@given(history=histories(), cuts=st.lists(st.integers(0, 30), max_size=3), hidden=st.sets(st.integers(0, 30)))
+def test_a_row_takes_the_place_of_one_whose_removal_was_not_sent(history: list[tuple[Change, Lake]], cuts: list[int], hidden: set[int]) -> None:
+    lake: Lake = {}
+    for window in windows(history, cuts):
+        sent = [change for change in window if change.op != "d" or (change.lsn or 0) - 1000 not in hidden]
+        if sent:
+            folded = fold(segment_table(sent, SCHEMA), SCHEMA, removals_sent=False)
+            lake, expected = merged(lake, folded), keyed_by_what_was_sent(lake, sent)
+            assert lake == expected
+
+
+@pytest.mark.parametrize("identity", ["d", "f"])
+def test_a_moved_row_takes_the_place_of_one_whose_removal_was_not_sent(identity: str) -> None:
+    changes = [Change("u", _row(2, 5), old={**_row(1), "v": 0}), Change("i", _row(1, 7)), Change("i", _row(2, 8)), Change("u", _row(3, 9), old=_row(9))]
+    assert _fold(*changes, lake={key: _row(key) for key in (1, 2, 3, 4)}, identity=identity, removals_sent=False) == {
+        1: _row(1, 7), 2: _row(2, 8), 3: _row(3, 9), 4: _row(4),
+    }  # fmt: skip
+
+
+def test_a_value_of_a_removed_row_is_never_the_one_of_the_next_row_with_its_key() -> None:
+    changes = [Change("u", _row(1, 1, "first")), Change("d", old={"id": 1}), Change("u", {"id": 1, "v": 2}, unchanged=("big",))]
+    with pytest.raises(UnsupportedChange, match="attribute 3"):
+        _fold(*changes, lake={1: _row(1)}, removals_sent=False)

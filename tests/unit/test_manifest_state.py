@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from service.contract.entries import Changes, Commits, Progress
 from service.errors import ManifestCorrupt
-from service.manifest.state import PipelineState, from_json, reduce, to_json
+from service.manifest.state import MOVING, PipelineState, from_json, reduce, to_json
 from tests.support.manifests import changes, copy, follow, histories, opened, schema, segment, started, table
 
 LATER = 100
@@ -26,6 +26,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "an epoch left out": (opened, {"epoch": 3}, "opens epoch 3"),
     "a position that goes back": (Progress, {"through_lsn": 9}, "goes back"),
     "a position that is no number": (Progress, {"through_lsn": "99"}, "goes back"),
+    "changes behind some that were left out": (lambda: changes(20), {"from_lsn": 15}, "continues from 0/F, but what came before it ends at 0/A"),
+    "an advance behind some that were left out": (Progress, {"from_lsn": 15}, "continues from 0/F"),
+    "an entry from before the last one's end": (lambda: changes(20), {"from_lsn": 9}, "continues from 0/9"),
+    "a start that is no number": (Progress, {"from_lsn": None}, "continues from no position"),
+    "a position that a table's entry moves": (lambda: table(version=None), {"through_lsn": LATER}, "of kind table moves the position"),
+    "a position that a later opening moves": (opened, {"through_lsn": LATER}, "of kind opened moves the position"),
     "an unknown table": (lambda: changes(20, table_id="8"), {}, "unknown table 8"),
     "an unknown schema version": (lambda: changes(20, version=2), {}, "unknown schema version 2"),
     "a transaction that is stored already": (lambda: changes(10, 20), {}, "own range"),
@@ -51,9 +57,9 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
 def test_what_may_not_follow_is_refused_by_number_and_changes_nothing(case: str) -> None:
     body, fields, message = REFUSED[case]
     state = started()
-    before = json.dumps(to_json(state))
+    before, made = json.dumps(to_json(state)), body()
     with pytest.raises(ManifestCorrupt, match=message) as raised:
-        follow(state, body(), **{"through_lsn": LATER, **fields})
+        follow(state, made, **{"through_lsn": LATER if isinstance(made, MOVING) else None, **fields})
     assert "entry 3" in str(raised.value)
     assert json.dumps(to_json(state)) == before
 

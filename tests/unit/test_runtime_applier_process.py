@@ -43,12 +43,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     yield start
     for process in started:
-        process.stop(timeout_seconds=5)
+        process.stop(timeout_seconds=120)
 
 
 def test_what_may_pass_is_tried_again_and_what_may_not_ends_with_its_code(start: Start) -> None:
     process, ends = start(TURNS, CODES="75,-9,75,-15,6")
-    assert ends.get(timeout=30) == 6
+    assert ends.get(timeout=120) == 6
     assert process.restarts == 4
     assert not process.running
 
@@ -56,13 +56,13 @@ def test_what_may_pass_is_tried_again_and_what_may_not_ends_with_its_code(start:
 @pytest.mark.parametrize("code", [0, 1, 2, 6, 7, 8])
 def test_any_other_end_is_final(start: Start, code: int) -> None:
     process, ends = start(TURNS, CODES=str(code))
-    assert ends.get(timeout=30) == code
+    assert ends.get(timeout=120) == code
     assert process.restarts == 0
 
 
 def test_a_lease_that_a_killed_applier_left_behind_is_waited_for(start: Start) -> None:
     process, ends = start(TURNS, policy=FORGIVING, CODES="-9,8,8,3")
-    assert ends.get(timeout=30) == 3
+    assert ends.get(timeout=120) == 3
     assert process.restarts == 3
 
 
@@ -81,7 +81,7 @@ while True:
 """
     process, ends = start(program)
     assert ready.read_text() == "ready"
-    process.stop(timeout_seconds=30)
+    process.stop(timeout_seconds=120)
     assert done.read_text() == "merged"
     assert not process.running
     assert ends.empty()
@@ -99,7 +99,7 @@ def test_a_child_that_does_not_listen_is_killed_in_the_end(start: Start, tmp_pat
 
 def test_what_the_child_prints_never_reaches_our_stdout(start: Start, capfd: pytest.CaptureFixture[str]) -> None:
     _, ends = start("print('noise')")
-    assert ends.get(timeout=30) == 0
+    assert ends.get(timeout=120) == 0
     assert capfd.readouterr() == ("", "noise\n")
 
 

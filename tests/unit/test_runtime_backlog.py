@@ -13,6 +13,7 @@ from service.manifest.state import PipelineState
 from service.runtime import backlog
 from service.runtime.backlog import Backlog, Pending
 from service.store.memory import MemoryStore
+from tests.support.manifests import put
 
 
 class Spool:
@@ -20,7 +21,7 @@ class Spool:
 
     def __init__(self) -> None:
         self.store = MemoryStore(f"backlog-{uuid.uuid4().hex}", prefix="shop/")
-        opened = Opened("7", 1, "d", 5, "sluice_shop", "sluice_shop", two_phase=False, server_version=180000, start_lsn=100, instance="test")
+        opened = Opened("7", 1, "d", 5, "sluice_shop", "sluice_shop", two_phase=False, origin="any", server_version=180000, start_lsn=100, instance="test")
         self.log = ManifestLog.open(self.store, opened, PipelineState(), through_lsn=100)
         self.backlog = Backlog(self.store)
         self.records: dict[str, AppliedTable] = {}
@@ -34,7 +35,7 @@ class Spool:
 
     def change(self, *names: str, at_us: int) -> int:
         lsn = self.log.state.through_lsn + 10
-        self.log.append(Changes(tuple(self._segment(name, lsn) for name in names), Commits([lsn], [at_us], [7])), through_lsn=lsn)
+        put(self.log, Changes(tuple(self._segment(name, lsn) for name in names), Commits([lsn], [at_us], [7])), through_lsn=lsn)
         return self.log.state.seq
 
     def applied(self, name: str, *, through_seq: int, state: str = "live", generation: int = 1) -> None:

@@ -1,11 +1,11 @@
-"""What a running process remembers of itself: an hour of minutes, and its troubles without anybody's values."""
+"""What a running process remembers of itself: an hour of minutes, and its errors without anybody's values."""
 
 from service.errors import SourceUnavailable
+from service.health.facts import Facts, TableSeen, grouped
+from service.health.verdict import judge
 from service.runtime.copyreport import CopyReport, CopyRound, copies, under_way
-from service.runtime.incidents import KEPT, RECENT_SECONDS, Incidents
-from service.runtime.tablereport import TableReport
+from service.runtime.recenterrors import KEPT, RECENT_SECONDS, RecentErrors
 from service.runtime.throughput import MINUTES, Throughput
-from service.runtime.troubles import troubles
 from tests.unit.test_runtime_report import Pipeline
 
 
@@ -41,47 +41,47 @@ def test_minutes_in_which_nothing_was_asked_are_there_and_only_an_hour_is_kept()
     assert [minute["rows"] for minute in minutes] == [0] * (MINUTES - 1) + [5]
 
 
-def test_a_library_s_words_never_become_an_incident() -> None:
-    incidents = Incidents()
-    incidents.note("upload", ValueError("row value canary"))
-    incidents.note("upload", SourceUnavailable("the server is away", hint="wait"))
-    ours, theirs = incidents.recent()
+def test_a_library_s_words_never_become_a_problem() -> None:
+    errors = RecentErrors()
+    errors.note("upload", ValueError("row value canary"))
+    errors.note("upload", SourceUnavailable("the server is away", hint="wait"))
+    ours, theirs = errors.recent()
     assert (theirs.error, theirs.message) == ("ValueError", "")
     assert (ours.message, ours.hint) == ("the server is away", "wait")
 
 
-def test_incidents_of_one_kind_are_counted_and_forgotten_after_an_hour() -> None:
+def test_errors_of_one_kind_are_counted_and_forgotten_after_an_hour() -> None:
     now = [1000.0]
-    incidents = Incidents(clock=lambda: now[0])
-    incidents.note("replication", SourceUnavailable("first"))
+    errors = RecentErrors(clock=lambda: now[0])
+    errors.note("replication", SourceUnavailable("first"))
     now[0] += 60
-    incidents.note("replication", SourceUnavailable("second"))
-    (one,) = incidents.recent()
+    errors.note("replication", SourceUnavailable("second"))
+    (one,) = errors.recent()
     assert (one.count, one.message, one.first_at, one.last_at) == (2, "second", 1000.0, 1060.0)
-    assert one.to_json(now=1070.0)["age_seconds"] == 10.0
     now[0] += RECENT_SECONDS + 1
-    assert incidents.recent() == ()
-    incidents.note("replication", SourceUnavailable("third"))
-    assert incidents.recent()[0].count == 1
+    assert errors.recent() == ()
+    errors.note("replication", SourceUnavailable("third"))
+    assert errors.recent()[0].count == 1
 
 
 def test_a_flood_of_kinds_keeps_the_newest() -> None:
-    incidents = Incidents()
+    errors = RecentErrors()
     for number in range(3 * KEPT):
-        incidents.note(f"place {number}", SourceUnavailable("away"))
-    assert [incident.where for incident in incidents.recent()][:2] == [f"place {3 * KEPT - 1}", f"place {3 * KEPT - 2}"]
-    assert len(incidents.recent()) == KEPT
+        errors.note(f"place {number}", SourceUnavailable("away"))
+    assert [error.where for error in errors.recent()][:2] == [f"place {3 * KEPT - 1}", f"place {3 * KEPT - 2}"]
+    assert len(errors.recent()) == KEPT
 
 
-def stopped(name: str, reason: str) -> TableReport:
-    return TableReport("public", name, "x", "stale", reason, "mirror", 1, 0, 0, 0, None, None)
-
-
-def test_a_thousand_tables_with_one_reason_are_one_trouble() -> None:
-    found = troubles(trouble=None, unreachable=(), tables=[stopped(f"t{n}", "rewritten") for n in range(1000)] + [stopped("other", "dropped")], noted=())
-    assert [(one.count, one.message) for one in found] == [(1000, "rewritten"), (1, "dropped")]
-    assert found[0].where == "public.t0, public.t1, public.t2 and 997 more"
-    assert "sluice copy" in found[0].hint
+def test_a_thousand_tables_with_one_reason_are_one_problem() -> None:
+    tables = [TableSeen(f"public.t{n}", "stale", "rewritten", float(n + 5)) for n in range(1000)] + [TableSeen("public.other", "stale", "dropped")]
+    found = judge(Facts(now=0.0, tables=grouped(tables))).problems
+    assert [(one.code, one.count, one.message, one.since) for one in found if one.code == "table.stale"] == [
+        ("table.stale", 1000, "rewritten", 5.0),
+        ("table.stale", 1, "dropped", None),
+    ]
+    stale = next(one for one in found if one.count == 1000)
+    assert stale.where == "public.t0, public.t1, public.t2 and 997 more"
+    assert "sluice copy" in stale.remedy
 
 
 def test_time_left_needs_an_estimate_and_a_rate() -> None:

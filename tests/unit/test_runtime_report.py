@@ -14,6 +14,7 @@ from service.manifest.state import PipelineState
 from service.runtime.report import Report, Reporter
 from service.runtime.tablereport import STATES_BY_WORTH
 from service.store.memory import MemoryStore
+from tests.support.manifests import put
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -23,18 +24,18 @@ class Pipeline:
 
     def __init__(self) -> None:
         self.store = MemoryStore(f"report-{uuid.uuid4().hex}", prefix="shop/")
-        opened = Opened("7", 1, "d", 5, "sluice_shop", "sluice_shop", two_phase=False, server_version=180000, start_lsn=100, instance="test")
+        opened = Opened("7", 1, "d", 5, "sluice_shop", "sluice_shop", two_phase=False, origin="any", server_version=180000, start_lsn=100, instance="test")
         self.log = ManifestLog.open(self.store, opened, PipelineState(), through_lsn=100)
         self._logs = 0
 
     def table(self, name: str, *, state: str = "live", generation: int = 1, reason: str = "") -> None:
         schema = TableSchema(name, 1, "public", name, "d", ())
-        self.log.append(Table(name, "public", name, state, generation, reason=reason, lsn=100, schema=schema), through_lsn=self.log.state.through_lsn)
+        put(self.log, Table(name, "public", name, state, generation, reason=reason, lsn=100, schema=schema), through_lsn=self.log.state.through_lsn)
 
     def changes(self, *names: str, lsn: int, at: datetime) -> None:
         segments = tuple(Segment(keys.segment(name, 1, lsn), name, 1, 1, 10, "0" * 64, lsn, lsn, {"i": 1}) for name in names)
         time_us = int(at.timestamp() * 1e6)
-        self.log.append(Changes(segments, Commits([lsn], [time_us], [7])), through_lsn=lsn)
+        put(self.log, Changes(segments, Commits([lsn], [time_us], [7])), through_lsn=lsn)
 
     def applied(self, name: str, **record: object) -> None:
         self._logs += 1
@@ -52,8 +53,8 @@ def pipeline() -> Pipeline:
 
 def test_an_empty_store_is_a_new_pipeline() -> None:
     report = Reporter(pipeline="shop", store=MemoryStore("report-empty", prefix="shop/"), lake_uri="file:///lake", source=None, clock=lambda: NOW).take()
-    assert report.state == "new"
-    assert report.tables_json() == {"schema_version": 1, "tables": []}
+    assert report.verdict.state == "new"
+    assert report.tables_json() == {"schema_version": 1, "state": "new", "problems": [], "tables": []}
 
 
 def test_every_state_of_the_contract_has_a_place_in_the_order() -> None:
@@ -122,6 +123,32 @@ def test_a_backlog_longer_than_the_look_ahead_is_never_shown_as_no_lag(pipeline:
     lag = next(table.lag_seconds for table in pipeline.report().tables if table.table == "late")
     assert lag is not None
     assert lag >= 5
+
+
+def test_the_lake_has_a_position_as_soon_as_all_its_live_tables_have_one(pipeline: Pipeline) -> None:
+    """Boundaries are stated less often, and for minutes not at all: a page that goes by them alone says that the lake has nothing."""
+    pipeline.table("orders")
+    pipeline.table("stock")
+    pipeline.table("next", state="copying")
+    known = {name: AppliedTable(name, "public", name, "x", "mirror", 1, "live", "", 4, lsn) for name, lsn in (("orders", 300), ("stock", 200))}
+    pipeline.store.create(keys.apply_log(1), AppliedLog(1, "a", NOW.isoformat(), known).encode())
+    report = pipeline.report()
+    assert (report.complete_lsn, report.boundary_lsn) == (200, 0)
+    assert {stage.stage: stage.lsn for stage in report.stages}["applied"] == 200
+    assert report.to_json()["apply"]["complete_through_lsn"] == "0/C8"
+
+
+def test_a_table_says_since_when_it_is_in_its_state(pipeline: Pipeline) -> None:
+    pipeline.table("orders", state="copying")
+    copying = pipeline.report().tables[0].since
+    assert copying
+    pipeline.table("orders", state="copying", reason="the same again")
+    assert pipeline.report().tables[0].since == copying
+    pipeline.table("orders", state="stale", reason="rewritten")
+    stale = pipeline.report().tables[0].since
+    assert stale >= copying
+    (problem,) = [one for one in pipeline.report().verdict.problems if one.code == "table.stale"]
+    assert problem.since == datetime.fromisoformat(stale).timestamp()
 
 
 def test_a_reporter_sees_what_came_since_its_last_look(pipeline: Pipeline) -> None:

@@ -45,6 +45,7 @@ OPENED = Opened(
     slot="sluice_shop",
     publication="sluice_shop",
     two_phase=False,
+    origin="any",
     server_version=180004,
     start_lsn=100,
     instance="i",

@@ -1,9 +1,10 @@
 """What a server's error means to us: who must act, and that no value and no secret is repeated."""
 
+import psycopg
 import pytest
 
 from service.errors import Disposition, ServiceError, SlotBusy, SlotLost, SourceRefused, SourceUnavailable, UsageError
-from service.source.sessions import SourceOptions, open_query, source_error
+from service.source.sessions import SourceOptions, connect_error, open_query, source_error
 
 RETRIED = ["", "08006", "08P01", "53300", "53200", "57P01", "57P02", "57P03", "57014", "58P01", "40001", "55P03", "25P03"]
 FINAL = ["28000", "28P01", "3D000", "42501", "42704", "0A000", "22021", "22P05", "XX000", "53400", "42P01"]
@@ -58,3 +59,66 @@ def test_no_secret_of_the_connection_string_is_repeated(dsn: str) -> None:
         open_query(options)
     assert isinstance(caught.value, SourceUnavailable | UsageError)
     assert "canary" not in str(caught.value) + caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "SSL error: unexpected eof while reading",
+        "server closed the connection unexpectedly\n\tThis probably means the server terminated abnormally\nSSL SYSCALL error: Connection reset by peer",
+        "SSL SYSCALL error: EOF detected",
+        "SSL error: tlsv1 alert internal error",
+        "SSL error: decryption failed or bad record mac",
+        "server sent an error response during SSL exchange",
+        "could not receive data from server: Connection timed out",
+        "FATAL:  canceling authentication due to timeout",
+        "FATAL:  the database system is starting up",
+        "FATAL:  the database system is shutting down",
+        "FATAL:  the database system is in recovery mode",
+        "FATAL:  sorry, too many clients already",
+        "FATAL:  remaining connection slots are reserved for roles with the SUPERUSER attribute",
+        'FATAL:  too many connections for role "sluice"',
+        "FATAL:  number of requested standby connections exceeds max_wal_senders (currently 10)",
+        "FATAL:  terminating connection due to administrator command",
+        "Connection refused",
+        "timeout expired",
+    ],
+)
+def test_a_connection_that_may_succeed_next_time_is_tried_again(said: str) -> None:
+    assert type(_connect_error(said)) is SourceUnavailable
+
+
+def test_a_name_that_cannot_be_resolved_now_is_tried_again() -> None:
+    for said in ("Temporary failure in name resolution", "Name or service not known"):
+        assert type(connect_error(psycopg.OperationalError(f"failed to resolve host 'db': [Errno -3] {said}"), password="")) is SourceUnavailable
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "SSL error: certificate verify failed",
+        'server certificate for "db" does not match host name "127.0.0.1"',
+        'root certificate file "/x" does not exist',
+        "SSL error: ssl/tls alert handshake failure",
+        "SSL error: tlsv1 alert protocol version",
+        "SSL error: tlsv1 alert unknown ca",
+        "SSL error: wrong version number\nThis may indicate that the server does not support any SSL protocol version between TLSv1.2 and TLSv1.3.",
+        "server does not support SSL, but SSL was required",
+        "received invalid response to SSL negotiation: H",
+        'private key file "/x" has group or world access; file must have permissions u=rw (0600) or less',
+        'FATAL:  password authentication failed for user "sluice"',
+        'FATAL:  no pg_hba.conf entry for host "10.0.0.1", user "sluice", database "shop", no encryption',
+        'FATAL:  role "sluice" does not exist',
+        'FATAL:  database "shop" does not exist',
+        "fe_sendauth: no password supplied",
+        "FATAL:  must be superuser or replication role to start walsender",
+    ],
+)
+def test_a_connection_that_is_refused_needs_a_person(said: str) -> None:
+    error = _connect_error(said)
+    assert type(error) is SourceRefused
+    assert error.hint
+
+
+def _connect_error(said: str) -> ServiceError:
+    return connect_error(psycopg.OperationalError(f'connection failed: connection to server at "127.0.0.1", port 5432 failed: {said}'), password="canary")

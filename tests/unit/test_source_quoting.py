@@ -68,10 +68,14 @@ def test_publication_names_is_a_list_of_identifiers_inside_one_literal(listed: l
     assert seen == listed
 
 
-@pytest.mark.parametrize("name", ["", "a\0b", "x" * 64, "ü" * 32])
+@pytest.mark.parametrize("name", ["", "a\0b", "x" * 64, "ü" * 64])
 def test_a_name_that_postgresql_cannot_have_is_refused(name: str) -> None:
     with pytest.raises(UsageError):
         quote_identifier(name)
+
+
+def test_a_name_may_need_more_bytes_in_utf8_than_in_the_encoding_of_its_server() -> None:
+    assert quote_identifier("ü" * 63) == '"' + "ü" * 63 + '"'
 
 
 @pytest.mark.parametrize("name", ["", "Upper", "a-b", "a b", 'a"b', "x" * 64, "ü", "a\n"])

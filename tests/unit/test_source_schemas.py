@@ -28,6 +28,7 @@ def column(name: str, attnum: int, **changes: object) -> ColumnFacts:
         missing=None,
         xmin=100,
         storable_out_of_line=True,
+        selectable=True,
     )
     return replace(facts, **changes)  # type: ignore[arg-type]
 
@@ -45,9 +46,12 @@ def table(*columns: ColumnFacts, **changes: object) -> TableFacts:
         relpersistence="p",
         replica_identity="d",
         relfilenode=16400,
-        row_security=False,
+        role="sluice",
+        schema_usable=True,
+        policies_apply=False,
         is_partition=False,
         columns=columns,
+        publication="sluice_shop",
         row_filter=None,
         published_columns=None,
         has_column_list=False,

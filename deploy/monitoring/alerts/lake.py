@@ -1,8 +1,7 @@
 """Does the lake follow, and is every table what it claims to be: the applier, the backlog, tables, copies."""
 
-from deploy.monitoring.alerts.process import REMEMBERED
 from deploy.monitoring.model import Alert, Threshold, one
-from deploy.monitoring.promql import gone, over, risen, total, worst
+from deploy.monitoring.promql import over, risen, total, worst
 from service.telemetry import catalogue as known
 
 SILENCE = Threshold(
@@ -15,7 +14,6 @@ COPY_STALL = Threshold("copyStallSeconds", 900, "age of a copy, when it has read
 
 THRESHOLDS = (SILENCE, FAILURES, BACKLOG_AGE, BACKLOG_BYTES, COPY_STALL)
 
-NOT_THERE = f"{worst(one(known.APPLY_RUNNING))} == 0 or on (pipeline) ({gone(one(known.BUILD_INFO, component='apply'), REMEMBERED)})"
 FAILED = total(over("increase", one(known.APPLY_RUNS, outcome="failed"), "15m"))
 RESTARTED = total(over("increase", one(known.APPLY_RESTARTS), "15m"))
 PENDING_LEAST = worst(over("min_over_time", one(known.PENDING_BYTES), "1h"))
@@ -27,10 +25,10 @@ ALERTS = (
     Alert(
         "SluiceApplierDown",
         "critical",
-        f"({NOT_THERE}) and on (pipeline) {worst(one(known.APPLY_PENDING))} > 0",
-        "10m",
+        f"{worst(one(known.PROBLEMS, code='applier.dead'))} > 0",
+        "5m",
         "The applier of pipeline {{ $labels.pipeline }} is gone",
-        "It was running and is not any more, while changes wait for it in the spool. The source is not concerned; the lake falls behind.",
+        "It was running and has stopped reporting: it does not run, or it hangs. The source is not concerned; the lake falls behind.",
     ),
     Alert(
         "SluiceApplyNotSucceeding",
@@ -46,7 +44,7 @@ ALERTS = (
         f"{FAILED} > {FAILURES} or on (pipeline) {RESTARTED} > {FAILURES}",
         "5m",
         "The applier of pipeline {{ $labels.pipeline }} keeps failing",
-        "Windows fail and are tried again, or the applier ends and is started again. Tables without trouble go on meanwhile.",
+        "Windows fail and are tried again, or the applier ends and is started again. Tables without problems go on meanwhile.",
         held="10m",
     ),
     Alert(
@@ -69,7 +67,7 @@ ALERTS = (
     Alert(
         "SluiceTableStale",
         "critical",
-        f"{worst(one(known.TABLES, state='stale'))} > 0",
+        f"{worst(one(known.PROBLEMS, code='table.stale'))} > 0",
         "0m",
         "{{ $value }} tables of pipeline {{ $labels.pipeline }} do not equal the source",
         "Something happened that the stream cannot carry, so that the lake copy is known to be wrong. The reason is in `sluice tables --state stale`.",
@@ -77,7 +75,7 @@ ALERTS = (
     Alert(
         "SluiceTableQuarantined",
         "warning",
-        f"{worst(one(known.TABLES, state='quarantined'))} > 0",
+        f"{worst(one(known.PROBLEMS, code='table.quarantined'))} > 0",
         "0m",
         "{{ $value }} tables of pipeline {{ $labels.pipeline }} are not carried",
         "Their shape or their replica identity cannot be followed exactly, so that they are left out. The reason is in `sluice tables --state quarantined`.",

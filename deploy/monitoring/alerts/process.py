@@ -2,6 +2,7 @@
 
 from deploy.monitoring.model import Alert, Threshold, one
 from deploy.monitoring.promql import Not, gone, missing, over, risen, total, worst
+from service.health.verdict import CARRYING
 from service.telemetry import catalogue as known
 
 RECONNECTS = Threshold("reconnects", 5, "connections to the source that had to be made again within 15 minutes")
@@ -14,7 +15,7 @@ INGEST = one(known.BUILD_INFO, component="ingest")
 REMEMBERED = "6h"
 """How long a pipeline that went silent is missed by name; after that it counts as never seen."""
 
-STREAMED = worst(over("max_over_time", one(known.STATE, state="streaming"), "5m"))
+STREAMED = worst(over("max_over_time", one(known.HEALTH, state=CARRYING), "5m"))
 
 ALERTS = (
     Alert(

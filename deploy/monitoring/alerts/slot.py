@@ -2,6 +2,7 @@
 
 from deploy.monitoring.model import Alert, Threshold, one
 from deploy.monitoring.promql import least, over, worst
+from service.health.verdict import CARRYING
 from service.telemetry import catalogue as known
 
 HEADROOM_WARNING = Threshold("walHeadroomWarningPercent", 40, "share of max_slot_wal_keep_size that is left")
@@ -13,9 +14,8 @@ PREPARED = Threshold("preparedTransactionSeconds", 900, "age of the oldest prepa
 
 THRESHOLDS = (HEADROOM_WARNING, HEADROOM_CRITICAL, FORECAST, RETAINED, XMIN_AGE, PREPARED)
 
-USABLE = ("reserved", "extended", "unreserved")
-LOST = f"{worst(over('last_over_time', one(known.SLOT_STATUS, status='lost'), '6h'))} == 1"
-SEEN_USABLE = f"{worst(one(known.SLOT_STATUS, status=USABLE))} == 1"
+LOST = f"{worst(over('last_over_time', one(known.PROBLEMS, code='slot.lost'), '6h'))} > 0"
+CARRYING_NOW = f"{worst(one(known.HEALTH, state=CARRYING))} == 1"
 HEADROOM = f"100 * {least(one(known.SLOT_SAFE))} / {least(one(known.SLOT_KEEP_LIMIT))}"
 TREND = f"{least(f'predict_linear({one(known.SLOT_SAFE)}[1h], {FORECAST})')} < 0"
 STANDING = f"{worst(over('changes', one(known.CONFIRMED_FLUSH_LSN), '10m'))} == 0"
@@ -24,8 +24,8 @@ ALERTS = (
     Alert(
         "SluiceSlotLost",
         "critical",
-        # The process stops for this reason, so that its last word has to do until a usable slot is seen.
-        f"{LOST} unless on (pipeline) ({SEEN_USABLE})",
+        # The process stops for this reason, so that its last word has to do until the pipeline runs again.
+        f"{LOST} unless on (pipeline) ({CARRYING_NOW})",
         "0m",
         "The replication slot of pipeline {{ $labels.pipeline }} is lost",
         "The server has invalidated or dropped it: changes after the last acknowledged position can no longer be had. The pipeline has stopped (exit code 7) "
@@ -34,7 +34,7 @@ ALERTS = (
     Alert(
         "SluiceSlotUnreserved",
         "critical",
-        f"{worst(one(known.SLOT_STATUS, status='unreserved'))} == 1",
+        f"{worst(one(known.PROBLEMS, code='slot.unreserved'))} > 0",
         "0m",
         "The replication slot of pipeline {{ $labels.pipeline }} is about to be lost",
         "The server no longer promises to keep the WAL that the slot needs: the next checkpoint may remove it.",
@@ -75,10 +75,10 @@ ALERTS = (
     Alert(
         "SluiceSlotInactive",
         "critical",
-        f"{worst(one(known.SLOT_ACTIVE))} == 0",
+        f"{worst(one(known.PROBLEMS, code='slot.inactive'))} > 0",
         "5m",
         "Nobody uses the slot of pipeline {{ $labels.pipeline }}",
-        "Ingest runs and the server answers, but no walsender serves the slot. WAL is kept and nothing is received.",
+        "Ingest says that it streams and the server answers, but no walsender serves the slot. WAL is kept and nothing is received.",
         held="10m",
     ),
     Alert(

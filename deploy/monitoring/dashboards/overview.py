@@ -18,7 +18,16 @@ STATE_ROW = Row(
             kind="stat",
             unit="none",
             queries=(Query(_STATES, "{{pipeline}}: {{state}}"),),
-            width=6,
+            width=4,
+            height=5,
+        ),
+        Panel(
+            title="Health",
+            description="The state that `sluice status` says. Anything but healthy has a problem below that says why.",
+            kind="stat",
+            unit="none",
+            queries=(Query(f"sum by (pipeline, state) ({shown(known.HEALTH)}) == 1", "{{pipeline}}: {{state}}"),),
+            width=4,
             height=5,
         ),
         Panel(
@@ -28,7 +37,7 @@ STATE_ROW = Row(
             unit="none",
             queries=(Query('count by (pipeline) (ALERTS{pipeline=~"$pipeline",alertname=~"Sluice.*",alertstate="firing"}) or vector(0)', "alerts"),),
             steps=((None, GREEN), (1, RED)),
-            width=4,
+            width=3,
             height=5,
         ),
         Panel(
@@ -59,11 +68,11 @@ STATE_ROW = Row(
             unit="none",
             queries=(
                 Query(
-                    total(shown(known.TABLES, state=("stale", "quarantined", "paused"))),
+                    total(shown(known.PROBLEMS, code=("table.stale", "table.quarantined", "table.paused"))),
                 ),
             ),
             steps=((None, GREEN), (1, RED)),
-            width=5,
+            width=4,
             height=5,
         ),
     ),
@@ -133,6 +142,14 @@ FLOW_ROW = Row(
             queries=(Query(total(shown(known.TABLES), "state") + " > 0", "{{pipeline}} {{state}}"),),
             stacked=True,
             width=12,
+        ),
+        Panel(
+            title="Problems",
+            description="The problems that `sluice status` shows, by code. docs/problems.md says what each means and what to do.",
+            unit="none",
+            queries=(Query(total(shown(known.PROBLEMS), "code") + " > 0", "{{pipeline}} {{code}}"),),
+            stacked=True,
+            quiet="there is none",
         ),
         Panel(
             title="Errors",

@@ -11,15 +11,24 @@ from service.spool.views import Texts, null_mask, offsets_of
 _BACKSLASH, _X = rb"\x"
 
 
+def _digits(texts: Texts, count: int) -> memoryview:
+    """The digits of all values, one behind the other: `count` of them. One value alone, which may be large, is not copied for that."""
+    present = np.flatnonzero(texts.present)
+    if len(present) == 1:
+        start = int(texts.start[present[0]]) + 2
+        return memoryview(texts.raw)[start : start + count]
+    _, _, digits = texts.trimmed(front=2).binary().buffers()
+    return memoryview(digits or b"")[:count]
+
+
 def read_bytea(texts: Texts, arrow_type: pa.DataType) -> Reading:
     """All digits of the column are laid out in one run and turned into bytes in one call."""
     marked = (texts.byte(0) == _BACKSLASH) & (texts.byte(1) == _X) & (texts.length >= 2) & (texts.length % 2 == 0)
     if not np.all(marked | ~texts.present):
         raise texts.unreadable("bytea in hex form")
-    _, _, digits = texts.trimmed(front=2).binary().buffers()
     counts = np.where(texts.present, (texts.length - 2) // 2, 0)
     try:
-        values = binascii.unhexlify(memoryview(digits)[: 2 * int(counts.sum())]) if digits else b""
+        values = binascii.unhexlify(_digits(texts, 2 * int(counts.sum())))
     except binascii.Error:
         raise texts.unreadable("bytea in hex form") from None
     absent = null_mask(texts.present)

@@ -7,6 +7,9 @@ import copy
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from service.health.problems import Problem
+from service.health.verdict import State, Verdict
+
 Document = dict[str, Any]
 WAL_END = 0x16_B374_D848
 MINUTES = 60
@@ -24,6 +27,7 @@ def table(name: str, **changes: Any) -> Document:
         "path": f"s3://lake/shop/public/{name}",
         "state": "live",
         "reason": "",
+        "since": "2026-01-01T00:00:00+00:00",
         "mode": "mirror",
         "generation": 1,
         "complete_through_lsn": lsn(WAL_END - 2_000_000),
@@ -60,7 +64,9 @@ def healthy(*, taken_at: datetime | None = None) -> Document:
         "schema_version": 1,
         "pipeline": "shop",
         "version": "0.1.0",
-        "state": "running",
+        "state": "healthy",
+        "headline": "healthy",
+        "problems": [],
         "taken_at": now.isoformat(),
         "opened_at": started.isoformat(),
         "uptime_seconds": 273_600.0,
@@ -110,6 +116,7 @@ def healthy(*, taken_at: datetime | None = None) -> Document:
         },
         "apply": {
             "complete_through_lsn": lsn(WAL_END - 2_000_000),
+            "boundary_lsn": lsn(WAL_END - 2_000_000),
             "behind_bytes": 2_000_000,
             "pending_entries": 3,
             "last_record_at": (now - timedelta(seconds=2)).isoformat(),
@@ -118,8 +125,6 @@ def healthy(*, taken_at: datetime | None = None) -> Document:
         "snapshot": {"tables_done": 8, "tables_total": 8, "rows": 960_000, "rows_per_second": None, "eta_seconds": None, "tables": []},
         "prepared": [],
         "tables": [table(name, lag_seconds=round(0.4 * at, 1), rows_applied=48_211 * at + at) for at, name in enumerate(names)],
-        "errors": [],
-        "unreachable": [],
         "process": {
             "state": "streaming",
             "instance": "ingest-0",
@@ -134,8 +139,11 @@ def healthy(*, taken_at: datetime | None = None) -> Document:
     }
 
 
-def trouble(kind: str, where: str, message: str, hint: str, **changes: Any) -> Document:
-    return {"class": kind, "where": where, "message": message, "hint": hint, "count": 1, "first_at": None, "last_at": None, "age_seconds": None, **changes}
+def judged(document: Document, state: State, *problems: Problem) -> Document:
+    """`document` with a verdict as the server would have made it."""
+    verdict = Verdict(state, problems, datetime.fromisoformat(document["taken_at"]).timestamp())
+    document.update(state=state, headline=verdict.headline, problems=verdict.to_json())
+    return document
 
 
 def copying() -> Document:
@@ -154,78 +162,81 @@ def copying() -> Document:
     }
     for at, minute in enumerate(found["process"]["throughput"][-9:]):
         minute["copied_rows"] = (250_000 + at * 5_000) * minute["seconds"]
-    return found
+    return judged(found, "healthy", Problem("table.copying", "info", "public.order_lines, public.customers", "the table is copying", "Wait.", count=2))
 
 
 def stale() -> Document:
     found = healthy()
     reason = "ALTER TABLE rewrote the table with values that the stream does not carry"
     found["tables"][4].update(state="stale", reason=reason, lag_seconds=None)
-    found["errors"] = [
-        trouble("StaleTable", "public.stock", reason, "`sluice copy` with the table's name copies it again while everything else goes on"),
-        trouble(
-            "SourceUnavailable",
-            "replication",
-            "the server closed the connection",
-            "",
-            count=2,
-            first_at=found["opened_at"],
-            last_at=found["taken_at"],
-            age_seconds=1260.0,
-        ),
-    ]
     found["apply"]["left_out"] = {"public.stock": "stale"}
-    return found
+    began = datetime.fromisoformat(found["taken_at"]).timestamp() - 1260.0
+    return judged(
+        found,
+        "degraded",
+        Problem("table.stale", "critical", "public.stock", reason, "`sluice copy` with the table's name takes a new snapshot of it."),
+        Problem("ingest.error", "info", "replication", "SourceUnavailable: the server closed the connection", "Wait.", began, count=2),
+    )
 
 
 def lost() -> Document:
     found = healthy()
-    found["state"] = "lost"
     found["source"]["slot"].update(active=False, active_pid=None, wal_status="lost", safe_wal_bytes=None, invalidated="wal_removed", restart_lsn=None)
     found["wal"]["headroom"] = None
     found["process"].update(state="failed", connected=False)
     hint = "raise max_slot_wal_keep_size or idle_replication_slot_timeout, then copy the tables again under a new slot"
-    found["errors"] = [trouble("SlotLost", "slot", "INVALIDATED: slot sluice_shop can never be used again (wal_removed)", hint)]
-    return found
+    reason = "INVALIDATED: slot sluice_shop can never be used again (wal_removed)"
+    return judged(found, "lost", Problem("slot.lost", "critical", "slot sluice_shop", reason, hint))
 
 
 def scarce() -> Document:
     """The lake keeps up, the slot does not: an hour of headroom."""
     found = healthy()
     found["wal"]["headroom"].update(retained_bytes=9_000_000_000, safe_bytes=1_381_000_000, share_left=0.133, seconds_left=3351.9)
-    return found
+    message = "13% of max_slot_wal_keep_size is left, enough for 56 min at the present rate"
+    return judged(found, "degraded", Problem("slot.headroom", "critical", "slot sluice_shop", message, "Get ingest going."))
+
+
+def applier_dead() -> Document:
+    """The applier was killed ten minutes ago; everything else goes on."""
+    found = healthy()
+    now = datetime.fromisoformat(found["taken_at"])
+    found["apply"].update(pending_entries=40, last_record_at=(now - timedelta(seconds=600)).isoformat())
+    found["process"]["applier"] = None
+    message = "the applier has stopped reporting, and 40 manifest entries wait for it"
+    return judged(found, "degraded", Problem("applier.dead", "critical", "the applier", message, "Start it.", now.timestamp() - 600))
 
 
 def new() -> Document:
     found = healthy()
     nothing = [{"stage": name, "lsn": None, "behind_bytes": None, "behind_seconds": None} for name in ("received", "flushed", "confirmed", "applied")]
-    found.update(state="new", opened_at=None, tables=[], source={**found["source"], "slot": None})
+    found.update(opened_at=None, tables=[], source={**found["source"], "slot": None})
     found["wal"] = {"stages": [stage("server", 0, 0.0), *nothing], "headroom": None}
     found["manifest"] = {"seq": 0, "epoch": 0, "through_lsn": None, "behind_bytes": None, "slot": None, "publication": None, "database": None}
-    found["apply"] = {"complete_through_lsn": None, "behind_bytes": None, "pending_entries": 0, "last_record_at": None, "left_out": {}}
+    found["apply"] = {"complete_through_lsn": None, "boundary_lsn": None, "behind_bytes": None, "pending_entries": 0, "last_record_at": None, "left_out": {}}
     found["snapshot"] = {"tables_done": 0, "tables_total": 0, "rows": 0, "rows_per_second": None, "eta_seconds": None, "tables": []}
     found["process"].update(state="starting", connected=False, received_lsn=None, reconnects=0, throughput=[], applier=None)
-    return found
+    return judged(found, "new")
 
 
 def crowd(count: int) -> Document:
     found = healthy()
     found["tables"] = [table(f"tenant_{at:05d}", lag_seconds=at % 97 / 10, rows_applied=at * 31 % 100_003) for at in range(count)]
-    found["tables"][count // 2].update(state="stale", reason="TRUNCATE of a partition under a published root", lag_seconds=None)
+    reason = "TRUNCATE of a partition under a published root"
+    found["tables"][count // 2].update(state="stale", reason=reason, lag_seconds=None)
     found["snapshot"].update(tables_done=count, tables_total=count)
-    return found
+    return judged(found, "degraded", Problem("table.stale", "critical", f"public.tenant_{count // 2:05d}", reason, "Copy it again."))
 
 
 def hostile() -> Document:
     found = copying()
     found["tables"] = [table(name, schema=HOSTILE[0], reason=HOSTILE[1], state="stale") for name in HOSTILE]
-    found["errors"] = [trouble("StaleTable", HOSTILE[0], HOSTILE[1], HOSTILE[0])]
     found["snapshot"]["tables"][0]["table"] = HOSTILE[1]
     found["prepared"] = [
         {"gid": HOSTILE[0], "xid": 77, "prepare_end_lsn": lsn(WAL_END), "prepared_at": found["taken_at"], "age_seconds": 31.0, "rows": 5},
     ]
     found["manifest"].update(slot=HOSTILE[0], publication=HOSTILE[1])
-    return found
+    return judged(found, "degraded", Problem("table.stale", "critical", HOSTILE[0], HOSTILE[1], HOSTILE[0], count=4))
 
 
 def changed(document: Document, **changes: Any) -> Document:

@@ -37,9 +37,10 @@ def shows_all(page: Page, document: Document) -> None:
         numbers = [f"{table['rows_applied']:,}", f"{table['rows_copied']:,}", table["complete_through_lsn"] or "-", table["mode"] or "-", table["reason"]]
         assert [state.split(" ", 1)[1], *cells] == [table["state"], duration(table["lag_seconds"]), *numbers]
     assert len(seen["tables"]) == len(document["tables"])
-    assert len(seen["troubles"]) == len(document["errors"])
-    for said, one in zip(seen["troubles"], document["errors"], strict=True):
-        for part in (one["class"], one["where"], one["message"], one["hint"], f"{one['count']} times" if one["count"] > 1 else ""):
+    assert len(seen["problems"]) == len(document["problems"])
+    for said, one in zip(seen["problems"], document["problems"], strict=True):
+        times = f"{one['count']} times" if one["count"] > 1 and one["part"] == "ingest" else ""
+        for part in (one["severity"], one["code"], one["where"], one["message"], one["what_to_do"], times):
             assert part in said
     assert seen["prepared"] == len(document["prepared"])
 
@@ -65,7 +66,7 @@ READ = """() => {
             const [name, reason] = row.firstChild.children;
             return [name.textContent, [...texts([...row.children].slice(1)), reason.textContent]];
         })),
-        troubles: texts(all("#troubles li")),
+        problems: texts(all("#problems li")),
         prepared: all("#prepared li").length,
     };
 }"""

@@ -15,12 +15,13 @@ from tests.ops.page.conftest import PHONE, Opener, Served, clocked, next_update
 from tests.ops.page.shown import shows_all, text
 
 STATES = {
-    "healthy": (documents.healthy, "Running", "ok"),
-    "copying": (documents.copying, "Running, copying tables", "busy"),
-    "stale": (documents.stale, "Running, 1 table stale", "bad"),
-    "lost": (documents.lost, "Slot lost", "bad"),
-    "scarce": (documents.scarce, "Little WAL headroom left", "bad"),
-    "new": (documents.new, "New: nothing received yet", "busy"),
+    "healthy": (documents.healthy, "Healthy", "ok"),
+    "copying": (documents.copying, "Healthy, copying 2 tables", "busy"),
+    "stale": (documents.stale, "Degraded: table.stale, public.stock", "bad"),
+    "lost": (documents.lost, "Lost: slot.lost, slot sluice_shop", "bad"),
+    "scarce": (documents.scarce, "Degraded: slot.headroom, slot sluice_shop", "bad"),
+    "applier dead": (documents.applier_dead, "Degraded: applier.dead, the applier", "bad"),
+    "new": (documents.new, "New", "busy"),
 }
 
 
@@ -37,6 +38,36 @@ def test_the_page_shows_what_status_says(state: str, served: Served, look: Opene
     assert page.title() == f"{verdict} · shop"
     assert page.is_hidden("#banner")
     shows_all(page, served.document)
+
+
+BOXES = ("PostgreSQL", "Ingest", "Spool", "Applier", "Lake")
+
+
+def boxes(page: Page) -> dict[str, str]:
+    """The level of each part of the picture."""
+    levels = page.eval_on_selector_all("#picture .edge", "nodes => nodes.map(node => node.getAttribute('class').split(' ')[1])")
+    return dict(zip(BOXES, levels, strict=True))
+
+
+def test_each_part_has_the_colour_of_its_worst_problem_and_no_other(served: Served, look: Opener) -> None:
+    wanted = {
+        documents.healthy: {},
+        documents.applier_dead: {"Applier": "bad"},
+        documents.stale: {"Lake": "bad"},
+        documents.lost: {"PostgreSQL": "bad"},
+        documents.scarce: {"PostgreSQL": "bad"},
+    }
+    for make, changed in wanted.items():
+        served.document = make()
+        assert boxes(look(served.address)) == {**dict.fromkeys(BOXES, "ok"), **changed}, make.__name__
+
+
+def test_while_tables_are_copied_the_lake_is_not_said_to_have_nothing(served: Served, look: Opener) -> None:
+    served.document = documents.copying()
+    served.document["wal"]["stages"][-1] = documents.stage("applied", None, None)
+    picture = look(served.address).inner_text("#picture")
+    assert "nothing yet" not in picture
+    assert "copying" in picture
 
 
 def test_a_copy_is_shown_with_its_share_and_the_time_left(served: Served, look: Opener) -> None:
@@ -67,7 +98,7 @@ def test_old_data_is_called_old_by_the_servers_clock_whatever_the_browsers_says(
     page = look(served.address, before=lambda page: page.add_init_script("const real = Date.now; Date.now = () => real() - 120000;"))
     assert "Old data" in text(page, "#banner")
     assert "1 min 3" in text(page, "#banner")
-    assert (level(page), page.title()) == ("warn", "Old data, was: Running · shop")
+    assert (level(page), page.title()) == ("warn", "Old data, was: Healthy · shop")
     expect(page.locator("#announce")).to_contain_text("Old data")
 
 
@@ -77,12 +108,12 @@ def test_a_failing_status_is_told_with_its_reason_and_the_page_recovers_by_itsel
     next_update(page)
     page.wait_for_selector("#banner:not([hidden])")
     assert "StoreUnavailable: the object store does not answer" in text(page, "#banner")
-    assert page.inner_text("#verdict") == "Was: Running"
+    assert page.inner_text("#verdict") == "Was: Healthy"
     assert "Old data" in page.title()
     served.failure = None
     next_update(page)
     page.wait_for_selector("#banner", state="hidden")
-    assert page.inner_text("#verdict") == "Running"
+    assert page.inner_text("#verdict") == "Healthy"
 
 
 def test_a_server_that_is_gone_leaves_old_data_with_its_age(served: Served, look: Opener) -> None:
@@ -129,7 +160,7 @@ def test_hostile_names_are_text_and_nothing_else(served: Served, look: Opener) -
     shows_all(page, served.document)
     assert page.query_selector("img") is None
     assert len(page.query_selector_all("script")) == 1
-    assert page.title() == "Running, 4 tables stale · shop"
+    assert page.title() == f"Degraded: table.stale, {documents.HOSTILE[0]} · shop"
     assert page.evaluate("document.documentElement.scrollWidth") == 360
 
 
@@ -151,7 +182,7 @@ def test_the_policy_stops_markup_and_scripts_that_are_not_the_pages_own(served: 
     )
     assert refused[0] == "refused"
     assert "connect-src" in refused[2]
-    assert refused[3] == "Running · shop"
+    assert refused[3] == "Healthy · shop"
 
 
 def test_the_page_needs_nothing_from_elsewhere_and_says_so_in_its_headers(served: Served) -> None:

@@ -77,8 +77,8 @@ def test_a_screen_reader_finds_landmarks_headings_names_and_only_hears_changes(s
     assert page.evaluate("heard") == [], "what is no change of state is not spoken"
     served.document = documents.lost()
     next_update(page)
-    expect(page.locator("#announce")).to_have_text("Pipeline shop: Slot lost")
-    assert page.evaluate("heard") == ["Pipeline shop: Slot lost"]
+    expect(page.locator("#announce")).to_have_text("Pipeline shop: Lost: slot.lost, slot sluice_shop")
+    assert page.evaluate("heard") == ["Pipeline shop: Lost: slot.lost, slot sluice_shop"]
 
 
 def test_a_page_that_nobody_sees_asks_nothing_and_asks_at_once_when_seen(served: Served, look: Opener) -> None:

@@ -1,0 +1,50 @@
+"""`python -m tests.chaos.report build/chaos/results.jsonl`: writes the table of results in docs/reliability.md from the lines of a run of chaos."""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
+BEGIN, END = "<!-- results: written by python -m tests.chaos.report -->", "<!-- end of results -->"
+
+
+def main(arguments: Sequence[str]) -> int:
+    lines = [json.loads(line) for name in arguments for line in Path(name).read_text(encoding="utf-8").splitlines() if line.strip()]
+    page = PAGE.read_text(encoding="utf-8")
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{BEGIN}\n{rendered(lines)}{END}{after}", encoding="utf-8")
+    return 0
+
+
+def rendered(lines: Iterable[dict[str, Any]]) -> str:
+    """Two tables: the totals by commit, and the faults by kind."""
+    by_commit: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for line in lines:
+        by_commit.setdefault((line["commit"], line["major"]), []).append(line)
+    heads = ("commit", "PostgreSQL", "seeds", "faults", "transactions", "rows", "lost", "doubled", "torn", "live and unequal", "hung", "failed seeds")
+    rows = [_totals(commit, major, found) for (commit, major), found in by_commit.items()]
+    faults: Counter[str] = Counter()
+    for found in by_commit.values():
+        for line in found:
+            faults.update(line["faults"])
+    return "\n" + _table(heads, rows) + "\n" + _table(("fault", "times"), [(what, f"{count:,}") for what, count in sorted(faults.items())]) + "\n"
+
+
+def _totals(commit: str, major: int, found: list[dict[str, Any]]) -> tuple[str, ...]:
+    summed = [sum(line[name] for line in found) for name in ("transactions", "rows", "lost", "doubled", "torn")]
+    faults = sum(sum(line["faults"].values()) for line in found)
+    unequal, hung = sum(len(line["unequal_live"]) for line in found), sum(line["hung"] for line in found)
+    failed = [str(line["seed"]) for line in found if line["verdict"] == "failed"]
+    return (commit, str(major), *(f"{number:,}" for number in (len(found), faults, *summed, unequal, hung)), ", ".join(failed) or "none")
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (heads, ["---"] * len(heads), *rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

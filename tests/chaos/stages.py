@@ -1,0 +1,275 @@
+"""One pipeline whose stages are made to fail, one edge at a time, with the real ingest in this process and a real server behind the proxy.
+
+A case arms a fault point behind which work waits, lets it fail, and starts again in good health. What is judged is the manifest, against a second slot on
+the same WAL, and every acknowledgement, against what was durable when it was sent.
+"""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import pytest
+
+from service import faults, lsn
+from service.errors import ServiceError
+from service.runtime import ingest as ingest_module
+from service.store.opening import open_store
+from tests.support.ingesting import Pipeline, Running
+from tests.support.oracle import Change, Spool
+from tests.support.pgproxy import PgProxy
+from tests.support.pipeline import AckOracle
+from tests.support.sources import Database
+
+BOUND_SECONDS = 60.0
+"""For anything that is waited for. A quiet machine needs a hundredth of it."""
+_LOOK_SECONDS = 0.005
+_BUSY_SECONDS = 0.1
+_UNITS = "unit.submit.after"
+
+
+class Situation(Enum):
+    """What surrounds the failure."""
+
+    IDLE = "idle behind"
+    QUEUED = "queued behind"
+    DRAINING = "draining"
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Where one stage hands to another: `point` fails on its first passage after `change` was committed.
+
+    `behind` says when later work has come as near to the failing stage as it can while that is held: `handed` to the decoder, or `submitted` as a unit.
+    A point `on_loop` cannot be held there, so the commit thread is held in its place until work waits behind.
+    """
+
+    point: str
+    behind: str
+    on_loop: bool = False
+    change: str = "INSERT INTO a (t) VALUES ('first')"
+
+
+EDGES = (
+    Edge("batch.received", "submitted", on_loop=True),
+    Edge("decode.before", "handed"),
+    Edge("build.before", "handed"),
+    Edge("catalog.asked", "handed", change="ALTER TABLE a ADD COLUMN {fresh} int; INSERT INTO a (t, {fresh}) VALUES ('shaped', 1)"),
+    Edge("unit.cut.before", "handed"),
+    Edge("unit.submit.before", "handed"),
+    Edge("segment.put.before", "submitted"),
+    Edge("store.put.before", "submitted"),
+    Edge("segment.put.after", "submitted"),
+    Edge("commit.before", "submitted"),
+    Edge("manifest.append.before", "submitted"),
+    Edge("store.create.before", "submitted"),
+    Edge("manifest.append.after", "submitted"),
+    Edge("commit.after", "submitted"),
+    Edge("receipt.before", "submitted", on_loop=True),
+    Edge("status.before", "submitted", on_loop=True),
+    Edge("status.after", "submitted", on_loop=True),
+)
+
+
+COPY_EDGES = ("copy.locked", "copy.read", "segment.put.before", "segment.put.after", "copy.taken", "copy.final.before", "copy.final.after")
+"""Between reading a table, uploading its rows and the entry that publishes them."""
+
+
+class Stages:
+    """A pipeline that has joined its tables and has nothing to do. Used by one case after the other, as long as each ends well."""
+
+    def __init__(self, database: Database, folder: Path) -> None:
+        self.folder = folder
+        self.spool = Spool(folder / "spool" / "test")
+        self.database = database
+        self.proxy = PgProxy(database.server.port, on_status=AckOracle(folder / "spool" / "test"))
+        store = open_store((folder / "spool").as_uri(), prefix="test/", options={})
+        self.pipeline = Pipeline(database, store, dsn=self.proxy.dsn(dbname=database.name))
+        self.sound = True
+        self._numbers = 0
+        self._witness = f"{database.slot}_witness"
+        self._seen: dict[int, Counter[Change]] = {}
+        database.execute(
+            "CREATE TABLE a (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, t text)", "CREATE TABLE b (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY)"
+        )
+        self.pipeline.run()
+        database.execute(f"SELECT pg_create_logical_replication_slot('{self._witness}', 'pgoutput')")
+
+    def close(self) -> None:
+        faults.arm("")
+        self.proxy.close()
+
+    def case(self, edge: Edge, error: str, situation: Situation) -> None:
+        """Fails at `edge` with `error`, then starts again. AssertionError says what was lost, doubled, acknowledged too early, or never ended."""
+        self.sound = False
+        self._numbers += 1
+        gate = self.folder / f"gate-{self._numbers}"
+        running = Running(self.pipeline, self.pipeline.options(watch_interval_s=3600.0))
+        running.thread.start()
+        try:
+            self._wait(lambda: running.ingest is not None and running.ingest.view.state == "streaming", running, "it streams")
+            # The relations are known to the decoder, so that nothing of later work depends on what fails.
+            position = self._commit("INSERT INTO a (t) VALUES ('before'); INSERT INTO b DEFAULT VALUES")
+            self._wait(lambda: self.proxy.flushed > position, running, "it publishes")
+            assert running.error is None, running.error
+            self._fail(running, gate, edge, error, situation)
+        finally:
+            faults.arm("")
+            gate.touch()
+            running.stop()
+        self._assert_ended_by_name(running, error)
+        self.pipeline.run(watch_interval_s=3600.0)
+        self.assert_whole()
+        self.sound = True
+
+    def copy_case(self, point: str, error: str, situation: Situation) -> None:
+        """A table is copied for the first time and that fails at `point`, with another table and with changes of both behind it, as `situation` says."""
+        self.sound = False
+        self._numbers += 1
+        gate = self.folder / f"gate-{self._numbers}"
+        copied = [f"copied_{self._numbers}_{which}" for which in "ab"]
+        for table in copied:
+            self.database.execute(
+                f"CREATE TABLE {table} (id int PRIMARY KEY, t text)",
+                f"INSERT INTO {table} SELECT i, repeat('x', 100) FROM generate_series(1, 50) i",
+                f"ALTER PUBLICATION {self.database.publication} ADD TABLE {table}",
+            )
+        faults.arm(f"{point}=hold:{gate}+raise:{error}@1")
+        running = Running(self.pipeline, self.pipeline.options(watch_interval_s=3600.0))
+        running.thread.start()
+        try:
+            self._wait(lambda: faults.passages(point) > 0, running, f"{point} is reached")
+            if situation is not Situation.IDLE:
+                for table in copied:
+                    self._commit(f"UPDATE {table} SET t = 'changed' WHERE id < 10; DELETE FROM {table} WHERE id = 11; INSERT INTO {table} VALUES (100, 'new')")
+                position = self._commit("INSERT INTO b DEFAULT VALUES")
+                self._wait(lambda: _handed(running) > position, running, "the transactions behind are received")
+            if situation is Situation.DRAINING:
+                running.ask_to_stop()
+            gate.touch()
+            if situation is not Situation.DRAINING:
+                self._goes_on_or_ends(running)
+        finally:
+            faults.arm("")
+            gate.touch()
+            running.stop()
+        self._assert_ended_by_name(running, error)
+        self.pipeline.run(watch_interval_s=3600.0)
+        self.assert_whole()
+        self.sound = True
+
+    def assert_whole(self) -> None:
+        """The manifest has each transaction that the second slot shows, once and with its rows, and no acknowledgement was ever wrong."""
+        self.proxy.check()
+        self.spool.read()
+        self._see()
+        published = self.spool.transactions
+        assert not (lost := [end for end in self._seen if end not in published]), f"{len(lost)} transactions are lost, the first ends at {lsn.show(lost[0])}"
+        assert not (made_up := [end for end in published if end not in self._seen]), f"{len(made_up)} were never committed"
+        wrong = [end for end in published if published[end] != self._seen[end]]
+        assert not wrong, f"{len(wrong)} transactions have other rows"
+        with self.database.connect() as connection:
+            verdicts = self.spool.assert_equal(connection, self.database.publication)
+        assert {verdict.state for verdict in verdicts} == {"live"}, verdicts
+
+    def _fail(self, running: Running, gate: Path, edge: Edge, error: str, situation: Situation) -> None:
+        failing = f"{edge.point}=raise:{error}@1"
+        held = "commit.before" if edge.on_loop else edge.point
+        faults.arm(f"{held}=hold:{gate}{'' if edge.on_loop else f'+raise:{error}'}@1" + ("" if held == _UNITS else f",{_UNITS}=count"))
+        self._commit(edge.change)
+        self._wait(lambda: faults.passages(held) > 0, running, f"{held} is reached")
+        if situation is not Situation.IDLE:
+            self._queue(running, edge)
+        if edge.on_loop:
+            faults.arm(failing)
+        elif situation is Situation.QUEUED:
+            # A busy event loop hears of the failure late: what waits behind must not depend on its being told in time.
+            running.ask(lambda: threading.Event().wait(_BUSY_SECONDS))
+        if situation is Situation.DRAINING:
+            self._drain(running, edge)
+        gate.touch()
+        if situation is not Situation.DRAINING:
+            self._goes_on_or_ends(running)
+
+    def _queue(self, running: Running, edge: Edge) -> None:
+        """Two more transactions are as far as they come while the point is held."""
+        self._commit("INSERT INTO b DEFAULT VALUES")
+        position = self._commit("INSERT INTO a (t) VALUES ('behind')")
+        if edge.behind == "submitted":
+            self._wait(lambda: faults.passages(_UNITS) > 1, running, "a unit waits behind")
+        else:
+            self._wait(lambda: _handed(running) > position, running, "the transactions behind wait for the decoder")
+
+    def _drain(self, running: Running, edge: Edge) -> None:
+        """A point on the loop may fail before the drain has begun, and nothing but the gate is waited for then."""
+        running.ask_to_stop()
+        failed = edge.point if edge.on_loop else ""
+        self._wait(lambda: faults.passages(failed) > 0 or _view_state(running) in ("draining", "reconnecting", "stopped"), running, "it drains")
+
+    def _goes_on_or_ends(self, running: Running) -> None:
+        """It recovers by itself, which the acknowledgement of a new transaction shows, or the process ends. It must not hang."""
+        position = self._commit("INSERT INTO a (t) VALUES ('afterwards')")
+        self._wait(lambda: self.proxy.flushed > position, running, "it goes on or ends")
+
+    def _commit(self, statements: str) -> int:
+        """One transaction; a position before its commit and behind everything else."""
+        with self.database.connect() as connection, connection.transaction():
+            for statement in statements.format(fresh=f"c{self._numbers}").split("; "):
+                connection.execute(statement.encode())
+            row = connection.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
+        assert row is not None
+        return lsn.parse(row[0])
+
+    def _wait(self, holds: Callable[[], bool], running: Running, what: str) -> None:
+        """Until `holds()`, or until the process has ended."""
+        deadline = time.monotonic() + BOUND_SECONDS
+        tick = threading.Event()
+        while not holds() and running.thread.is_alive():
+            assert time.monotonic() < deadline, f"{what}: not within {BOUND_SECONDS:.0f} s, state {_view_state(running)}"
+            tick.wait(_LOOK_SECONDS)
+
+    def _assert_ended_by_name(self, running: Running, error: str) -> None:
+        """Stopped as asked, or by the error that was raised, or by one of ours."""
+        ended = running.error
+        assert ended is None or isinstance(ended, ServiceError) or type(ended).__name__ == error, f"ended by {ended!r}"
+
+    def _see(self) -> None:
+        """Takes what the second slot has since the last time."""
+        with self.database.connect() as connection:
+            tables: dict[int, str] = dict(connection.execute("SELECT oid::int, relname::text FROM pg_class WHERE relkind = 'r'").fetchall())
+            heads = connection.execute(
+                "SELECT substring(data FOR 256) FROM pg_logical_slot_get_binary_changes(%s, NULL, NULL, 'proto_version', '1', 'publication_names', %s)",
+                (self._witness, self.database.publication),
+            ).fetchall()
+        rows: Counter[Change] = Counter()
+        for (head,) in heads:
+            kind = chr(head[0])
+            if kind == "C":
+                self._seen[int.from_bytes(head[10:18], "big")] = rows
+                rows = Counter()
+            elif kind in "IUD":
+                rows[tables[int.from_bytes(head[1:5], "big")], kind.lower()] += 1
+
+
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses between connections as short as a test may have them."""
+    monkeypatch.setattr(ingest_module, "RECONNECT_SECONDS", (0.05,))
+
+
+def _view_state(running: Running) -> str:
+    return running.ingest.view.state if running.ingest is not None else "starting"
+
+
+def _handed(running: Running) -> int:
+    """Through which position everything was handed to the decoder."""
+    found = [0]
+
+    def look() -> None:
+        session = running.ingest._session if running.ingest is not None else None
+        found[0] = session.watermark.received_lsn if session is not None else 0
+
+    running.call(look)
+    return found[0]

@@ -1,0 +1,144 @@
+"""A real S3 server behind a proxy that misbehaves: what each answer means, and that the next try finds a store that works."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+
+from service.errors import ObjectExists, StoreRefused, StoreUnavailable
+from service.store import remote
+from service.store.base import ObjectStore
+from service.store.opening import open_store
+from service.store.refusals import PATIENCE_SECONDS, Refusals
+from service.store.remote import RemoteStore
+from tests.support.s3proxy_faults import Fault, Operation, S3FaultProxy, error, error_after, reset_after, reset_before, truncated
+from tests.support.sources import Bucket
+
+LARGE = bytes(range(256)) * (80 << 10)
+"""20 MiB: three parts."""
+
+
+@pytest.fixture
+def proxy(moto: Bucket) -> Iterator[S3FaultProxy]:
+    with S3FaultProxy(moto.server.port) as running:
+        yield running
+
+
+@pytest.fixture
+def store(proxy: S3FaultProxy, moto: Bucket, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
+    """Through the proxy, without the library's own retries: each test sees the first answer."""
+    monkeypatch.setitem(remote.RETRY, "max_retries", 0)
+    monkeypatch.setitem(remote.CLIENT, "timeout", timedelta(seconds=30))
+    return open_store(f"{moto.uri}/spool", options={**moto.options, "endpoint": proxy.endpoint})
+
+
+PASSING: list[Fault] = [
+    error(500, "InternalError"),
+    error(503, "SlowDown"),
+    error(409, "OperationAborted"),
+    error(400, "RequestTimeout"),
+    error_after(500, "InternalError"),
+    reset_before(),
+    reset_after(),
+]
+
+
+@pytest.mark.parametrize("fault", PASSING, ids=str)
+@pytest.mark.parametrize("operation", ["start upload", "part", "complete upload"])
+def test_an_upload_in_parts_that_is_disturbed_anywhere_is_tried_again_whole(
+    proxy: S3FaultProxy, store: ObjectStore, operation: Operation, fault: Fault
+) -> None:
+    proxy.plan(fault, operations={operation}, count=None)
+    with pytest.raises(StoreUnavailable):
+        store.put("data/large", LARGE)
+    proxy.calm()
+    store.put("data/large", LARGE)
+    assert store.get("data/large") == LARGE
+
+
+@pytest.mark.parametrize("operation", ["part", "complete upload"])
+def test_an_upload_that_the_store_no_longer_knows_begins_again(proxy: S3FaultProxy, store: ObjectStore, operation: Operation) -> None:
+    proxy.plan(error(404, "NoSuchUpload"), operations={operation})
+    with pytest.raises(StoreUnavailable, match="NoSuchUpload"):
+        store.put("data/large", LARGE)
+    store.put("data/large", LARGE)
+    assert store.get("data/large") == LARGE
+
+
+@pytest.mark.parametrize("fault", [*PASSING, truncated()], ids=str)
+def test_reading_writing_and_listing_pass_over_a_disturbance(proxy: S3FaultProxy, store: ObjectStore, fault: Fault) -> None:
+    store.put("data/there", b"1")
+    actions: list[Callable[[], object]] = [
+        lambda: store.get("data/there"),
+        lambda: store.size("data/there"),
+        lambda: list(store.list("data/")),
+        lambda: store.put("data/there", b"2"),
+        lambda: store.delete("data/there"),
+    ]
+    for action in actions:
+        action()
+        proxy.plan(fault, count=1)
+        with pytest.raises(StoreUnavailable):
+            action()
+        action()
+
+
+@pytest.mark.parametrize("fault", [*PASSING, truncated()], ids=str)
+def test_a_create_in_doubt_is_settled_by_the_next_one(proxy: S3FaultProxy, store: ObjectStore, fault: Fault) -> None:
+    proxy.plan(fault, operations={"create"})
+    with pytest.raises(StoreUnavailable):
+        store.create("manifest/1.json", b"ours")
+    carried_out = fault.kind in ("error after", "reset after", "truncated")
+    if carried_out:
+        with pytest.raises(ObjectExists):
+            store.create("manifest/1.json", b"ours")
+    else:
+        store.create("manifest/1.json", b"ours")
+    assert store.get("manifest/1.json") == b"ours"
+
+
+def test_a_route_that_is_missing_for_a_moment_is_not_an_object_that_is_missing(proxy: S3FaultProxy, store: ObjectStore) -> None:
+    store.create("manifest/1.json", b"1")
+    assert store.get("manifest/1.json") == b"1"
+    proxy.plan(error(404, "default backend"), operations={"get"})
+    with pytest.raises(StoreUnavailable):
+        store.get("manifest/1.json")
+
+
+REFUSALS = [
+    (403, "AccessDenied"),
+    (403, "InvalidAccessKeyId"),
+    (403, "SignatureDoesNotMatch"),
+    (403, "RequestTimeTooSkewed"),
+    (400, "ExpiredToken"),
+    (400, "InvalidToken"),
+    (401, "Unauthorized"),
+    (404, "NoSuchBucket"),
+]
+
+
+@pytest.mark.parametrize(("status", "code"), REFUSALS, ids=[code for _, code in REFUSALS])
+def test_what_worked_and_is_refused_is_tried_again_for_a_while_and_then_refused(proxy: S3FaultProxy, store: ObjectStore, status: int, code: str) -> None:
+    assert isinstance(store, RemoteStore)
+    times = itertools.chain([0.0, PATIENCE_SECONDS - 1, PATIENCE_SECONDS + 1], itertools.repeat(1000.0))
+    patient = RemoteStore(store.backend, uri="s3://x/", refusals=Refusals(clock=lambda: next(times)))
+    patient.put("data/1", b"1")
+    proxy.plan(error(status, code), operations={"put"}, count=None)
+    for expected in (StoreUnavailable, StoreUnavailable, StoreRefused):
+        with pytest.raises(expected, match=str(status)) as caught:
+            patient.put("data/2", b"2")
+        assert caught.type is expected
+    proxy.calm()
+    patient.put("data/2", b"2")
+    proxy.plan(error(status, code), operations={"put"})
+    with pytest.raises(StoreUnavailable):
+        patient.put("data/3", b"3")
+
+
+@pytest.mark.parametrize(("status", "code"), REFUSALS, ids=[code for _, code in REFUSALS])
+def test_what_never_worked_is_refused_at_once(proxy: S3FaultProxy, store: ObjectStore, status: int, code: str) -> None:
+    store.put("manifest/1", b"1")
+    proxy.plan(error(status, code), operations={"put"})
+    with pytest.raises(StoreRefused):
+        store.put("data/1", b"1")

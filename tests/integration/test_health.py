@@ -1,0 +1,124 @@
+"""The verdict on a real pipeline: what stands still, is lost or was mistyped is said by every command, and by its exit code."""
+
+import json
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from service.contract import keys
+from service.contract.applied import AppliedLog, AppliedTable
+from service.contract.control import COPY, Request
+from service.manifest.follow import load_state
+from service.store.base import ObjectStore
+from service.store.opening import open_store
+from tests.integration.test_cli_pipeline import Run, environment, running, sluice
+from tests.support.sources import Database
+
+__all__ = ["environment", "running", "sluice"]
+
+
+@pytest.fixture
+def store(environment: dict[str, str], tmp_path: Path) -> ObjectStore:
+    return open_store(f"file://{tmp_path}/spool", prefix="shop/", options={})
+
+
+def applied(store: ObjectStore, *, seconds_ago: float) -> None:
+    """The applier's record: everything that is in the manifest now is in the lake."""
+    state, at = load_state(store), datetime.now(UTC) - timedelta(seconds=seconds_ago)
+    tables = {
+        table.table_id: AppliedTable(table.table_id, "public", table.table_name, "x", "mirror", table.generation, "live", "", state.seq, state.through_lsn)
+        for table in state.tables.values()
+    }
+    store.create(keys.apply_log(1), AppliedLog(1, "host/1/a", at.isoformat(), tables, at.isoformat()).encode())
+
+
+def codes(document: dict[str, list[dict[str, str]]]) -> set[str]:
+    return {problem["code"] for problem in document["problems"]}
+
+
+def wait_for_streaming(sluice: Run) -> None:
+    deadline = time.monotonic() + 90
+    while json.loads(sluice("slot", "show", "--json").stdout).get("active_pid") is None:
+        assert time.monotonic() < deadline
+
+
+def test_an_applier_that_was_killed_ten_minutes_ago_is_a_problem_and_not_exit_0(sluice: Run, running: object, store: ObjectStore) -> None:
+    wait_for_streaming(sluice)
+    applied(store, seconds_ago=600)
+    ended = sluice("status", "--json")
+    document = json.loads(ended.stdout)
+    assert (ended.returncode, document["state"]) == (9, "degraded")
+    (dead,) = [problem for problem in document["problems"] if problem["code"] == "applier.dead"]
+    assert dead["severity"] == "critical"
+    assert dead["age_seconds"] >= 600
+    assert dead["what_to_do"]
+    assert "applier.dead" in sluice("status").stdout
+    assert "applier.dead" in sluice("tables").stderr
+
+
+def test_a_dropped_slot_is_lost_for_status_check_and_run_alike(sluice: Run, database: Database) -> None:
+    assert sluice("run", "--until-caught-up").returncode == 0
+    database.execute(f"SELECT pg_drop_replication_slot('{database.slot}')")
+    for command in (("status", "--json"), ("check", "--json"), ("run",)):
+        assert sluice(*command).returncode == 7, command
+    checked = json.loads(sluice("check", "--json").stdout)
+    assert checked["state"] == "lost"
+    assert [(finding["severity"], finding["seen"].partition(":")[0]) for finding in checked["findings"] if finding["code"] == "pipeline.lost"] == [
+        ("critical", "MISSING")
+    ]
+    assert codes(json.loads(sluice("status", "--json").stdout)) >= {"slot.lost"}
+    assert not [finding for finding in checked["findings"] if finding["code"] == "slot.missing"], "no run will create it"
+
+
+def test_a_pipeline_that_does_not_run_is_stopped_and_check_of_it_passes(sluice: Run, store: ObjectStore) -> None:
+    new = sluice("status", "--json")
+    assert (new.returncode, json.loads(new.stdout)["state"]) == (11, "new")
+    assert sluice("run", "--until-caught-up").returncode == 0
+    applied(store, seconds_ago=0)
+    stopped = sluice("status", "--json")
+    assert (stopped.returncode, json.loads(stopped.stdout)["state"]) == (10, "stopped")
+    assert codes(json.loads(stopped.stdout)) == {"ingest.stopped"}
+    checked = sluice("check", "--json")
+    assert (checked.returncode, json.loads(checked.stdout)["state"]) == (0, "stopped")
+    told = [finding for finding in json.loads(checked.stdout)["findings"] if finding["code"] == "pipeline.problem"]
+    assert [(finding["severity"], "[ingest.stopped]" in finding["seen"]) for finding in told] == [("info", True)]
+
+
+def test_a_pipeline_that_runs_with_its_applier_is_healthy_and_exit_0(sluice: Run, running: object, store: ObjectStore) -> None:
+    wait_for_streaming(sluice)
+    deadline = time.monotonic() + 90
+    while {table.state for table in load_state(store).tables.values()} != {"live"}:
+        assert time.monotonic() < deadline
+    applied(store, seconds_ago=0)
+    ended = sluice("status", "--json")
+    assert (ended.returncode, json.loads(ended.stdout)["state"]) == (0, "healthy"), ended.stdout
+
+
+def test_a_table_that_nobody_publishes_is_not_copied_and_the_nearest_is_named(sluice: Run, database: Database, store: ObjectStore) -> None:
+    assert sluice("run", "--until-caught-up").returncode == 0
+    database.execute("CREATE TABLE aside (id int PRIMARY KEY)")
+    for name in ("public.ordres", "public.aside"):
+        ended = sluice("copy", name)
+        assert (ended.returncode, "will be copied" in ended.stdout) == (2, False), name
+    assert "public.orders" in sluice("copy", "public.ordres").stderr
+    assert not tuple(store.list(keys.CONTROL))
+    assert sluice("copy", "public.orders").returncode == 0
+    assert len(tuple(store.list(keys.CONTROL))) == 1
+
+
+def test_a_request_that_ingest_refuses_is_a_problem_until_it_is_carried_out(sluice: Run, running: object, database: Database, store: ObjectStore) -> None:
+    wait_for_streaming(sluice)
+    # As if it had been dropped between the command's look and ingest's.
+    store.create(keys.control_request("one"), Request(COPY, "public", "gone", datetime.now(UTC).isoformat()).encode())
+    deadline = time.monotonic() + 90
+    while "request.refused" not in codes(document := json.loads(sluice("status", "--json").stdout)):
+        assert time.monotonic() < deadline
+    (refused,) = [problem for problem in document["problems"] if problem["code"] == "request.refused"]
+    assert refused["where"] == "public.gone"
+    assert refused["since"]
+    database.execute("CREATE TABLE gone (id int PRIMARY KEY)", f"ALTER PUBLICATION {database.publication} ADD TABLE gone")
+    assert sluice("copy", "public.gone").returncode == 0
+    while "request.refused" in codes(json.loads(sluice("status", "--json").stdout)):
+        assert time.monotonic() < deadline + 90

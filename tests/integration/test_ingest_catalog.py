@@ -1,0 +1,149 @@
+"""What only the catalog or the configuration shows of a table that is live: followed in order, or said by name."""
+
+from typing import Any
+
+import pytest
+
+from service.contract.entries import Copy
+from tests.support.ingesting import Pipeline
+from tests.support.source_setup import since
+
+ALL: dict[str, Any] = {"tables": ()}
+
+
+def publish(pipeline: Pipeline, *tables: str) -> None:
+    pipeline.database.execute(f"CREATE PUBLICATION {pipeline.database.publication} FOR TABLE {', '.join(tables)}")
+
+
+def two_tables(pipeline: Pipeline) -> None:
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY, v int)", "CREATE TABLE b (id int PRIMARY KEY)", "INSERT INTO a VALUES (1, 1)")
+    publish(pipeline, "a", "b")
+    pipeline.run(**ALL)
+
+
+def test_a_column_that_no_row_announces_is_followed_behind_the_rows_before_it(pipeline: Pipeline) -> None:
+    two_tables(pipeline)
+    pipeline.database.execute("INSERT INTO a VALUES (2, 2)", "ALTER TABLE a ADD COLUMN note text DEFAULT 'none'")
+    pipeline.run(**ALL)
+    table = pipeline.table("public.a")
+    assert (table.state, table.schema_version) == ("live", 2)
+    note = table.schemas[2].column("note")
+    assert note is not None
+    assert note.missing == "none"
+    assert [segment.schema_version for segment in pipeline.segments("public.a")] == [1]
+    pipeline.database.execute("INSERT INTO a VALUES (3, 3, 'given')")
+    pipeline.run(**ALL)
+    assert pipeline.table("public.a").schema_version == 2
+    assert [row["id"] for row in pipeline.rows("public.a")] == [2, 3]
+
+
+def test_a_table_is_not_live_while_its_new_shape_waits_for_the_stream(pipeline: Pipeline) -> None:
+    """The stream is stopped where it is, so that nothing tells whether rows of the older shape are still to come."""
+    two_tables(pipeline)
+    pipeline.database.execute("ALTER TABLE a ADD COLUMN note text DEFAULT 'none'")
+    target = pipeline.state().through_lsn
+    with pipeline.running(watch_interval_s=0.2, **ALL) as running:
+        running.wait_until(lambda: pipeline.table("public.a").state == "pending")
+        assert "columns changed" in pipeline.table("public.a").reason
+        running.wait_until(lambda: pipeline.table("public.a").state == "live")
+    assert pipeline.state().through_lsn > target
+    assert pipeline.table("public.a").schema_version == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("ALTER TABLE a RENAME COLUMN v TO w", "column v was renamed to w"),
+        ("ALTER TABLE a DROP COLUMN v", "column v was dropped"),
+        ("ALTER TABLE a ALTER COLUMN v TYPE bigint", "column v"),
+        ("ALTER TABLE a DROP CONSTRAINT a_pkey", "the key changed"),
+    ],
+)
+def test_a_change_of_shape_that_no_row_announces_and_the_lake_cannot_follow_is_named(pipeline: Pipeline, change: str, says: str) -> None:
+    two_tables(pipeline)
+    pipeline.database.execute(change)
+    pipeline.run(**ALL)
+    assert pipeline.table("public.a").state == "stale"
+    assert says in pipeline.table("public.a").reason
+    assert pipeline.table("public.b").state == "live"
+
+
+def test_a_table_that_left_the_publication_begins_again_when_it_is_back(pipeline: Pipeline) -> None:
+    two_tables(pipeline)
+    publication = pipeline.database.publication
+    pipeline.database.execute(f"ALTER PUBLICATION {publication} DROP TABLE a", "INSERT INTO a VALUES (2, 2)")
+    pipeline.run(**ALL)
+    assert pipeline.table("public.a").state == "detached"
+    pipeline.database.execute(f"ALTER PUBLICATION {publication} ADD TABLE a")
+    pipeline.run(**ALL)
+    table = pipeline.table("public.a")
+    assert (table.state, table.generation, table.reason) == ("live", 2, "")
+    assert pipeline.copied("public.a") == pipeline.source_rows("a")
+
+
+def test_a_table_is_detached_when_it_is_no_longer_selected_and_begins_again_when_it_is(pipeline: Pipeline) -> None:
+    two_tables(pipeline)
+    pipeline.run(tables=("public.b",))
+    assert pipeline.table("public.a").state == "detached"
+    assert "source.tables" in pipeline.table("public.a").reason
+    pipeline.database.execute("INSERT INTO a VALUES (2, 2)")
+    pipeline.run(tables=("public.b",))
+    pipeline.run(tables=("public.*",))
+    assert (pipeline.table("public.a").state, pipeline.table("public.a").generation) == ("live", 2)
+    assert pipeline.copied("public.a") == pipeline.source_rows("a")
+    assert pipeline.table("public.b").generation == 1
+
+
+def test_a_table_that_is_selected_later_is_copied(pipeline: Pipeline) -> None:
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+    publish(pipeline, "a", "b")
+    pipeline.run(tables=("public.b",))
+    pipeline.database.execute("INSERT INTO a VALUES (2)")
+    pipeline.run(tables=("public.b",))
+    pipeline.run(tables=("public.a", "public.b"))
+    assert pipeline.copied("public.a") == {("1",), ("2",)}
+
+
+def test_what_other_origins_wrote_while_they_were_left_out_turns_tables_stale_when_they_are_asked_for(pipeline: Pipeline) -> None:
+    since(pipeline.database, 16, "leaving out origins")
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    publish(pipeline, "a")
+    pipeline.run(origin="none", **ALL)
+    with pipeline.database.connect() as connection:
+        connection.execute("SELECT pg_replication_origin_create(%s)", (pipeline.database.slot,))
+        connection.execute("SELECT pg_replication_origin_session_setup(%s)", (pipeline.database.slot,))
+        connection.execute("INSERT INTO a VALUES (1)")
+        connection.execute("SELECT pg_replication_origin_session_reset()")
+        connection.execute("SELECT pg_replication_origin_drop(%s)", (pipeline.database.slot,))
+    pipeline.run(origin="none", **ALL)
+    assert pipeline.rows("public.a") == []
+    assert pipeline.table("public.a").state == "live"
+    pipeline.run(**ALL)
+    assert pipeline.table("public.a").state == "stale"
+    assert "source.origin" in pipeline.table("public.a").reason
+    assert "sluice copy public.a" in pipeline.table("public.a").reason
+
+
+def test_messages_that_were_not_kept_leave_no_gap_in_a_table_that_calls_itself_whole(pipeline: Pipeline) -> None:
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    publish(pipeline, "a")
+    pipeline.run(messages=True, **ALL)
+    assert pipeline.table("_sluice.messages").state == "live"
+    pipeline.run(**ALL)
+    assert pipeline.table("_sluice.messages").state == "detached"
+    pipeline.run(messages=True, **ALL)
+    again = pipeline.table("_sluice.messages")
+    assert (again.state, again.generation) == ("live", 2)
+    pipeline.run(messages=True, **ALL)
+    assert pipeline.table("_sluice.messages").generation == 2
+    pipeline.run(messages=True, message_prefixes=("x*",), **ALL)
+    assert pipeline.table("_sluice.messages").generation == 3
+
+
+def test_a_copy_makes_its_table_live_by_one_entry(pipeline: Pipeline) -> None:
+    two_tables(pipeline)
+    entries = pipeline.entries()
+    copies = {entry.body.table_id: entry for entry in entries if isinstance(entry.body, Copy)}
+    assert len(copies) == 2
+    assert all(entry.body.fingerprint and entry.body.relfilenode for entry in copies.values() if isinstance(entry.body, Copy))
+    assert not [entry for entry in entries if getattr(entry.body, "state", "") == "live"]

@@ -1,0 +1,150 @@
+"""Tables that change, or cannot be read, while they are copied: taken again, set aside by name, and never in the way of the others."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service import faults
+from service.contract.control import COPY, Request
+from service.contract.keys import control_request
+from service.source.slot import ensure_publication
+from tests.support.ingesting import Pipeline, Running
+
+LOOKS: dict[str, Any] = {"watch_interval_s": 0.2, "tables": ()}
+"""The catalog is looked at often enough for a test; everything that is published is carried."""
+Arm = Callable[[str], Path]
+
+
+@pytest.fixture
+def arm(tmp_path: Path) -> Iterator[Arm]:
+    """Holds each passage of a fault point until the returned file exists."""
+
+    def hold(point: str) -> Path:
+        gate = tmp_path / f"{point}.open"
+        faults.arm(f"{point}=hold:{gate}")
+        return gate
+
+    yield hold
+    faults.arm("")
+
+
+@contextmanager
+def held(pipeline: Pipeline, arm: Arm, point: str) -> Iterator[Running]:
+    """Ingest that has come to `point` in the copy of public.a; goes on when the block ends, and until every table has left `copying`."""
+    gate = arm(point)
+    with pipeline.running(**LOOKS) as running:
+        running.wait_until(lambda: faults.passages(point) > 0)
+        yield running
+        gate.touch()
+        running.wait_until(lambda: all(table.state not in ("copying", "pending") for table in pipeline.state().tables.values()))
+
+
+def looked_again(running: Running) -> None:
+    """Two more looks at the catalog have begun: one of them saw everything committed before."""
+    assert running.ingest is not None
+    ingest = running.ingest
+    for _ in range(2):
+        before = ingest.view.catalog_beat
+        running.wait_until(lambda: ingest.view.catalog_beat > before)  # noqa: B023
+
+
+SETUP = (
+    "CREATE TYPE mood AS ENUM ('sad', 'ok')",
+    "CREATE TABLE a (id int PRIMARY KEY, k int DEFAULT 1, m mood DEFAULT 'sad')",
+    "INSERT INTO a SELECT generate_series(1, 5)",
+    "CREATE TABLE r (id int, k int, PRIMARY KEY (id, k)) PARTITION BY LIST (k)",
+    "CREATE TABLE r1 PARTITION OF r FOR VALUES IN (1)",
+    "CREATE TABLE apart (id int, k int, PRIMARY KEY (id, k))",
+    "INSERT INTO r SELECT i, 1 FROM generate_series(1, 5) i",
+    "INSERT INTO apart VALUES (6, 2), (7, 2), (8, 2)",
+)
+UNSEEN = {
+    "an enum label renamed": ("a", ("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'",)),
+    "left and came back": ("a", ("ALTER PUBLICATION {p} DROP TABLE a", "DELETE FROM a WHERE id = 1", "ALTER PUBLICATION {p} ADD TABLE a")),
+    "publish toggled": (
+        "a",
+        (
+            "ALTER PUBLICATION {p} SET (publish = 'insert')",
+            "DELETE FROM a WHERE id = 1",
+            "ALTER PUBLICATION {p} SET (publish = 'insert, update, delete, truncate')",
+        ),
+    ),
+    "a partition attached with its rows": ("r", ("ALTER TABLE r ATTACH PARTITION apart FOR VALUES IN (2)",)),
+    "a column added with a rewrite": ("a", ("ALTER TABLE a ADD COLUMN drawn float8 DEFAULT random()",)),
+}
+
+
+def publish(pipeline: Pipeline, *tables: str, options: str = "publish_via_partition_root = true") -> None:
+    pipeline.database.execute(f"CREATE PUBLICATION {pipeline.database.publication} FOR TABLE {', '.join(tables)} WITH ({options})")
+
+
+@pytest.mark.parametrize("change", UNSEEN)
+def test_what_no_event_shows_while_a_table_is_copied_makes_the_copy_begin_again(pipeline: Pipeline, arm: Arm, change: str) -> None:
+    table, statements = UNSEEN[change]
+    pipeline.database.execute(*SETUP)
+    publish(pipeline, table)
+    with held(pipeline, arm, "copy.taken") as running:
+        pipeline.database.execute(*(statement.replace("{p}", pipeline.database.publication) for statement in statements))
+        looked_again(running)
+    found = pipeline.table(f"public.{table}")
+    assert (found.state, found.generation) == ("live", 2), found.reason
+    assert pipeline.copied(f"public.{table}") == pipeline.source_rows(table)
+
+
+@pytest.mark.parametrize("change", UNSEEN)
+def test_what_no_event_shows_between_the_last_look_and_the_entry_turns_the_table_stale(pipeline: Pipeline, arm: Arm, change: str) -> None:
+    """The entry carries the facts that the copy began with, so that the next look compares with those."""
+    table, statements = UNSEEN[change]
+    pipeline.database.execute(*SETUP)
+    publish(pipeline, table)
+    with held(pipeline, arm, "copy.final.before") as running:
+        pipeline.database.execute(*(statement.replace("{p}", pipeline.database.publication) for statement in statements))
+        looked_again(running)
+    pipeline.run(**LOOKS)
+    assert pipeline.table(f"public.{table}").state == "stale"
+
+
+def test_a_table_that_is_locked_is_copied_after_the_others_and_says_what_it_waits_for(pipeline: Pipeline, arm: Arm) -> None:
+    """The lock is taken behind the snapshot, which would wait for older transactions."""
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)", "CREATE TABLE c (id int PRIMARY KEY)")
+    pipeline.database.execute("INSERT INTO b VALUES (1)")
+    publish(pipeline, "a", "b", "c")
+    gate = arm("copy.locked")
+    with pipeline.running(**LOOKS) as running, pipeline.database.connect() as holder:
+        running.wait_until(lambda: faults.passages("copy.locked") > 0)
+        with holder.transaction():
+            holder.execute("LOCK TABLE b IN ACCESS EXCLUSIVE MODE")
+            gate.touch()
+            running.wait_until(lambda: pipeline.table("public.c").state == "live")
+            waits = pipeline.table("public.b")
+            assert (waits.state, "locked by another session" in waits.reason) == ("copying", True), waits.reason
+        running.wait_until(lambda: pipeline.table("public.b").state == "live")
+        assert pipeline.table("public.b").reason == ""
+    assert pipeline.copied("public.b") == {("1",)}
+
+
+def test_a_locked_table_does_not_keep_an_existing_publication_from_being_looked_at(pipeline: Pipeline) -> None:
+    """The first start asks whether the publication has all that source.tables names; the lock outlasts the question."""
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
+    publish(pipeline, "a", "b")
+    with pipeline.database.connect() as holder, pipeline.database.connect() as asking, holder.transaction():
+        holder.execute("LOCK TABLE b IN ACCESS EXCLUSIVE MODE")
+        asking.execute("SET lock_timeout = '2s'")
+        assert not ensure_publication(asking, pipeline.database.publication, [("public", "a"), ("public", "b")]).created
+
+
+def test_a_table_that_goes_stale_while_its_copy_is_published_is_copied_again_when_asked(pipeline: Pipeline, arm: Arm) -> None:
+    """Neither the copy of the older generation is published, nor does anything end."""
+    pipeline.database.execute(*SETUP)
+    publish(pipeline, "a")
+    with held(pipeline, arm, "copy.final.before") as running:
+        pipeline.database.execute("ALTER TABLE a DROP COLUMN k", "INSERT INTO a VALUES (20)")
+        running.wait_until(lambda: pipeline.table("public.a").state == "stale")
+        pipeline.store.create(control_request("one"), Request(COPY, "public", "a", "2030-01-01T00:00:00+00:00").encode())
+        running.wait_until(lambda: pipeline.table("public.a").generation > 1)
+    pipeline.run(**LOOKS)
+    assert pipeline.table("public.a").state == "live"
+    assert pipeline.copied("public.a") == pipeline.source_rows("a")

@@ -1,0 +1,64 @@
+"""A stage fails while work is queued behind it: what is behind it is not published, and after a healthy start nothing is missing."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from service.contract import keys
+from service.errors import StoreRefused
+from service.store.local import LocalStore
+from tests.support.ingesting import Pipeline, Running
+from tests.support.sources import Database
+
+
+class RefusedOnce(LocalStore):
+    """Refuses the first segment of changes, as a store does while credentials are replaced, and only when `when` says so."""
+
+    def __init__(self, root: Path, *, when: Callable[[], bool]) -> None:
+        super().__init__(root)
+        self._when = when
+        self._first = threading.Lock()
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        if key.startswith(keys.DATA) and self._first.acquire(blocking=False):
+            tick = threading.Event()
+            while not self._when():
+                tick.wait(0.01)
+            raise StoreRefused("denied once")
+        super().put(key, data)
+
+
+@pytest.fixture
+def filled(database: Database, tmp_path: Path) -> Pipeline:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (0)")
+    pipeline = Pipeline(database, LocalStore(tmp_path))
+    pipeline.run()
+    return pipeline
+
+
+def _flushes(running: Running) -> int:
+    return sum(running.ingest.counts.flushes.values()) if running.ingest is not None else 0
+
+
+def _insert_in_three_units(pipeline: Pipeline, cut: list[Running]) -> None:
+    with pipeline.running() as running:
+        cut.append(running)
+        for number in range(1, 4):
+            before = _flushes(running)
+            pipeline.database.execute(f"INSERT INTO t VALUES ({number})")
+            running.wait_until(lambda before=before: _flushes(running) > before)
+        running.thread.join(60)
+
+
+def test_a_unit_behind_one_whose_upload_was_refused_is_not_published(filled: Pipeline, tmp_path: Path) -> None:
+    cut: list[Running] = []
+    whole = filled.store
+    filled.store = RefusedOnce(tmp_path, when=lambda: _flushes(cut[0]) >= 3)
+    with pytest.raises(StoreRefused, match="denied once"):
+        _insert_in_three_units(filled, cut)
+    filled.store = whole
+    filled.run()
+    assert [row["id"] for row in filled.rows("public.t")] == [1, 2, 3]
+    assert filled.table("public.t").state == "live"

@@ -1,0 +1,113 @@
+"""A publication that is dropped and created again: the process says so, goes on once the hint is followed, and no table that lost changes is live."""
+
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from service.contract.control import COPY, Request
+from service.contract.keys import control_request
+from service.errors import SourceRefused
+from service.store.opening import open_store
+from tests.support.ingesting import Pipeline
+from tests.support.sources import Database
+
+
+@pytest.fixture
+def pipeline(database: Database, tmp_path: Path) -> Pipeline:
+    return Pipeline(database, open_store(tmp_path.as_uri(), options={}))
+
+
+def _published(pipeline: Pipeline) -> None:
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    pipeline.run()
+    assert pipeline.table("public.t").state == "live"
+
+
+def _drop_and_write(pipeline: Pipeline, number: int) -> None:
+    pipeline.database.execute(f"DROP PUBLICATION {pipeline.database.publication}", f"INSERT INTO t VALUES ({number})")
+
+
+def _create_and_write(pipeline: Pipeline, number: int) -> None:
+    pipeline.database.execute(f"CREATE PUBLICATION {pipeline.database.publication} FOR TABLE t", f"INSERT INTO t VALUES ({number})")
+
+
+def _run_until_it_is_dropped(pipeline: Pipeline) -> None:
+    with pipeline.running(watch_interval_s=600) as running:
+        running.wait_until(lambda: running.ingest is not None and running.ingest.view.connected)
+        _drop_and_write(pipeline, 2)
+        running.thread.join(90)
+
+
+def _copy_again(pipeline: Pipeline) -> None:
+    pipeline.store.create(control_request("one"), Request(COPY, "public", "t", "2030-01-01T00:00:00+00:00").encode())
+    pipeline.run()
+
+
+def _ids(pipeline: Pipeline) -> list[int]:
+    """What the table's newest generation has: its copy, and what came after."""
+    table = pipeline.table("public.t")
+    assert table.copy is not None
+    copied = [row["id"] for row in pipeline.rows("public.t", copied=True) if row["_sluice_lsn"] == table.copy.snapshot_lsn]
+    return sorted(copied + [row["id"] for row in pipeline.rows("public.t") if row["_sluice_lsn"] > table.copy.snapshot_lsn])
+
+
+def test_without_its_publication_the_process_ends_by_name(pipeline: Pipeline) -> None:
+    _published(pipeline)
+    with pytest.raises(SourceRefused, match=f"publication {pipeline.database.publication} does not exist any more") as caught:
+        _run_until_it_is_dropped(pipeline)
+    assert (caught.value.exit_code, "sluice copy" in caught.value.hint) == (5, True)
+    assert pipeline.commits() == []
+
+
+def test_after_it_was_created_again_the_table_is_stale_and_a_copy_makes_it_whole(pipeline: Pipeline) -> None:
+    _published(pipeline)
+    _drop_and_write(pipeline, 2)
+    _create_and_write(pipeline, 3)
+    pipeline.run(watch_interval_s=600)
+    table = pipeline.table("public.t")
+    assert table.state == "stale"
+    assert "publication" in table.reason
+    assert "sluice copy" in table.reason
+    pipeline.database.execute("INSERT INTO t VALUES (4)")
+    _copy_again(pipeline)
+    pipeline.database.execute("INSERT INTO t VALUES (5)")
+    pipeline.run()
+    assert pipeline.table("public.t").state == "live"
+    assert _ids(pipeline) == [1, 2, 3, 4, 5]
+
+
+def test_transactions_that_were_open_meanwhile_hold_nothing_up_for_ever(pipeline: Pipeline) -> None:
+    """Their older rows cannot be decoded whenever they commit."""
+    _published(pipeline)
+    with psycopg.connect(pipeline.database.dsn) as long:
+        long.execute("INSERT INTO t VALUES (2)")
+        with pipeline.running(watch_interval_s=600) as running:
+            running.wait_until(lambda: running.ingest is not None and running.ingest.view.connected)
+            pipeline.database.execute("CREATE TABLE other (id int)", "DROP TABLE other")
+            with psycopg.connect(pipeline.database.dsn, autocommit=True) as also:
+                also.execute(f"DROP PUBLICATION {pipeline.database.publication}".encode())
+                long.execute("INSERT INTO t VALUES (3)")
+                also.execute(f"CREATE PUBLICATION {pipeline.database.publication} FOR TABLE t".encode())
+            long.execute("INSERT INTO t VALUES (4)")
+            long.commit()
+            pipeline.database.execute("INSERT INTO t VALUES (5)")
+            running.wait_until(lambda: pipeline.table("public.t").state == "stale" or 5 in [row["id"] for row in pipeline.rows("public.t")])
+    if pipeline.table("public.t").state == "stale":
+        _copy_again(pipeline)
+    pipeline.run()
+    assert pipeline.table("public.t").state == "live"
+    assert _ids(pipeline) == [1, 2, 3, 4, 5]
+
+
+def test_a_second_loss_of_the_publication_is_found_as_the_first_was(pipeline: Pipeline) -> None:
+    _published(pipeline)
+    for number in (2, 4):
+        _drop_and_write(pipeline, number)
+        _create_and_write(pipeline, number + 1)
+        pipeline.run(watch_interval_s=600)
+        assert pipeline.table("public.t").state == "stale"
+        pipeline.store.create(control_request(f"copy{number}"), Request(COPY, "public", "t", "2030-01-01T00:00:00+00:00").encode())
+        pipeline.run()
+        assert pipeline.table("public.t").state == "live"
+        assert _ids(pipeline) == list(range(1, number + 2))

@@ -1,0 +1,443 @@
+"""What the spool holds, read from its files alone, and whether that is what the source holds. No Spark, and nothing of the code that writes the files.
+
+`Spool.read` follows the manifest and checks it on the way: numbers are dense, each entry continues the bytes of the one before and its position,
+epochs and positions only grow, a transaction is published once and in commit order, and every object that an entry names is there with the size
+and the hash it names. `differences` replays snapshot and changes of each table into rows in memory and compares them with the source by SQL.
+
+A table that is not `live` says itself that it does not equal the source: `Verdict.state` and `reason` have it, and its rows are not compared.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
+from psycopg import sql
+
+from deploy.local.rendering import postgres_texts, same_float
+
+Change = tuple[str, str]
+"""Table and kind of change, `i`, `u`, `d` or `t`."""
+Place = int | str
+"""A column: its attnum, or its name where the catalog no longer knew one."""
+Row = dict[Place, str | None]
+
+_FLOATS = {"float": 32, "double": 64, "array<float>": 32, "array<double>": 64}
+_SESSION = {
+    "datestyle": "ISO, MDY", "timezone": "UTC", "intervalstyle": "postgres", "extra_float_digits": "3", "bytea_output": "hex",
+    "lc_monetary": "C", "quote_all_identifiers": "off", "search_path": "",
+}  # fmt: skip
+"""What changes the text of a value, as the stream's sessions have it too."""
+
+
+class TornRows(AssertionError):
+    """Rows that cannot follow what came before: a change of a row that is not there, a row that is there twice."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A file of one table. `body` is what the entry supplies for rows that were written before their transaction ended."""
+
+    path: Path
+    version: int
+    body: dict[str, Any] | None
+    gone: frozenset[int]
+
+
+@dataclass
+class Table:
+    """One table as the manifest has it. `copies` and `snapshots` are by generation."""
+
+    table_id: str
+    schema: str
+    name: str
+    state: str = ""
+    reason: str = ""
+    generation: int = 0
+    schemas: dict[int, dict[str, Any]] = field(default_factory=dict)
+    copies: dict[int, list[_Part]] = field(default_factory=dict)
+    snapshots: dict[int, int] = field(default_factory=dict)
+    changes: list[_Part] = field(default_factory=list)
+
+    @property
+    def qualified_name(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of one table. `differences` is empty when its rows equal the source's; it says nothing unless `state` is `live`."""
+
+    table: str
+    state: str
+    reason: str
+    rows: int
+    differences: tuple[str, ...]
+
+    @property
+    def is_silent_difference(self) -> bool:
+        """Looks healthy and is not."""
+        return self.state == "live" and bool(self.differences)
+
+
+class Spool:
+    """The manifest below `folder`, a pipeline's own prefix, as far as `read` has followed it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._sha256 = ""
+        self._tables: dict[str, str] = {}
+        self._origin = ""
+        self.seq = 0
+        self.epoch = 0
+        self.through_lsn = 0
+        self.start_lsn = 0
+        """Where the log begins: what ended at or before it is none of its business."""
+        self.marked: set[str] = set()
+        """Names of tables that were ever anything else than copied and live, or in more than one generation: their rows need not be in the log one by one."""
+        self.states: dict[str, str] = {}
+        self.tables: dict[str, Table] = {}
+        """By table id."""
+        self.copied: set[tuple[str, int]] = set()
+        """Tables and the generations of theirs whose copy is in the log."""
+        self.transactions: dict[int, Counter[Change]] = {}
+        """Rows by kind of each published transaction, by its commit's end LSN."""
+
+    def read(self) -> None:
+        """Follows the log to its end. AssertionError names the entry that breaks a rule."""
+        while (path := self._entry(self.seq + 1)).exists():
+            self._take(path.read_bytes())
+        last = max((int(path.stem) for path in self._folder.glob("manifest/*.json")), default=0)
+        assert last <= self.seq + 1, f"manifest entry {self.seq + 1} is missing, though entry {last} exists"
+
+    @property
+    def newest_seq(self) -> int:
+        """The number of the last entry there is now, read or not."""
+        seq = self.seq
+        while self._entry(seq + 1).exists():
+            seq += 1
+        return seq
+
+    def _entry(self, seq: int) -> Path:
+        return self._folder / "manifest" / f"{seq:016d}.json"
+
+    def _take(self, data: bytes) -> None:
+        entry = json.loads(data)
+        number, through_lsn, epoch, kind = entry["seq"], entry["through_lsn"], entry["epoch"], entry["kind"]
+        assert number == self.seq + 1, f"entry {self.seq + 1} calls itself {number}"
+        assert entry["previous_sha256"] == self._sha256, f"entry {number} does not continue entry {self.seq}"
+        assert epoch == self.epoch + (kind == "opened"), f"entry {number} of epoch {epoch} follows epoch {self.epoch}"
+        assert through_lsn >= self.through_lsn, f"entry {number} goes back from {self.through_lsn} to {through_lsn}"
+        from_lsn = entry["from_lsn"]
+        assert from_lsn == self.through_lsn, f"entry {number} continues from {from_lsn}, but entry {self.seq} goes through {self.through_lsn}"
+        body = entry[kind]
+        if kind == "table":
+            self._table(body)
+        elif kind in ("copy", "snapshot"):
+            self._copy(body, number)
+        elif kind == "changes":
+            self._changes(body, number, through_lsn)
+        else:
+            self._opened(kind, body)
+        if number == 1:
+            self.start_lsn = through_lsn
+        self.seq, self.epoch, self.through_lsn, self._sha256 = number, epoch, through_lsn, hashlib.sha256(data).hexdigest()
+
+    def _opened(self, kind: str, body: dict[str, Any]) -> None:
+        """From here on other transactions may be sent: what was left out until now is missing in every table."""
+        if kind != "opened":
+            return
+        if (self._origin, body["origin"]) == ("none", "any"):
+            for table in self.tables.values():
+                if table.generation in table.snapshots and table.state in ("live", "pending"):
+                    table.state, table.reason = "stale", "source.origin was none"
+                    self.states[table.name] = "stale"
+                    self.marked.add(table.name)
+        self._origin = body["origin"]
+
+    def _table(self, body: dict[str, Any]) -> None:
+        self._tables[body["table_id"]] = body["table_name"]
+        self.states[body["table_name"]] = body["state"]
+        table = self.tables.setdefault(body["table_id"], Table(body["table_id"], body["schema_name"], body["table_name"]))
+        if body["state"] not in ("copying", "snapshot", "live") or body["generation"] > 1:
+            self.marked.add(table.name)
+        table.state, table.reason, table.generation = body["state"], body["reason"], body["generation"]
+        if body["schema"]:
+            table.schemas[body["schema"]["version"]] = body["schema"]
+
+    def _copy(self, body: dict[str, Any], number: int) -> None:
+        generation = (self._tables[body["table_id"]], body["generation"])
+        assert generation not in self.copied, f"entry {number} copies a generation for the second time"
+        assert body["final"], f"entry {number} is a part of a copy"
+        self.copied.add(generation)
+        table = self.tables[body["table_id"]]
+        # The entry that ends a copy is the one that makes the table live.
+        table.state, table.reason = "live", ""
+        self.states[table.name] = "live"
+        table.snapshots[body["generation"]] = body["snapshot_lsn"]
+        parts = table.copies.setdefault(body["generation"], [])
+        for segment in body["segments"]:
+            parts.append(_Part(self._object(segment, number), segment["schema_version"], None, frozenset()))
+
+    def _changes(self, body: dict[str, Any], number: int, through_lsn: int) -> None:
+        previous = self.through_lsn
+        for end_lsn in body["commits"]["end_lsn"]:
+            assert previous < end_lsn <= through_lsn, f"entry {number}: the commit that ends at {end_lsn} was published before, or out of order"
+            self.transactions[end_lsn] = Counter()
+            previous = end_lsn
+        aborted = {int(end_lsn): _spelled_out(steps) for end_lsn, steps in body["aborted_xids"].items()}
+        for segment in body["segments"]:
+            commit = segment["body"]
+            gone = aborted[commit["end_lsn"]] if commit and commit["aborted_intervals"] else set()
+            path = self._object(segment, number)
+            self._rows(segment, path, number, gone)
+            if segment["table_id"] in self.tables:
+                self.tables[segment["table_id"]].changes.append(_Part(path, segment["schema_version"], commit, frozenset(gone)))
+
+    def _object(self, segment: dict[str, Any], number: int) -> Path:
+        path: Path = self._folder / segment["key"]
+        assert path.exists(), f"entry {number} names {segment['key']}, which is not there"
+        data = path.read_bytes()
+        assert len(data) == segment["bytes"], f"entry {number}: {segment['key']} has another size"
+        assert hashlib.sha256(data).hexdigest() == segment["sha256"], f"entry {number}: {segment['key']} has another content"
+        return path
+
+    def _rows(self, segment: dict[str, Any], path: Path, number: int, gone: set[int]) -> None:
+        columns = pq.read_table(path, columns=["_sluice_lsn", "_sluice_op", "_sluice_xid"])
+        lsns, ops, xids = (column.to_pylist() for column in columns.columns)
+        commit = segment["body"]
+        name = self._tables[segment["table_id"]]
+        for lsn, op, xid in zip(lsns, ops, xids, strict=True):
+            if xid in gone:
+                continue
+            end_lsn = commit["end_lsn"] if commit else lsn
+            assert end_lsn in self.transactions, f"entry {number} has rows of a transaction that nothing published"
+            self.transactions[end_lsn][name, op] += 1
+
+    # comparing
+
+    def verdicts(self, connection: psycopg.Connection, publication: str) -> list[Verdict]:
+        """One for each table of the publication. What is committed by now must have been `read`, and nothing may be written meanwhile."""
+        published = _published(connection, publication)
+        newest = {table.table_id: table for table in self.tables.values()}
+        found = []
+        for oid, (schema, name, columns) in sorted(published.items()):
+            table = newest.get(str(oid))
+            if table is None:
+                found.append(Verdict(f"{schema}.{name}", "unknown", "the manifest does not know it", 0, ()))
+            else:
+                differences, rows = self._compare(connection, table, columns) if table.state == "live" else ((), 0)
+                found.append(Verdict(f"{schema}.{name}", table.state, table.reason, rows, differences))
+        return found
+
+    def assert_equal(self, connection: psycopg.Connection, publication: str) -> list[Verdict]:
+        """Fails with every difference of a table that calls itself live; the verdicts of all."""
+        verdicts = self.verdicts(connection, publication)
+        wrong = [f"{verdict.table}: {difference}" for verdict in verdicts if verdict.is_silent_difference for difference in verdict.differences]
+        assert not wrong, "\n".join(wrong)
+        return verdicts
+
+    def _compare(self, connection: psycopg.Connection, table: Table, columns: list[str]) -> tuple[tuple[str, ...], int]:
+        try:
+            replayed = replay(table)
+        except TornRows as torn:
+            return (str(torn),), 0
+        shape = table.schemas[max(table.schemas)]["columns"]
+        ours = [column["name"] for column in shape]
+        if sorted(ours) != sorted(columns):
+            return (f"columns differ: the source publishes {sorted(set(columns) - set(ours))} more and {sorted(set(ours) - set(columns))} less",), 0
+        bits = [_FLOATS.get(column["lake_type"]) for column in shape]
+        source = Counter(
+            tuple(same_float(text, bits=width) if width else text for text, width in zip(row, bits, strict=True))
+            for row in _source_rows(connection, table, ours)
+        )
+        places = [_place(column) for column in shape]
+        spool = Counter(
+            tuple(same_float(row.get(place), bits=width) if width else row.get(place) for place, width in zip(places, bits, strict=True)) for row in replayed
+        )
+        lost, surplus = (source - spool).total(), (spool - source).total()
+        found = []
+        if lost or surplus:
+            found.append(f"{lost} rows of {source.total()} are not in the spool, {surplus} rows of {spool.total()} are not at the source")
+        return tuple(found), source.total()
+
+
+def replay(table: Table) -> list[Row]:
+    """The table's rows after its newest snapshot and every change behind that. Raises TornRows."""
+    snapshot_lsn = table.snapshots.get(table.generation)
+    if snapshot_lsn is None:
+        raise TornRows("the table is live without a snapshot")
+    rows = _Rows(table)
+    for part in table.copies[table.generation]:
+        for _, row in sorted(_read(part, table), key=lambda one: one[0]):
+            rows.take(row, part.version)
+    behind = ((order, change, part.version) for part in table.changes for order, change in _read(part, table) if order[0] > snapshot_lsn)
+    for _, change, version in sorted(behind, key=lambda one: one[0]):
+        rows.take(change, version)
+    rows.shape(max(table.schemas))
+    return list(rows)
+
+
+@dataclass
+class _Change:
+    op: str
+    new: Row
+    old: Row
+    unchanged: frozenset[int]
+
+
+class _Rows:
+    """Rows in memory: by key where the table has one, else as a bag of equal rows."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._by_key: dict[tuple[str | None, ...], Row] = {}
+        self._bag: list[Row] = []
+        self._version = 0
+
+    def __iter__(self) -> Iterator[Row]:
+        yield from self._by_key.values()
+        yield from self._bag
+
+    def shape(self, version: int) -> None:
+        """Brings the rows into a newer shape: a column that was added has its constant default in older rows."""
+        if version <= self._version:
+            return
+        before = self._table.schemas.get(self._version)
+        known = {_place(column) for column in before["columns"]} if before else None
+        for column in self._table.schemas[version]["columns"]:
+            if known is not None and _place(column) not in known:
+                for row in self:
+                    row[_place(column)] = column["missing"]
+        self._version = version
+
+    def take(self, change: _Change, version: int) -> None:
+        self.shape(version)
+        key = [_place(column) for column in self._table.schemas[version]["columns"] if column["key"]]
+        if change.op == "t":
+            self._by_key.clear()
+            self._bag.clear()
+        elif key:
+            self._take_keyed(change, key)
+        else:
+            self._take_unkeyed(change)
+
+    def _take_keyed(self, change: _Change, key: list[Place]) -> None:
+        before = change.old or change.new
+        old_key = tuple(before.get(place) for place in key)
+        if change.op == "i":
+            if tuple(change.new.get(place) for place in key) in self._by_key:
+                raise TornRows("a row is inserted whose key is there already")
+            old: Row = {}
+        else:
+            if old_key not in self._by_key:
+                raise TornRows(f"an {'update' if change.op == 'u' else 'delete'} finds no row of its key")
+            old = self._by_key.pop(old_key)
+        if change.op != "d":
+            new = _filled(change, old)
+            self._by_key[tuple(new.get(place) for place in key)] = new
+
+    def _take_unkeyed(self, change: _Change) -> None:
+        old: Row = {}
+        if change.op != "i":
+            at = next((at for at, row in enumerate(self._bag) if all(row.get(place) == value for place, value in change.old.items())), None)
+            if at is None:
+                raise TornRows("an update or delete finds no row that equals its old one")
+            old = self._bag.pop(at)
+        if change.op != "d":
+            self._bag.append(_filled(change, old))
+
+
+def _filled(change: _Change, old: Row) -> Row:
+    """The new row, with values that were not sent taken from the old one."""
+    new = dict(change.new)
+    for attnum in change.unchanged:
+        if attnum not in old and attnum not in change.old:
+            raise TornRows("a value was not sent and no earlier row has it")
+        new[attnum] = old.get(attnum, change.old.get(attnum))
+    return new
+
+
+def _read(part: _Part, table: Table) -> list[tuple[tuple[int, int], _Change]]:
+    """The changes of one file with their place in commit order; those that were rolled back are left out."""
+    file = pq.read_table(part.path)
+    schema = table.schemas[part.version]
+    new = _sides(file, file.schema, schema, file.column("_sluice_special"))
+    old: list[Row] = [{}] * file.num_rows
+    if "_sluice_old" in file.column_names:
+        structs = file.column("_sluice_old").combine_chunks()
+        fields = pa.table({item.name: structs.field(item.name) for item in structs.type}) if len(structs.type) else None
+        if fields is not None:
+            old = _sides(fields, fields.schema, schema, file.column("_sluice_old_special"))
+            old = [row if there else {} for row, there in zip(old, structs.is_valid().to_pylist(), strict=True)]
+    found = []
+    envelope = (file.column(name).to_pylist() for name in ("_sluice_op", "_sluice_lsn", "_sluice_ordinal", "_sluice_xid", "_sluice_unchanged"))
+    for at, (op, lsn, ordinal, xid, unchanged) in enumerate(zip(*envelope, strict=True)):
+        if xid not in part.gone:
+            end_lsn = part.body["end_lsn"] if part.body else lsn
+            found.append(((end_lsn, ordinal), _Change(op, new[at], old[at], frozenset(unchanged or ()))))
+    return found
+
+
+def _sides(file: pa.Table, fields: pa.Schema, schema: dict[str, Any], special: pa.ChunkedArray) -> list[Row]:
+    by_name = {column["name"]: column for column in schema["columns"]}
+    columns: list[tuple[Place, str, list[str | None]]] = []
+    for name in file.column_names:
+        if name.startswith("_sluice"):
+            continue
+        number = int((fields.field(name).metadata or {}).get(b"PARQUET:field_id", b"0"))
+        place: Place = number or (_place(by_name[name]) if name in by_name else name)
+        texts = [text for chunk in file.column(name).chunks for text in postgres_texts(chunk)]
+        columns.append((place, name, texts))
+    rows: list[Row] = [{place: texts[at] for place, _, texts in columns} for at in range(file.num_rows)]
+    places = {name: place for place, name, _ in columns}
+    for row, marks in zip(rows, special.to_pylist(), strict=True):
+        for name, text in marks or ():
+            if row[places[name]] is not None:
+                raise TornRows("a value is both typed and marked")
+            row[places[name]] = text
+    return rows
+
+
+def _place(column: dict[str, Any]) -> Place:
+    return int(column["attnum"]) or str(column["name"])
+
+
+def _published(connection: psycopg.Connection, publication: str) -> dict[int, tuple[str, str, list[str]]]:
+    """By oid: schema, name and published columns."""
+    listed = "p.attnames" if connection.info.server_version >= 150000 else "NULL::name[]"
+    found = connection.execute(
+        f"SELECT c.oid::int8, n.nspname::text, c.relname::text, coalesce({listed}, ARRAY(SELECT a.attname FROM pg_attribute a"
+        " WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''))::text[]"
+        " FROM pg_publication_tables p JOIN pg_namespace n ON n.nspname = p.schemaname JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename"
+        " WHERE p.pubname = %s".encode(),
+        (publication,),
+    ).fetchall()
+    return {oid: (schema, name, columns) for oid, schema, name, columns in found}
+
+
+def _source_rows(connection: psycopg.Connection, table: Table, columns: list[str]) -> list[tuple[str | None, ...]]:
+    with connection.transaction(), connection.cursor() as cursor:
+        for name, value in _SESSION.items():
+            cursor.execute("SELECT pg_catalog.set_config(%s, %s, true)", (name, value))
+        kind = cursor.execute("SELECT relkind::text FROM pg_catalog.pg_class WHERE oid = %s", (int(table.table_id),)).fetchone()
+        only = sql.SQL("" if kind == ("p",) else "ONLY")
+        listed = sql.SQL(", ").join(map(sql.Identifier, columns))
+        # COPY prints with the types' output functions, as the stream does; a cast to text would not (boolean, character(n)).
+        with cursor.copy(sql.SQL("COPY (SELECT {} FROM {} {}) TO STDOUT").format(listed, only, sql.Identifier(table.schema, table.name))) as copy:
+            return list(copy.rows())
+
+
+def _spelled_out(steps: list[int]) -> set[int]:
+    """Every id of a list of distances: to the first of a run, to its last, to the first of the next."""
+    xids: set[int] = set()
+    for bound in range(0, len(steps), 2):
+        first = sum(steps[: bound + 1])
+        xids.update(range(first, first + steps[bound + 1] + 1))
+    return xids
