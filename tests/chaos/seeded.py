@@ -37,7 +37,7 @@ from tests.chaos.storefaults import Place
 from tests.chaos.witness import Witness
 from tests.support import pgproxy
 from tests.support.compare import assert_equal
-from tests.support.oracle import Spool
+from tests.support.oracle import Change, Spool
 from tests.support.pgproxy import Cut, Direction, Message, PgProxy
 from tests.support.pipeline import AckOracle
 from tests.support.sources import Database, fresh_database
@@ -463,12 +463,23 @@ class Story:
             "not copied though caught up": unfinished,
             "lost": outcome.lost,
             "doubled or made up": outcome.doubled,
-            "torn": outcome.torn,
+            "torn": self._described(torn, seen, spool),
             "live and unequal": outcome.unequal_live,
         }
         found = {what: count for what, count in wrong.items() if count}
         assert not found, f"{found}"
         outcome.verdict = "marked" if outcome.marked else "equal"
+
+    def _described(self, torn: list[int], seen: dict[int, Counter[Change]], spool: Spool) -> str:
+        """Which tables have other rows in how many transactions, before and after their snapshots; empty when none."""
+        snapshots = {table.name: table.snapshots.get(table.generation, 0) for table in spool.tables.values()}
+        wrong = Counter(
+            f"{name}, {'behind' if end > snapshots[name] else 'in'} its snapshot"
+            for end in torn
+            for name in {one[0] for one in seen[end] if spool.transactions[end][one] != seen[end][one]}
+            if name in snapshots
+        )
+        return "; ".join(f"{count} of {what}" for what, count in sorted(wrong.items()))
 
     def _apply(self, database: Database, pipeline: Pipeline) -> None:
         """The lake, by an applier that is killed once on its way, equals the source in every live table."""
