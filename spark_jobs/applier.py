@@ -303,8 +303,12 @@ class Applier:
         return bool(self._options.until_lsn and live) and all(row.complete_through_lsn >= self._options.until_lsn for row in live)
 
     def _require_none_quarantined(self) -> None:
-        """Whoever asked for one pass, or for a position, is told by the exit code that some tables have not come so far."""
-        behind = [row for row in self._ledger.report().values() if row.state == "quarantined"]
+        """Whoever asked for one pass, or for a position, is told by the exit code that some tables have not come so far.
+
+        A table that ingest has set aside is not meant: nothing of it waits in the spool.
+        """
+        ledger = self._ledger
+        behind = [row for table_id, row in ledger.report().items() if ledger.tables[table_id].quarantined and ledger.works(table_id)]
         if behind and (self._options.once or self._options.until_lsn) and not self._stop.is_set():
             names = ", ".join(f"{row.schema_name}.{row.table_name}" for row in behind)
             raise ApplyError(f"{len(behind)} of {len(self._ledger.tables)} tables are quarantined: {names}; {behind[0].reason}")

@@ -191,7 +191,10 @@ PARTITIONS = (
     ),
     Scenario(
         "filtered_root",
-        before=_ROOT,
+        before=_ROOT
+        + """
+            ALTER TABLE r ALTER v SET STORAGE PLAIN
+        """,
         after="""
             UPDATE r SET k = k + 10 WHERE k < 4
             UPDATE r SET k = k - 10 WHERE k IN (15, 16)
