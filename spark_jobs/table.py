@@ -137,7 +137,7 @@ class TableApply:
         self._app_id = self._lake.app_id
 
     def apply(self, window: Window) -> Applied:
-        """Commits `window`, or says how much of it is in the lake already. A window without segments only looks.
+        """Commits `window`, or says how much of it is in the lake already. A window without segments and without a new shape only looks.
 
         Raises UnsupportedChange when the table cannot follow, ApplyError or a StoreError when it may work later.
         """
@@ -157,7 +157,9 @@ class TableApply:
         place = self._lake.find(None) if window.is_copy and before.marker is None else self._lake.look()
         marker = place.marker
         if marker is None or marker == before.marker:
-            return None if window.segments or window.is_copy else Applied(place, window.last_seq, committed=False, seconds=self._seconds)
+            return (
+                None if window.segments or window.is_copy or window.schema_version else Applied(place, window.last_seq, committed=False, seconds=self._seconds)
+            )
         if marker > window.last_seq and before.seen:
             raise WriterFenced(
                 f"the lake table records {self._app_id} at {marker}, past {window.last_seq} which was about to be applied",

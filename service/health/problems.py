@@ -95,10 +95,14 @@ KINDS: tuple[Kind, ...] = (
     _kind("table.stale", "tables", "c", "A lake table is known not to equal its source.", "`sluice copy` with the table's name takes a new snapshot of it."),
     _kind(
         "table.quarantined", "tables", "w", "A table cannot be carried, and is left out.",
-        "Correct what the reason says, then `sluice copy` with the table's name.",
+        "Correct what the reason says: the table is then copied by itself. Where the catalog does not show it, `sluice copy` with the table's name.",
     ),
     _kind("table.failing", "tables", "w", "The applier fails on a table and tries again.", "The reason names the error; the applier's log has more."),
     _kind("table.paused", "tables", "w", "A table is paused.", "Resume it."),
+    _kind(
+        "table.pending", "tables", "wi", "A table's columns changed, and the stream has not come to the position of that yet. A warning after an hour.",
+        "Wait; if it lasts, see why the stream does not advance.",
+    ),
     _kind("table.copying", "tables", "wi", "A table's snapshot is not in the lake yet. A warning after an hour.", "Wait, or see why it is slow."),
 )  # fmt: skip
 BY_CODE: dict[str, Kind] = {kind.code: kind for kind in KINDS}

@@ -39,7 +39,7 @@ REFUSAL_SECONDS = 86_400.0
 UNREAD_SECONDS = 120.0
 """Ingest reads what is stored every 15 s."""
 
-_TABLE_CODES = {"stale": "table.stale", "quarantined": "table.quarantined", "paused": "table.paused", "copying": "table.copying", "pending": "table.copying"}
+_TABLE_CODES = {"stale": "table.stale", "quarantined": "table.quarantined", "paused": "table.paused", "copying": "table.copying", "pending": "table.pending"}
 _LEAVING = ("starting", "draining")
 """States of ingest that pass by themselves within seconds."""
 
@@ -248,7 +248,7 @@ def _tables(facts: Facts) -> Iterator[Problem]:
         if code is not None:
             long = group.since is not None and facts.now - group.since > COPYING_SECONDS
             copying: Severity = "warning" if long else "info"
-            severity = copying if code == "table.copying" else BY_CODE[code].severities[0]
+            severity = copying if code in ("table.copying", "table.pending") else BY_CODE[code].severities[0]
             yield _problem(code, severity, group.names, group.reason or f"the table is {group.state}", since=group.since, count=group.count)
 
 

@@ -60,10 +60,12 @@ class Requests:
         if not found:
             raise UsageError(f"publication {self._publication} does not carry table {name}", hint=f"add it to the publication, then `sluice copy {name}`")
         facts = found[0]
-        if str(facts.oid) not in self._book.states() and not self._book.selected(facts.schema, facts.name):
+        if not self._book.selected(facts.schema, facts.name):
             raise UsageError(f"source.tables leaves table {name} out", hint="add it to source.tables and restart ingest")
         if self._book.request_copy(facts):
             self._logger.info("table is copied again", table=name)
+        elif (state := self._book.states()[str(facts.oid)]).state == "quarantined":
+            raise UsageError(f"table {name} cannot be carried: {state.reason}", hint="mend that; the table is then copied by itself")
 
     def _refuse(self, key: str, name: str, error: ServiceError) -> None:
         self._logger.error("request refused", table=name, error=str(error), hint=error.hint)
