@@ -54,19 +54,19 @@ def test_a_window_that_failed_after_its_commit_landed_is_taken_for_applied(pipel
     assert pipeline.reported()["16385"].state == "live"
 
 
-def test_a_window_of_an_old_generation_never_lands_after_the_copy_of_a_new_one(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_window_of_an_old_generation_never_lands_after_the_copy_of_a_new_one(pipeline: Pipeline, request: pytest.FixtureRequest) -> None:
     pipeline.begin(SCHEMA, _row(1))
     pipeline.begin(OTHER)
     pipeline.apply()
     gate = pipeline.folder / "gate"
-    monkeypatch.setitem(faults._armed, "apply.commit.before", (f"hold:{gate}", 2))
-    monkeypatch.setattr(faults, "_hits", {})
+    faults.arm(f"apply.commit.before=hold:{gate}@2")
+    request.addfinalizer(lambda: faults.arm(""))
     with running(pipeline, workers=2) as work:
         # The first window of a process runs alone.
         first = pipeline.manifest.transaction([Change("i", _row(4))], OTHER)
         wait_until(lambda: pipeline.reported()["16386"].committed_seq >= first, what="a first window")
         pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
-        wait_until(lambda: faults._hits.get("apply.commit.before") == 2, what="the old generation's window is about to be committed")
+        wait_until(lambda: faults.passages("apply.commit.before") == 2, what="the old generation's window is about to be committed")
         pipeline.manifest.table(SCHEMA, state="stale", reason="rewritten", new=False)
         pipeline.begin(SCHEMA, _row(9), generation=2)
         seq = pipeline.manifest.transaction([Change("i", _row(5))], OTHER)
