@@ -132,6 +132,7 @@ class Ingest:
         self._numbers = itertools.count(1)
         self._decoder = ThreadPoolExecutor(1, thread_name_prefix="decode")
         self._background: list[asyncio.Task[None]] = []
+        self._background_error: BaseException | None = None
         self._lookup = CatalogLookup(self._finishing)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._logger = structlog.get_logger("ingest")
@@ -207,6 +208,8 @@ class Ingest:
             while not self._stop.is_set():
                 flushed = self.view.flushed_lsn
                 try:
+                    if self._background_error is not None:
+                        raise self._background_error
                     server, start_lsn = await self._within_the_stop(asyncio.to_thread(self._prepare))
                     if until_caught_up and target is None:
                         target = server.wal_end_lsn
@@ -314,6 +317,8 @@ class Ingest:
             )
             self._session = session
             self._start_background()
+            if self._background_error is not None:
+                session.fail(self._background_error)
             self.view.state, self.view.connected, self.view.last_error = "streaming", True, ""
             self._logger.info("streaming", slot=options.source.slot, start_lsn=show(start_lsn), server_version=server.server_version)
             try:
@@ -415,6 +420,8 @@ class Ingest:
         if not self._background:
             tasks = (self._copy_tables(), self._watch_catalog(), self._attempt(self._collect_leftovers, "leftovers"))
             self._background = [asyncio.create_task(task) for task in tasks]
+            for task in self._background:
+                task.add_done_callback(self._background_ended)
 
     async def _copy_tables(self) -> None:
         assert self.copier is not None
@@ -443,23 +450,26 @@ class Ingest:
             self._logger.info("leftovers of older writers collected", objects=self.leftovers)
 
     async def _attempt(self, action: Callable[[], object], what: str) -> None:
-        """Runs `action` in a thread. What may pass is tried again next time; what may not ends the connection and with it the process.
+        """Runs `action` in a thread. What may pass is tried again next time; what may not is raised, and ends the process: see `_background_ended`.
 
         `what` is one of the catalogue's components.
         """
         try:
             await asyncio.to_thread(action)
-        except ServiceError as error:
-            self.errors.note(what, error)
-            if error.disposition is Disposition.RETRY:
-                self._logger.warning("interrupted, trying again", what=what, error=str(error), hint=error.hint)
-                await self._sleep(2.0)
-            elif self._session is not None:
-                self._session.fail(error)
         except Exception as error:
             self.errors.note(what, error)
-            if self._session is None:
+            if not isinstance(error, ServiceError) or error.disposition is not Disposition.RETRY:
                 raise
+            self._logger.warning("interrupted, trying again", what=what, error=str(error), hint=error.hint)
+            await self._sleep(2.0)
+
+    def _background_ended(self, task: asyncio.Task[None]) -> None:
+        """A part that died must not be missed by nobody: the connection that there is ends, or the next one does not begin."""
+        error = None if task.cancelled() else task.exception()
+        if error is None or self._background_error is not None:
+            return
+        self._background_error = error
+        if self._session is not None:
             self._session.fail(error)
 
     async def _close(self) -> None:
