@@ -6,7 +6,7 @@ from pathlib import Path
 
 from deploy.local.postgres import temporary_server
 from tests.hostile.looks import Pipe, orders
-from tests.support.sources import Database, fresh_database
+from tests.support.sources import Database
 
 
 def said(pipe: Pipe, *commands: str) -> dict[str, object]:
@@ -19,7 +19,8 @@ def said(pipe: Pipe, *commands: str) -> dict[str, object]:
 
 
 def test_a_server_in_recovery_and_an_invalidated_slot(tmp_path: Path) -> None:
-    with temporary_server() as server, fresh_database(server) as database:
+    with temporary_server() as server:
+        database = Database(server, "postgres", "sluice_h", "sluice_h")
         orders(database)
         pipe = Pipe(database, tmp_path)
         assert pipe("run", "--until-caught-up").returncode == 0
@@ -45,7 +46,8 @@ def test_another_database_and_a_closed_door(database: Database, tmp_path: Path) 
     orders(database)
     with Pipe(database, tmp_path).start().streaming().live() as pipe:
         pipe.applied()
-        database.server.superuser().execute(f"ALTER DATABASE {database.name} ALLOW_CONNECTIONS false".encode())
+        with database.server.superuser() as admin:
+            admin.execute(f"ALTER DATABASE {database.name} ALLOW_CONNECTIONS false".encode())
         try:
             time.sleep(20)
             print(pipe.looks())
