@@ -363,6 +363,15 @@ def require_publication(conn: Connection, name: str) -> None:
         )
 
 
+def prepared_transactions(conn: Connection) -> frozenset[tuple[str, int]]:
+    """(gid, xid) of the transactions of this database that are prepared now."""
+    with translated("reading which transactions are prepared"):
+        rows = conn.execute(
+            "SELECT p.gid::text, p.transaction::text::int8 FROM pg_catalog.pg_prepared_xacts p WHERE p.database = pg_catalog.current_database()"
+        ).fetchall()
+    return frozenset((gid, xid) for gid, xid in rows)
+
+
 def _covers(conn: Connection, name: str, tables: Sequence[tuple[str, str]]) -> None:
     # The view pg_publication_tables would wait for a lock on any of the tables.
     found = {(facts.schema, facts.name) for facts in Catalog(conn).published_tables(name)} if tables else set()
