@@ -88,15 +88,16 @@ class Report:
             source=self._source_seen(),
             source_away=self.source_away,
             process=self.process.seen if self.process is not None else None,
-            applier=self._applier_seen(),
+            applier=self.applier,
             flush_lag_seconds=self._flushed_seconds(),
             lake_lag_seconds=self.unapplied_seconds,
             tables=grouped(table.seen for table in self.tables),
             refusals=self.refusals,
         )
 
-    def _applier_seen(self) -> ApplierSeen:
-        """Its times brought to our clock: by how much the two differ shows when its record was written."""
+    @property
+    def applier(self) -> ApplierSeen:
+        """The applier's newest record, its times brought to our clock: by how much the two differ shows when its record was written."""
         applied = self.applied
         if applied is None:
             return ApplierSeen()

@@ -123,7 +123,7 @@ def test_a_foreign_client_of_the_slot_is_named_and_not_taken_for_ingest(sluice: 
     assert sluice("run", "--until-caught-up").returncode == 0
     applied(store, seconds_ago=0)
     dsn = database.server.dsn(dbname=database.name)
-    with psycopg.connect(dsn, replication="database", autocommit=True, application_name="pg_recvlogical") as stranger:  # type: ignore[call-overload]
+    with psycopg.connect(dsn, replication="database", autocommit=True, application_name="pg_recvlogical") as stranger:
         start = f"START_REPLICATION SLOT {database.slot} LOGICAL 0/0 (proto_version '1', publication_names '{database.publication}')"
         stranger.pgconn.send_query(start.encode())
         wait_for_streaming(sluice)
