@@ -1,6 +1,7 @@
 """The report: the worse of the two sides, never further than the applier has stated, lag that means something."""
 
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -9,8 +10,10 @@ from service.contract import keys
 from service.contract.applied import AppliedLog, AppliedTable, Complete
 from service.contract.entries import TABLE_STATES, Changes, Commits, Opened, Segment, Table
 from service.contract.schema import TableSchema
+from service.errors import ManifestCorrupt
 from service.manifest.log import ManifestLog
 from service.manifest.state import COPY_WAITS, PipelineState
+from service.runtime.observe import check_holds
 from service.runtime.report import Report, Reporter
 from service.runtime.tablereport import STATES_BY_WORTH
 from service.store.memory import MemoryStore
@@ -120,6 +123,17 @@ def test_an_applier_whose_clock_is_fast_is_dead_when_its_record_no_longer_change
     assert applier() == {"applier.clock", "applier.dead"}
     pipeline.said(AppliedLog(2, "a", (ahead + timedelta(seconds=200)).isoformat(), tables, (ahead - timedelta(seconds=150)).isoformat()))
     assert applier() == {"applier.clock", "applier.failing"}, "it lives, and had no success for longer than it may by its own clock"
+
+
+def test_a_manifest_that_lacks_what_this_process_has_stored_is_corrupt(pipeline: Pipeline) -> None:
+    before = pipeline.log.state
+    pipeline.table("orders")
+    now = pipeline.log.state
+    check_holds(now, before)
+    check_holds(now, now)
+    for seen in (PipelineState(), before, replace(now, previous_sha256="of another entry")):
+        with pytest.raises(ManifestCorrupt):
+            check_holds(seen, now)
 
 
 def test_lag_is_the_age_of_the_oldest_change_that_the_lake_lacks(pipeline: Pipeline) -> None:
