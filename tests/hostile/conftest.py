@@ -1,0 +1,1 @@
+"""Proofs of a hostile reader: a real pipeline, asked by every surface at once."""

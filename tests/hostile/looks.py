@@ -1,0 +1,127 @@
+"""One pipeline and all places that say how it is."""
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from service.contract import keys
+from service.contract.applied import AppliedLog, AppliedTable
+from service.manifest.follow import load_state
+from service.store.opening import open_store
+from tests.support.sources import Database
+
+ROOT = Path(__file__).parents[2]
+
+
+class Pipe:
+    def __init__(self, database: Database, folder: Path, *, name: str = "shop", extra: str = "", dsn: str = "", tables: str = '["public.*"]', spool: str = "") -> None:
+        self.database, self.folder, self.name = database, folder, name
+        self.config = folder / f"{name}.yaml"
+        self.config.write_text(
+            f"""\
+version: 1
+pipeline: {name}
+source: {{dsn: "{dsn or database.dsn}", slot: {database.slot}, publication: {database.publication}, tables: {tables}}}
+spool: {{uri: "{spool or f'file://{folder}/spool'}", max_delay: 50ms}}
+lake: {{uri: "file://{folder}/lake"}}
+telemetry: {{listen: "127.0.0.1:0", apply_listen: "127.0.0.1:0", log_format: json}}
+{extra}
+""",
+            encoding="utf-8",
+        )
+        self.environment = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")} | {"PYTHONPATH": str(ROOT), "SLUICE_CONFIG": str(self.config)}
+        self.process: subprocess.Popen[bytes] | None = None
+        self.log = folder / f"{name}.log"
+
+    def __call__(self, *arguments: str, timeout: float = 150, **env: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run([sys.executable, "-m", "service", *arguments], env={**self.environment, **env}, capture_output=True, text=True, timeout=timeout, check=False)
+
+    def start(self, *arguments: str, program: tuple[str, ...] = ("-m", "service"), **env: str) -> "Pipe":
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen([sys.executable, *program, *(arguments or ("run",))], env={**self.environment, **env}, stdout=log, stderr=log, start_new_session=True)
+        return self
+
+    def __enter__(self) -> "Pipe":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process is not None and self.process.poll() is None:
+            os.kill(self.process.pid, signal.SIGCONT)
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    def events(self) -> list[dict[str, Any]]:
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+    def wait(self, what: Callable[[], Any], seconds: float = 60) -> Any:
+        end = time.monotonic() + seconds
+        while not (found := what()):
+            assert time.monotonic() < end, f"never came; log: {self.log.read_text()[-3000:]}"
+            time.sleep(0.3)
+        return found
+
+    def streaming(self) -> "Pipe":
+        self.wait(lambda: any(e["event"] == "streaming" for e in self.events()))
+        return self
+
+    @property
+    def address(self) -> str:
+        return str(self.wait(lambda: [e["address"] for e in self.events() if "address" in e])[0])
+
+    def get(self, path: str, timeout: float = 30) -> tuple[int, str]:
+        connection = http.client.HTTPConnection(self.address, timeout=timeout)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        except (http.client.HTTPException, OSError) as error:
+            return 0, repr(error)
+        finally:
+            connection.close()
+
+    @property
+    def store(self) -> Any:
+        return open_store(f"file://{self.folder}/spool", prefix=f"{self.name}/", options={})
+
+    def live(self) -> "Pipe":
+        self.wait(lambda: (t := load_state(self.store).tables) and {x.state for x in t.values()} <= {"live", "quarantined"})
+        return self
+
+    def applied(self, number: int = 1, *, ago: float = 0, state: str = "live", reason: str = "", written_at: str = "", succeeded: bool = True) -> None:
+        known, at = load_state(self.store), (datetime.now(UTC) - timedelta(seconds=ago)).isoformat()
+        tables = {
+            t.table_id: AppliedTable(t.table_id, t.schema_name, t.table_name, "x", "mirror", t.generation, state, reason, known.seq, known.through_lsn)
+            for t in known.tables.values()
+        }
+        self.store.create(keys.apply_log(number), AppliedLog(number, "host/1/a", written_at or at, tables, at if succeeded else "").encode())
+
+    def looks(self) -> dict[str, Any]:
+        """Every surface at once."""
+        cli = self("status", "--json")
+        document = json.loads(cli.stdout) if cli.stdout else {"state": cli.stderr[-300:], "problems": []}
+        seen: dict[str, Any] = {"status": (cli.returncode, document.get("state"), [p["code"] for p in document.get("problems", [])])}
+        if self.process is not None and self.process.poll() is None:
+            code, text = self.get("/status")
+            page = json.loads(text) if text.startswith("{") else {"state": text}
+            seen["/status"] = (code, page.get("state"), [(p["code"], p["severity"]) for p in page.get("problems", [])])
+            seen["/readyz"] = self.get("/readyz")[0], self.get("/readyz")[1][:300]
+            seen["/livez"] = self.get("/livez")
+            seen["metrics"] = self.health()
+        return seen
+
+    def health(self) -> list[str]:
+        text = self.get("/metrics")[1]
+        return [l for l in text.splitlines() if l.startswith(("sluice_health{", "sluice_problems{")) and not l.endswith(" 0.0")]
+
+
+def orders(database: Database) -> None:
+    database.execute("CREATE TABLE orders (id int PRIMARY KEY, note text)", "INSERT INTO orders VALUES (1, 'a')")
