@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tests.hostile.looks import Pipe, orders
+from tests.support.looks import Pipe, orders
 from tests.support.sources import Database
 
 

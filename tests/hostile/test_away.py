@@ -5,7 +5,7 @@ import socket
 import time
 from pathlib import Path
 
-from tests.hostile.looks import Pipe, orders
+from tests.support.looks import Pipe, orders
 from tests.support.sources import Database
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import psycopg
 
-from tests.hostile.looks import Pipe, orders
+from tests.support.looks import Pipe, orders
 from tests.support.sources import Database
 
 

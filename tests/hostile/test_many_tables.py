@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from service.manifest.follow import load_state
-from tests.hostile.looks import Pipe
+from tests.support.looks import Pipe
 from tests.support.sources import Database
 
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.hostile.looks import Pipe
+from tests.support.looks import Pipe
 from tests.support.sources import Database
 
 ESCAPE = "e\x1b]0;owned\x07\x1b[31mred"

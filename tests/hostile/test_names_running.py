@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.hostile.looks import Pipe
+from tests.support.looks import Pipe
 from tests.hostile.test_names import ESCAPE, on_a_terminal
 from tests.support.sources import Database
 

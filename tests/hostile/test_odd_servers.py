@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from deploy.local.postgres import temporary_server
-from tests.hostile.looks import Pipe, orders
+from tests.support.looks import Pipe, orders
 from tests.support.sources import Database
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile.looks import Pipe
+from tests.support.looks import Pipe
 from tests.support.sources import Database
 
 SECRET = "hunter2secret"

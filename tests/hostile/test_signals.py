@@ -6,7 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from tests.hostile.looks import Pipe, orders
+from tests.support.looks import Pipe, orders
 from tests.support.sources import Database
 
 

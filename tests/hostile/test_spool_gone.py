@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.hostile.looks import Pipe, orders
+from tests.support.looks import Pipe, orders
 from tests.support.sources import Database
 
 

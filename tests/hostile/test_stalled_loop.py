@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile.looks import Pipe, orders
+from tests.support.looks import Pipe, orders
 from tests.support.sources import Database
 
 
