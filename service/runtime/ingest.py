@@ -139,12 +139,15 @@ class Ingest:
     def stop(self) -> None:
         """Asks for a drain: no more reading, publish whole transactions, acknowledge, leave. On the event loop.
 
-        The time for all of it runs from here. What only begins something, such as connecting or copying a table, is cancelled at once.
+        The time for all of it runs from here, or from where `stopping` was asked before. What only begins something, such as connecting or copying a
+        table, is cancelled at once.
         """
+        if self._stop.is_set():
+            return
         self._stop.set()
         self.options.source.cancellation.cancel()
-        if self.stopping.ask():
-            asyncio.get_running_loop().call_later(self.stopping.left_to_finish(), self._give_up)
+        self.stopping.ask()
+        asyncio.get_running_loop().call_later(self.stopping.left_to_finish(), self._give_up)
 
     def _give_up(self) -> None:
         """Time is short: whatever still waits for the store or the source ends, and comes again at the next start."""

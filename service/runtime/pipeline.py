@@ -8,10 +8,12 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import structlog
 
+from service import signals
 from service.errors import Interrupted, ServiceError
 from service.runtime.applier_process import ApplierProcess, shell_status
 from service.runtime.ingest import Ingest, IngestOptions
@@ -83,15 +85,14 @@ class Process:
         """How the process ends, once it is known; for when it has to be made to."""
         self.ingest.stopping.when_over(self._leave)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stops = 0
         self._applier = ApplierProcess(applier.command, environment=applier.environment, on_end=self._applier_ended) if applier else None
         self.observer = Observer(ingest=self.ingest, reporter=reporter, metrics=metrics, health=self.health, applier=self._applier)
+        metrics.before_render(self.observer.export_verdict)
         self._logger = structlog.get_logger("service")
 
     async def run(self, *, until_lsn: int | None, until_caught_up: bool) -> int:
         self._loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(number, self._stop, number)
+        signals.arm().hand_to(self._stop)
         watching = [asyncio.create_task(task) for task in (self._tick(), self._repeat(self.observer.look), self._repeat(self.observer.look_at_source))]
         self.health.started()
         if self._applier is not None:
@@ -112,13 +113,14 @@ class Process:
         return self._end_code
 
     def _stop(self, number: signal.Signals) -> None:
-        self._stops += 1
-        if self._stops > 1:
-            os._exit(128 + number)
-        self._logger.info("stopping, a second signal leaves at once", signal=number.name)
-        self.ingest.stop()
+        """Begins the stop. In a thread of its own: the clock of the stop runs even if the event loop stands still and never hears of it."""
+        self.ingest.stopping.ask()
+        assert self._loop is not None
+        with suppress(RuntimeError):  # it has ended by itself
+            self._loop.call_soon_threadsafe(self.ingest.stop)
         if self._applier is not None:
             self._applier.terminate()
+        self._logger.info("stopping, a second signal leaves at once", signal=number.name)
 
     def _leave(self) -> None:
         """The time of the stop is over: ends the process, whatever still waits in it. In a thread of its own."""
