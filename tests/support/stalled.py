@@ -29,5 +29,5 @@ async def run(self: Process, **options: object) -> int:
 
 assert Health.__init__.__kwdefaults__ is not None
 Health.__init__.__kwdefaults__["loop_seconds"] = 5.0  # the minute that it is would only make the tests long
-Process.run = run  # type: ignore[assignment, method-assign]
+Process.run = run  # type: ignore[method-assign]
 main()
