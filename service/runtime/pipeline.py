@@ -65,6 +65,7 @@ def run(
     identify(metrics, config_hash=telemetry.config_hash)
     process = Process(options, store=MeteredStore(store, metrics), reporter=reporter, metrics=metrics, applier=applier)
     server = HealthServer(telemetry.listen, metrics=metrics, health=process.health, status=process.observer.status, verdict=process.observer.verdict)
+    signals.arm().hand_to(process.stop)
     structlog.get_logger("service").info("listening", address=server.address, pipeline=options.pipeline)
     try:
         return asyncio.run(process.run(until_lsn=until_lsn, until_caught_up=until_caught_up))
@@ -92,7 +93,8 @@ class Process:
 
     async def run(self, *, until_lsn: int | None, until_caught_up: bool) -> int:
         self._loop = asyncio.get_running_loop()
-        signals.arm().hand_to(self._stop)
+        if self.ingest.stopping.asked:
+            self.ingest.stop()
         watching = [asyncio.create_task(task) for task in (self._tick(), self._repeat(self.observer.look), self._repeat(self.observer.look_at_source))]
         self.health.started()
         if self._applier is not None:
@@ -112,12 +114,12 @@ class Process:
             self.observer.close()
         return self._end_code
 
-    def _stop(self, number: signal.Signals) -> None:
-        """Begins the stop. In a thread of its own: the clock of the stop runs even if the event loop stands still and never hears of it."""
+    def stop(self, number: signal.Signals) -> None:
+        """Begins the stop, from any thread and at any time: its clock runs even if the event loop stands still, or is not there yet."""
         self.ingest.stopping.ask()
-        assert self._loop is not None
-        with suppress(RuntimeError):  # it has ended by itself
-            self._loop.call_soon_threadsafe(self.ingest.stop)
+        if self._loop is not None:
+            with suppress(RuntimeError):  # it has ended by itself
+                self._loop.call_soon_threadsafe(self.ingest.stop)
         if self._applier is not None:
             self._applier.terminate()
         self._logger.info("stopping, a second signal leaves at once", signal=number.name)
