@@ -1,5 +1,21 @@
-"""`python -m service` is `sluice`."""
+"""`sluice`, and `python -m service`: the first code of the process."""
 
-from service.cli import main
+import sys
 
-main()
+from service import signals
+
+_DRAINING = ("run", "up")
+"""Commands that a signal asks to finish what they hold."""
+
+
+def main() -> None:
+    """Runs the command line. A signal that comes while it is still being loaded is kept for what it starts."""
+    if sys.argv[1:2] and sys.argv[1] in _DRAINING:
+        signals.arm()
+    from service import cli
+
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()

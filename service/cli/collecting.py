@@ -9,6 +9,7 @@ import click
 from service.cli import output, rooms
 from service.cli.invocation import Invocation, common
 from service.lsn import show
+from service.printable import one_line
 
 if TYPE_CHECKING:
     from service.manifest.gc import Plan
@@ -75,7 +76,7 @@ def _tell(plan: "Plan", *, done: bool) -> None:
     given_up = f"nothing needs the objects of those through {plan.through_seq} ({show(plan.through_lsn)})" if plan.through_seq else "each is still needed"
     click.echo(f"of {plan.entries} entries, {given_up}")
     for hold in plan.holds[:_SHOWN_HOLDS]:
-        click.echo(f"  {hold}")
+        click.echo(one_line(f"  {hold}"))
     if len(plan.holds) > _SHOWN_HOLDS:
         click.echo(f"  and {len(plan.holds) - _SHOWN_HOLDS} more keep a part of the rest")
     what = f"{len(plan.objects)} objects ({output.amount(plan.bytes)}), {len(plan.leftovers)} leftovers, {len(plan.checkpoints)} checkpoints"

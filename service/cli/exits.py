@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from service import printable
 from service.errors import Disposition, PreflightFailed, ServiceError, SlotLost, VerificationFailed
 from service.health.verdict import State
 from service.telemetry.logs import describe, frames
@@ -87,9 +88,9 @@ def _fail(message: str, *, kind: str, hint: str, code: int, as_json: bool) -> in
     if as_json:
         failure: dict[str, Any] = {"class": kind, "message": message, "hint": hint, "exit_code": code}
         click.echo(json.dumps({"schema_version": 1, "error": failure}))
-    click.echo(f"error: {message}", err=True)
+    click.echo(f"error: {printable.lines(message)}", err=True)
     if hint:
-        click.echo(f"hint: {hint}", err=True)
+        click.echo(f"hint: {printable.lines(hint)}", err=True)
     return code
 
 

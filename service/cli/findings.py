@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from service.contract.findings import BY_CODE, KINDS, SEVERITIES, Finding, Step
+from service.printable import HIDDEN, one_line, sql
 
 _STYLES = {"critical": "bold red", "warning": "yellow", "info": ""}
 _HEADINGS = {
@@ -32,15 +33,17 @@ def ordered(findings: Sequence[Finding]) -> list[Finding]:
 def show(console: Console, findings: Sequence[Finding], not_examined: Sequence[tuple[str, str]]) -> None:
     """One finding a paragraph, and what was not looked at."""
     for finding in findings:
-        head = (f"{finding.severity:8} ", _STYLES[finding.severity]), (finding.object, "bold"), f": {finding.seen}", (f"  [{finding.code}]", "dim")
+        seen = f": {one_line(finding.seen)}"
+        head = (f"{finding.severity:8} ", _STYLES[finding.severity]), (one_line(finding.object), "bold"), seen, (f"  [{finding.code}]", "dim")
         console.print(Text.assemble(*head))
         if finding.fix_sql:
-            console.print(Text(f"         SQL: {finding.fix_sql}" + ("  (read before you run it)" if finding.by_hand else "")))
+            statement = sql(finding.fix_sql) or HIDDEN
+            console.print(Text(f"         SQL: {statement}" + ("  (read before you run it)" if finding.by_hand else "")))
         if finding.fix_setting or finding.needs_restart:
             restart = " (needs a restart of the server)" if finding.needs_restart else ""
-            console.print(Text(f"         {'or' if finding.fix_sql else 'do'}: {finding.fix_setting}{restart}"))
+            console.print(Text(f"         {'or' if finding.fix_sql else 'do'}: {one_line(finding.fix_setting)}{restart}"))
     for what, how in not_examined:
-        console.print(Text(f"not looked at: {what}" + (f": {how}" if how else ""), style="dim"))
+        console.print(Text(one_line(f"not looked at: {what}" + (f": {how}" if how else "")), style="dim"))
 
 
 def script(findings: Sequence[Finding], *, pipeline: str) -> str:

@@ -12,6 +12,7 @@ from service.contract import keys
 from service.contract.entries import Changes, Copy, Entry, Opened, Segment, Table, digest
 from service.errors import ObjectMissing, UsageError
 from service.lsn import show
+from service.printable import one_line
 
 if TYPE_CHECKING:
     from service.store.base import ObjectStore
@@ -156,13 +157,13 @@ def _show(facts: Mapping[str, Any]) -> None:
     width = max(map(len, facts))
     for name, value in facts.items():
         if not isinstance(value, list):
-            click.echo(f"{_label(name):{width}}  {_cell(value)}")
+            click.echo(one_line(f"{_label(name):{width}}  {_cell(value)}"))
     for name, value in facts.items():
         if isinstance(value, list) and value:
             click.echo(f"{_label(name)}:")
         for item in value if isinstance(value, list) else ():
             first, *rest = item.items()
-            click.echo(f"  {first[1]}: " + ", ".join(f"{_label(key)} {_cell(part)}" for key, part in rest))
+            click.echo(one_line(f"  {first[1]}: " + ", ".join(f"{_label(key)} {_cell(part)}" for key, part in rest)))
 
 
 def _label(name: str) -> str:

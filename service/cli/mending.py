@@ -13,6 +13,7 @@ from service.cli.invocation import Invocation, common
 from service.contract import keys
 from service.contract.control import COPY, Request
 from service.errors import SourceError, UsageError
+from service.printable import one_line
 from service.settings import Settings
 from service.settings.tree import nearest
 
@@ -45,7 +46,7 @@ def copy(invocation: Invocation, tables: tuple[str, ...]) -> None:
     for schema_name, table_name in wanted:
         request = Request(COPY, schema_name, table_name, datetime.now(UTC).isoformat(timespec="seconds"))
         store.create(keys.control_request(uuid.uuid4().hex), request.encode())
-        click.echo(f"{schema_name}.{table_name} will be copied again")
+        click.echo(one_line(f"{schema_name}.{table_name} will be copied again"))
 
 
 def _published(settings: Settings) -> tuple[set[Name] | None, str]:

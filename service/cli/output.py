@@ -1,6 +1,6 @@
 """Data on stdout: JSON or YAML for programs, tables for people.
 
-Invariant: JSON is one document per answer with a `schema_version`; nothing else is ever written to stdout beside it.
+Invariants: JSON is one document per answer with a `schema_version`; nothing else is ever written to stdout beside it. A row of a table is one line.
 """
 
 import functools
@@ -12,6 +12,8 @@ import click
 import yaml
 from rich.table import Table
 from rich.text import Text
+
+from service.printable import one_line
 
 _FORM = "sluice.form"
 
@@ -53,13 +55,8 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str | Text
     for name in columns:
         drawn.add_column(name, justify="right" if name in right else "left", overflow="fold")
     for row in rows:
-        drawn.add_row(*(cell if isinstance(cell, Text) else Text(clean(cell)) for cell in row))
+        drawn.add_row(*(cell if isinstance(cell, Text) else Text(one_line(cell)) for cell in row))
     return drawn
-
-
-def clean(text: str) -> str:
-    """`text` for a terminal: names come from the source and may hold escape sequences or turn the direction of writing."""
-    return "".join(character if character.isprintable() or character == "\n" else "?" for character in text)
 
 
 def amount(count: int | None, unit: str = "B") -> str:

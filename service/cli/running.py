@@ -44,7 +44,11 @@ def up(invocation: Invocation) -> int:
 
 
 @click.command()
-@click.option("--until-caught-up", is_flag=True, help="End when everything that was committed at the start is in the spool and every copy is finished.")
+@click.option(
+    "--until-caught-up",
+    is_flag=True,
+    help="End when everything that was committed at the start is in the spool and every copy is finished; with 75 if a table could not be copied.",
+)
 @click.option("--until-lsn", metavar="X/Y", help="End when everything through this LSN is in the spool.")
 @common
 def run(invocation: Invocation, until_caught_up: bool, until_lsn: str | None) -> int:  # noqa: FBT001 - a command's parameter

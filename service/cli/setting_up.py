@@ -1,12 +1,14 @@
 """`init` and `setup`: from nothing to a pipeline that can run."""
 
 import re
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import quote
 
 import click
 
+from service import printable
 from service.cli import output, rooms
 from service.cli.invocation import Invocation, common
 from service.cli.templates import CONFIGURATION, GRANTS, VARIABLES
@@ -71,10 +73,15 @@ def setup(invocation: Invocation, dry_run: bool, print_sql: bool, json_wanted: b
     only_look = dry_run or print_sql
     steps = prepare(rooms.ingest_options(settings, instance=""), rooms.open_spool(settings), dry_run=only_look)
     if print_sql:
-        click.echo("".join(f"{step.statement};\n" for step in steps if step.statement), nl=False)
+        # Byte for byte into a file or psql; spelled in printable characters for a person.
+        shown = [(printable.sql(step.statement) or printable.HIDDEN) if sys.stdout.isatty() else step.statement for step in steps if step.statement]
+        click.echo("".join(f"{statement};\n" for statement in shown), nl=False)
     elif json_wanted:
         output.as_json({"schema_version": 1, "created": not only_look, "steps": [asdict(step) for step in steps]})
     else:
         missing = "missing" if only_look else "done"
-        rows = [(step.kind, step.name, missing if step.statement else "exists", step.statement) for step in steps]
+        rows = [
+            (step.kind, step.name, missing if step.statement else "exists", step.statement and (printable.sql(step.statement) or printable.HIDDEN))
+            for step in steps
+        ]
         invocation.console().print(output.table("", ("what", "name", "", "SQL"), rows))

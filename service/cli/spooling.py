@@ -11,6 +11,7 @@ from service.cli.inspecting import inspect
 from service.cli.invocation import Invocation, common
 from service.errors import VerificationFailed
 from service.lsn import show
+from service.printable import one_line
 
 if TYPE_CHECKING:
     from service.contract.entries import Entry
@@ -89,7 +90,7 @@ def verify_spool(invocation: Invocation, content: bool, json_wanted: bool) -> No
         if verdict.given_up:
             click.echo(f"{verdict.given_up} more that only entries through {verdict.horizon.through_seq} name: applied everywhere and given up by `spool gc`")
         for flaw in verdict.flaws[:_SHOWN_FLAWS]:
-            click.echo(f"entry {flaw.seq}: {flaw.key or 'the chain'}: {flaw.what}")
+            click.echo(one_line(f"entry {flaw.seq}: {flaw.key or 'the chain'}: {flaw.what}"))
     if verdict.flaws:
         raise VerificationFailed(f"the spool has {len(verdict.flaws)} flaws", hint="restore the objects that are named, or copy the tables again")
 

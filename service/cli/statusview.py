@@ -10,8 +10,9 @@ from rich.padding import Padding
 from rich.text import Text
 
 from service.cli import output
-from service.cli.output import amount, clean, duration, number
+from service.cli.output import amount, duration, number
 from service.lsn import show
+from service.printable import one_line
 
 if TYPE_CHECKING:
     from service.health.problems import Problem
@@ -85,10 +86,10 @@ def _header(report: "Report") -> RenderableType:
     if opened is not None or server is not None:
         version = server.server_version if server is not None else opened.server_version if opened is not None else 0
         where = server.database if server is not None else opened.database if opened is not None else ""
-        lines.append(("Source", Text(clean(f"PostgreSQL {version // 10000}.{version % 10000}, database {where}"))))
+        lines.append(("Source", Text(one_line(f"PostgreSQL {version // 10000}.{version % 10000}, database {where}"))))
     if opened is not None:
         wal_status = f" ({report.slot.wal_status})" if report.slot is not None and report.slot.wal_status else ""
-        lines.append(("Slot", Text(clean(f"{opened.slot}{wal_status}, publication {opened.publication}"))))
+        lines.append(("Slot", Text(one_line(f"{opened.slot}{wal_status}, publication {opened.publication}"))))
     lines += [(name, Text(uri)) for name, uri in (("Spool", report.spool_uri), ("Lake", report.lake_uri)) if uri]
     lines.append(("Version", Text(report.version)))
     return output.table("", ("", ""), lines)
@@ -131,12 +132,12 @@ def _copies(copies: "Copies", bar: _Bar) -> list[RenderableType]:
     lines: list[RenderableType] = [Text(line)]
     for copy in copies.tables[:_COPIES_SHOWN]:
         if copy.rows is None:
-            lines.append(Text(clean(f"  {copy.table} waits for its turn or is under way")))
+            lines.append(Text(one_line(f"  {copy.table} waits for its turn or is under way")))
         elif copy.estimated_rows:
             share = min(1.0, copy.rows / copy.estimated_rows)
-            lines.append(Text.assemble("  ", bar(share, "cyan"), clean(f" {share:.0%} {copy.table}, {copy.rows:,} of about {copy.estimated_rows:,} rows")))
+            lines.append(Text.assemble("  ", bar(share, "cyan"), one_line(f" {share:.0%} {copy.table}, {copy.rows:,} of about {copy.estimated_rows:,} rows")))
         else:
-            lines.append(Text(clean(f"  {copy.table}, {copy.rows:,} rows so far")))
+            lines.append(Text(one_line(f"  {copy.table}, {copy.rows:,} rows so far")))
     if len(copies.tables) > _COPIES_SHOWN:
         lines.append(Text(f"  and {len(copies.tables) - _COPIES_SHOWN:,} more"))
     return lines
@@ -176,8 +177,8 @@ def _problem(problem: "Problem", now: float) -> RenderableType:
     head += f", {problem.count:,} times" if problem.part == "ingest" and problem.count > 1 else ""
     age = problem.age_seconds(now)
     head += f", since {duration(age)}" if age is not None else ""
-    lines = [Text(clean(problem.message)), Text(clean(f"What to do: {problem.remedy}"))]
-    return Group(Text(clean(head), style=_SEVERITY_STYLES[problem.severity]), *(Padding(line, (0, 0, 0, 4), expand=False) for line in lines))
+    lines = [Text(one_line(problem.message)), Text(one_line(f"What to do: {problem.remedy}"))]
+    return Group(Text(one_line(head), style=_SEVERITY_STYLES[problem.severity]), *(Padding(line, (0, 0, 0, 4), expand=False) for line in lines))
 
 
 def _state(state: str) -> Text:

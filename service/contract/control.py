@@ -6,6 +6,8 @@ writes refusals, and removes one when the table is copied after all, or when it 
 
 import json
 from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
 
 from service.errors import FormatTooNew, ManifestCorrupt
 
@@ -28,12 +30,11 @@ class Request:
     @staticmethod
     def decode(data: bytes) -> "Request":
         """Raises ManifestCorrupt or FormatTooNew."""
+        version, fields = _fields(data, "control/")
         try:
-            value = json.loads(data)
-            version = value.pop("format_version")
-            request = Request(**value)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ManifestCorrupt("an object below control/ is not a request of the expected form") from error
+            request = Request(**fields)
+        except TypeError as error:
+            raise _malformed("control/") from error
         if version != FORMAT_VERSION or request.action != COPY:
             raise FormatTooNew(f"a request below control/ has version {version} and asks for {request.action!r}, which this Sluice does not know")
         return request
@@ -41,7 +42,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request could not be carried out. `table` is for people, as schema.table; `refused_at` is ISO 8601 UTC."""
+    """Why a request could not be carried out. `table` is for people, as schema.table; `refused_at` is ISO 8601 with its offset from UTC."""
 
     table: str
     reason: str
@@ -54,12 +55,32 @@ class Refusal:
     @staticmethod
     def decode(data: bytes) -> "Refusal":
         """Raises ManifestCorrupt or FormatTooNew."""
+        version, fields = _fields(data, "control/refused/")
         try:
-            value = json.loads(data)
-            version = value.pop("format_version")
-            refusal = Refusal(**value)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ManifestCorrupt("an object below control/refused/ is not of the expected form") from error
+            refusal = Refusal(**fields)
+            aware = datetime.fromisoformat(refusal.refused_at).tzinfo is not None
+        except (TypeError, ValueError) as error:
+            raise _malformed("control/refused/") from error
+        if not aware:
+            raise _malformed("control/refused/")
         if version != FORMAT_VERSION:
             raise FormatTooNew(f"an object below control/refused/ has version {version}, which this Sluice does not know")
         return refusal
+
+
+def _fields(data: bytes, folder: str) -> tuple[Any, dict[str, str]]:
+    """The version of an object below `folder` and its other fields, all of them texts. Anybody can write there: nothing but ManifestCorrupt is raised."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise _malformed(folder) from error
+    if not isinstance(value, dict) or "format_version" not in value:
+        raise _malformed(folder)
+    version = value.pop("format_version")
+    if not all(isinstance(field, str) for field in value.values()):
+        raise _malformed(folder)
+    return version, value
+
+
+def _malformed(folder: str) -> ManifestCorrupt:
+    return ManifestCorrupt(f"an object below {folder} is not of the expected form")

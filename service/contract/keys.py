@@ -23,6 +23,7 @@ HORIZONS = "gc/"
 
 _SEGMENT_KEY = re.compile(r"\Adata/[^/]+/(\d{8})-(\d{10})\.parquet\Z")
 _STAGED_KEY = re.compile(r"\Astage/(\d{8})/\d+/(\d{10})\.parquet\Z")
+_CONTROL_KEY = re.compile(r"\Acontrol/(refused/)?[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}\.json\Z")
 _MANIFEST_KEY = re.compile(r"\Amanifest/(\d{16})\.json\Z")
 
 
@@ -85,6 +86,11 @@ def control_request(token: str) -> str:
 def refused_request(key: str) -> str:
     """Where ingest says why it could not carry out the request at `key`."""
     return REFUSED + key.removeprefix(CONTROL)
+
+
+def is_control(key: str) -> bool:
+    """Whether a key below CONTROL may be a request or a refusal. People and tools leave other things there, some of which no store could read."""
+    return _CONTROL_KEY.match(key) is not None
 
 
 def path_part(name: str) -> str:

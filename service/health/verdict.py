@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from service.health.facts import ApplierSeen, Away, ErrorSeen, Facts, ProcessSeen, SourceSeen
 from service.health.problems import BY_CODE, SEVERITIES, Problem, Severity
+from service.printable import one_line
 
 State = Literal["healthy", "degraded", "stopped", "lost", "new", "unknown"]
 STATES: tuple[State, ...] = ("healthy", "degraded", "stopped", "lost", "new", "unknown")
@@ -66,11 +67,11 @@ class Verdict:
             copying = sum(problem.count for problem in self.problems if problem.code == "table.copying")
             return self.state + (f", copying {copying} table{'s' * (copying > 1)}" if copying else "")
         more = f" and {len(worth) - 1} more" if len(worth) > 1 else ""
-        return f"{self.state}: {worth[0].code}, {worth[0].where}{more}"
+        return one_line(f"{self.state}: {worth[0].code}, {worth[0].where}{more}")
 
     def lines(self) -> list[str]:
         """The verdict in plain text, a line for the state and one for each problem."""
-        return [self.state, *(f"{one.severity} {one.code} {one.where}: {one.message}" for one in self.problems)]
+        return [self.state, *(one_line(f"{one.severity} {one.code} {one.where}: {one.message}") for one in self.problems)]
 
     def to_json(self) -> list[dict[str, Any]]:
         """The problems; the state stands beside them under its own name."""

@@ -71,6 +71,8 @@ RECONNECT_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 PARALLEL_SINCE = 160000
 STOP_SECONDS = 20.0
 """All that a stop may take, below the 30 s that Kubernetes gives. Nothing is lost by leaving: what was not acknowledged is sent again."""
+_NAMED = 20
+"""Tables that an error names."""
 _GRACE_SECONDS = 1.0
 """For what was told to give up, to do so."""
 AWAITING_SECONDS = 1.0
@@ -152,12 +154,15 @@ class Ingest:
     def stop(self) -> None:
         """Asks for a drain: no more reading, publish whole transactions, acknowledge, leave. On the event loop.
 
-        The time for all of it runs from here. What only begins something, such as connecting or copying a table, is cancelled at once.
+        The time for all of it runs from here, or from where `stopping` was asked before. What only begins something, such as connecting or copying a
+        table, is cancelled at once.
         """
+        if self._stop.is_set():
+            return
         self._stop.set()
         self.options.source.cancellation.cancel()
-        if self.stopping.ask():
-            asyncio.get_running_loop().call_later(self.stopping.left_to_finish(), self._give_up)
+        self.stopping.ask()
+        asyncio.get_running_loop().call_later(self.stopping.left_to_finish(), self._give_up)
 
     def _give_up(self) -> None:
         """Time is short: whatever still waits for the store or the source ends, and comes again at the next start."""
@@ -215,6 +220,7 @@ class Ingest:
         attempt = 0
         target = until_lsn
         bounded = until_caught_up or until_lsn is not None
+        done = False
         try:
             await self._within_the_stop(asyncio.to_thread(probe, self.store))
             while not self._stop.is_set():
@@ -225,8 +231,9 @@ class Ingest:
                     server, start_lsn = await self._within_the_stop(asyncio.to_thread(self._prepare))
                     if until_caught_up and target is None:
                         target = server.wal_end_lsn
-                    if await self._stream(server, start_lsn, target) or not bounded:
-                        return
+                    done = await self._stream(server, start_lsn, target)
+                    if done or not bounded:
+                        break
                 except ServiceError as error:
                     self.errors.note(component_of(error), error)
                     self._unpublished = self._unpublished or isinstance(error, PublicationMissing)
@@ -236,10 +243,23 @@ class Ingest:
                     attempt = 0 if self.view.flushed_lsn > flushed else attempt + 1
                     if not self._stop.is_set():
                         await self._pause(error, attempt)
-            if bounded:
+            if bounded and not done:
                 raise Interrupted("stopped before everything that was asked for was in the spool", hint="run it again: it goes on from where it is")
+            if until_caught_up:
+                self._require_copies()
         finally:
             await self._close()
+
+    def _require_copies(self) -> None:
+        """Raises Interrupted, with the names, if there are tables that could not be copied. One that is stale was copied, and is told by the verdict."""
+        assert self.log is not None
+        missing = sorted(f"{table.schema_name}.{table.table_name}" for table in self.log.state.tables.values() if table.state == "quarantined")
+        if missing:
+            names = ", ".join(missing[:_NAMED]) + (f" and {len(missing) - _NAMED:,} more" if len(missing) > _NAMED else "")
+            raise Interrupted(
+                f"everything else is in the spool, but {len(missing):,} tables could not be copied: {names}",
+                hint="`sluice tables --state quarantined` says why; mend that, or leave the tables out by source.tables, and run it again",
+            )
 
     # one connection
 

@@ -40,8 +40,8 @@ _PATIENCE_SECONDS = 2.0
 
 
 class Observer:
-    """Feeds `metrics` from one ingest. `status` and `verdict` may be called from any thread, `look` from one, `look_at_source` from another, `count` from
-    the event loop. `health` knows which of this process's loops are late."""
+    """Feeds `metrics` from one ingest. `status`, `verdict` and `export_verdict` may be called from any thread, `look` from one, `look_at_source` from another,
+    `count` from the event loop. `health` knows which of this process's loops are late."""
 
     def __init__(self, *, ingest: Ingest, reporter: Reporter, metrics: Metrics, health: Health, applier: ApplierProcess | None) -> None:
         self._ingest = ingest
@@ -137,8 +137,15 @@ class Observer:
         self._presence.count()
         self._process.count()
         self._export_lag(time.time())
-        if self._report is not None or self._unread is not None:
+
+    def export_verdict(self) -> None:
+        """Brings the verdict of this moment to the metrics. When they are rendered, in the thread of who asks: the event loop may stand still."""
+        if self._report is None and self._unread is None:
+            return
+        try:
             export_verdict(self._metrics, self.verdict())
+        except Exception as error:
+            self._logger.error("metrics could not be brought up to date", exc_info=error)
 
     def close(self) -> None:
         """Lets the side connection go, once nobody looks any more."""

@@ -8,10 +8,12 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import structlog
 
+from service import signals
 from service.errors import Interrupted, ServiceError
 from service.runtime.applier_process import ApplierProcess, shell_status
 from service.runtime.ingest import Ingest, IngestOptions
@@ -63,6 +65,7 @@ def run(
     identify(metrics, config_hash=telemetry.config_hash)
     process = Process(options, store=MeteredStore(store, metrics), reporter=reporter, metrics=metrics, applier=applier)
     server = HealthServer(telemetry.listen, metrics=metrics, health=process.health, status=process.observer.status, verdict=process.observer.verdict)
+    signals.arm().hand_to(process.stop)
     structlog.get_logger("service").info("listening", address=server.address, pipeline=options.pipeline)
     try:
         return asyncio.run(process.run(until_lsn=until_lsn, until_caught_up=until_caught_up))
@@ -83,15 +86,15 @@ class Process:
         """How the process ends, once it is known; for when it has to be made to."""
         self.ingest.stopping.when_over(self._leave)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stops = 0
         self._applier = ApplierProcess(applier.command, environment=applier.environment, on_end=self._applier_ended) if applier else None
         self.observer = Observer(ingest=self.ingest, reporter=reporter, metrics=metrics, health=self.health, applier=self._applier)
+        metrics.before_render(self.observer.export_verdict)
         self._logger = structlog.get_logger("service")
 
     async def run(self, *, until_lsn: int | None, until_caught_up: bool) -> int:
         self._loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(number, self._stop, number)
+        if self.ingest.stopping.asked:
+            self.ingest.stop()
         watching = [asyncio.create_task(task) for task in (self._tick(), self._repeat(self.observer.look), self._repeat(self.observer.look_at_source))]
         self.health.started()
         if self._applier is not None:
@@ -111,14 +114,15 @@ class Process:
             self.observer.close()
         return self._end_code
 
-    def _stop(self, number: signal.Signals) -> None:
-        self._stops += 1
-        if self._stops > 1:
-            os._exit(128 + number)
-        self._logger.info("stopping, a second signal leaves at once", signal=number.name)
-        self.ingest.stop()
+    def stop(self, number: signal.Signals) -> None:
+        """Begins the stop, from any thread and at any time: its clock runs even if the event loop stands still, or is not there yet."""
+        self.ingest.stopping.ask()
+        if self._loop is not None:
+            with suppress(RuntimeError):  # it has ended by itself
+                self._loop.call_soon_threadsafe(self.ingest.stop)
         if self._applier is not None:
             self._applier.terminate()
+        self._logger.info("stopping, a second signal leaves at once", signal=number.name)
 
     def _leave(self) -> None:
         """The time of the stop is over: ends the process, whatever still waits in it. In a thread of its own."""

@@ -17,7 +17,7 @@ from service.contract import keys
 from service.contract.applied import AppliedLog, Complete
 from service.contract.control import Refusal
 from service.contract.entries import Opened, Prepared
-from service.errors import Disposition, FormatTooNew, ManifestCorrupt, ObjectMissing, ServiceError, SlotLost
+from service.errors import Disposition, FormatTooNew, ManifestCorrupt, ObjectMissing, ServiceError, SlotLost, StoreRefused
 from service.health.facts import ApplierSeen, Away, Facts, ManifestSeen, RefusalSeen, SourceSeen, grouped
 from service.health.verdict import Verdict, judge
 from service.manifest.follow import load_state, read_entry
@@ -347,11 +347,11 @@ class Reporter:
         )
 
     def _refusals(self) -> Iterator[RefusalSeen]:
-        """Requests that ingest could not carry out. One that is gone again, or of another version, is left to ingest."""
-        for key in self._store.list(keys.REFUSED):
+        """Requests that ingest could not carry out. One that is gone again, or that nobody can read, is left to ingest."""
+        for key in filter(keys.is_control, self._store.list(keys.REFUSED)):
             try:
                 refusal = Refusal.decode(self._store.get(key))
-            except (ObjectMissing, ManifestCorrupt, FormatTooNew):
+            except (ObjectMissing, ManifestCorrupt, FormatTooNew, StoreRefused):
                 continue
             yield RefusalSeen(refusal.table, refusal.reason, refusal.hint, datetime.fromisoformat(refusal.refused_at).timestamp())
 

@@ -17,6 +17,7 @@ import structlog
 from structlog.typing import EventDict, Processor
 
 from service.errors import ServiceError
+from service.printable import one_line
 
 MASK = "********"
 FLOOD_LINES = 20
@@ -141,6 +142,7 @@ def _console(color: bool) -> Processor:  # noqa: FBT001 - one thing to say
 
     def render(logger: Any, method: str, event: EventDict) -> str:
         places = event.pop("frames", ())
+        event.update({name: one_line(value) for name, value in event.items() if isinstance(value, str)})
         return "\n    ".join([lines(logger, method, event), *places])
 
     return render

@@ -48,6 +48,7 @@ class Metrics:
         self._max_tables = max_tables
         self._monotonic = monotonic
         self._rendered: tuple[float, bytes] | None = None
+        self._before_render: Callable[[], None] | None = None
         self._lock = threading.Lock()
 
     def add(self, metric: Counter, amount: float, **labels: str) -> None:
@@ -138,12 +139,18 @@ class Metrics:
                     family.remove(self.pipeline, *key[1:])
         self.set(catalogue.TABLES_DROPPED, refused)
 
+    def before_render(self, bring_up_to_date: Callable[[], None]) -> None:
+        """Called before each rendering, in the thread that asks for it: for what must be true now, whatever the other threads do. It must be cheap."""
+        self._before_render = bring_up_to_date
+
     def render(self) -> bytes:
         """The exposition, at most a second old: rendering holds the interpreter, and two scrapers must not cost twice."""
         with self._lock:
             now = self._monotonic()
             if self._rendered is not None and now - self._rendered[0] < _CACHE_SECONDS:
                 return self._rendered[1]
+        if self._before_render is not None:
+            self._before_render()
         text = generate_latest(self._registry)
         self.set(catalogue.SCRAPE_DURATION, self._monotonic() - now)
         with self._lock:

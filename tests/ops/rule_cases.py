@@ -113,6 +113,8 @@ PROCESS = (
     quiet("SluiceErrors", "an old one", error("1x90", component="stream", kind="DecodeError"), 60),
     quiet("SluiceErrors", "it is tried again", error("0+1x20", component="stream", kind="SourceUnavailable", retryable="true"), 12),
     quiet("SluiceErrors", "one table cannot follow, which another alert tells", error("0+1x20", component="copy", kind="UnsupportedChange"), 12),
+    fires("SluiceIngestStuck", "the event loop stands still", problem("0x5 1x9", "ingest.stuck"), 9),
+    quiet("SluiceIngestStuck", "another problem", problem("0x15", "ingest.stuck") | problem("1x15", "ingest.behind"), 12),
     fires("SluiceEventLoopStalled", "timers are late", loop_lag("5.0", "10.0"), 20),
     quiet("SluiceEventLoopStalled", "timers are in time", loop_lag("0.1", "0.5"), 20),
     fires("SluiceReportStale", "the last look was long ago", one(known.REPORT_TIMESTAMP, "0x20"), 9),

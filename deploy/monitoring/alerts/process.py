@@ -72,6 +72,15 @@ ALERTS = (
         held="15m",
     ),
     Alert(
+        "SluiceIngestStuck",
+        "critical",
+        f"{worst(one(known.PROBLEMS, code='ingest.stuck'))} > 0",
+        "2m",
+        "Ingest of pipeline {{ $labels.pipeline }} stands still",
+        "Its event loop or one of its stages has not moved for minutes, although the process lives. Its other figures are as old as that. PostgreSQL keeps WAL "
+        "for the slot meanwhile.",
+    ),
+    Alert(
         "SluiceEventLoopStalled",
         "warning",
         f"histogram_quantile(0.99, {total(over('rate', one.buckets(known.EVENT_LOOP_LAG), '5m'), 'le')}) > {EVENT_LOOP_LAG}",

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from service.contract import keys
 from service.contract.applied import AppliedLog, AppliedTable
@@ -22,7 +22,9 @@ ROOT = Path(__file__).parents[2]
 
 
 class Pipe:
-    def __init__(self, database: Database, folder: Path, *, name: str = "shop", extra: str = "", dsn: str = "", tables: str = '["public.*"]', spool: str = "") -> None:
+    def __init__(
+        self, database: Database, folder: Path, *, name: str = "shop", extra: str = "", dsn: str = "", tables: str = '["public.*"]', spool: str = ""
+    ) -> None:
         self.database, self.folder, self.name = database, folder, name
         self.config = folder / f"{name}.yaml"
         self.config.write_text(
@@ -30,7 +32,7 @@ class Pipe:
 version: 1
 pipeline: {name}
 source: {{dsn: "{dsn or database.dsn}", slot: {database.slot}, publication: {database.publication}, tables: {tables}}}
-spool: {{uri: "{spool or f'file://{folder}/spool'}", max_delay: 50ms}}
+spool: {{uri: "{spool or f"file://{folder}/spool"}", max_delay: 50ms}}
 lake: {{uri: "file://{folder}/lake"}}
 telemetry: {{listen: "127.0.0.1:0", apply_listen: "127.0.0.1:0", log_format: json}}
 {extra}
@@ -42,14 +44,18 @@ telemetry: {{listen: "127.0.0.1:0", apply_listen: "127.0.0.1:0", log_format: jso
         self.log = folder / f"{name}.log"
 
     def __call__(self, *arguments: str, timeout: float = 150, **env: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run([sys.executable, "-m", "service", *arguments], env={**self.environment, **env}, capture_output=True, text=True, timeout=timeout, check=False)
+        return subprocess.run(
+            [sys.executable, "-m", "service", *arguments], env={**self.environment, **env}, capture_output=True, text=True, timeout=timeout, check=False
+        )
 
     def start(self, *arguments: str, program: tuple[str, ...] = ("-m", "service"), **env: str) -> "Pipe":
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen([sys.executable, *program, *(arguments or ("run",))], env={**self.environment, **env}, stdout=log, stderr=log, start_new_session=True)
+            self.process = subprocess.Popen(
+                [sys.executable, *program, *(arguments or ("run",))], env={**self.environment, **env}, stdout=log, stderr=log, start_new_session=True
+            )
         return self
 
-    def __enter__(self) -> "Pipe":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -107,11 +113,11 @@ telemetry: {{listen: "127.0.0.1:0", apply_listen: "127.0.0.1:0", log_format: jso
     def looks(self) -> dict[str, Any]:
         """Every surface at once."""
         cli = self("status", "--json")
-        document = json.loads(cli.stdout) if cli.stdout else {"state": cli.stderr[-300:], "problems": []}
+        document: dict[str, Any] = json.loads(cli.stdout) if cli.stdout else {"state": cli.stderr[-300:], "problems": []}
         seen: dict[str, Any] = {"status": (cli.returncode, document.get("state"), [p["code"] for p in document.get("problems", [])])}
         if self.process is not None and self.process.poll() is None:
             code, text = self.get("/status")
-            page = json.loads(text) if text.startswith("{") else {"state": text}
+            page: dict[str, Any] = json.loads(text) if text.startswith("{") else {"state": text}
             seen["/status"] = (code, page.get("state"), [(p["code"], p["severity"]) for p in page.get("problems", [])])
             seen["/readyz"] = self.get("/readyz")[0], self.get("/readyz")[1][:300]
             seen["/livez"] = self.get("/livez")
@@ -120,7 +126,7 @@ telemetry: {{listen: "127.0.0.1:0", apply_listen: "127.0.0.1:0", log_format: jso
 
     def health(self) -> list[str]:
         text = self.get("/metrics")[1]
-        return [l for l in text.splitlines() if l.startswith(("sluice_health{", "sluice_problems{")) and not l.endswith(" 0.0")]
+        return [line for line in text.splitlines() if line.startswith(("sluice_health{", "sluice_problems{")) and not line.endswith(" 0.0")]
 
 
 def orders(database: Database) -> None:

@@ -7,14 +7,17 @@ from pathlib import Path
 
 from service.cli import main
 from service.runtime.pipeline import Process
+from service.telemetry.health import Health
 
 _run = Process.run
 
 
 async def run(self: Process, **options: object) -> int:
     async def stall() -> None:
-        while not Path(os.environ["STALL"]).exists():
+        wanted = Path(os.environ["STALL"])
+        while not await asyncio.to_thread(wanted.exists):  # noqa: ASYNC110 - another process says when
             await asyncio.sleep(0.2)
+        await asyncio.to_thread(wanted.with_name("stalled").touch)
         time.sleep(600)  # noqa: ASYNC251 - this is the fault
 
     task = asyncio.create_task(stall())
@@ -24,5 +27,7 @@ async def run(self: Process, **options: object) -> int:
         task.cancel()
 
 
-Process.run = run  # type: ignore[assignment, method-assign]
+assert Health.__init__.__kwdefaults__ is not None
+Health.__init__.__kwdefaults__["loop_seconds"] = 5.0  # the minute that it is would only make the tests long
+Process.run = run  # type: ignore[method-assign]
 main()
