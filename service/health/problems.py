@@ -98,7 +98,7 @@ KINDS: tuple[Kind, ...] = (
         "Correct what the reason says: the table is then copied by itself. Where the catalog does not show it, `sluice copy` with the table's name.",
     ),
     _kind("table.failing", "tables", "w", "The applier fails on a table and tries again.", "The reason names the error; the applier's log has more."),
-    _kind("table.paused", "tables", "w", "A table is paused.", "Resume it."),
+    _kind("table.paused", "tables", "w", "A table is paused. No command of this version pauses one.", "Copy it again: `sluice copy TABLE`."),
     _kind(
         "table.pending", "tables", "wi", "A table's columns changed, and the stream has not come to the position of that yet. A warning after an hour.",
         "Wait; if it lasts, see why the stream does not advance.",
