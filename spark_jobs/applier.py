@@ -282,7 +282,8 @@ class Applier:
             self._learned.add(window.is_copy)
             self._ledger.applied(known, window, result)
             self._telemetry.applied(result, seconds=time.monotonic() - running.began)
-            _log.info("window applied", table=name, through_seq=result.through_seq, rows=result.rows, delta_version=result.place.version)
+            say = _log.info if result.committed or window.segments else _log.debug
+            say("window applied", table=name, through_seq=result.through_seq, rows=result.rows, delta_version=result.place.version)
 
     def _failed(self, known: Known, error: ServiceError, *, name: str) -> None:
         """The table waits and is tried again. Nobody else does."""

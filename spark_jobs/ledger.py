@@ -27,6 +27,8 @@ ATTEMPTS = 5
 """Failures in a row after which a table is quarantined."""
 FIRST_WAIT_SECONDS = 0.2
 LONGEST_WAIT_SECONDS = 300.0
+LOOK_SECONDS, LOOK_PAUSE_SECONDS = 60.0, 0.5
+"""How often an idle lake table is looked at, and the pause between the looks at two of them: a look lists the end of one Delta log."""
 
 
 @dataclass(slots=True)
@@ -41,6 +43,8 @@ class Known:
     failures: int = 0
     not_before: float = 0.0
     """When it may be tried again, on the loop's clock."""
+    looked_at: float | None = None
+    """When the lake table was last looked at or about to be, on the loop's clock."""
     commit_time_us: int = 0
     rows_applied: int = 0
     schema_version: int = 0
@@ -72,6 +76,8 @@ class Ledger:
         """Lake paths with a window in flight."""
         self.read_seq = 0
         self.read_lsn = 0
+        self._looked_at = float("-inf")
+        """When the last look at an idle table was given out."""
         self._reshaped: set[str] = set()
         """Tables with a shape that the entries read so far do not reach."""
 
@@ -143,7 +149,28 @@ class Ledger:
                 continue
             window = self._next_window(known, boundary_seq)
             if window is not None:
+                known.looked_at = now
                 yield table_id, known, state, window
+        yield from self._look(now)
+
+    def _look(self, now: float) -> Iterator[tuple[str, Known, TableState, Window]]:
+        """An empty window of the table that was looked at longest ago, when one is due: a lake table that is gone or was changed is noticed while the source
+        is idle. One at a time, with a pause between two, so that many tables cost no more than a few."""
+        if now - self._looked_at < LOOK_PAUSE_SECONDS:
+            return
+        due: list[tuple[float, str]] = []
+        for table_id, known in self.tables.items():
+            idle = known.backlog.copied and not known.failures and not known.backlog.changes and self.works(table_id)
+            if not idle or lake_path(self.state.tables[table_id]) in self.busy:
+                continue
+            if known.looked_at is None:
+                known.looked_at = now
+            due.append((known.looked_at, table_id))
+        looked_at, table_id = min(due, default=(now, ""))
+        if now - looked_at >= LOOK_SECONDS:
+            known = self.tables[table_id]
+            self._looked_at = known.looked_at = now
+            yield table_id, known, self.state.tables[table_id], Window((), known.backlog.applied_seq)
 
     def _next_window(self, known: Known, boundary_seq: int) -> Window | None:
         until = boundary_seq if known.backlog.through_seq(self.read_seq) < boundary_seq else self.read_seq

@@ -57,6 +57,9 @@ def execute(command: click.Command, arguments: Sequence[str]) -> int:
         return _fail(str(error), kind=type(error).__name__, hint=error.hint, code=error.exit_code, as_json=as_json and not answered)
     except click.Abort:
         return INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return error.exit_code
     except click.ClickException as error:
         command_path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "sluice"
         return _fail(error.format_message(), kind="UsageError", hint=f"`{command_path} --help` explains", code=error.exit_code, as_json=as_json)
@@ -112,7 +115,8 @@ _PAGE_HEAD = """\
 
 Scripts may depend on these. `run`, `up` and `apply` try again by themselves what may pass, so that a code they end with wants somebody to act; in
 Kubernetes a `podFailurePolicy` should not retry 2, 3 and 7. SIGTERM drains and ends with 0, or with 75 when `stop_timeout` was over before all that had
-been received was published: it is received again at the next start. A second SIGTERM ends the process at once, with 143.
+been received was published: it is received again at the next start. One that comes while `run` or `up` is
+still loading is kept and does the same. A second SIGTERM ends the process at once, with 143.
 `status` says with its code what it shows ([the states](status.md#states)): 0 healthy, 9 degraded, 10 stopped, 7 lost, 11 new, 12 unknown; with `--json`
 and without. `check` ends with 7 when the slot of the pipeline is lost, and with 3 when something else is critical.
 

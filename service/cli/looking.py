@@ -1,5 +1,7 @@
 """`status` and `tables`: where the pipeline stands. Work while nothing runs, and say what they could not reach."""
 
+import queue
+import threading
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeAlias
@@ -12,7 +14,7 @@ from rich.text import Text
 from service.cli import exits, output, rooms, statusview
 from service.cli.invocation import Invocation, common
 from service.contract.entries import TABLE_STATES
-from service.errors import FormatTooNew, ManifestCorrupt, ServiceError, StoreError
+from service.errors import FormatTooNew, ManifestCorrupt, ServiceError, StoreError, StoreUnavailable
 from service.health.facts import Facts
 from service.health.verdict import Verdict, judge
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 _PACKAGES = ("psycopg", "obstore")
 Look: TypeAlias = "Report | ServiceError"
+LOOK_SECONDS = 20.0
+"""All that a look may take."""
 _NO_LAG = -1.0
 """A table without a lag to compare comes after those that are up to date."""
 
@@ -80,7 +84,7 @@ def tables(invocation: Invocation, json_wanted: bool, states: tuple[str, ...], o
     """
     rooms.require(*_PACKAGES)
     settings = invocation.settings().settings
-    report = rooms.reporter(settings).take()
+    report = _taken(rooms.reporter(settings))
     chosen = _sorted([table for table in report.tables if not states or table.state in states], order)
     if json_wanted:
         output.as_json({**report.tables_json(), "tables": [table.to_json() for table in chosen]})
@@ -101,9 +105,33 @@ def _sorted(found: "list[TableReport]", order: str) -> "list[TableReport]":
 def look(reporter: "Reporter") -> Look:
     """A report; what the store refuses or does not answer, as an error: whoever looks needs the verdict most then."""
     try:
-        return reporter.take()
+        return _taken(reporter)
     except (StoreError, ManifestCorrupt, FormatTooNew) as error:
         return error
+
+
+def _taken(reporter: "Reporter") -> "Report":
+    """A report within LOOK_SECONDS, whatever hangs: libraries try for minutes, and who asks wants to know now. What it raises, and StoreUnavailable."""
+    answer: queue.SimpleQueue[Report | BaseException] = queue.SimpleQueue()
+
+    def take() -> None:
+        try:
+            answer.put(reporter.take())
+        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+            answer.put(error)
+
+    # The process does not wait for it.
+    threading.Thread(target=take, name="look", daemon=True).start()
+    try:
+        taken = answer.get(timeout=LOOK_SECONDS)
+    except queue.Empty:
+        raise StoreUnavailable(
+            f"looking took more than {LOOK_SECONDS:.0f} s: the object store or the server accepts connections and does not answer",
+            hint="check spool.uri, its endpoint, the server, and the network and proxies between",
+        ) from None
+    if isinstance(taken, BaseException):
+        raise taken
+    return taken
 
 
 def _looks(reporter: "Reporter", *, interval_seconds: float) -> Iterator[Look]:

@@ -8,12 +8,13 @@ import click
 
 _EVERYWHERE = (0, 1, 2, 130)
 _EXITS: dict[str, tuple[int, ...]] = {
-    "check": (3,),
+    "check": (3, 7),
+    "doctor": (3, 7),
     "setup": (5, 6, 7, 75),
     "up": (5, 6, 7, 8, 75),
     "run": (5, 6, 7, 8, 75),
     "apply": (6, 8, 75),
-    "status": (6, 75),
+    "status": (7, 9, 10, 11, 12),
     "tables": (6, 75),
     "copy": (6, 75),
     "spool ls": (6, 75),

@@ -115,7 +115,7 @@ KINDS: tuple[Kind, ...] = (
         "table.failing", "tables", "w", "The applier fails on a table, or its snapshot cannot be taken, and it is tried again.",
         "The reason names the error; the log of the applier, or of ingest, has more.",
     ),
-    _kind("table.paused", "tables", "w", "A table is paused.", "Resume it."),
+    _kind("table.paused", "tables", "w", "A table is paused. No command of this version pauses one.", "Copy it again: `sluice copy TABLE`."),
     _kind(
         "table.pending", "tables", "wi", "A table's columns changed, and the stream has not come to the position of that yet. A warning after an hour.",
         "Wait; if it lasts, see why the stream does not advance.",

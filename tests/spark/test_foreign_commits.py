@@ -133,6 +133,19 @@ def test_a_table_whose_folder_is_removed_while_the_applier_runs_is_stale_and_not
     assert not pipeline.path().exists()
 
 
+def test_a_table_whose_folder_is_removed_while_nothing_changes_is_stale_as_well(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_jobs.ledger.LOOK_SECONDS", 1.0)
+    pipeline.begin(SCHEMA, _row(1))
+    with running(pipeline) as work:
+        wait_until(lambda: any(pipeline.store.list(keys.APPLY_COMPLETE)), what="the copy is applied")
+        shutil.rmtree(pipeline.path())
+        wait_until(lambda: bool(work.ended) or pipeline.reported()["16385"].state == "stale", what="it is noticed")
+    row = pipeline.reported()["16385"]
+    assert (work.ended, row.state) == ([], "stale")
+    assert "is gone" in row.reason
+    assert not pipeline.path().exists()
+
+
 def _applied_twice(pipeline: Pipeline) -> list[Path]:
     """Two commits of the table; the files of the newest one in its log, the commit first."""
     pipeline.begin(SCHEMA, _row(1))

@@ -8,7 +8,7 @@ from service.contract.applied import AppliedLog
 from service.manifest.follow import load_state, read_entries
 from service.store.memory import MemoryStore
 from spark_jobs.delta import Place
-from spark_jobs.ledger import Ledger, restore
+from spark_jobs.ledger import LOOK_PAUSE_SECONDS, LOOK_SECONDS, Ledger, restore
 from spark_jobs.options import ApplyOptions
 from spark_jobs.table import Applied
 from spark_jobs.window import Window
@@ -136,3 +136,23 @@ def test_a_table_that_fails_keeps_little_and_gets_every_entry_in_order_when_it_g
     assert done == wanted[3:]
     assert ledger.behind() == {}
     assert ledger.report()["16385"].complete_through_lsn == ledger.read_lsn
+
+
+def test_idle_tables_are_looked_at_now_and_then_one_after_the_other() -> None:
+    store = MemoryStore("ledger of idle tables", prefix="shop/")
+    _two_tables(store, entries=0)
+    seq = load_state(store).seq
+    ledger = _opened(store, markers={"16385": seq, "16386": seq})
+    _read(ledger, store)
+
+    def given(now: float) -> list[tuple[str, int]]:
+        return [(table_id, len(window.segments)) for table_id, _, _, window in ledger.ready(now=now, boundary_seq=0)]
+
+    assert given(0.0) == []
+    assert given(LOOK_SECONDS - 1) == []
+    assert given(LOOK_SECONDS) == [("16385", 0)]
+    assert given(LOOK_SECONDS) == [], "one at a time"
+    assert given(LOOK_SECONDS + LOOK_PAUSE_SECONDS) == [("16386", 0)]
+    assert given(LOOK_SECONDS + 2 * LOOK_PAUSE_SECONDS) == [], "each in its turn"
+    ledger.tables["16385"].stale_reason = "gone"
+    assert [table_id for table_id, _ in given(2 * LOOK_SECONDS + 1)] == ["16386"]

@@ -1,0 +1,33 @@
+"""SIGTERM at any moment of a start."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.looks import Pipe, orders
+from tests.support.sources import Database
+
+
+def signals_are_armed(pid: int) -> bool:
+    """Whether the process catches SIGTERM: bit 15 of what the kernel says (proc(5))."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) & 1 << (signal.SIGTERM - 1))
+    return False
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(("run",), 0), (("run", "--until-caught-up"), 75)])
+def test_a_signal_in_the_first_moment_of_a_run_is_kept_and_ends_it_in_order(database: Database, tmp_path: Path, arguments: tuple[str, ...], code: int) -> None:
+    orders(database)
+    with Pipe(database, tmp_path).start(*arguments) as pipe:
+        process = pipe.process
+        assert process is not None
+        while not signals_are_armed(process.pid):
+            assert process.poll() is None
+            time.sleep(0.005)
+        os.kill(process.pid, signal.SIGTERM)
+        assert not pipe.events(), "nothing was under way yet"
+        assert process.wait(120) == code, pipe.log.read_text()

@@ -1,0 +1,35 @@
+"""Commands that report, while the object store accepts connections and never answers; and what a bare `sluice` says."""
+
+import json
+import socket
+import time
+from pathlib import Path
+
+from service.cli.looking import LOOK_SECONDS
+from tests.support.looks import Pipe
+from tests.support.sources import Database
+
+
+def test_status_and_tables_say_within_a_bound_that_the_store_does_not_answer(database: Database, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        pipe = Pipe(database, tmp_path, spool="s3://bucket/spool")
+        options = {"aws_endpoint": address, "allow_http": "true", "aws_access_key_id": "x", "aws_secret_access_key": "y", "aws_region": "us-east-1"}
+        store = {f"SLUICE_SPOOL__OPTIONS__{name.upper()}": value for name, value in options.items()}
+        began = time.monotonic()
+        pipe.environment |= store
+        status = pipe("status", "--json")
+        assert status.returncode == 12, status.stderr
+        assert "does not answer" in json.loads(status.stdout)["problems"][0]["message"]
+        tables = pipe("tables")
+        assert tables.returncode == 75, tables.stderr
+        assert "does not answer" in tables.stderr
+        assert time.monotonic() - began < 2 * (LOOK_SECONDS + 15)
+
+
+def test_a_bare_sluice_shows_its_help_and_no_error(database: Database, tmp_path: Path) -> None:
+    for arguments in ((), ("spool",)):
+        ended = Pipe(database, tmp_path)(*arguments)
+        assert (ended.returncode, ended.stdout) == (2, "")
+        assert ended.stderr.startswith("Usage: sluice")
+        assert "hint:" not in ended.stderr
