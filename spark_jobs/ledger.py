@@ -206,11 +206,13 @@ class Ledger:
         mode = mode_of(self._options, schema)
         forced = mode == CHANGELOG and self._options.mode_of(schema.qualified_name) != CHANGELOG
         shown, reason = state.state, state.reason or (NO_KEY if forced else "")
+        failing = False
         if known.stale_reason:
             shown, reason = "stale", known.stale_reason
         elif self.works(table_id):
             shown = "copying" if not backlog.copied else "live" if state.state == "copying" else state.state
             shown, reason = "quarantined" if known.quarantined else shown, known.trouble or reason
+            failing = bool(known.trouble)
         return AppliedTable(
             table_id=table_id,
             schema_name=state.schema_name,
@@ -227,6 +229,7 @@ class Ledger:
             committed_seq=known.committed_seq,
             rows_applied=known.rows_applied,
             schema_version=known.schema_version,
+            failing=failing,
         )
 
 

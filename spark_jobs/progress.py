@@ -24,6 +24,7 @@ class Reports:
     def __init__(self, store: ObjectStore, *, instance: str) -> None:
         self._store = store
         self._instance = instance
+        self._started_at = _now()
         self._log_number = self._newest(keys.APPLY_LOG)
         self._complete_number = self._newest(keys.APPLY_COMPLETE)
         self._last_complete: Complete | None = None
@@ -40,7 +41,8 @@ class Reports:
         self._log_number += 1
         faults.point("apply.log.before")
         succeeded = _iso(datetime.fromtimestamp(succeeded_at, UTC)) if succeeded_at else ""
-        self._store.create(keys.apply_log(self._log_number), AppliedLog(self._log_number, self._instance, _now(), dict(tables), succeeded).encode())
+        log = AppliedLog(self._log_number, self._instance, _now(), dict(tables), succeeded, self._started_at)
+        self._store.create(keys.apply_log(self._log_number), log.encode())
         faults.point("apply.log.after")
         self._forget(keys.apply_log(self._log_number - KEPT), self._log_number)
 

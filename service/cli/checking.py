@@ -23,8 +23,8 @@ from service.health.verdict import Verdict
 from service.settings import Settings
 
 _LAKE_SECONDS = 300
-_LOOKED_AT = ("server", "slot", "spool")
-"""Parts that have findings of their own."""
+_LOOKED_AT = ("server.unreachable", "slot.unreserved", "slot.headroom", "spool.away")
+"""Problems that the looks at source and store have findings of their own for."""
 _CURED_BY_RUNNING = ("ingest", "applier", "lake")
 """Parts whose problems are no reason against starting the pipeline."""
 
@@ -126,8 +126,8 @@ def _look_at_pipeline(settings: Settings, report: _Report) -> None:
         seen = f"{problem.message} [{problem.code}]"
         if problem.code == "slot.lost":
             report.found.append(Finding("critical", "pipeline.lost", problem.where, problem.message, fix_setting=problem.remedy))
-        elif problem.part not in _LOOKED_AT:
-            severity: Severity = "info" if problem.severity == "info" or problem.part in _CURED_BY_RUNNING else "warning"
+        elif problem.code not in _LOOKED_AT:
+            severity: Severity = "info" if problem.part in _CURED_BY_RUNNING else problem.severity
             report.found.append(Finding(severity, "pipeline.problem", problem.where, seen, fix_setting=problem.remedy))
 
 

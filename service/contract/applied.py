@@ -6,6 +6,7 @@ Complete. Numbers are dense from 1 and create-only; the newest of each is enough
 
 import json
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from typing import Any
 
 from service.errors import FormatTooNew, ManifestCorrupt
@@ -17,7 +18,8 @@ FORMAT_VERSION = 1
 class AppliedTable:
     """How far one table's lake copy has come.
 
-    `state` is `live`, `copying`, `stale` or `quarantined` (its windows fail again and again) as the applier sees it; `reason` explains the last two.
+    `state` is `live`, `copying`, `stale` or `quarantined` (its windows fail again and again) as the applier sees it; `reason` explains the last two, and any
+    when `failing`: the last attempt at a window failed, and it is tried again.
     `through_seq` is the last manifest entry taken, `committed_seq` the marker of Delta version `delta_version` (0: none), through which every version was
     looked at, `complete_through_lsn` the LSN through which the lake table is complete (0: not yet). `commit_time_us` is the source's commit time of the
     newest change applied. `rows_applied` counts change rows taken in this generation, `rows` nothing but the last known number of rows (-1: not counted).
@@ -39,13 +41,15 @@ class AppliedTable:
     rows: int = -1
     schema_version: int = 0
     committed_seq: int = 0
+    failing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedLog:
     """The applier's own state after a cycle: every table it knows, by table id.
 
-    `succeeded_at` is when it last committed something or found nothing left to do, empty if it has not yet.
+    `succeeded_at` is when it last committed something or found nothing left to do, empty if it has not yet. `started_at` is when this instance began. Times
+    are by the applier's clock.
     """
 
     number: int
@@ -53,6 +57,7 @@ class AppliedLog:
     written_at: str
     tables: dict[str, AppliedTable] = field(default_factory=dict)
     succeeded_at: str = ""
+    started_at: str = ""
 
     def encode(self) -> bytes:
         return _encode(asdict(self))
@@ -62,7 +67,9 @@ class AppliedLog:
         value = _decode(data)
         try:
             tables = {key: AppliedTable(**table) for key, table in value["tables"].items()}
-            return AppliedLog(value["number"], value["instance"], value["written_at"], tables, value["succeeded_at"])
+            log = AppliedLog(value["number"], value["instance"], value["written_at"], tables, value["succeeded_at"], value["started_at"])
+            _check_times(log.written_at, *(at for at in (log.succeeded_at, log.started_at) if at != ""))
+            return log
         except (KeyError, TypeError, AttributeError) as error:
             raise ManifestCorrupt("an apply log object lacks a field or has one too many") from error
 
@@ -89,9 +96,22 @@ class Complete:
     def decode(data: bytes) -> "Complete":
         value = _decode(data)
         try:
-            return Complete(value["number"], value["lsn"], value["seq"], value["written_at"], value["versions"], value["left_out"])
-        except KeyError as error:
+            complete = Complete(value["number"], value["lsn"], value["seq"], value["written_at"], value["versions"], value["left_out"])
+            _check_times(complete.written_at)
+            return complete
+        except (KeyError, TypeError) as error:
             raise ManifestCorrupt("an apply completion object lacks a field") from error
+
+
+def _check_times(*times: str) -> None:
+    """Readers count with these, and with none that could be another instant elsewhere. Raises ManifestCorrupt, TypeError."""
+    for text in times:
+        try:
+            at = datetime.fromisoformat(text)
+        except ValueError as error:
+            raise ManifestCorrupt("an object below apply/ has a time that cannot be read") from error
+        if at.tzinfo is None:
+            raise ManifestCorrupt("an object below apply/ has a time without its zone")
 
 
 def _encode(value: dict[str, Any]) -> bytes:

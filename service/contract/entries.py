@@ -235,7 +235,8 @@ class Prepared:
 @dataclass(frozen=True, slots=True)
 class PreparedEnd:
     """The prepared transaction of an earlier entry ended. `fate` is `committed` (its segments are in this entry), `rolled_back`, or `released`: the slot no
-    longer decodes at PREPARE, so the server sends the whole transaction again when it commits."""
+    longer decodes at PREPARE, so the server sends the whole transaction again when it commits. `passed_over`: it ended while the publication did
+    not exist, and what became of it is not sent."""
 
     gid: str
     end_lsn: int
@@ -249,7 +250,7 @@ class PreparedEnd:
         return PreparedEnd(value["gid"], value["end_lsn"], value["fate"])
 
 
-FATES = ("committed", "rolled_back", "released")
+FATES = ("committed", "rolled_back", "released", "passed_over")
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,8 +48,8 @@ KINDS: tuple[Kind, ...] = (
         "`sluice slot show` names the case; the tables need a new snapshot under a new slot",
     ),
     _kind(
-        "pipeline.problem", "wi", Step.ELSEWHERE,
-        "a problem of the pipeline as it is, by its code in docs/problems.md; `info` where running it is all that is missing",
+        "pipeline.problem", "cwi", Step.ELSEWHERE,
+        "a problem of the pipeline as it is, by its code in docs/problems.md and as severe as there; `info` where running it is all that is missing",
         "what the problem says",
     ),
     _kind(

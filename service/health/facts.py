@@ -42,7 +42,8 @@ class ManifestSeen:
 
 @dataclass(frozen=True, slots=True)
 class SourceSeen:
-    """One answer of the server. `slot_active` is None without a slot. `lost` is why the manifest cannot go on from the slot, with `lost_hint`."""
+    """One answer of the server. `slot_active` is None without a slot. `foreign` says who uses the slot when that is certainly not our pipeline. `lost` is why
+    the manifest cannot go on from the slot, with `lost_hint`. `gone` is how the slot shows that there was a manifest, where there is none."""
 
     asked_at: float
     slot_active: bool | None = None
@@ -51,6 +52,8 @@ class SourceSeen:
     seconds_left: float | None = None
     lost: str = ""
     lost_hint: str = ""
+    foreign: str = ""
+    gone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +98,15 @@ class ProcessSeen:
 
 @dataclass(frozen=True, slots=True)
 class ApplierSeen:
-    """The applier's newest record; `record_at` is None when there never was one. `pending` counts entries that the lake lacks."""
+    """The applier's newest record; `record_at` is None when there never was one. `pending` counts entries that the lake lacks. Times are by our clock, which no
+    clock of the applier's can keep fresh; its own is `ahead_seconds` ahead of ours. `started_at` is when that instance began."""
 
     record_at: float | None = None
     instance: str = ""
     succeeded_at: float | None = None
     pending: int = 0
+    started_at: float | None = None
+    ahead_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +121,13 @@ class RefusalSeen:
 
 @dataclass(frozen=True, slots=True)
 class TableSeen:
-    """One table, ingest's and the applier's side joined."""
+    """One table, ingest's and the applier's side joined. `failing` when its copy or its windows fail for `reason`, and are tried again."""
 
     name: str
     state: str
     reason: str = ""
     since: float | None = None
+    failing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +139,7 @@ class TableGroup:
     names: str
     count: int
     since: float | None
+    failing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +163,14 @@ class Facts:
 
 
 def grouped(tables: Iterable[TableSeen]) -> tuple[TableGroup, ...]:
-    """`tables` by state and reason, in the order in which these first occur."""
-    groups: dict[tuple[str, str], list[TableSeen]] = {}
+    """`tables` by state, reason and whether they fail, in the order in which these first occur."""
+    groups: dict[tuple[str, str, bool], list[TableSeen]] = {}
     for table in tables:
-        groups.setdefault((table.state, table.reason), []).append(table)
-    return tuple(_group(state, reason, found) for (state, reason), found in groups.items())
+        groups.setdefault((table.state, table.reason, table.failing), []).append(table)
+    return tuple(_group(*key, found) for key, found in groups.items())
 
 
-def _group(state: str, reason: str, found: list[TableSeen]) -> TableGroup:
+def _group(state: str, reason: str, failing: bool, found: list[TableSeen]) -> TableGroup:  # noqa: FBT001 - a part of the group's key
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     known = [table.since for table in found if table.since is not None]
-    return TableGroup(state, reason, ", ".join(table.name for table in found[:_NAMED]) + more, len(found), min(known, default=None))
+    return TableGroup(state, reason, ", ".join(table.name for table in found[:_NAMED]) + more, len(found), min(known, default=None), failing)

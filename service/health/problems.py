@@ -45,6 +45,10 @@ KINDS: tuple[Kind, ...] = (
         "slot.inactive", "slot", "c", "Ingest says that it streams, and the server has no walsender on the slot.",
         "Restart ingest. If it comes back, look for a proxy that keeps dead connections open.",
     ),
+    _kind(
+        "slot.foreign", "slot", "c", "The slot is in use by a client that is not this pipeline. What that client confirms is lost to the pipeline.",
+        "Stop the client that is named, then look at `sluice slot show`.",
+    ),
     _kind("server.unreachable", "server", "c", "The source does not answer, or refuses.", "Check the server, the network, `source.dsn` and the role."),
     _kind(
         "ingest.stopped", "ingest", "cw", "Ingest does not stream: it does not run, or it is starting, reconnecting, draining or failed.",
@@ -56,7 +60,8 @@ KINDS: tuple[Kind, ...] = (
         "Look at the object store and at the load of the source; docs/runbooks/SluiceLagHigh.md goes through the causes.",
     ),
     _kind(
-        "ingest.error", "ingest", "wi", "Ingest met this error within the last hour. A warning while it keeps coming, else information.",
+        "ingest.error", "ingest", "wi", "Ingest met this error within the last hour. A warning while it keeps coming, else information. Known to the running "
+        "process alone: `sluice status` and `sluice check` cannot show it, and may call a pipeline `healthy` that is `degraded` on `/status` for it.",
         "The message says what to do; ingest tries again by itself.",
     ),
     _kind(
@@ -66,6 +71,10 @@ KINDS: tuple[Kind, ...] = (
     _kind(
         "spool.unreadable", "spool", "c", "The object store refuses, or what it holds is damaged.",
         "The message says which; `sluice spool verify` looks at every object.",
+    ),
+    _kind(
+        "spool.gone", "spool", "c", "The slot has served a pipeline, and the spool has no manifest: it was deleted, is not mounted, or is elsewhere.",
+        "Bring the spool back or correct `spool.uri`, before anything is started: `sluice run` on an empty spool begins the pipeline again.",
     ),
     _kind(
         "request.refused", "tables", "w", "Ingest could not carry out a request of an operator within the last day.",
@@ -89,6 +98,11 @@ KINDS: tuple[Kind, ...] = (
         "Its log says which table fails and why.",
     ),
     _kind(
+        "applier.clock", "applier", "w", "The applier's newest record is from the future by our clock, by more than a minute. One look cannot "
+        "tell whether such an applier lives; the running ingest can, by when the record last changed.",
+        "Set the clocks of both machines right (NTP).",
+    ),
+    _kind(
         "lake.behind", "lake", "cw", "The lake lacks changes that have long been in the spool.",
         "Look at the applier's log and its resources; docs/runbooks/SluiceSpoolBacklog.md goes through the causes.",
     ),
@@ -97,7 +111,10 @@ KINDS: tuple[Kind, ...] = (
         "table.quarantined", "tables", "w", "A table cannot be carried, and is left out.",
         "Correct what the reason says: the table is then copied by itself. Where the catalog does not show it, `sluice copy` with the table's name.",
     ),
-    _kind("table.failing", "tables", "w", "The applier fails on a table and tries again.", "The reason names the error; the applier's log has more."),
+    _kind(
+        "table.failing", "tables", "w", "The applier fails on a table, or its snapshot cannot be taken, and it is tried again.",
+        "The reason names the error; the log of the applier, or of ingest, has more.",
+    ),
     _kind("table.paused", "tables", "w", "A table is paused. No command of this version pauses one.", "Copy it again: `sluice copy TABLE`."),
     _kind(
         "table.pending", "tables", "wi", "A table's columns changed, and the stream has not come to the position of that yet. A warning after an hour.",

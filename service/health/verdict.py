@@ -26,6 +26,7 @@ SILENT_SECONDS = 120.0
 """An applier reports at least every 20 s; six missed reports are no delay any more."""
 CHILD_START_SECONDS = 180.0
 """What Spark may take from its start to its first report."""
+CLOCK_SECONDS = 60.0
 NEVER_SECONDS = 600.0
 FAILING_SECONDS, FAILING_CRITICAL_SECONDS = 300.0, 1800.0
 LAKE_LAG_SECONDS, LAKE_LAG_CRITICAL_SECONDS = 300.0, 1800.0
@@ -91,7 +92,7 @@ def _state(facts: Facts, problems: list[Problem]) -> State:
     if facts.source is not None and facts.source.lost:
         return "lost"
     if not facts.manifest.opened:
-        return "new"
+        return "unknown" if facts.source is not None and facts.source.gone else "new"
     streaming = _streaming(facts)
     if streaming is None:
         return "unknown"
@@ -101,10 +102,11 @@ def _state(facts: Facts, problems: list[Problem]) -> State:
 
 
 def _streaming(facts: Facts) -> bool | None:
-    """Whether changes are received. The process knows; seen from outside, whoever uses the slot is taken to be ours. None when nobody could tell."""
+    """Whether changes are received. The process knows; seen from outside, whoever uses the slot is ours unless that is seen not to be. None when nobody could
+    tell."""
     if facts.process is not None:
         return facts.process.streaming
-    return None if facts.source is None else bool(facts.source.slot_active)
+    return None if facts.source is None else bool(facts.source.slot_active) and not facts.source.foreign
 
 
 def _problem(code: str, severity: Severity, where: str, message: str, *, remedy: str = "", since: float | None = None, count: int = 1) -> Problem:
@@ -117,6 +119,11 @@ def _spool(facts: Facts) -> Iterator[Problem]:
         yield _away("spool.away" if away.retryable else "spool.unreadable", "the spool", away)
     elif facts.read_at is not None and facts.now - facts.read_at > UNREAD_SECONDS:
         yield _problem("spool.away", "critical", "the spool", "what is stored has not been read for minutes: the store hangs", since=facts.read_at)
+
+
+def _gone(facts: Facts) -> Iterator[Problem]:
+    if facts.source is not None and facts.source.gone and facts.manifest is not None and not facts.manifest.opened:
+        yield _problem("spool.gone", "critical", "the spool", facts.source.gone)
 
 
 def _server(facts: Facts) -> Iterator[Problem]:
@@ -138,6 +145,9 @@ def _slot(facts: Facts) -> Iterator[Problem]:
     if source.wal_status == "unreserved":
         yield _problem("slot.unreserved", "critical", name, "the server no longer promises to keep the WAL that the slot needs")
     yield from _headroom(source, name)
+    if source.foreign:
+        yield _problem("slot.foreign", "critical", name, f"the slot is in use by {source.foreign}, which is not this pipeline", since=source.asked_at)
+        return
     process = facts.process
     if process is not None and process.streaming and source.slot_active is False:
         since = process.streaming_since
@@ -161,8 +171,9 @@ def _slot_name(facts: Facts) -> str:
 def _ingest(facts: Facts) -> Iterator[Problem]:
     manifest, process = facts.manifest, facts.process
     if process is None:
-        if manifest is not None and manifest.opened and facts.source is not None and not facts.source.lost and not facts.source.slot_active:
-            yield _problem("ingest.stopped", "critical", _slot_name(facts), "nobody streams from the slot: ingest does not run", since=manifest.written_at)
+        if manifest is not None and manifest.opened and facts.source is not None and not facts.source.lost and not _streaming(facts):
+            message = "another client has the slot" if facts.source.foreign else "nobody streams from the slot"
+            yield _problem("ingest.stopped", "critical", _slot_name(facts), f"{message}: ingest does not run", since=manifest.written_at)
         return
     yield from _process(facts, process)
 
@@ -230,10 +241,17 @@ def _waits(what: str, seen: ApplierSeen) -> str:
 
 
 def _failing(facts: Facts, seen: ApplierSeen) -> Iterator[Problem]:
-    idle = None if seen.succeeded_at is None else (facts.read_at or facts.now) - seen.succeeded_at
+    since = seen.started_at if seen.succeeded_at is None else seen.succeeded_at
+    idle = None if since is None else (facts.read_at or facts.now) - since
     if idle is not None and idle > FAILING_SECONDS:
         severity: Severity = "critical" if idle > FAILING_CRITICAL_SECONDS else "warning"
-        yield _problem("applier.failing", severity, "the applier", "it has neither committed a window nor found nothing to do", since=seen.succeeded_at)
+        yield _problem("applier.failing", severity, "the applier", "it has neither committed a window nor found nothing to do", since=since)
+
+
+def _clock(facts: Facts) -> Iterator[Problem]:
+    ahead = facts.applier.ahead_seconds
+    if ahead > CLOCK_SECONDS:
+        yield _problem("applier.clock", "warning", "the applier", f"its newest record is {ahead:.0f} s ahead of the clock of this machine")
 
 
 def _lake(facts: Facts) -> Iterator[Problem]:
@@ -245,7 +263,7 @@ def _lake(facts: Facts) -> Iterator[Problem]:
 
 def _tables(facts: Facts) -> Iterator[Problem]:
     for group in facts.tables:
-        code = "table.failing" if group.state == "live" and group.reason else _TABLE_CODES.get(group.state)
+        code = "table.failing" if group.failing else _TABLE_CODES.get(group.state)
         if code is not None:
             long = group.since is not None and facts.now - group.since > COPYING_SECONDS
             copying: Severity = "warning" if long else "info"
@@ -260,5 +278,5 @@ def _refusals(facts: Facts) -> Iterator[Problem]:
 
 
 _RULES: tuple[Callable[[Facts], Iterator[Problem]], ...] = (
-    _slot, _spool, _server, _ingest, _lag, _prepared, _applier, _lake, _tables, _refusals,
+    _slot, _spool, _gone, _server, _ingest, _lag, _prepared, _applier, _clock, _lake, _tables, _refusals,
 )  # fmt: skip

@@ -17,6 +17,8 @@ from service.errors import ManifestCorrupt
 from service.lsn import show
 
 MOVING = (Changes, Progress)
+COPY_WAITS = "its copy cannot be taken, and is tried again: "
+"""How the reason of a table begins whose copy failed for something that is not the table's."""
 """Entries that move the position. Of the others only the first `opened` does: it says where the log begins."""
 
 

@@ -157,7 +157,7 @@ class Copier:
             return 0
         self.progress = CopyProgress(tables_total=len(jobs), waiting={job.facts.qualified_name: job.facts.estimated_rows for job in jobs})
         self._logger.info("taking a snapshot to copy from", tables=len(jobs))
-        with closing(self._snapshot()) as holder:
+        with closing(self._snapshot(jobs)) as holder:
             self._logger.info("snapshot taken", snapshot_lsn=show(holder.consistent_lsn))
             return sum(self._copy(job, holder) for job in jobs if not self._stop.is_set())
 
@@ -176,12 +176,14 @@ class Copier:
                 jobs.append(_Job(facts, schema, self._book.states()[table_id].generation))
         return jobs
 
-    def _snapshot(self) -> SnapshotHolder:
+    def _snapshot(self, jobs: Sequence[_Job]) -> SnapshotHolder:
         waiting = Waiting(report=self._report_blockers, cancelled=self._stop.is_set)
         try:
             holder = SnapshotHolder.open(self._options, waiting=waiting)
         except NoFreeSlot as error:
             self._slot.again()
+            for job in jobs:
+                self._book.note_wait(job.facts.oid, f"{error}; {error.hint}")
             raise SourceUnavailable(f"copies wait for a replication slot: {error}", hint=error.hint) from error
         self._slot = _Pause()
         return holder

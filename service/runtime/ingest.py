@@ -27,7 +27,7 @@ import structlog
 from service import faults
 from service.contract.entries import Changes, Commits, Opened, PreparedEnd, Progress
 from service.contract.receipt import DurableReceipt
-from service.errors import Disposition, Interrupted, ServiceError, SlotBusy, SourceUnavailable, UsageError, WriterFenced
+from service.errors import Disposition, Interrupted, ServiceError, SlotBusy, SourceRefused, SourceUnavailable, UsageError, WriterFenced
 from service.lsn import show
 from service.manifest.follow import load_state, read_entry
 from service.manifest.leftovers import collect
@@ -48,7 +48,17 @@ from service.runtime.tables import TableBook, matches
 from service.source.cancelling import Cancellation
 from service.source.catalog import Catalog, Connection, TableFacts
 from service.source.sessions import SourceOptions, open_query
-from service.source.slot import ServerFacts, ensure_publication, ensure_slot, prove_continuity, require_publication, server_facts, slot_facts, wait_until_free
+from service.source.slot import (
+    ServerFacts,
+    ensure_publication,
+    ensure_slot,
+    prepared_transactions,
+    prove_continuity,
+    require_publication,
+    server_facts,
+    slot_facts,
+    wait_until_free,
+)
 from service.source.start import highest_protocol
 from service.source.stream import PublicationMissing, ReplicationStream, StreamLimits
 from service.stopping import Stop
@@ -129,11 +139,14 @@ class Ingest:
         self._given_up = asyncio.Event()
         self._unpublished = False
         """Whether the server decodes a place in its log at which the publication did not exist."""
+        self._prepared_at_source: frozenset[tuple[str, int]] = frozenset()
+        """(gid, xid) of what was prepared at the source when the publication was found to exist again."""
         self._finishing = replace(options.source, cancellation=Cancellation())
         """How to ask the source what is needed to finish what was received. Everything else is cancelled when the stop begins."""
         self._numbers = itertools.count(1)
         self._decoder = ThreadPoolExecutor(1, thread_name_prefix="decode")
         self._background: list[asyncio.Task[None]] = []
+        self._background_error: BaseException | None = None
         self._lookup = CatalogLookup(self._finishing)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._logger = structlog.get_logger("ingest")
@@ -213,6 +226,8 @@ class Ingest:
             while not self._stop.is_set():
                 flushed = self.view.flushed_lsn
                 try:
+                    if self._background_error is not None:
+                        raise self._background_error
                     server, start_lsn = await self._within_the_stop(asyncio.to_thread(self._prepare))
                     if until_caught_up and target is None:
                         target = server.wal_end_lsn
@@ -255,12 +270,17 @@ class Ingest:
         with closing(open_query(options.source)) as connection:
             if self._unpublished:
                 require_publication(connection, options.source.publication)
+                self._prepared_at_source = prepared_transactions(connection)
+                if options.two_phase:
+                    refuse_prepared_unseen(self._prepared_at_source, state, publication=options.source.publication)
             server = server_facts(connection)
             if state.opened is None:
                 set_up(options, connection)
             wait_until_free(connection, options.source, bound_s=options.slot_wait_s)
             slot = slot_facts(connection, options.source.slot)
             start_lsn = prove_continuity(state.opened, state.through_lsn, server=server, slot=slot, two_phase=options.two_phase)
+            if self._unpublished and prepared_transactions(connection) != self._prepared_at_source:
+                raise SourceUnavailable("a prepared transaction began or ended while its state was read", hint="it is read again")
         # What committed before the publication existed again cannot be decoded. The server passes over it without a look when it is told to start behind it.
         return server, server.wal_end_lsn if self._unpublished else start_lsn
 
@@ -272,7 +292,12 @@ class Ingest:
         publication, through_lsn = self.options.source.publication, self.log.state.through_lsn
         reason = f"publication {publication} was dropped and created again: the server does not send what was written in between"
         self.book.mark_all_stale(reason, lsn=start_lsn)
-        self.log.publish(Progress(), from_lsn=through_lsn, through_lsn=start_lsn)
+        # Whatever ended these in between is not sent either, and their gids may be used again.
+        ended = tuple(
+            PreparedEnd(one.gid, one.end_lsn, "passed_over") for one in self.log.state.prepared.values() if (one.gid, one.xid) not in self._prepared_at_source
+        )
+        self.log.publish(Changes((), Commits(), ended=ended) if ended else Progress(), from_lsn=through_lsn, through_lsn=start_lsn)
+        messagetable.ensure(self.log, wanted=self.options.messages, prefixes=self.options.message_prefixes)
         self._logger.error("passing over changes of the time without publication", publication=publication, from_lsn=show(through_lsn), to_lsn=show(start_lsn))
         self._unpublished = False
 
@@ -334,6 +359,8 @@ class Ingest:
             )
             self._session = session
             self._start_background()
+            if self._background_error is not None:
+                session.fail(self._background_error)
             self.view.state, self.view.connected, self.view.last_error = "streaming", True, ""
             self._logger.info("streaming", slot=options.source.slot, start_lsn=show(start_lsn), server_version=server.server_version)
             try:
@@ -435,6 +462,8 @@ class Ingest:
         if not self._background:
             tasks = (self._copy_tables(), self._watch_catalog(), self._attempt(self._collect_leftovers, "leftovers"))
             self._background = [asyncio.create_task(task) for task in tasks]
+            for task in self._background:
+                task.add_done_callback(self._background_ended)
 
     async def _copy_tables(self) -> None:
         assert self.copier is not None
@@ -463,23 +492,26 @@ class Ingest:
             self._logger.info("leftovers of older writers collected", objects=self.leftovers)
 
     async def _attempt(self, action: Callable[[], object], what: str) -> None:
-        """Runs `action` in a thread. What may pass is tried again next time; what may not ends the connection and with it the process.
+        """Runs `action` in a thread. What may pass is tried again next time; what may not is raised, and ends the process: see `_background_ended`.
 
         `what` is one of the catalogue's components.
         """
         try:
             await asyncio.to_thread(action)
-        except ServiceError as error:
-            self.errors.note(what, error)
-            if error.disposition is Disposition.RETRY:
-                self._logger.warning("interrupted, trying again", what=what, error=str(error), hint=error.hint)
-                await self._sleep(2.0)
-            elif self._session is not None:
-                self._session.fail(error)
         except Exception as error:
             self.errors.note(what, error)
-            if self._session is None:
+            if not isinstance(error, ServiceError) or error.disposition is not Disposition.RETRY:
                 raise
+            self._logger.warning("interrupted, trying again", what=what, error=str(error), hint=error.hint)
+            await self._sleep(2.0)
+
+    def _background_ended(self, task: asyncio.Task[None]) -> None:
+        """A part that died must not be missed by nobody: the connection that there is ends, or the next one does not begin."""
+        error = None if task.cancelled() else task.exception()
+        if error is None or self._background_error is not None:
+            return
+        self._background_error = error
+        if self._session is not None:
             self._session.fail(error)
 
     async def _close(self) -> None:
@@ -512,6 +544,17 @@ def best_streaming(wanted: Literal["off", "on", "parallel", "auto"], server_vers
             f"source.streaming is parallel, which PostgreSQL {server_version // 10000} does not have (16 and later do)", hint="use auto, on or off"
         )
     return wanted
+
+
+def refuse_prepared_unseen(at_source: frozenset[tuple[str, int]], state: PipelineState, *, publication: str) -> None:
+    """Raises SourceRefused for transactions that were prepared while the publication did not exist: their commit would come, and their rows would not."""
+    known = {(one.gid, one.xid) for one in state.prepared.values()}
+    unseen = sorted(gid for gid, xid in at_source if (gid, xid) not in known)
+    if unseen:
+        raise SourceRefused(
+            f"{len(unseen)} transactions were prepared while publication {publication} did not exist, and the server does not send their rows: {unseen[:5]}",
+            hint="end them with COMMIT PREPARED or ROLLBACK PREPARED, then start again",
+        )
 
 
 def set_up(options: IngestOptions, connection: Connection) -> None:

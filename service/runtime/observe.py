@@ -13,10 +13,11 @@ from typing import Any
 
 import structlog
 
-from service.errors import ServiceError
+from service.errors import ManifestCorrupt, ServiceError
 from service.health.facts import Away, Facts, ProcessSeen
 from service.health.problems import BY_CODE
 from service.health.verdict import Verdict, judge
+from service.manifest.state import PipelineState
 from service.runtime.applier_process import ApplierProcess
 from service.runtime.backlog import Backlog
 from service.runtime.ingest import Ingest
@@ -158,7 +159,7 @@ class Observer:
             return last
         try:
             if self._report is None or time.monotonic() - self._reported_at > _FRESH_SECONDS:
-                self._report = self._reporter.take()
+                self._report = self._looked()
                 self._reported_at = time.monotonic()
                 self._unread = None
             return self._report
@@ -167,6 +168,15 @@ class Observer:
             raise
         finally:
             self._lock.release()
+
+    def _looked(self) -> Report:
+        """A report of a manifest that holds what this process has written. Raises ManifestCorrupt when it does not: then nothing in it can be relied on."""
+        log = self._ingest.log
+        written = log.state if log is not None else None
+        report = self._reporter.take()
+        if written is not None:
+            check_holds(report.manifest, written)
+        return report
 
     def _ingested_at(self) -> float | None:
         """Everything committed before this time, by our clock, is in the manifest."""
@@ -186,6 +196,17 @@ class Observer:
 
     def _behind(self, lsn: int, now: float) -> float | None:
         return self._source.behind_seconds(lsn, now=now) if lsn else None
+
+
+def check_holds(seen: PipelineState, written: PipelineState) -> None:
+    """Raises ManifestCorrupt unless `seen`, read after `written` was stored by this process, can be the same manifest."""
+    if seen.seq < written.seq:
+        raise ManifestCorrupt(
+            f"the manifest ends at entry {seen.seq}, and this process has stored entry {written.seq}: objects of the spool are gone",
+            hint="stop ingest and the applier; was the spool deleted, unmounted, or cut by a lifecycle rule? restore it, then `sluice spool verify`",
+        )
+    if seen.seq == written.seq and seen.previous_sha256 != written.previous_sha256:
+        raise ManifestCorrupt(f"manifest entry {seen.seq} is not the one that this process has stored", hint="was the spool replaced? `sluice spool verify`")
 
 
 def export_verdict(metrics: Metrics, verdict: Verdict) -> None:

@@ -5,7 +5,6 @@ as ingest. Its watermark is never later than what is proven complete.
 """
 
 from collections import Counter as Tally
-from datetime import datetime
 
 from service.contract.entries import TABLE_STATES
 from service.runtime.backlog import Backlog, Pending
@@ -37,11 +36,9 @@ class LakeExport:
         metrics.set(catalogue.APPLY_PENDING, report.pending_entries)
         metrics.set(catalogue.APPLY_TABLE_ROWS, sum(table.rows_applied for table in report.tables))
         metrics.show(catalogue.APPLIED_LSN, report.complete_lsn or None)
-        applied = report.applied
-        metrics.show(catalogue.APPLY_LAST_RECORD, datetime.fromisoformat(applied.written_at).timestamp() if applied else None)
-        succeeded = applied.succeeded_at if applied else ""
-        metrics.show(catalogue.APPLY_LAST_SUCCESS, datetime.fromisoformat(succeeded).timestamp() if succeeded else None)
-        self._pending = self._backlog.look(state, applied)
+        metrics.show(catalogue.APPLY_LAST_RECORD, report.applier.record_at)
+        metrics.show(catalogue.APPLY_LAST_SUCCESS, report.applier.succeeded_at)
+        self._pending = self._backlog.look(state, report.applied)
         metrics.set(catalogue.PENDING_FILES, self._pending.files)
         metrics.set(catalogue.PENDING_BYTES, self._pending.bytes)
         metrics.show(catalogue.OLDEST_PENDING, None if self._pending.oldest_us is None else self._pending.oldest_us / 1e6)

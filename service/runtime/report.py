@@ -28,7 +28,7 @@ from service.runtime.processfacts import ProcessFacts
 from service.runtime.tablereport import Ages, TableReport, current, joined
 from service.runtime.walreport import Headroom, Stage, WalHistory, headroom, shown, slot_json
 from service.source.sessions import SourceOptions, open_query
-from service.source.slot import ServerFacts, SlotFacts, prove_continuity, server_facts, slot_facts
+from service.source.slot import ServerFacts, SlotFacts, foreign_user, prove_continuity, server_facts, slot_facts
 from service.store.base import ObjectStore
 
 SCHEMA_VERSION = 1
@@ -62,6 +62,12 @@ class Report:
     """When the newest manifest entry was written; looked up only while nobody streams."""
     lost: SlotLost | None = None
     source_away: Away | None = None
+    application_name: str = ""
+    """Under which our sessions are known to the server."""
+    gone: str = ""
+    """How the slot shows that there was a manifest, where there is none."""
+    heard_at: datetime | None = None
+    """When the applier wrote its newest record, by our clock."""
     refusals: tuple[RefusalSeen, ...] = ()
     process: ProcessFacts | None = None
     unread: Away | None = None
@@ -74,7 +80,6 @@ class Report:
 
     def facts(self) -> Facts:
         """What the verdict is made of."""
-        applied = self.applied
         return Facts(
             now=(self.judged_at or self.taken_at).timestamp(),
             read_at=self.taken_at.timestamp(),
@@ -83,14 +88,26 @@ class Report:
             source=self._source_seen(),
             source_away=self.source_away,
             process=self.process.seen if self.process is not None else None,
-            applier=ApplierSeen()
-            if applied is None
-            else ApplierSeen(_at(applied.written_at), applied.instance, _at(applied.succeeded_at), self.pending_entries),
+            applier=self.applier,
             flush_lag_seconds=self._flushed_seconds(),
             lake_lag_seconds=self.unapplied_seconds,
             tables=grouped(table.seen for table in self.tables),
             refusals=self.refusals,
         )
+
+    @property
+    def applier(self) -> ApplierSeen:
+        """The applier's newest record, its times brought to our clock: by how much the two differ shows when its record was written."""
+        applied = self.applied
+        if applied is None:
+            return ApplierSeen()
+        written = datetime.fromisoformat(applied.written_at).timestamp()
+        heard = written if self.heard_at is None else self.heard_at.timestamp()
+
+        def ours(text: str) -> float | None:
+            return datetime.fromisoformat(text).timestamp() - written + heard if text else None
+
+        return ApplierSeen(heard, applied.instance, ours(applied.succeeded_at), self.pending_entries, ours(applied.started_at), max(0.0, written - heard))
 
     def _manifest_seen(self) -> ManifestSeen:
         opened, prepared = self.manifest.opened, self.manifest.prepared.values()
@@ -114,6 +131,8 @@ class Report:
             seconds_left=room.seconds_left if room is not None else None,
             lost=str(lost) if lost is not None else "",
             lost_hint=lost.hint if lost is not None else "",
+            foreign=foreign_user(slot, self.application_name) if self.application_name else "",
+            gone=self.gone,
         )
 
     @property
@@ -177,7 +196,8 @@ class Report:
     @property
     def uptime_seconds(self) -> float | None:
         """Since the running process started or, seen from outside, took the pipeline over. None while nothing runs."""
-        active = self.slot is not None and self.slot.active_pid is not None and self.lost is None
+        source = self._source_seen()
+        active = source is not None and source.slot_active and not source.lost and not source.foreign
         began = self.process.started_at if self.process else self.opened_at if active else None
         return None if began is None else max(0.0, (self.taken_at - began).total_seconds())
 
@@ -271,6 +291,7 @@ class Reporter:
         self._spool_uri = public_uri(spool_uri)
         self._lake_uri = public_uri(lake_uri)
         self._source = source
+        self._application_name = source.application_name if source is not None else ""
         self._clock = clock
         self._newest: dict[str, str] = {}
         self._ages = Ages(store)
@@ -278,11 +299,13 @@ class Reporter:
         self._forecast = SlotForecast()
         self._opened: tuple[int, datetime | None] = (0, None)
         self._written: tuple[int, datetime | None] = (0, None)
+        self._heard: tuple[int, datetime] | None = None
 
     def take(self) -> Report:
         """Raises StoreError and ManifestCorrupt; a server that cannot be reached is part of the report."""
         # The applier's records first: they follow the manifest, so that what is read after them is never behind them.
         applied = self._record(keys.APPLY_LOG, AppliedLog.decode)
+        heard_at = self._heard_at(applied) if applied is not None else None
         complete = self._record(keys.APPLY_COMPLETE, Complete.decode)
         state = load_state(self._store)
         known = applied.tables if applied else {}
@@ -295,6 +318,7 @@ class Reporter:
         ]
         behind = [state.seq - table.through_seq for table in here.values() if table is not None and table.state == "live"]
         server, slot, lost, away = self._ask_server(state)
+        gone = self._gone(state, slot)
         if server is not None:
             self._remember(state, server, now=now)
         return Report(
@@ -313,9 +337,12 @@ class Reporter:
             history=self._history.copy(),
             headroom=headroom(server, slot, self._forecast),
             pending_entries=max(behind, default=0),
-            written_at=self._written_at(state) if slot is None or slot.active_pid is None else None,
+            written_at=self._written_at(state) if slot is None or slot.active_pid is None or foreign_user(slot, self._application_name) else None,
             lost=lost,
             source_away=away,
+            application_name=self._application_name,
+            gone=gone,
+            heard_at=heard_at,
             refusals=tuple(self._refusals()),
         )
 
@@ -361,6 +388,23 @@ class Reporter:
             return lost
         again = lost_from(load_state(self._store), server, slot)
         return again if again is not None and str(again).startswith("AHEAD") else None
+
+    def _gone(self, state: PipelineState, slot: SlotFacts | None) -> str:
+        """How the slot shows that there was a manifest, empty where there is one or may not have been. Nobody has used a slot that
+        `setup` made: while it is being made it has no confirmed position, and ingest writes its first entry before it streams."""
+        if state.opened is not None or slot is None or slot.confirmed_flush_lsn is None:
+            return ""
+        in_use = slot.active_pid is not None and not foreign_user(slot, self._application_name)
+        if not (slot.decoded or in_use) or load_state(self._store).opened is not None:
+            return ""
+        used = "is in use" if in_use else "has served a pipeline"
+        return f"slot {slot.name} {used}, and the spool has no manifest of it"
+
+    def _heard_at(self, applied: AppliedLog) -> datetime:
+        """When the applier wrote this record, by our clock: when it says, and in no case after it was first seen here."""
+        if self._heard is None or self._heard[0] != applied.number:
+            self._heard = (applied.number, min(self._clock(), datetime.fromisoformat(applied.written_at)))
+        return self._heard[1]
 
     def _remember(self, state: PipelineState, server: ServerFacts, *, now: datetime) -> None:
         """The server's position now; at the first look, what the manifest says of earlier ones as well."""
@@ -410,7 +454,3 @@ def lost_from(state: PipelineState, server: ServerFacts, slot: SlotFacts | None)
 def away(error: ServiceError, *, since: float | None = None) -> Away:
     """What could not be asked, for the verdict."""
     return Away.of(error, retryable=error.disposition is Disposition.RETRY, since=since)
-
-
-def _at(text: str) -> float | None:
-    return datetime.fromisoformat(text).timestamp() if text else None

@@ -11,12 +11,14 @@ from service.contract.applied import AppliedTable
 from service.contract.entries import Changes
 from service.health.facts import TableSeen
 from service.manifest.follow import read_entry
-from service.manifest.state import PipelineState, TableState
+from service.manifest.state import COPY_WAITS, PipelineState, TableState
 from service.runtime.walreport import shown
 from service.store.base import ObjectStore
 
 STATES_BY_WORTH = ("live", "copying", "pending", "detached", "paused", "quarantined", "stale")
 """From the best to the worst: of two sides that differ the worse is shown."""
+STOPPED_STATES = ("detached", "paused", "quarantined", "stale")
+"""Nothing is tried again in these: the state itself is what is wrong."""
 _LOOK_AHEAD = 64
 """Entries read to find a table's oldest change that is not applied. If it lies further on, the newest time read stands for it: the lag is at most that."""
 
@@ -40,6 +42,8 @@ class TableReport:
     rows_copied: int
     lag_seconds: float | None
     delta_version: int | None
+    failing: bool = False
+    """The applier's windows, or the copy, fail for `reason` and are tried again."""
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "since": self.since or None, "complete_through_lsn": shown(self.complete_through_lsn)}
@@ -48,7 +52,7 @@ class TableReport:
     def seen(self) -> TableSeen:
         """What health depends on."""
         since = datetime.fromisoformat(self.since).timestamp() if self.since else None
-        return TableSeen(f"{self.schema}.{self.table}", self.state, self.reason, since)
+        return TableSeen(f"{self.schema}.{self.table}", self.state, self.reason, since, self.failing)
 
 
 def current(table: TableState, applied: AppliedTable | None) -> AppliedTable | None:
@@ -63,6 +67,10 @@ def joined(table: TableState, applied: AppliedTable | None, *, path: str, lag_se
         state, reason = "copying", "the applier has not taken it yet"
     elif applied is not None and STATES_BY_WORTH.index(applied.state) > STATES_BY_WORTH.index(state):
         state, reason, since = applied.state, applied.reason, table.since if applied.state == "copying" else ""
+    failing = table.state == "copying" and table.reason.startswith(COPY_WAITS)
+    if applied is not None and applied.failing:
+        # What keeps the lake from having what ingest has is said before what ingest says.
+        failing, reason = True, applied.reason
     return TableReport(
         schema=table.schema_name,
         table=table.table_name,
@@ -77,6 +85,7 @@ def joined(table: TableState, applied: AppliedTable | None, *, path: str, lag_se
         rows_copied=table.copy.rows if table.copy else 0,
         lag_seconds=lag_seconds,
         delta_version=applied.delta_version if applied and applied.delta_version >= 0 else None,
+        failing=failing and state not in STOPPED_STATES,
     )
 
 

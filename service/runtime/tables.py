@@ -17,7 +17,7 @@ from service.contract.entries import CARRIED_STATES, Copy, Table
 from service.contract.schema import TableSchema
 from service.lsn import show
 from service.manifest.log import ManifestLog
-from service.manifest.state import TableState, copy_remedy
+from service.manifest.state import COPY_WAITS, TableState, copy_remedy
 from service.protocol.messages import RelationVersion
 from service.runtime import messagetable
 from service.source.catalog import TableFacts
@@ -163,9 +163,9 @@ class TableBook:
                 self._begin(facts, state)
 
     def note_wait(self, oid: int, reason: str) -> None:
-        """The copy of a table has to wait for `reason`."""
+        """The copy of a table cannot be taken for `reason`, and is tried again. Stored, so that whoever looks from outside sees it."""
         with self._lock:
-            state = self._state(oid)
+            state, reason = self._state(oid), f"{COPY_WAITS}{reason}"
             if state is not None and state.state == "copying" and state.reason != reason:
                 self._change(state, reason=reason)
 

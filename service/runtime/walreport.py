@@ -40,7 +40,8 @@ class WalHistory:
             self._times, self._lsns = [], []
         if self._times and at <= self._times[-1]:
             return
-        if len(self._times) > 1 and self._times[-1] - self._times[-2] < _STEP_SECONDS:
+        # Only what lies between two points that are near each other is left out: a point before a long pause says when the pause began.
+        if len(self._times) > 1 and at - self._times[-2] < _STEP_SECONDS:
             self._times.pop()
             self._lsns.pop()
         self._times.append(at)

@@ -58,7 +58,8 @@ class ServerFacts:
 class SlotFacts:
     """One row of pg_replication_slots; what a server version does not have is None, False or empty.
 
-    `safe_wal_size` is None without a limit, `catalog_xmin_age` in transactions.
+    `safe_wal_size` is None without a limit, `catalog_xmin_age` in transactions. `active_as` is the application_name of the session that uses the slot, None
+    when nobody does and where it cannot be seen. `decoded` is whether the server has decoded transactions for the slot, as far as its statistics go back.
     """
 
     name: str
@@ -77,6 +78,8 @@ class SlotFacts:
     conflicting: bool
     safe_wal_size: int | None
     catalog_xmin_age: int | None
+    active_as: str | None = None
+    decoded: bool = False
 
     @property
     def invalidated(self) -> str:
@@ -129,11 +132,15 @@ def slot_facts(conn: Connection, name: str) -> SlotFacts | None:
     with translated("reading the replication slot"):
         # to_jsonb carries whatever columns this server version has.
         row = conn.execute(
-            "SELECT pg_catalog.to_jsonb(s), pg_catalog.age(s.catalog_xmin) FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = %s", (name,)
+            "SELECT pg_catalog.to_jsonb(s), pg_catalog.age(s.catalog_xmin), a.application_name,"
+            " COALESCE(t.total_txns > 0 OR t.stream_txns > 0, false) FROM pg_catalog.pg_replication_slots s"
+            " LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid"
+            " LEFT JOIN pg_catalog.pg_stat_replication_slots t ON t.slot_name = s.slot_name WHERE s.slot_name = %s",
+            (name,),
         ).fetchone()
     if row is None:
         return None
-    seen, age = row
+    seen, age, active_as, decoded = row
     return SlotFacts(
         name=name,
         plugin=seen["plugin"] or "",
@@ -151,7 +158,19 @@ def slot_facts(conn: Connection, name: str) -> SlotFacts | None:
         conflicting=bool(seen.get("conflicting")),
         safe_wal_size=seen["safe_wal_size"],
         catalog_xmin_age=age,
+        active_as=active_as,
+        decoded=decoded,
     )
+
+
+def foreign_user(slot: SlotFacts | None, application_name: str) -> str:
+    """Who uses the slot, in words, when it is certainly not a session with our `application_name`; else empty. Pure."""
+    if slot is None or slot.active_pid is None or slot.active_as is None:
+        return ""
+    # A pooler may add the client's address behind a space.
+    if slot.active_as.partition(" ")[0] == application_name:
+        return ""
+    return f"process {slot.active_pid} (application_name {slot.active_as or 'not set'})"
 
 
 def prove_continuity(opened: Opened | None, through_lsn: int, *, server: ServerFacts, slot: SlotFacts | None, two_phase: bool) -> int:
@@ -342,6 +361,15 @@ def require_publication(conn: Connection, name: str) -> None:
             hint="create it again as it was and start: what was written in between is not sent any more, so that its tables turn stale, by name, and "
             "`sluice copy` copies them again",
         )
+
+
+def prepared_transactions(conn: Connection) -> frozenset[tuple[str, int]]:
+    """(gid, xid) of the transactions of this database that are prepared now."""
+    with translated("reading which transactions are prepared"):
+        rows = conn.execute(
+            "SELECT p.gid::text, p.transaction::text::int8 FROM pg_catalog.pg_prepared_xacts p WHERE p.database = pg_catalog.current_database()"
+        ).fetchall()
+    return frozenset((gid, xid) for gid, xid in rows)
 
 
 def _covers(conn: Connection, name: str, tables: Sequence[tuple[str, str]]) -> None:

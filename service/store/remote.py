@@ -140,7 +140,8 @@ def translated(error: Exception, *, operation: str, what: str) -> StoreError:
     reason = f"{what}: " + (f"status {status} {code}".rstrip() if status else "no usable answer")
     if code in _NO_CONTAINER:
         return StoreRefused(reason, hint="create the bucket or container, or correct the URI")
-    if operation in ("get", "size", "delete") and isinstance(error, FileNotFoundError) and (code in _NO_OBJECT or _NO_ANSWER_BODY.search(text)):
+    said_so = not status or code in _NO_OBJECT or _NO_ANSWER_BODY.search(text)
+    if operation in ("get", "size", "delete") and isinstance(error, FileNotFoundError) and said_so:
         return ObjectMissing(f"{what}: no such object")
     if isinstance(error, AlreadyExistsError) and operation == "create" and (status != 409 or code == "BlobAlreadyExists"):
         return ObjectExists(f"{what}: something is there")

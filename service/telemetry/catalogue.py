@@ -27,7 +27,7 @@ ERROR_COMPONENTS = ("stream", "decode", "spool", "manifest", "copy", "catalog", 
 ERROR_CLASSES = (
     "UsageError", "LimitReached", "PreflightFailed", "VerificationFailed", "SourceError", "SourceUnavailable", "SourceRefused", "SlotBusy", "DecodeError",
     "ProtocolViolation", "StoreError", "StoreUnavailable", "StoreRefused", "ObjectExists", "ObjectMissing", "ManifestCorrupt", "FormatTooNew", "SlotLost",
-    "WriterFenced", "UnsupportedChange", "ApplyError", "ServiceError", "Other",
+    "WriterFenced", "SessionBroken", "Interrupted", "UnsupportedChange", "ApplyError", "ServiceError", "Other",
 )  # fmt: skip
 """The classes of service/errors.py, and `Other` for whatever is not ours."""
 

@@ -135,7 +135,8 @@ class _Draft:
     piece_rows: list[int] = field(default_factory=list)
     piece_ordinal: list[int] = field(default_factory=list)
     shape_changes: list[tuple[int, int]] = field(default_factory=list)
-    truncates: list[tuple[int, int, int]] = field(default_factory=list)
+    truncates: list[tuple[int, int, int, int]] = field(default_factory=list)
+    """(slot, ordinal, shape, xid); in a stream the xid is the subtransaction's, whose rollback undoes the truncate alone."""
     messages: list[tuple[int, int, LogicalMessage]] = field(default_factory=list)
     endings: list[Ending] = field(default_factory=list)
     end_lsn: list[int] = field(default_factory=list)
@@ -479,11 +480,12 @@ class Assembler:
 
     def _truncate(self, message: Truncate, _position: int) -> None:
         owner = self._owner()
+        xid = owner.xid if message.stream_xid is None else message.stream_xid
         for oid in message.relation_oids:
             shape = self._shapes.get(oid)
             if shape is None:
                 raise ProtocolViolation(f"a Truncate names relation {oid}, which was not announced")
-            self._draft.truncates.append((self._slot, owner.ordinal, shape))
+            self._draft.truncates.append((self._slot, owner.ordinal, shape, xid))
         owner.ordinal += 1
 
     def _logical_message(self, message: LogicalMessage, _position: int) -> None:
@@ -533,14 +535,14 @@ class Assembler:
     }
 
 
-def _truncate(draft: _Draft, versions: list[RelationVersion], slot: int, ordinal: int, shape: int) -> TruncateRun:
+def _truncate(draft: _Draft, versions: list[RelationVersion], slot: int, ordinal: int, shape: int, xid: int) -> TruncateRun:
     body = draft.slot_body[slot]
     closed = body == _NO_BODY
     return TruncateRun(
         versions[shape],
         shape,
         ordinal,
-        draft.slot_xid[slot],
+        xid,
         draft.slot_lsn[slot] if closed else None,
         draft.slot_time[slot] if closed else None,
         None if closed else body,

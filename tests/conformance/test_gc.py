@@ -102,8 +102,11 @@ class World:
             )
             for table_id, known in self.state.tables.items()
         }  # fmt: skip
-        self.store.create(keys.apply_log(self.number), AppliedLog(self.number, "a", "t", rows).encode())
-        self.store.create(keys.apply_complete(self.number), Complete(self.number, 1, self.state.seq if complete is None else complete, "t", {}).encode())
+        self.store.create(keys.apply_log(self.number), AppliedLog(self.number, "a", "2026-01-01T00:00:00+00:00", rows).encode())
+        self.store.create(
+            keys.apply_complete(self.number),
+            Complete(self.number, 1, self.state.seq if complete is None else complete, "2026-01-01T00:00:00+00:00", {}).encode(),
+        )
 
     def plan(self, keep: timedelta = AT_ONCE, now: datetime = LATER) -> gc.Plan:
         return gc.plan(self.store, keep=keep, now=lambda: now)
@@ -280,8 +283,8 @@ def test_a_record_of_another_manifest_stops_it(world: World, wrong: str) -> None
     world.join("7")
     row = AppliedTable("8" if wrong == "table" else "7", "public", "t7", "p", "mirror", 2 if wrong == "generation" else 1, "live", through_seq=1)
     row = replace(row, through_seq=99) if wrong == "ahead" else row
-    world.store.create(keys.apply_log(1), AppliedLog(1, "a", "t", {row.table_id: row}).encode())
-    world.store.create(keys.apply_complete(1), Complete(1, 1, 99 if wrong == "complete" else 1, "t", {}).encode())
+    world.store.create(keys.apply_log(1), AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", {row.table_id: row}).encode())
+    world.store.create(keys.apply_complete(1), Complete(1, 1, 99 if wrong == "complete" else 1, "2026-01-01T00:00:00+00:00", {}).encode())
     with pytest.raises(ManifestCorrupt, match="the applier"):
         world.plan()
 

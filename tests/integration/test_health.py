@@ -1,10 +1,13 @@
 """The verdict on a real pipeline: what stands still, is lost or was mistyped is said by every command, and by its exit code."""
 
 import json
+import shutil
+import subprocess
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from service.contract import keys
@@ -24,12 +27,12 @@ def store(environment: dict[str, str], tmp_path: Path) -> ObjectStore:
     return open_store(f"file://{tmp_path}/spool", prefix="shop/", options={})
 
 
-def applied(store: ObjectStore, *, seconds_ago: float) -> None:
+def applied(store: ObjectStore, *, seconds_ago: float, state: str = "live") -> None:
     """The applier's record: everything that is in the manifest now is in the lake."""
-    state, at = load_state(store), datetime.now(UTC) - timedelta(seconds=seconds_ago)
+    known, at = load_state(store), datetime.now(UTC) - timedelta(seconds=seconds_ago)
     tables = {
-        table.table_id: AppliedTable(table.table_id, "public", table.table_name, "x", "mirror", table.generation, "live", "", state.seq, state.through_lsn)
-        for table in state.tables.values()
+        table.table_id: AppliedTable(table.table_id, "public", table.table_name, "x", "mirror", table.generation, state, "", known.seq, known.through_lsn)
+        for table in known.tables.values()
     }
     store.create(keys.apply_log(1), AppliedLog(1, "host/1/a", at.isoformat(), tables, at.isoformat()).encode())
 
@@ -84,6 +87,62 @@ def test_a_pipeline_that_does_not_run_is_stopped_and_check_of_it_passes(sluice: 
     assert (checked.returncode, json.loads(checked.stdout)["state"]) == (0, "stopped")
     told = [finding for finding in json.loads(checked.stdout)["findings"] if finding["code"] == "pipeline.problem"]
     assert [(finding["severity"], "[ingest.stopped]" in finding["seen"]) for finding in told] == [("info", True)]
+
+
+def critical(ended: "subprocess.CompletedProcess[str]", *, code: str) -> list[str]:
+    return [one["seen"] for one in json.loads(ended.stdout)["findings"] if one["severity"] == "critical" and f"[{code}]" in one["seen"]]
+
+
+@pytest.mark.parametrize("how", ["hole", "corrupt", "apply", "time"])
+def test_check_does_not_call_a_damaged_spool_ready(sluice: Run, store: ObjectStore, tmp_path: Path, how: str) -> None:
+    assert sluice("run", "--until-caught-up").returncode == 0
+    applied(store, seconds_ago=0)
+    (record,) = (tmp_path / "spool/shop/apply/log").iterdir()
+    entry = sorted((tmp_path / "spool/shop/manifest").glob("0*.json"))[1]
+    if how == "hole":
+        entry.unlink()
+    elif how == "corrupt":
+        entry.write_text("{}")
+    elif how == "apply":
+        record.write_text("{}")
+    else:
+        record.write_text(json.dumps({**json.loads(record.read_text()), "written_at": "not a time"}))
+    checked, seen = sluice("check", "--json"), sluice("status", "--json")
+    assert (checked.returncode, len(critical(checked, code="spool.unreadable"))) == (3, 1), checked.stderr
+    assert (seen.returncode, codes(json.loads(seen.stdout))) == (12, {"spool.unreadable"})
+
+
+def test_check_calls_a_stale_table_as_critical_as_status_does(sluice: Run, store: ObjectStore) -> None:
+    assert sluice("run", "--until-caught-up").returncode == 0
+    applied(store, seconds_ago=0, state="stale")
+    checked = sluice("check", "--json")
+    assert (checked.returncode, len(critical(checked, code="table.stale"))) == (3, 1), checked.stdout
+
+
+def test_a_foreign_client_of_the_slot_is_named_and_not_taken_for_ingest(sluice: Run, database: Database, store: ObjectStore) -> None:
+    assert sluice("run", "--until-caught-up").returncode == 0
+    applied(store, seconds_ago=0)
+    dsn = database.server.dsn(dbname=database.name)
+    with psycopg.connect(dsn, replication="database", autocommit=True, application_name="pg_recvlogical") as stranger:
+        start = f"START_REPLICATION SLOT {database.slot} LOGICAL 0/0 (proto_version '1', publication_names '{database.publication}')"
+        stranger.pgconn.send_query(start.encode())
+        wait_for_streaming(sluice)
+        seen = sluice("status", "--json")
+        stranger.pgconn.finish()
+    document = json.loads(seen.stdout)
+    assert (seen.returncode, codes(document)) == (10, {"slot.foreign", "ingest.stopped"})
+    assert "pg_recvlogical" in next(problem["message"] for problem in document["problems"] if problem["code"] == "slot.foreign")
+
+
+def test_a_spool_that_is_gone_is_not_a_new_pipeline(sluice: Run, database: Database, tmp_path: Path) -> None:
+    assert sluice("setup").returncode == 0
+    assert sluice("status").returncode == 11, "nobody has used the slot yet"
+    database.execute("INSERT INTO orders VALUES (2, 'b')")
+    assert sluice("run", "--until-caught-up").returncode == 0
+    shutil.rmtree(tmp_path / "spool")
+    seen, checked = sluice("status", "--json"), sluice("check", "--json")
+    assert (seen.returncode, codes(json.loads(seen.stdout))) == (12, {"spool.gone"})
+    assert (checked.returncode, len(critical(checked, code="spool.gone"))) == (3, 1)
 
 
 def test_a_pipeline_that_runs_with_its_applier_is_healthy_and_exit_0(sluice: Run, running: object, store: ObjectStore) -> None:

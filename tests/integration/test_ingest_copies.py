@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 
+from deploy.local.postgres import temporary_server
 from service import faults
 from service.contract.control import COPY, Request
 from service.contract.keys import control_request
+from service.runtime.report import Reporter
 from service.source.slot import ensure_publication
+from service.store.opening import open_store
 from tests.support.ingesting import Pipeline, Running
+from tests.support.sources import fresh_database
 
 LOOKS: dict[str, Any] = {"watch_interval_s": 0.2, "tables": ()}
 """The catalog is looked at often enough for a test; everything that is published is carried."""
@@ -148,3 +152,17 @@ def test_a_table_that_goes_stale_while_its_copy_is_published_is_copied_again_whe
     pipeline.run(**LOOKS)
     assert pipeline.table("public.a").state == "live"
     assert pipeline.copied("public.a") == pipeline.source_rows("a")
+
+
+def test_copies_that_the_server_has_no_slot_for_are_failing_for_who_looks_from_outside(tmp_path: Path) -> None:
+    with temporary_server(settings={"max_replication_slots": "2"}) as server, fresh_database(server) as database:
+        pipeline = Pipeline(database, open_store((tmp_path / "spool").as_uri(), prefix="test/", options={}))
+        database.execute("CREATE TABLE a (id int PRIMARY KEY)", "SELECT pg_create_physical_replication_slot('other')")
+        publish(pipeline, "a")
+        reporter = Reporter(pipeline="test", store=pipeline.store, lake_uri=tmp_path.as_uri(), source=pipeline.options().source)
+        with pipeline.running(**LOOKS) as running:
+            running.wait_until(lambda: any("max_replication_slots" in table.reason for table in pipeline.state().tables.values()))
+            assert "table.failing" in {problem.code for problem in reporter.take().verdict.problems}
+            database.execute("SELECT pg_drop_replication_slot('other')")
+            running.wait_until(lambda: pipeline.table("public.a").state == "live")
+        assert pipeline.table("public.a").reason == ""

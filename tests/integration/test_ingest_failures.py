@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from service import faults
 from service.contract import keys
 from service.errors import StoreRefused
 from service.store.local import LocalStore
 from tests.support.ingesting import Pipeline, Running
+from tests.support.pgproxy import PgProxy
 from tests.support.sources import Database
 
 
@@ -62,3 +64,30 @@ def test_a_unit_behind_one_whose_upload_was_refused_is_not_published(filled: Pip
     filled.run()
     assert [row["id"] for row in filled.rows("public.t")] == [1, 2, 3]
     assert filled.table("public.t").state == "live"
+
+
+def test_a_background_part_that_dies_while_nothing_streams_ends_the_process(filled: Pipeline, tmp_path: Path) -> None:
+    """With nobody to tell, a dead copier would leave its table waiting for ever under a healthy status."""
+    gate = tmp_path / "gate"
+    faults.arm(f"copy.read=hold:{gate}+raise:RuntimeError")
+    database = filled.database
+    with PgProxy(database.server.port) as proxy:
+        filled.dsn = proxy.dsn(dbname=database.name)
+        try:
+            with pytest.raises(RuntimeError, match=r"copy\.read"):
+                _die_while_away(filled, proxy, gate)
+        finally:
+            faults.arm("")
+
+
+def _die_while_away(pipeline: Pipeline, proxy: PgProxy, gate: Path) -> None:
+    with pipeline.running(watch_interval_s=0.1) as running:
+        pipeline.database.execute("CREATE TABLE later (id int PRIMARY KEY)", "INSERT INTO later VALUES (1)")
+        pipeline.database.execute(f"ALTER PUBLICATION {pipeline.database.publication} ADD TABLE later")
+        running.wait_until(lambda: faults.passages("copy.read") > 0)
+        proxy.refuse_connections = True
+        proxy.drop()
+        running.wait_until(lambda: running.ingest is not None and running.ingest.view.state == "reconnecting")
+        gate.touch()
+        running.thread.join(120)
+        assert not running.thread.is_alive()

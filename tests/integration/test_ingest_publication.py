@@ -111,3 +111,42 @@ def test_a_second_loss_of_the_publication_is_found_as_the_first_was(pipeline: Pi
         pipeline.run()
         assert pipeline.table("public.t").state == "live"
         assert _ids(pipeline) == list(range(1, number + 2))
+
+
+def _prepare(gid: str, number: int) -> str:
+    return f"BEGIN; INSERT INTO t VALUES ({number}); PREPARE TRANSACTION '{gid}'"
+
+
+def test_what_was_prepared_around_the_loss_neither_blocks_its_gid_nor_the_stream(pipeline: Pipeline) -> None:
+    """One ends in between, one outlives it, and one is prepared in between."""
+    database, two_phase = pipeline.database, {"two_phase": True, "watch_interval_s": 600.0}
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    pipeline.run(**two_phase)
+    database.execute(_prepare("ends", 2), _prepare("outlives", 3))
+    pipeline.run(**two_phase)
+    assert sorted(one.gid for one in pipeline.state().prepared.values()) == ["ends", "outlives"]
+    _drop_and_write(pipeline, 4)
+    database.execute("COMMIT PREPARED 'ends'", _prepare("between", 5))
+    _create_and_write(pipeline, 6)
+    with pytest.raises(SourceRefused, match=r"1 transactions were prepared while publication .* did not exist.*'between'"):
+        pipeline.run(**two_phase)
+    database.execute("COMMIT PREPARED 'between'")
+    pipeline.run(**two_phase)
+    assert pipeline.table("public.t").state == "stale"
+    assert [one.gid for one in pipeline.state().prepared.values()] == ["outlives"]
+    database.execute("COMMIT PREPARED 'outlives'", _prepare("ends", 7), "COMMIT PREPARED 'ends'")
+    pipeline.run(**two_phase)
+    assert pipeline.state().prepared == {}
+    pipeline.store.create(control_request("one"), Request(COPY, "public", "t", "2030-01-01T00:00:00+00:00").encode())
+    pipeline.run(**two_phase)
+    assert _ids(pipeline) == list(range(1, 8))
+
+
+def test_messages_go_on_after_the_publication_was_made_again(pipeline: Pipeline) -> None:
+    _published(pipeline)
+    pipeline.run(messages=True)
+    _drop_and_write(pipeline, 2)
+    _create_and_write(pipeline, 3)
+    pipeline.run(messages=True, watch_interval_s=600)
+    table = pipeline.table("_sluice.messages")
+    assert (table.state, table.generation) == ("live", 2)

@@ -5,10 +5,14 @@ from typing import Any
 import psycopg
 import pytest
 
+from service import lsn
 from service.errors import UsageError
+from service.protocol.messages import Truncate
 from service.runtime.builder import BuilderLimits
 from service.store.opening import open_store
+from service.transaction.assembler import Assembler
 from tests.support.ingesting import Pipeline
+from tests.support.oracle import Spool
 from tests.support.source_setup import server_major
 
 IMMEDIATELY = "?options=-c%20debug_logical_replication_streaming%3Dimmediate"
@@ -83,3 +87,48 @@ def test_the_same_log_read_streamed_and_unstreamed_gives_the_same_rows(pipeline:
         assert _plain(other.rows(name)) == _plain(pipeline.rows(name))
     streamed = [segment for name in ("public.a", "public.b") for segment in other.segments(name) if segment.body is not None]
     assert bool(streamed) == (body_bytes == 1) or any(segment.body and segment.body.aborted_xids for segment in streamed)
+
+
+@pytest.fixture
+def truncates(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
+    """The (sub)transaction of every Truncate message, as it is decoded."""
+    seen: list[int | None] = []
+    real = Assembler._truncate
+
+    def heard(assembler: Assembler, message: Truncate, position: int) -> None:
+        seen.append(message.stream_xid)
+        real(assembler, message, position)
+
+    monkeypatch.setitem(Assembler._HANDLERS, Truncate, heard)
+    return seen
+
+
+@pytest.mark.parametrize("body_bytes", [1, 32 << 20], ids=["stored at once", "kept in memory"])
+def test_a_truncate_that_a_savepoint_rolls_back_after_it_was_streamed_never_happened(
+    pipeline: Pipeline, tmp_path: Any, truncates: list[int | None], body_bytes: int
+) -> None:
+    """The server sends it while the savepoint is still open, and says later that the subtransaction was rolled back."""
+    database, options = pipeline.database, {"builder": BuilderLimits(body_bytes=body_bytes)}
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t SELECT i, 'v' FROM generate_series(1, 5) i")
+    pipeline.run(**options)
+    pipeline.dsn = database.dsn + SMALLEST
+    many = "INSERT INTO t SELECT i, repeat('a', 100) FROM generate_series(%s::int, %s::int) i"
+    with pipeline.running(**options) as running:
+        with database.connect() as connection, connection.transaction():
+            connection.execute(many, (1000, 3000))
+            connection.execute("SAVEPOINT s")
+            connection.execute("TRUNCATE t")
+            connection.execute(many, (1000, 3000))
+            pipeline.wal_end()
+            running.wait_until(lambda: bool(truncates))
+            connection.execute("ROLLBACK TO s")
+            connection.execute(many, (4000, 5000))
+        end = lsn.parse(pipeline.wal_end())
+        # Left earlier, all of it would come again, and without what was rolled back.
+        running.wait_until(lambda: running.ingest is not None and running.ingest.view.flushed_lsn >= end)
+    pipeline.run(**options)
+    assert truncates[0] is not None
+    spool = Spool(tmp_path / "spool" / "test")
+    spool.read()
+    with database.connect() as connection:
+        spool.assert_equal(connection, database.publication)

@@ -76,6 +76,22 @@ def test_a_slot_that_is_lost_while_the_store_is_away_is_lost_in_the_verdict_too(
     observer.close()
 
 
+def test_a_spool_that_vanishes_under_an_idle_ingest_is_unreadable(pipeline: Pipeline, database: Database, reporter: Reporter) -> None:
+    database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    ingest, metrics = pipeline.run(), Metrics("test")
+    observer = Observer(ingest=ingest, reporter=reporter, metrics=metrics, health=Health(metrics), applier=None)
+    observer.look()
+    assert "spool.unreadable" not in {problem.code for problem in observer.verdict().problems}
+    for key in list(pipeline.store.list("")):
+        pipeline.store.delete(key)
+    deadline = time.monotonic() + 10
+    while "spool.unreadable" not in {problem.code for problem in observer.verdict().problems}:
+        observer.look()  # a look may be a second old
+        assert time.monotonic() < deadline
+    assert {problem["code"] for problem in observer.status()["problems"]} >= {"spool.unreadable"}
+    observer.close()
+
+
 def test_a_slot_that_moves_while_it_is_looked_at_is_not_lost(pipeline: Pipeline, database: Database, reporter: Reporter) -> None:
     database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     with pipeline.running() as running:

@@ -28,9 +28,24 @@ def test_a_window_that_is_tried_again_shows_why_until_it_is_applied() -> None:
     ledger.begin({"16385": known})
     known.failed("Spark could not commit (SparkException)", now=0.0, passing=False)
     row = ledger.report()["16385"]
-    assert (row.state, row.reason) == ("live", known.trouble)
+    assert (row.state, row.reason, row.failing) == ("live", known.trouble, True)
     ledger.applied(known, Window((), seq), Applied(Place(2, seq), seq, 1, 1))
-    assert ledger.report()["16385"].reason == ""
+    again = ledger.report()["16385"]
+    assert (again.reason, again.failing) == ("", False)
+
+
+def test_a_table_that_is_not_in_the_lake_yet_fails_visibly_however_long_what_it_lacks_is_passing() -> None:
+    store = MemoryStore("ledger of a new table", prefix="shop/")
+    manifest = Manifest(store)
+    manifest.table(SCHEMA)
+    state = load_state(store)
+    ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), state)
+    known = restore(state.tables["16385"], None, place=Place())
+    ledger.begin({"16385": known})
+    for second in range(50):
+        known.failed("StoreUnavailable: no answer", now=float(second), passing=True)
+    row = ledger.report()["16385"]
+    assert (row.state, row.reason, row.failing) == ("copying", known.trouble, True)
 
 
 OTHER = replace(SCHEMA, table_id="16386", table_name="others")

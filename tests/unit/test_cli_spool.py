@@ -47,8 +47,8 @@ def store(tmp_path: Path) -> ObjectStore:
     part = replace(manifests.segment(first_lsn=20), key=KEY, rows=2, bytes=len(file.data), sha256=file.sha256, key_ranges={"note": (CANARY, CANARY)})
     put(log, Changes((part,), Commits([20], [1], [7])), through_lsn=20)
     row = AppliedTable("7", "public", "t7", "x", "mirror", 1, "live", through_seq=3)
-    store.create(keys.apply_log(1), AppliedLog(1, "a", "t", {"7": row}).encode())
-    store.create(keys.apply_complete(1), Complete(1, 20, 3, "t", {}).encode())
+    store.create(keys.apply_log(1), AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", {"7": row}).encode())
+    store.create(keys.apply_complete(1), Complete(1, 20, 3, "2026-01-01T00:00:00+00:00", {}).encode())
     return store
 
 

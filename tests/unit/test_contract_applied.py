@@ -1,6 +1,8 @@
 """What the applier writes is read back whole or not at all."""
 
 import json
+from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
@@ -11,9 +13,12 @@ from service.errors import FormatTooNew, ManifestCorrupt
 
 texts = st.text(max_size=10)
 numbers = st.integers(-1, 2**63 - 1)
-tables = st.builds(AppliedTable, texts, texts, texts, texts, texts, numbers, st.sampled_from(["live", "copying", "stale"]), texts, *[numbers] * 7)
-logs = st.builds(AppliedLog, numbers, texts, texts, st.dictionaries(texts, tables, max_size=3), texts)
-completes = st.builds(Complete, numbers, numbers, numbers, texts, st.dictionaries(texts, numbers, max_size=3), st.dictionaries(texts, texts, max_size=3))
+tables = st.builds(
+    AppliedTable, texts, texts, texts, texts, texts, numbers, st.sampled_from(["live", "copying", "stale"]), texts, *[numbers] * 8, st.booleans()
+)
+times = st.datetimes(timezones=st.just(UTC)).map(datetime.isoformat)
+logs = st.builds(AppliedLog, numbers, texts, times, st.dictionaries(texts, tables, max_size=3), times | st.just(""), times | st.just(""))
+completes = st.builds(Complete, numbers, numbers, numbers, times, st.dictionaries(texts, numbers, max_size=3), st.dictionaries(texts, texts, max_size=3))
 
 
 @given(logs | completes)
@@ -29,6 +34,16 @@ def test_a_missing_field_or_a_cut_is_corrupt(written: AppliedLog | Complete, dat
     for damaged in (json.dumps(value).encode(), encoded[: data.draw(st.integers(0, len(encoded) - 1))], b"[]", b"null"):
         with pytest.raises(ManifestCorrupt):
             type(written).decode(damaged)
+
+
+@pytest.mark.parametrize("text", ["not a time", "", "2026-01-01T00:00:00", None, 7])
+@pytest.mark.parametrize("name", ["written_at", "succeeded_at", "started_at"])
+def test_a_time_that_cannot_be_read_is_corrupt(name: str, text: object) -> None:
+    if text == "" and name != "written_at":
+        return
+    well = AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", {}, "", "")
+    with pytest.raises(ManifestCorrupt):
+        AppliedLog.decode(replace(well, **{name: text}).encode())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("version", [2, "1", None])

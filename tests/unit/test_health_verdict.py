@@ -307,7 +307,11 @@ def test_headroom_is_judged_by_what_is_left(share: float, seconds: float | None,
         ({"source": replace(WELL.source, wal_status="unreserved")}, "slot.unreserved", "critical"),  # type: ignore[type-var]
         ({"unread": replace(AWAY, retryable=False)}, "spool.unreadable", "critical"),
         ({"refusals": (RefusalSeen("public.typo", "not published", "publish it", AT - 60),)}, "request.refused", "warning"),
-        ({"tables": (TableGroup("live", "attempt 2 failed", "public.orders", 1, None),)}, "table.failing", "warning"),
+        ({"tables": (TableGroup("live", "attempt 2 failed", "public.orders", 1, None, failing=True),)}, "table.failing", "warning"),
+        ({"tables": (TableGroup("copying", "attempt 2 failed", "public.orders", 1, AT - 5, failing=True),)}, "table.failing", "warning"),
+        ({"applier": replace(WELL.applier, succeeded_at=None, started_at=AT - 301)}, "applier.failing", "warning"),
+        ({"applier": replace(WELL.applier, ahead_seconds=61.0)}, "applier.clock", "warning"),
+        ({"source": replace(WELL.source, foreign="process 7 (application_name pg_recvlogical)")}, "slot.foreign", "critical"),  # type: ignore[type-var]
         ({"tables": (TableGroup("paused", "", "public.orders", 1, None),)}, "table.paused", "warning"),
         ({"applier": ApplierSeen(), "manifest": replace(WELL.manifest, opened_at=AT - 60)}, "applier.never", "warning"),  # type: ignore[type-var]
         ({"applier": ApplierSeen()}, "applier.never", "critical"),
@@ -317,6 +321,22 @@ def test_what_is_late_or_refused_degrades_the_pipeline(changes: dict[str, Any], 
     verdict: Verdict = judge(replace(WELL, **changes))
     assert (verdict.state, [(one.code, one.severity) for one in verdict.problems]) == ("degraded", [(code, severity)])
     assert verdict.problems[0].remedy
+
+
+def test_a_slot_that_another_client_uses_is_no_sign_of_ingest() -> None:
+    taken = replace(WELL.source, foreign="process 7 (application_name pg_recvlogical)")  # type: ignore[type-var]
+    verdict = judge(replace(WELL, process=None, source=taken))
+    assert (verdict.state, [one.code for one in verdict.problems]) == ("stopped", ["slot.foreign", "ingest.stopped"])
+
+
+def test_an_empty_spool_under_a_slot_that_has_served_is_gone_and_not_new() -> None:
+    gone = replace(WELL.source, gone="slot s has served a pipeline, and the spool has no manifest of it")  # type: ignore[type-var]
+    verdict = judge(replace(WELL, process=None, source=gone, manifest=ManifestSeen(opened=False), tables=(), applier=ApplierSeen()))
+    assert (verdict.state, [(one.code, one.severity) for one in verdict.problems]) == ("unknown", [("spool.gone", "critical")])
+
+
+def test_a_table_that_lives_with_a_remark_is_not_failing() -> None:
+    assert codes(replace(WELL, tables=(TableGroup("live", "no key: an append-only changelog", "public.log", 1, None),))) == {}
 
 
 def test_information_leaves_a_pipeline_healthy() -> None:

@@ -1,6 +1,7 @@
 """The report: the worse of the two sides, never further than the applier has stated, lag that means something."""
 
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -9,8 +10,10 @@ from service.contract import keys
 from service.contract.applied import AppliedLog, AppliedTable, Complete
 from service.contract.entries import TABLE_STATES, Changes, Commits, Opened, Segment, Table
 from service.contract.schema import TableSchema
+from service.errors import ManifestCorrupt
 from service.manifest.log import ManifestLog
-from service.manifest.state import PipelineState
+from service.manifest.state import COPY_WAITS, PipelineState
+from service.runtime.observe import check_holds
 from service.runtime.report import Report, Reporter
 from service.runtime.tablereport import STATES_BY_WORTH
 from service.store.memory import MemoryStore
@@ -40,7 +43,10 @@ class Pipeline:
     def applied(self, name: str, **record: object) -> None:
         self._logs += 1
         table = AppliedTable(name, "public", name, "x", "mirror", **{"generation": 1, "state": "live", **record})  # type: ignore[arg-type]
-        self.store.create(keys.apply_log(self._logs), AppliedLog(self._logs, "a", NOW.isoformat(), {name: table}).encode())
+        self.said(AppliedLog(self._logs, "a", NOW.isoformat(), {name: table}))
+
+    def said(self, log: AppliedLog) -> None:
+        self.store.create(keys.apply_log(log.number), log.encode())
 
     def report(self) -> Report:
         return Reporter(pipeline="shop", store=self.store, lake_uri="file:///lake", source=None, clock=lambda: NOW).take()
@@ -86,6 +92,48 @@ def test_what_the_applier_said_of_an_older_generation_no_longer_counts(pipeline:
     pipeline.table("orders", state="copying", generation=2)
     table = pipeline.report().tables[0]
     assert (table.state, table.complete_through_lsn, table.rows_applied) == ("copying", 0, 0)
+
+
+@pytest.mark.parametrize("state", ["live", "copying"])
+def test_a_table_that_the_applier_fails_on_is_failing_in_whatever_state_it_is(pipeline: Pipeline, state: str) -> None:
+    pipeline.table("orders")
+    pipeline.applied("orders", state=state, reason="attempt 4 failed: StoreRefused: AccessDenied", failing=True)
+    (failing,) = [problem for problem in pipeline.report().verdict.problems if problem.part == "tables"]
+    assert (failing.code, failing.severity, failing.message) == ("table.failing", "warning", "attempt 4 failed: StoreRefused: AccessDenied")
+
+
+def test_a_copy_that_waits_for_what_the_server_lacks_is_failing_in_what_is_stored(pipeline: Pipeline) -> None:
+    pipeline.table("orders", state="copying", reason=f"{COPY_WAITS}all replication slots are in use")
+    assert [problem.code for problem in pipeline.report().verdict.problems if problem.part == "tables"] == ["table.failing"]
+
+
+def test_an_applier_whose_clock_is_fast_is_dead_when_its_record_no_longer_changes(pipeline: Pipeline) -> None:
+    pipeline.table("orders")
+    now = [NOW]
+    reporter = Reporter(pipeline="shop", store=pipeline.store, lake_uri="file:///lake", source=None, clock=lambda: now[0])
+    ahead = NOW + timedelta(hours=1)
+    tables = {"orders": AppliedTable("orders", "public", "orders", "x", "mirror", 1, "live", "", pipeline.log.state.seq, 100)}
+
+    def applier() -> set[str]:
+        return {problem.code for problem in reporter.take().verdict.problems if problem.part == "applier"}
+
+    pipeline.said(AppliedLog(1, "a", ahead.isoformat(), tables, ahead.isoformat()))
+    assert applier() == {"applier.clock"}
+    now[0] += timedelta(seconds=200)
+    assert applier() == {"applier.clock", "applier.dead"}
+    pipeline.said(AppliedLog(2, "a", (ahead + timedelta(seconds=200)).isoformat(), tables, (ahead - timedelta(seconds=150)).isoformat()))
+    assert applier() == {"applier.clock", "applier.failing"}, "it lives, and had no success for longer than it may by its own clock"
+
+
+def test_a_manifest_that_lacks_what_this_process_has_stored_is_corrupt(pipeline: Pipeline) -> None:
+    before = pipeline.log.state
+    pipeline.table("orders")
+    now = pipeline.log.state
+    check_holds(now, before)
+    check_holds(now, now)
+    for seen in (PipelineState(), before, replace(now, previous_sha256="of another entry")):
+        with pytest.raises(ManifestCorrupt):
+            check_holds(seen, now)
 
 
 def test_lag_is_the_age_of_the_oldest_change_that_the_lake_lacks(pipeline: Pipeline) -> None:

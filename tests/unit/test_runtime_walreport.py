@@ -45,6 +45,11 @@ def test_many_looks_do_not_crowd_out_the_hour_and_the_hour_is_all_that_is_kept()
     assert history.seconds_behind(int(end - 5000) * 10, now=end) is None
 
 
+def test_a_pause_begins_at_its_last_position_however_near_the_one_before_it_was() -> None:
+    history = seen((0, 100), (9, 200), (119, 201))
+    assert history.seconds_behind(200, now=119) == 110.0
+
+
 def test_a_clock_that_goes_back_changes_nothing() -> None:
     history = seen((100, 100), (200, 200), (150, 300))
     assert history.seconds_behind(200, now=200) == 0.0

@@ -19,7 +19,9 @@ def test_what_may_pass_is_tried_again(sqlstate: str) -> None:
 
 @pytest.mark.parametrize("sqlstate", FINAL)
 def test_what_a_person_must_mend_is_not_tried_again(sqlstate: str) -> None:
-    assert type(source_error(sqlstate=sqlstate, message="m", doing="x")) is SourceRefused
+    error = source_error(sqlstate=sqlstate, message="m", doing="x")
+    assert isinstance(error, SourceRefused)
+    assert error.disposition is Disposition.OPERATOR
 
 
 def test_a_busy_slot_is_its_own_error() -> None:

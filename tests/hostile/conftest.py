@@ -1,1 +1,0 @@
-"""Proofs of a hostile reader: a real pipeline, asked by every surface at once."""
