@@ -5,7 +5,7 @@ from service import printable
 
 def test_whatever_is_not_printable_becomes_a_question_mark_and_lines_are_our_own() -> None:
     assert printable.one_line("a\x1b[31m\nb\u202ec\x9bd é") == "a?[31m?b?c?d é"
-    assert printable.lines("first\nsec\x1bond") == "first\nsec?ond"
+    assert printable.lines("first\nin\x1bto") == "first\nin?to"
 
 
 def test_sql_keeps_its_meaning_in_printable_characters() -> None:
