@@ -219,8 +219,9 @@ class Applier:
             table_id, known, state, window = chosen
             path = lake_path(state)
             ledger.busy.add(path)
+            known.begun_seq = max(known.begun_seq, window.last_seq)
             self._telemetry.began()
-            future = pool.submit(self._apply, state, window, known.place, known.schema_version)
+            future = pool.submit(self._apply, state, window, known.place, known.begun_seq, known.schema_version)
             self._running[future] = _Running(table_id, known, window, time.monotonic(), path)
 
     def _ready(self) -> Iterator[tuple[str, Known, TableState, Window]]:
@@ -235,7 +236,7 @@ class Applier:
         others = [running.window for running in self._running.values()]
         return not any(other.is_copy == window.is_copy and other.bytes < SMALL_BYTES for other in others)
 
-    def _apply(self, state: TableState, window: Window, place: Place, known_version: int) -> Applied:
+    def _apply(self, state: TableState, window: Window, place: Place, begun_seq: int, known_version: int) -> Applied:
         session = self._sessions.get()
         try:
             session.sparkContext.setLocalProperty("spark.scheduler.pool", f"{state.schema_name}.{state.table_name}")
@@ -248,6 +249,7 @@ class Applier:
                 before_commit=self._lease.check,
                 removals_sent=removals_are_sent(self._ledger.state.opened, state),
                 place=place,
+                begun_seq=begun_seq,
                 known_version=known_version,
             )
             return work.apply(window)
@@ -300,8 +302,12 @@ class Applier:
             return False
         if end is not None and ledger.read_seq >= end and not ledger.behind() and ledger.idle():
             return True
-        live = [row for row in ledger.report().values() if row.state in ("live", "copying")]
-        return bool(self._options.until_lsn and live) and all(row.complete_through_lsn >= self._options.until_lsn for row in live)
+        until = self._options.until_lsn
+        if not until or ledger.read_lsn < until:
+            return False
+        # A table that is stopped never gets there: the exit code, or its state, says so.
+        report = ledger.report()
+        return all(row.complete_through_lsn >= until for key, row in report.items() if ledger.works(key) and not ledger.tables[key].quarantined)
 
     def _require_none_quarantined(self) -> None:
         """Whoever asked for one pass, or for a position, is told by the exit code that some tables have not come so far.

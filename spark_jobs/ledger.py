@@ -20,8 +20,9 @@ from spark_jobs.window import NO_ORIGINS, Backlog, Window
 
 NO_KEY = "no key and no full replica identity: an append-only changelog, not a mirror"
 
-KEPT_WHILE_FAILING = 500
-"""Entries that wait in memory for a table whose windows fail. The rest is read again when it goes on."""
+KEPT_WHILE_WAITING, KEPT_BY_ONE = 5_000, 4
+"""Entries that wait in memory for all tables that cannot go on now, because their windows fail or their copy is not whole, and at least for each. The rest is
+read again when they go on."""
 WORKING_STATES = CARRIED_STATES
 ATTEMPTS = 5
 """Failures in a row after which a table is quarantined."""
@@ -43,6 +44,8 @@ class Known:
     failures: int = 0
     not_before: float = 0.0
     """When it may be tried again, on the loop's clock."""
+    begun_seq: int = 0
+    """The furthest entry that a window of this process was begun for, whatever became of it."""
     looked_at: float | None = None
     """When the lake table was last looked at or about to be, on the loop's clock."""
     commit_time_us: int = 0
@@ -53,6 +56,11 @@ class Known:
     def committed_seq(self) -> int:
         """The last entry whose changes the Delta version holds, 0 before the copy."""
         return self.place.marker or 0
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether what waits for the table can become windows now."""
+        return not self.failures and (self.backlog.copied or self.backlog.copy_final)
 
     @property
     def quarantined(self) -> bool:
@@ -124,15 +132,22 @@ class Ledger:
             self._reshaped.add(table_id)
 
     def let_go(self) -> None:
-        """Forgets what waits for tables that are stopped, and most of what waits for one that fails: neither may fill the memory, nor stop the reading."""
+        """Forgets what waits for tables that are stopped, and most of what waits for those that cannot go on now.
+
+        Neither may fill the memory, nor stop the reading. Those that fail and those whose copy is not whole yet share one budget, however many they are.
+        """
+        waiting = []
         for table_id, known in self.tables.items():
             if not self.works(table_id):
                 known.backlog.keep(0)
-            elif known.failures:
-                known.backlog.keep(KEPT_WHILE_FAILING)
+            elif not known.goes_on:
+                waiting.append(known)
+        for known in waiting:
+            known.backlog.keep(max(KEPT_BY_ONE, KEPT_WHILE_WAITING // len(waiting)))
 
     def backlog_entries(self) -> int:
-        return sum(len(known.backlog.changes) for table_id, known in self.tables.items() if self.works(table_id))
+        """Entries that wait for tables which go on: windows work them off, so that whoever waits for room gets it."""
+        return sum(len(known.backlog.changes) for table_id, known in self.tables.items() if known.goes_on and self.works(table_id))
 
     def works(self, table_id: str) -> bool:
         """Whether windows of the table may be applied."""

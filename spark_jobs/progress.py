@@ -90,7 +90,10 @@ class Boundary:
         later = {key for key in live if key not in self.versions and (since_lsn[key] > self.lsn or live[key].committed_seq > self.seq)}
         if not self.seq or live.keys() - later - self.versions.keys() or not live.keys() - later:
             return None
-        left_out = {_name(table): "copying" if key in later else table.state for key, table in tables.items() if key in later or key not in live}
+        there = {_name(table) for table in live.values()}
+        # A table that is gone has left its name to whoever has it now.
+        gone = {key for key, table in tables.items() if table.state == "detached" and _name(table) in there}
+        left_out = {_name(table): "copying" if key in later else table.state for key, table in tables.items() if key in later or key not in live.keys() | gone}
         return Complete(0, self.lsn, self.seq, "", {_name(table): self.versions[key] for key, table in live.items() if key not in later}, left_out)
 
 

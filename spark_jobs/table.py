@@ -119,13 +119,16 @@ class TableApply:
         before_commit: Callable[[], None],
         removals_sent: bool,
         place: Place | None = None,
+        begun_seq: int = 0,
         known_version: int = 0,
     ) -> None:
         """`manifest` is the identity of the one in `store`, `place` where the lake table was last known to stand.
 
+        `begun_seq` is the furthest entry that this process has begun a window for: an attempt that failed may have landed there.
         `known_version` is the schema version that this process has brought the lake to (0: not known), `removals_sent` what `removals_are_sent` says.
         """
         self._removals_sent = removals_sent
+        self._begun_seq = begun_seq
         self._known_version = known_version
         self._options = options
         self._store = store
@@ -160,7 +163,7 @@ class TableApply:
             return (
                 None if window.segments or window.is_copy or window.schema_version else Applied(place, window.last_seq, committed=False, seconds=self._seconds)
             )
-        if marker > window.last_seq and before.seen:
+        if marker > max(window.last_seq, self._begun_seq) and before.seen:
             raise WriterFenced(
                 f"the lake table records {self._app_id} at {marker}, past {window.last_seq} which was about to be applied",
                 hint="another applier works on this lake; run one per pipeline",

@@ -110,7 +110,7 @@ def test_a_start_reads_from_the_table_that_works_and_keeps_what_a_stopped_one_ha
 
 
 def test_a_table_that_fails_keeps_little_and_gets_every_entry_in_order_when_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_jobs.ledger.KEPT_WHILE_FAILING", 4)
+    monkeypatch.setattr("spark_jobs.ledger.KEPT_WHILE_WAITING", 4)
     store = MemoryStore("ledger of a failing table", prefix="shop/")
     _two_tables(store, entries=60)
     ledger = _opened(store, markers={"16385": 5, "16386": 5})

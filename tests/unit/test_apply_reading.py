@@ -1,0 +1,121 @@
+"""Tables that cannot go on, however many they are, stop neither the reading of the manifest nor what is said of the others."""
+
+import threading
+from dataclasses import replace
+
+from service.contract.entries import Changes, Commits, Segment
+from service.contract.schema import TableSchema
+from service.manifest.follow import load_state, read_entries
+from service.store.memory import MemoryStore
+from spark_jobs.applier import MAX_BACKLOG, Applier
+from spark_jobs.delta import Place
+from spark_jobs.ledger import Ledger, restore
+from spark_jobs.options import ApplyOptions
+from spark_jobs.progress import Boundary
+from spark_jobs.table import Applied
+from tests.spark.changes import Manifest
+from tests.spark.model import SCHEMA
+
+OTHER = replace(SCHEMA, table_id="16386", table_name="others")
+
+
+def _segment(table_id: str, lsn: int) -> Segment:
+    return Segment(f"data/{table_id}/{lsn}", table_id, 1, 1, 10, "", lsn, lsn, {"i": 1})
+
+
+def _changes(manifest: Manifest, ids: list[str]) -> int:
+    end = manifest.lsn + 10
+    return manifest.append(Changes(tuple(_segment(item, end) for item in ids), Commits([end], [end], [7])), through_lsn=end)
+
+
+def _applier(store: MemoryStore, ledger: Ledger) -> Applier:
+    """Only what `_read` needs."""
+    applier = Applier(ApplyOptions("shop", "memory://s", "memory://l"), store, None, stop=threading.Event())  # type: ignore[arg-type]
+    applier._ledger = ledger
+    return applier
+
+
+def _names(count: int) -> list[TableSchema]:
+    return [replace(SCHEMA, table_id=str(30_000 + number), table_name=f"t{number}") for number in range(count)]
+
+
+def test_a_long_copy_does_not_stop_the_reading_for_ever() -> None:
+    """Ten tables are copied while thousands of entries with changes of theirs come; another table is live. Then the copies are whole."""
+    store = MemoryStore("long copy", prefix="shop/")
+    manifest = Manifest(store)
+    manifest.table(OTHER)
+    manifest.copy([], OTHER)
+    waiting = _names(10)
+    for schema in waiting:
+        manifest.table(schema)
+    for _ in range(3 * MAX_BACKLOG // 20):
+        _changes(manifest, [schema.table_id for schema in waiting])
+    _changes(manifest, ["16386"])
+    for schema in waiting:
+        manifest.copy([], schema)
+    _changes(manifest, [waiting[0].table_id])
+    state = load_state(store)
+    ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), state)
+    ledger.begin({table_id: restore(table, None, place=Place(0, 3) if table_id == "16386" else Place()) for table_id, table in state.tables.items()})
+    applier = _applier(store, ledger)
+    rounds = 0
+    while ledger.read_seq < manifest.seq and rounds < 200:
+        rounds += 1
+        applier._read()
+        for _, known, _, window in list(ledger.ready(now=0.0, boundary_seq=0)):
+            ledger.applied(known, window, Applied(Place(1, window.last_seq), window.last_seq))
+    assert ledger.read_seq == manifest.seq
+
+
+def test_forty_quarantined_tables_do_not_stop_the_others() -> None:
+    store = MemoryStore("forty", prefix="shop/")
+    manifest = Manifest(store)
+    manifest.table(OTHER)
+    manifest.copy([], OTHER)
+    bad = _names(40)
+    for schema in bad:
+        manifest.table(schema)
+        manifest.copy([], schema)
+    for _ in range(1200):
+        _changes(manifest, [schema.table_id for schema in bad])
+    _changes(manifest, ["16386"])
+    state = load_state(store)
+    ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), state)
+    ledger.begin({table_id: restore(table, None, place=Place(0, table.generation_seq)) for table_id, table in state.tables.items()})
+    for schema in bad:
+        known = ledger.tables[schema.table_id]
+        for _ in range(5):
+            known.failed("the bucket says no", now=0.0, passing=False)
+        known.not_before = 1e9
+        assert known.quarantined
+    applier = _applier(store, ledger)
+    for _ in range(50):
+        applier._read()
+        for _, known, _, window in list(ledger.ready(now=1.0, boundary_seq=0)):
+            ledger.applied(known, window, Applied(Place(1, window.last_seq), window.last_seq))
+    row = ledger.report()["16386"]
+    assert ledger.read_seq == manifest.seq
+
+
+def test_a_boundary_says_one_thing_of_a_name_that_two_tables_had() -> None:
+    """Dropped and created again: the old table id is detached for ever, the new one is live in the same lake folder."""
+    store = MemoryStore("names", prefix="shop/")
+    manifest = Manifest(store)
+    manifest.table(SCHEMA)
+    manifest.copy([], SCHEMA)
+    manifest.table(SCHEMA, state="detached", reason="dropped at the source", new=False)
+    again = replace(SCHEMA, table_id="20000")
+    begun = manifest.table(again)
+    manifest.copy([], again)
+    state = load_state(store)
+    ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), state)
+    places = {"16385": Place(5, 2), "20000": Place(6, begun)}
+    ledger.begin({table_id: restore(table, None, place=places[table_id]) for table_id, table in state.tables.items()})
+    for entry, sha256 in read_entries(store, after_seq=ledger.read_seq):
+        ledger.take_in(entry, sha256)
+    boundary = Boundary(ledger.read_seq, ledger.read_lsn)
+    since = {table_id: known.backlog.snapshot_lsn for table_id, known in ledger.tables.items()}
+    boundary.pass_by(ledger.report(), since_lsn=since)
+    complete = boundary.complete(ledger.report(), since_lsn=since)
+    assert complete is not None
+    assert not complete.versions.keys() & complete.left_out.keys()
