@@ -85,6 +85,57 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "ALTER TABLE r1 REPLICA IDENTITY FULL",
         ),
     ),
+    "root_column_of_a_domain_with_a_default": (
+        ("CREATE DOMAIN dom AS int DEFAULT 5", *PARTED),
+        ("ALTER TABLE r ADD COLUMN c dom", "INSERT INTO r VALUES (50, 50, 50)"),
+    ),
+    "attach_in_one_transaction_all_tables": (
+        (*PARTED[:3], "CREATE PUBLICATION {p} FOR ALL TABLES WITH (publish_via_partition_root = true)"),
+        ATTACHED,
+    ),
+    "attach_subtree_in_one_transaction": (
+        PARTED,
+        (
+            "BEGIN; CREATE TABLE r2 (id int PRIMARY KEY, v int) PARTITION BY RANGE (id); CREATE TABLE r21 PARTITION OF r2 FOR VALUES FROM (100) TO (150);"
+            " INSERT INTO r2 SELECT i, i FROM generate_series(100, 109) i; ALTER TABLE r ATTACH PARTITION r2 FOR VALUES FROM (100) TO (200); COMMIT",
+        ),
+    ),
+    "unlogged_for_a_moment_in_schema": (
+        (*PLAIN[:2], "CREATE PUBLICATION {p} FOR TABLES IN SCHEMA public"),
+        ("ALTER TABLE t SET UNLOGGED", "DELETE FROM t", "ALTER TABLE t SET LOGGED"),
+    ),
+    "primary_key_dropped_with_identity_nothing": (
+        (*PLAIN[:2], "ALTER TABLE t REPLICA IDENTITY NOTHING", PLAIN[2]),
+        ("ALTER TABLE t DROP CONSTRAINT t_pkey", "INSERT INTO t VALUES (1, 'second row of id 1')"),
+    ),
+    "composite_born_and_altered": (
+        PLAIN,
+        (
+            "CREATE TYPE pair AS (a int, b text)",
+            "ALTER TABLE t ADD COLUMN c pair",
+            "INSERT INTO t VALUES (3, 'c', '(1,x)')",
+            "ALTER TYPE pair ADD ATTRIBUTE z int",
+        ),
+    ),
+    "column_with_new_enum_and_renamed_label": (
+        PLAIN,
+        (
+            "CREATE TYPE mood AS ENUM ('sad', 'ok')",
+            "ALTER TABLE t ADD COLUMN m mood",
+            "INSERT INTO t VALUES (3, 'c', 'sad')",
+            "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'",
+        ),
+    ),
+    "root_column_dropped_and_added_again": (
+        PARTED,
+        (
+            "ALTER TABLE r ADD COLUMN c text",
+            "INSERT INTO r VALUES (50, 50, 'first life')",
+            "ALTER TABLE r DROP COLUMN c",
+            "ALTER TABLE r ADD COLUMN c text",
+            "INSERT INTO r VALUES (51, 51, 'second life')",
+        ),
+    ),
     "regclass_renamed": (
         ("CREATE TABLE other (id int)", "CREATE TABLE t (id int PRIMARY KEY, c regclass)", "INSERT INTO t VALUES (1, 'other')", PLAIN[2]),
         ("ALTER TABLE other RENAME TO another", "INSERT INTO t VALUES (2, 'another')"),
