@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from service import lsn
+from service.protocol.messages import Truncate
 from service.runtime.builder import BuilderLimits
+from service.transaction.assembler import Assembler
 from tests.support.ingesting import Pipeline
 from tests.support.oracle import Spool
 
@@ -87,12 +90,53 @@ def test_live(kept: Pipeline, tmp_path: Path, way: str, body: str) -> None:
                     other.execute("SELECT pg_logical_emit_message(true, 'x', '')")
                 time.sleep(0.3)
             connection.execute("COMMIT")
+        end = lsn.parse(kept.wal_end())
+        running.wait_until(lambda: running.ingest.view.flushed_lsn >= end)
     kept.database.execute("INSERT INTO t (id, v) VALUES (99, 'after')")
     kept.run(tables=(), **WAYS[way])
     compare(kept, tmp_path)
 
 
-def test_rolled_back_truncate_in_an_ordinary_large_transaction(kept: Pipeline, tmp_path: Path) -> None:
+@pytest.fixture
+def truncates(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every Truncate message as it came, and whether inside a stream block."""
+    seen: list[Any] = []
+    real = Assembler._truncate
+
+    def heard(self: Assembler, message: Truncate, position: int) -> None:
+        seen.append((message.stream_xid, self._owner().xid))
+        real(self, message, position)
+
+    monkeypatch.setitem(Assembler._HANDLERS, Truncate, heard)
+    return seen
+
+
+@pytest.mark.parametrize("way", ["on", "parallel", "on_stored", "stored"])
+def test_truncate_of_a_savepoint_that_is_rolled_back_later(kept: Pipeline, tmp_path: Path, truncates: list[Any], way: str) -> None:
+    kept.run(tables=(), **WAYS[way])
+    kept.dsn = kept.database.dsn + IMMEDIATELY
+    with kept.running(tables=(), **WAYS[way]) as running:
+        running.wait_until(lambda: running.ingest.view.connected)
+        with kept.database.connect() as connection:
+            connection.execute("BEGIN")
+            connection.execute("INSERT INTO t VALUES (10, 'a')")
+            connection.execute("SAVEPOINT s")
+            connection.execute("TRUNCATE t")
+            connection.execute("INSERT INTO t VALUES (11, 'b')")
+            kept.wal_end()
+            running.wait_until(lambda: bool(truncates), seconds=10)
+            connection.execute("ROLLBACK TO s")
+            connection.execute("INSERT INTO t VALUES (12, 'c')")
+            connection.execute("COMMIT")
+        end = lsn.parse(kept.wal_end())
+        # Left earlier, all of it would come again, and without what was rolled back.
+        running.wait_until(lambda: running.ingest.view.flushed_lsn >= end)
+    kept.run(tables=(), **WAYS[way])
+    print("TRUNCATES (stream_xid of the message, xid of the transaction)", truncates)
+    compare(kept, tmp_path)
+
+
+def test_rolled_back_truncate_in_an_ordinary_large_transaction(kept: Pipeline, tmp_path: Path, truncates: list[Any]) -> None:
     """No debugging option: a transaction that is larger than logical_decoding_work_mem, here the smallest allowed."""
     kept.run(tables=())
     kept.dsn = kept.database.dsn + "?options=-c%20logical_decoding_work_mem%3D64kB"
@@ -105,9 +149,14 @@ def test_rolled_back_truncate_in_an_ordinary_large_transaction(kept: Pipeline, t
             connection.execute("TRUNCATE t")
             connection.execute("INSERT INTO t SELECT i, repeat('b', 100) FROM generate_series(1000, 3000) i")
             connection.execute("SELECT pg_logical_emit_message(false, 'x', '', true)")
-            time.sleep(1.5)
+            kept.wal_end()
+            running.wait_until(lambda: bool(truncates), seconds=20)
             connection.execute("ROLLBACK TO s")
             connection.execute("INSERT INTO t SELECT i, repeat('c', 100) FROM generate_series(4000, 5000) i")
             connection.execute("COMMIT")
+        end = lsn.parse(kept.wal_end())
+        # Left earlier, all of it would come again, and without what was rolled back.
+        running.wait_until(lambda: running.ingest.view.flushed_lsn >= end)
     kept.run(tables=())
+    print("TRUNCATES (stream_xid of the message, xid of the transaction)", truncates)
     compare(kept, tmp_path)
