@@ -405,8 +405,8 @@ SELECT
             JOIN pg_catalog.pg_attribute a ON a.attrelid = l.oid AND a.attnum = ANY (i.indkey[:i.indnkeyatts - 1])
             WHERE i.indrelid = l.oid AND CASE l.relreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate WHEN 'i' THEN i.indisreplident ELSE false END),
         'missing', (SELECT pg_catalog.array_agg(a.attname::text) FROM pg_catalog.pg_attribute a WHERE a.attrelid = l.oid AND a.atthasmissing),
-        'version', l.xmin::text, 'settings', pg_catalog.md5(pg_catalog.concat_ws('|', l.relacl::text, l.relowner, l.reloptions::text, l.relhastriggers, l.relhasrules,
-            l.relname, l.relnamespace, l.relnatts, l.relchecks, l.relrowsecurity, l.relforcerowsecurity)),
+        'version', l.xmin::text, 'settings', pg_catalog.md5(pg_catalog.concat_ws('|', l.relacl::text, l.relowner, l.reloptions::text,
+            l.relhastriggers, l.relhasrules, l.relname, l.relnamespace, l.relnatts, l.relchecks, l.relrowsecurity, l.relforcerowsecurity)),
         'levels', t.levels, 'attached', t.attached) ORDER BY l.oid)
      FROM lineage t JOIN pg_catalog.pg_class l ON l.oid = t.oid
      JOIN pg_catalog.pg_namespace ln ON ln.oid = l.relnamespace

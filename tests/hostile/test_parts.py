@@ -84,23 +84,6 @@ def test_watch_that_fails_while_the_stream_is_away_is_dead_for_ever(pipeline: Pi
         assert pipeline.table("public.t").state != "live"
 
 
-def test_deferrable_primary_key_makes_schema_versions_without_end(pipeline: Pipeline, tmp_path: Path) -> None:
-    """The wire does not flag the columns of a deferrable primary key, the catalog look does: the two never agree."""
-    database = pipeline.database
-    database.execute(
-        "CREATE TABLE t (id int PRIMARY KEY DEFERRABLE, v text)", "INSERT INTO t VALUES (0, 'x')", f"CREATE PUBLICATION {database.publication} FOR TABLE t"
-    )
-    with pipeline.running(tables=(), watch_interval_s=0.3) as running:
-        running.wait_until(lambda: pipeline.state().tables and pipeline.table("public.t").state == "live")
-        for number in range(1, 9):
-            database.execute(f"INSERT INTO t VALUES ({number}, 'x')")
-            time.sleep(2)
-            table = pipeline.table("public.t")
-            print("AFTER", number, table.state, table.schema_version, table.reason, "entries", pipeline.state().seq)
-    table = pipeline.table("public.t")
-    assert table.schema_version <= 3, f"{table.schema_version} versions for 8 inserts and no DDL"
-
-
 def test_prepared_transaction_that_ended_while_the_publication_was_away_blocks_its_gid(pipeline: Pipeline, tmp_path: Path) -> None:
     database = pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY)", f"CREATE PUBLICATION {database.publication} FOR TABLE t")

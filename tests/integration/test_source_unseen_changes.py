@@ -1,11 +1,11 @@
-"""What happens between two looks at the catalog (while ingest is down, or within one interval) and leaves the lake wrong with a green status."""
+"""What is done and undone between two looks at the catalog, while ingest is down or within one interval, is followed or named."""
 
 from pathlib import Path
 
 import pytest
 
 from tests.support.ingesting import Pipeline
-from tests.support.oracle import Spool
+from tests.support.oracle import Spool, Verdict
 
 PARTED = (
     "CREATE TABLE r (id int PRIMARY KEY, v int) PARTITION BY RANGE (id)",
@@ -21,8 +21,10 @@ MOOD = (
 )
 PLAIN = ("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a'), (2, 'b')", "CREATE PUBLICATION {p} FOR TABLE t")
 ATTACHED = (
-    "BEGIN; CREATE TABLE r2 (id int PRIMARY KEY, v int); INSERT INTO r2 SELECT i, i FROM generate_series(100, 109) i;"
-    " ALTER TABLE r ATTACH PARTITION r2 FOR VALUES FROM (100) TO (200); COMMIT",
+    (
+        "BEGIN; CREATE TABLE r2 (id int PRIMARY KEY, v int); INSERT INTO r2 SELECT i, i FROM generate_series(100, 109) i;"
+        " ALTER TABLE r ATTACH PARTITION r2 FOR VALUES FROM (100) TO (200); COMMIT"
+    ),
     "INSERT INTO r VALUES (50, 50)",
 )
 CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -31,21 +33,9 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         PARTED,
         ("BEGIN; ALTER TABLE r ADD COLUMN c int NOT NULL DEFAULT 5; ALTER TABLE r ALTER COLUMN c DROP DEFAULT; COMMIT", "INSERT INTO r VALUES (50, 50, 50)"),
     ),
-    "partition_born_and_dropped": (
-        PARTED,
-        ("CREATE TABLE r2 PARTITION OF r FOR VALUES FROM (100) TO (200)", "INSERT INTO r SELECT i, i FROM generate_series(100, 109) i", "DROP TABLE r2"),
-    ),
     "partition_born_and_truncated": (
         PARTED,
         ("CREATE TABLE r2 PARTITION OF r FOR VALUES FROM (100) TO (200)", "INSERT INTO r SELECT i, i FROM generate_series(100, 109) i", "TRUNCATE r2"),
-    ),
-    "partition_born_and_detached": (
-        PARTED,
-        (
-            "CREATE TABLE r2 PARTITION OF r FOR VALUES FROM (100) TO (200)",
-            "INSERT INTO r SELECT i, i FROM generate_series(100, 109) i",
-            "ALTER TABLE r DETACH PARTITION r2",
-        ),
     ),
     "unlogged_for_a_moment": (
         (*PLAIN[:2], "CREATE PUBLICATION {p} FOR ALL TABLES"),
@@ -96,8 +86,11 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "attach_subtree_in_one_transaction": (
         PARTED,
         (
-            "BEGIN; CREATE TABLE r2 (id int PRIMARY KEY, v int) PARTITION BY RANGE (id); CREATE TABLE r21 PARTITION OF r2 FOR VALUES FROM (100) TO (150);"
-            " INSERT INTO r2 SELECT i, i FROM generate_series(100, 109) i; ALTER TABLE r ATTACH PARTITION r2 FOR VALUES FROM (100) TO (200); COMMIT",
+            (
+                "BEGIN; CREATE TABLE r2 (id int PRIMARY KEY, v int) PARTITION BY RANGE (id);"
+                " CREATE TABLE r21 PARTITION OF r2 FOR VALUES FROM (100) TO (150); INSERT INTO r2 SELECT i, i FROM generate_series(100, 109) i;"
+                " ALTER TABLE r ATTACH PARTITION r2 FOR VALUES FROM (100) TO (200); COMMIT"
+            ),
         ),
     ),
     "unlogged_for_a_moment_in_schema": (
@@ -136,49 +129,103 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "INSERT INTO r VALUES (51, 51, 'second life')",
         ),
     ),
+}
+LIMITS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "partition_born_and_dropped": (
+        PARTED,
+        ("CREATE TABLE r2 PARTITION OF r FOR VALUES FROM (100) TO (200)", "INSERT INTO r SELECT i, i FROM generate_series(100, 109) i", "DROP TABLE r2"),
+    ),
+    "partition_born_and_detached": (
+        PARTED,
+        (
+            "CREATE TABLE r2 PARTITION OF r FOR VALUES FROM (100) TO (200)",
+            "INSERT INTO r SELECT i, i FROM generate_series(100, 109) i",
+            "ALTER TABLE r DETACH PARTITION r2",
+        ),
+    ),
     "regclass_renamed": (
         ("CREATE TABLE other (id int)", "CREATE TABLE t (id int PRIMARY KEY, c regclass)", "INSERT INTO t VALUES (1, 'other')", PLAIN[2]),
         ("ALTER TABLE other RENAME TO another", "INSERT INTO t VALUES (2, 'another')"),
     ),
 }
+WITHIN_ONE_INTERVAL = (
+    "attach_in_one_transaction",
+    "column_born_dropped_and_born_again",
+    "label_renamed_and_back",
+    "partition_born_and_truncated",
+    "primary_key_dropped_under_full",
+    "unlogged_for_a_moment",
+)
+"""One of each kind; those that come by way of the stream take another way than while ingest is down."""
 
 
 def set_up(pipeline: Pipeline, statements: tuple[str, ...]) -> None:
     pipeline.database.execute(*(statement.format(p=pipeline.database.publication) for statement in statements))
 
 
-def verdicts(pipeline: Pipeline, tmp_path: Path) -> None:
-    spool = Spool(tmp_path / "spool" / "test")
-    spool.read()
-    with pipeline.database.connect() as connection:
-        for verdict in spool.verdicts(connection, pipeline.database.publication):
-            print("VERDICT", verdict)
-        spool.assert_equal(connection, pipeline.database.publication)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_while_ingest_was_down(pipeline: Pipeline, tmp_path: Path, name: str) -> None:
-    before, after = CASES[name]
+def while_ingest_was_down(pipeline: Pipeline, before: tuple[str, ...], after: tuple[str, ...]) -> None:
     set_up(pipeline, before)
     pipeline.run(tables=())
     set_up(pipeline, after)
-    pipeline.run(tables=(), watch_interval_s=0.2)
-    pipeline.run(tables=(), watch_interval_s=0.2)
-    verdicts(pipeline, tmp_path)
+    for _ in range(2):
+        pipeline.run(tables=())
+
+
+def verdicts(pipeline: Pipeline, tmp_path: Path) -> list[Verdict]:
+    spool = Spool(tmp_path / "spool" / "test")
+    spool.read()
+    with pipeline.database.connect() as connection:
+        return spool.verdicts(connection, pipeline.database.publication)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_within_one_interval(pipeline: Pipeline, tmp_path: Path, name: str) -> None:
+def test_what_was_done_and_undone_while_ingest_was_down_is_named(pipeline: Pipeline, tmp_path: Path, name: str) -> None:
+    while_ingest_was_down(pipeline, *CASES[name])
+    assert not [verdict for verdict in verdicts(pipeline, tmp_path) if verdict.is_silent_difference]
+    assert "stale" in [table.state for table in pipeline.state().tables.values()]
+
+
+@pytest.mark.parametrize("name", WITHIN_ONE_INTERVAL)
+def test_what_was_done_and_undone_within_one_interval_is_named(pipeline: Pipeline, tmp_path: Path, name: str) -> None:
     before, after = CASES[name]
     set_up(pipeline, before)
-    with pipeline.running(tables=(), watch_interval_s=4.0) as running:
-        running.wait_until(lambda: all(table.state == "live" for table in pipeline.state().tables.values()) and pipeline.state().tables)
+    with pipeline.running(tables=(), watch_interval_s=2.0) as running:
+
+        def looked_again(since: float) -> bool:
+            return running.ingest is not None and running.ingest.view.catalog_beat > since
+
+        running.wait_until(lambda: bool(pipeline.state().tables) and all(table.state == "live" for table in pipeline.state().tables.values()))
+        assert running.ingest is not None
         seen = running.ingest.view.catalog_beat
-        running.wait_until(lambda: running.ingest.view.catalog_beat > seen)
+        running.wait_until(lambda: looked_again(seen))
         for statement in after:
             set_up(pipeline, (statement,))
-        for _ in range(2):
-            seen = running.ingest.view.catalog_beat
-            running.wait_until(lambda: running.ingest.view.catalog_beat > seen)
-    pipeline.run(tables=())
-    verdicts(pipeline, tmp_path)
+        running.wait_until(lambda: any(table.state == "stale" for table in pipeline.state().tables.values()))
+    assert not [verdict for verdict in verdicts(pipeline, tmp_path) if verdict.is_silent_difference]
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_the_limits_that_the_guarantees_name_are_as_they_say(pipeline: Pipeline, tmp_path: Path, name: str) -> None:
+    """Not what anybody wants. When this fails the limit is gone: then its case belongs to the others, and its line in docs/ goes."""
+    while_ingest_was_down(pipeline, *LIMITS[name])
+    assert [verdict for verdict in verdicts(pipeline, tmp_path) if verdict.is_silent_difference]
+
+
+@pytest.mark.parametrize("publication", ["ALL TABLES", "TABLES IN SCHEMA public"])
+def test_a_streamed_truncate_of_a_table_that_is_not_named_stays_live(pipeline: Pipeline, tmp_path: Path, publication: str) -> None:
+    while_ingest_was_down(pipeline, (*PLAIN[:2], f"CREATE PUBLICATION {{p}} FOR {publication}"), ("TRUNCATE t", "INSERT INTO t VALUES (9, 'z')"))
+    assert [verdict.state for verdict in verdicts(pipeline, tmp_path) if not verdict.is_silent_difference] == ["live"]
+
+
+def test_partitions_made_in_the_ordinary_ways_and_filled_through_their_root_stay_live(pipeline: Pipeline, tmp_path: Path) -> None:
+    after = (
+        "CREATE TABLE r2 PARTITION OF r FOR VALUES FROM (100) TO (200)",
+        "INSERT INTO r SELECT i, i FROM generate_series(100, 109) i",
+        "CREATE INDEX ON r2 (v)",
+        "GRANT SELECT ON r2, r1 TO PUBLIC",
+        "BEGIN; CREATE TABLE r3 PARTITION OF r FOR VALUES FROM (200) TO (300); INSERT INTO r VALUES (200, 1); COMMIT",
+        "ALTER TABLE r1 SET (fillfactor = 90)",
+        "VACUUM ANALYZE r",
+    )
+    while_ingest_was_down(pipeline, PARTED, after)
+    assert [verdict.state for verdict in verdicts(pipeline, tmp_path) if not verdict.is_silent_difference] == ["live"]
