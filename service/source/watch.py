@@ -94,14 +94,14 @@ def _storage(old: dict[str, Any], old_relfilenode: int, facts: TableFacts) -> st
             return f"column {column.name} began or ceased to be generated: older rows hold values that were not sent"
     if facts.relkind == "p" or old_relfilenode in (0, facts.relfilenode):
         return None
-    if not _always_logged(old) and not (facts.toast and facts.toast == old["toast"]):
-        return "the table was rewritten, and the publication does not name it: it may have been unlogged for a moment, and what was written then was not sent"
     for column in facts.columns:
         before = old["columns"].get(str(column.attnum))
         if before is None and column.missing is None:
             return f"the table was rewritten and column {column.name} was added: older rows may hold values in it that were not sent"
         if before is not None and before[1] != column.xmin:
             return f"the table was rewritten and column {column.name} was altered: older rows may hold other values than were sent"
+    if old["toast"] not in (0, facts.toast) and not _always_logged(old):  # TRUNCATE keeps it
+        return "the table was rewritten, and the publication does not name it: it may have been unlogged for a moment, and what was written then was not sent"
     return None
 
 
