@@ -6,7 +6,6 @@ an index) does not. What a look means for a table is decided by `TableBook.look`
 
 from contextlib import suppress
 
-from service.contract.entries import CARRIED_STATES
 from service.errors import ServiceError
 from service.runtime import messagetable
 from service.runtime.requests import Requests
@@ -49,6 +48,6 @@ class CatalogWatch:
         for oid, facts in published.items():
             self._book.look(facts, states.get(str(oid)), wal_end=wal_end)
         for state in states.values():
-            if int(state.table_id) not in published and state.state in CARRIED_STATES and state.table_id != messagetable.TABLE_ID:
+            if int(state.table_id) not in published and state.state != "detached" and state.table_id != messagetable.TABLE_ID:
                 self._book.detach(int(state.table_id), f"publication {self._options.publication} no longer carries it")
         self._requests.take(catalog)

@@ -5,6 +5,7 @@ table stale in the manifest before any later row of it is dropped. Thread-safe: 
 """
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,6 +30,9 @@ AWAITED = "its columns changed at the source, and the stream has not come to the
 
 NOT_YET: Final = "not yet"
 
+RETRY_SECONDS = (5.0, 30.0, 120.0, 600.0)
+"""Pauses before a table that the server refused to let be copied is tried again; the last one repeats. Each try costs the source a snapshot."""
+
 Lookup = Callable[[int], TableFacts | None]
 
 
@@ -48,6 +52,8 @@ class TableBook:
         self._resolved: dict[RelationVersion, TableSchema | None] = {}
         self._awaited: dict[int, tuple[str, int]] = {}
         """By oid: the facts of a shape that the stream has not come to, and the position of the server after they were seen."""
+        self._refused: dict[int, tuple[int, float]] = {}
+        """By oid: how often the server refused the table's copy, and when it may be tried again (monotonic)."""
         self.transitions: Counter[str] = Counter()
         """How often tables were put into each state by this process; `schema_changes` by (kind, outcome). For metrics."""
         self.schema_changes: Counter[tuple[str, str]] = Counter()
@@ -116,7 +122,7 @@ class TableBook:
                 self._join(relation_of(facts), facts)
             elif known.state in CARRIED_STATES:
                 self._look_at_carried(facts, known, wal_end)
-            elif known.state == "detached" or (known.state == "quarantined" and _differs(known, facts)):
+            elif known.state == "detached" or (known.state == "quarantined" and self._may_try(facts, known)):
                 self._begin(facts, known)
 
     def request_copy(self, facts: TableFacts) -> bool:
@@ -151,6 +157,7 @@ class TableBook:
             if state is None or state.state != "copying" or state.generation != entry.generation:
                 return False
             self._log.append(entry)
+            self._refused.pop(int(entry.table_id), None)
             self.transitions["live"] += 1
             return True
 
@@ -170,10 +177,12 @@ class TableBook:
                 self._change(state, reason=reason)
 
     def quarantine(self, facts: TableFacts, reason: str, *, generation: int) -> None:
-        """The table cannot be carried, for `reason`, as was found in `generation`. It is tried again when its facts are other ones than these."""
+        """The server refused to let the table be copied, for `reason`, in `generation`. It is tried again after a pause, or when its facts are other ones."""
         with self._lock:
             state = self._state(facts.oid)
             if state is not None and state.generation == generation and state.state in CARRIED_STATES:
+                tries, _ = self._refused.get(facts.oid, (0, 0.0))
+                self._refused[facts.oid] = (tries + 1, time.monotonic() + RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)])
                 self._quarantine(facts, state, reason)
 
     @property
@@ -213,6 +222,13 @@ class TableBook:
 
     # under the lock
 
+    def _may_try(self, facts: TableFacts, known: TableState) -> bool:
+        """Whether the cause of a quarantine may be gone. No condition shows what the server refused while a table was read: that is tried again and again."""
+        if _differs(known, facts):
+            return True
+        _, not_before = self._refused.get(facts.oid, (0, 0.0))
+        return not refusal(facts) and time.monotonic() >= not_before
+
     def _look_at_carried(self, facts: TableFacts, known: TableState, wal_end: int) -> None:
         refused = refusal(facts)
         if refused:
@@ -236,6 +252,11 @@ class TableBook:
         relation = relation_of(facts)
         if latest is not None and same_shape(latest, relation):
             self._awaited.pop(facts.oid, None)
+            # What the wire does not say of the same shape: the primary key under another identity, which of two columns of one name it is.
+            unseen = diff_schema(latest, build_schema(relation, facts, latest, latest.version), facts=facts, old_relfilenode=state.relfilenode)
+            if unseen.kind == "unsupported":
+                self.mark_stale(facts.oid, unseen.reason, lsn=self._log.state.through_lsn)
+                return
             if state.state == "pending":
                 self._change(state, state="live", reason="")
             return

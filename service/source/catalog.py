@@ -15,7 +15,6 @@ from service import lsn
 from service.source.sessions import translated
 
 Connection = psycopg.Connection[tuple[Any, ...]]
-ATTACHED = "+"
 _Rows = list[dict[str, Any]] | None
 
 
@@ -56,8 +55,10 @@ class ColumnFacts:
 class ChildFacts:
     """A leaf below a partitioned table.
 
-    `levels` has a name for each step from the leaf up to the table, another one after every ATTACH; it ends in ATTACHED where an existing table was
-    attached, rows and all, instead of one being made as a partition.
+    `levels` has a name for each step from the leaf up to the table, another one after every ATTACH. `attached` has those of them that the catalog does not
+    prove to have been made as partitions, and empty. A relation begins in a file of its own number: any other `relfilenode` is a rewrite or a TRUNCATE.
+    `missing` names the columns that rows older than them read a value in. `version` is another one whenever its row of pg_class is written anew, and `settings`
+    when that was for what replication does not depend on: rights, owner, options, triggers, name, columns.
     """
 
     oid: int
@@ -69,6 +70,27 @@ class ChildFacts:
     relfilenode: int
     identity_columns: tuple[str, ...]
     levels: tuple[str, ...]
+    attached: tuple[str, ...]
+    missing: tuple[str, ...]
+    version: str
+    settings: str
+
+    @property
+    def in_first_storage(self) -> bool:
+        return self.relfilenode in (0, self.oid)
+
+
+@dataclass(frozen=True, slots=True)
+class TypeDetail:
+    """What a value's text depends on beside its type: an enum label, or the attributes of a composite type.
+
+    `version` is another one after every change, even one that was taken back. `original`: it is as its type was created.
+    """
+
+    key: str
+    spelling: str
+    version: str
+    original: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +104,8 @@ class TableFacts:
     `publishes` has a letter for each kind of change that the publication sends (i u d t), `r` for publishing under the root, `g` for generated columns.
     `memberships` names each thing that puts the table into the publication (an entry, a whole schema, all tables), another name each time it is put there
     anew; `publication_altered` differs after every ALTER PUBLICATION that is about the publication itself and not about its tables.
-    `type_details` holds what a value's text depends on beside its type: (oid of the enum label or composite attribute, spelling).
+    `attributes` counts the columns that the table ever had. `primary_key` is another number after every DROP and ADD of it, 0 without one. `toast` is another
+    number after every rewrite, and the same one after TRUNCATE; 0 for tables without large columns.
     """
 
     oid: int
@@ -106,7 +129,10 @@ class TableFacts:
     publication_altered: str
     estimated_rows: int
     children: tuple[ChildFacts, ...]
-    type_details: tuple[tuple[str, str], ...]
+    type_details: tuple[TypeDetail, ...]
+    attributes: int
+    primary_key: int
+    toast: int
 
     @property
     def has_primary_key(self) -> bool:
@@ -233,11 +259,10 @@ class Catalog:
             rows = self._conn.execute(command.encode(), parameters).fetchall()
         return [self._facts(*row) for row in rows]
 
-    def _facts(self, table: dict[str, Any], columns: _Rows, children: _Rows, details: list[list[str]] | None) -> TableFacts:
+    def _facts(self, table: dict[str, Any], columns: _Rows, children: _Rows, details: list[tuple[str, str, str, bool]] | None) -> TableFacts:
         live = tuple(ColumnFacts(**column) for column in columns or ())
-        leaves = tuple(
-            ChildFacts(**{**child, "identity_columns": tuple(child["identity_columns"] or ()), "levels": tuple(child["levels"])}) for child in children or ()
-        )
+        lists = ("identity_columns", "levels", "attached", "missing")
+        leaves = tuple(ChildFacts(**{**child, **{name: tuple(child[name] or ()) for name in lists}}) for child in children or ())
         listed = table.pop("attnames")
         memberships = tuple(table.pop("memberships") or ())
         relfilenode = table.pop("relfilenode") or 0
@@ -248,7 +273,7 @@ class Catalog:
             columns=live,
             children=leaves,
             published_columns=None if listed is None else tuple(listed),
-            type_details=tuple((key, text) for key, text in details or ()),
+            type_details=tuple(TypeDetail(*detail) for detail in details or ()),
         )
 
 
@@ -272,6 +297,9 @@ _SCHEMA_MEMBERSHIPS = """
     JOIN pg_catalog.pg_publication_namespace s ON s.pnnspid = dep.refobjid JOIN pub ON pub.oid = s.pnpubid"""
 """Since PostgreSQL 15; 14 has neither whole schemas nor filters nor lists."""
 
+# A column that was inherited from its first row version on proves that its table was made as a partition, and empty: ATTACH and DETACH make another version.
+# A version is a transaction and a command of it. Where xmax is set (by an update that rolled back) the command is that of the update, and proves nothing.
+#
 # No part of this waits for a lock on a table, which pg_publication_tables, pg_table_size and pg_partition_tree would: an ALTER TABLE that takes an hour
 # on one table must not keep the decoder from asking about another.
 _TABLES = """
@@ -282,13 +310,16 @@ WITH RECURSIVE pub AS (
                || CASE WHEN pg_catalog.to_jsonb(f) ->> 'pubgencols' = 's' THEN 'g' ELSE '' END AS publishes
     FROM pg_catalog.pg_publication f WHERE f.pubname = %%(publication)s
 ), inherited AS (
-    SELECT i.inhrelid, i.inhparent, i.inhrelid || ':' || i.xmin || CASE WHEN i.xmin::text = a.xmin::text THEN '' ELSE '+' END AS level
+    SELECT i.inhrelid, i.inhparent, i.inhrelid || ':' || i.xmin AS level, NOT EXISTS (
+        SELECT 1 FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_attribute s ON s.attrelid = a.attrelid AND s.attnum = -1
+        WHERE a.attrelid = i.inhrelid AND a.attnum > 0 AND a.attinhcount > 0 AND a.xmax::text = '0'
+          AND (a.xmin::text, a.cmin::text) = (s.xmin::text, s.cmin::text)) AS attached
     FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class pc ON pc.oid = i.inhrelid AND pc.relispartition
-    JOIN pg_catalog.pg_attribute a ON a.attrelid = i.inhrelid AND a.attnum = -1
-), lineage (oid, ancestor, levels) AS (
-    SELECT i.inhrelid, i.inhparent, ARRAY[i.level] FROM inherited i
+), lineage (oid, ancestor, levels, attached) AS (
+    SELECT i.inhrelid, i.inhparent, ARRAY[i.level], CASE WHEN i.attached THEN ARRAY[i.level] ELSE ARRAY[]::text[] END FROM inherited i
     UNION ALL
-    SELECT l.oid, i.inhparent, l.levels || i.level FROM lineage l JOIN inherited i ON i.inhrelid = l.ancestor
+    SELECT l.oid, i.inhparent, l.levels || i.level, CASE WHEN i.attached THEN l.attached || i.level ELSE l.attached END
+    FROM lineage l JOIN inherited i ON i.inhrelid = l.ancestor
 ), whole_schemas AS (
     %(whole_schemas)s
 ), members AS (
@@ -338,6 +369,8 @@ SELECT
         'has_column_list', COALESCE((SELECT p.has_list FROM published p WHERE p.oid = c.oid), false),
         'publishes', COALESCE((SELECT p.publishes FROM published p WHERE p.oid = c.oid), ''),
         'memberships', (SELECT pg_catalog.jsonb_agg(m.spelled ORDER BY m.spelled) FROM memberships m WHERE m.oid = c.oid),
+        'attributes', c.relnatts, 'toast', c.reltoastrelid::int8, 'primary_key', COALESCE(
+            (SELECT k.oid FROM pg_catalog.pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'p')::int8, 0),
         'publication_altered', COALESCE((SELECT pub.altered FROM pub), ''),
         'estimated_rows', GREATEST(CASE WHEN c.relkind = 'p' THEN
             (SELECT SUM(GREATEST(leaf.reltuples, 0)) FROM lineage l JOIN pg_catalog.pg_class leaf ON leaf.oid = l.oid
@@ -351,7 +384,7 @@ SELECT
         'in_primary_key', COALESCE(a.attnum = ANY (pk.indkey[:pk.indnkeyatts - 1]), false),
         'in_identity', CASE c.relreplident WHEN 'f' THEN true WHEN 'n' THEN false
             WHEN 'i' THEN COALESCE(a.attnum = ANY (ri.indkey[:ri.indnkeyatts - 1]), false)
-            ELSE COALESCE(a.attnum = ANY (pk.indkey[:pk.indnkeyatts - 1]), false) END,
+            ELSE COALESCE(pk.indimmediate AND a.attnum = ANY (pk.indkey[:pk.indnkeyatts - 1]), false) END,
         'not_null', a.attnotnull, 'generated', a.attgenerated, 'has_default', a.atthasdef OR a.attidentity <> '',
         'missing', CASE WHEN NOT a.atthasmissing THEN NULL
             WHEN a.attmissingval::text LIKE '{"%%%%' THEN (a.attmissingval::text::text[])[1]
@@ -370,8 +403,11 @@ SELECT
         'replica_identity', l.relreplident, 'relfilenode', COALESCE(pg_catalog.pg_relation_filenode(l.oid), 0)::int8,
         'identity_columns', (SELECT pg_catalog.array_agg(a.attname::text ORDER BY a.attname) FROM pg_catalog.pg_index i
             JOIN pg_catalog.pg_attribute a ON a.attrelid = l.oid AND a.attnum = ANY (i.indkey[:i.indnkeyatts - 1])
-            WHERE i.indrelid = l.oid AND CASE l.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END),
-        'levels', t.levels) ORDER BY l.oid)
+            WHERE i.indrelid = l.oid AND CASE l.relreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate WHEN 'i' THEN i.indisreplident ELSE false END),
+        'missing', (SELECT pg_catalog.array_agg(a.attname::text) FROM pg_catalog.pg_attribute a WHERE a.attrelid = l.oid AND a.atthasmissing),
+        'version', l.xmin::text, 'settings', pg_catalog.md5(pg_catalog.concat_ws('|', l.relacl::text, l.relowner, l.reloptions::text,
+            l.relhastriggers, l.relhasrules, l.relname, l.relnamespace, l.relnatts, l.relchecks, l.relrowsecurity, l.relforcerowsecurity)),
+        'levels', t.levels, 'attached', t.attached) ORDER BY l.oid)
      FROM lineage t JOIN pg_catalog.pg_class l ON l.oid = t.oid
      JOIN pg_catalog.pg_namespace ln ON ln.oid = l.relnamespace
      WHERE c.relkind = 'p' AND t.ancestor = c.oid AND l.relkind <> 'p'),
@@ -384,14 +420,18 @@ SELECT
             UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
             UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
         ) x (oid))
-     SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_array(detail.key, detail.spelling) ORDER BY detail.key) FROM (
-        SELECT 'label ' || e.oid::text, e.enumlabel::text FROM used JOIN pg_catalog.pg_enum e ON e.enumtypid = used.oid
+     SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_array(detail.key, detail.spelling, detail.version, detail.original) ORDER BY detail.key) FROM (
+        SELECT 'label ' || e.oid::text, e.enumlabel::text, e.xmin::text,
+            e.xmax::text = '0' AND t.xmax::text = '0' AND (e.xmin::text, e.cmin::text) = (t.xmin::text, t.cmin::text)
+        FROM used JOIN pg_catalog.pg_enum e ON e.enumtypid = used.oid JOIN pg_catalog.pg_type t ON t.oid = used.oid
         UNION ALL
         SELECT 'attributes ' || t.oid::text,
-            pg_catalog.string_agg(a.attnum || ' ' || a.atttypid || ' ' || a.atttypmod, ', ' ORDER BY a.attnum)
+            COALESCE(pg_catalog.string_agg(a.attnum || ' ' || a.atttypid || ' ' || a.atttypmod, ', ' ORDER BY a.attnum) FILTER (WHERE NOT a.attisdropped), ''),
+            pg_catalog.string_agg(a.xmin::text, ', ' ORDER BY a.attnum),
+            pg_catalog.bool_and(a.xmax::text = '0' AND t.xmax::text = '0' AND (a.xmin::text, a.cmin::text) = (t.xmin::text, t.cmin::text))
         FROM used JOIN pg_catalog.pg_type t ON t.oid = used.oid AND t.typtype = 'c'
-        JOIN pg_catalog.pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped GROUP BY t.oid
-     ) detail (key, spelling))
+        JOIN pg_catalog.pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0 GROUP BY t.oid
+     ) detail (key, spelling, version, original))
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE %(condition)s
 ORDER BY n.nspname, c.relname

@@ -158,7 +158,7 @@ def _added_with_hidden_values(column: ColumnSchema, facts: TableFacts | None, ol
     now = next((item for item in facts.columns if item.attnum == column.attnum), None) if facts and column.attnum else None
     if facts is None or now is None:
         return f"column {column.name} was added and the catalog no longer says what older rows hold in it"
-    in_leaves = facts.relkind == "p" and (now.has_default or bool(now.generated))
+    in_leaves = facts.relkind == "p" and (now.has_default or bool(now.generated) or any(column.name in leaf.missing for leaf in facts.children))
     rewritten = in_leaves or (facts.relkind != "p" and old_relfilenode not in (0, facts.relfilenode))
     if rewritten:
         return f"the table was rewritten when column {column.name} was added: older rows hold values in it that the stream does not carry"

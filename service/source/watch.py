@@ -1,5 +1,8 @@
 """What the stream cannot show, found by comparing two looks at the catalog. Pure.
 
+Two looks are samples: what was done and undone between them is seen by the versions and numbers of catalog rows, which no undoing brings back. What the
+earlier look does not have is doubt, unless the catalog proves how it came to be.
+
 Invariant: `compare` gives a reason whenever rows of the table may have changed, come or gone without an event (a rewrite that computed values, renamed enum
 labels, partitions attached, detached or truncated below a published root, a filter that changed), and none for what leaves every row as it was: VACUUM
 FULL, TRUNCATE (which is streamed), ANALYZE, an index, a column's statistics. In doubt it gives the reason: a needless copy costs time, a missed one truth.
@@ -7,11 +10,12 @@ FULL, TRUNCATE (which is streamed), ANALYZE, an index, a column's statistics. In
 """
 
 import json
+import re
 from typing import Any
 
-from service.source.catalog import ATTACHED, TableFacts
+from service.source.catalog import TableFacts
 
-_FORMAT = 3
+_FORMAT = 4
 
 
 def fingerprint(facts: TableFacts) -> str:
@@ -26,9 +30,12 @@ def fingerprint(facts: TableFacts) -> str:
         "filter": facts.row_filter,
         "list": sorted(facts.published_columns or ()) if facts.has_column_list else None,
         "columns": {str(column.attnum): [column.name, column.xmin, column.generated] for column in facts.columns},
-        "details": dict(facts.type_details),
+        "details": {detail.key: [detail.spelling, detail.version] for detail in facts.type_details},
+        "attributes": facts.attributes,
+        "primary key": facts.primary_key,
+        "toast": facts.toast,
         "identity": facts.replica_identity,
-        "leaves": {str(leaf.oid): [leaf.relfilenode, leaf.relpersistence, list(leaf.levels)] for leaf in facts.children},
+        "leaves": {str(leaf.oid): [leaf.relfilenode, leaf.relpersistence, list(leaf.levels), leaf.version, leaf.settings] for leaf in facts.children},
         "rights": [facts.schema_usable, facts.selectable, facts.policies_apply],
         "leaf identities": {str(leaf.oid): [leaf.replica_identity, sorted(leaf.identity_columns)] for leaf in facts.children},
     }
@@ -70,6 +77,11 @@ def _columns(old: dict[str, Any], facts: TableFacts) -> str | None:
     for attnum, (name, *_) in old["columns"].items():
         if now.get(name, attnum) != attnum:
             return f"column {name} was dropped and added again: older rows lost their values without an event"
+    added = sorted(column.attnum for column in facts.columns if column.attnum > old["attributes"])
+    if added and added != list(range(old["attributes"] + 1, added[-1] + 1)):
+        return "columns were added and dropped again before others were added: rows from in between may have had other values under the same names"
+    if old["primary key"] and facts.primary_key and old["primary key"] != facts.primary_key:
+        return "the primary key was dropped and added again: rows from in between may not have been told apart by it"
     return None
 
 
@@ -88,16 +100,29 @@ def _storage(old: dict[str, Any], old_relfilenode: int, facts: TableFacts) -> st
             return f"the table was rewritten and column {column.name} was added: older rows may hold values in it that were not sent"
         if before is not None and before[1] != column.xmin:
             return f"the table was rewritten and column {column.name} was altered: older rows may hold other values than were sent"
+    if old["toast"] not in (0, facts.toast) and not _always_logged(old):  # TRUNCATE keeps it
+        return "the table was rewritten, and the publication does not name it: it may have been unlogged for a moment, and what was written then was not sent"
     return None
 
 
+def _always_logged(old: dict[str, Any]) -> bool:
+    """Whether PostgreSQL refused to make the table unlogged: it does so where a publication names the table itself, not its schema or root."""
+    return any(re.fullmatch(r"entry \d+", membership) for membership in old["memberships"])
+
+
 def _types(old: dict[str, Any], facts: TableFacts) -> str | None:
-    for key, spelling in facts.type_details:
-        before = old["details"].get(key, spelling)
-        if before != spelling:
-            if key.startswith("label "):
-                return f"the enum label {before!r} was renamed to {spelling!r}: rows read differently without an event"
+    """A detail that is new may have been another one for a while, unless it is as its type was created; TRUNCATE and rewrites of storage leave all as it is."""
+    for detail in facts.type_details:
+        before = old["details"].get(detail.key)
+        if before == [detail.spelling, detail.version] or (before is None and detail.original):
+            continue
+        if not detail.key.startswith("label "):
             return "a composite type of one of its columns was altered: rows read differently without an event"
+        if before is None:
+            return f"the enum label {detail.spelling!r} was added: rows from before this was seen may have had it under another name"
+        if before[0] != detail.spelling:
+            return f"the enum label {before[0]!r} was renamed to {detail.spelling!r}: rows read differently without an event"
+        return f"the enum label {detail.spelling!r} was altered, if only for a moment: rows from in between may read otherwise"
     return None
 
 
@@ -105,15 +130,19 @@ def _leaves(old: dict[str, Any], facts: TableFacts) -> str | None:
     now = {str(leaf.oid): leaf for leaf in facts.children}
     if set(old["leaves"]) - set(now):
         return "a partition was detached or dropped: its rows left without an event"
-    known = {level for _, _, levels in old["leaves"].values() for level in levels}
+    known = {level for leaf in old["leaves"].values() for level in leaf[2]}
     for oid, leaf in now.items():
         name = f"{leaf.schema}.{leaf.name}"
         before = old["leaves"].get(oid)
         if before is None:
-            if any(level.endswith(ATTACHED) and level not in known for level in leaf.levels):
+            if set(leaf.attached) - known:
                 return f"partition {name} was attached: the rows it had came without an event"
+            if not leaf.in_first_storage:
+                return f"partition {name} was truncated or rewritten since it was created: under a published root that is not in the stream"
         elif before[2] != list(leaf.levels):
             return f"partition {name} was detached and attached again: what happened to it in between was not sent"
         elif before[:2] != [leaf.relfilenode, leaf.relpersistence]:
             return f"partition {name} was truncated or rewritten: under a published root that is not in the stream"
+        elif before[3] != leaf.version and before[4] == leaf.settings:
+            return f"partition {name} was altered and altered back: old rows from in between may lack values"
     return None

@@ -9,8 +9,6 @@ import psycopg
 import pytest
 
 from deploy.local.postgres import PostgresServer
-from service.contract.control import COPY, Request
-from service.contract.keys import control_request
 from service.manifest.state import TableState
 from service.store.opening import open_store
 from tests.support.ingesting import Pipeline
@@ -164,7 +162,7 @@ def test_a_table_with_row_security_is_set_aside_and_carried_once_it_does_not_app
     assert pipeline.table("public.t").state == "live"
 
 
-def test_a_table_that_fails_while_it_is_read_is_set_aside_and_tried_again_on_request(ascii_only: Pipeline) -> None:
+def test_a_table_that_fails_while_it_is_read_is_set_aside_and_tried_again(ascii_only: Pipeline) -> None:
     """Bytes that have no UTF-8 form. Once they are gone no fact of the catalog says so."""
     database = ascii_only.database
     database.execute(*PLAIN, "CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, E'\\xff'), (2, 'x')")
@@ -173,9 +171,6 @@ def test_a_table_that_fails_while_it_is_read_is_set_aside_and_tried_again_on_req
     assert is_set_aside(ascii_only.table("public.t"), "22021"), ascii_only.table("public.t").reason
     assert ascii_only.table("public.other").state == "live"
     database.execute("DELETE FROM t WHERE id = 1")
-    ascii_only.run(**EVERYTHING)
-    assert ascii_only.table("public.t").state == "quarantined"
-    ascii_only.store.create(control_request("one"), Request(COPY, "public", "t", "2030-01-01T00:00:00+00:00").encode())
     ascii_only.run(**EVERYTHING)
     assert ascii_only.table("public.t").state == "live"
     assert ascii_only.copied("public.t") == {("2", "x")}

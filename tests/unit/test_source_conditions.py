@@ -11,9 +11,9 @@ from service.source.preflight_tables import examine_tables
 from tests.unit.test_source_schemas import BODY, ID, column, table
 
 LEAF: dict[str, Any] = {"oid": 2, "schema": "public", "name": "leaf", "relkind": "r", "relpersistence": "p", "replica_identity": "d", "relfilenode": 2}
-LOGGED = ChildFacts(**LEAF, identity_columns=("id",), levels=("2:1",))
-OTHER = ChildFacts(**LEAF, identity_columns=(), levels=("2:1",))
-UNLOGGED = ChildFacts(**{**LEAF, "relpersistence": "u"}, identity_columns=("id",), levels=("2:1",))
+LOGGED = ChildFacts(**LEAF, identity_columns=("id",), levels=("2:1",), attached=(), missing=(), version="7", settings="")
+OTHER = ChildFacts(**LEAF, identity_columns=(), levels=("2:1",), attached=(), missing=(), version="7", settings="")
+UNLOGGED = ChildFacts(**{**LEAF, "relpersistence": "u"}, identity_columns=("id",), levels=("2:1",), attached=(), missing=(), version="7", settings="")
 
 CARRIED = {
     "a plain table": table(ID, BODY),

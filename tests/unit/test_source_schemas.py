@@ -61,6 +61,9 @@ def table(*columns: ColumnFacts, **changes: object) -> TableFacts:
         estimated_rows=0,
         children=(),
         type_details=(),
+        attributes=0,
+        primary_key=0,
+        toast=0,
     )
     return replace(facts, **changes)  # type: ignore[arg-type]
 

@@ -1,0 +1,82 @@
+"""A mark of a table goes when its cause does, and a shape on which the wire and the catalog agree is recorded once."""
+
+from pathlib import Path
+
+import pytest
+
+from service import faults
+from tests.support.ingesting import Pipeline
+
+
+def test_a_table_that_was_refused_is_carried_when_another_primary_key_is_published(pipeline: Pipeline) -> None:
+    database = pipeline.database
+    database.execute(
+        "CREATE TABLE t (a int NOT NULL, b int NOT NULL, v text, PRIMARY KEY (a, b))",
+        "INSERT INTO t VALUES (1, 1, 'x')",
+        f"CREATE PUBLICATION {database.publication} FOR TABLE t (a, v)",
+    )
+    pipeline.run(tables=())
+    assert pipeline.table("public.t").state == "quarantined"
+    database.execute("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (a)")
+    pipeline.run(tables=())
+    assert pipeline.table("public.t").state == "live"
+
+
+def test_a_right_that_was_missing_for_a_moment_of_a_copy_costs_a_pause(pipeline: Pipeline, tmp_path: Path) -> None:
+    database = pipeline.database
+    role = f"r_{database.name}"
+    database.execute(
+        f"CREATE ROLE {role} LOGIN REPLICATION",
+        "CREATE TABLE t (a int PRIMARY KEY, v text)",
+        "INSERT INTO t VALUES (1, 'x')",
+        f"GRANT SELECT ON t TO {role}",
+        f"GRANT EXECUTE ON FUNCTION pg_control_system() TO {role}",
+        f"GRANT EXECUTE ON FUNCTION pg_control_checkpoint() TO {role}",
+        f"CREATE PUBLICATION {database.publication} FOR TABLE t",
+    )
+    pipeline.dsn = database.dsn.replace("//postgres", f"//{role}")
+    gate = tmp_path / "gate"
+    faults.arm(f"copy.lock.before=hold:{gate}@1")
+    try:
+        with pipeline.running(tables=(), watch_interval_s=0.5) as running:
+            running.wait_until(lambda: faults.passages("copy.lock.before") > 0)
+            database.execute(f"REVOKE SELECT ON t FROM {role}")
+            gate.touch()
+            running.wait_until(lambda: pipeline.table("public.t").state == "quarantined")
+            database.execute(f"GRANT SELECT ON t TO {role}", "INSERT INTO t VALUES (2, 'y')")
+            running.wait_until(lambda: pipeline.table("public.t").state == "live")
+    finally:
+        faults.arm("")
+        with database.connect() as connection:
+            connection.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = %s", (role,))
+        database.execute(f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
+@pytest.mark.parametrize(("state", "statement"), [("stale", "ALTER TABLE t RENAME COLUMN v TO w"), ("quarantined", 'ALTER TABLE t ADD COLUMN "_sluice_x" int')])
+def test_a_marked_table_that_was_dropped_is_detached(pipeline: Pipeline, state: str, statement: str) -> None:
+    database = pipeline.database
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v int)", "CREATE TABLE u (id int PRIMARY KEY)", f"CREATE PUBLICATION {database.publication} FOR TABLE t, u"
+    )
+    pipeline.run(tables=())
+    database.execute(statement, "INSERT INTO t VALUES (1, 1)")
+    pipeline.run(tables=())
+    pipeline.run(tables=())
+    assert pipeline.table("public.t").state == state
+    database.execute("DROP TABLE t")
+    pipeline.run(tables=())
+    assert pipeline.table("public.t").state == "detached"
+
+
+def test_a_deferrable_primary_key_makes_one_schema_version(pipeline: Pipeline) -> None:
+    """The wire does not flag its columns: PostgreSQL tells no rows apart by it."""
+    database = pipeline.database
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY DEFERRABLE, v text)", "INSERT INTO t VALUES (0, 'x')", f"CREATE PUBLICATION {database.publication} FOR TABLE t"
+    )
+    for number in range(1, 5):
+        pipeline.run(tables=())
+        database.execute(f"INSERT INTO t VALUES ({number}, 'x')")
+    pipeline.run(tables=())
+    table = pipeline.table("public.t")
+    assert (table.state, table.schema_version) == ("live", 1)
