@@ -421,7 +421,7 @@ SELECT
             UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
         ) x (oid))
      SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_array(detail.key, detail.spelling, detail.version, detail.original) ORDER BY detail.key) FROM (
-        SELECT 'label ' || e.oid::text, e.enumlabel::text, e.xmin::text,
+        SELECT 'label ' || e.enumtypid::text || ' ' || e.oid::text, e.enumlabel::text, e.xmin::text,
             e.xmax::text = '0' AND t.xmax::text = '0' AND (e.xmin::text, e.cmin::text) = (t.xmin::text, t.cmin::text)
         FROM used JOIN pg_catalog.pg_enum e ON e.enumtypid = used.oid JOIN pg_catalog.pg_type t ON t.oid = used.oid
         UNION ALL
