@@ -82,10 +82,10 @@ def test_every_alert_links_its_runbook() -> None:
 
 def test_rules_watch_the_release_s_own_pipeline_or_all_where_its_name_is_not_known() -> None:
     values = helm.feature("prometheus-rule")
-    assert 'sluice_slot_active{ pipeline="shop"}' in str(_by_name(_rule(values))["SluiceSlotInactive"]["expr"])
+    assert 'sluice_problems{ pipeline="shop",code="slot.inactive"}' in str(_by_name(_rule(values))["SluiceSlotInactive"]["expr"])
     values["existingConfigMap"] = {"name": "elsewhere"}
     values["config"] = {}
-    assert 'sluice_slot_active{ pipeline!=""}' in str(_by_name(_rule(values))["SluiceSlotInactive"]["expr"])
+    assert 'sluice_problems{ pipeline!="",code="slot.inactive"}' in str(_by_name(_rule(values))["SluiceSlotInactive"]["expr"])
 
 
 def test_no_mark_of_ours_and_no_template_of_helm_is_left_in_a_rule() -> None:

@@ -35,6 +35,7 @@ def table(name: str, **changes: Any) -> Document:
         "rows_copied": 120_000,
         "lag_seconds": 1.4,
         "delta_version": 211,
+        "failing": False,
         **changes,
     }
 
