@@ -6,10 +6,12 @@ import pytest
 
 from service import faults
 from tests.support.ingesting import Pipeline
+from tests.support.source_setup import since
 
 
 def test_a_table_that_was_refused_is_carried_when_another_primary_key_is_published(pipeline: Pipeline) -> None:
     database = pipeline.database
+    since(database, 15, "column lists")
     database.execute(
         "CREATE TABLE t (a int NOT NULL, b int NOT NULL, v text, PRIMARY KEY (a, b))",
         "INSERT INTO t VALUES (1, 1, 'x')",

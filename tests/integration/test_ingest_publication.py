@@ -10,6 +10,7 @@ from service.contract.keys import control_request
 from service.errors import SourceRefused
 from service.store.opening import open_store
 from tests.support.ingesting import Pipeline
+from tests.support.source_setup import since
 from tests.support.sources import Database
 
 
@@ -120,6 +121,7 @@ def _prepare(gid: str, number: int) -> str:
 def test_what_was_prepared_around_the_loss_neither_blocks_its_gid_nor_the_stream(pipeline: Pipeline) -> None:
     """One ends in between, one outlives it, and one is prepared in between."""
     database, two_phase = pipeline.database, {"two_phase": True, "watch_interval_s": 600.0}
+    since(database, 15, "two_phase")
     database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     pipeline.run(**two_phase)
     database.execute(_prepare("ends", 2), _prepare("outlives", 3))
