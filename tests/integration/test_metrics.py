@@ -181,7 +181,11 @@ def watch(database: Database, folder: Path, scenario: Callable[[Watched], Awaita
             process.ingest.stop()
             await running
 
-    asyncio.run(run())
+    try:
+        asyncio.run(run())
+    finally:
+        # Else the clock of the stop would end the whole run of tests.
+        process.ingest.stopping.done()
 
 
 @pytest.fixture(autouse=True)
