@@ -70,6 +70,7 @@ def test_a_slot_that_is_lost_while_the_store_is_away_is_lost_in_the_verdict_too(
     verdict = observer.verdict()
     assert (verdict.state, [problem.code for problem in verdict.problems if problem.severity == "critical"][:2]) == ("lost", ["slot.lost", "spool.away"])
     observer.count()
+    observer.export_verdict()
     text = metrics.render().decode()
     assert 'sluice_health{pipeline="test",state="lost"} 1.0' in text
     assert 'sluice_problems{code="slot.lost",pipeline="test"} 1.0' in text
