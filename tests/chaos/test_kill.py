@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(1800)
 RANDOM_INGEST_KILLS = 9
 RANDOM_APPLIER_KILLS = 2
 SETTING_UP = ("setup.published", "setup.slot", "catalog.asked")
-COPYING = ("copy.locked", "copy.read", "copy.taken", "copy.final.before", "copy.final.after")
+COPYING = tuple(point for point in nemesis.points("service") if point.startswith("copy."))
 """Reached only while there are tables to copy, so they come first, and each leaves some to the next."""
 
 

@@ -45,7 +45,7 @@ def _file_below(folder: Path) -> Callable[[str], bytes | None]:
     def read(key: str) -> bytes | None:
         try:
             return (folder / key).read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # the second while a test has put a file in the place of the folder
             return None
 
     return read
