@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 from xdist.scheduler import LoadScopeScheduling
 
-from deploy.local.postgres import PostgresServer, temporary_server
-from deploy.local.s3 import S3Server, running_s3
-from spark_jobs import session
-from spark_jobs.options import ApplyOptions
+from tools.local.postgres import (PostgresServer, temporary_server)
+from tools.local.s3 import (S3Server, running_s3)
+from sluice_spark import session
+from sluice_spark.options import ApplyOptions
 from tests.support import canary
 from tests.support.sources import Bucket, Database, fresh_database
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from deploy.chart.values import Path, Value
 from deploy.monitoring.alerts import ALERTS, THRESHOLDS
-from service.settings.present import json_schema
+from sluice.settings.present import json_schema
 
 Schema = dict[str, Any]
 

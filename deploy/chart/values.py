@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from service.errors import UsageError
+from sluice.errors import UsageError
 
 Path = tuple[str, ...]
 _DESCRIPTION = "# --"

@@ -26,7 +26,7 @@ RUN /build/bin/hatchling build -t wheel -d /dist \
 COPY --from=java /opt/java/openjdk /opt/java/openjdk
 ENV JAVA_HOME=/opt/java/openjdk \
     SLUICE_JARS=/opt/sluice/jars
-RUN /opt/sluice/bin/python -m spark_jobs.jars fetch --s3 \
+RUN /opt/sluice/bin/python -m sluice_spark.jars fetch --s3 \
  && chmod -R a+rX /opt/sluice/jars \
  && /opt/sluice/bin/pip uninstall --yes --quiet setuptools pip
 

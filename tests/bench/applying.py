@@ -16,16 +16,16 @@ from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 from rich.table import Table as Printed
 
-from deploy.local.postgres import PostgresServer, temporary_server
-from service.contract.entries import Changes, Copy
-from service.manifest.follow import load_state, read_entries
-from service.runtime.ingest import Ingest, IngestOptions
-from service.source.sessions import SourceOptions
-from service.store.opening import open_store
-from spark_jobs import session as sessions
-from spark_jobs.options import ApplyOptions
-from spark_jobs.table import TableApply, removals_are_sent
-from spark_jobs.window import Window
+from tools.local.postgres import (PostgresServer, temporary_server)
+from sluice.contract.entries import (Changes, Copy)
+from sluice.manifest.follow import (load_state, read_entries)
+from sluice.ingest.supervisor import (Ingest, IngestOptions)
+from sluice.source.sessions import SourceOptions
+from sluice.store.opening import open_store
+from sluice_spark import session as sessions
+from sluice_spark.options import ApplyOptions
+from sluice_spark.table_apply import (TableApply, removals_are_sent)
+from sluice_spark.read.window import Window
 from tests.bench.contest import console
 from tests.bench.replication import SETTINGS
 

@@ -13,10 +13,10 @@ from typing import Literal, cast
 
 import structlog
 
-from service.lsn import parse
-from service.runtime.ingest import Ingest, IngestOptions
-from service.source.sessions import SourceOptions
-from service.store.opening import open_store
+from sluice.lsn import parse
+from sluice.ingest.supervisor import (Ingest, IngestOptions)
+from sluice.source.sessions import SourceOptions
+from sluice.store.opening import open_store
 
 
 def main() -> None:

@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from rich.table import Table
 
-from deploy.local.postgres import PostgresServer, temporary_server
-from service.contract.entries import Changes
-from service.manifest.follow import read_entries
-from service.store.opening import open_store
+from tools.local.postgres import (PostgresServer, temporary_server)
+from sluice.contract.entries import Changes
+from sluice.manifest.follow import read_entries
+from sluice.store.opening import open_store
 from tests.bench import replication
 from tests.bench.contest import Contestant, Outcome, console, show, take_turns
 

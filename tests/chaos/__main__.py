@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from deploy.local.postgres import temporary_server
-from deploy.local.s3 import running_s3
+from tools.local.postgres import temporary_server
+from tools.local.s3 import running_s3
 from tests.chaos import storefaults
 from tests.chaos.seeded import Outcome, Story
 

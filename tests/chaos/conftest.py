@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.postgres import PostgresServer
-from service.store.opening import open_store
+from tools.local.postgres import PostgresServer
+from sluice.store.opening import open_store
 from tests.chaos.world import World, world
 from tests.support.ingesting import Pipeline
 from tests.support.sources import Database

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.local.sluice import SluiceProcess
+from tools.local.sluice import SluiceProcess
 from tests.chaos.world import World, events
 
 CRASHED = 137

@@ -30,8 +30,8 @@ from typing import Any, Self
 
 import psycopg
 
-from deploy.local.postgres import PostgresServer
-from deploy.local.sluice import Pipeline, SluiceProcess
+from tools.local.postgres import PostgresServer
+from tools.local.sluice import (Pipeline, SluiceProcess)
 from tests.chaos import storefaults, writer
 from tests.chaos.storefaults import Place
 from tests.chaos.witness import Witness

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from service import faults, lsn
-from service.errors import ServiceError
-from service.runtime import ingest as ingest_module
-from service.store.opening import open_store
+from sluice import (faults, lsn)
+from sluice.errors import ServiceError
+from sluice.ingest import supervisor as ingest_module
+from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline, Running
 from tests.support.oracle import Change, Spool
 from tests.support.pgproxy import PgProxy

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import boto3
 
-from deploy.local.s3 import S3Server
+from tools.local.s3 import S3Server
 from tests.support.s3proxy_faults import S3FaultProxy, delayed, error, error_after, reset_after, reset_before, stale_list, truncated
 
 DISK = "64m"

@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from service import faults
+from sluice import faults
 from tests.chaos import stages
 from tests.support.ingesting import Pipeline, Running
 from tests.support.oracle import Spool

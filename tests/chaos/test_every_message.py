@@ -12,7 +12,7 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from deploy.local.sluice import SluiceProcess
+from tools.local.sluice import SluiceProcess
 from tests.chaos import writer
 from tests.chaos.world import Gate, World
 from tests.support.pgproxy import Cut, Message

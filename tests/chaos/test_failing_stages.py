@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from deploy.local.postgres import PostgresServer
-from service import faults
+from tools.local.postgres import PostgresServer
+from sluice import faults
 from tests.chaos import stages
 from tests.chaos.stages import COPY_EDGES, EDGES, Edge, Situation, Stages
 from tests.support.sources import fresh_database

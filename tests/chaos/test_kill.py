@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from deploy.local.postgres import PostgresServer
-from deploy.local.sluice import SluiceProcess
+from tools.local.postgres import PostgresServer
+from tools.local.sluice import SluiceProcess
 from tests.chaos import lake, nemesis
 from tests.chaos.world import TABLES, World, world
 from tests.chaos.writer import Writer

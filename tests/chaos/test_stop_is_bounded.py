@@ -6,8 +6,8 @@ import time
 
 import psycopg
 
-from deploy.local.sluice import SluiceProcess
-from service.errors import ApplyError, Interrupted
+from tools.local.sluice import SluiceProcess
+from sluice.errors import (ApplyError, Interrupted)
 from tests.chaos.world import Gate, World, events
 from tests.support.pgproxy import Direction
 from tests.support.pipeline import wait_until

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.postgres import PostgresServer
-from deploy.local.sluice import SluiceProcess
+from tools.local.postgres import PostgresServer
+from tools.local.sluice import SluiceProcess
 from tests.chaos.world import Gate, World, events, world
 
 WAL_SENDER_TIMEOUT_SECONDS = 2.0

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from service.errors import WriterFenced
+from sluice.errors import WriterFenced
 from tests.chaos.world import Gate, World
 
 WAKES_SECONDS = 90.0

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deploy.local.postgres import PostgresServer
-from deploy.local.sluice import Pipeline, SluiceProcess
-from service import lsn
+from tools.local.postgres import PostgresServer
+from tools.local.sluice import (Pipeline, SluiceProcess)
+from sluice import lsn
 from tests.chaos import writer
 from tests.chaos.witness import Witness
 from tests.support.oracle import Spool

@@ -15,18 +15,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.contract import keys
-from service.contract.applied import AppliedLog, AppliedTable, Complete
-from service.contract.entries import BodyCommit, Changes, Commits, Copy, Prepared, PreparedEnd, PreparedPart, Segment, digest
-from service.errors import ManifestCorrupt, StoreUnavailable
-from service.manifest import checkpoint, gc
-from service.manifest.follow import load_state
-from service.manifest.log import ManifestLog
-from service.manifest.state import PipelineState
-from service.manifest.verify import verify
-from service.store.base import ObjectStore
-from service.store.local import LocalStore
-from service.store.memory import MemoryStore
+from sluice.contract import keys
+from sluice.contract.applied import (AppliedLog, AppliedTable, Complete)
+from sluice.contract.entries import (BodyCommit, Changes, Commits, Copy, Prepared, PreparedEnd, PreparedPart, Segment, digest)
+from sluice.errors import (ManifestCorrupt, StoreUnavailable)
+from sluice.manifest import checkpoint
+from sluice.operate import gc
+from sluice.manifest.follow import load_state
+from sluice.manifest.log import ManifestLog
+from sluice.manifest.state import PipelineState
+from sluice.operate.verify import verify
+from sluice.store.base import ObjectStore
+from sluice.store.local import LocalStore
+from sluice.store.memory import MemoryStore
 from tests.support.manifests import opened, put, schema, segment, table
 
 CONTENT = b"rows of a table"
@@ -413,8 +414,8 @@ def test_a_collection_that_is_killed_leaves_a_spool_that_is_whole_and_the_next_o
     kept = world.change("7")
     script = f"""
 from datetime import timedelta
-from service.manifest import gc
-from service.store.opening import open_store
+from sluice.manifest import gc
+from sluice.store.opening import open_store
 gc.THREADS = 1
 store = open_store("file://{tmp_path}", options={{}})
 gc.carry_out(store, gc.plan(store, keep=timedelta(0), now=lambda: __import__("datetime").datetime.fromisoformat("{LATER.isoformat()}")))

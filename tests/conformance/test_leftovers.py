@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.contract import keys
-from service.contract.entries import BodyCommit, Changes, Commits, Copy, Prepared, PreparedEnd, PreparedPart
-from service.errors import ManifestCorrupt, StoreRefused
-from service.manifest import leftovers
-from service.manifest.follow import load_state
-from service.manifest.leftovers import collect, referenced
-from service.manifest.log import ManifestLog
-from service.store.base import ObjectStore
-from service.store.memory import MemoryStore
+from sluice.contract import keys
+from sluice.contract.entries import (BodyCommit, Changes, Commits, Copy, Prepared, PreparedEnd, PreparedPart)
+from sluice.errors import (ManifestCorrupt, StoreRefused)
+from sluice.manifest import leftovers
+from sluice.manifest.follow import load_state
+from sluice.manifest.leftovers import (collect, referenced)
+from sluice.manifest.log import ManifestLog
+from sluice.store.base import ObjectStore
+from sluice.store.memory import MemoryStore
 from tests.support.manifests import changes, opened, put, schema, segment, table
 
 

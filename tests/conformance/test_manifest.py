@@ -16,18 +16,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.contract import keys
-from service.contract.entries import Body, Entry, Progress
-from service.contract.receipt import DurableReceipt
-from service.errors import FormatTooNew, ManifestCorrupt, ObjectMissing, ServiceError, StoreRefused, StoreUnavailable, WriterFenced
-from service.manifest import checkpoint
-from service.manifest.follow import load_state, read_entries, read_entry
-from service.manifest.log import ManifestLog
-from service.manifest.state import PipelineState, reduce
-from service.manifest.verify import verify
-from service.store.base import ObjectStore
-from service.store.local import LocalStore
-from service.store.memory import MemoryStore
+from sluice.contract import keys
+from sluice.contract.entries import (Body, Entry, Progress)
+from sluice.contract.receipt import DurableReceipt
+from sluice.errors import (FormatTooNew, ManifestCorrupt, ObjectMissing, ServiceError, StoreRefused, StoreUnavailable, WriterFenced)
+from sluice.manifest import checkpoint
+from sluice.manifest.follow import (load_state, read_entries, read_entry)
+from sluice.manifest.log import ManifestLog
+from sluice.manifest.state import (PipelineState, reduce)
+from sluice.operate.verify import verify
+from sluice.store.base import ObjectStore
+from sluice.store.local import LocalStore
+from sluice.store.memory import MemoryStore
 from tests.support.manifests import changes, copy, histories, opened, put, table
 
 
@@ -212,10 +212,10 @@ def test_a_refusing_store_closes_the_log_at_once() -> None:
 )
 def test_after_a_crash_at_any_point_the_next_writer_goes_on(tmp_path: Path, point: str, stored: int) -> None:
     script = f"""
-from service.contract.entries import Body, Progress
-from service.manifest.log import ManifestLog
-from service.manifest.state import PipelineState
-from service.store.opening import open_store
+from sluice.contract.entries import Body, Progress
+from sluice.manifest.log import ManifestLog
+from sluice.manifest.state import PipelineState
+from sluice.store.opening import open_store
 from tests.support.manifests import opened
 log = ManifestLog.open(open_store("file://{tmp_path}", options={{}}), opened(), PipelineState())
 log.publish(Progress(), from_lsn=0, through_lsn=5)

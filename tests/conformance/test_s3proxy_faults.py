@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from service.store.base import ObjectStore
-from service.store.opening import open_store
-from service.store.probe import probe
+from sluice.store.base import ObjectStore
+from sluice.store.opening import open_store
+from sluice.store.probe import probe
 from tests.support.s3proxy_faults import Fault, S3FaultProxy, delayed, error, error_after, reset_after, reset_before, stale_list, truncated
 from tests.support.sources import Bucket
 

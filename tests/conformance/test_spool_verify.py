@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from service.contract import keys
-from service.contract.entries import Changes, Commits, Prepared, PreparedPart, digest
-from service.manifest.follow import load_state
-from service.manifest.log import ManifestLog
-from service.manifest.verify import Verdict, verify
-from service.store.base import ObjectStore
+from sluice.contract import keys
+from sluice.contract.entries import (Changes, Commits, Prepared, PreparedPart, digest)
+from sluice.manifest.follow import load_state
+from sluice.manifest.log import ManifestLog
+from sluice.operate.verify import (Verdict, verify)
+from sluice.store.base import ObjectStore
 from tests.support.manifests import opened, put, schema, segment, table
 
 CONTENT = b"rows of a table"

@@ -1,15 +1,15 @@
-"""Every store keeps the promises of service.store.base, word for word."""
+"""Every store keeps the promises of sluice.store.base, word for word."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from service.errors import ObjectExists, ObjectMissing, StoreRefused
-from service.store.base import ObjectStore
-from service.store.memory import MemoryStore
-from service.store.probe import probe
-from service.store.remote import PAGE_KEYS
+from sluice.errors import (ObjectExists, ObjectMissing, StoreRefused)
+from sluice.store.base import ObjectStore
+from sluice.store.memory import MemoryStore
+from sluice.store.probe import probe
+from sluice.store.remote import PAGE_KEYS
 
 HOSTILE = [
     "", "/", "/etc/passwd", "../outside", "a/../../outside", "a//b", "a/", "./a", "a/.", "a\\b", "a\x00b", "a\nb", "\udcff", ".sluice-half", "a/.sluice-half",

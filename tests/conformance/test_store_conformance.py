@@ -6,11 +6,11 @@ from typing import Any
 import obstore.store
 import pytest
 
-from service.errors import ObjectExists, StoreRefused, StoreUnavailable
-from service.store.base import ObjectStore
-from service.store.conformance import Conformance, examine
-from service.store.memory import MemoryStore
-from service.store.remote import RemoteStore
+from sluice.errors import (ObjectExists, StoreRefused, StoreUnavailable)
+from sluice.store.base import ObjectStore
+from sluice.store.conformance import (Conformance, examine)
+from sluice.store.memory import MemoryStore
+from sluice.store.remote import RemoteStore
 
 CALLS = 12
 

@@ -6,12 +6,12 @@ from datetime import timedelta
 
 import pytest
 
-from service.errors import ObjectExists, StoreRefused, StoreUnavailable
-from service.store import remote
-from service.store.base import ObjectStore
-from service.store.opening import open_store
-from service.store.refusals import PATIENCE_SECONDS, Refusals
-from service.store.remote import RemoteStore
+from sluice.errors import (ObjectExists, StoreRefused, StoreUnavailable)
+from sluice.store import remote
+from sluice.store.base import ObjectStore
+from sluice.store.opening import open_store
+from sluice.store.refusals import (PATIENCE_SECONDS, Refusals)
+from sluice.store.remote import RemoteStore
 from tests.support.s3proxy_faults import Fault, Operation, S3FaultProxy, error, error_after, reset_after, reset_before, truncated
 from tests.support.sources import Bucket
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from service.errors import ObjectExists, StoreRefused
-from service.store.local import LocalStore
+from sluice.errors import (ObjectExists, StoreRefused)
+from sluice.store.local import LocalStore
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -71,8 +71,8 @@ def test_what_a_create_found_is_synced_too_before_it_says_so(tmp_path: Path) -> 
 FAILING_SYNC = """
 import sys
 from pathlib import Path
-from service.errors import ServiceError
-from service.store.local import LocalStore
+from sluice.errors import ServiceError
+from sluice.store.local import LocalStore
 store = LocalStore(Path(sys.argv[1]))
 def attempt(key):
     try:
@@ -107,7 +107,7 @@ def test_a_failed_sync_is_never_repeated_on_the_same_file(tmp_path: Path, call: 
 WRITE_UNTIL_KILLED = """
 import itertools, sys
 from pathlib import Path
-from service.store.local import LocalStore
+from sluice.store.local import LocalStore
 store = LocalStore(Path(sys.argv[1]))
 for number in itertools.count():
     key = f"{sys.argv[2]}/{number:06d}"
@@ -136,8 +136,8 @@ def test_kill_9_leaves_whole_objects_only_and_none_that_was_confirmed_is_missing
 CREATE_ALL = """
 import sys
 from pathlib import Path
-from service.errors import ObjectExists
-from service.store.local import LocalStore
+from sluice.errors import ObjectExists
+from sluice.store.local import LocalStore
 store = LocalStore(Path(sys.argv[1]))
 sys.stdin.readline()
 for number in range(60):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from service.errors import UsageError
-from service.store.opening import open_store
+from sluice.errors import UsageError
+from sluice.store.opening import open_store
 
 S3 = {"region": "us-east-1", "access_key_id": "k", "secret_access_key": "hidden"}
 
@@ -80,8 +80,8 @@ def test_memory_stores_of_one_name_share_their_objects_and_prefixes_keep_apart()
 @pytest.mark.parametrize("kind", ["memory", "file"])
 def test_a_fault_before_a_write_leaves_nothing_and_after_it_everything(tmp_path: Path, point: str, kind: str) -> None:
     script = f"""
-from service.errors import StoreUnavailable
-from service.store.opening import open_store
+from sluice.errors import StoreUnavailable
+from sluice.store.opening import open_store
 store = open_store({"memory://x" if kind == "memory" else f"file://{tmp_path}"!r}, options={{}})
 try:
     store.{point.split(".")[1]}("k", b"1")

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from obstore.store import S3Store
 
-from service.errors import ObjectExists, ObjectMissing, StoreError, StoreRefused, StoreUnavailable
-from service.manifest.follow import load_state
-from service.manifest.log import ManifestLog
-from service.manifest.state import PipelineState
-from service.store.remote import RemoteStore
+from sluice.errors import (ObjectExists, ObjectMissing, StoreError, StoreRefused, StoreUnavailable)
+from sluice.manifest.follow import load_state
+from sluice.manifest.log import ManifestLog
+from sluice.manifest.state import PipelineState
+from sluice.store.remote import RemoteStore
 from tests.support.manifests import opened
 
 CONFIDENTIAL = "string-to-sign-of-somebody"

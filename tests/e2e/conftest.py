@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from deploy.local.postgres import PostgresServer
+from tools.local.postgres import PostgresServer
 from tests.e2e.mirror import Mirror
 from tests.support.sources import fresh_database
 

@@ -4,7 +4,7 @@
 lake keeps as text hold everything. What the major under test does not have is left out.
 """
 
-from deploy.local.binaries import default_major
+from tools.local.binaries import default_major
 from tests.support.type_matrix import DEFINITIONS as NAMED_TYPES
 
 DEFINITIONS = (

@@ -15,12 +15,12 @@ from deltalake import DeltaTable
 from psycopg import sql
 from pyspark.sql import SparkSession
 
-from service.contract import keys
-from service.contract.applied import AppliedLog, AppliedTable, Complete
-from service.store.base import ObjectStore
-from service.store.opening import open_store
-from spark_jobs.applier import Applier
-from spark_jobs.options import ApplyOptions
+from sluice.contract import keys
+from sluice.contract.applied import (AppliedLog, AppliedTable, Complete)
+from sluice.store.base import ObjectStore
+from sluice.store.opening import open_store
+from sluice_spark.applier import Applier
+from sluice_spark.options import ApplyOptions
 from tests.support import ingesting
 from tests.support.compare import assert_equal
 from tests.support.sources import Database

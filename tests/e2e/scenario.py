@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from service import lsn
+from sluice import lsn
 from tests.e2e.mirror import FOLLOWED, Mirror
 from tests.support.source_setup import server_major, since
 from tests.support.sources import Database

@@ -2,8 +2,8 @@
 
 import pytest
 
-from deploy.local.compare import read_lake, read_source
-from service.contract import keys
+from tools.local.compare import (read_lake, read_source)
+from sluice.contract import keys
 from tests.e2e.mirror import Mirror
 
 TABLES = (

@@ -12,15 +12,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import SparkSession
 
-from service.contract import keys
-from service.contract.control import COPY, Request
-from service.errors import SlotLost
-from service.manifest import gc
-from service.manifest.verify import verify
-from service.store.base import ObjectStore
-from service.store.opening import open_store
-from spark_jobs.applier import Applier
-from spark_jobs.options import ApplyOptions
+from sluice.contract import keys
+from sluice.contract.control import (COPY, Request)
+from sluice.errors import SlotLost
+from sluice.operate import gc
+from sluice.operate.verify import verify
+from sluice.store.base import ObjectStore
+from sluice.store.opening import open_store
+from sluice_spark.applier import Applier
+from sluice_spark.options import ApplyOptions
 from tests.e2e.mirror import Mirror
 from tests.support import ingesting
 

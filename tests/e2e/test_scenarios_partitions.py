@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from deploy.local.postgres import PostgresServer
+from tools.local.postgres import PostgresServer
 from tests.e2e.mirror import Mirror
 from tests.e2e.scenario import Scenario, World, names, play
 from tests.support.source_setup import since

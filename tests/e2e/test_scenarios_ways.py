@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from service.runtime.builder import BuilderLimits
+from sluice.ingest.encode.builder import BuilderLimits
 from tests.e2e.mirror import FOLLOWED, Mirror
 from tests.e2e.scenario import WORKERS, Scenario, World, begin, go_on, names
 from tests.support.ingesting import Pipeline

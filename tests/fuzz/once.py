@@ -7,7 +7,7 @@ try:
 except ImportError:
     sys.exit(f"make fuzz needs atheris, which has no wheel for Python {sys.version_info.major}.{sys.version_info.minor} on this machine")
 
-with atheris.instrument_imports(include=["service.protocol", "service.transaction", "service.contract", "service.ack"]):
+with atheris.instrument_imports(include=["sluice.protocol", "sluice.ingest.assemble", "sluice.contract", "sluice.ingest.commit"]):
     from tests.fuzz.targets import TARGETS
 
 

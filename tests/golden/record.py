@@ -1,7 +1,7 @@
 """Records what a real server sends: `python -m tests.golden.record 14 15` writes tests/golden/pg<major>/*.bin, and *.json as the reference decoder reads it.
 
 A .bin file is a sequence of CopyData payloads, each behind its length as four big-endian bytes. The .json beside it is for people and for the test
-that compares service.protocol with it; it is never written by service.protocol.
+that compares sluice.protocol with it; it is never written by sluice.protocol.
 (PostgreSQL: Streaming Replication Protocol.)
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 import psycopg
 from psycopg import pq
 
-from deploy.local.postgres import PostgresServer, temporary_server
+from tools.local.postgres import (PostgresServer, temporary_server)
 from tests.support.reference_decoder import readable
 
 FOLDER = Path(__file__).parent

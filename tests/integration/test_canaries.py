@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deploy.local.sluice import Pipeline, SluiceProcess
-from service.errors import DecodeError, ServiceError
-from service.protocol.decoder import decode_control
-from service.protocol.frames import join
-from service.protocol.tuples import walk_rows
-from service.source.sessions import open_query, translated
+from tools.local.sluice import (Pipeline, SluiceProcess)
+from sluice.errors import (DecodeError, ServiceError)
+from sluice.protocol.decoder import decode_control
+from sluice.protocol.frames import join
+from sluice.protocol.tuples import walk_rows
+from sluice.source.sessions import (open_query, translated)
 from tests.support import canary, ingesting
 from tests.support import pgoutput_bytes as wire
 from tests.support.pipeline import wait_until

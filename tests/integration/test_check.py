@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import structlog
 
-from deploy.local.sluice import Pipeline
-from service.cli import checking, cli, exits
+from tools.local.sluice import Pipeline
+from sluice.cli import (check as checking, cli, exits)
 from tests.support import canary
 from tests.support.least_rights import grant, options_as, pipeline_role, run_script
 from tests.support.sources import Bucket, Database

@@ -40,14 +40,14 @@ telemetry: {{listen: "127.0.0.1:0", log_format: json}}
 @pytest.fixture
 def sluice(environment: dict[str, str]) -> Run:
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run([sys.executable, "-m", "service", *arguments], env=environment, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run([sys.executable, "-m", "sluice", *arguments], env=environment, capture_output=True, text=True, timeout=120, check=False)
 
     return run
 
 
 @pytest.fixture
 def running(environment: dict[str, str]) -> Iterator["subprocess.Popen[str]"]:
-    process = subprocess.Popen([sys.executable, "-m", "service", "run"], env=environment, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-m", "sluice", "run"], env=environment, stderr=subprocess.PIPE, text=True)
     yield process
     if process.poll() is None:
         process.kill()

@@ -9,9 +9,9 @@ from deltalake import write_deltalake
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from deploy.local.compare import Comparison, compare_table, read_source
-from deploy.local.postgres import PostgresServer
-from deploy.local.rendering import array_text, float_text, postgres_texts, same_float
+from tools.local.compare import (Comparison, compare_table, read_source)
+from tools.local.postgres import PostgresServer
+from tools.local.rendering import (array_text, float_text, postgres_texts, same_float)
 from tests.support.sources import Database
 
 ROWS: list[dict[str, Any]] = [{"id": 1, "name": "one", "amount": None}, {"id": 2, "name": None, "amount": 2.5}]

@@ -10,12 +10,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from service.contract import keys
-from service.contract.applied import AppliedLog, AppliedTable
-from service.contract.control import COPY, Request
-from service.manifest.follow import load_state
-from service.store.base import ObjectStore
-from service.store.opening import open_store
+from sluice.contract import keys
+from sluice.contract.applied import (AppliedLog, AppliedTable)
+from sluice.contract.control import (COPY, Request)
+from sluice.manifest.follow import load_state
+from sluice.store.base import ObjectStore
+from sluice.store.opening import open_store
 from tests.integration.test_cli_pipeline import Run, environment, running, sluice
 from tests.support.sources import Database
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.postgres import temporary_server
-from service import lsn
-from service.errors import StoreUnavailable
-from service.manifest.follow import load_state
-from service.runtime.builder import BuilderLimits
-from service.store.base import ObjectStore
-from service.store.opening import open_store
+from tools.local.postgres import temporary_server
+from sluice import lsn
+from sluice.errors import StoreUnavailable
+from sluice.manifest.follow import load_state
+from sluice.ingest.encode.builder import BuilderLimits
+from sluice.store.base import ObjectStore
+from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline
 from tests.support.pgproxy import PgProxy, Status
 from tests.support.sources import Database

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from service.errors import SourceRefused
-from service.source.preflight import run_preflight
-from service.source.sessions import SourceOptions
-from service.store.opening import open_store
+from sluice.errors import SourceRefused
+from sluice.operate.check.preflight import run_preflight
+from sluice.source.sessions import SourceOptions
+from sluice.store.opening import open_store
 from tests.e2e import matrix
 from tests.support.ingesting import Pipeline
 from tests.support.source_setup import since

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from service.contract.entries import Copy
+from sluice.contract.entries import Copy
 from tests.support.ingesting import Pipeline
 from tests.support.source_setup import since
 

@@ -8,9 +8,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from deploy.local.postgres import PostgresServer
-from service.manifest.state import TableState
-from service.store.opening import open_store
+from tools.local.postgres import PostgresServer
+from sluice.manifest.state import TableState
+from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline
 from tests.support.least_rights import options_as, pipeline_role
 from tests.support.source_setup import since

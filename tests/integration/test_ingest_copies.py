@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from deploy.local.postgres import temporary_server
-from service import faults
-from service.contract.control import COPY, Request
-from service.contract.keys import control_request
-from service.runtime.report import Reporter
-from service.source.slot import ensure_publication
-from service.store.opening import open_store
+from tools.local.postgres import temporary_server
+from sluice import faults
+from sluice.contract.control import (COPY, Request)
+from sluice.contract.keys import control_request
+from sluice.health.report import Reporter
+from sluice.source.slot import ensure_publication
+from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline, Running
 from tests.support.sources import fresh_database
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from service import faults
-from service.contract import keys
-from service.errors import StoreRefused
-from service.store.local import LocalStore
+from sluice import faults
+from sluice.contract import keys
+from sluice.errors import StoreRefused
+from sluice.store.local import LocalStore
 from tests.support.ingesting import Pipeline, Running
 from tests.support.pgproxy import PgProxy
 from tests.support.sources import Database

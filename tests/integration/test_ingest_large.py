@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from service import lsn
-from service.contract.entries import Changes
-from service.manifest.follow import read_entries
-from service.runtime.setup import prepare
-from service.store.opening import open_store
+from sluice import lsn
+from sluice.contract.entries import Changes
+from sluice.manifest.follow import read_entries
+from sluice.operate.setup import prepare
+from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline
 from tests.support.sources import Database
 

@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from service.contract.control import COPY, Request
-from service.contract.entries import Changes, Copy, Table
-from service.contract.keys import MANIFEST, control_request
-from service.errors import Interrupted, ServiceError, SlotBusy, SlotLost, WriterFenced
-from service.runtime.ingest import Ingest
+from sluice.contract.control import (COPY, Request)
+from sluice.contract.entries import (Changes, Copy, Table)
+from sluice.contract.keys import (MANIFEST, control_request)
+from sluice.errors import (Interrupted, ServiceError, SlotBusy, SlotLost, WriterFenced)
+from sluice.ingest.supervisor import Ingest
 from tests.support.ingesting import Pipeline
 
 

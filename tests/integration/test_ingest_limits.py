@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from service.errors import LimitReached
-from service.runtime.builder import BuilderLimits
+from sluice.errors import LimitReached
+from sluice.ingest.encode.builder import BuilderLimits
 from tests.integration.test_ingest_streaming import IMMEDIATELY
 from tests.support.ingesting import Pipeline
 from tests.support.source_setup import since

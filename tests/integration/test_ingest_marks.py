@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from service import faults
+from sluice import faults
 from tests.support.ingesting import Pipeline
 from tests.support.source_setup import since
 

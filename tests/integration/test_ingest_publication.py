@@ -5,10 +5,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from service.contract.control import COPY, Request
-from service.contract.keys import control_request
-from service.errors import SourceRefused
-from service.store.opening import open_store
+from sluice.contract.control import (COPY, Request)
+from sluice.contract.keys import control_request
+from sluice.errors import SourceRefused
+from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline
 from tests.support.source_setup import since
 from tests.support.sources import Database

@@ -7,12 +7,12 @@ import psycopg
 import pyarrow.parquet as pq
 import pytest
 
-from service.contract import keys
-from service.contract.entries import Prepared
-from service.errors import StoreRefused
-from service.runtime.builder import BuilderLimits
-from service.spool.encode import segment_schema
-from service.store.base import ObjectStore
+from sluice.contract import keys
+from sluice.contract.entries import Prepared
+from sluice.errors import StoreRefused
+from sluice.ingest.encode.builder import BuilderLimits
+from sluice.ingest.encode.rows import segment_schema
+from sluice.store.base import ObjectStore
 from tests.integration.test_ingest_streaming import IMMEDIATELY
 from tests.support.ingesting import Pipeline, Running
 from tests.support.source_setup import since

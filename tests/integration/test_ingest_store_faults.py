@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.store.opening import open_store
+from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline
 from tests.support.s3proxy_faults import Fault, Operation, S3FaultProxy, error, error_after, reset_after
 from tests.support.sources import Bucket, Database

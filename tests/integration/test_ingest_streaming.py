@@ -5,12 +5,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from service import lsn
-from service.errors import UsageError
-from service.protocol.messages import Truncate
-from service.runtime.builder import BuilderLimits
-from service.store.opening import open_store
-from service.transaction.assembler import Assembler
+from sluice import lsn
+from sluice.errors import UsageError
+from sluice.protocol.messages import Truncate
+from sluice.ingest.encode.builder import BuilderLimits
+from sluice.store.opening import open_store
+from sluice.ingest.assemble.assembler import Assembler
 from tests.support.ingesting import Pipeline
 from tests.support.oracle import Spool
 from tests.support.source_setup import server_major

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from deploy.local.postgres import temporary_server
-from service import lsn
-from service.contract.entries import Prepared
-from service.errors import SlotLost
-from service.runtime.builder import BuilderLimits
-from service.runtime.setup import prepare
-from service.store.opening import open_store
+from tools.local.postgres import temporary_server
+from sluice import lsn
+from sluice.contract.entries import Prepared
+from sluice.errors import SlotLost
+from sluice.ingest.encode.builder import BuilderLimits
+from sluice.operate.setup import prepare
+from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline
 from tests.support.source_setup import since
 from tests.support.sources import Database

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from service.errors import ServiceError
-from service.source.preflight import run_preflight
+from sluice.errors import ServiceError
+from sluice.operate.check.preflight import run_preflight
 from tests.support.ingesting import Pipeline
 from tests.support.least_rights import grant, options_as, pipeline_role
 from tests.support.sources import Database

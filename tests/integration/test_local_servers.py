@@ -1,4 +1,4 @@
-"""The servers of deploy.local that every other test stands on do what they promise."""
+"""The servers of tools.local that every other test stands on do what they promise."""
 
 import shutil
 import subprocess
@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from deploy.local.postgres import PostgresServer, temporary_server
+from tools.local.postgres import (PostgresServer, temporary_server)
 from tests.support.sources import Database
 
 
@@ -46,7 +46,7 @@ def test_no_slot_is_left_by_an_earlier_test(postgres: PostgresServer) -> None:
 
 def test_a_server_does_not_outlive_an_owner_that_was_killed() -> None:
     program = (
-        "import sys; from deploy.local.postgres import temporary_server\n"
+        "import sys; from tools.local.postgres import temporary_server\n"
         "with temporary_server() as server:\n"
         "    print(server.dsn(), server.data_dir.parent, flush=True); sys.stdin.read()"
     )

@@ -16,17 +16,17 @@ from pathlib import Path
 
 import pytest
 
-from service.cli import rooms
-from service.contract import keys
-from service.contract.applied import AppliedLog, AppliedTable, Complete
-from service.manifest.follow import load_state
-from service.runtime.pipeline import Process
-from service.settings import Settings, load
-from service.store.base import ObjectStore
-from service.telemetry import catalogue
-from service.telemetry.catalogue import Metric, served_by
-from service.telemetry.meteredstore import MeteredStore
-from service.telemetry.metrics import Metrics, identify
+from sluice.cli import options as rooms
+from sluice.contract import keys
+from sluice.contract.applied import (AppliedLog, AppliedTable, Complete)
+from sluice.manifest.follow import load_state
+from sluice.process.pipeline import Process
+from sluice.settings import (Settings, load)
+from sluice.store.base import ObjectStore
+from sluice.telemetry import catalogue
+from sluice.telemetry.catalogue import (Metric, served_by)
+from sluice.telemetry.metered_store import MeteredStore
+from sluice.telemetry.metrics import (Metrics, identify)
 from tests.support.sources import Database
 
 ROOT = Path(__file__).parents[2]
@@ -190,7 +190,7 @@ def watch(database: Database, folder: Path, scenario: Callable[[Watched], Awaita
 
 @pytest.fixture(autouse=True)
 def _every_look_is_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.runtime.observe._FRESH_SECONDS", 0.0)
+    monkeypatch.setattr("sluice.health.export.observer._FRESH_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -292,7 +292,7 @@ def test_an_address_that_the_applier_cannot_have_is_a_usage_error_before_spark_s
         settings_for(database, tmp_path, more=f'telemetry: {{apply_listen: "127.0.0.1:{taken.getsockname()[1]}"}}\n')
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
         ended = subprocess.run(
-            [sys.executable, "-m", "service", "apply", "--once", "-c", str(tmp_path / "sluice.yaml")],
+            [sys.executable, "-m", "sluice", "apply", "--once", "-c", str(tmp_path / "sluice.yaml")],
             env={**environment, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
     assert ended.returncode == 2

@@ -26,7 +26,7 @@ def on_a_terminal(pipe: Pipe, *arguments: str) -> str:
     """What a person's terminal gets, stdout and stderr."""
     leader, follower = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "service", *arguments],
+        [sys.executable, "-m", "sluice", *arguments],
         env={**pipe.environment, "TERM": "xterm", "COLUMNS": "200"},
         stdin=follower,
         stdout=follower,

@@ -13,12 +13,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from deploy.local.postgres import PostgresServer, temporary_server
-from service.cli import findings as shown
-from service.contract.findings import KINDS, Finding
-from service.source import preflight_server
-from service.source.preflight import run_preflight
-from service.source.slot import ensure_slot
+from tools.local.postgres import (PostgresServer, temporary_server)
+from sluice.cli import findings_view as shown
+from sluice.findings import (KINDS, Finding)
+from sluice.operate.check import server as preflight_server
+from sluice.operate.check.preflight import run_preflight
+from sluice.source.slot import ensure_slot
 from tests.support.least_rights import grant, options_as, pipeline_role, run_script
 from tests.support.source_setup import server_major
 from tests.support.sources import Database, fresh_database

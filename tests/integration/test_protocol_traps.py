@@ -1,6 +1,6 @@
 """What clients of the protocol are known to miss, against a real server of every major: one small story each (docs/protocol.md says which)."""
 
-from service import lsn
+from sluice import lsn
 from tests.support.ingesting import Pipeline
 from tests.support.source_setup import server_major
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from service.errors import StoreUnavailable
-from service.runtime.ingest import Ingest
-from service.runtime.observe import Observer
-from service.runtime.report import Report, Reporter
-from service.store.base import ObjectStore
-from service.telemetry.health import Health
-from service.telemetry.metrics import Metrics
+from sluice.errors import StoreUnavailable
+from sluice.ingest.supervisor import Ingest
+from sluice.health.export.observer import Observer
+from sluice.health.report import (Report, Reporter)
+from sluice.store.base import ObjectStore
+from sluice.health.endpoint import Health
+from sluice.telemetry.metrics import Metrics
 from tests.support.ingesting import Pipeline
 from tests.support.sources import Database
 

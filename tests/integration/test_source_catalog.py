@@ -5,8 +5,8 @@ from contextlib import closing
 
 import pytest
 
-from service.source.catalog import Catalog
-from service.source.sessions import open_query
+from sluice.source.catalog import Catalog
+from sluice.source.sessions import open_query
 from tests.support.source_setup import options_of, since
 from tests.support.sources import Database
 

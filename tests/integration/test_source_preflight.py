@@ -10,16 +10,16 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from deploy.local.binaries import helper_account
-from deploy.local.postgres import PostgresServer, temporary_server
-from service.cli import findings as shown
-from service.contract.findings import Finding
-from service.source import preflight, preflight_server
-from service.source.preflight import run_preflight
-from service.source.preflight_server import examine_version
-from service.source.sessions import SourceOptions
-from service.source.slot import ensure_slot
-from service.source.start import start_command, start_replication
+from tools.local.binaries import helper_account
+from tools.local.postgres import (PostgresServer, temporary_server)
+from sluice.cli import findings_view as shown
+from sluice.findings import Finding
+from sluice.operate.check import (preflight, server as preflight_server)
+from sluice.operate.check.preflight import run_preflight
+from sluice.operate.check.server import examine_version
+from sluice.source.sessions import SourceOptions
+from sluice.source.slot import ensure_slot
+from sluice.source.start import (start_command, start_replication)
 from tests.support.least_rights import grant, options_as, pipeline_role, run_script
 from tests.support.source_setup import options_of, server_major, since
 from tests.support.sources import Database

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.errors import SourceRefused
-from service.source.sessions import SourceOptions, open_query, open_replication
+from sluice.errors import SourceRefused
+from sluice.source.sessions import (SourceOptions, open_query, open_replication)
 from tests.support.source_setup import options_of
 from tests.support.sources import Database
 

@@ -7,14 +7,14 @@ from contextlib import closing
 
 import pytest
 
-from deploy.local.postgres import temporary_server
-from service.contract.entries import Opened
-from service.errors import SlotBusy, SlotLost, SourceRefused
-from service.source import slot
-from service.source.sessions import SourceOptions, open_query
-from service.source.slot import ensure_publication, ensure_slot, prove_continuity, server_facts, slot_facts, wait_until_free
-from service.source.start import Started, identify, start_command, start_replication
-from service.source.stream import ReplicationStream, StreamLimits
+from tools.local.postgres import temporary_server
+from sluice.contract.entries import Opened
+from sluice.errors import (SlotBusy, SlotLost, SourceRefused)
+from sluice.source import slot
+from sluice.source.sessions import (SourceOptions, open_query)
+from sluice.source.slot import (ensure_publication, ensure_slot, prove_continuity, server_facts, slot_facts, wait_until_free)
+from sluice.source.start import (Started, identify, start_command, start_replication)
+from sluice.ingest.receive.stream import (ReplicationStream, StreamLimits)
 from tests.support.source_setup import options_of, server_major
 from tests.support.sources import Database
 

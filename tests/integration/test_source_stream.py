@@ -12,12 +12,12 @@ from functools import partial
 import psycopg
 import pytest
 
-from deploy.local.postgres import PostgresServer, temporary_server
-from service import lsn
-from service.errors import ProtocolViolation, SlotBusy, SlotLost, SourceError, SourceUnavailable
-from service.source.sessions import SourceOptions
-from service.source.slot import ensure_publication, ensure_slot, slot_facts
-from service.source.stream import PublicationMissing, RawBatch, ReplicationStream, StreamLimits
+from tools.local.postgres import (PostgresServer, temporary_server)
+from sluice import lsn
+from sluice.errors import (ProtocolViolation, SlotBusy, SlotLost, SourceError, SourceUnavailable)
+from sluice.source.sessions import SourceOptions
+from sluice.source.slot import (ensure_publication, ensure_slot, slot_facts)
+from sluice.ingest.receive.stream import (PublicationMissing, RawBatch, ReplicationStream, StreamLimits)
 from tests.support.pgproxy import Direction, PgProxy
 from tests.support.source_setup import options_of, server_major
 from tests.support.sources import Database

@@ -9,15 +9,15 @@ from typing import Any, get_args
 
 import pytest
 
-from service.errors import SourceRefused, SourceUnavailable
-from service.source.catalog import Catalog
-from service.source.copy import copy_table
-from service.source.schemas import build_schema, relation_of
-from service.source.sessions import open_query
-from service.source.slot import ensure_publication, ensure_slot
-from service.source.snapshot import SnapshotHolder
-from service.source.stream import ReplicationStream, StreamLimits
-from service.store.opening import open_store
+from sluice.errors import (SourceRefused, SourceUnavailable)
+from sluice.source.catalog import Catalog
+from sluice.ingest.snapshot.reader import copy_table
+from sluice.ingest.tables.schemas import (build_schema, relation_of)
+from sluice.source.sessions import open_query
+from sluice.source.slot import (ensure_publication, ensure_slot)
+from sluice.source.snapshot_export import SnapshotHolder
+from sluice.ingest.receive.stream import (ReplicationStream, StreamLimits)
+from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline
 from tests.support.source_setup import options_of
 from tests.support.sources import Database

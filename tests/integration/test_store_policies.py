@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from service.contract import keys
-from service.errors import StoreRefused
-from service.store import probe
-from service.store.base import ObjectStore
-from service.store.conformance import examine
-from service.store.opening import open_store
+from sluice.contract import keys
+from sluice.errors import StoreRefused
+from sluice.store import probe
+from sluice.store.base import ObjectStore
+from sluice.store.conformance import examine
+from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline
 from tests.support.policies import GuardedS3, allows, guarded_s3, policy
 from tests.support.sources import Database

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from deploy.local.compare import read_source
-from deploy.local.postgres import PostgresServer
+from tools.local.compare import read_source
+from tools.local.postgres import PostgresServer
 from tests.support.sources import Database
 from tests.support.workload import LOG, TABLE_NAMES, Workload
 

@@ -10,10 +10,10 @@ import sys
 from datetime import timedelta
 from types import ModuleType
 
-import service
-from service.cli import main
-from service.store import remote
-from service.telemetry.health import Health
+import sluice
+from sluice.cli import main
+from sluice.store import remote
+from sluice.health.endpoint import Health
 
 _SUFFIX = "_SECONDS"
 
@@ -36,7 +36,7 @@ def hurry(factor: float) -> None:
 
 
 def _modules() -> list[ModuleType]:
-    found = pkgutil.walk_packages(service.__path__, prefix="service.")
+    found = pkgutil.walk_packages(sluice.__path__, prefix="sluice.")
     return [importlib.import_module(module.name) for module in found if not module.name.endswith("__main__")]
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import psycopg
 
-from deploy.demo import shop
-from deploy.local.compare import compare_table
-from deploy.local.postgres import free_port
-from deploy.local.s3 import ACCESS_KEY, REGION
-from deploy.stack.layout import PORTS
-from service.contract import keys
-from service.contract.applied import Complete
+from tools.demo import shop
+from tools.local.compare import compare_table
+from tools.local.postgres import free_port
+from tools.local.s3 import (ACCESS_KEY, REGION)
+from tools.stack.layout import PORTS
+from sluice.contract import keys
+from sluice.contract.applied import Complete
 from tests.support.pipeline import wait_until
 
 NAMES = ("postgres", "s3", "ingest", "applier", "prometheus")
@@ -27,7 +27,7 @@ _QUICK = "-XX:TieredStopAtLevel=1"
 
 @dataclass
 class LocalStack:
-    """`python -m deploy.stack` with these ports."""
+    """`python -m tools.stack` with these ports."""
 
     directory: Path
     ports: dict[str, int]
@@ -35,7 +35,7 @@ class LocalStack:
     def __call__(self, *arguments: str, timeout: float = 240.0, **environment: str) -> subprocess.CompletedProcess[str]:
         ours = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
         chosen = {"STACK": str(self.directory), "JDK_JAVA_OPTIONS": _QUICK, **{name: str(port) for name, port in self.ports.items()}, **environment}
-        command = [sys.executable, "-m", "deploy.stack", *arguments]
+        command = [sys.executable, "-m", "tools.stack", *arguments]
         return subprocess.run(command, env={**ours, **chosen}, capture_output=True, text=True, timeout=timeout, check=False)
 
     def pids(self) -> dict[str, int]:

@@ -6,7 +6,7 @@ Pods come from everywhere a pod may be described: StatefulSets, test pods, templ
 import re
 from collections.abc import Callable, Iterator
 
-from service.runtime.ingest import STOP_SECONDS
+from sluice.ingest.supervisor import STOP_SECONDS
 from tests.ops.helm import Manifest
 from tests.ops.manifests import environment, of_kind, pods
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from deploy.local.tools import tool
+from tools.local.tools import tool
 
 RULES = Path(__file__).parents[2] / "deploy" / "monitoring" / "rules.yml"
 MINUTES = 75

@@ -6,8 +6,8 @@ Series are written minute by minute in promtool's notation (`1x5` is six times 1
 from dataclasses import dataclass
 from itertools import groupby
 
-from service.telemetry import catalogue as known
-from service.telemetry.catalogue import Metric
+from sluice.telemetry import catalogue as known
+from sluice.telemetry.catalogue import Metric
 
 Series = dict[str, str]
 SHOP = {"pipeline": "shop"}

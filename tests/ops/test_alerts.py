@@ -13,8 +13,8 @@ from deploy.monitoring.alerts import ALERTS, DEFAULTS, RECORDINGS, THRESHOLDS
 from deploy.monitoring.files import PLAIN_RULES
 from deploy.monitoring.model import SCOPE, thresholds_of
 from deploy.monitoring.promql import Not, Selector
-from service.health import verdict
-from service.telemetry import catalogue
+from sluice.health import verdict
+from sluice.telemetry import catalogue
 from tests.ops.rule_cases import CASES, Case
 
 ROOT = Path(__file__).parents[2]

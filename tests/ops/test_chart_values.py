@@ -10,8 +10,8 @@ import yaml
 
 from deploy.chart import __main__ as generated
 from deploy.chart import values
-from service.errors import UsageError
-from service.settings import load
+from sluice.errors import UsageError
+from sluice.settings import load
 from tests.ops import helm, manifests
 from tests.ops.helm import CHART, Refused, Values
 
@@ -165,7 +165,7 @@ def test_the_configuration_arrives_as_it_was_given() -> None:
 
 def test_the_configuration_s_schema_is_the_service_s_own() -> None:
     """A key that the service gains or loses changes the chart's schema: every room has the same keys in both."""
-    from service.settings.present import json_schema
+    from sluice.settings.present import json_schema
 
     own = json.loads((CHART / "values.schema.json").read_text())
     service = json_schema()

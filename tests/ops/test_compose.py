@@ -11,7 +11,7 @@ from compose_spec import PyCompose
 from yamllint import linter
 from yamllint.config import YamlLintConfig
 
-from service.settings import load
+from sluice.settings import load
 from tests.ops import helm
 
 DEPLOY = Path("deploy")

@@ -11,8 +11,8 @@ import pytest
 from deploy.monitoring.dashboards import DASHBOARDS
 from deploy.monitoring.dashboards.panels import COLUMNS, RATE, UNITS, Dashboard, Json
 from deploy.monitoring.files import CHART
-from service.telemetry import catalogue
-from service.telemetry.catalogue import Counter
+from sluice.telemetry import catalogue
+from sluice.telemetry.catalogue import Counter
 
 ROOT = Path(__file__).parents[2]
 BOARDS = [pytest.param(board.to_json(), id=board.uid) for board in DASHBOARDS]

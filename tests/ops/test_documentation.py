@@ -60,7 +60,7 @@ def test_the_readme_is_a_first_screen_and_no_manual() -> None:
 
 
 def test_a_commands_name_in_the_documentation_is_a_command() -> None:
-    from service.cli import cli
+    from sluice.cli import cli
 
     named = {(page.name, match[1], match[2]) for page in PAGES for match in re.finditer(r"`sluice ([a-z]+)(?: ([a-z]+))?[` ]", read(page))}
     wrong = []

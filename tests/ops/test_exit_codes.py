@@ -16,13 +16,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from service.cli import exits
-from service.contract import keys
-from service.contract.entries import Opened
-from service.manifest.log import ManifestLog
-from service.manifest.state import PipelineState
-from service.store.base import ObjectStore
-from service.store.opening import open_store
+from sluice.cli import exits
+from sluice.contract import keys
+from sluice.contract.entries import Opened
+from sluice.manifest.log import ManifestLog
+from sluice.manifest.state import PipelineState
+from sluice.store.base import ObjectStore
+from sluice.store.opening import open_store
 from tests.support import manifests
 from tests.support.manifests import put
 from tests.support.sources import Database
@@ -47,7 +47,7 @@ class Sluice:
         return open_store(f"file://{self.directory}/spool", prefix="shop/", options={})
 
     def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "service", *arguments]
+        return [sys.executable, "-m", "sluice", *arguments]
 
     def __call__(self, *arguments: str, **environ: str) -> "subprocess.CompletedProcess[str]":
         environment = {**self.environment, **environ}

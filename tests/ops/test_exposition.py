@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from service.telemetry.catalogue import BOTH, CATALOGUE, Counter, Gauge, Histogram, Metric
-from service.telemetry.metrics import Metrics
+from sluice.telemetry.catalogue import (BOTH, CATALOGUE, Counter, Gauge, Histogram, Metric)
+from sluice.telemetry.metrics import Metrics
 
 AWKWARD = 'a "quoted" \\ name,\nof two lines'
 

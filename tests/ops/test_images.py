@@ -13,8 +13,8 @@ import pyspark
 import pytest
 import yaml
 
-from service.errors import UsageError
-from spark_jobs import jars
+from sluice.errors import UsageError
+from sluice_spark import jars
 from tests.ops.helm import CHART
 
 IMAGES = Path("deploy/images")

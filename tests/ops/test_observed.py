@@ -14,9 +14,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from deploy.local.postgres import free_port, temporary_server
-from deploy.local.prometheus import PrometheusServer, QueryRefused, Series, running_prometheus
-from deploy.local.sluice import Pipeline, SluiceProcess
+from tools.local.postgres import (free_port, temporary_server)
+from tools.local.prometheus import (PrometheusServer, QueryRefused, Series, running_prometheus)
+from tools.local.sluice import (Pipeline, SluiceProcess)
 from deploy.monitoring.alerts import ALERTS, DEFAULTS, RECORDINGS
 from deploy.monitoring.dashboards import DASHBOARDS
 from deploy.monitoring.dashboards.panels import Dashboard, Panel, Query

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.binaries import LocalServerError
-from deploy.stack.layout import PORTS, Layout
-from deploy.stack.processes import Daemon, Launch, started
+from tools.local.binaries import LocalServerError
+from tools.stack.layout import (PORTS, Layout)
+from tools.stack.processes import (Daemon, Launch, started)
 from tests.ops.local_stack import alive
 from tests.support.pipeline import wait_until
 

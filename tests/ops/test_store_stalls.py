@@ -20,15 +20,15 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.local.postgres import PostgresServer
-from deploy.local.prometheus import PrometheusServer, running_prometheus
-from deploy.local.s3 import S3Server, running_s3
-from deploy.local.sluice import Pipeline, SluiceProcess
+from tools.local.postgres import PostgresServer
+from tools.local.prometheus import (PrometheusServer, running_prometheus)
+from tools.local.s3 import (S3Server, running_s3)
+from tools.local.sluice import (Pipeline, SluiceProcess)
 from deploy.monitoring.alerts import stream
 from deploy.monitoring.rules import plain_file
-from service.contract.entries import Changes
-from service.manifest.follow import read_entries
-from service.store.opening import open_store
+from sluice.contract.entries import Changes
+from sluice.manifest.follow import read_entries
+from sluice.store.opening import open_store
 from tests.chaos.witness import Witness
 from tests.ops.local_stack import alive, local_stack
 from tests.support.pipeline import wait_until

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.postgres import PostgresServer, temporary_server
+from tools.local.postgres import (PostgresServer, temporary_server)
 from tests.support import markdown
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +32,7 @@ def environment(directory: Path, server: PostgresServer) -> dict[str, str]:
     """A user's shell after the step Install: `sluice`, `python` and `psql` on the path, and nothing of ours."""
     programs = directory / "bin"
     programs.mkdir()
-    for name, arguments in (("sluice", "-m service"), ("python", "")):
+    for name, arguments in (("sluice", "-m sluice"), ("python", "")):
         (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n', encoding="utf-8")
         (programs / name).chmod(0o755)
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("SLUICE_", "PG")) and name != "SERVER"}

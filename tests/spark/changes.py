@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from service.contract import columns as envelope
-from service.contract import keys
-from service.contract.entries import BodyCommit, Changes, Commits, Copy, Entry, Opened, Segment, Table, digest
-from service.contract.schema import ColumnSchema, TableSchema
-from service.contract.types import lake_type
-from service.store.base import ObjectStore
-from spark_jobs.constants import arrow_type
+from sluice.contract import columns as envelope
+from sluice.contract import keys
+from sluice.contract.entries import (BodyCommit, Changes, Commits, Copy, Entry, Opened, Segment, Table, digest)
+from sluice.contract.schema import (ColumnSchema, TableSchema)
+from sluice.contract.types import lake_type
+from sluice.store.base import ObjectStore
+from sluice_spark.read.column_defaults import arrow_type
 
 MAP = pa.map_(pa.string(), pa.string())
 TS = pa.timestamp("us", tz="UTC")

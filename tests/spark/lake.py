@@ -6,8 +6,8 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
-from service.manifest.follow import identity
-from service.store.base import ObjectStore
+from sluice.manifest.follow import identity
+from sluice.store.base import ObjectStore
 
 
 def rows_in(path: Path, *, metadata: bool = False) -> list[dict[str, Any]]:

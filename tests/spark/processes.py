@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spark_jobs.options import ApplyOptions
+from sluice_spark.options import ApplyOptions
 
 SMALL_JVM: dict[str, Any] = {
     "spark_master": "local[2]",
@@ -35,7 +35,7 @@ def run_applier(options: ApplyOptions) -> Run:
     environment = {**os.environ, "SLUICE_APPLY_OPTIONS": options.to_json()}
     commands: set[str] = set()
     with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen([sys.executable, "-m", "spark_jobs"], env=environment, stdout=output, stderr=output)
+        process = subprocess.Popen([sys.executable, "-m", "sluice_spark"], env=environment, stdout=output, stderr=output)
         deadline = time.monotonic() + 300
         while process.poll() is None:
             commands |= set(_command_lines(process.pid))

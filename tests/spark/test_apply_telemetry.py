@@ -3,10 +3,10 @@
 import threading
 from datetime import UTC, datetime
 
-from service.contract import keys
-from service.contract.applied import AppliedLog
-from spark_jobs.applier import Applier
-from spark_jobs.observe import ApplyTelemetry
+from sluice.contract import keys
+from sluice.contract.applied import AppliedLog
+from sluice_spark.applier import Applier
+from sluice_spark.observe import ApplyTelemetry
 from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline
 from tests.spark.model import SCHEMA

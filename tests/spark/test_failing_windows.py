@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from service import faults
-from service.contract import keys
-from service.errors import ApplyError, StoreUnavailable
-from service.store.base import ObjectStore
-from spark_jobs import durable
+from sluice import faults
+from sluice.contract import keys
+from sluice.errors import (ApplyError, StoreUnavailable)
+from sluice.store.base import ObjectStore
+from sluice_spark.lake import durable
 from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline, running
 from tests.spark.model import SCHEMA
@@ -43,7 +43,7 @@ class FailsAfterCommit(AwayStore):
 def test_a_window_that_failed_after_its_commit_landed_is_taken_for_applied(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline.begin(SCHEMA, _row(1))
     pipeline.apply()
-    monkeypatch.setattr("spark_jobs.handover.LOCAL_BYTES", 0)
+    monkeypatch.setattr("sluice_spark.lake.handover.LOCAL_BYTES", 0)
     pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
     # The next attempt finds more to do than the first one did.
     pipeline.store = FailsAfterCommit(pipeline.store, lambda: pipeline.manifest.transaction([Change("i", _row(3))], SCHEMA))

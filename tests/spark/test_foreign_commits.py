@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from service import faults
-from service.contract import keys
-from service.contract.schema import TableSchema
+from sluice import faults
+from sluice.contract import keys
+from sluice.contract.schema import TableSchema
 from tests.spark import lake
 from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline, running
@@ -134,7 +134,7 @@ def test_a_table_whose_folder_is_removed_while_the_applier_runs_is_stale_and_not
 
 
 def test_a_table_whose_folder_is_removed_while_nothing_changes_is_stale_as_well(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_jobs.ledger.LOOK_SECONDS", 1.0)
+    monkeypatch.setattr("sluice_spark.ledger.LOOK_SECONDS", 1.0)
     pipeline.begin(SCHEMA, _row(1))
     with running(pipeline) as work:
         wait_until(lambda: any(pipeline.store.list(keys.APPLY_COMPLETE)), what="the copy is applied")

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from pyspark.sql import SparkSession
 
-from service.contract import keys
-from service.contract.columns import folded, is_reserved
-from service.contract.entries import Changes, Commits
-from service.contract.schema import TableSchema
-from spark_jobs.merge import MergePlan, merge_text, quote
-from spark_jobs.ranges import MAX_TEXT_BYTES, KeyRanges
-from spark_jobs.session import private
+from sluice.contract import keys
+from sluice.contract.columns import (folded, is_reserved)
+from sluice.contract.entries import (Changes, Commits)
+from sluice.contract.schema import TableSchema
+from sluice_spark.lake.merge import (MergePlan, merge_text, quote)
+from sluice_spark.fold.ranges import (MAX_TEXT_BYTES, KeyRanges)
+from sluice_spark.session import private
 from tests.spark import lake
 from tests.spark.changes import TEXT, TIMESTAMP, Change, column, table_schema
 from tests.spark.conftest import Pipeline

@@ -4,7 +4,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from spark_jobs.protocol import KNOWN_FEATURES
+from sluice_spark.lake.features import KNOWN_FEATURES
 
 
 def test_the_known_features_are_those_of_delta_itself(spark: SparkSession) -> None:

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from service.contract import columns as envelope
-from service.contract.entries import BodyCommit, Changes, Commits
-from service.contract.xids import XidIntervals
+from sluice.contract import columns as envelope
+from sluice.contract.entries import (BodyCommit, Changes, Commits)
+from sluice.contract.xids import XidIntervals
 from tests.spark import lake
 from tests.spark.changes import FLOAT8, INT4, INT8, MAP, TEXT, TS, Change, column, table_schema
 from tests.spark.conftest import Pipeline

@@ -4,9 +4,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from service.contract import keys
-from service.errors import WriterFenced
-from service.store.opening import open_store
+from sluice.contract import keys
+from sluice.errors import WriterFenced
+from sluice.store.opening import open_store
 from tests.spark import lake
 from tests.spark.changes import INT4, INT8, TEXT, TIMESTAMP, Change, column, table_schema
 from tests.spark.conftest import Pipeline

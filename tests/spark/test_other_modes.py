@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from service.contract.entries import Changes, Commits
-from service.contract.schema import TableSchema
-from service.errors import StoreUnavailable, UsageError, WriterFenced
-from service.store.opening import open_store
-from spark_jobs.delta import APP_ID, USER_METADATA, VERSION, LakeTable, Place
-from spark_jobs.lease import Lease
-from spark_jobs.options import ApplyOptions
+from sluice.contract.entries import (Changes, Commits)
+from sluice.contract.schema import TableSchema
+from sluice.errors import (StoreUnavailable, UsageError, WriterFenced)
+from sluice.store.opening import open_store
+from sluice_spark.lake.table import (APP_ID, USER_METADATA, VERSION, LakeTable, Place)
+from sluice_spark.lease import Lease
+from sluice_spark.options import ApplyOptions
 from tests.spark import lake
 from tests.spark.changes import FLOAT8, INT4, INT4_ARRAY, INT8, TEXT, TIMESTAMP, Change, column, table_schema
 from tests.spark.conftest import Pipeline
@@ -114,7 +114,7 @@ def test_large_and_small_windows_give_the_same_rows(pipeline: Pipeline, monkeypa
     pipeline.manifest.table(schema)
     pipeline.manifest.copy([{"id": 1}], schema)
     pipeline.manifest.transaction(changes, schema)
-    monkeypatch.setattr("spark_jobs.handover.LOCAL_BYTES", 0)
+    monkeypatch.setattr("sluice_spark.lake.handover.LOCAL_BYTES", 0)
     pipeline.apply()
     assert sorted(pipeline.rows(), key=str) == sorted([{"id": 2, "s": "é", "at": when}, {"id": 3, "s": None, "at": "infinity"}], key=str)
     assert list(pipeline.store.list("apply/scratch/")) == []

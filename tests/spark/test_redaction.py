@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from service.contract import keys
-from service.contract.applied import AppliedLog
-from service.errors import ApplyError, UnsupportedChange
-from spark_jobs.failures import Cause, CommitConflict, translated_errors, verdict
+from sluice.contract import keys
+from sluice.contract.applied import AppliedLog
+from sluice.errors import (ApplyError, UnsupportedChange)
+from sluice_spark.lake.failures import (Cause, CommitConflict, translated_errors, verdict)
 from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline
 from tests.spark.model import SCHEMA

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from service.contract import keys
-from service.contract.applied import AppliedLog
-from service.errors import UsageError
-from service.store.opening import open_store
-from spark_jobs import jars
-from spark_jobs.options import ApplyOptions
+from sluice.contract import keys
+from sluice.contract.applied import AppliedLog
+from sluice.errors import UsageError
+from sluice.store.opening import open_store
+from sluice_spark import jars
+from sluice_spark.options import ApplyOptions
 from tests.spark.changes import FLOAT8, INT4, Change, Manifest, column, table_schema
 from tests.spark.model import SCHEMA
 from tests.spark.processes import SMALL_JVM, run_applier

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from service.contract import keys
-from service.contract.entries import Progress, Table
-from service.contract.schema import TableSchema
+from sluice.contract import keys
+from sluice.contract.entries import (Progress, Table)
+from sluice.contract.schema import TableSchema
 from tests.spark.changes import INT4, Change, column
 from tests.spark.conftest import Pipeline, running
 from tests.spark.model import SCHEMA
@@ -47,11 +47,11 @@ def test_a_column_dropped_in_silence_makes_the_table_stale(pipeline: Pipeline) -
 
 def test_a_commit_that_landed_is_ours_even_when_most_of_its_entries_are_forgotten(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next attempt ends before the marker; no other applier has been here for all that."""
-    monkeypatch.setattr("spark_jobs.ledger.KEPT_WHILE_WAITING", 4)
+    monkeypatch.setattr("sluice_spark.ledger.KEPT_WHILE_WAITING", 4)
     pipeline.begin(SCHEMA, _row(1))
     pipeline.begin(OTHER, _row(1))
     pipeline.apply()
-    monkeypatch.setattr("spark_jobs.handover.LOCAL_BYTES", 0)
+    monkeypatch.setattr("sluice_spark.lake.handover.LOCAL_BYTES", 0)
     for key in range(2, 8):
         pipeline.manifest.transaction([Change("i", _row(key))], SCHEMA)
     pipeline.store = FailsAfterCommit(pipeline.store, lambda: None)

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.contract import keys
-from service.errors import ServiceError, StoreUnavailable
-from service.store.base import ObjectStore
-from spark_jobs import applier
-from spark_jobs.applier import Applier
+from sluice.contract import keys
+from sluice.errors import (ServiceError, StoreUnavailable)
+from sluice.store.base import ObjectStore
+from sluice_spark import applier
+from sluice_spark.applier import Applier
 from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline
 from tests.spark.model import SCHEMA

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from deploy.local.compare import Comparison, compare_table
+from tools.local.compare import (Comparison, compare_table)
 from tests.support.sources import Database
 
 

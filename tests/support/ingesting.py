@@ -12,15 +12,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from service import lsn
-from service.contract.entries import Changes, Copy, Entry, Segment
-from service.manifest.follow import load_state, read_entries
-from service.manifest.state import PipelineState, TableState
-from service.runtime.ingest import Ingest, IngestOptions
-from service.runtime.session import FlushPolicy
-from service.source.sessions import SourceOptions
-from service.source.stream import StreamLimits
-from service.store.base import ObjectStore
+from sluice import lsn
+from sluice.contract.entries import (Changes, Copy, Entry, Segment)
+from sluice.manifest.follow import (load_state, read_entries)
+from sluice.manifest.state import (PipelineState, TableState)
+from sluice.ingest.supervisor import (Ingest, IngestOptions)
+from sluice.ingest.session import FlushPolicy
+from sluice.source.sessions import SourceOptions
+from sluice.ingest.receive.stream import StreamLimits
+from sluice.store.base import ObjectStore
 from tests.support.sources import Database
 
 QUICK = StreamLimits(max_delay_s=0.05)

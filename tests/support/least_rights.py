@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from service.source.sessions import SourceOptions
+from sluice.source.sessions import SourceOptions
 from tests.support import canary
 from tests.support.sources import Database
 

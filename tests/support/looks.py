@@ -12,10 +12,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
-from service.contract import keys
-from service.contract.applied import AppliedLog, AppliedTable
-from service.manifest.follow import load_state
-from service.store.opening import open_store
+from sluice.contract import keys
+from sluice.contract.applied import (AppliedLog, AppliedTable)
+from sluice.manifest.follow import load_state
+from sluice.store.opening import open_store
 from tests.support.sources import Database
 
 ROOT = Path(__file__).parents[2]
@@ -45,10 +45,10 @@ telemetry: {{listen: "127.0.0.1:0", apply_listen: "127.0.0.1:0", log_format: jso
 
     def __call__(self, *arguments: str, timeout: float = 150, **env: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [sys.executable, "-m", "service", *arguments], env={**self.environment, **env}, capture_output=True, text=True, timeout=timeout, check=False
+            [sys.executable, "-m", "sluice", *arguments], env={**self.environment, **env}, capture_output=True, text=True, timeout=timeout, check=False
         )
 
-    def start(self, *arguments: str, program: tuple[str, ...] = ("-m", "service"), **env: str) -> "Pipe":
+    def start(self, *arguments: str, program: tuple[str, ...] = ("-m", "sluice"), **env: str) -> "Pipe":
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, *program, *(arguments or ("run",))], env={**self.environment, **env}, stdout=log, stderr=log, start_new_session=True

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from deploy.local.sluice import Pipeline, SluiceProcess
-from service.contract import keys
-from service.contract.applied import Complete
+from tools.local.sluice import (Pipeline, SluiceProcess)
+from sluice.contract import keys
+from sluice.contract.applied import Complete
 from tests.support.pgproxy import PgProxy, Status
 from tests.support.sources import Database
 

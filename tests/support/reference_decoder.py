@@ -1,4 +1,4 @@
-"""Messages decoded one by one with struct: slow, plain, and sharing nothing with service.protocol, which is compared with it.
+"""Messages decoded one by one with struct: slow, plain, and sharing nothing with sluice.protocol, which is compared with it.
 
 `decode_row` reads one pgoutput row message (no XLogData header) and raises Malformed for anything that is not exactly an Insert, Update or Delete.
 `readable` turns a recorded, well-formed stream into what people can check by eye.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import psycopg
 
-from deploy.local.postgres import PostgresServer
-from deploy.local.s3 import S3Server
+from tools.local.postgres import PostgresServer
+from tools.local.s3 import S3Server
 from tests.support import canary
 
 

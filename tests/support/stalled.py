@@ -5,9 +5,9 @@ import os
 import time
 from pathlib import Path
 
-from service.cli import main
-from service.runtime.pipeline import Process
-from service.telemetry.health import Health
+from sluice.cli import main
+from sluice.process.pipeline import Process
+from sluice.health.endpoint import Health
 
 _run = Process.run
 

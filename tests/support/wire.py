@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Sequence
 
-from service.protocol.messages import POSTGRES_EPOCH_US
+from sluice.protocol.messages import POSTGRES_EPOCH_US
 
 Value = str | bytes | None
 UNCHANGED = b"\x00unchanged"

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.contract import columns as envelope
-from service.contract.entries import BodyCommit, Changes, Commits, Copy, Entry, Segment
-from service.contract.xids import MAX_XID, NO_XIDS, XidIntervals
-from service.errors import LimitReached, ManifestCorrupt
-from service.protocol.frames import join
-from service.transaction import aborted
-from service.transaction.aborted import AbortedXids
-from service.transaction.assembler import Assembler, AssemblerLimits
-from service.transaction.assembly import Published
-from spark_jobs.segments import committed
+from sluice.contract import columns as envelope
+from sluice.contract.entries import (BodyCommit, Changes, Commits, Copy, Entry, Segment)
+from sluice.contract.xids import (MAX_XID, NO_XIDS, XidIntervals)
+from sluice.errors import (LimitReached, ManifestCorrupt)
+from sluice.protocol.frames import join
+from sluice.ingest.assemble import aborted
+from sluice.ingest.assemble.aborted import AbortedXids
+from sluice.ingest.assemble.assembler import (Assembler, AssemblerLimits)
+from sluice.ingest.assemble.assembly import Published
+from sluice_spark.read.segments import committed
 from tests.support import wire
 from tests.support.manifests import WRITTEN_AT
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from service.contract import keys
+from sluice.contract import keys
 from tests.support.pgproxy import Status
 from tests.support.pipeline import AckOracle
 

@@ -5,15 +5,15 @@ import uuid
 import hypothesis.strategies as st
 from hypothesis import Phase, given, settings
 
-from service.contract.applied import AppliedTable
-from service.manifest.follow import load_state, read_entries
-from service.store.memory import MemoryStore
-from spark_jobs.delta import Place
-from spark_jobs.ledger import Ledger, restore
-from spark_jobs.options import ApplyOptions
-from spark_jobs.progress import Boundary
-from spark_jobs.table import Applied
-from spark_jobs.window import Window
+from sluice.contract.applied import AppliedTable
+from sluice.manifest.follow import (load_state, read_entries)
+from sluice.store.memory import MemoryStore
+from sluice_spark.lake.table import Place
+from sluice_spark.ledger import (Ledger, restore)
+from sluice_spark.options import ApplyOptions
+from sluice_spark.progress import Boundary
+from sluice_spark.table_apply import Applied
+from sluice_spark.read.window import Window
 from tests.spark.changes import Change, Manifest
 from tests.spark.model import SCHEMA
 

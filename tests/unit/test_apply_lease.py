@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from service.errors import StoreUnavailable, WriterFenced
-from service.store.base import ObjectStore
-from service.store.memory import MemoryStore
-from spark_jobs.lease import Lease, Process, _started
+from sluice.errors import (StoreUnavailable, WriterFenced)
+from sluice.store.base import ObjectStore
+from sluice.store.memory import MemoryStore
+from sluice_spark.lease import (Lease, Process, _started)
 
 
 class Clock:

@@ -6,15 +6,15 @@ import socket
 
 import pytest
 
-from service.errors import ApplyError, StoreUnavailable, UnsupportedChange, UsageError, WriterFenced
-from service.telemetry import catalogue
-from service.telemetry.health import Health
-from service.telemetry.metrics import Metrics
-from spark_jobs.delta import Place
-from spark_jobs.failures import Cause, CommitConflict, verdict
-from spark_jobs.observe import LOOP_SECONDS, ApplyTelemetry
-from spark_jobs.options import ApplyOptions
-from spark_jobs.table import Applied
+from sluice.errors import (ApplyError, StoreUnavailable, UnsupportedChange, UsageError, WriterFenced)
+from sluice.telemetry import catalogue
+from sluice.health.endpoint import Health
+from sluice.telemetry.metrics import Metrics
+from sluice_spark.lake.table import Place
+from sluice_spark.lake.failures import (Cause, CommitConflict, verdict)
+from sluice_spark.observe import (LOOP_SECONDS, ApplyTelemetry)
+from sluice_spark.options import ApplyOptions
+from sluice_spark.table_apply import Applied
 
 
 def telemetry() -> ApplyTelemetry:

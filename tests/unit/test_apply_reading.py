@@ -3,16 +3,16 @@
 import threading
 from dataclasses import replace
 
-from service.contract.entries import Changes, Commits, Segment
-from service.contract.schema import TableSchema
-from service.manifest.follow import load_state, read_entries
-from service.store.memory import MemoryStore
-from spark_jobs.applier import MAX_BACKLOG, Applier
-from spark_jobs.delta import Place
-from spark_jobs.ledger import Ledger, restore
-from spark_jobs.options import ApplyOptions
-from spark_jobs.progress import Boundary
-from spark_jobs.table import Applied
+from sluice.contract.entries import (Changes, Commits, Segment)
+from sluice.contract.schema import TableSchema
+from sluice.manifest.follow import (load_state, read_entries)
+from sluice.store.memory import MemoryStore
+from sluice_spark.applier import (MAX_BACKLOG, Applier)
+from sluice_spark.lake.table import Place
+from sluice_spark.ledger import (Ledger, restore)
+from sluice_spark.options import ApplyOptions
+from sluice_spark.progress import Boundary
+from sluice_spark.table_apply import Applied
 from tests.spark.changes import Manifest
 from tests.spark.model import SCHEMA
 

@@ -2,10 +2,10 @@
 
 import pyarrow as pa
 
-from service.contract import columns as envelope
-from service.contract.entries import Changes, Commits, Copy, Entry, Segment, Table
-from spark_jobs.modes.changelog import with_origins
-from spark_jobs.window import Backlog
+from sluice.contract import columns as envelope
+from sluice.contract.entries import (Changes, Commits, Copy, Entry, Segment, Table)
+from sluice_spark.modes.changelog import with_origins
+from sluice_spark.read.window import Backlog
 from tests.support.manifests import schema
 
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.contract.entries import Prepared
-from service.errors import ProtocolViolation
-from service.protocol.frames import join
-from service.transaction.assembler import Assembler
-from service.transaction.assembly import Assembly, Discarded, Ending, PreparedBody, PreparedCommitted, PreparedRolledBack, Published
+from sluice.contract.entries import Prepared
+from sluice.errors import ProtocolViolation
+from sluice.protocol.frames import join
+from sluice.ingest.assemble.assembler import Assembler
+from sluice.ingest.assemble.assembly import (Assembly, Discarded, Ending, PreparedBody, PreparedCommitted, PreparedRolledBack, Published)
 from tests.support import wire
 
 COLUMNS = [("id", 23, -1, True), ("note", 25, -1, False)]

@@ -15,15 +15,15 @@ import pytest
 import structlog
 from click.testing import CliRunner
 
-from service.cli import cli, exits, rooms
-from service.contract import keys
-from service.contract.applied import AppliedLog, AppliedTable, Complete
-from service.contract.entries import Opened, Table
-from service.manifest.log import ManifestLog
-from service.manifest.state import PipelineState
-from service.settings import load
-from service.store.opening import open_store
-from spark_jobs.options import ApplyOptions
+from sluice.cli import (cli, exits, options as rooms)
+from sluice.contract import keys
+from sluice.contract.applied import (AppliedLog, AppliedTable, Complete)
+from sluice.contract.entries import (Opened, Table)
+from sluice.manifest.log import ManifestLog
+from sluice.manifest.state import PipelineState
+from sluice.settings import load
+from sluice.store.opening import open_store
+from sluice_spark.options import ApplyOptions
 from tests.support import manifests
 from tests.support.manifests import put
 
@@ -265,7 +265,7 @@ def test_the_spool_is_listed_and_proven_whole_or_not(configured: Path, sluice: S
 
 
 def test_a_reader_that_closes_the_pipe_is_no_failure_of_ours(configured: Path) -> None:
-    command = f"{sys.executable} -m service config schema | head -c 10"
+    command = f"{sys.executable} -m sluice config schema | head -c 10"
     result = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {command}"], cwd=Path(rooms.__file__).parents[2], capture_output=True, text=True, timeout=60, check=False
     )

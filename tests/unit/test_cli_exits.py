@@ -8,9 +8,10 @@ from pathlib import Path
 import click
 import pytest
 
-from service import errors
-from service.cli import docs, exits
-from service.errors import Disposition, ServiceError
+from sluice import errors
+from tools.docs import __main__ as docs
+from sluice.cli import exits
+from sluice.errors import (Disposition, ServiceError)
 
 ROOT = Path(exits.__file__).parents[2]
 ROW_VALUE = "row-value-canary"
@@ -101,7 +102,7 @@ def test_a_command_may_end_with_the_code_of_its_child() -> None:
 
 @pytest.mark.parametrize("name", docs.PAGES)
 def test_generated_pages_are_fresh(name: str) -> None:
-    assert (ROOT / name).read_text(encoding="utf-8") == docs.PAGES[name](), "run: python -m service.cli.docs"
+    assert (ROOT / name).read_text(encoding="utf-8") == docs.PAGES[name](), "run: python -m tools.docs"
 
 
 def test_every_code_is_documented() -> None:

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from service.cli import rooms
-from service.errors import UsageError
-from service.settings import Settings, load
-from service.settings.present import fingerprint
-from spark_jobs.options import ApplyOptions
+from sluice.cli import options as rooms
+from sluice.errors import UsageError
+from sluice.settings import (Settings, load)
+from sluice.settings.present import fingerprint
+from sluice_spark.options import ApplyOptions
 
 
 def test_the_configured_delay_bounds_both_places_where_a_change_waits(tmp_path: Path) -> None:

@@ -10,15 +10,15 @@ import pytest
 import structlog
 import yaml
 
-from service.cli import cli, exits
-from service.contract import keys
-from service.contract.applied import AppliedLog, AppliedTable, Complete
-from service.contract.entries import Changes, Commits
-from service.manifest.log import ManifestLog
-from service.manifest.state import PipelineState
-from service.spool.segment import SegmentWriter
-from service.store.base import ObjectStore
-from service.store.opening import open_store
+from sluice.cli import (cli, exits)
+from sluice.contract import keys
+from sluice.contract.applied import (AppliedLog, AppliedTable, Complete)
+from sluice.contract.entries import (Changes, Commits)
+from sluice.manifest.log import ManifestLog
+from sluice.manifest.state import PipelineState
+from sluice.ingest.encode.segment import SegmentWriter
+from sluice.store.base import ObjectStore
+from sluice.store.opening import open_store
 from tests.support import manifests
 from tests.support.manifests import put
 from tests.support.spooled import inserted

@@ -14,22 +14,22 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from service.cli import statusview
-from service.cli.output import amount, duration
-from service.contract import keys
-from service.contract.applied import AppliedLog, AppliedTable
-from service.errors import SlotLost
-from service.health.facts import ErrorSeen, ProcessSeen
-from service.manifest.follow import read_entry
-from service.manifest.log import ManifestLog
-from service.manifest.state import PipelineState
-from service.runtime.copyreport import CopyReport, CopyRound
-from service.runtime.forecast import SlotForecast
-from service.runtime.processfacts import ProcessFacts
-from service.runtime.report import Report, Reporter, public_uri
-from service.runtime.walreport import headroom
-from service.store.memory import MemoryStore
-from service.store.opening import open_store
+from sluice.cli import status_view as statusview
+from sluice.cli.output import (amount, duration)
+from sluice.contract import keys
+from sluice.contract.applied import (AppliedLog, AppliedTable)
+from sluice.errors import SlotLost
+from sluice.health.facts import (ErrorSeen, ProcessSeen)
+from sluice.manifest.follow import read_entry
+from sluice.manifest.log import ManifestLog
+from sluice.manifest.state import PipelineState
+from sluice.health.snapshots import (CopyReport, CopyRound)
+from sluice.health.forecast import SlotForecast
+from sluice.health.process_facts import ProcessFacts
+from sluice.health.report import (Report, Reporter, public_uri)
+from sluice.health.wal import headroom
+from sluice.store.memory import MemoryStore
+from sluice.store.opening import open_store
 from tests.support.manifests import put
 from tests.unit.test_cli_commands import Sluice, configured, opened, sluice, table
 from tests.unit.test_runtime_report import NOW, Pipeline
@@ -170,7 +170,7 @@ def test_tables_are_sorted_and_chosen(configured: Path, sluice: Sluice) -> None:
 @pytest.fixture
 def watching(configured: Path) -> Iterator["subprocess.Popen[str]"]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
-    command = [sys.executable, "-m", "service", "status", "--watch", "--interval", "0.1", "-c", str(configured / "sluice.yaml")]
+    command = [sys.executable, "-m", "sluice", "status", "--watch", "--interval", "0.1", "-c", str(configured / "sluice.yaml")]
     # A shell that runs the tests in the background lets them, and all below them, ignore Ctrl-C.
     heard = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
     process = subprocess.Popen(

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.contract import keys
-from service.errors import ManifestCorrupt
-from service.store.base import checked_key
+from sluice.contract import keys
+from sluice.errors import ManifestCorrupt
+from sluice.store.base import checked_key
 
 identifiers = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), min_size=1, max_size=15)
 hostile = st.sampled_from([".", "..", "/", "~", "~2f", "%2F", "a/b", "A", "a", "\\", "\x01", "é", "e\u0301", "日本", "con", " ", "*"])

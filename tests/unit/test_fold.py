@@ -4,9 +4,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from service.errors import UnsupportedChange
-from spark_jobs.fold import fold
-from spark_jobs.segments import unite
+from sluice.errors import UnsupportedChange
+from sluice_spark.fold.fold import fold
+from sluice_spark.read.segments import unite
 from tests.spark.changes import INT8, TEXT, Change, column, segment_table, table_schema
 from tests.spark.model import SCHEMA, Lake, histories, keyed_by_what_was_sent, merged, windows
 

@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from service.cli import exits, looking, statusview
-from service.errors import SlotLost, StoreUnavailable
-from service.health.facts import ApplierSeen, Away, ChildSeen, Facts, ManifestSeen, ProcessSeen, RefusalSeen, SourceSeen, TableGroup, TableSeen, grouped
-from service.health.problems import BY_CODE, KINDS, SEVERITIES, Problem, page
-from service.health.verdict import CARRYING, STATES, Verdict, judge
-from service.manifest.state import PipelineState
-from service.runtime.forecast import SlotForecast
-from service.runtime.observe import export_verdict
-from service.runtime.processfacts import ProcessFacts
-from service.runtime.report import Report, Reporter
-from service.runtime.walreport import headroom
-from service.telemetry.health import Health, HealthServer
-from service.telemetry.metrics import Metrics
+from sluice.cli import (exits, status as looking, status_view as statusview)
+from sluice.errors import (SlotLost, StoreUnavailable)
+from sluice.health.facts import (ApplierSeen, Away, ChildSeen, Facts, ManifestSeen, ProcessSeen, RefusalSeen, SourceSeen, TableGroup, TableSeen, grouped)
+from sluice.health.problems import (BY_CODE, KINDS, SEVERITIES, Problem, page)
+from sluice.health.verdict import (CARRYING, STATES, Verdict, judge)
+from sluice.manifest.state import PipelineState
+from sluice.health.forecast import SlotForecast
+from sluice.health.export.observer import export_verdict
+from sluice.health.process_facts import ProcessFacts
+from sluice.health.report import (Report, Reporter)
+from sluice.health.wal import headroom
+from sluice.health.endpoint import (Health, HealthServer)
+from sluice.telemetry.metrics import Metrics
 from tests.unit.test_runtime_report import NOW, Pipeline
 from tests.unit.test_runtime_walreport import server, slot
 

@@ -6,9 +6,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from service.errors import UnsupportedChange
-from spark_jobs.delta import Place, contradiction
-from spark_jobs.history import Commit, changes_data, read_commit, shape, tag
+from sluice.errors import UnsupportedChange
+from sluice_spark.lake.table import (Place, contradiction)
+from sluice_spark.lake.history import (Commit, changes_data, read_commit, shape, tag)
 
 SECRET = "row-value-918273"
 INFO = {

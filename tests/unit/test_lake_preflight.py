@@ -7,12 +7,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from service.contract import keys
-from service.store.opening import open_store
-from spark_jobs import jars, preflight
-from spark_jobs.options import ApplyOptions
-from spark_jobs.preflight import examine, examine_java, examine_versions
-from spark_jobs.protocol import read_protocol, unknown_features
+from sluice.contract import keys
+from sluice.store.opening import open_store
+from sluice_spark import (jars, preflight)
+from sluice_spark.options import ApplyOptions
+from sluice_spark.preflight import (examine, examine_java, examine_versions)
+from sluice_spark.lake.features import (read_protocol, unknown_features)
 
 GOOD = 'openjdk version "17.0.15" 2025-04-15'
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from service import lsn
-from service.errors import UsageError
+from sluice import lsn
+from sluice.errors import UsageError
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from service.errors import UnsupportedChange
-from spark_jobs.evolution import added_columns, plan
-from spark_jobs.merge import MergePlan, literal, merge_text, metadata_columns, quote
-from spark_jobs.ranges import MAX_RANGES, KeyRanges
+from sluice.errors import UnsupportedChange
+from sluice_spark.lake.evolution import (added_columns, plan)
+from sluice_spark.lake.merge import (MergePlan, literal, merge_text, metadata_columns, quote)
+from sluice_spark.fold.ranges import (MAX_RANGES, KeyRanges)
 from tests.spark.changes import INT4, INT8, NUMERIC, TEXT, TIMESTAMP, column, table_schema
 
 SCHEMA = table_schema(column("id", 1, INT8, key=True), column("big", 2, TEXT), column("at", 3, TIMESTAMP))

@@ -1,6 +1,6 @@
 """Names from the source in lines for people."""
 
-from service import printable
+from sluice import printable
 
 
 def test_whatever_is_not_printable_becomes_a_question_mark_and_lines_are_our_own() -> None:

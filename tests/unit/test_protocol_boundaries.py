@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.errors import DecodeError
-from service.protocol.boundaries import begins, commit_ends
-from service.protocol.decoder import decode_control
-from service.protocol.frames import join
-from service.protocol.messages import Begin, Commit
+from sluice.errors import DecodeError
+from sluice.protocol.boundaries import (begins, commit_ends)
+from sluice.protocol.decoder import decode_control
+from sluice.protocol.frames import join
+from sluice.protocol.messages import (Begin, Commit)
 from tests.support.wire import frame
 
 LSN = st.one_of(st.integers(0, 2**64 - 1), st.sampled_from([0, 1, 2**63 - 1, 2**63, 2**64 - 1]))

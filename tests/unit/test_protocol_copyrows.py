@@ -6,9 +6,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.errors import DecodeError
-from service.protocol.copyrows import CopyRows
-from service.protocol.tuples import RowColumns
+from sluice.errors import DecodeError
+from sluice.protocol.copy_rows import CopyRows
+from sluice.protocol.tuples import RowColumns
 from tests.support.pgoutput_bytes import COPY_HEADER, COPY_TRAILER, copy_row
 
 Row = Sequence[bytes | None]

@@ -2,10 +2,10 @@
 
 import pytest
 
-from service.errors import DecodeError
-from service.protocol import messages as m
-from service.protocol.decoder import decode_control
-from service.protocol.frames import join
+from sluice.errors import DecodeError
+from sluice.protocol import messages as m
+from sluice.protocol.decoder import decode_control
+from sluice.protocol.frames import join
 from tests.support import pgoutput_bytes as wire
 
 LSN, END, TIME, XID = 0x1234_5678_9ABC, 0x1234_5678_9B00, 812_345_678_901_234, 4_000_000_001

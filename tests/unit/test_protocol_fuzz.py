@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from service.errors import DecodeError
-from service.protocol.copyrows import CopyRows
-from service.protocol.decoder import decode_control
-from service.protocol.frames import FrameTable, control_positions, join
-from service.protocol.tuples import walk_rows
+from sluice.errors import DecodeError
+from sluice.protocol.copy_rows import CopyRows
+from sluice.protocol.decoder import decode_control
+from sluice.protocol.frames import (FrameTable, control_positions, join)
+from sluice.protocol.tuples import walk_rows
 from tests.fuzz.targets import TARGETS, connections, read_frames, session
 from tests.support import pgoutput_bytes as wire
 from tests.unit.test_protocol_golden import STREAMS, recorded

@@ -9,7 +9,7 @@ import string
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from service.protocol.frames import join
+from sluice.protocol.frames import join
 from tests.support import pgoutput_bytes as wire
 from tests.support.reference_decoder import readable
 from tests.unit.test_protocol_golden import decoded

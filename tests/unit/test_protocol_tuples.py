@@ -7,10 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.errors import DecodeError
-from service.protocol import tuples
-from service.protocol.frames import FrameTable, join
-from service.protocol.tuples import FieldVector, RowColumns, walk_rows
+from sluice.errors import DecodeError
+from sluice.protocol import tuples
+from sluice.protocol.frames import (FrameTable, join)
+from sluice.protocol.tuples import (FieldVector, RowColumns, walk_rows)
 from tests.support import pgoutput_bytes as wire
 from tests.support.pgoutput_bytes import UNCHANGED, Binary
 from tests.support.reference_decoder import Malformed, ReferenceRow, Value, decode_row

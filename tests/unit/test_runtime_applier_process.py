@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from service.runtime.applier_process import ApplierProcess, RestartPolicy, shell_status
+from sluice.process.applier_process import (ApplierProcess, RestartPolicy, shell_status)
 
 QUICK = RestartPolicy(pauses_seconds=(0.01,), lease_seconds=0.0)
 FORGIVING = RestartPolicy(pauses_seconds=(0.01,), lease_seconds=600.0)
@@ -110,7 +110,7 @@ def test_a_parent_killed_at_once_takes_its_child_along(tmp_path: Path) -> None:
     child = f"import os, signal\nfifo = os.open({str(ended)!r}, os.O_WRONLY)\nos.write(fifo, str(os.getpid()).encode())\nsignal.pause()"
     parent = f"""
 import os, signal, sys
-from service.runtime.applier_process import ApplierProcess
+from sluice.process.applier_process import ApplierProcess
 ApplierProcess([sys.executable, "-c", {child!r}], environment=os.environ, on_end=print).start()
 signal.pause()
 """

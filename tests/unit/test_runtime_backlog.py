@@ -4,15 +4,15 @@ import uuid
 
 import pytest
 
-from service.contract import keys
-from service.contract.applied import AppliedLog, AppliedTable
-from service.contract.entries import Changes, Commits, Copy, Opened, Segment, Table
-from service.contract.schema import TableSchema
-from service.manifest.log import ManifestLog
-from service.manifest.state import PipelineState
-from service.runtime import backlog
-from service.runtime.backlog import Backlog, Pending
-from service.store.memory import MemoryStore
+from sluice.contract import keys
+from sluice.contract.applied import (AppliedLog, AppliedTable)
+from sluice.contract.entries import (Changes, Commits, Copy, Opened, Segment, Table)
+from sluice.contract.schema import TableSchema
+from sluice.manifest.log import ManifestLog
+from sluice.manifest.state import PipelineState
+from sluice.health import backlog
+from sluice.health.backlog import (Backlog, Pending)
+from sluice.store.memory import MemoryStore
 from tests.support.manifests import put
 
 

@@ -1,6 +1,6 @@
 """The forecast of a slot's end: the server's own rate over the last minutes, and silence where there is nothing to say."""
 
-from service.runtime.forecast import SlotForecast
+from sluice.health.forecast import SlotForecast
 
 MEBI = 1024**2
 

@@ -1,11 +1,11 @@
 """What a running process remembers of itself: an hour of minutes, and its errors without anybody's values."""
 
-from service.errors import SourceUnavailable
-from service.health.facts import Facts, TableSeen, grouped
-from service.health.verdict import judge
-from service.runtime.copyreport import CopyReport, CopyRound, copies, under_way
-from service.runtime.recenterrors import KEPT, RECENT_SECONDS, RecentErrors
-from service.runtime.throughput import MINUTES, Throughput
+from sluice.errors import SourceUnavailable
+from sluice.health.facts import (Facts, TableSeen, grouped)
+from sluice.health.verdict import judge
+from sluice.health.snapshots import (CopyReport, CopyRound, copies, under_way)
+from sluice.ingest.recent_errors import (KEPT, RECENT_SECONDS, RecentErrors)
+from sluice.health.throughput import (MINUTES, Throughput)
 from tests.unit.test_runtime_report import Pipeline
 
 

@@ -6,17 +6,17 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from service.contract import keys
-from service.contract.applied import AppliedLog, AppliedTable, Complete
-from service.contract.entries import TABLE_STATES, Changes, Commits, Opened, Segment, Table
-from service.contract.schema import TableSchema
-from service.errors import ManifestCorrupt
-from service.manifest.log import ManifestLog
-from service.manifest.state import COPY_WAITS, PipelineState
-from service.runtime.observe import check_holds
-from service.runtime.report import Report, Reporter
-from service.runtime.tablereport import STATES_BY_WORTH
-from service.store.memory import MemoryStore
+from sluice.contract import keys
+from sluice.contract.applied import (AppliedLog, AppliedTable, Complete)
+from sluice.contract.entries import (TABLE_STATES, Changes, Commits, Opened, Segment, Table)
+from sluice.contract.schema import TableSchema
+from sluice.errors import ManifestCorrupt
+from sluice.manifest.log import ManifestLog
+from sluice.manifest.state import (COPY_WAITS, PipelineState)
+from sluice.health.export.observer import check_holds
+from sluice.health.report import (Report, Reporter)
+from sluice.health.tables import STATES_BY_WORTH
+from sluice.store.memory import MemoryStore
 from tests.support.manifests import put
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -3,12 +3,12 @@
 import uuid
 from dataclasses import replace
 
-from service.manifest.follow import load_state
-from service.manifest.log import ManifestLog
-from service.protocol.messages import RelationColumn
-from service.runtime.tables import NOT_YET, TableBook
-from service.source.schemas import relation_sent_as
-from service.store.memory import MemoryStore
+from sluice.manifest.follow import load_state
+from sluice.manifest.log import ManifestLog
+from sluice.protocol.messages import RelationColumn
+from sluice.ingest.tables.book import (NOT_YET, TableBook)
+from sluice.ingest.tables.schemas import relation_sent_as
+from sluice.store.memory import MemoryStore
 from tests.support.manifests import opened, schema, table
 
 

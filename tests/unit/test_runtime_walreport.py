@@ -2,9 +2,9 @@
 
 import pytest
 
-from service.runtime.forecast import SlotForecast
-from service.runtime.walreport import HISTORY_SECONDS, Headroom, WalHistory, headroom
-from service.source.slot import ServerFacts, SlotFacts
+from sluice.health.forecast import SlotForecast
+from sluice.health.wal import (HISTORY_SECONDS, Headroom, WalHistory, headroom)
+from sluice.source.slot import (ServerFacts, SlotFacts)
 
 
 def seen(*positions: tuple[float, int]) -> WalHistory:

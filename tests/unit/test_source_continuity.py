@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from service.contract.entries import Opened
-from service.errors import SlotLost
-from service.source.slot import ServerFacts, SlotFacts, prove_continuity
+from sluice.contract.entries import Opened
+from sluice.errors import SlotLost
+from sluice.source.slot import (ServerFacts, SlotFacts, prove_continuity)
 
 SERVER = ServerFacts(
     system_identifier="7",

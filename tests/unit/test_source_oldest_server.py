@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from service.errors import SourceRefused
-from service.source.preflight import run_preflight
-from service.source.sessions import SourceOptions, open_query, open_replication
+from sluice.errors import SourceRefused
+from sluice.operate.check.preflight import run_preflight
+from sluice.source.sessions import (SourceOptions, open_query, open_replication)
 
 NEWER_THAN_13 = ("idle_session_timeout", "transaction_timeout")
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from service.contract.schema import TableSchema
-from service.protocol.messages import RelationColumn, RelationVersion
-from service.source.catalog import ColumnFacts, TableFacts
-from service.source.schemas import build_schema, diff_schema, relation_of
+from sluice.contract.schema import TableSchema
+from sluice.protocol.messages import (RelationColumn, RelationVersion)
+from sluice.source.catalog import (ColumnFacts, TableFacts)
+from sluice.ingest.tables.schemas import (build_schema, diff_schema, relation_of)
 
 
 def column(name: str, attnum: int, **changes: object) -> ColumnFacts:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from service.errors import UsageError
-from service.source.preflight import run_preflight
-from service.source.sessions import SourceOptions, open_query, open_replication, ping_rejected, transport_of
+from sluice.errors import UsageError
+from sluice.operate.check.preflight import run_preflight
+from sluice.source.sessions import (SourceOptions, open_query, open_replication, ping_rejected, transport_of)
 from tests.support import canary
 
 ELSEWHERE = "db.invalid"

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.contract.types import ARRAYS
-from service.errors import DecodeError
+from sluice.contract.types import ARRAYS
+from sluice.errors import DecodeError
 from tests.support.spooled import array_out, column_of
 
 TEXTS, INTS, BOOLS, BYTEAS, DOUBLES, DATES, NUMERICS = 1009, 1007, 1000, 1001, 1022, 1182, 1231

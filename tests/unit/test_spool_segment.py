@@ -7,12 +7,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.contract import columns as envelope
-from service.contract.schema import TableSchema
-from service.spool import segment
-from service.spool.encode import EncodedRows, encode_truncate, segment_schema
-from service.spool.segment import SegmentFile, SegmentWriter
-from service.spool.stats import SegmentStats
+from sluice.contract import columns as envelope
+from sluice.contract.schema import TableSchema
+from sluice.ingest.encode import segment
+from sluice.ingest.encode.rows import (EncodedRows, encode_truncate, segment_schema)
+from sluice.ingest.encode.segment import (SegmentFile, SegmentWriter)
+from sluice.ingest.encode.stats import SegmentStats
 from tests.support.pgoutput_bytes import UNCHANGED, delete, insert, update
 from tests.support.spooled import OID, encoded, inserted, table
 

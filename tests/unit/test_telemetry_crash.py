@@ -11,8 +11,8 @@ from tests.support import canary
 
 PRELUDE = f"""
 import gc, os, signal, sys, threading, asyncio, logging
-from service.telemetry import logs
-from service.telemetry.crash import leave_no_values_behind
+from sluice.telemetry import logs
+from sluice.telemetry.crash import leave_no_values_behind
 leave_no_values_behind()
 if sys.argv[1] == "logging": logs.configure(log_format="json", level="info")
 value = "{canary.ROW}"
@@ -66,7 +66,7 @@ def test_a_fatal_signal_shows_where_and_no_values_and_dumps_no_core(number: sign
 
 
 @pytest.mark.parametrize(
-    "entry", ["import service.cli; sys.argv[1:] = ['version']; run = service.cli.main", "import spark_jobs.cli; sys.argv[1:] = []; run = spark_jobs.cli.main"]
+    "entry", ["import sluice.cli; sys.argv[1:] = ['version']; run = sluice.cli.main", "import sluice_spark.cli; sys.argv[1:] = []; run = sluice_spark.cli.main"]
 )
 def test_both_processes_begin_so(entry: str) -> None:
     code = f"import sys, resource\n{entry}\ntry: run()\nexcept SystemExit: print('limit', resource.getrlimit(resource.RLIMIT_CORE))"

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from service.errors import StoreRefused
-from service.telemetry import logs
-from service.telemetry.logs import FLOOD_LINES, FLOOD_SECONDS, FloodLimit
+from sluice.errors import StoreRefused
+from sluice.telemetry import logs
+from sluice.telemetry.logs import (FLOOD_LINES, FLOOD_SECONDS, FloodLimit)
 
 SECRET = 'pa"ss\\wörd/1'
 ROW_VALUE = "row-value-canary"

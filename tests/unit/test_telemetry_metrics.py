@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from prometheus_client import generate_latest
 
-from service.telemetry import catalogue
-from service.telemetry.catalogue import CATALOGUE, Counter, Gauge, Histogram, Metric
-from service.telemetry.distribution import Distribution
-from service.telemetry.metrics import Metrics, identify
+from sluice.telemetry import catalogue
+from sluice.telemetry.catalogue import (CATALOGUE, Counter, Gauge, Histogram, Metric)
+from sluice.telemetry.distribution import Distribution
+from sluice.telemetry.metrics import (Metrics, identify)
 
 UNITS = ("_seconds", "_bytes", "_info", "_transactions", "_ratio")
 DIMENSIONLESS_GAUGES = re.compile(

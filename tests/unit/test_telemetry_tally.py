@@ -4,11 +4,11 @@ import inspect
 import re
 from pathlib import Path
 
-from service import errors
-from service.errors import ServiceError, SourceUnavailable, StoreUnavailable, UnsupportedChange
-from service.telemetry import catalogue
-from service.telemetry.metrics import Metrics
-from service.telemetry.tally import ErrorTally, class_of
+from sluice import errors
+from sluice.errors import (ServiceError, SourceUnavailable, StoreUnavailable, UnsupportedChange)
+from sluice.telemetry import catalogue
+from sluice.telemetry.metrics import Metrics
+from sluice.telemetry.tally import (ErrorTally, class_of)
 
 
 class _Finer(StoreUnavailable):

@@ -2,7 +2,7 @@
 
 from deploy.monitoring.model import Alert, Threshold, one
 from deploy.monitoring.promql import over, risen, total, worst
-from service.telemetry import catalogue as known
+from sluice.telemetry import catalogue as known
 
 SILENCE = Threshold(
     "applySilenceSeconds", 1800, "time since the applier last committed a window or found nothing to do; three times a schedule, where it has one"

@@ -7,7 +7,7 @@ A good moment is one in which every table that is followed is fresher than the t
 from deploy.monitoring.alerts.process import INGEST, REMEMBERED
 from deploy.monitoring.model import Alert, Recording, Threshold, one
 from deploy.monitoring.promql import gone, worst
-from service.telemetry import catalogue as known
+from sluice.telemetry import catalogue as known
 
 TARGET = Threshold("freshnessTargetSeconds", 300, "how far a table may be behind the source in a good moment")
 OBJECTIVE = Threshold("freshnessObjective", 0.99, "share of good moments that is promised; the rest is the error budget")

@@ -2,8 +2,8 @@
 
 from deploy.monitoring.model import Alert, Threshold, one
 from deploy.monitoring.promql import Not, gone, missing, over, risen, total, worst
-from service.health.verdict import CARRYING
-from service.telemetry import catalogue as known
+from sluice.health.verdict import CARRYING
+from sluice.telemetry import catalogue as known
 
 RECONNECTS = Threshold("reconnects", 5, "connections to the source that had to be made again within 15 minutes")
 EVENT_LOOP_LAG = Threshold("eventLoopLagSeconds", 5, "how late the event loop runs a timer, 99th percentile over 5 minutes")

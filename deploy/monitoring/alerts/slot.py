@@ -2,8 +2,8 @@
 
 from deploy.monitoring.model import Alert, Threshold, one
 from deploy.monitoring.promql import least, over, worst
-from service.health.verdict import CARRYING
-from service.telemetry import catalogue as known
+from sluice.health.verdict import CARRYING
+from sluice.telemetry import catalogue as known
 
 HEADROOM_WARNING = Threshold("walHeadroomWarningPercent", 40, "share of max_slot_wal_keep_size that is left")
 HEADROOM_CRITICAL = Threshold("walHeadroomCriticalPercent", 20, "share of max_slot_wal_keep_size that is left")

@@ -2,7 +2,7 @@
 
 from deploy.monitoring.model import Alert, Threshold, one
 from deploy.monitoring.promql import over, total, worst
-from service.telemetry import catalogue as known
+from sluice.telemetry import catalogue as known
 
 LAG_WARNING = Threshold("lagWarningSeconds", 60, "how far the spool is behind the source")
 LAG_CRITICAL = Threshold("lagCriticalSeconds", 300, "how far the spool is behind the source")

@@ -4,7 +4,7 @@ from deploy.monitoring.alerts.lake import BACKLOG_AGE, SILENCE
 from deploy.monitoring.dashboards.ingest import quantiles
 from deploy.monitoring.dashboards.panels import GREEN, RATE, RED, Dashboard, Panel, Query, Row, shown
 from deploy.monitoring.promql import least, over, total, worst
-from service.telemetry import catalogue as known
+from sluice.telemetry import catalogue as known
 
 BACKLOG_ROW = Row(
     "Backlog",

@@ -3,7 +3,7 @@
 from deploy.monitoring.dashboards.ingest import quantiles
 from deploy.monitoring.dashboards.panels import RATE, Dashboard, Panel, Query, Row, shown
 from deploy.monitoring.promql import over, total, worst
-from service.telemetry import catalogue as known
+from sluice.telemetry import catalogue as known
 
 _NO_COPY = "absent while no copy is under way"
 

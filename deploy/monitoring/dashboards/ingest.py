@@ -2,8 +2,8 @@
 
 from deploy.monitoring.dashboards.panels import RATE, Dashboard, Panel, Query, Row, shown
 from deploy.monitoring.promql import over, total, worst
-from service.telemetry import catalogue as known
-from service.telemetry.catalogue import Histogram
+from sluice.telemetry import catalogue as known
+from sluice.telemetry.catalogue import Histogram
 
 
 def quantiles(metric: Histogram, *labels: str) -> tuple[Query, ...]:

@@ -3,8 +3,8 @@
 from deploy.monitoring.alerts.objectives import GOOD, OBJECTIVE, TARGET
 from deploy.monitoring.dashboards.panels import GREEN, RATE, RED, YELLOW, Dashboard, Panel, Query, Row, shown
 from deploy.monitoring.promql import least, over, total, worst
-from service.contract.entries import TABLE_STATES
-from service.telemetry import catalogue as known
+from sluice.contract.entries import TABLE_STATES
+from sluice.telemetry import catalogue as known
 
 _STATES = f"sum by (pipeline, state) ({shown(known.STATE)}) == 1"
 _RECORDED = f"{GOOD}{{{shown.scope}}}"

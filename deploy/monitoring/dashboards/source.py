@@ -3,7 +3,7 @@
 from deploy.monitoring.alerts.slot import HEADROOM_CRITICAL, HEADROOM_WARNING, XMIN_AGE
 from deploy.monitoring.dashboards.panels import GREEN, RATE, RED, YELLOW, Dashboard, Panel, Query, Row, shown
 from deploy.monitoring.promql import least, over, total, worst
-from service.telemetry import catalogue as known
+from sluice.telemetry import catalogue as known
 
 _NO_LIMIT = "absent while the server sets no limit on retained WAL"
 _STREAMED = "absent until the server has spilled or streamed a large transaction"

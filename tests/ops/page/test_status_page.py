@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from playwright.sync_api import Page, expect
 
-from service.errors import StoreUnavailable
-from service.telemetry import statuspage
+from sluice.errors import StoreUnavailable
+from sluice.health import status_page as statuspage
 from tests.ops.page import documents
 from tests.ops.page.conftest import PHONE, Opener, Served, clocked, next_update
 from tests.ops.page.shown import shows_all, text

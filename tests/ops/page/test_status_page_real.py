@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from playwright.sync_api import Response, expect
 
-from service.errors import StoreUnavailable
-from service.runtime.observe import Observer
-from service.runtime.report import Reporter
-from service.store.base import ObjectStore
-from service.store.opening import open_store
-from service.telemetry.health import Health, HealthServer
-from service.telemetry.metrics import Metrics
+from sluice.errors import StoreUnavailable
+from sluice.health.export.observer import Observer
+from sluice.health.report import Reporter
+from sluice.store.base import ObjectStore
+from sluice.store.opening import open_store
+from sluice.health.endpoint import (Health, HealthServer)
+from sluice.telemetry.metrics import Metrics
 from tests.ops.page import documents
 from tests.ops.page.conftest import Opener
 from tests.ops.page.shown import shows_all, text

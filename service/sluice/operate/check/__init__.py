@@ -1,0 +1,1 @@
+"""Everything that would keep a pipeline from running, or harm the source, found before anything is created."""
