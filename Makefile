@@ -17,7 +17,7 @@ MAJORS      ?= 14 15 16 17 18
 # uv makes the lock and nothing else; it lives in an environment of its own.
 UV          := build/lock/bin/uv
 UV_VERSION  := 0.13.9
-TYPED       := service spark_jobs deploy tests
+TYPED       := service/sluice spark_jobs/sluice_spark deploy tools tests
 # From fast to slow, so that a broken rule is told within seconds.
 MATRIX      := tests/integration
 TESTS       := tests/unit tests/conformance tests/ops tests/integration tests/spark tests/chaos tests/e2e
@@ -87,7 +87,7 @@ lint: setup
 	$(BIN)/ruff check .
 
 types: setup ## Check the types, strictly
-	$(BIN)/mypy --explicit-package-bases $(TYPED)
+	$(BIN)/mypy $(TYPED)
 
 imports: setup ## Check who may import whom
 	$(BIN)/lint-imports
@@ -154,7 +154,6 @@ bench: jars ## Measure against the references; ONLY=P1 or ONLY="P1 P5"
 	$(BIN)/python -m tests.bench $(ONLY)
 
 docs: setup ## Write the generated pages of docs/ again
-	$(BIN)/python -m tools.docs.types > docs/types.md
 	$(BIN)/python -m tools.docs
 	$(BIN)/python -m deploy.monitoring
 	$(BIN)/python -m deploy.chart

@@ -11,12 +11,12 @@ import pytest
 from pyspark.sql import SparkSession
 from xdist.scheduler import LoadScopeScheduling
 
-from tools.local.postgres import (PostgresServer, temporary_server)
-from tools.local.s3 import (S3Server, running_s3)
 from sluice_spark import session
 from sluice_spark.options import ApplyOptions
 from tests.support import canary
 from tests.support.sources import Bucket, Database, fresh_database
+from tools.local.postgres import PostgresServer, temporary_server
+from tools.local.s3 import S3Server, running_s3
 
 LAKE = ("tests/spark/", "tests/e2e/", "tests/ops/test_stack.py", "tests/ops/test_observed.py")
 """Folders whose tests share the one Spark session, and what makes the lanes as long as each other."""

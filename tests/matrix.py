@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 
-from tools.local.binaries import (MAJOR_VARIABLE, bin_dir, supported_majors)
+from tools.local.binaries import MAJOR_VARIABLE, bin_dir, supported_majors
 
 
 def run(major: int, arguments: list[str]) -> tuple[bool, str]:

@@ -5,7 +5,7 @@ Must not know alerts or dashboards. (Prometheus: Querying basics.)
 
 from dataclasses import dataclass
 
-from sluice.telemetry.catalogue import (Histogram, Metric)
+from sluice.telemetry.catalogue import Histogram, Metric
 
 
 @dataclass(frozen=True, slots=True)

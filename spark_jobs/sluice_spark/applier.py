@@ -18,21 +18,21 @@ from pyspark.sql import SparkSession
 
 from sluice import lsn
 from sluice.contract.applied import AppliedLog
-from sluice.errors import (ApplyError, ServiceError, StoreUnavailable, UnsupportedChange, WriterFenced)
-from sluice.manifest.follow import (identity, load_state, read_entries)
+from sluice.errors import ApplyError, ServiceError, StoreUnavailable, UnsupportedChange, WriterFenced
+from sluice.manifest.follow import identity, load_state, read_entries
 from sluice.manifest.state import TableState
 from sluice.store.base import ObjectStore
-from sluice_spark.lake.table import Place
 from sluice_spark.lake.failures import SparkGone
 from sluice_spark.lake.handover import forget_scratch
+from sluice_spark.lake.table import Place
 from sluice_spark.lease import Lease
-from sluice_spark.ledger import (ATTEMPTS, WORKING_STATES, Known, Ledger, lake_path, reported, restore)
+from sluice_spark.ledger import ATTEMPTS, WORKING_STATES, Known, Ledger, lake_path, reported, restore
 from sluice_spark.observe import ApplyTelemetry
 from sluice_spark.options import ApplyOptions
-from sluice_spark.progress import (Boundary, Reports)
-from sluice_spark.session import (private, warm_up)
-from sluice_spark.table_apply import (Applied, TableApply, lake_table, other_mode, removals_are_sent)
+from sluice_spark.progress import Boundary, Reports
 from sluice_spark.read.window import Window
+from sluice_spark.session import private, warm_up
+from sluice_spark.table_apply import Applied, TableApply, lake_table, other_mode, removals_are_sent
 
 AWAY_SECONDS = 5.0
 """Between two attempts while the store is away."""

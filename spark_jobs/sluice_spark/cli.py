@@ -15,7 +15,7 @@ from types import FrameType
 import click
 import structlog
 
-from sluice.errors import (ApplyError, ServiceError, UsageError)
+from sluice.errors import ApplyError, ServiceError, UsageError
 from sluice.stopping import Stop
 from sluice.store.opening import open_store
 from sluice.telemetry import logs

@@ -22,7 +22,7 @@ from typing import Any
 
 from sluice import faults
 from sluice.contract import keys
-from sluice.errors import (ObjectExists, ObjectMissing, StoreError, StoreUnavailable, WriterFenced)
+from sluice.errors import ObjectExists, ObjectMissing, StoreError, StoreUnavailable, WriterFenced
 from sluice.store.base import ObjectStore
 
 _CLAIMS = f"{keys.APPLY}lease/"

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from sluice.contract import keys
-from sluice.contract.applied import (AppliedLog, AppliedTable)
-from sluice.contract.entries import (CARRIED_STATES, Changes, Copy, Entry, Table)
-from sluice.manifest.state import (PipelineState, TableState, reduce)
+from sluice.contract.applied import AppliedLog, AppliedTable
+from sluice.contract.entries import CARRIED_STATES, Changes, Copy, Entry, Table
+from sluice.manifest.state import PipelineState, TableState, reduce
 from sluice_spark.lake.table import Place
-from sluice_spark.options import (CHANGELOG, ApplyOptions)
-from sluice_spark.table_apply import (OTHER_MODE, Applied, mode_of)
-from sluice_spark.read.window import (NO_ORIGINS, Backlog, Window)
+from sluice_spark.options import CHANGELOG, ApplyOptions
+from sluice_spark.read.window import NO_ORIGINS, Backlog, Window
+from sluice_spark.table_apply import OTHER_MODE, Applied, mode_of
 
 NO_KEY = "no key and no full replica identity: an append-only changelog, not a mirror"
 

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 import structlog
 
 from sluice.errors import WriterFenced
+from sluice.health.endpoint import Health, HealthServer
 from sluice.telemetry import catalogue
-from sluice.health.endpoint import (Health, HealthServer)
-from sluice.telemetry.metrics import (Metrics, identify)
+from sluice.telemetry.metrics import Metrics, identify
 from sluice.telemetry.tally import ErrorTally
 from sluice_spark.lake.failures import CommitConflict
 from sluice_spark.options import ApplyOptions

@@ -23,12 +23,12 @@ from urllib.parse import unquote, urlsplit
 import pyspark
 
 from sluice.contract import keys
+from sluice.errors import ServiceError, UsageError
 from sluice.findings import Finding
-from sluice.errors import (ServiceError, UsageError)
 from sluice.store.opening import open_store
-from sluice_spark import (jars, storage)
+from sluice_spark import jars, storage
+from sluice_spark.lake.features import read_protocol, unknown_features
 from sluice_spark.options import ApplyOptions
-from sluice_spark.lake.features import (read_protocol, unknown_features)
 
 OLDEST_JAVA = 17
 MOST_TABLES = 1000

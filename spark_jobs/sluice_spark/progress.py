@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from sluice import faults
 from sluice.contract import keys
-from sluice.contract.applied import (AppliedLog, AppliedTable, Complete)
+from sluice.contract.applied import AppliedLog, AppliedTable, Complete
 from sluice.errors import ObjectMissing
 from sluice.store.base import ObjectStore
 

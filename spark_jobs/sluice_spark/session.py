@@ -13,7 +13,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from sluice.errors import ApplyError
-from sluice_spark import (jars, storage)
+from sluice_spark import jars, storage
 from sluice_spark.options import ApplyOptions
 
 _REQUIRED = {

@@ -20,22 +20,22 @@ from sluice.contract import columns as envelope
 from sluice.contract import keys
 from sluice.contract.entries import Opened
 from sluice.contract.schema import TableSchema
-from sluice.errors import (UnsupportedChange, WriterFenced)
+from sluice.errors import UnsupportedChange, WriterFenced
 from sluice.manifest.state import TableState
 from sluice.store.base import ObjectStore
-from sluice_spark.lake import evolution
 from sluice_spark import storage
-from sluice_spark.read.changes import (Count, WindowChanges, versions_in)
-from sluice_spark.lake.table import (LakeTable, Place)
+from sluice_spark.fold.spill import Versioned, coalesced, portions
+from sluice_spark.lake import evolution
 from sluice_spark.lake.failures import translated_errors
-from sluice_spark.lake.handover import (Handover, struct)
+from sluice_spark.lake.handover import Handover, struct
 from sluice_spark.lake.merge import metadata_columns
-from sluice_spark.modes import (changelog, mirror, whole_rows)
+from sluice_spark.lake.table import LakeTable, Place
+from sluice_spark.modes import changelog, mirror, whole_rows
 from sluice_spark.modes.target import Target
-from sluice_spark.options import (CHANGELOG, MIRROR, ApplyOptions)
-from sluice_spark.read.segments import (checked_bytes, unite)
-from sluice_spark.fold.spill import (Versioned, coalesced, portions)
-from sluice_spark.read.window import (Window, visible)
+from sluice_spark.options import CHANGELOG, MIRROR, ApplyOptions
+from sluice_spark.read.changes import Count, WindowChanges, versions_in
+from sluice_spark.read.segments import checked_bytes, unite
+from sluice_spark.read.window import Window, visible
 
 ROWS_MODE = "mirror of whole rows"
 _OPS = {envelope.OP_INSERT: "insert", envelope.OP_UPDATE: "update", envelope.OP_DELETE: "delete", envelope.OP_TRUNCATE: "truncate"}

@@ -16,18 +16,18 @@ from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 from rich.table import Table as Printed
 
-from tools.local.postgres import (PostgresServer, temporary_server)
-from sluice.contract.entries import (Changes, Copy)
-from sluice.manifest.follow import (load_state, read_entries)
-from sluice.ingest.supervisor import (Ingest, IngestOptions)
+from sluice.contract.entries import Changes, Copy
+from sluice.ingest.supervisor import Ingest, IngestOptions
+from sluice.manifest.follow import load_state, read_entries
 from sluice.source.sessions import SourceOptions
 from sluice.store.opening import open_store
 from sluice_spark import session as sessions
 from sluice_spark.options import ApplyOptions
-from sluice_spark.table_apply import (TableApply, removals_are_sent)
 from sluice_spark.read.window import Window
+from sluice_spark.table_apply import TableApply, removals_are_sent
 from tests.bench.contest import console
 from tests.bench.replication import SETTINGS
+from tools.local.postgres import PostgresServer, temporary_server
 
 CREATE = (
     "CREATE TABLE t (id int8 PRIMARY KEY, customer int4, status text, amount numeric(12,2), at timestamptz, note text, qty int4, flag bool,"

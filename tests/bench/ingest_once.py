@@ -13,8 +13,8 @@ from typing import Literal, cast
 
 import structlog
 
+from sluice.ingest.supervisor import Ingest, IngestOptions
 from sluice.lsn import parse
-from sluice.ingest.supervisor import (Ingest, IngestOptions)
 from sluice.source.sessions import SourceOptions
 from sluice.store.opening import open_store
 

@@ -20,12 +20,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from rich.table import Table
 
-from tools.local.postgres import (PostgresServer, temporary_server)
 from sluice.contract.entries import Changes
 from sluice.manifest.follow import read_entries
 from sluice.store.opening import open_store
 from tests.bench import replication
 from tests.bench.contest import Contestant, Outcome, console, show, take_turns
+from tools.local.postgres import PostgresServer, temporary_server
 
 SIZE = int(os.environ.get("BENCH_P3_MB", "2048")) << 20
 """Bytes of row data in the huge transaction."""

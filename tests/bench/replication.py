@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tools.local.postgres import (PostgresServer, temporary_server)
-from sluice.contract.entries import (Changes, Segment)
+from sluice.contract.entries import Changes, Segment
 from sluice.manifest.follow import read_entries
 from sluice.store.opening import open_store
 from tests.bench.contest import Contestant, Outcome, console, show, take_turns, timed_process
+from tools.local.postgres import PostgresServer, temporary_server
 
 SETTINGS = {"shared_buffers": "1GB", "logical_decoding_work_mem": "512MB", "max_wal_size": "8GB", "checkpoint_timeout": "1h", "synchronous_commit": "off"}
 

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.local.postgres import temporary_server
-from tools.local.s3 import running_s3
 from tests.chaos import storefaults
 from tests.chaos.seeded import Outcome, Story
+from tools.local.postgres import temporary_server
+from tools.local.s3 import running_s3
 
 RESULTS = Path("build/chaos/results.jsonl")
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tools.local.postgres import PostgresServer
 from sluice.store.opening import open_store
 from tests.chaos.world import World, world
 from tests.support.ingesting import Pipeline
 from tests.support.sources import Database
+from tools.local.postgres import PostgresServer
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.local.sluice import SluiceProcess
 from tests.chaos.world import World, events
+from tools.local.sluice import SluiceProcess
 
 CRASHED = 137
 """The exit status that a fault point leaves with, as a shell shows kill -9."""

@@ -30,8 +30,6 @@ from typing import Any, Self
 
 import psycopg
 
-from tools.local.postgres import PostgresServer
-from tools.local.sluice import (Pipeline, SluiceProcess)
 from tests.chaos import storefaults, writer
 from tests.chaos.storefaults import Place
 from tests.chaos.witness import Witness
@@ -42,6 +40,8 @@ from tests.support.pgproxy import Cut, Direction, Message, PgProxy
 from tests.support.pipeline import AckOracle
 from tests.support.sources import Database, fresh_database
 from tests.support.workload import Workload
+from tools.local.postgres import PostgresServer
+from tools.local.sluice import Pipeline, SluiceProcess
 
 CATCH_UP_SECONDS = 120.0
 """For a healthy run, on a machine that does other things as well."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice import (faults, lsn)
+from sluice import faults, lsn
 from sluice.errors import ServiceError
 from sluice.ingest import supervisor as ingest_module
 from sluice.store.opening import open_store

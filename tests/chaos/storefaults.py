@@ -14,8 +14,8 @@ from pathlib import Path
 
 import boto3
 
-from tools.local.s3 import S3Server
 from tests.support.s3proxy_faults import S3FaultProxy, delayed, error, error_after, reset_after, reset_before, stale_list, truncated
+from tools.local.s3 import S3Server
 
 DISK = "64m"
 AT_RANDOM = (

@@ -12,11 +12,11 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from tools.local.sluice import SluiceProcess
 from tests.chaos import writer
 from tests.chaos.world import Gate, World
 from tests.support.pgproxy import Cut, Message
 from tests.support.pipeline import wait_until
+from tools.local.sluice import SluiceProcess
 
 TAGS = "BCSEAcbPpKr"
 _NUMBERS = itertools.count()

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tools.local.postgres import PostgresServer
 from sluice import faults
 from tests.chaos import stages
 from tests.chaos.stages import COPY_EDGES, EDGES, Edge, Situation, Stages
 from tests.support.sources import fresh_database
+from tools.local.postgres import PostgresServer
 
 ERRORS = ("SourceUnavailable", "StoreRefused", "MemoryError")
 """One that is tried again, one that a human must see to, one that is not ours."""

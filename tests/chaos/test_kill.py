@@ -9,20 +9,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from tools.local.postgres import PostgresServer
-from tools.local.sluice import SluiceProcess
 from tests.chaos import lake, nemesis
 from tests.chaos.world import TABLES, World, world
 from tests.chaos.writer import Writer
 from tests.support.compare import assert_equal
 from tests.support.pipeline import wait_complete
+from tools.local.postgres import PostgresServer
+from tools.local.sluice import SluiceProcess
 
 pytestmark = pytest.mark.timeout(1800)
 """Each start of Spark takes ten seconds on a quiet machine and a minute on a busy one."""
 RANDOM_INGEST_KILLS = 9
 RANDOM_APPLIER_KILLS = 2
 SETTING_UP = ("setup.published", "setup.slot", "catalog.asked")
-COPYING = tuple(point for point in nemesis.points("service") if point.startswith("copy."))
+COPYING = tuple(point for point in nemesis.points("service/sluice") if point.startswith("copy."))
 """Reached only while there are tables to copy, so they come first, and each leaves some to the next."""
 
 
@@ -43,7 +43,7 @@ def test_ingest_killed_at_every_fault_point_and_at_random_moments_publishes_each
     for point in SETTING_UP:
         nemesis.crash(survivor.ingest(faults=f"{point}=crash"), at=point)
     survivor.observe()
-    passed = [point for point in nemesis.points("service") if not point.startswith(COLLECTING)]
+    passed = [point for point in nemesis.points("service/sluice") if not point.startswith(COLLECTING)]
     others = [point for point in passed if point not in (*SETTING_UP, *COPYING, CLEANING)]
     kills: list[str | nemesis.Moment] = [*others, *(nemesis.ingest_moment(choice) for _ in range(RANDOM_INGEST_KILLS))]
     choice.shuffle(kills)
@@ -70,7 +70,7 @@ def test_ingest_killed_at_every_fault_point_and_at_random_moments_publishes_each
 @pytest.mark.timeout(1200)
 def test_applier_killed_at_every_fault_point_and_inside_merges_leaves_a_lake_that_equals_the_source(survivor: World, seed: int) -> None:
     choice = random.Random(seed + 1)
-    points = nemesis.points("spark_jobs")
+    points = nemesis.points("spark_jobs/sluice_spark")
     points.sort(key="apply.schema.altered".__eq__)
     with survivor.ingest() as ingest:
         with Writer(survivor.workload, survivor.database.dsn, pause_s=0.1, large_pause_s=5.0) as writer:

@@ -6,11 +6,11 @@ import time
 
 import psycopg
 
-from tools.local.sluice import SluiceProcess
-from sluice.errors import (ApplyError, Interrupted)
+from sluice.errors import ApplyError, Interrupted
 from tests.chaos.world import Gate, World, events
 from tests.support.pgproxy import Direction
 from tests.support.pipeline import wait_until
+from tools.local.sluice import SluiceProcess
 
 STOP_SECONDS = 6.0
 SLACK_SECONDS = 20.0

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.world import Gate, World, events, world
 from tools.local.postgres import PostgresServer
 from tools.local.sluice import SluiceProcess
-from tests.chaos.world import Gate, World, events, world
 
 WAL_SENDER_TIMEOUT_SECONDS = 2.0
 DISK = "24m"

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tools.local.postgres import PostgresServer
-from tools.local.sluice import (Pipeline, SluiceProcess)
 from sluice import lsn
 from tests.chaos import writer
 from tests.chaos.witness import Witness
@@ -17,6 +15,8 @@ from tests.support.pgproxy import PgProxy
 from tests.support.pipeline import AckOracle, wait_until
 from tests.support.sources import Database, fresh_database
 from tests.support.workload import TABLE_NAMES, Workload
+from tools.local.postgres import PostgresServer
+from tools.local.sluice import Pipeline, SluiceProcess
 
 TABLES = (*TABLE_NAMES, writer.LARGE)
 NAME = "t"

@@ -16,14 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.contract import keys
-from sluice.contract.applied import (AppliedLog, AppliedTable, Complete)
-from sluice.contract.entries import (BodyCommit, Changes, Commits, Copy, Prepared, PreparedEnd, PreparedPart, Segment, digest)
-from sluice.errors import (ManifestCorrupt, StoreUnavailable)
+from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.contract.entries import BodyCommit, Changes, Commits, Copy, Prepared, PreparedEnd, PreparedPart, Segment, digest
+from sluice.errors import ManifestCorrupt, StoreUnavailable
 from sluice.manifest import checkpoint
-from sluice.operate import gc
 from sluice.manifest.follow import load_state
 from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import PipelineState
+from sluice.operate import gc
 from sluice.operate.verify import verify
 from sluice.store.base import ObjectStore
 from sluice.store.local import LocalStore

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.contract import keys
-from sluice.contract.entries import (BodyCommit, Changes, Commits, Copy, Prepared, PreparedEnd, PreparedPart)
-from sluice.errors import (ManifestCorrupt, StoreRefused)
+from sluice.contract.entries import BodyCommit, Changes, Commits, Copy, Prepared, PreparedEnd, PreparedPart
+from sluice.errors import ManifestCorrupt, StoreRefused
 from sluice.manifest import leftovers
 from sluice.manifest.follow import load_state
-from sluice.manifest.leftovers import (collect, referenced)
+from sluice.manifest.leftovers import collect, referenced
 from sluice.manifest.log import ManifestLog
 from sluice.store.base import ObjectStore
 from sluice.store.memory import MemoryStore

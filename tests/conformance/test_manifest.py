@@ -17,13 +17,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sluice.contract import keys
-from sluice.contract.entries import (Body, Entry, Progress)
+from sluice.contract.entries import Body, Entry, Progress
 from sluice.contract.receipt import DurableReceipt
-from sluice.errors import (FormatTooNew, ManifestCorrupt, ObjectMissing, ServiceError, StoreRefused, StoreUnavailable, WriterFenced)
+from sluice.errors import FormatTooNew, ManifestCorrupt, ObjectMissing, ServiceError, StoreRefused, StoreUnavailable, WriterFenced
 from sluice.manifest import checkpoint
-from sluice.manifest.follow import (load_state, read_entries, read_entry)
+from sluice.manifest.follow import load_state, read_entries, read_entry
 from sluice.manifest.log import ManifestLog
-from sluice.manifest.state import (PipelineState, reduce)
+from sluice.manifest.state import PipelineState, reduce
 from sluice.operate.verify import verify
 from sluice.store.base import ObjectStore
 from sluice.store.local import LocalStore

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sluice.errors import (ObjectExists, ObjectMissing, StoreRefused)
+from sluice.errors import ObjectExists, ObjectMissing, StoreRefused
 from sluice.store.base import ObjectStore
 from sluice.store.memory import MemoryStore
 from sluice.store.probe import probe

@@ -6,9 +6,9 @@ from typing import Any
 import obstore.store
 import pytest
 
-from sluice.errors import (ObjectExists, StoreRefused, StoreUnavailable)
+from sluice.errors import ObjectExists, StoreRefused, StoreUnavailable
 from sluice.store.base import ObjectStore
-from sluice.store.conformance import (Conformance, examine)
+from sluice.store.conformance import Conformance, examine
 from sluice.store.memory import MemoryStore
 from sluice.store.remote import RemoteStore
 

@@ -6,11 +6,11 @@ from datetime import timedelta
 
 import pytest
 
-from sluice.errors import (ObjectExists, StoreRefused, StoreUnavailable)
+from sluice.errors import ObjectExists, StoreRefused, StoreUnavailable
 from sluice.store import remote
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
-from sluice.store.refusals import (PATIENCE_SECONDS, Refusals)
+from sluice.store.refusals import PATIENCE_SECONDS, Refusals
 from sluice.store.remote import RemoteStore
 from tests.support.s3proxy_faults import Fault, Operation, S3FaultProxy, error, error_after, reset_after, reset_before, truncated
 from tests.support.sources import Bucket

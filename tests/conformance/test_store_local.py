@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sluice.errors import (ObjectExists, StoreRefused)
+from sluice.errors import ObjectExists, StoreRefused
 from sluice.store.local import LocalStore
 
 REPOSITORY = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from obstore.store import S3Store
 
-from sluice.errors import (ObjectExists, ObjectMissing, StoreError, StoreRefused, StoreUnavailable)
+from sluice.errors import ObjectExists, ObjectMissing, StoreError, StoreRefused, StoreUnavailable
 from sluice.manifest.follow import load_state
 from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import PipelineState

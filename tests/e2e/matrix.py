@@ -4,8 +4,8 @@
 lake keeps as text hold everything. What the major under test does not have is left out.
 """
 
-from tools.local.binaries import default_major
 from tests.support.type_matrix import DEFINITIONS as NAMED_TYPES
+from tools.local.binaries import default_major
 
 DEFINITIONS = (
     *NAMED_TYPES,

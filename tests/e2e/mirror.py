@@ -16,7 +16,7 @@ from psycopg import sql
 from pyspark.sql import SparkSession
 
 from sluice.contract import keys
-from sluice.contract.applied import (AppliedLog, AppliedTable, Complete)
+from sluice.contract.applied import AppliedLog, AppliedTable, Complete
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from sluice_spark.applier import Applier

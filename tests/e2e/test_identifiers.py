@@ -2,9 +2,9 @@
 
 import pytest
 
-from tools.local.compare import (read_lake, read_source)
 from sluice.contract import keys
 from tests.e2e.mirror import Mirror
+from tools.local.compare import read_lake, read_source
 
 TABLES = (
     ("a/b", "../../x y.z"),

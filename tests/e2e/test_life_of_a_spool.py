@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sluice.contract import keys
-from sluice.contract.control import (COPY, Request)
+from sluice.contract.control import COPY, Request
 from sluice.errors import SlotLost
 from sluice.operate import gc
 from sluice.operate.verify import verify

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from tools.local.postgres import PostgresServer
 from tests.e2e.mirror import Mirror
 from tests.e2e.scenario import Scenario, World, names, play
 from tests.support.source_setup import since
 from tests.support.sources import fresh_database
+from tools.local.postgres import PostgresServer
 
 _ROOT = """
     CREATE TABLE r (id int, k int, v text, PRIMARY KEY (id, k)) PARTITION BY RANGE (k)

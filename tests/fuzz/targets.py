@@ -9,17 +9,17 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from sluice.ingest.commit.watermark import Watermark
 from sluice.contract.entries import Entry
 from sluice.contract.receipt import DurableReceipt
-from sluice.errors import (DecodeError, FormatTooNew, LimitReached, ManifestCorrupt, ProtocolViolation)
+from sluice.errors import DecodeError, FormatTooNew, LimitReached, ManifestCorrupt, ProtocolViolation
+from sluice.ingest.assemble.assembler import Assembler, AssemblerLimits
+from sluice.ingest.assemble.assembly import Assembly
+from sluice.ingest.commit.watermark import Watermark
 from sluice.lsn import MAX_STORED
 from sluice.protocol.copy_rows import CopyRows
 from sluice.protocol.decoder import decode_control
-from sluice.protocol.frames import (control_positions, join, relation_oids, stream_xids)
+from sluice.protocol.frames import control_positions, join, relation_oids, stream_xids
 from sluice.protocol.tuples import walk_rows
-from sluice.ingest.assemble.assembler import (Assembler, AssemblerLimits)
-from sluice.ingest.assemble.assembly import Assembly
 
 LIMITS = AssemblerLimits(open_streams=50, aborted_intervals=10_000)
 

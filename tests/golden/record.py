@@ -16,8 +16,8 @@ from pathlib import Path
 import psycopg
 from psycopg import pq
 
-from tools.local.postgres import (PostgresServer, temporary_server)
 from tests.support.reference_decoder import readable
+from tools.local.postgres import PostgresServer, temporary_server
 
 FOLDER = Path(__file__).parent
 DEADLINE_SECONDS = 30.0

@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tools.local.sluice import (Pipeline, SluiceProcess)
-from sluice.errors import (DecodeError, ServiceError)
+from sluice.errors import DecodeError, ServiceError
 from sluice.protocol.decoder import decode_control
 from sluice.protocol.frames import join
 from sluice.protocol.tuples import walk_rows
-from sluice.source.sessions import (open_query, translated)
+from sluice.source.sessions import open_query, translated
 from tests.support import canary, ingesting
 from tests.support import pgoutput_bytes as wire
 from tests.support.pipeline import wait_until
 from tests.support.source_setup import options_of, since
 from tests.support.sources import Database
+from tools.local.sluice import Pipeline, SluiceProcess
 
 NOTE = f"{canary.ROW} and 'more'"
 SEEN_BY_PEOPLE = (

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import structlog
 
-from tools.local.sluice import Pipeline
-from sluice.cli import (check as checking, cli, exits)
+from sluice.cli import check as checking
+from sluice.cli import cli, exits
 from tests.support import canary
 from tests.support.least_rights import grant, options_as, pipeline_role, run_script
 from tests.support.sources import Bucket, Database
+from tools.local.sluice import Pipeline
 
 CALLS = 12
 

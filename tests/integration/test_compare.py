@@ -9,10 +9,10 @@ from deltalake import write_deltalake
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tools.local.compare import (Comparison, compare_table, read_source)
-from tools.local.postgres import PostgresServer
-from tools.local.rendering import (array_text, float_text, postgres_texts, same_float)
 from tests.support.sources import Database
+from tools.local.compare import Comparison, compare_table, read_source
+from tools.local.postgres import PostgresServer
+from tools.local.rendering import array_text, float_text, postgres_texts, same_float
 
 ROWS: list[dict[str, Any]] = [{"id": 1, "name": "one", "amount": None}, {"id": 2, "name": None, "amount": 2.5}]
 SCHEMA = pa.schema([("id", pa.int32()), ("name", pa.string()), ("amount", pa.float64()), ("_sluice_special", pa.map_(pa.string(), pa.string()))])

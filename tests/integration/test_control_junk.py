@@ -4,7 +4,7 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sluice.contract.control import (COPY, Request)
+from sluice.contract.control import COPY, Request
 from tests.support.looks import Pipe, orders
 from tests.support.sources import Database
 

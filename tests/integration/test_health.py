@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from sluice.contract import keys
-from sluice.contract.applied import (AppliedLog, AppliedTable)
-from sluice.contract.control import (COPY, Request)
+from sluice.contract.applied import AppliedLog, AppliedTable
+from sluice.contract.control import COPY, Request
 from sluice.manifest.follow import load_state
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store

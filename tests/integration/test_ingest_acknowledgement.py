@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tools.local.postgres import temporary_server
 from sluice import lsn
 from sluice.errors import StoreUnavailable
-from sluice.manifest.follow import load_state
 from sluice.ingest.encode.builder import BuilderLimits
+from sluice.manifest.follow import load_state
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline
 from tests.support.pgproxy import PgProxy, Status
 from tests.support.sources import Database
+from tools.local.postgres import temporary_server
 
 
 def test_the_acknowledged_position_is_never_beyond_what_the_store_holds_at_that_moment(pipeline: Pipeline) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from tools.local.postgres import PostgresServer
 from sluice.manifest.state import TableState
 from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline
 from tests.support.least_rights import options_as, pipeline_role
 from tests.support.source_setup import since
 from tests.support.sources import fresh_database
+from tools.local.postgres import PostgresServer
 
 EVERYTHING: dict[str, Any] = {"tables": (), "watch_interval_s": 0.2}
 """All that is published is carried; the catalog is looked at often enough for a test."""

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from tools.local.postgres import temporary_server
 from sluice import faults
-from sluice.contract.control import (COPY, Request)
+from sluice.contract.control import COPY, Request
 from sluice.contract.keys import control_request
 from sluice.health.report import Reporter
 from sluice.source.slot import ensure_publication
 from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline, Running
 from tests.support.sources import fresh_database
+from tools.local.postgres import temporary_server
 
 LOOKS: dict[str, Any] = {"watch_interval_s": 0.2, "tables": ()}
 """The catalog is looked at often enough for a test; everything that is published is carried."""

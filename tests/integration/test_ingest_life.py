@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from sluice.contract.control import (COPY, Request)
-from sluice.contract.entries import (Changes, Copy, Table)
-from sluice.contract.keys import (MANIFEST, control_request)
-from sluice.errors import (Interrupted, ServiceError, SlotBusy, SlotLost, WriterFenced)
+from sluice.contract.control import COPY, Request
+from sluice.contract.entries import Changes, Copy, Table
+from sluice.contract.keys import MANIFEST, control_request
+from sluice.errors import Interrupted, ServiceError, SlotBusy, SlotLost, WriterFenced
 from sluice.ingest.supervisor import Ingest
 from tests.support.ingesting import Pipeline
 

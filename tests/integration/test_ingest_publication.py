@@ -5,7 +5,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from sluice.contract.control import (COPY, Request)
+from sluice.contract.control import COPY, Request
 from sluice.contract.keys import control_request
 from sluice.errors import SourceRefused
 from sluice.store.opening import open_store

@@ -7,10 +7,10 @@ import pytest
 
 from sluice import lsn
 from sluice.errors import UsageError
-from sluice.protocol.messages import Truncate
-from sluice.ingest.encode.builder import BuilderLimits
-from sluice.store.opening import open_store
 from sluice.ingest.assemble.assembler import Assembler
+from sluice.ingest.encode.builder import BuilderLimits
+from sluice.protocol.messages import Truncate
+from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline
 from tests.support.oracle import Spool
 from tests.support.source_setup import server_major

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from tools.local.postgres import temporary_server
 from sluice import lsn
 from sluice.contract.entries import Prepared
 from sluice.errors import SlotLost
@@ -16,6 +15,7 @@ from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline
 from tests.support.source_setup import since
 from tests.support.sources import Database
+from tools.local.postgres import temporary_server
 
 IMMEDIATELY = "?options=-c%20debug_logical_replication_streaming%3Dimmediate"
 WAYS: dict[str, dict[str, Any]] = {

@@ -9,8 +9,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tools.local.postgres import (PostgresServer, temporary_server)
 from tests.support.sources import Database
+from tools.local.postgres import PostgresServer, temporary_server
 
 
 def test_a_committed_row_survives_a_crash_of_the_server() -> None:

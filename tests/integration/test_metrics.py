@@ -18,15 +18,15 @@ import pytest
 
 from sluice.cli import options as rooms
 from sluice.contract import keys
-from sluice.contract.applied import (AppliedLog, AppliedTable, Complete)
+from sluice.contract.applied import AppliedLog, AppliedTable, Complete
 from sluice.manifest.follow import load_state
 from sluice.process.pipeline import Process
-from sluice.settings import (Settings, load)
+from sluice.settings import Settings, load
 from sluice.store.base import ObjectStore
 from sluice.telemetry import catalogue
-from sluice.telemetry.catalogue import (Metric, served_by)
+from sluice.telemetry.catalogue import Metric, served_by
 from sluice.telemetry.metered_store import MeteredStore
-from sluice.telemetry.metrics import (Metrics, identify)
+from sluice.telemetry.metrics import Metrics, identify
 from tests.support.sources import Database
 
 ROOT = Path(__file__).parents[2]

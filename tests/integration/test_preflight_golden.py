@@ -13,15 +13,15 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tools.local.postgres import (PostgresServer, temporary_server)
 from sluice.cli import findings_view as shown
-from sluice.findings import (KINDS, Finding)
+from sluice.findings import KINDS, Finding
 from sluice.operate.check import server as preflight_server
 from sluice.operate.check.preflight import run_preflight
 from sluice.source.slot import ensure_slot
 from tests.support.least_rights import grant, options_as, pipeline_role, run_script
 from tests.support.source_setup import server_major
 from tests.support.sources import Database, fresh_database
+from tools.local.postgres import PostgresServer, temporary_server
 
 PARTITIONED = ("CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)", "CREATE TABLE p1 PARTITION OF p DEFAULT", "GRANT SELECT ON p, p1 TO {role}")
 ADD = "ALTER PUBLICATION {publication} ADD TABLE "

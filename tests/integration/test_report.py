@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from sluice.errors import StoreUnavailable
-from sluice.ingest.supervisor import Ingest
-from sluice.health.export.observer import Observer
-from sluice.health.report import (Report, Reporter)
-from sluice.store.base import ObjectStore
 from sluice.health.endpoint import Health
+from sluice.health.export.observer import Observer
+from sluice.health.report import Report, Reporter
+from sluice.ingest.supervisor import Ingest
+from sluice.store.base import ObjectStore
 from sluice.telemetry.metrics import Metrics
 from tests.support.ingesting import Pipeline
 from tests.support.sources import Database

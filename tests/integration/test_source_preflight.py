@@ -10,19 +10,20 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tools.local.binaries import helper_account
-from tools.local.postgres import (PostgresServer, temporary_server)
 from sluice.cli import findings_view as shown
 from sluice.findings import Finding
-from sluice.operate.check import (preflight, server as preflight_server)
+from sluice.operate.check import preflight
+from sluice.operate.check import server as preflight_server
 from sluice.operate.check.preflight import run_preflight
 from sluice.operate.check.server import examine_version
 from sluice.source.sessions import SourceOptions
 from sluice.source.slot import ensure_slot
-from sluice.source.start import (start_command, start_replication)
+from sluice.source.start import start_command, start_replication
 from tests.support.least_rights import grant, options_as, pipeline_role, run_script
 from tests.support.source_setup import options_of, server_major, since
 from tests.support.sources import Database
+from tools.local.binaries import helper_account
+from tools.local.postgres import PostgresServer, temporary_server
 
 EXPECTED_HERE = {"role.superuser", "server.keep_size", "slot.missing"}
 """True of every fresh database of the shared server, whose WAL retention is unlimited, looked at as its superuser."""

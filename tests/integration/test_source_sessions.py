@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from sluice.errors import SourceRefused
-from sluice.source.sessions import (SourceOptions, open_query, open_replication)
+from sluice.source.sessions import SourceOptions, open_query, open_replication
 from tests.support.source_setup import options_of
 from tests.support.sources import Database
 

@@ -7,16 +7,16 @@ from contextlib import closing
 
 import pytest
 
-from tools.local.postgres import temporary_server
 from sluice.contract.entries import Opened
-from sluice.errors import (SlotBusy, SlotLost, SourceRefused)
+from sluice.errors import SlotBusy, SlotLost, SourceRefused
+from sluice.ingest.receive.stream import ReplicationStream, StreamLimits
 from sluice.source import slot
-from sluice.source.sessions import (SourceOptions, open_query)
-from sluice.source.slot import (ensure_publication, ensure_slot, prove_continuity, server_facts, slot_facts, wait_until_free)
-from sluice.source.start import (Started, identify, start_command, start_replication)
-from sluice.ingest.receive.stream import (ReplicationStream, StreamLimits)
+from sluice.source.sessions import SourceOptions, open_query
+from sluice.source.slot import ensure_publication, ensure_slot, prove_continuity, server_facts, slot_facts, wait_until_free
+from sluice.source.start import Started, identify, start_command, start_replication
 from tests.support.source_setup import options_of, server_major
 from tests.support.sources import Database
+from tools.local.postgres import temporary_server
 
 HOSTILE_NAMES = ['we"ird, x', "it's", 'a"; DROP TABLE t; --', "\\", "new\nline", "Üpper Case", "a,b", " "]
 

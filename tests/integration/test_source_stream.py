@@ -12,15 +12,15 @@ from functools import partial
 import psycopg
 import pytest
 
-from tools.local.postgres import (PostgresServer, temporary_server)
 from sluice import lsn
-from sluice.errors import (ProtocolViolation, SlotBusy, SlotLost, SourceError, SourceUnavailable)
+from sluice.errors import ProtocolViolation, SlotBusy, SlotLost, SourceError, SourceUnavailable
+from sluice.ingest.receive.stream import PublicationMissing, RawBatch, ReplicationStream, StreamLimits
 from sluice.source.sessions import SourceOptions
-from sluice.source.slot import (ensure_publication, ensure_slot, slot_facts)
-from sluice.ingest.receive.stream import (PublicationMissing, RawBatch, ReplicationStream, StreamLimits)
+from sluice.source.slot import ensure_publication, ensure_slot, slot_facts
 from tests.support.pgproxy import Direction, PgProxy
 from tests.support.source_setup import options_of, server_major
 from tests.support.sources import Database
+from tools.local.postgres import PostgresServer, temporary_server
 
 QUICK = StreamLimits(max_delay_s=0.05)
 

@@ -9,14 +9,14 @@ from typing import Any, get_args
 
 import pytest
 
-from sluice.errors import (SourceRefused, SourceUnavailable)
-from sluice.source.catalog import Catalog
+from sluice.errors import SourceRefused, SourceUnavailable
+from sluice.ingest.receive.stream import ReplicationStream, StreamLimits
 from sluice.ingest.snapshot.reader import copy_table
-from sluice.ingest.tables.schemas import (build_schema, relation_of)
+from sluice.ingest.tables.schemas import build_schema, relation_of
+from sluice.source.catalog import Catalog
 from sluice.source.sessions import open_query
-from sluice.source.slot import (ensure_publication, ensure_slot)
+from sluice.source.slot import ensure_publication, ensure_slot
 from sluice.source.snapshot_export import SnapshotHolder
-from sluice.ingest.receive.stream import (ReplicationStream, StreamLimits)
 from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline
 from tests.support.source_setup import options_of

@@ -4,9 +4,9 @@ from contextlib import closing
 
 import pytest
 
-from sluice.source.catalog import (Catalog, TableFacts)
+from sluice.ingest.tables.catalog_diff import compare, fingerprint
+from sluice.source.catalog import Catalog, TableFacts
 from sluice.source.sessions import open_query
-from sluice.ingest.tables.catalog_diff import (compare, fingerprint)
 from tests.support.source_setup import options_of, since
 from tests.support.sources import Database
 

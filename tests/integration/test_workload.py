@@ -4,10 +4,10 @@ from collections import Counter
 
 import pytest
 
-from tools.local.compare import read_source
-from tools.local.postgres import PostgresServer
 from tests.support.sources import Database
 from tests.support.workload import LOG, TABLE_NAMES, Workload
+from tools.local.compare import read_source
+from tools.local.postgres import PostgresServer
 
 TRANSACTIONS = 150
 

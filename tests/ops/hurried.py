@@ -12,8 +12,8 @@ from types import ModuleType
 
 import sluice
 from sluice.cli import main
-from sluice.store import remote
 from sluice.health.endpoint import Health
+from sluice.store import remote
 
 _SUFFIX = "_SECONDS"
 

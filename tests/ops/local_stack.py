@@ -11,14 +11,14 @@ from pathlib import Path
 
 import psycopg
 
-from tools.demo import shop
-from tools.local.compare import compare_table
-from tools.local.postgres import free_port
-from tools.local.s3 import (ACCESS_KEY, REGION)
-from tools.stack.layout import PORTS
 from sluice.contract import keys
 from sluice.contract.applied import Complete
 from tests.support.pipeline import wait_until
+from tools.demo import shop
+from tools.local.compare import compare_table
+from tools.local.postgres import free_port
+from tools.local.s3 import ACCESS_KEY, REGION
+from tools.stack.layout import PORTS
 
 NAMES = ("postgres", "s3", "ingest", "applier", "prometheus")
 _QUICK = "-XX:TieredStopAtLevel=1"

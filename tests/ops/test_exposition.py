@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.telemetry.catalogue import (BOTH, CATALOGUE, Counter, Gauge, Histogram, Metric)
+from sluice.telemetry.catalogue import BOTH, CATALOGUE, Counter, Gauge, Histogram, Metric
 from sluice.telemetry.metrics import Metrics
 
 AWKWARD = 'a "quoted" \\ name,\nof two lines'

@@ -11,8 +11,8 @@ import pytest
 
 from tools.local.binaries import LocalServerError
 from tools.local.postgres import free_port
-from tools.local.prometheus import (PrometheusServer, running_prometheus)
-from tools.local.tools import (HINT, tool)
+from tools.local.prometheus import PrometheusServer, running_prometheus
+from tools.local.tools import HINT, tool
 
 
 def test_what_path_has_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,15 +14,15 @@ from typing import Any
 import psycopg
 import pytest
 
-from tools.local.postgres import (free_port, temporary_server)
-from tools.local.prometheus import (PrometheusServer, QueryRefused, Series, running_prometheus)
-from tools.local.sluice import (Pipeline, SluiceProcess)
 from deploy.monitoring.alerts import ALERTS, DEFAULTS, RECORDINGS
 from deploy.monitoring.dashboards import DASHBOARDS
 from deploy.monitoring.dashboards.panels import Dashboard, Panel, Query
 from deploy.monitoring.files import PLAIN_RULES
 from deploy.monitoring.model import Alert
 from deploy.monitoring.rules import plain
+from tools.local.postgres import free_port, temporary_server
+from tools.local.prometheus import PrometheusServer, QueryRefused, Series, running_prometheus
+from tools.local.sluice import Pipeline, SluiceProcess
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_SECONDS = 150.0

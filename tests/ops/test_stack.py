@@ -14,7 +14,7 @@ import pytest
 
 from deploy.monitoring.alerts import process, stream
 from deploy.monitoring.alerts import slot as slot_alerts
-from sluice.telemetry.catalogue import (APPLY_LAST_SUCCESS, APPLY_PENDING, OLDEST_PENDING, PENDING_BYTES, PENDING_FILES)
+from sluice.telemetry.catalogue import APPLY_LAST_SUCCESS, APPLY_PENDING, OLDEST_PENDING, PENDING_BYTES, PENDING_FILES
 from tests.ops import replay
 from tests.ops.local_stack import NAMES, LocalStack, alive, local_stack
 from tests.support.pipeline import wait_until

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tools.local.binaries import LocalServerError
-from tools.stack.layout import (PORTS, Layout)
-from tools.stack.processes import (Daemon, Launch, started)
 from tests.ops.local_stack import alive
 from tests.support.pipeline import wait_until
+from tools.local.binaries import LocalServerError
+from tools.stack.layout import PORTS, Layout
+from tools.stack.processes import Daemon, Launch, started
 
 STOP = ((signal.SIGTERM, 0.2),)
 STUBBORN = """

@@ -20,10 +20,6 @@ from typing import Any
 import pytest
 import yaml
 
-from tools.local.postgres import PostgresServer
-from tools.local.prometheus import (PrometheusServer, running_prometheus)
-from tools.local.s3 import (S3Server, running_s3)
-from tools.local.sluice import (Pipeline, SluiceProcess)
 from deploy.monitoring.alerts import stream
 from deploy.monitoring.rules import plain_file
 from sluice.contract.entries import Changes
@@ -34,6 +30,10 @@ from tests.ops.local_stack import alive, local_stack
 from tests.support.pipeline import wait_until
 from tests.support.sources import Database, fresh_database
 from tests.support.workload import Workload
+from tools.local.postgres import PostgresServer
+from tools.local.prometheus import PrometheusServer, running_prometheus
+from tools.local.s3 import S3Server, running_s3
+from tools.local.sluice import Pipeline, SluiceProcess
 
 SOAK = os.environ.get("SLUICE_TEST_SOAK") == "1"
 FACTOR = 1.0 if SOAK else 9.0

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tools.local.postgres import (PostgresServer, temporary_server)
 from tests.support import markdown
+from tools.local.postgres import PostgresServer, temporary_server
 
 ROOT = Path(__file__).parents[2]
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 
 from sluice.contract import columns as envelope
 from sluice.contract import keys
-from sluice.contract.entries import (BodyCommit, Changes, Commits, Copy, Entry, Opened, Segment, Table, digest)
-from sluice.contract.schema import (ColumnSchema, TableSchema)
+from sluice.contract.entries import BodyCommit, Changes, Commits, Copy, Entry, Opened, Segment, Table, digest
+from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.contract.types import lake_type
 from sluice.store.base import ObjectStore
 from sluice_spark.read.column_defaults import arrow_type

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sluice.contract import keys
-from sluice.contract.applied import (AppliedLog, AppliedTable, Complete)
+from sluice.contract.applied import AppliedLog, AppliedTable, Complete
 from sluice.contract.schema import TableSchema
 from sluice.errors import ServiceError
 from sluice.store.opening import open_store

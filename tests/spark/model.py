@@ -5,7 +5,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 
-from sluice_spark.fold.fold import (DELETED, KEEP, KEY, MATCH, Folded)
+from sluice_spark.fold.fold import DELETED, KEEP, KEY, MATCH, Folded
 from tests.spark.changes import INT4, INT8, TEXT, TIMESTAMP, Change, column, table_schema
 
 SCHEMA = table_schema(column("id", 1, INT8, key=True), column("v", 2, INT4), column("big", 3, TEXT), column("at", 5, TIMESTAMP))

@@ -9,7 +9,7 @@ import pytest
 
 from sluice import faults
 from sluice.contract import keys
-from sluice.errors import (ApplyError, StoreUnavailable)
+from sluice.errors import ApplyError, StoreUnavailable
 from sluice.store.base import ObjectStore
 from sluice_spark.lake import durable
 from tests.spark.changes import Change

@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from pyspark.sql import SparkSession
 
 from sluice.contract import keys
-from sluice.contract.columns import (folded, is_reserved)
-from sluice.contract.entries import (Changes, Commits)
+from sluice.contract.columns import folded, is_reserved
+from sluice.contract.entries import Changes, Commits
 from sluice.contract.schema import TableSchema
-from sluice_spark.lake.merge import (MergePlan, merge_text, quote)
-from sluice_spark.fold.ranges import (MAX_TEXT_BYTES, KeyRanges)
+from sluice_spark.fold.ranges import MAX_TEXT_BYTES, KeyRanges
+from sluice_spark.lake.merge import MergePlan, merge_text, quote
 from sluice_spark.session import private
 from tests.spark import lake
 from tests.spark.changes import TEXT, TIMESTAMP, Change, column, table_schema

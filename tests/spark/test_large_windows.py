@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from sluice.contract import columns as envelope
-from sluice.contract.entries import (BodyCommit, Changes, Commits)
+from sluice.contract.entries import BodyCommit, Changes, Commits
 from sluice.contract.xids import XidIntervals
 from tests.spark import lake
 from tests.spark.changes import FLOAT8, INT4, INT8, MAP, TEXT, TS, Change, column, table_schema

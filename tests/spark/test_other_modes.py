@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from sluice.contract.entries import (Changes, Commits)
+from sluice.contract.entries import Changes, Commits
 from sluice.contract.schema import TableSchema
-from sluice.errors import (StoreUnavailable, UsageError, WriterFenced)
+from sluice.errors import StoreUnavailable, UsageError, WriterFenced
 from sluice.store.opening import open_store
-from sluice_spark.lake.table import (APP_ID, USER_METADATA, VERSION, LakeTable, Place)
+from sluice_spark.lake.table import APP_ID, USER_METADATA, VERSION, LakeTable, Place
 from sluice_spark.lease import Lease
 from sluice_spark.options import ApplyOptions
 from tests.spark import lake

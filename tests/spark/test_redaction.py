@@ -7,8 +7,8 @@ from pyspark.sql import SparkSession
 
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog
-from sluice.errors import (ApplyError, UnsupportedChange)
-from sluice_spark.lake.failures import (Cause, CommitConflict, translated_errors, verdict)
+from sluice.errors import ApplyError, UnsupportedChange
+from sluice_spark.lake.failures import Cause, CommitConflict, translated_errors, verdict
 from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline
 from tests.spark.model import SCHEMA

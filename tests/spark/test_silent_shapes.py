@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sluice.contract import keys
-from sluice.contract.entries import (Progress, Table)
+from sluice.contract.entries import Progress, Table
 from sluice.contract.schema import TableSchema
 from tests.spark.changes import INT4, Change, column
 from tests.spark.conftest import Pipeline, running

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from sluice.contract import keys
-from sluice.errors import (ServiceError, StoreUnavailable)
+from sluice.errors import ServiceError, StoreUnavailable
 from sluice.store.base import ObjectStore
 from sluice_spark import applier
 from sluice_spark.applier import Applier

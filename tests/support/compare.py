@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
-from tools.local.compare import (Comparison, compare_table)
 from tests.support.sources import Database
+from tools.local.compare import Comparison, compare_table
 
 
 def compare_tables(

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sluice import lsn
-from sluice.contract.entries import (Changes, Copy, Entry, Segment)
-from sluice.manifest.follow import (load_state, read_entries)
-from sluice.manifest.state import (PipelineState, TableState)
-from sluice.ingest.supervisor import (Ingest, IngestOptions)
-from sluice.ingest.session import FlushPolicy
-from sluice.source.sessions import SourceOptions
+from sluice.contract.entries import Changes, Copy, Entry, Segment
 from sluice.ingest.receive.stream import StreamLimits
+from sluice.ingest.session import FlushPolicy
+from sluice.ingest.supervisor import Ingest, IngestOptions
+from sluice.manifest.follow import load_state, read_entries
+from sluice.manifest.state import PipelineState, TableState
+from sluice.source.sessions import SourceOptions
 from sluice.store.base import ObjectStore
 from tests.support.sources import Database
 

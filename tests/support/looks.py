@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from sluice.contract import keys
-from sluice.contract.applied import (AppliedLog, AppliedTable)
+from sluice.contract.applied import AppliedLog, AppliedTable
 from sluice.manifest.follow import load_state
 from sluice.store.opening import open_store
 from tests.support.sources import Database

@@ -4,12 +4,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from sluice.contract.entries import (BodyCommit, Changes, Commits, Copy, Entry, Opened, Progress, Segment, Table, digest)
+from sluice.contract.entries import BodyCommit, Changes, Commits, Copy, Entry, Opened, Progress, Segment, Table, digest
 from sluice.contract.receipt import DurableReceipt
-from sluice.contract.schema import (ColumnSchema, TableSchema)
+from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.contract.types import lake_type
 from sluice.manifest.log import ManifestLog
-from sluice.manifest.state import (MOVING, PipelineState, reduce)
+from sluice.manifest.state import MOVING, PipelineState, reduce
 
 WRITTEN_AT = "2030-01-01T00:00:00+00:00"
 

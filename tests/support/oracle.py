@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from psycopg import sql
 
-from tools.local.rendering import (postgres_texts, same_float)
+from tools.local.rendering import postgres_texts, same_float
 
 Change = tuple[str, str]
 """Table and kind of change, `i`, `u`, `d` or `t`."""

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tools.local.sluice import (Pipeline, SluiceProcess)
 from sluice.contract import keys
 from sluice.contract.applied import Complete
 from tests.support.pgproxy import PgProxy, Status
 from tests.support.sources import Database
+from tools.local.sluice import Pipeline, SluiceProcess
 
 _LOOK_SECONDS = 0.05
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import boto3
 
-from tools.local.s3 import (ACCESS_KEY, REGION, S3Server, running_s3)
+from tools.local.s3 import ACCESS_KEY, REGION, S3Server, running_s3
 
 POLICIES = Path(__file__).parents[2] / "deploy" / "object-store"
 BUCKET = "example"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import psycopg
 
+from tests.support import canary
 from tools.local.postgres import PostgresServer
 from tools.local.s3 import S3Server
-from tests.support import canary
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sluice.contract.schema import (ColumnSchema, TableSchema)
+from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.contract.types import lake_type
+from sluice.ingest.encode.rows import EncodedRows, encode_rows
 from sluice.protocol.frames import join
-from sluice.protocol.tuples import (RowColumns, walk_rows)
-from sluice.ingest.encode.rows import (EncodedRows, encode_rows)
+from sluice.protocol.tuples import RowColumns, walk_rows
 from tests.support.pgoutput_bytes import Tuple, insert, xlogdata
 
 OID = 16_400

@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 from sluice.cli import main
-from sluice.process.pipeline import Process
 from sluice.health.endpoint import Health
+from sluice.process.pipeline import Process
 
 _run = Process.run
 

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.contract import columns as envelope
-from sluice.contract.entries import (BodyCommit, Changes, Commits, Copy, Entry, Segment)
-from sluice.contract.xids import (MAX_XID, NO_XIDS, XidIntervals)
-from sluice.errors import (LimitReached, ManifestCorrupt)
-from sluice.protocol.frames import join
+from sluice.contract.entries import BodyCommit, Changes, Commits, Copy, Entry, Segment
+from sluice.contract.xids import MAX_XID, NO_XIDS, XidIntervals
+from sluice.errors import LimitReached, ManifestCorrupt
 from sluice.ingest.assemble import aborted
 from sluice.ingest.assemble.aborted import AbortedXids
-from sluice.ingest.assemble.assembler import (Assembler, AssemblerLimits)
+from sluice.ingest.assemble.assembler import Assembler, AssemblerLimits
 from sluice.ingest.assemble.assembly import Published
+from sluice.protocol.frames import join
 from sluice_spark.read.segments import committed
 from tests.support import wire
 from tests.support.manifests import WRITTEN_AT

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.errors import (StoreUnavailable, WriterFenced)
+from sluice.errors import StoreUnavailable, WriterFenced
 from sluice.store.base import ObjectStore
 from sluice.store.memory import MemoryStore
-from sluice_spark.lease import (Lease, Process, _started)
+from sluice_spark.lease import Lease, Process, _started
 
 
 class Clock:

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from sluice.contract.applied import AppliedLog
-from sluice.manifest.follow import (load_state, read_entries)
+from sluice.manifest.follow import load_state, read_entries
 from sluice.store.memory import MemoryStore
 from sluice_spark.lake.table import Place
-from sluice_spark.ledger import (LOOK_PAUSE_SECONDS, LOOK_SECONDS, Ledger, restore)
+from sluice_spark.ledger import LOOK_PAUSE_SECONDS, LOOK_SECONDS, Ledger, restore
 from sluice_spark.options import ApplyOptions
-from sluice_spark.table_apply import Applied
 from sluice_spark.read.window import Window
+from sluice_spark.table_apply import Applied
 from tests.spark.changes import Change, Manifest
 from tests.spark.model import SCHEMA
 

@@ -6,13 +6,13 @@ import socket
 
 import pytest
 
-from sluice.errors import (ApplyError, StoreUnavailable, UnsupportedChange, UsageError, WriterFenced)
-from sluice.telemetry import catalogue
+from sluice.errors import ApplyError, StoreUnavailable, UnsupportedChange, UsageError, WriterFenced
 from sluice.health.endpoint import Health
+from sluice.telemetry import catalogue
 from sluice.telemetry.metrics import Metrics
+from sluice_spark.lake.failures import Cause, CommitConflict, verdict
 from sluice_spark.lake.table import Place
-from sluice_spark.lake.failures import (Cause, CommitConflict, verdict)
-from sluice_spark.observe import (LOOP_SECONDS, ApplyTelemetry)
+from sluice_spark.observe import LOOP_SECONDS, ApplyTelemetry
 from sluice_spark.options import ApplyOptions
 from sluice_spark.table_apply import Applied
 

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import assume, given, settings
 
 from sluice.contract.schema import TableSchema
-from sluice.errors import (ManifestCorrupt, UnsupportedChange)
+from sluice.errors import ManifestCorrupt, UnsupportedChange
 from sluice_spark.fold.condense import condensed
 from sluice_spark.fold.fold import fold
-from sluice_spark.row_identity import (Numbers, number_rows)
-from sluice_spark.modes.whole_rows import count
-from sluice_spark.fold.partition import (Cutter, Links, cutter_for, hash_rows, spaced, weight)
+from sluice_spark.fold.partition import Cutter, Links, cutter_for, hash_rows, spaced, weight
 from sluice_spark.fold.ranges import KeyRanges
+from sluice_spark.fold.spill import Versioned, coalesced, portions
+from sluice_spark.modes.whole_rows import count
 from sluice_spark.read.segments import unite
-from sluice_spark.fold.spill import (Versioned, coalesced, portions)
+from sluice_spark.row_identity import Numbers, number_rows
 from tests.spark.changes import FLOAT8, INT4, INT4_ARRAY, INT8, NUMERIC, TEXT, TIMESTAMP, Change, column, segment_table, table_schema
 from tests.spark.model import SCHEMA, Lake, histories, keyed_by_what_was_sent, merged, windows
 

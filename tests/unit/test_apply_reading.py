@@ -3,13 +3,13 @@
 import threading
 from dataclasses import replace
 
-from sluice.contract.entries import (Changes, Commits, Segment)
+from sluice.contract.entries import Changes, Commits, Segment
 from sluice.contract.schema import TableSchema
-from sluice.manifest.follow import (load_state, read_entries)
+from sluice.manifest.follow import load_state, read_entries
 from sluice.store.memory import MemoryStore
-from sluice_spark.applier import (MAX_BACKLOG, Applier)
+from sluice_spark.applier import MAX_BACKLOG, Applier
 from sluice_spark.lake.table import Place
-from sluice_spark.ledger import (Ledger, restore)
+from sluice_spark.ledger import Ledger, restore
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress import Boundary
 from sluice_spark.table_apply import Applied

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from sluice.contract.entries import Prepared
 from sluice.errors import ProtocolViolation
-from sluice.protocol.frames import join
 from sluice.ingest.assemble.assembler import Assembler
-from sluice.ingest.assemble.assembly import (Assembly, Discarded, Ending, PreparedBody, PreparedCommitted, PreparedRolledBack, Published)
+from sluice.ingest.assemble.assembly import Assembly, Discarded, Ending, PreparedBody, PreparedCommitted, PreparedRolledBack, Published
+from sluice.protocol.frames import join
 from tests.support import wire
 
 COLUMNS = [("id", 23, -1, True), ("note", 25, -1, False)]

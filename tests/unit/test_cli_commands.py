@@ -15,10 +15,11 @@ import pytest
 import structlog
 from click.testing import CliRunner
 
-from sluice.cli import (cli, exits, options as rooms)
+from sluice.cli import cli, exits
+from sluice.cli import options as rooms
 from sluice.contract import keys
-from sluice.contract.applied import (AppliedLog, AppliedTable, Complete)
-from sluice.contract.entries import (Opened, Table)
+from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.contract.entries import Opened, Table
 from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import PipelineState
 from sluice.settings import load

@@ -9,9 +9,9 @@ import click
 import pytest
 
 from sluice import errors
-from tools.docs import __main__ as docs
 from sluice.cli import exits
-from sluice.errors import (Disposition, ServiceError)
+from sluice.errors import Disposition, ServiceError
+from tools.docs import __main__ as docs
 
 ROOT = Path(exits.__file__).parents[2]
 ROW_VALUE = "row-value-canary"

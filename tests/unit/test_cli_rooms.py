@@ -6,7 +6,7 @@ import pytest
 
 from sluice.cli import options as rooms
 from sluice.errors import UsageError
-from sluice.settings import (Settings, load)
+from sluice.settings import Settings, load
 from sluice.settings.present import fingerprint
 from sluice_spark.options import ApplyOptions
 

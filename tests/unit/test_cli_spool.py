@@ -10,13 +10,13 @@ import pytest
 import structlog
 import yaml
 
-from sluice.cli import (cli, exits)
+from sluice.cli import cli, exits
 from sluice.contract import keys
-from sluice.contract.applied import (AppliedLog, AppliedTable, Complete)
-from sluice.contract.entries import (Changes, Commits)
+from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.contract.entries import Changes, Commits
+from sluice.ingest.encode.segment import SegmentWriter
 from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import PipelineState
-from sluice.ingest.encode.segment import SegmentWriter
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from tests.support import manifests

@@ -15,19 +15,19 @@ import pytest
 from rich.console import Console
 
 from sluice.cli import status_view as statusview
-from sluice.cli.output import (amount, duration)
+from sluice.cli.output import amount, duration
 from sluice.contract import keys
-from sluice.contract.applied import (AppliedLog, AppliedTable)
+from sluice.contract.applied import AppliedLog, AppliedTable
 from sluice.errors import SlotLost
-from sluice.health.facts import (ErrorSeen, ProcessSeen)
+from sluice.health.facts import ErrorSeen, ProcessSeen
+from sluice.health.forecast import SlotForecast
+from sluice.health.process_facts import ProcessFacts
+from sluice.health.report import Report, Reporter, public_uri
+from sluice.health.snapshots import CopyReport, CopyRound
+from sluice.health.wal import headroom
 from sluice.manifest.follow import read_entry
 from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import PipelineState
-from sluice.health.snapshots import (CopyReport, CopyRound)
-from sluice.health.forecast import SlotForecast
-from sluice.health.process_facts import ProcessFacts
-from sluice.health.report import (Report, Reporter, public_uri)
-from sluice.health.wal import headroom
 from sluice.store.memory import MemoryStore
 from sluice.store.opening import open_store
 from tests.support.manifests import put

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.contract.applied import (AppliedLog, AppliedTable, Complete)
-from sluice.errors import (FormatTooNew, ManifestCorrupt)
+from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.errors import FormatTooNew, ManifestCorrupt
 
 texts = st.text(max_size=10)
 numbers = st.integers(-1, 2**63 - 1)

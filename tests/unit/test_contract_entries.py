@@ -8,11 +8,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.contract.entries import (FATES, KINDS, Body, BodyCommit, Changes, Commits, Copy, Entry, Opened, Prepared, PreparedEnd, PreparedPart, Progress, Segment, Table, digest)
-from sluice.contract.schema import (ColumnSchema, TableSchema)
+from sluice.contract.entries import (
+    FATES,
+    KINDS,
+    Body,
+    BodyCommit,
+    Changes,
+    Commits,
+    Copy,
+    Entry,
+    Opened,
+    Prepared,
+    PreparedEnd,
+    PreparedPart,
+    Progress,
+    Segment,
+    Table,
+    digest,
+)
+from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.contract.types import LakeType
 from sluice.contract.xids import XidIntervals
-from sluice.errors import (FormatTooNew, ManifestCorrupt)
+from sluice.errors import FormatTooNew, ManifestCorrupt
 from tests.support.manifests import WRITTEN_AT, changes, copy, opened, table
 
 numbers = st.integers(0, 2**63 - 1)

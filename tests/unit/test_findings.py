@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice.cli.findings_view import (ordered, page, script)
-from sluice.findings import (KINDS, Finding, Step)
+from sluice.cli.findings_view import ordered, page, script
+from sluice.findings import KINDS, Finding, Step
 
 TESTS = Path(__file__).parents[1]
 

@@ -13,18 +13,20 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sluice.cli import (exits, status as looking, status_view as statusview)
-from sluice.errors import (SlotLost, StoreUnavailable)
-from sluice.health.facts import (ApplierSeen, Away, ChildSeen, Facts, ManifestSeen, ProcessSeen, RefusalSeen, SourceSeen, TableGroup, TableSeen, grouped)
-from sluice.health.problems import (BY_CODE, KINDS, SEVERITIES, Problem, page)
-from sluice.health.verdict import (CARRYING, STATES, Verdict, judge)
-from sluice.manifest.state import PipelineState
-from sluice.health.forecast import SlotForecast
+from sluice.cli import exits
+from sluice.cli import status as looking
+from sluice.cli import status_view as statusview
+from sluice.errors import SlotLost, StoreUnavailable
+from sluice.health.endpoint import Health, HealthServer
 from sluice.health.export.observer import export_verdict
+from sluice.health.facts import ApplierSeen, Away, ChildSeen, Facts, ManifestSeen, ProcessSeen, RefusalSeen, SourceSeen, TableGroup, TableSeen, grouped
+from sluice.health.forecast import SlotForecast
+from sluice.health.problems import BY_CODE, KINDS, SEVERITIES, Problem, page
 from sluice.health.process_facts import ProcessFacts
-from sluice.health.report import (Report, Reporter)
+from sluice.health.report import Report, Reporter
+from sluice.health.verdict import CARRYING, STATES, Verdict, judge
 from sluice.health.wal import headroom
-from sluice.health.endpoint import (Health, HealthServer)
+from sluice.manifest.state import PipelineState
 from sluice.telemetry.metrics import Metrics
 from tests.unit.test_runtime_report import NOW, Pipeline
 from tests.unit.test_runtime_walreport import server, slot

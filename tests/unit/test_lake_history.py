@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 
 from sluice.errors import UnsupportedChange
-from sluice_spark.lake.table import (Place, contradiction)
-from sluice_spark.lake.history import (Commit, changes_data, read_commit, shape, tag)
+from sluice_spark.lake.history import Commit, changes_data, read_commit, shape, tag
+from sluice_spark.lake.table import Place, contradiction
 
 SECRET = "row-value-918273"
 INFO = {

@@ -9,10 +9,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from sluice.contract import keys
 from sluice.store.opening import open_store
-from sluice_spark import (jars, preflight)
+from sluice_spark import jars, preflight
+from sluice_spark.lake.features import read_protocol, unknown_features
 from sluice_spark.options import ApplyOptions
-from sluice_spark.preflight import (examine, examine_java, examine_versions)
-from sluice_spark.lake.features import (read_protocol, unknown_features)
+from sluice_spark.preflight import examine, examine_java, examine_versions
 
 GOOD = 'openjdk version "17.0.15" 2025-04-15'
 

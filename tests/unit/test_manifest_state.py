@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.contract.entries import (Changes, Commits, Progress)
+from sluice.contract.entries import Changes, Commits, Progress
 from sluice.errors import ManifestCorrupt
-from sluice.manifest.state import (MOVING, PipelineState, from_json, reduce, to_json)
+from sluice.manifest.state import MOVING, PipelineState, from_json, reduce, to_json
 from tests.support.manifests import changes, copy, follow, histories, opened, schema, segment, started, table
 
 LATER = 100

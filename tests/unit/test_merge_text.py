@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 
 from sluice.errors import UnsupportedChange
-from sluice_spark.lake.evolution import (added_columns, plan)
-from sluice_spark.lake.merge import (MergePlan, literal, merge_text, metadata_columns, quote)
-from sluice_spark.fold.ranges import (MAX_RANGES, KeyRanges)
+from sluice_spark.fold.ranges import MAX_RANGES, KeyRanges
+from sluice_spark.lake.evolution import added_columns, plan
+from sluice_spark.lake.merge import MergePlan, literal, merge_text, metadata_columns, quote
 from tests.spark.changes import INT4, INT8, NUMERIC, TEXT, TIMESTAMP, column, table_schema
 
 SCHEMA = table_schema(column("id", 1, INT8, key=True), column("big", 2, TEXT), column("at", 3, TIMESTAMP))

@@ -2,10 +2,10 @@
 
 import pytest
 
-from sluice.protocol.frames import join
-from sluice.ingest.tables.messages import (IN_DOUBT, encode_messages, prefix_filter, settled)
 from sluice.ingest.assemble.assembler import Assembler
-from sluice.ingest.assemble.assembly import (Assembly, Published)
+from sluice.ingest.assemble.assembly import Assembly, Published
+from sluice.ingest.tables.messages import IN_DOUBT, encode_messages, prefix_filter, settled
+from sluice.protocol.frames import join
 from tests.support import wire
 
 COLUMNS = [("id", 23, -1, True)]

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.errors import DecodeError
-from sluice.protocol.boundaries import (begins, commit_ends)
+from sluice.protocol.boundaries import begins, commit_ends
 from sluice.protocol.decoder import decode_control
 from sluice.protocol.frames import join
-from sluice.protocol.messages import (Begin, Commit)
+from sluice.protocol.messages import Begin, Commit
 from tests.support.wire import frame
 
 LSN = st.one_of(st.integers(0, 2**64 - 1), st.sampled_from([0, 1, 2**63 - 1, 2**63, 2**64 - 1]))

@@ -5,7 +5,7 @@ import pytest
 
 from sluice.errors import DecodeError
 from sluice.protocol import limits
-from sluice.protocol.frames import (Offsets, control_positions, join, relation_oids, stream_xids)
+from sluice.protocol.frames import Offsets, control_positions, join, relation_oids, stream_xids
 from tests.support import pgoutput_bytes as wire
 
 KEEPALIVE = wire.keepalive(0x2_0000_0000, reply=1)

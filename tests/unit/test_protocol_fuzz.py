@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sluice.errors import DecodeError
 from sluice.protocol.copy_rows import CopyRows
 from sluice.protocol.decoder import decode_control
-from sluice.protocol.frames import (FrameTable, control_positions, join)
+from sluice.protocol.frames import FrameTable, control_positions, join
 from sluice.protocol.tuples import walk_rows
 from tests.fuzz.targets import TARGETS, connections, read_frames, session
 from tests.support import pgoutput_bytes as wire

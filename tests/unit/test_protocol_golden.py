@@ -13,8 +13,8 @@ import pytest
 from sluice.protocol import messages as m
 from sluice.protocol.copy_rows import CopyRows
 from sluice.protocol.decoder import decode_control
-from sluice.protocol.frames import (FrameTable, control_positions, join, relation_oids, stream_xids)
-from sluice.protocol.tuples import (RowColumns, walk_rows)
+from sluice.protocol.frames import FrameTable, control_positions, join, relation_oids, stream_xids
+from sluice.protocol.tuples import RowColumns, walk_rows
 from tests.unit.test_protocol_copyrows import rows_of
 
 GOLDEN = Path(__file__).parent.parent / "golden"

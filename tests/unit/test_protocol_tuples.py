@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from sluice.errors import DecodeError
 from sluice.protocol import tuples
-from sluice.protocol.frames import (FrameTable, join)
-from sluice.protocol.tuples import (FieldVector, RowColumns, walk_rows)
+from sluice.protocol.frames import FrameTable, join
+from sluice.protocol.tuples import FieldVector, RowColumns, walk_rows
 from tests.support import pgoutput_bytes as wire
 from tests.support.pgoutput_bytes import UNCHANGED, Binary
 from tests.support.reference_decoder import Malformed, ReferenceRow, Value, decode_row

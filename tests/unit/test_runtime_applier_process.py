@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.process.applier_process import (ApplierProcess, RestartPolicy, shell_status)
+from sluice.process.applier_process import ApplierProcess, RestartPolicy, shell_status
 
 QUICK = RestartPolicy(pauses_seconds=(0.01,), lease_seconds=0.0)
 FORGIVING = RestartPolicy(pauses_seconds=(0.01,), lease_seconds=600.0)

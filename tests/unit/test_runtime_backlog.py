@@ -5,13 +5,13 @@ import uuid
 import pytest
 
 from sluice.contract import keys
-from sluice.contract.applied import (AppliedLog, AppliedTable)
-from sluice.contract.entries import (Changes, Commits, Copy, Opened, Segment, Table)
+from sluice.contract.applied import AppliedLog, AppliedTable
+from sluice.contract.entries import Changes, Commits, Copy, Opened, Segment, Table
 from sluice.contract.schema import TableSchema
+from sluice.health import backlog
+from sluice.health.backlog import Backlog, Pending
 from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import PipelineState
-from sluice.health import backlog
-from sluice.health.backlog import (Backlog, Pending)
 from sluice.store.memory import MemoryStore
 from tests.support.manifests import put
 

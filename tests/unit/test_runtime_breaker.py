@@ -5,7 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from sluice.errors import (SessionBroken, SourceUnavailable)
+from sluice.errors import SessionBroken, SourceUnavailable
 from sluice.ingest.breaker import Breaker
 
 

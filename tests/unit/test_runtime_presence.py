@@ -1,11 +1,11 @@
 """What a running process remembers of itself: an hour of minutes, and its errors without anybody's values."""
 
 from sluice.errors import SourceUnavailable
-from sluice.health.facts import (Facts, TableSeen, grouped)
+from sluice.health.facts import Facts, TableSeen, grouped
+from sluice.health.snapshots import CopyReport, CopyRound, copies, under_way
+from sluice.health.throughput import MINUTES, Throughput
 from sluice.health.verdict import judge
-from sluice.health.snapshots import (CopyReport, CopyRound, copies, under_way)
-from sluice.ingest.recent_errors import (KEPT, RECENT_SECONDS, RecentErrors)
-from sluice.health.throughput import (MINUTES, Throughput)
+from sluice.ingest.recent_errors import KEPT, RECENT_SECONDS, RecentErrors
 from tests.unit.test_runtime_report import Pipeline
 
 

@@ -3,11 +3,11 @@
 import uuid
 from dataclasses import replace
 
+from sluice.ingest.tables.book import NOT_YET, TableBook
+from sluice.ingest.tables.schemas import relation_sent_as
 from sluice.manifest.follow import load_state
 from sluice.manifest.log import ManifestLog
 from sluice.protocol.messages import RelationColumn
-from sluice.ingest.tables.book import (NOT_YET, TableBook)
-from sluice.ingest.tables.schemas import relation_sent_as
 from sluice.store.memory import MemoryStore
 from tests.support.manifests import opened, schema, table
 

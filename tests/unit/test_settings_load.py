@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from sluice.errors import UsageError
-from sluice.settings import (Loaded, load, secret_strings)
-from sluice.settings.present import (effective, json_schema, masked)
-from sluice.settings.tree import (allowed_below, keys, nearest)
-from sluice.settings.values import (parse_duration, parse_size, show_duration, show_size)
+from sluice.settings import Loaded, load, secret_strings
+from sluice.settings.present import effective, json_schema, masked
+from sluice.settings.tree import allowed_below, keys, nearest
+from sluice.settings.values import parse_duration, parse_size, show_duration, show_size
 
 CANARY = "canary-7f3a"
 MINIMAL = """\

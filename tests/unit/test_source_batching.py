@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from sluice.ingest.receive.batching import (Batching, StreamLimits)
-from sluice.protocol.standby_status import (STOP_REQUESTS, ShutdownWatch)
+from sluice.ingest.receive.batching import Batching, StreamLimits
+from sluice.protocol.standby_status import STOP_REQUESTS, ShutdownWatch
 from tests.support import wire
 
 LIMITS = StreamLimits(batch_frames=100, batch_bytes=10_000, max_delay_s=2.0)

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from sluice.findings import Finding
-from sluice.source.catalog import (ChildFacts, TableFacts)
-from sluice.source.conditions import (conditions, refusal)
 from sluice.operate.check.tables import examine_tables
+from sluice.source.catalog import ChildFacts, TableFacts
+from sluice.source.conditions import conditions, refusal
 from tests.unit.test_source_schemas import BODY, ID, column, table
 
 LEAF: dict[str, Any] = {"oid": 2, "schema": "public", "name": "leaf", "relkind": "r", "relpersistence": "p", "replica_identity": "d", "relfilenode": 2}

@@ -6,7 +6,7 @@ import pytest
 
 from sluice.contract.entries import Opened
 from sluice.errors import SlotLost
-from sluice.source.slot import (ServerFacts, SlotFacts, prove_continuity)
+from sluice.source.slot import ServerFacts, SlotFacts, prove_continuity
 
 SERVER = ServerFacts(
     system_identifier="7",

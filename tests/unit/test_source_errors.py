@@ -3,8 +3,8 @@
 import psycopg
 import pytest
 
-from sluice.errors import (Disposition, ServiceError, SlotBusy, SlotLost, SourceRefused, SourceUnavailable, UsageError)
-from sluice.source.sessions import (SourceOptions, connect_error, open_query, source_error)
+from sluice.errors import Disposition, ServiceError, SlotBusy, SlotLost, SourceRefused, SourceUnavailable, UsageError
+from sluice.source.sessions import SourceOptions, connect_error, open_query, source_error
 
 RETRIED = ["", "08006", "08P01", "53300", "53200", "57P01", "57P02", "57P03", "57014", "58P01", "40001", "55P03", "25P03"]
 FINAL = ["28000", "28P01", "3D000", "42501", "42704", "0A000", "22021", "22P05", "XX000", "53400", "42P01"]

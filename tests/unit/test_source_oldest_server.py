@@ -14,7 +14,7 @@ import pytest
 
 from sluice.errors import SourceRefused
 from sluice.operate.check.preflight import run_preflight
-from sluice.source.sessions import (SourceOptions, open_query, open_replication)
+from sluice.source.sessions import SourceOptions, open_query, open_replication
 
 NEWER_THAN_13 = ("idle_session_timeout", "transaction_timeout")
 

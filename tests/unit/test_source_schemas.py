@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from sluice.contract.schema import TableSchema
-from sluice.protocol.messages import (RelationColumn, RelationVersion)
-from sluice.source.catalog import (ColumnFacts, TableFacts)
-from sluice.ingest.tables.schemas import (build_schema, diff_schema, relation_of)
+from sluice.ingest.tables.schemas import build_schema, diff_schema, relation_of
+from sluice.protocol.messages import RelationColumn, RelationVersion
+from sluice.source.catalog import ColumnFacts, TableFacts
 
 
 def column(name: str, attnum: int, **changes: object) -> ColumnFacts:

@@ -6,7 +6,7 @@ import pytest
 
 from sluice.errors import ProtocolViolation
 from sluice.protocol.messages import POSTGRES_EPOCH_US
-from sluice.protocol.standby_status import (STOP_BOUND_S, STOP_REQUESTS, ShutdownWatch, StandbyStatus)
+from sluice.protocol.standby_status import STOP_BOUND_S, STOP_REQUESTS, ShutdownWatch, StandbyStatus
 
 
 def test_a_status_message_is_laid_out_as_the_protocol_says() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from sluice.errors import UsageError
 from sluice.operate.check.preflight import run_preflight
-from sluice.source.sessions import (SourceOptions, open_query, open_replication, ping_rejected, transport_of)
+from sluice.source.sessions import SourceOptions, open_query, open_replication, ping_rejected, transport_of
 from tests.support import canary
 
 ELSEWHERE = "db.invalid"

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.contract import columns as envelope
-from sluice.errors import (DecodeError, UnsupportedChange)
-from sluice.ingest.encode.rows import (encode_rows, encode_truncate, segment_schema)
-from sluice.ingest.encode.stats import (SegmentStats, total)
+from sluice.errors import DecodeError, UnsupportedChange
+from sluice.ingest.encode.rows import encode_rows, encode_truncate, segment_schema
+from sluice.ingest.encode.stats import SegmentStats, total
 from tests.support.pgoutput_bytes import UNCHANGED, Field, delete, insert, update
 from tests.support.spooled import OID, encoded, inserted, table, walked
 

@@ -10,8 +10,8 @@ import pytest
 from sluice.contract import columns as envelope
 from sluice.contract.schema import TableSchema
 from sluice.ingest.encode import segment
-from sluice.ingest.encode.rows import (EncodedRows, encode_truncate, segment_schema)
-from sluice.ingest.encode.segment import (SegmentFile, SegmentWriter)
+from sluice.ingest.encode.rows import EncodedRows, encode_truncate, segment_schema
+from sluice.ingest.encode.segment import SegmentFile, SegmentWriter
 from sluice.ingest.encode.stats import SegmentStats
 from tests.support.pgoutput_bytes import UNCHANGED, delete, insert, update
 from tests.support.spooled import OID, encoded, inserted, table

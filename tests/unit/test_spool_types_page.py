@@ -5,10 +5,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tools.docs import types as typesdoc
-from sluice.contract.types import (ARRAYS, SCALARS, lake_type)
+from sluice.contract.types import ARRAYS, SCALARS, lake_type
 from sluice.ingest.encode.types.families import arrow_type
 from tests.support.spooled import inserted, table
+from tools.docs import types as typesdoc
 
 NUMERIC_12_2 = (12 << 16 | 2) + 4
 

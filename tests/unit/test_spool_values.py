@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.errors import (DecodeError, UnsupportedChange)
+from sluice.errors import DecodeError, UnsupportedChange
 from tests.support.pgoutput_bytes import Binary
 from tests.support.spooled import column_of, inserted, table
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sluice.errors import (StoreUnavailable, UsageError)
-from sluice.health.endpoint import (Health, HealthServer)
+from sluice.errors import StoreUnavailable, UsageError
+from sluice.health.endpoint import Health, HealthServer
 from sluice.telemetry.metrics import Metrics
 
 

@@ -11,7 +11,7 @@ import structlog
 
 from sluice.errors import StoreRefused
 from sluice.telemetry import logs
-from sluice.telemetry.logs import (FLOOD_LINES, FLOOD_SECONDS, FloodLimit)
+from sluice.telemetry.logs import FLOOD_LINES, FLOOD_SECONDS, FloodLimit
 
 SECRET = 'pa"ss\\wörd/1'
 ROW_VALUE = "row-value-canary"

@@ -9,9 +9,9 @@ import pytest
 from prometheus_client import generate_latest
 
 from sluice.telemetry import catalogue
-from sluice.telemetry.catalogue import (CATALOGUE, Counter, Gauge, Histogram, Metric)
+from sluice.telemetry.catalogue import CATALOGUE, Counter, Gauge, Histogram, Metric
 from sluice.telemetry.distribution import Distribution
-from sluice.telemetry.metrics import (Metrics, identify)
+from sluice.telemetry.metrics import Metrics, identify
 
 UNITS = ("_seconds", "_bytes", "_info", "_transactions", "_ratio")
 DIMENSIONLESS_GAUGES = re.compile(
@@ -206,7 +206,7 @@ def test_a_scrape_within_a_second_costs_nothing() -> None:
 
 def test_every_metric_of_the_catalogue_is_fed_somewhere() -> None:
     names = {name: value for name, value in vars(catalogue).items() if isinstance(value, Metric)}
-    service = Path(catalogue.__file__).parents[1]
-    files = [*service.rglob("*.py"), *(service.parent / "spark_jobs").rglob("*.py")]
+    root = Path(__file__).parents[2]
+    files = [file for folder in ("service", "spark_jobs") for file in (root / folder).rglob("*.py")]
     text = "".join(file.read_text(encoding="utf-8") for file in files if file.name != "catalogue.py")
     assert [name for name in names if not re.search(rf"\b{name}\b", text)] == []

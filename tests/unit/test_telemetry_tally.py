@@ -5,10 +5,10 @@ import re
 from pathlib import Path
 
 from sluice import errors
-from sluice.errors import (ServiceError, SourceUnavailable, StoreUnavailable, UnsupportedChange)
+from sluice.errors import ServiceError, SourceUnavailable, StoreUnavailable, UnsupportedChange
 from sluice.telemetry import catalogue
 from sluice.telemetry.metrics import Metrics
-from sluice.telemetry.tally import (ErrorTally, class_of)
+from sluice.telemetry.tally import ErrorTally, class_of
 
 
 class _Finer(StoreUnavailable):

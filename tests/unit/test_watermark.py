@@ -4,9 +4,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from sluice.ingest.commit.watermark import Watermark
 from sluice.contract.receipt import DurableReceipt
 from sluice.errors import ProtocolViolation
+from sluice.ingest.commit.watermark import Watermark
 
 
 def test_a_receipt_moves_the_flushed_position_and_nothing_else_does() -> None:

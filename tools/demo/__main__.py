@@ -21,9 +21,9 @@ from tools.demo import shop
 from tools.demo.freshness import Freshness
 from tools.demo.screen import Screen
 from tools.local.binaries import LocalServerError
-from tools.local.compare import (Comparison, compare_table)
-from tools.local.postgres import (PostgresServer, temporary_server)
-from tools.local.sluice import (Pipeline, SluiceProcess)
+from tools.local.compare import Comparison, compare_table
+from tools.local.postgres import PostgresServer, temporary_server
+from tools.local.sluice import Pipeline, SluiceProcess
 
 _CLERKS = 2
 _PAUSE_SECONDS = 0.02

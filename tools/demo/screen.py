@@ -10,9 +10,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from sluice.lsn import show
 from tools.demo.freshness import percentile
 from tools.local.compare import Comparison
-from sluice.lsn import show
 
 _PLAIN_SECONDS = 5.0
 """Without a terminal one line in this time."""

@@ -1,19 +1,21 @@
-"""`python -m tools.docs` writes the pages that are generated from code: commands, configuration, metrics, exit codes, findings, problems."""
+"""`python -m tools.docs` writes the pages that are generated from code."""
 
 from collections.abc import Callable
 from pathlib import Path
 
-from sluice.cli import (cli, exits, findings_view as findings)
-from tools.docs import cli as reference
+from sluice.cli import cli, exits
+from sluice.cli import findings_view as findings
 from sluice.cli.templates import GRANTS
 from sluice.health import problems
 from sluice.settings import present
-from tools.docs.metrics import page as metrics_page
+from tools.docs import cli as reference
+from tools.docs import metrics, types
 
 PAGES: dict[str, Callable[[], str]] = {
     "docs/cli.md": lambda: reference.page(cli),
     "docs/configuration.md": present.page,
-    "docs/metrics.md": metrics_page,
+    "docs/metrics.md": metrics.page,
+    "docs/types.md": types.page,
     "docs/exit-codes.md": exits.page,
     "docs/findings.md": findings.page,
     "docs/problems.md": problems.page,

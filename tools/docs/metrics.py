@@ -1,6 +1,6 @@
 """docs/metrics.md, written from the catalogue."""
 
-from sluice.telemetry.catalogue import (CATALOGUE, Histogram, Metric)
+from sluice.telemetry.catalogue import CATALOGUE, Histogram, Metric
 
 
 def page() -> str:

@@ -6,8 +6,8 @@ Invariant: the page says what the code does, because the same tables make both. 
 import sys
 from collections.abc import Iterator
 
-from sluice.contract.columns import (OLD_SPECIAL, SPECIAL)
-from sluice.contract.types import (ARRAYS, SCALARS, TEXT, TEXT_NAMES, LakeType, lake_type, numeric)
+from sluice.contract.columns import OLD_SPECIAL, SPECIAL
+from sluice.contract.types import ARRAYS, SCALARS, TEXT, TEXT_NAMES, LakeType, lake_type, numeric
 
 _PARQUET = {
     "string": "BYTE_ARRAY (String)",

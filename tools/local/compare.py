@@ -18,9 +18,9 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from psycopg import sql
 
-from tools.local.rendering import (postgres_texts, same_float)
 from sluice.contract import columns as envelope
 from sluice.contract import keys
+from tools.local.rendering import postgres_texts, same_float
 
 Row = tuple[str | None, ...]
 

@@ -21,7 +21,7 @@ from urllib.parse import quote
 import psycopg
 
 from tools.local import binaries
-from tools.local.binaries import (LocalServerError, helper_account)
+from tools.local.binaries import LocalServerError, helper_account
 from tools.local.guard import Guard
 
 StopMode = Literal["smart", "fast", "immediate"]

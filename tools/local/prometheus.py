@@ -22,7 +22,7 @@ import yaml
 from tools.local.binaries import LocalServerError
 from tools.local.guard import Guard
 from tools.local.postgres import free_port
-from tools.local.tools import (CACHE, tool)
+from tools.local.tools import CACHE, tool
 
 _START_DEADLINE_SECONDS = 60.0
 _STOP_DEADLINE_SECONDS = 20.0

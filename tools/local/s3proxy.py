@@ -10,10 +10,10 @@ import os
 import sys
 from pathlib import Path
 
-from tools.local.binaries import LocalServerError
-from tools.local.s3 import ACCESS_KEY
 from sluice.errors import UsageError
 from sluice_spark import jars
+from tools.local.binaries import LocalServerError
+from tools.local.s3 import ACCESS_KEY
 
 _HERE = Path(__file__).parent
 S3PROXY = jars.JarSet(

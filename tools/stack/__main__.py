@@ -15,13 +15,13 @@ import psycopg
 import rich.console
 import rich.table
 
+from sluice.cli import exits
 from tools.local.binaries import LocalServerError
 from tools.stack import query as querying
 from tools.stack.layout import Layout
 from tools.stack.load import Load
-from tools.stack.members import (dsn, sluice_command, sluice_environment, sluice_settings)
+from tools.stack.members import dsn, sluice_command, sluice_environment, sluice_settings
 from tools.stack.stack import Stack
-from sluice.cli import exits
 
 _DIRECTORY = Path(__file__).parents[2] / "build" / "stack"
 _EXAMPLE = "SELECT status, count(*) AS orders, sum(total) AS total FROM orders GROUP BY status"

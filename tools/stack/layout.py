@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tools.local.binaries import (LocalServerError, helper_account)
+from tools.local.binaries import LocalServerError, helper_account
 from tools.stack.processes import Daemon
 
 PORTS: Mapping[str, int] = {"PG_PORT": 15432, "S3_PORT": 19000, "METRICS_PORT": 9187, "APPLY_METRICS_PORT": 9188, "PROMETHEUS_PORT": 19090}

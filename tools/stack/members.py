@@ -16,10 +16,10 @@ from pathlib import Path
 import psycopg
 
 from tools.demo import shop
-from tools.local import (binaries, s3proxy)
+from tools.local import binaries, s3proxy
 from tools.local.postgres import PostgresServer
 from tools.local.prometheus import PrometheusServer
-from tools.local.s3 import (ACCESS_KEY, REGION)
+from tools.local.s3 import ACCESS_KEY, REGION
 from tools.stack.layout import Layout
 from tools.stack.processes import Launch
 

@@ -9,7 +9,7 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import TableNotFoundError
 
 from tools.local.binaries import LocalServerError
-from tools.stack.members import (sluice_command, sluice_environment, store_options)
+from tools.stack.members import sluice_command, sluice_environment, store_options
 from tools.stack.stack import Stack
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tools.local.binaries import LocalServerError
-from tools.stack.layout import (Layout, require_free)
-from tools.stack.members import (Member, members)
+from tools.stack.layout import Layout, require_free
+from tools.stack.members import Member, members
 from tools.stack.processes import Stopped
 
 _POLL_SECONDS = 0.1

@@ -8,7 +8,15 @@ import sys
 
 import click
 
-from sluice.cli import (check as checking, config as configuring, exits, status as looking, resync as mending, output, run as running, init as setting_up, slot as slotting, spool as spooling)
+from sluice.cli import check as checking
+from sluice.cli import config as configuring
+from sluice.cli import exits, output
+from sluice.cli import init as setting_up
+from sluice.cli import resync as mending
+from sluice.cli import run as running
+from sluice.cli import slot as slotting
+from sluice.cli import spool as spooling
+from sluice.cli import status as looking
 from sluice.telemetry.crash import leave_no_values_behind
 
 _GROUPS = {

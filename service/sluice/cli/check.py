@@ -14,11 +14,13 @@ from typing import Any
 
 import click
 
-from sluice.cli import (findings_view as findings, output, options as rooms)
-from sluice.cli.invocation import (Invocation, common)
-from sluice.cli.status import (look, verdict_of)
-from sluice.findings import (SEVERITIES, Finding, Severity)
-from sluice.errors import (PreflightFailed, SlotLost, UsageError)
+from sluice.cli import findings_view as findings
+from sluice.cli import options as rooms
+from sluice.cli import output
+from sluice.cli.invocation import Invocation, common
+from sluice.cli.status import look, verdict_of
+from sluice.errors import PreflightFailed, SlotLost, UsageError
+from sluice.findings import SEVERITIES, Finding, Severity
 from sluice.health.verdict import Verdict
 from sluice.settings import Settings
 

@@ -8,7 +8,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from sluice.cli import output
-from sluice.cli.invocation import (Invocation, common)
+from sluice.cli.invocation import Invocation, common
 from sluice.settings import present
 
 _LIBRARIES = ("psycopg", "pyarrow", "obstore", "numpy", "pyspark", "delta-spark", "pydantic", "click")

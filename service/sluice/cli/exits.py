@@ -13,9 +13,9 @@ from typing import Any
 import click
 
 from sluice import printable
-from sluice.errors import (Disposition, PreflightFailed, ServiceError, SlotLost, VerificationFailed)
+from sluice.errors import Disposition, PreflightFailed, ServiceError, SlotLost, VerificationFailed
 from sluice.health.verdict import State
-from sluice.telemetry.logs import (describe, frames)
+from sluice.telemetry.logs import describe, frames
 
 OK = 0
 UNEXPECTED = 1

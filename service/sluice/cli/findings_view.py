@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from sluice.findings import (BY_CODE, KINDS, SEVERITIES, Finding, Step)
-from sluice.printable import (HIDDEN, one_line, sql)
+from sluice.findings import BY_CODE, KINDS, SEVERITIES, Finding, Step
+from sluice.printable import HIDDEN, one_line, sql
 
 _STYLES = {"critical": "bold red", "warning": "yellow", "info": ""}
 _HEADINGS = {

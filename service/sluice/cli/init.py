@@ -9,9 +9,10 @@ from urllib.parse import quote
 import click
 
 from sluice import printable
-from sluice.cli import (output, options as rooms)
-from sluice.cli.invocation import (Invocation, common)
-from sluice.cli.templates import (CONFIGURATION, GRANTS, VARIABLES)
+from sluice.cli import options as rooms
+from sluice.cli import output
+from sluice.cli.invocation import Invocation, common
+from sluice.cli.templates import CONFIGURATION, GRANTS, VARIABLES
 from sluice.errors import UsageError
 from sluice.settings.model import PIPELINE_NAME
 

@@ -13,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import click
 from rich.console import Console
 
-from sluice.settings import (DEFAULT_FILE, Loaded, load, secret_strings)
+from sluice.settings import DEFAULT_FILE, Loaded, load, secret_strings
 from sluice.telemetry import logs
 
 P = ParamSpec("P")

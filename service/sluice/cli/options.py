@@ -14,8 +14,8 @@ from sluice.settings import Settings
 from sluice.settings.present import fingerprint
 
 if TYPE_CHECKING:
-    from sluice.ingest.supervisor import IngestOptions
     from sluice.health.report import Reporter
+    from sluice.ingest.supervisor import IngestOptions
     from sluice.source.sessions import SourceOptions
     from sluice.store.base import ObjectStore
 
@@ -45,11 +45,11 @@ def open_spool(settings: Settings) -> "ObjectStore":
 
 def ingest_options(settings: Settings, *, instance: str) -> "IngestOptions":
     """What one ingest process is told."""
-    from sluice.ingest.encode.builder import BuilderLimits
-    from sluice.ingest.supervisor import IngestOptions
-    from sluice.ingest.session import FlushPolicy
-    from sluice.ingest.receive.stream import StreamLimits
     from sluice.ingest.assemble.assembler import AssemblerLimits
+    from sluice.ingest.encode.builder import BuilderLimits
+    from sluice.ingest.receive.stream import StreamLimits
+    from sluice.ingest.session import FlushPolicy
+    from sluice.ingest.supervisor import IngestOptions
 
     return IngestOptions(
         pipeline=settings.pipeline,

@@ -9,10 +9,10 @@ from importlib.util import find_spec
 import click
 
 from sluice.cli import options as rooms
-from sluice.cli.invocation import (Invocation, common)
+from sluice.cli.invocation import Invocation, common
 from sluice.contract import keys
-from sluice.contract.control import (COPY, Request)
-from sluice.errors import (SourceError, UsageError)
+from sluice.contract.control import COPY, Request
+from sluice.errors import SourceError, UsageError
 from sluice.printable import one_line
 from sluice.settings import Settings
 from sluice.settings.tree import nearest

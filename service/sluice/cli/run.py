@@ -11,7 +11,7 @@ import structlog
 
 from sluice import lsn
 from sluice.cli import options as rooms
-from sluice.cli.invocation import (Invocation, common)
+from sluice.cli.invocation import Invocation, common
 from sluice.errors import UsageError
 from sluice.settings import Settings
 from sluice.settings.present import fingerprint

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sluice import lsn
-from sluice.cli import (output, options as rooms)
-from sluice.cli.invocation import (Invocation, common)
+from sluice.cli import options as rooms
+from sluice.cli import output
+from sluice.cli.invocation import Invocation, common
 from sluice.errors import UsageError
 from sluice.lsn import show
 

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sluice.cli import (output, options as rooms)
+from sluice.cli import options as rooms
+from sluice.cli import output
+from sluice.cli.invocation import Invocation, common
 from sluice.cli.spool_gc import collect
 from sluice.cli.spool_inspect import inspect
-from sluice.cli.invocation import (Invocation, common)
 from sluice.errors import VerificationFailed
 from sluice.lsn import show
 from sluice.printable import one_line
@@ -49,7 +50,7 @@ def list_entries(invocation: Invocation, last: int, json_wanted: bool) -> None: 
       sluice spool ls --last 3 --json
     """
     rooms.require("obstore")
-    from sluice.manifest.follow import (load_state, read_entries)
+    from sluice.manifest.follow import load_state, read_entries
 
     store = rooms.open_spool(invocation.settings().settings)
     newest = load_state(store).seq
@@ -96,7 +97,7 @@ def verify_spool(invocation: Invocation, content: bool, json_wanted: bool) -> No
 
 
 def _facts(entry: "Entry") -> dict[str, Any]:
-    from sluice.contract.entries import (Changes, Copy, Table)
+    from sluice.contract.entries import Changes, Copy, Table
     from sluice.manifest.leftovers import referenced
 
     body = entry.body

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sluice.cli import (output, options as rooms)
-from sluice.cli.invocation import (Invocation, common)
+from sluice.cli import options as rooms
+from sluice.cli import output
+from sluice.cli.invocation import Invocation, common
 from sluice.lsn import show
 from sluice.printable import one_line
 

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sluice.cli import (output, options as rooms)
-from sluice.cli.invocation import (Invocation, common)
+from sluice.cli import options as rooms
+from sluice.cli import output
+from sluice.cli.invocation import Invocation, common
 from sluice.contract import keys
-from sluice.contract.entries import (Changes, Copy, Entry, Opened, Segment, Table, digest)
-from sluice.errors import (ObjectMissing, UsageError)
+from sluice.contract.entries import Changes, Copy, Entry, Opened, Segment, Table, digest
+from sluice.errors import ObjectMissing, UsageError
 from sluice.lsn import show
 from sluice.printable import one_line
 
@@ -142,8 +143,8 @@ def _named(segment: Segment) -> dict[str, Any]:
 
 
 def _segment_facts(store: "ObjectStore", key: str, data: bytes) -> dict[str, Any]:
-    from sluice.operate.search import naming
     from sluice.operate.footer import described
+    from sluice.operate.search import naming
 
     found = naming(store, key)
     facts: dict[str, Any] = {"key": key, "bytes": len(data), "sha256": digest(data), "named_by_entry": found[0].seq if found else None}

@@ -11,15 +11,17 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from sluice.cli import (exits, output, options as rooms, status_view as statusview)
-from sluice.cli.invocation import (Invocation, common)
+from sluice.cli import exits, output
+from sluice.cli import options as rooms
+from sluice.cli import status_view as statusview
+from sluice.cli.invocation import Invocation, common
 from sluice.contract.entries import TABLE_STATES
-from sluice.errors import (FormatTooNew, ManifestCorrupt, ServiceError, StoreError, StoreUnavailable)
+from sluice.errors import FormatTooNew, ManifestCorrupt, ServiceError, StoreError, StoreUnavailable
 from sluice.health.facts import Facts
-from sluice.health.verdict import (Verdict, judge)
+from sluice.health.verdict import Verdict, judge
 
 if TYPE_CHECKING:
-    from sluice.health.report import (Report, Reporter)
+    from sluice.health.report import Report, Reporter
     from sluice.health.tables import TableReport
 
 _PACKAGES = ("psycopg", "obstore")

@@ -10,16 +10,16 @@ from rich.padding import Padding
 from rich.text import Text
 
 from sluice.cli import output
-from sluice.cli.output import (amount, duration, number)
+from sluice.cli.output import amount, duration, number
 from sluice.lsn import show
 from sluice.printable import one_line
 
 if TYPE_CHECKING:
     from sluice.health.problems import Problem
-    from sluice.health.verdict import Verdict
-    from sluice.health.snapshots import Copies
     from sluice.health.report import Report
+    from sluice.health.snapshots import Copies
     from sluice.health.tables import TableReport
+    from sluice.health.verdict import Verdict
     from sluice.health.wal import Headroom
 
 _WIDE = 110

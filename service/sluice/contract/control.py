@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from sluice.errors import (FormatTooNew, ManifestCorrupt)
+from sluice.errors import FormatTooNew, ManifestCorrupt
 
 FORMAT_VERSION = 1
 COPY = "copy"

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from sluice.contract.schema import TableSchema
-from sluice.contract.xids import (NO_XIDS, XidIntervals)
-from sluice.errors import (FormatTooNew, ManifestCorrupt)
+from sluice.contract.xids import NO_XIDS, XidIntervals
+from sluice.errors import FormatTooNew, ManifestCorrupt
 
 FORMAT_VERSION = 1
 NOTHING_ABORTED: Mapping[int, XidIntervals] = {}

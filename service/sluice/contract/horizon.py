@@ -7,7 +7,7 @@ It names the hash of that entry, so that it excuses missing objects of this one 
 import json
 from dataclasses import asdict, dataclass
 
-from sluice.errors import (FormatTooNew, ManifestCorrupt)
+from sluice.errors import FormatTooNew, ManifestCorrupt
 
 FORMAT_VERSION = 1
 

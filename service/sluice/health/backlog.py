@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from sluice.contract.applied import AppliedLog
-from sluice.contract.entries import (CARRIED_STATES, COPIED_STATES, Changes, Copy, Entry, Segment)
+from sluice.contract.entries import CARRIED_STATES, COPIED_STATES, Changes, Copy, Entry, Segment
+from sluice.health.tables import current
 from sluice.manifest.follow import read_entries
 from sluice.manifest.state import PipelineState
-from sluice.health.tables import current
 from sluice.store.base import ObjectStore
 
 READ_AT_ONCE = 1000

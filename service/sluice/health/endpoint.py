@@ -16,9 +16,9 @@ from socketserver import TCPServer
 from types import MappingProxyType
 from typing import Any
 
-from sluice.errors import (ServiceError, UsageError)
-from sluice.health.verdict import Verdict
+from sluice.errors import ServiceError, UsageError
 from sluice.health import status_page as statuspage
+from sluice.health.verdict import Verdict
 from sluice.telemetry.catalogue import HEARTBEAT
 from sluice.telemetry.metrics import Metrics
 

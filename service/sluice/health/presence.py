@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 from sluice.health.facts import ProcessSeen
-from sluice.process.applier_process import ApplierProcess
-from sluice.ingest.snapshot.snapshotter import CopyProgress
-from sluice.health.snapshots import (CopyReport, CopyRound, under_way)
-from sluice.ingest.supervisor import Ingest
 from sluice.health.process_facts import ProcessFacts
+from sluice.health.snapshots import CopyReport, CopyRound, under_way
 from sluice.health.tables import TableReport
 from sluice.health.throughput import Throughput
+from sluice.ingest.snapshot.snapshotter import CopyProgress
+from sluice.ingest.supervisor import Ingest
+from sluice.process.applier_process import ApplierProcess
 
 QUANTITIES = ("transactions", "rows", "bytes", "copied_rows", "applied_rows")
 """Counted by minute: transactions and bytes as received, rows as they became durable, rows of initial copies, change rows applied to the lake."""

@@ -14,21 +14,21 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from sluice.contract import keys
-from sluice.contract.applied import (AppliedLog, Complete)
+from sluice.contract.applied import AppliedLog, Complete
 from sluice.contract.control import Refusal
-from sluice.contract.entries import (Opened, Prepared)
-from sluice.errors import (Disposition, FormatTooNew, ManifestCorrupt, ObjectMissing, ServiceError, SlotLost, StoreRefused)
-from sluice.health.facts import (ApplierSeen, Away, Facts, ManifestSeen, RefusalSeen, SourceSeen, grouped)
-from sluice.health.verdict import (Verdict, judge)
-from sluice.manifest.follow import (load_state, read_entry)
-from sluice.manifest.state import PipelineState
-from sluice.health.snapshots import (Copies, copies)
+from sluice.contract.entries import Opened, Prepared
+from sluice.errors import Disposition, FormatTooNew, ManifestCorrupt, ObjectMissing, ServiceError, SlotLost, StoreRefused
+from sluice.health.facts import ApplierSeen, Away, Facts, ManifestSeen, RefusalSeen, SourceSeen, grouped
 from sluice.health.forecast import SlotForecast
 from sluice.health.process_facts import ProcessFacts
-from sluice.health.tables import (Ages, TableReport, current, joined)
-from sluice.health.wal import (Headroom, Stage, WalHistory, headroom, shown, slot_json)
-from sluice.source.sessions import (SourceOptions, open_query)
-from sluice.source.slot import (ServerFacts, SlotFacts, foreign_user, prove_continuity, server_facts, slot_facts)
+from sluice.health.snapshots import Copies, copies
+from sluice.health.tables import Ages, TableReport, current, joined
+from sluice.health.verdict import Verdict, judge
+from sluice.health.wal import Headroom, Stage, WalHistory, headroom, shown, slot_json
+from sluice.manifest.follow import load_state, read_entry
+from sluice.manifest.state import PipelineState
+from sluice.source.sessions import SourceOptions, open_query
+from sluice.source.slot import ServerFacts, SlotFacts, foreign_user, prove_continuity, server_facts, slot_facts
 from sluice.store.base import ObjectStore
 
 SCHEMA_VERSION = 1

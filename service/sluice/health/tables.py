@@ -10,9 +10,9 @@ from typing import Any
 from sluice.contract.applied import AppliedTable
 from sluice.contract.entries import Changes
 from sluice.health.facts import TableSeen
-from sluice.manifest.follow import read_entry
-from sluice.manifest.state import (COPY_WAITS, PipelineState, TableState)
 from sluice.health.wal import shown
+from sluice.manifest.follow import read_entry
+from sluice.manifest.state import COPY_WAITS, PipelineState, TableState
 from sluice.store.base import ObjectStore
 
 STATES_BY_WORTH = ("live", "copying", "pending", "detached", "paused", "quarantined", "stale")

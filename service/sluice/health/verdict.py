@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sluice.health.facts import (ApplierSeen, Away, ErrorSeen, Facts, ProcessSeen, SourceSeen)
-from sluice.health.problems import (BY_CODE, SEVERITIES, Problem, Severity)
+from sluice.health.facts import ApplierSeen, Away, ErrorSeen, Facts, ProcessSeen, SourceSeen
+from sluice.health.problems import BY_CODE, SEVERITIES, Problem, Severity
 from sluice.printable import one_line
 
 State = Literal["healthy", "degraded", "stopped", "lost", "new", "unknown"]

@@ -8,9 +8,9 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.lsn import show
 from sluice.health.forecast import SlotForecast
-from sluice.source.slot import (ServerFacts, SlotFacts)
+from sluice.lsn import show
+from sluice.source.slot import ServerFacts, SlotFacts
 
 HISTORY_SECONDS = 3600.0
 """How far back positions are remembered."""

@@ -1,6 +1,16 @@
 """Errors of a connection in the catalogue's words: where they came up, and why the stream had to be begun again."""
 
-from sluice.errors import (DecodeError, LimitReached, ManifestCorrupt, ProtocolViolation, ServiceError, SourceUnavailable, StoreError, StoreUnavailable, WriterFenced)
+from sluice.errors import (
+    DecodeError,
+    LimitReached,
+    ManifestCorrupt,
+    ProtocolViolation,
+    ServiceError,
+    SourceUnavailable,
+    StoreError,
+    StoreUnavailable,
+    WriterFenced,
+)
 
 
 def component_of(error: ServiceError) -> str:

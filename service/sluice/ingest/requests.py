@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 import structlog
 
 from sluice.contract import keys
-from sluice.contract.control import (Refusal, Request)
-from sluice.errors import (FormatTooNew, ManifestCorrupt, ObjectMissing, ServiceError, StoreRefused, UsageError)
+from sluice.contract.control import Refusal, Request
+from sluice.errors import FormatTooNew, ManifestCorrupt, ObjectMissing, ServiceError, StoreRefused, UsageError
 from sluice.health.verdict import REFUSAL_SECONDS
 from sluice.ingest.tables.book import TableBook
 from sluice.source.catalog import Catalog

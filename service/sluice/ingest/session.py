@@ -14,23 +14,23 @@ from functools import partial
 from typing import Any
 
 from sluice import faults
-from sluice.ingest.commit.watermark import Watermark
 from sluice.contract.entries import Prepared
 from sluice.contract.receipt import DurableReceipt
-from sluice.errors import (ProtocolViolation, SourceError)
-from sluice.protocol import frames
-from sluice.ingest.receive.backpressure import Backpressure
+from sluice.errors import ProtocolViolation, SourceError
+from sluice.ingest.assemble.assembler import Assembler, AssemblerLimits
+from sluice.ingest.assemble.assembly import Assembly
 from sluice.ingest.breaker import Breaker
-from sluice.ingest.encode.builder import (Builder, BuilderLimits)
 from sluice.ingest.commit.committer import Committer
-from sluice.ingest.tables.messages import prefix_filter
-from sluice.ingest.tables.book import TableBook
 from sluice.ingest.commit.unflushed import Unflushed
-from sluice.ingest.receive.stream import (RawBatch, ReplicationStream, StreamLimits)
+from sluice.ingest.commit.watermark import Watermark
+from sluice.ingest.encode.builder import Builder, BuilderLimits
+from sluice.ingest.receive.backpressure import Backpressure
+from sluice.ingest.receive.stream import RawBatch, ReplicationStream, StreamLimits
+from sluice.ingest.tables.book import TableBook
+from sluice.ingest.tables.messages import prefix_filter
+from sluice.protocol import frames
 from sluice.telemetry import catalogue
 from sluice.telemetry.distribution import Distribution
-from sluice.ingest.assemble.assembler import (Assembler, AssemblerLimits)
-from sluice.ingest.assemble.assembly import Assembly
 
 BATCHES_IN_FLIGHT = 4
 """Batches of BATCH_BYTES that may wait for the decoder before the socket is left unread."""

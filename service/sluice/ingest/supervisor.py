@@ -25,36 +25,46 @@ from typing import Any, Literal, TypeVar
 import structlog
 
 from sluice import faults
-from sluice.contract.entries import (Changes, Commits, Opened, PreparedEnd, Progress)
+from sluice.contract.entries import Changes, Commits, Opened, PreparedEnd, Progress
 from sluice.contract.receipt import DurableReceipt
-from sluice.errors import (Disposition, Interrupted, ServiceError, SlotBusy, SourceRefused, SourceUnavailable, UsageError, WriterFenced)
+from sluice.errors import Disposition, Interrupted, ServiceError, SlotBusy, SourceRefused, SourceUnavailable, UsageError, WriterFenced
+from sluice.ingest.assemble.assembler import AssemblerLimits
+from sluice.ingest.causes import component_of, reason_of
+from sluice.ingest.commit.committer import Committer
+from sluice.ingest.encode.builder import BuilderLimits
+from sluice.ingest.receive.backpressure import Backpressure
+from sluice.ingest.receive.stream import PublicationMissing, ReplicationStream, StreamLimits
+from sluice.ingest.recent_errors import RecentErrors
+from sluice.ingest.requests import Requests
+from sluice.ingest.session import FlushPolicy, Session, SessionCounts
+from sluice.ingest.snapshot.snapshotter import Copier
+from sluice.ingest.status import IngestView
+from sluice.ingest.tables import messages as messagetable
+from sluice.ingest.tables.book import TableBook, matches
+from sluice.ingest.tables.watch import CatalogWatch
 from sluice.lsn import show
-from sluice.manifest.follow import (load_state, read_entry)
+from sluice.manifest.follow import load_state, read_entry
 from sluice.manifest.leftovers import collect
 from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import PipelineState
-from sluice.ingest.tables import messages as messagetable
-from sluice.ingest.receive.backpressure import Backpressure
-from sluice.ingest.encode.builder import BuilderLimits
-from sluice.ingest.tables.watch import CatalogWatch
-from sluice.ingest.causes import (component_of, reason_of)
-from sluice.ingest.commit.committer import Committer
-from sluice.ingest.snapshot.snapshotter import Copier
-from sluice.ingest.status import IngestView
-from sluice.ingest.recent_errors import RecentErrors
-from sluice.ingest.requests import Requests
-from sluice.ingest.session import (FlushPolicy, Session, SessionCounts)
-from sluice.ingest.tables.book import (TableBook, matches)
 from sluice.source.cancelling import Cancellation
-from sluice.source.catalog import (Catalog, Connection, TableFacts)
-from sluice.source.sessions import (SourceOptions, open_query)
-from sluice.source.slot import (ServerFacts, ensure_publication, ensure_slot, prepared_transactions, prove_continuity, require_publication, server_facts, slot_facts, wait_until_free)
+from sluice.source.catalog import Catalog, Connection, TableFacts
+from sluice.source.sessions import SourceOptions, open_query
+from sluice.source.slot import (
+    ServerFacts,
+    ensure_publication,
+    ensure_slot,
+    prepared_transactions,
+    prove_continuity,
+    require_publication,
+    server_facts,
+    slot_facts,
+    wait_until_free,
+)
 from sluice.source.start import highest_protocol
-from sluice.ingest.receive.stream import (PublicationMissing, ReplicationStream, StreamLimits)
 from sluice.stopping import Stop
 from sluice.store.base import ObjectStore
 from sluice.store.probe import probe
-from sluice.ingest.assemble.assembler import AssemblerLimits
 
 RECONNECT_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Pauses between connections, plus up to half of each at random. The last one repeats; a session that acknowledged something begins again at the first."""

@@ -8,8 +8,8 @@ import json
 
 from sluice.contract import keys
 from sluice.contract.entries import digest
-from sluice.errors import (FormatTooNew, ManifestCorrupt, ObjectExists, ObjectMissing)
-from sluice.manifest.state import (PipelineState, from_json, to_json)
+from sluice.errors import FormatTooNew, ManifestCorrupt, ObjectExists, ObjectMissing
+from sluice.manifest.state import PipelineState, from_json, to_json
 from sluice.store.base import ObjectStore
 
 EVERY_ENTRIES = 200

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from sluice.contract import keys
-from sluice.contract.entries import (Entry, digest)
-from sluice.errors import (FormatTooNew, ManifestCorrupt, ObjectMissing)
+from sluice.contract.entries import Entry, digest
+from sluice.errors import FormatTooNew, ManifestCorrupt, ObjectMissing
 from sluice.manifest import checkpoint
-from sluice.manifest.state import (PipelineState, check_positions, reduce)
+from sluice.manifest.state import PipelineState, check_positions, reduce
 from sluice.store.base import ObjectStore
 
 AHEAD = 16

@@ -7,7 +7,7 @@ ManifestCorrupt and must treat every missing object as a loss.
 from sluice.contract import keys
 from sluice.contract.entries import digest
 from sluice.contract.horizon import Horizon
-from sluice.errors import (ManifestCorrupt, ObjectExists, ObjectMissing)
+from sluice.errors import ManifestCorrupt, ObjectExists, ObjectMissing
 from sluice.store.base import ObjectStore
 
 NONE = Horizon(0, "", "")

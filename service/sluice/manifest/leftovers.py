@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from sluice import faults
 from sluice.contract import keys
-from sluice.contract.entries import (Body, Changes, Copy, Opened, Progress, Segment, Table)
+from sluice.contract.entries import Body, Changes, Copy, Opened, Progress, Segment, Table
 from sluice.errors import ManifestCorrupt
 from sluice.manifest.follow import read_entries
 from sluice.store.base import ObjectStore

@@ -15,11 +15,11 @@ from typing import Any
 
 from sluice import faults
 from sluice.contract import keys
-from sluice.contract.entries import (Body, Changes, Entry, Opened, Progress, digest)
+from sluice.contract.entries import Body, Changes, Entry, Opened, Progress, digest
 from sluice.contract.receipt import DurableReceipt
-from sluice.errors import (ObjectExists, ObjectMissing, ServiceError, StoreUnavailable, WriterFenced)
+from sluice.errors import ObjectExists, ObjectMissing, ServiceError, StoreUnavailable, WriterFenced
 from sluice.manifest import checkpoint
-from sluice.manifest.state import (PipelineState, reduce)
+from sluice.manifest.state import PipelineState, reduce
 from sluice.store.base import ObjectStore
 
 FIRST_PAUSE_SECONDS = 0.1

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from sluice.contract.entries import (CARRIED_STATES, FATES, TABLE_STATES, Changes, Copy, Entry, Opened, Prepared, Progress, Segment, Table)
+from sluice.contract.entries import CARRIED_STATES, FATES, TABLE_STATES, Changes, Copy, Entry, Opened, Prepared, Progress, Segment, Table
 from sluice.contract.schema import TableSchema
 from sluice.errors import ManifestCorrupt
 from sluice.lsn import show

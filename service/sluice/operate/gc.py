@@ -18,14 +18,14 @@ from datetime import UTC, datetime, timedelta
 
 from sluice import faults
 from sluice.contract import keys
-from sluice.contract.applied import (AppliedLog, AppliedTable, Complete)
-from sluice.contract.entries import (CARRIED_STATES, Changes, Entry, Opened, Prepared, Table, digest)
+from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.contract.entries import CARRIED_STATES, Changes, Entry, Opened, Prepared, Table, digest
 from sluice.contract.horizon import Horizon
-from sluice.errors import (ManifestCorrupt, StoreRefused)
+from sluice.errors import ManifestCorrupt, StoreRefused
 from sluice.manifest import horizon
 from sluice.manifest.follow import read_entries
-from sluice.manifest.leftovers import (referenced, unnamed)
-from sluice.manifest.state import (PipelineState, TableState, reduce)
+from sluice.manifest.leftovers import referenced, unnamed
+from sluice.manifest.state import PipelineState, TableState, reduce
 from sluice.store.base import ObjectStore
 
 CHECKPOINTS_KEPT = 10

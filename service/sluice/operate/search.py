@@ -3,8 +3,8 @@
 Reads and never writes. Finding nothing means that no entry names it; whether something is there is another question.
 """
 
-from sluice.contract.entries import (Entry, Segment)
-from sluice.manifest.follow import (load_state, read_entries)
+from sluice.contract.entries import Entry, Segment
+from sluice.manifest.follow import load_state, read_entries
 from sluice.manifest.leftovers import referenced
 from sluice.store.base import ObjectStore
 

@@ -8,13 +8,13 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from sluice.errors import UsageError
-from sluice.manifest.follow import load_state
-from sluice.ingest.supervisor import (IngestOptions, set_up)
+from sluice.ingest.supervisor import IngestOptions, set_up
 from sluice.ingest.tables.book import matches
+from sluice.manifest.follow import load_state
 from sluice.source.catalog import Catalog
 from sluice.source.quoting import quote_literal
 from sluice.source.sessions import open_query
-from sluice.source.slot import (Connection, can_set_two_phase, create_publication_sql, prove_continuity, server_facts, slot_facts)
+from sluice.source.slot import Connection, can_set_two_phase, create_publication_sql, prove_continuity, server_facts, slot_facts
 from sluice.source.start import set_two_phase
 from sluice.store.base import ObjectStore
 

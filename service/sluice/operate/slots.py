@@ -7,13 +7,13 @@ manifest, and dropping one is for pipelines that are given up. (PostgreSQL: Repl
 from contextlib import closing
 from dataclasses import dataclass
 
-from sluice.errors import (SlotBusy, SlotLost, UsageError)
+from sluice.errors import SlotBusy, SlotLost, UsageError
 from sluice.lsn import show
 from sluice.manifest.follow import load_state
 from sluice.manifest.state import PipelineState
 from sluice.source.catalog import Connection
-from sluice.source.sessions import (SourceOptions, open_query)
-from sluice.source.slot import (ServerFacts, SlotFacts, advance_slot, drop_slot, prove_continuity, server_facts, slot_facts)
+from sluice.source.sessions import SourceOptions, open_query
+from sluice.source.slot import ServerFacts, SlotFacts, advance_slot, drop_slot, prove_continuity, server_facts, slot_facts
 from sluice.store.base import ObjectStore
 
 

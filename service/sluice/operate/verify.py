@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from sluice.contract import keys
 from sluice.contract.entries import Segment
 from sluice.contract.horizon import Horizon
-from sluice.errors import (FormatTooNew, ManifestCorrupt, ObjectMissing)
+from sluice.errors import FormatTooNew, ManifestCorrupt, ObjectMissing
 from sluice.manifest import horizon
 from sluice.manifest.follow import read_entries
 from sluice.manifest.leftovers import referenced
-from sluice.manifest.state import (PipelineState, reduce)
+from sluice.manifest.state import PipelineState, reduce
 from sluice.store.base import ObjectStore
 
 THREADS = 8

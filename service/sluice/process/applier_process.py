@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from sluice.errors import (ApplyError, WriterFenced)
+from sluice.errors import ApplyError, WriterFenced
 from sluice.health.facts import ChildSeen
 
 STEADY_SECONDS = 300.0

@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 import structlog
 
 from sluice import signals
-from sluice.errors import (Interrupted, ServiceError)
-from sluice.process.applier_process import (ApplierProcess, shell_status)
-from sluice.ingest.supervisor import (Ingest, IngestOptions)
+from sluice.errors import Interrupted, ServiceError
+from sluice.health.endpoint import Health, HealthServer
 from sluice.health.export.observer import Observer
 from sluice.health.report import Reporter
+from sluice.ingest.supervisor import Ingest, IngestOptions
+from sluice.process.applier_process import ApplierProcess, shell_status
 from sluice.store.base import ObjectStore
 from sluice.telemetry.catalogue import EVENT_LOOP_LAG
-from sluice.health.endpoint import (Health, HealthServer)
 from sluice.telemetry.metered_store import MeteredStore
-from sluice.telemetry.metrics import (Metrics, identify)
+from sluice.telemetry.metrics import Metrics, identify
 
 TICK_SECONDS = 0.5
 """How often the event loop shows that it goes round; counters are brought up to date as often."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.errors import DecodeError
-from sluice.lsn import (INVALID, MAX_STORED)
+from sluice.lsn import INVALID, MAX_STORED
 from sluice.protocol.frames import FrameTable
 from sluice.protocol.messages import POSTGRES_EPOCH_US
 

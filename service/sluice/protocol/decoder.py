@@ -10,10 +10,32 @@ import struct
 from collections.abc import Callable
 
 from sluice.errors import DecodeError
-from sluice.lsn import (INVALID, MAX_STORED, show)
-from sluice.protocol.frames import (HEADER_BYTES, KEEPALIVE, FrameTable, frame_name)
-from sluice.protocol.limits import (MAX_COLUMNS, MAX_GID_CHARACTERS, MAX_NAME_CHARACTERS, MAX_ORIGIN_CHARACTERS)
-from sluice.protocol.messages import (POSTGRES_EPOCH_US, Begin, BeginPrepare, Commit, CommitPrepared, ControlMessage, Keepalive, LogicalMessage, Origin, Prepare, Relation, RelationColumn, RelationVersion, RollbackPrepared, StreamAbort, StreamCommit, StreamPrepare, StreamStart, StreamStop, Truncate, TypeName)
+from sluice.lsn import INVALID, MAX_STORED, show
+from sluice.protocol.frames import HEADER_BYTES, KEEPALIVE, FrameTable, frame_name
+from sluice.protocol.limits import MAX_COLUMNS, MAX_GID_CHARACTERS, MAX_NAME_CHARACTERS, MAX_ORIGIN_CHARACTERS
+from sluice.protocol.messages import (
+    POSTGRES_EPOCH_US,
+    Begin,
+    BeginPrepare,
+    Commit,
+    CommitPrepared,
+    ControlMessage,
+    Keepalive,
+    LogicalMessage,
+    Origin,
+    Prepare,
+    Relation,
+    RelationColumn,
+    RelationVersion,
+    RollbackPrepared,
+    StreamAbort,
+    StreamCommit,
+    StreamPrepare,
+    StreamStart,
+    StreamStop,
+    Truncate,
+    TypeName,
+)
 
 _MAX_TIME_US = 0x7FFF_FFFF_FFFF_FFFF
 _REPLICA_IDENTITIES = "dnfi"

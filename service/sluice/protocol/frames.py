@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from sluice.errors import DecodeError
 from sluice.lsn import show
-from sluice.protocol.limits import (MAX_COLUMNS, MAX_FRAME_BYTES)
+from sluice.protocol.limits import MAX_COLUMNS, MAX_FRAME_BYTES
 
 Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int64]

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sluice.errors import DecodeError
-from sluice.protocol.frames import (HEADER_BYTES, Bytes, FrameTable, Offsets, frame_name)
+from sluice.protocol.frames import HEADER_BYTES, Bytes, FrameTable, Offsets, frame_name
 from sluice.protocol.limits import MAX_COLUMNS
 
 NULL = ord("n")

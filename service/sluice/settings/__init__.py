@@ -3,7 +3,7 @@
 `load` gives a checked tree with the origin of every value; `present` shows it without secrets. Rooms never import this package.
 """
 
-from sluice.settings.load import (DEFAULT_FILE, Loaded, load)
+from sluice.settings.load import DEFAULT_FILE, Loaded, load
 from sluice.settings.model import Settings
 from sluice.settings.secrets import secret_strings
 

@@ -9,7 +9,7 @@ from pathlib import Path as FilePath
 
 from sluice.errors import UsageError
 from sluice.settings.document import Document
-from sluice.settings.tree import (ENV_PREFIX, Key, keys, nearest)
+from sluice.settings.tree import ENV_PREFIX, Key, keys, nearest
 
 OTHER_VARIABLES = ("SLUICE_CONFIG", "SLUICE_FAULTS", "SLUICE_JARS", "SLUICE_APPLY_OPTIONS")
 """Ours, but no settings: the file's name, armed fault points, the jar cache, what `up` hands to the applier."""

@@ -13,10 +13,10 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from sluice.errors import UsageError
-from sluice.settings import (document, environment)
+from sluice.settings import document, environment
 from sluice.settings.document import Document
 from sluice.settings.model import Settings
-from sluice.settings.tree import (Path, allowed_below, keys, may_be_shown, nearest)
+from sluice.settings.tree import Path, allowed_below, keys, may_be_shown, nearest
 
 DEFAULT_FILE = "sluice.yaml"
 _SHOWN_CHARACTERS = 60

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
-from sluice.settings.values import (Duration, Size)
+from sluice.settings.values import Duration, Size
 
 PIPELINE_NAME = r"^[a-z0-9_]{1,50}$"
 """`sluice_` and this must stay a legal slot name: 63 bytes of a-z, 0-9 and _."""

@@ -13,7 +13,7 @@ from pydantic_core import PydanticUndefined
 
 from sluice.settings.load import Loaded
 from sluice.settings.model import Settings
-from sluice.settings.tree import (Key, Path, keys)
+from sluice.settings.tree import Key, Path, keys
 
 MASK = "********"
 

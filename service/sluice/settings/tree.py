@@ -11,7 +11,7 @@ from typing import Any, get_args, get_origin
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
-from sluice.settings.model import (Room, Settings)
+from sluice.settings.model import Room, Settings
 
 ENV_PREFIX = "SLUICE_"
 Path = tuple[str, ...]

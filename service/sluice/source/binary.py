@@ -10,11 +10,11 @@ Invariant: START_REPLICATION never asks for binary while the catalog shows a pub
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 
-from sluice.findings import Finding
 from sluice.contract.types import sent_form
 from sluice.errors import SourceRefused
-from sluice.source.catalog import (Catalog, ColumnFacts, TableFacts)
-from sluice.source.sessions import (SourceOptions, open_query)
+from sluice.findings import Finding
+from sluice.source.catalog import Catalog, ColumnFacts, TableFacts
+from sluice.source.sessions import SourceOptions, open_query
 
 REMEDY = "set source.binary to false, or leave the columns out by a column list of the publication (15 and later)"
 _NAMED = 10

@@ -8,11 +8,11 @@ either harms the source alone (which then refuses changes by itself, so that non
 from collections.abc import Iterator, Sequence
 
 from sluice.contract import keys
-from sluice.contract.columns import (folded, is_reserved)
-from sluice.findings import Finding
+from sluice.contract.columns import folded, is_reserved
 from sluice.contract.schema import TableSchema
+from sluice.findings import Finding
 from sluice.source.catalog import TableFacts
-from sluice.source.quoting import (quote_identifier, quote_qualified)
+from sluice.source.quoting import quote_identifier, quote_qualified
 
 PUBLISHED = "insert, update, delete, truncate"
 _LETTERS = {"i": "insert", "u": "update", "d": "delete", "t": "truncate"}

@@ -16,7 +16,7 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from sluice.errors import (ServiceError, SlotBusy, SlotLost, SourceError, SourceRefused, SourceUnavailable, UsageError)
+from sluice.errors import ServiceError, SlotBusy, SlotLost, SourceError, SourceRefused, SourceUnavailable, UsageError
 from sluice.source.cancelling import Cancellation
 
 OLDEST_SERVER = 140000

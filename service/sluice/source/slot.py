@@ -14,12 +14,12 @@ import psycopg
 
 from sluice import lsn
 from sluice.contract.entries import Opened
-from sluice.errors import (SlotBusy, SlotLost, SourceRefused)
+from sluice.errors import SlotBusy, SlotLost, SourceRefused
 from sluice.source.binary import require_binary
 from sluice.source.catalog import Catalog
-from sluice.source.quoting import (quote_identifier, quote_qualified, quote_slot)
-from sluice.source.sessions import (SourceOptions, open_query, open_replication, translated)
-from sluice.source.snapshot_export import (Waiting, create_slot)
+from sluice.source.quoting import quote_identifier, quote_qualified, quote_slot
+from sluice.source.sessions import SourceOptions, open_query, open_replication, translated
+from sluice.source.snapshot_export import Waiting, create_slot
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 

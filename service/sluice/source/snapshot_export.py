@@ -16,9 +16,9 @@ import psycopg
 from psycopg import pq
 
 from sluice import lsn
-from sluice.errors import (ServiceError, SourceUnavailable)
+from sluice.errors import ServiceError, SourceUnavailable
 from sluice.source.quoting import quote_slot
-from sluice.source.sessions import (SourceOptions, open_query, open_replication, raise_result, translated)
+from sluice.source.sessions import SourceOptions, open_query, open_replication, raise_result, translated
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 

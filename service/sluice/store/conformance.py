@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 
 from obstore.exceptions import BaseError, PreconditionError
 
-from sluice.findings import (Finding, Severity)
-from sluice.errors import (StoreError, StoreRefused)
+from sluice.errors import StoreError, StoreRefused
+from sluice.findings import Finding, Severity
 from sluice.store import probe
 from sluice.store.base import ObjectStore
-from sluice.store.remote import (PART_BYTES, Backend, RemoteStore, translated)
+from sluice.store.remote import PART_BYTES, Backend, RemoteStore, translated
 
 Outcome = Literal["passed", "failed", "not asked"]
 CLOCK_SKEW_S = 60.0

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sluice import faults
-from sluice.errors import (ObjectExists, ObjectMissing, StoreRefused, StoreUnavailable)
-from sluice.store.base import (TEMPORARY_PREFIX, checked_key, checked_prefix)
+from sluice.errors import ObjectExists, ObjectMissing, StoreRefused, StoreUnavailable
+from sluice.store.base import TEMPORARY_PREFIX, checked_key, checked_prefix
 
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _PASSING = frozenset(

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Iterator
 
 from sluice import faults
-from sluice.errors import (ObjectExists, ObjectMissing, StoreUnavailable)
-from sluice.store.base import (checked_key, checked_prefix)
+from sluice.errors import ObjectExists, ObjectMissing, StoreUnavailable
+from sluice.store.base import checked_key, checked_prefix
 
 
 class MemoryObjects:

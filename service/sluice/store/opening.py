@@ -13,11 +13,11 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from sluice.errors import (StoreRefused, UsageError)
-from sluice.store.base import (ObjectStore, checked_key, checked_prefix)
+from sluice.errors import StoreRefused, UsageError
+from sluice.store.base import ObjectStore, checked_key, checked_prefix
 from sluice.store.local import LocalStore
 from sluice.store.memory import MemoryStore
-from sluice.store.remote import (CLIENT, RETRY, Backend, RemoteStore)
+from sluice.store.remote import CLIENT, RETRY, Backend, RemoteStore
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig  # exists for the type checker only

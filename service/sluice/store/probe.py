@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from sluice.errors import (ObjectExists, ObjectMissing, StoreError, StoreRefused, StoreUnavailable)
+from sluice.errors import ObjectExists, ObjectMissing, StoreError, StoreRefused, StoreUnavailable
 from sluice.store.base import ObjectStore
 
 RACERS = 4

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from sluice.errors import (StoreError, StoreRefused, StoreUnavailable)
+from sluice.errors import StoreError, StoreRefused, StoreUnavailable
 
 PATIENCE_SECONDS = 120.0
 """Longer than a role's new credentials, or a changed policy, usually take to reach every server; the source keeps its WAL meanwhile."""

@@ -18,8 +18,8 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedEr
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from sluice import faults
-from sluice.errors import (ObjectExists, ObjectMissing, StoreError, StoreRefused, StoreUnavailable)
-from sluice.store.base import (checked_key, checked_prefix)
+from sluice.errors import ObjectExists, ObjectMissing, StoreError, StoreRefused, StoreUnavailable
+from sluice.store.base import checked_key, checked_prefix
 from sluice.store.refusals import Refusals
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from types import TracebackType
 import structlog
 
 from sluice.errors import ServiceError
-from sluice.telemetry.logs import (describe, frames)
+from sluice.telemetry.logs import describe, frames
 
 
 def leave_no_values_behind() -> None:

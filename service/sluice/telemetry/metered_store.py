@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sluice.errors import (ObjectExists, ObjectMissing, StoreRefused, StoreUnavailable)
+from sluice.errors import ObjectExists, ObjectMissing, StoreRefused, StoreUnavailable
 from sluice.store.base import ObjectStore
-from sluice.telemetry.catalogue import (STORE_DURATION, STORE_REQUESTS)
+from sluice.telemetry.catalogue import STORE_DURATION, STORE_REQUESTS
 from sluice.telemetry.metrics import Metrics
 
 

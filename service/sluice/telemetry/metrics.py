@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from sluice.telemetry import catalogue
-from sluice.telemetry.catalogue import (ROWS, Counter, Gauge, Histogram, Metric)
+from sluice.telemetry.catalogue import ROWS, Counter, Gauge, Histogram, Metric
 from sluice.telemetry.distribution import Distribution
 
 OTHER = "_other"

@@ -6,7 +6,7 @@ Invariant: labels come from the closed sets of the catalogue; nothing of an erro
 import threading
 from collections import Counter
 
-from sluice.errors import (Disposition, ServiceError)
+from sluice.errors import Disposition, ServiceError
 from sluice.telemetry import catalogue
 from sluice.telemetry.metrics import Metrics
 

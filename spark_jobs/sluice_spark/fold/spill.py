@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 
 from sluice.contract import columns as envelope
 from sluice.contract.schema import TableSchema
-from sluice.errors import (ApplyError, UnsupportedChange)
-from sluice_spark.fold.condense import (behind, condensed)
-from sluice_spark.fold.partition import (PARTS, Cutter, spaced, weight)
+from sluice.errors import ApplyError, UnsupportedChange
+from sluice_spark.fold.condense import behind, condensed
+from sluice_spark.fold.partition import PARTS, Cutter, spaced, weight
 
 Versioned = tuple[pa.Table, TableSchema]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from sluice.errors import (ApplyError, UnsupportedChange)
+from sluice.errors import ApplyError, UnsupportedChange
 from sluice_spark.lake.history import Commit
 
 

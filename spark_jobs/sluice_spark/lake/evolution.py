@@ -10,10 +10,10 @@ from itertools import pairwise
 from typing import Any
 
 from sluice.contract import columns as envelope
-from sluice.contract.schema import (ColumnSchema, TableSchema)
+from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import UnsupportedChange
+from sluice_spark.lake.merge import binary_literal, literal, quote
 from sluice_spark.read.column_defaults import missing_value
-from sluice_spark.lake.merge import (binary_literal, literal, quote)
 
 METADATA_TYPES = {
     envelope.OP: "string",

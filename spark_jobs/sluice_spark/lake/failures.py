@@ -15,7 +15,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
-from sluice.errors import (ApplyError, ServiceError, UnsupportedChange)
+from sluice.errors import ApplyError, ServiceError, UnsupportedChange
 from sluice_spark.lake.merge import NO_BASE_ROW
 
 _PERMANENT_CLASSES = ("0A", "21", "22", "23", "42")

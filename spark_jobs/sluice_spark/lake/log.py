@@ -12,7 +12,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from sluice.errors import UnsupportedChange
-from sluice_spark.lake.history import (Commit, damaged, read_commit, shape)
+from sluice_spark.lake.history import Commit, damaged, read_commit, shape
 
 _AT_ONCE = 1 << 20
 _COMMIT = re.compile(r"(\d{20})\.json")

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from sluice.contract import columns as envelope
-from sluice.contract.schema import (ColumnSchema, TableSchema)
-from sluice_spark.fold.fold import (DELETED, KEEP, KEY, KEY_SPECIAL, MATCH)
+from sluice.contract.schema import ColumnSchema, TableSchema
+from sluice_spark.fold.fold import DELETED, KEEP, KEY, KEY_SPECIAL, MATCH
 from sluice_spark.fold.ranges import KeyRanges
 
 NO_BASE_ROW = "sluice: a value was not sent and the lake has no row to keep it from"

@@ -13,10 +13,10 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice import faults
-from sluice.errors import (ApplyError, ServiceError, UnsupportedChange, WriterFenced)
+from sluice.errors import ApplyError, ServiceError, UnsupportedChange, WriterFenced
 from sluice_spark.lake.durable import sync_commits
 from sluice_spark.lake.failures import translated_errors
-from sluice_spark.lake.history import (AFTER, Commit, changes_data, tag)
+from sluice_spark.lake.history import AFTER, Commit, changes_data, tag
 from sluice_spark.lake.log import LakeLog
 from sluice_spark.lake.merge import quote
 

@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 
 from sluice.contract import columns as envelope
 from sluice.contract.schema import TableSchema
-from sluice_spark.read.column_defaults import arrow_type
-from sluice_spark.lake.evolution import METADATA_TYPES
 from sluice_spark.fold.fold import in_order
+from sluice_spark.lake.evolution import METADATA_TYPES
 from sluice_spark.lake.merge import quote
 from sluice_spark.modes.target import Target
+from sluice_spark.read.column_defaults import arrow_type
 
 
 def metadata_names(schema: TableSchema) -> tuple[str, ...]:

@@ -12,12 +12,12 @@ from pyspark.sql import DataFrame
 
 from sluice.contract import columns as envelope
 from sluice.contract.schema import TableSchema
-from sluice.errors import (ManifestCorrupt, UnsupportedChange)
-from sluice_spark.lake.evolution import METADATA_TYPES
-from sluice_spark.fold.fold import (DELETED, KEEP, KEY, KEY_SPECIAL, MATCH, Folded, fold, unchanged_flags)
-from sluice_spark.lake.merge import (MergePlan, merge_text, metadata_columns, quote)
-from sluice_spark.modes.target import Target
+from sluice.errors import ManifestCorrupt, UnsupportedChange
+from sluice_spark.fold.fold import DELETED, KEEP, KEY, KEY_SPECIAL, MATCH, Folded, fold, unchanged_flags
 from sluice_spark.fold.ranges import KeyRanges
+from sluice_spark.lake.evolution import METADATA_TYPES
+from sluice_spark.lake.merge import MergePlan, merge_text, metadata_columns, quote
+from sluice_spark.modes.target import Target
 
 VIEW = "sluice_window"
 _FLAGS = (DELETED, MATCH)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from sluice.contract.schema import TableSchema
-from sluice_spark.lake.table import LakeTable
 from sluice_spark.lake.handover import Handover
+from sluice_spark.lake.table import LakeTable
 
 
 @dataclass(frozen=True, slots=True)

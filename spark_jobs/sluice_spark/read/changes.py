@@ -16,9 +16,9 @@ from sluice.contract.entries import Segment
 from sluice.contract.schema import TableSchema
 from sluice.errors import UnsupportedChange
 from sluice.store.base import ObjectStore
-from sluice_spark.fold.partition import (Cutter, Groups, Links, cutter_for, weight)
-from sluice_spark.read.segments import read_rows
+from sluice_spark.fold.partition import Cutter, Groups, Links, cutter_for, weight
 from sluice_spark.fold.spill import Versioned
+from sluice_spark.read.segments import read_rows
 
 _LINK_COST = 100
 """Bytes that one link takes while the groups are found."""

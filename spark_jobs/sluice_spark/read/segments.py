@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 
 from sluice.contract import columns as envelope
 from sluice.contract.entries import Segment
-from sluice.contract.schema import (ColumnSchema, TableSchema)
+from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.contract.xids import XidIntervals
-from sluice.errors import (ManifestCorrupt, ObjectMissing)
+from sluice.errors import ManifestCorrupt, ObjectMissing
 from sluice.store.base import ObjectStore
 from sluice_spark.read.column_defaults import missing_value
-from sluice_spark.row_identity import (OLD_WHOLE, whole)
+from sluice_spark.row_identity import OLD_WHOLE, whole
 
 ARROW_MAP = pa.map_(pa.string(), pa.string())
 _TS = pa.timestamp("us", tz="UTC")

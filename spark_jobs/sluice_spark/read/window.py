@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from sluice.contract.entries import (Changes, Copy, Entry, Segment, Table)
+from sluice.contract.entries import Changes, Copy, Entry, Segment, Table
 
 NO_ORIGINS: Mapping[int, tuple[str, int]] = {}
 

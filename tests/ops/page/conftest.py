@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
-from tools.local.binaries import LocalServerError
-from tools.local.browser import (ARGUMENTS, browser)
-from sluice.health.endpoint import (Health, HealthServer)
+from sluice.health.endpoint import Health, HealthServer
 from sluice.telemetry.metrics import Metrics
 from tests.ops.page.documents import Document, healthy
+from tools.local.binaries import LocalServerError
+from tools.local.browser import ARGUMENTS, browser
 
 PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True}
 

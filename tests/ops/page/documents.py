@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sluice.health.problems import Problem
-from sluice.health.verdict import (State, Verdict)
+from sluice.health.verdict import State, Verdict
 
 Document = dict[str, Any]
 WAL_END = 0x16_B374_D848

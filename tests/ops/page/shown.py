@@ -2,7 +2,7 @@
 
 from playwright.sync_api import Page
 
-from sluice.cli.output import (amount, duration)
+from sluice.cli.output import amount, duration
 from tests.ops.page.documents import Document
 
 

@@ -11,11 +11,11 @@ import pytest
 from playwright.sync_api import Response, expect
 
 from sluice.errors import StoreUnavailable
+from sluice.health.endpoint import Health, HealthServer
 from sluice.health.export.observer import Observer
 from sluice.health.report import Reporter
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
-from sluice.health.endpoint import (Health, HealthServer)
 from sluice.telemetry.metrics import Metrics
 from tests.ops.page import documents
 from tests.ops.page.conftest import Opener

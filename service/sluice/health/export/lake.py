@@ -7,7 +7,7 @@ as ingest. Its watermark is never later than what is proven complete.
 from collections import Counter as Tally
 
 from sluice.contract.entries import TABLE_STATES
-from sluice.health.backlog import (Backlog, Pending)
+from sluice.health.backlog import Backlog, Pending
 from sluice.health.report import Report
 from sluice.telemetry import catalogue
 from sluice.telemetry.metrics import Metrics

@@ -13,24 +13,24 @@ from typing import Any
 
 import structlog
 
-from sluice.errors import (ManifestCorrupt, ServiceError)
-from sluice.health.facts import (Away, Facts, ProcessSeen)
-from sluice.health.problems import BY_CODE
-from sluice.health.verdict import (Verdict, judge)
-from sluice.manifest.state import PipelineState
-from sluice.process.applier_process import ApplierProcess
+from sluice.errors import ManifestCorrupt, ServiceError
 from sluice.health.backlog import Backlog
-from sluice.ingest.supervisor import Ingest
+from sluice.health.endpoint import Health
 from sluice.health.export.lake import LakeExport
 from sluice.health.export.process import ProcessExport
-from sluice.health.export.source import (Probed, SourceExport)
+from sluice.health.export.source import Probed, SourceExport
+from sluice.health.facts import Away, Facts, ProcessSeen
 from sluice.health.presence import Presence
+from sluice.health.problems import BY_CODE
 from sluice.health.process_facts import ProcessFacts
-from sluice.health.report import (Report, Reporter, away, lost_from)
+from sluice.health.report import Report, Reporter, away, lost_from
+from sluice.health.verdict import Verdict, judge
 from sluice.health.wal import headroom
+from sluice.ingest.supervisor import Ingest
+from sluice.manifest.state import PipelineState
+from sluice.process.applier_process import ApplierProcess
 from sluice.source.slot_probe import SlotProbe
 from sluice.telemetry import catalogue
-from sluice.health.endpoint import Health
 from sluice.telemetry.metrics import Metrics
 
 _FRESH_SECONDS = 1.0

@@ -7,10 +7,10 @@ import time
 from collections.abc import Mapping
 from itertools import product
 
-from sluice.process.applier_process import ApplierProcess
 from sluice.ingest.commit.committer import Committer
 from sluice.ingest.snapshot.snapshotter import Copier
 from sluice.ingest.supervisor import Ingest
+from sluice.process.applier_process import ApplierProcess
 from sluice.telemetry import catalogue
 from sluice.telemetry.metrics import Metrics
 

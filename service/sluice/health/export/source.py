@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from sluice.errors import ServiceError
 from sluice.health.facts import Away
-from sluice.manifest.state import PipelineState
 from sluice.health.forecast import SlotForecast
-from sluice.ingest.status import IngestView
 from sluice.health.report import away
 from sluice.health.source_clock import SourceClock
-from sluice.source.slot_probe import (DecoderTotals, SlotProbe, SlotProbeFacts)
+from sluice.ingest.status import IngestView
+from sluice.manifest.state import PipelineState
+from sluice.source.slot_probe import DecoderTotals, SlotProbe, SlotProbeFacts
 from sluice.telemetry import catalogue
 from sluice.telemetry.catalogue import Gauge
 from sluice.telemetry.metrics import Metrics

@@ -35,17 +35,45 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.contract.entries import (Commits, Prepared)
-from sluice.contract.xids import (NO_XIDS, XidIntervals)
-from sluice.errors import (LimitReached, ProtocolViolation)
-from sluice.lsn import show
-from sluice.protocol.boundaries import (begins, commit_ends)
-from sluice.protocol.decoder import decode_control
-from sluice.protocol.frames import (FrameTable, control_positions, relation_oids, stream_xids)
-from sluice.protocol.messages import (BeginPrepare, CommitPrepared, Keepalive, LogicalMessage, Origin, Prepare, Relation, RelationVersion, RollbackPrepared, StreamAbort, StreamCommit, StreamPrepare, StreamStart, StreamStop, Truncate, TypeName)
+from sluice.contract.entries import Commits, Prepared
+from sluice.contract.xids import NO_XIDS, XidIntervals
+from sluice.errors import LimitReached, ProtocolViolation
 from sluice.ingest.assemble.aborted import AbortedXids
-from sluice.ingest.assemble.assembly import (Assembly, Discarded, Ending, MessageRun, PreparedBody, PreparedCommitted, PreparedRolledBack, Published, RowRun, TruncateRun)
+from sluice.ingest.assemble.assembly import (
+    Assembly,
+    Discarded,
+    Ending,
+    MessageRun,
+    PreparedBody,
+    PreparedCommitted,
+    PreparedRolledBack,
+    Published,
+    RowRun,
+    TruncateRun,
+)
 from sluice.ingest.assemble.sizes import SizeBook
+from sluice.lsn import show
+from sluice.protocol.boundaries import begins, commit_ends
+from sluice.protocol.decoder import decode_control
+from sluice.protocol.frames import FrameTable, control_positions, relation_oids, stream_xids
+from sluice.protocol.messages import (
+    BeginPrepare,
+    CommitPrepared,
+    Keepalive,
+    LogicalMessage,
+    Origin,
+    Prepare,
+    Relation,
+    RelationVersion,
+    RollbackPrepared,
+    StreamAbort,
+    StreamCommit,
+    StreamPrepare,
+    StreamStart,
+    StreamStop,
+    Truncate,
+    TypeName,
+)
 
 _BEGIN = ord("B")
 _COMMIT = ord("C")

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.contract.entries import (Commits, Prepared)
-from sluice.contract.xids import (NO_XIDS, XidIntervals)
+from sluice.contract.entries import Commits, Prepared
+from sluice.contract.xids import NO_XIDS, XidIntervals
 from sluice.protocol.frames import FrameTable
-from sluice.protocol.messages import (LogicalMessage, RelationVersion)
+from sluice.protocol.messages import LogicalMessage, RelationVersion
 
 Sizes = tuple[NDArray[np.int64], NDArray[np.int64]]
 """Row changes and bytes, one element per transaction."""

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.protocol.frames import (FrameTable, control_positions)
-from sluice.ingest.assemble.assembly import (NO_SIZES, Discarded, Ending, PreparedBody, Published, Sizes)
+from sluice.ingest.assemble.assembly import NO_SIZES, Discarded, Ending, PreparedBody, Published, Sizes
+from sluice.protocol.frames import FrameTable, control_positions
 
 _NO_BODY = -1
 

@@ -17,14 +17,14 @@ import structlog
 
 from sluice import faults
 from sluice.contract import keys
-from sluice.contract.entries import (Progress, Segment)
+from sluice.contract.entries import Progress, Segment
 from sluice.contract.receipt import DurableReceipt
 from sluice.contract.schema import TableSchema
 from sluice.errors import StoreUnavailable
-from sluice.manifest.log import ManifestLog
 from sluice.ingest.breaker import Breaker
 from sluice.ingest.encode.builder import Unit
 from sluice.ingest.encode.segment import SegmentFile
+from sluice.manifest.log import ManifestLog
 from sluice.store.base import ObjectStore
 from sluice.telemetry import catalogue
 from sluice.telemetry.distribution import Distribution

@@ -8,12 +8,12 @@ from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from sluice.contract.entries import (Prepared, Segment)
+from sluice.contract.entries import Prepared, Segment
 from sluice.contract.schema import TableSchema
-from sluice.protocol.messages import RelationVersion
-from sluice.ingest.tables.schemas import (build_schema, relation_sent_as)
 from sluice.ingest.encode.rows import EncodedRows
 from sluice.ingest.encode.undecoded import SentRows
+from sluice.ingest.tables.schemas import build_schema, relation_sent_as
+from sluice.protocol.messages import RelationVersion
 
 AS_SENT = 0
 """The schema version of a file that holds rows as they were sent: none."""

@@ -15,19 +15,30 @@ from operator import attrgetter
 from typing import Literal
 
 from sluice.contract import keys
-from sluice.contract.entries import (BodyCommit, Changes, Commits, Prepared, PreparedEnd, PreparedPart, Segment)
+from sluice.contract.entries import BodyCommit, Changes, Commits, Prepared, PreparedEnd, PreparedPart, Segment
 from sluice.contract.schema import TableSchema
-from sluice.errors import (LimitReached, UnsupportedChange)
+from sluice.errors import LimitReached, UnsupportedChange
+from sluice.ingest.assemble.assembly import (
+    Assembly,
+    Discarded,
+    Ending,
+    MessageRun,
+    PreparedBody,
+    PreparedCommitted,
+    PreparedRolledBack,
+    Published,
+    RowRun,
+    TruncateRun,
+)
+from sluice.ingest.encode.bodies import Body, Part, PreparedTransaction, recorded, sent_shape
+from sluice.ingest.encode.rows import EncodedRows, encode_rows, encode_truncate
+from sluice.ingest.encode.segment import SegmentFile, SegmentWriter, write_large, write_segment
+from sluice.ingest.encode.undecoded import SentRows, read_sent_file, sent_rows, sent_truncate, write_sent_file
+from sluice.ingest.tables import messages as messagetable
+from sluice.ingest.tables.book import TableBook
+from sluice.ingest.tables.messages import encode_messages
 from sluice.protocol.messages import RelationVersion
 from sluice.protocol.tuples import walk_rows
-from sluice.ingest.tables import messages as messagetable
-from sluice.ingest.encode.bodies import (Body, Part, PreparedTransaction, recorded, sent_shape)
-from sluice.ingest.tables.messages import encode_messages
-from sluice.ingest.tables.book import TableBook
-from sluice.ingest.encode.rows import (EncodedRows, encode_rows, encode_truncate)
-from sluice.ingest.encode.segment import (SegmentFile, SegmentWriter, write_large, write_segment)
-from sluice.ingest.encode.undecoded import (SentRows, read_sent_file, sent_rows, sent_truncate, write_sent_file)
-from sluice.ingest.assemble.assembly import (Assembly, Discarded, Ending, MessageRun, PreparedBody, PreparedCommitted, PreparedRolledBack, Published, RowRun, TruncateRun)
 
 Upload = Callable[[str, TableSchema, SegmentFile], "Future[Segment]"]
 """Stores a finished file under a key; the future gives the manifest's record of it once it is durable."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from sluice.ingest.encode.views import (Mask, Places, Texts, null_mask, offsets_of)
+from sluice.ingest.encode.views import Mask, Places, Texts, null_mask, offsets_of
 
 UNCHANGED_TYPE = pa.list_(pa.field("element", pa.int16()))
 SPECIAL_TYPE = pa.map_(pa.string(), pa.string())

@@ -14,16 +14,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.contract import columns as envelope
-from sluice.contract.schema import (ColumnSchema, TableSchema)
+from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.contract.xids import XidIntervals
-from sluice.errors import (DecodeError, UnsupportedChange)
-from sluice.protocol.tuples import (FieldVector, RowColumns)
-from sluice.ingest.encode.marks import (SPECIAL_TYPE, UNCHANGED_TYPE, special_column, unchanged_column)
-from sluice.ingest.encode.stats import (KeyRange, SegmentStats, count_ops, differs, key_range)
-from sluice.ingest.encode.types.families import (arrow_type, read)
+from sluice.errors import DecodeError, UnsupportedChange
+from sluice.ingest.encode.marks import SPECIAL_TYPE, UNCHANGED_TYPE, special_column, unchanged_column
+from sluice.ingest.encode.stats import KeyRange, SegmentStats, count_ops, differs, key_range
+from sluice.ingest.encode.types.families import arrow_type, read
 from sluice.ingest.encode.types.reading import Reading
-from sluice.ingest.encode.types.sent import (read_sent, require_form, texts_of)
-from sluice.ingest.encode.views import (Mask, Texts)
+from sluice.ingest.encode.types.sent import read_sent, require_form, texts_of
+from sluice.ingest.encode.views import Mask, Texts
+from sluice.protocol.tuples import FieldVector, RowColumns
 
 _INSERT, _UPDATE, _DELETE = b"IUD"
 _OLD_FULL = ord("O")

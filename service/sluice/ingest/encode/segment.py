@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 
 from sluice.contract import columns as envelope
 from sluice.contract.schema import TableSchema
-from sluice.ingest.encode.rows import (LARGE_BYTES, EncodedRows, segment_schema)
-from sluice.ingest.encode.stats import (SegmentStats, total)
+from sluice.ingest.encode.rows import LARGE_BYTES, EncodedRows, segment_schema
+from sluice.ingest.encode.stats import SegmentStats, total
 
 ROW_GROUP_ROWS = 131_072
 ROW_GROUP_BYTES = 16 << 20

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.contract.schema import ColumnSchema
-from sluice.ingest.encode.views import (Mask, Texts)
+from sluice.ingest.encode.views import Mask, Texts
 
 MAX_RANGE_TEXT_BYTES = 64
 """Longer text keys get no range: a manifest entry is read by every reader."""

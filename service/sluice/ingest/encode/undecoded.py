@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 
 from sluice.contract.schema import TableSchema
 from sluice.contract.xids import XidIntervals
-from sluice.protocol.frames import (FrameTable, Offsets, rejoin)
-from sluice.protocol.tuples import walk_rows
-from sluice.ingest.encode.rows import (EncodedRows, Numbers, among, encode_rows, encode_truncate)
-from sluice.ingest.encode.segment import (ZSTD_LEVEL, SegmentFile)
+from sluice.ingest.encode.rows import EncodedRows, Numbers, among, encode_rows, encode_truncate
+from sluice.ingest.encode.segment import ZSTD_LEVEL, SegmentFile
 from sluice.ingest.encode.stats import SegmentStats
 from sluice.ingest.encode.views import Texts
+from sluice.protocol.frames import FrameTable, Offsets, rejoin
+from sluice.protocol.tuples import walk_rows
 
 _FRAME, _ORDINAL, _XID, _STREAMED = "frame", "ordinal", "xid", "streamed"
 _FILE = pa.schema([(_FRAME, pa.binary()), (_ORDINAL, pa.int64()), (_XID, pa.int64()), (_STREAMED, pa.bool_())])

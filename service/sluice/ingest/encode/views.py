@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.errors import (DecodeError, UnsupportedChange)
+from sluice.errors import DecodeError, UnsupportedChange
 
 INLINE = 12
 """Bytes that a view holds itself; a longer value is a prefix and an offset."""

@@ -13,12 +13,12 @@ from dataclasses import replace
 import psycopg
 from psycopg import pq
 
-from sluice import (faults, lsn)
-from sluice.errors import (ProtocolViolation, ServiceError, SourceUnavailable)
-from sluice.ingest.receive.batching import (Batching, RawBatch, StreamLimits)
-from sluice.source.sessions import (SourceOptions, ping_rejected, raise_result)
-from sluice.protocol.standby_status import (ShutdownWatch, StandbyStatus)
-from sluice.source.start import (Origin, Started, Streaming, start_command, start_replication)
+from sluice import faults, lsn
+from sluice.errors import ProtocolViolation, ServiceError, SourceUnavailable
+from sluice.ingest.receive.batching import Batching, RawBatch, StreamLimits
+from sluice.protocol.standby_status import ShutdownWatch, StandbyStatus
+from sluice.source.sessions import SourceOptions, ping_rejected, raise_result
+from sluice.source.start import Origin, Started, Streaming, start_command, start_replication
 
 __all__ = ["RawBatch", "ReplicationStream", "StandbyStatus", "StreamLimits"]
 

@@ -20,22 +20,22 @@ import structlog
 
 from sluice import faults
 from sluice.contract import keys
-from sluice.contract.entries import (Copy, Segment)
+from sluice.contract.entries import Copy, Segment
 from sluice.contract.schema import TableSchema
-from sluice.errors import (SourceUnavailable, UnsupportedChange)
+from sluice.errors import SourceUnavailable, UnsupportedChange
+from sluice.ingest.commit.committer import Committer
+from sluice.ingest.encode.rows import EncodedRows, encode_rows
+from sluice.ingest.encode.segment import SegmentFile, SegmentWriter, write_large
+from sluice.ingest.snapshot.reader import SnapshotRaced, TableLocked, TableRefused, copy_table
+from sluice.ingest.tables.book import TableBook
+from sluice.ingest.tables.catalog_diff import compare, fingerprint
 from sluice.lsn import show
 from sluice.manifest.log import ManifestLog
 from sluice.protocol.copy_rows import CopyRows
 from sluice.protocol.tuples import RowColumns
-from sluice.ingest.commit.committer import Committer
-from sluice.ingest.tables.book import TableBook
-from sluice.source.catalog import (Catalog, TableFacts)
-from sluice.ingest.snapshot.reader import (SnapshotRaced, TableLocked, TableRefused, copy_table)
-from sluice.source.sessions import (NoFreeSlot, SourceOptions, open_query)
-from sluice.source.snapshot_export import (Blocker, SnapshotHolder, Waiting)
-from sluice.ingest.tables.catalog_diff import (compare, fingerprint)
-from sluice.ingest.encode.rows import (EncodedRows, encode_rows)
-from sluice.ingest.encode.segment import (SegmentFile, SegmentWriter, write_large)
+from sluice.source.catalog import Catalog, TableFacts
+from sluice.source.sessions import NoFreeSlot, SourceOptions, open_query
+from sluice.source.snapshot_export import Blocker, SnapshotHolder, Waiting
 from sluice.telemetry import catalogue
 from sluice.telemetry.distribution import Distribution
 

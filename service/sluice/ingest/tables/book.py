@@ -14,17 +14,17 @@ from typing import Final, Literal
 
 import structlog
 
-from sluice.contract.entries import (CARRIED_STATES, Copy, Table)
+from sluice.contract.entries import CARRIED_STATES, Copy, Table
 from sluice.contract.schema import TableSchema
+from sluice.ingest.tables import messages as messagetable
+from sluice.ingest.tables.catalog_diff import compare, fingerprint
+from sluice.ingest.tables.schemas import build_schema, diff_schema, relation_of, relation_sent_as
 from sluice.lsn import show
 from sluice.manifest.log import ManifestLog
-from sluice.manifest.state import (COPY_WAITS, TableState, copy_remedy)
+from sluice.manifest.state import COPY_WAITS, TableState, copy_remedy
 from sluice.protocol.messages import RelationVersion
-from sluice.ingest.tables import messages as messagetable
 from sluice.source.catalog import TableFacts
-from sluice.source.conditions import (refusal, refusal_of)
-from sluice.ingest.tables.schemas import (build_schema, diff_schema, relation_of, relation_sent_as)
-from sluice.ingest.tables.catalog_diff import (compare, fingerprint)
+from sluice.source.conditions import refusal, refusal_of
 
 AWAITED = "its columns changed at the source, and the stream has not come to the position of that change yet"
 

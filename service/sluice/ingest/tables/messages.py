@@ -12,13 +12,13 @@ from fnmatch import translate
 
 import numpy as np
 
-from sluice.contract.entries import (Copy, Table)
-from sluice.contract.schema import (ColumnSchema, TableSchema)
+from sluice.contract.entries import Copy, Table
+from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.contract.types import lake_type
-from sluice.manifest.log import ManifestLog
-from sluice.ingest.tables.schemas import relation_sent_as
-from sluice.ingest.encode.rows import (EncodedRows, encode_values)
 from sluice.ingest.assemble.assembly import MessageRun
+from sluice.ingest.encode.rows import EncodedRows, encode_values
+from sluice.ingest.tables.schemas import relation_sent_as
+from sluice.manifest.log import ManifestLog
 
 TABLE_ID = "0"
 """No relation has this oid."""

@@ -7,10 +7,10 @@ value that older rows have). A change that the lake table cannot follow exactly 
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from sluice.contract.schema import (ColumnSchema, TableSchema)
-from sluice.contract.types import (lake_type, sent_form)
-from sluice.protocol.messages import (RelationColumn, RelationVersion)
-from sluice.source.catalog import (ColumnFacts, TableFacts)
+from sluice.contract.schema import ColumnSchema, TableSchema
+from sluice.contract.types import lake_type, sent_form
+from sluice.protocol.messages import RelationColumn, RelationVersion
+from sluice.source.catalog import ColumnFacts, TableFacts
 
 
 @dataclass(frozen=True, slots=True)

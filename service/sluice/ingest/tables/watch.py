@@ -7,11 +7,11 @@ an index) does not. What a look means for a table is decided by `TableBook.look`
 from contextlib import suppress
 
 from sluice.errors import ServiceError
-from sluice.ingest.tables import messages as messagetable
 from sluice.ingest.requests import Requests
+from sluice.ingest.tables import messages as messagetable
 from sluice.ingest.tables.book import TableBook
 from sluice.source.catalog import Catalog
-from sluice.source.sessions import (SourceOptions, open_query)
+from sluice.source.sessions import SourceOptions, open_query
 
 
 class CatalogWatch:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from sluice import lsn
-from sluice.findings import (Finding, Severity)
 from sluice.errors import SourceError
+from sluice.findings import Finding, Severity
 from sluice.source.catalog import Connection
-from sluice.source.quoting import (quote_identifier, quote_literal)
-from sluice.source.sessions import (SourceOptions, translated)
-from sluice.source.slot import (ServerFacts, SlotFacts, server_facts, slot_facts)
+from sluice.source.quoting import quote_identifier, quote_literal
+from sluice.source.sessions import SourceOptions, translated
+from sluice.source.slot import ServerFacts, SlotFacts, server_facts, slot_facts
 from sluice.source.snapshot_export import open_transactions
 from sluice.source.start import identify
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from sluice.findings import Finding
 from sluice.operate.check.server import Look
 from sluice.source.quoting import quote_literal
-from sluice.source.slot import (FAILOVER_SINCE, SlotFacts, two_phase_remedy)
+from sluice.source.slot import FAILOVER_SINCE, SlotFacts, two_phase_remedy
 
 _RELOAD = "SELECT pg_reload_conf();"
 

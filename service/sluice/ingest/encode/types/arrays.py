@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sluice.ingest.encode.types.reading import Reading
-from sluice.ingest.encode.views import (PADDING, Mask, Places, Texts, null_mask, offsets_of)
+from sluice.ingest.encode.views import PADDING, Mask, Places, Texts, null_mask, offsets_of
 
 _QUOTE, _BACKSLASH, _COMMA, _OPEN, _CLOSE, _BRACKET = b'"\\,{}['
 _NULL_WORD = int.from_bytes(b"NULL", "little")

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.ingest.encode.types.reading import Reading
-from sluice.ingest.encode.views import (Texts, null_mask, offsets_of)
+from sluice.ingest.encode.views import Texts, null_mask, offsets_of
 
 _BACKSLASH, _X = rb"\x"
 

@@ -5,14 +5,14 @@ from functools import partial
 
 import pyarrow as pa
 
-from sluice.contract.types import (LakeType, decimal_parts)
+from sluice.contract.types import LakeType, decimal_parts
 from sluice.ingest.encode.types.arrays import read_array
 from sluice.ingest.encode.types.binary import read_bytea
 from sluice.ingest.encode.types.boolean import read_boolean
-from sluice.ingest.encode.types.numbers import (read_float, read_integer, read_numeric)
+from sluice.ingest.encode.types.numbers import read_float, read_integer, read_numeric
 from sluice.ingest.encode.types.reading import Reading
 from sluice.ingest.encode.types.text import read_text
-from sluice.ingest.encode.types.times import (read_date, read_timestamp, read_timestamptz)
+from sluice.ingest.encode.types.times import read_date, read_timestamp, read_timestamptz
 from sluice.ingest.encode.views import Texts
 
 _ARROW = {

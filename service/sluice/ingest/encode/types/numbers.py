@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.ingest.encode.types.reading import Reading
-from sluice.ingest.encode.views import (Mask, Texts, try_cast)
+from sluice.ingest.encode.views import Mask, Texts, try_cast
 
 _EXACT_DIGITS = 38
 """As many digits fit 128 bits whatever they are."""

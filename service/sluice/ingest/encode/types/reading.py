@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from sluice.ingest.encode.views import (Mask, Texts)
+from sluice.ingest.encode.views import Mask, Texts
 
 
 @dataclass(frozen=True, slots=True)

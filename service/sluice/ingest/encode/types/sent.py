@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from sluice.errors import UnsupportedChange
 from sluice.ingest.encode.types.reading import Reading
-from sluice.ingest.encode.types.sent_bytes import (absent, fixed, unreadable)
+from sluice.ingest.encode.types.sent_bytes import absent, fixed, unreadable
 from sluice.ingest.encode.types.sent_numeric import read_numeric
-from sluice.ingest.encode.types.sent_times import (read_date, read_timestamp)
-from sluice.ingest.encode.views import (PADDING, Texts)
+from sluice.ingest.encode.types.sent_times import read_date, read_timestamp
+from sluice.ingest.encode.views import PADDING, Texts
 
 _JSONB_VERSION = 1
 _HEX = np.frombuffer(b"".join(f"{byte:02x}".encode() for byte in range(256)), np.uint16)

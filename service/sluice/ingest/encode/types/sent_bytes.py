@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sluice.errors import DecodeError
-from sluice.ingest.encode.views import (PADDING, Mask, Texts)
+from sluice.ingest.encode.views import PADDING, Mask, Texts
 
 
 def fixed(sent: Texts, name: str, dtype: str) -> npt.NDArray[np.generic]:

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sluice.ingest.encode.types.reading import Reading
-from sluice.ingest.encode.types.sent_bytes import (absent, spelled, unreadable)
-from sluice.ingest.encode.views import (Mask, Texts)
+from sluice.ingest.encode.types.sent_bytes import absent, spelled, unreadable
+from sluice.ingest.encode.views import Mask, Texts
 
 _HEADER_BYTES = 8
 _GROUP_DIGITS = 4

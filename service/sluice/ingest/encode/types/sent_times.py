@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.ingest.encode.types.reading import Reading
-from sluice.ingest.encode.types.sent_bytes import (absent, fixed, spelled)
+from sluice.ingest.encode.types.sent_bytes import absent, fixed, spelled
 from sluice.ingest.encode.views import Texts
 
 _EPOCH_DAYS = 10_957

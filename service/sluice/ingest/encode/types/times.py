@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.ingest.encode.types.reading import Reading
-from sluice.ingest.encode.views import (Mask, Places, Texts)
+from sluice.ingest.encode.views import Mask, Places, Texts
 
 _DASH, _PLUS, _NINE = b"-+9"
 _DATE_LENGTH = len("2024-01-31")
