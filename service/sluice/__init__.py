@@ -1,17 +1,17 @@
-"""Sluice's ingest service: PostgreSQL's write-ahead log to Parquet segments that nobody can lose.
+"""Sluice's ingest service: PostgreSQL's write-ahead log to durable Parquet segments.
 
-The pipeline, and who keeps which promise:
+Folders follow the data. Each package states its promise in its own docstring:
 
-    source        talks to PostgreSQL; starts only where continuity is proven; raw frames, status messages on their own timer
-    protocol      frames to control messages and row columns; malformed bytes are one error and change nothing
-    transaction   messages to whole transactions; a row belongs to the shape in force when it arrived
-    spool         columns to typed Arrow to Parquet; a value is exact or it is marked
-    store         object storage; create-only means create-only, durable means durable
-    manifest      the log that is the truth; one writer, dense numbers, a hash chain
-    ack           the one number PostgreSQL is told; only a receipt moves it
-    runtime       puts the stages together; start, supervision, drain
-    telemetry     shows what others count
-    contract      what is on disk, shared with the applier (package spark_jobs)
+    protocol    wire bytes to control messages and row columns, and the status message back
+    contract    what is on disk, shared with the applier (package sluice_spark)
+    store       object storage: create-only means create-only, durable means durable
+    manifest    the log that says what is published: one writer, dense numbers, a hash chain
+    source      PostgreSQL: sessions, catalog, slot, snapshot export
+    ingest      receive, assemble, tables, encode, commit; and the initial snapshot of a table
+    health      facts to one verdict, and everything that renders it
+    process     one process of one pipeline
+    operate     set up, check, look after slot and spool
+    cli         one module per command
 
-Data goes right, imports go down: `contract`, `protocol`, `transaction` and `ack` run without network, clock or threads.
+Data flows to the right and imports go down: pyproject.toml holds the layers.
 """

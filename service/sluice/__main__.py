@@ -9,7 +9,9 @@ _DRAINING = ("run", "up")
 
 
 def main() -> None:
-    """Runs the command line. A signal that comes while it is still being loaded is kept for what it starts."""
+    """Runs the command line. A signal that comes while it is still being loaded is kept for what it
+    starts.
+    """
     if sys.argv[1:2] and sys.argv[1] in _DRAINING:
         signals.arm()
     from sluice import cli

@@ -25,8 +25,9 @@
     ├── UnsupportedChange              a change that one table cannot follow: turns that table stale, stops nothing
     └── ApplyError            exit 75  the Spark side could not commit; replay is safe
 
-`disposition` says who acts next, and is the only thing the supervisor looks at: RETRY backs off and tries again, OPERATOR and HALT stop the
-process with `exit_code`. Messages name what, where and with which LSN or table; never a row value, never a secret.
+`disposition` says who acts next, and is the only thing the supervisor looks at: RETRY backs off and
+tries again, OPERATOR and HALT stop the process with `exit_code`. Messages name what, where and with
+which LSN or table; never a row value, never a secret.
 """
 
 from enum import Enum
@@ -58,7 +59,9 @@ class UsageError(ServiceError):
 
 
 class LimitReached(ServiceError):
-    """A limit of the configuration, named in the message. What ran into it comes again once the limit is raised or the source's load is other."""
+    """A limit of the configuration, named in the message. What ran into it comes again once the
+    limit is raised or the source's load is other.
+    """
 
     disposition = Disposition.OPERATOR
     exit_code = 2
@@ -80,7 +83,9 @@ class SourceError(ServiceError):
 
 
 class SourceUnavailable(SourceError):
-    """`reason` is one of a closed set of words for counting: connect_failed, connection_lost, server_stopping, server_silent, other."""
+    """`reason` is one of a closed set of words for counting: connect_failed, connection_lost,
+    server_stopping, server_silent, other.
+    """
 
     disposition = Disposition.RETRY
 

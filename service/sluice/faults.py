@@ -1,7 +1,9 @@
 """Named fault points: places where a test may stop the process, delay it or make it fail.
 
-A point costs one look-up when nothing is armed. Points are armed by SLUICE_FAULTS, or inside one process by `arm`, as `name=action[@hit]` separated by
-commas. `@3` acts on the third passage only; without it every passage acts. An action is one or several of these, joined by `+` and done in that order:
+A point costs one look-up when nothing is armed. Points are armed by SLUICE_FAULTS, or inside one
+process by `arm`, as `name=action[@hit]` separated by commas. `@3` acts on the third passage only;
+without it every passage acts. An action is one or several of these, joined by `+` and done in that
+order:
 
     count             nothing: the passage is counted, and `passages` tells how many there were
     delay:SECONDS     waits
@@ -9,7 +11,8 @@ commas. `@3` acts on the third passage only; without it every passage acts. An a
     raise[:ERROR]     raises the error class of that name: one of sluice.errors, or one that Python has itself (OSError when no name is given)
     crash             leaves at once with status 137, as kill -9 would
 
-Points sit where one stage hands to another and around what becomes durable, in rooms that do I/O, never in the pure core.
+Points sit where one stage hands to another and around what becomes durable, in rooms that do I/O,
+never in the pure core.
 """
 
 import builtins
@@ -63,7 +66,9 @@ _armed = _parse(os.environ.get("SLUICE_FAULTS", ""))
 
 
 def arm(text: str) -> None:
-    """Arms exactly what `text` names, in this process, and counts passages from 0 again. Empty text disarms. Raises ValueError."""
+    """Arms exactly what `text` names, in this process, and counts passages from 0 again. Empty text
+    disarms. Raises ValueError.
+    """
     armed = _parse(text)
     with _lock:
         _hits.clear()
@@ -72,7 +77,9 @@ def arm(text: str) -> None:
 
 
 def passages(name: str) -> int:
-    """How often the armed point `name` was reached since it was armed, a passage that is still held or that raised included."""
+    """How often the armed point `name` was reached since it was armed, a passage that is still held
+    or that raised included.
+    """
     return _hits.get(name, 0)
 
 

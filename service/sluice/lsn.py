@@ -1,8 +1,8 @@
 """Log sequence numbers as 64-bit integers.
 
-PostgreSQL prints an LSN as two hexadecimal halves (`16/B374D848`); 19 pads the low half with zeros. Text is for people:
-nothing in Sluice compares, sorts or stores LSNs as text except the two functions here.
-(PostgreSQL: pg_lsn Type.)
+PostgreSQL prints an LSN as two hexadecimal halves (`16/B374D848`); 19 pads the low half with zeros.
+Text is for people: nothing in Sluice compares, sorts or stores LSNs as text except the two
+functions here. (PostgreSQL: pg_lsn Type.)
 """
 
 import re
@@ -23,7 +23,9 @@ def parse(text: str) -> int:
     """The LSN that `X/Y` spells, in either of PostgreSQL's spellings. Raises UsageError."""
     match = _TEXT.match(text.strip())
     if match is None:
-        raise UsageError(f"not an LSN: {text[:40]!r}", hint="an LSN is two hexadecimal numbers with a slash, such as 16/B374D848")
+        raise UsageError(
+            f"not an LSN: {text[:40]!r}", hint="an LSN is two hexadecimal numbers with a slash, such as 16/B374D848"
+        )
     return int(match[1], 16) << 32 | int(match[2], 16)
 
 

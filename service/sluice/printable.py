@@ -1,6 +1,7 @@
 """Text that may hold names from the source, for terminals, probes and lines of text.
 
-Invariant: what comes out is one line of printable characters: no escape sequence, no change of the direction of writing, no line that a name made up.
+Invariant: what comes out is one line of printable characters: no escape sequence, no change of the
+direction of writing, no line that a name made up.
 """
 
 import re
@@ -21,7 +22,9 @@ def lines(text: str) -> str:
 
 
 def sql(statement: str) -> str | None:
-    """`statement` in printable characters and with the same meaning: quoted names that hold others are spelled U&"...". None if they stand elsewhere."""
+    """`statement` in printable characters and with the same meaning: quoted names that hold others
+    are spelled U&"...". None if they stand elsewhere.
+    """
     spelled = _QUOTED.sub(lambda found: _escaped(found[0]), statement)
     return spelled if lines(spelled) == spelled else None
 

@@ -1,7 +1,9 @@
-"""SIGTERM and SIGINT, taken in a thread of their own: they are heard before the event loop runs, and while it stands still.
+"""SIGTERM and SIGINT, taken in a thread of their own: they are heard before the event loop runs,
+and while it stands still.
 
-Invariants: the kernel's signal becomes a byte in a pipe at once, whatever the main thread does; the first one is handed over, and kept until somebody takes
-it; the second one ends the process at once, which is safe at any moment. Imports nothing of ours: it is armed before anything else is loaded.
+Invariants: the kernel's signal becomes a byte in a pipe at once, whatever the main thread does; the
+first one is handed over, and kept until somebody takes it; the second one ends the process at once,
+which is safe at any moment. Imports nothing of ours: it is armed before anything else is loaded.
 """
 
 import os
@@ -13,7 +15,9 @@ _NUMBERS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Signals:
-    """To be made once, in the main thread. From then on the two signals have no other effect than what is handed to `hand_to`."""
+    """To be made once, in the main thread. From then on the two signals have no other effect than
+    what is handed to `hand_to`.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -28,7 +32,9 @@ class Signals:
         threading.Thread(target=self._listen, args=(reading,), name="signals", daemon=True).start()
 
     def hand_to(self, take: Callable[[signal.Signals], None]) -> None:
-        """`take` is called with the first signal: in the thread of the signals, or here and now if it came before."""
+        """`take` is called with the first signal: in the thread of the signals, or here and now if
+        it came before.
+        """
         with self._lock:
             self._take = take
             first = self._first

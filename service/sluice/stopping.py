@@ -1,7 +1,8 @@
-"""The stop of one process: it begins once, and whatever waits takes what is left of its time from here.
+"""The stop of one process: it begins once, and whatever waits takes what is left of its time from
+here.
 
-Invariant: the clock starts when the stop is asked for, not where it is noticed, and is never set back: no chain of waits, each with patience of its own, can
-add up to more than `seconds`.
+Invariant: the clock starts when the stop is asked for, not where it is noticed, and is never set
+back: no chain of waits, each with patience of its own, can add up to more than `seconds`.
 """
 
 import threading
@@ -9,7 +10,9 @@ import time
 from collections.abc import Callable
 
 FINISHING_SHARE = 0.6
-"""Of the time, for finishing what is under way. The rest is for giving it up and leaving in good order."""
+"""Of the time, for finishing what is under way. The rest is for giving it up and leaving in good
+order.
+"""
 
 
 class Stop:
@@ -48,7 +51,9 @@ class Stop:
         return max(0.0, self.left() - self.seconds * (1 - FINISHING_SHARE))
 
     def when_over(self, leave: Callable[[], None]) -> None:
-        """`leave` is called from a thread of its own when the time is over, unless `done` comes first. To be said before anybody asks."""
+        """`leave` is called from a thread of its own when the time is over, unless `done` comes
+        first. To be said before anybody asks.
+        """
         self._over = leave
 
     def done(self) -> None:

@@ -1,8 +1,10 @@
 """The loop: follow the manifest, hand windows to workers, report, stop when asked.
 
-Owns: one window per lake table at a time, a table that cannot follow or whose windows fail stops alone and by name, what concerns all tables (the lease, Spark,
-the manifest) stops the process with nothing half-applied, and the lease is checked before every commit. Every table can be read as of one manifest entry after
-another, whatever the load: a table that has not passed the next such entry gets no window across it.
+Owns: one window per lake table at a time, a table that cannot follow or whose windows fail stops
+alone and by name, what concerns all tables (the lease, Spark, the manifest) stops the process with
+nothing half-applied, and the lease is checked before every commit. Every table can be read as of
+one manifest entry after another, whatever the load: a table that has not passed the next such entry
+gets no window across it.
 """
 
 import queue
@@ -59,10 +61,18 @@ class _Running:
 
 
 class Applier:
-    """One process's work. `run` returns when `stop` is set or the options' end is reached; a ServiceError leaves the lake consistent."""
+    """One process's work. `run` returns when `stop` is set or the options' end is reached; a
+    ServiceError leaves the lake consistent.
+    """
 
     def __init__(
-        self, options: ApplyOptions, store: ObjectStore, session: SparkSession, *, stop: threading.Event, telemetry: ApplyTelemetry | None = None
+        self,
+        options: ApplyOptions,
+        store: ObjectStore,
+        session: SparkSession,
+        *,
+        stop: threading.Event,
+        telemetry: ApplyTelemetry | None = None,
     ) -> None:
         self._options = options
         self._telemetry = telemetry or ApplyTelemetry(options)
@@ -135,10 +145,13 @@ class Applier:
         except SparkGone:
             raise
         except ApplyError as error:
-            # The report says from which entry on to read; the first look of a worker finds whether it was right.
+            # The report says from which entry on to read; the first look of a worker finds whether
+            # it was right.
             known = restore(state, log, place=before or Place())
             known.failures, known.trouble = ATTEMPTS, f"the lake table could not be read at start: {error}"
-            _log.warning("the lake table cannot be read", table=f"{state.schema_name}.{state.table_name}", error=str(error))
+            _log.warning(
+                "the lake table cannot be read", table=f"{state.schema_name}.{state.table_name}", error=str(error)
+            )
             return known
 
     def _loop(self, pool: ThreadPoolExecutor) -> None:
@@ -150,7 +163,9 @@ class Applier:
                 read = self._read()
                 self._pass_boundary()
                 self._submit(pool)
-                self._telemetry.round(running=len(self._running), backlog=self._ledger.backlog_entries(), read_seq=self._ledger.read_seq)
+                self._telemetry.round(
+                    running=len(self._running), backlog=self._ledger.backlog_entries(), read_seq=self._ledger.read_seq
+                )
                 if self._finished(end):
                     return
                 self._report()
@@ -167,7 +182,9 @@ class Applier:
                 self._stop.wait(self._options.poll_seconds)
 
     def _wait_for_store(self, error: StoreUnavailable) -> None:
-        """What the store had is still there when it comes back. Whoever asked for one pass decides about the next himself."""
+        """What the store had is still there when it comes back. Whoever asked for one pass decides
+        about the next himself.
+        """
         if self._options.once:
             raise error
         self._telemetry.note("apply", error)
@@ -180,7 +197,9 @@ class Applier:
         self._telemetry.waits(0)
 
     def _warm_up_once(self) -> None:
-        """While there is nothing to do, so that the first window later on does not pay for it; windows warm the session as well."""
+        """While there is nothing to do, so that the first window later on does not pay for it;
+        windows warm the session as well.
+        """
         if not self._warm and not self._options.once:
             threading.Thread(target=self._warm_up, name="warm-up", daemon=True).start()
         self._warm = True
@@ -198,7 +217,9 @@ class Applier:
             return 0
         count = self._read_again()
         known_sha = ledger.state.previous_sha256 if ledger.read_seq == ledger.state.seq else None
-        for entry, sha256 in read_entries(self._store, after_seq=ledger.read_seq, previous_sha256=known_sha or None, limit=READ_AT_ONCE):
+        for entry, sha256 in read_entries(
+            self._store, after_seq=ledger.read_seq, previous_sha256=known_sha or None, limit=READ_AT_ONCE
+        ):
             ledger.take_in(entry, sha256)
             count += 1
         return count
@@ -207,7 +228,9 @@ class Applier:
         """For tables that were not given all that was read, and go on."""
         count = 0
         for table_id, seq in self._ledger.behind().items():
-            for entry, _ in read_entries(self._store, after_seq=seq - 1, limit=min(READ_AT_ONCE, self._ledger.read_seq - seq + 1)):
+            for entry, _ in read_entries(
+                self._store, after_seq=seq - 1, limit=min(READ_AT_ONCE, self._ledger.read_seq - seq + 1)
+            ):
                 self._ledger.take_again(table_id, entry)
                 count += 1
         return count
@@ -228,7 +251,9 @@ class Applier:
         return self._ledger.ready(now=time.monotonic(), boundary_seq=self._boundary.seq)
 
     def _has_room(self, window: Window) -> bool:
-        """A cold JVM interprets what it runs. The first small window of a kind teaches it alone, in half the time that several at once would take."""
+        """A cold JVM interprets what it runs. The first small window of a kind teaches it alone, in
+        half the time that several at once would take.
+        """
         if len(self._running) >= self._options.workers:
             return False
         if window.is_copy in self._learned or window.bytes >= SMALL_BYTES:
@@ -278,23 +303,41 @@ class Applier:
             self._failed(known, error, name=name)
         except Exception as error:  # noqa: BLE001 - whatever it is, it came from this table; its text may hold a row
             _log.error("window failed in a way that nobody foresaw", table=name, exc_info=error)
-            self._failed(known, ApplyError(f"an unexpected error ({type(error).__name__})", hint="please report it with the log"), name=name)
+            self._failed(
+                known,
+                ApplyError(f"an unexpected error ({type(error).__name__})", hint="please report it with the log"),
+                name=name,
+            )
         else:
             self._warm = True
             self._learned.add(window.is_copy)
             self._ledger.applied(known, window, result)
             self._telemetry.applied(result, seconds=time.monotonic() - running.began)
             say = _log.info if result.committed or window.segments else _log.debug
-            say("window applied", table=name, through_seq=result.through_seq, rows=result.rows, delta_version=result.place.version)
+            say(
+                "window applied",
+                table=name,
+                through_seq=result.through_seq,
+                rows=result.rows,
+                delta_version=result.place.version,
+            )
 
     def _failed(self, known: Known, error: ServiceError, *, name: str) -> None:
         """The table waits and is tried again. Nobody else does."""
         if self._session.sparkContext._jsc is None or self._session.sparkContext._jsc.sc().isStopped():
             raise SparkGone("Spark has stopped") from error
-        known.failed(str(error), now=time.monotonic(), passing=isinstance(error, StoreUnavailable) and not self._options.once)
+        known.failed(
+            str(error), now=time.monotonic(), passing=isinstance(error, StoreUnavailable) and not self._options.once
+        )
         self._telemetry.failed(error)
         say = _log.error if known.quarantined else _log.warning
-        say("table is quarantined" if known.quarantined else "window failed", table=name, attempt=known.failures, error=str(error), hint=error.hint)
+        say(
+            "table is quarantined" if known.quarantined else "window failed",
+            table=name,
+            attempt=known.failures,
+            error=str(error),
+            hint=error.hint,
+        )
 
     def _finished(self, end: int | None) -> bool:
         ledger = self._ledger
@@ -307,24 +350,41 @@ class Applier:
             return False
         # A table that is stopped never gets there: the exit code, or its state, says so.
         report = ledger.report()
-        return all(row.complete_through_lsn >= until for key, row in report.items() if ledger.works(key) and not ledger.tables[key].quarantined)
+        return all(
+            row.complete_through_lsn >= until
+            for key, row in report.items()
+            if ledger.works(key) and not ledger.tables[key].quarantined
+        )
 
     def _require_none_quarantined(self) -> None:
-        """Whoever asked for one pass, or for a position, is told by the exit code that some tables have not come so far.
+        """Whoever asked for one pass, or for a position, is told by the exit code that some tables
+        have not come so far.
 
         A table that ingest has set aside is not meant: nothing of it waits in the spool.
         """
         ledger = self._ledger
-        behind = [row for table_id, row in ledger.report().items() if ledger.tables[table_id].quarantined and ledger.works(table_id)]
+        behind = [
+            row
+            for table_id, row in ledger.report().items()
+            if ledger.tables[table_id].quarantined and ledger.works(table_id)
+        ]
         if behind and (self._options.once or self._options.until_lsn) and not self._stop.is_set():
             names = ", ".join(f"{row.schema_name}.{row.table_name}" for row in behind)
-            raise ApplyError(f"{len(behind)} of {len(self._ledger.tables)} tables are quarantined: {names}; {behind[0].reason}")
+            raise ApplyError(
+                f"{len(behind)} of {len(self._ledger.tables)} tables are quarantined: {names}; {behind[0].reason}"
+            )
 
     def _pass_boundary(self) -> None:
-        """Notes who stands at the boundary, before anybody goes on from there; sets the next one once the last was published."""
+        """Notes who stands at the boundary, before anybody goes on from there; sets the next one
+        once the last was published.
+        """
         ledger = self._ledger
         settled = self._boundary.published is not None or not self._boundary.seq
-        if settled and ledger.read_seq > self._boundary.seq and ledger.read_seq >= max((known.committed_seq for known in ledger.tables.values()), default=0):
+        if (
+            settled
+            and ledger.read_seq > self._boundary.seq
+            and ledger.read_seq >= max((known.committed_seq for known in ledger.tables.values()), default=0)
+        ):
             self._boundary = Boundary(ledger.read_seq, ledger.read_lsn)
         self._boundary.pass_by(ledger.report(), since_lsn=self._snapshot_lsns())
 
@@ -345,9 +405,14 @@ class Applier:
         self._reported, self._changed = now, False
 
     def _publish(self) -> None:
-        """States the boundary when every live table has passed it, and no window is under way that the manifest has called off since."""
+        """States the boundary when every live table has passed it, and no window is under way that
+        the manifest has called off since.
+        """
         ledger = self._ledger
-        if any(ledger.tables.get(item.table_id) is not item.known or not ledger.works(item.table_id) for item in self._running.values()):
+        if any(
+            ledger.tables.get(item.table_id) is not item.known or not ledger.works(item.table_id)
+            for item in self._running.values()
+        ):
             return
         complete = self._boundary.complete(ledger.report(), since_lsn=self._snapshot_lsns())
         if complete is not None:
@@ -356,7 +421,9 @@ class Applier:
             _log.debug("a boundary is complete", lsn=lsn.show(complete.lsn), seq=complete.seq)
 
     def _drain(self) -> None:
-        """Lets running windows end, or cancels them: a cancelled one left no commit, or left its marker. Half of the stop is for what comes after."""
+        """Lets running windows end, or cancels them: a cancelled one left no commit, or left its
+        marker. Half of the stop is for what comes after.
+        """
         _, late = wait(self._running, timeout=self._options.stop_seconds / 2)
         if late:
             self._session.sparkContext.cancelAllJobs()

@@ -1,8 +1,9 @@
 """The applier's process: options in, exit code out.
 
-Owns the meaning of signals: the first SIGTERM or SIGINT lets running merges finish, or cancels them when time is short, and ends with 0; the second ends at
-once. A process that has not ended when the time of its stop is over ends with 75, whatever it waits for. A killed applier is harmless: every commit carries
-its marker. Nothing that this process writes holds a row value or a secret.
+Owns the meaning of signals: the first SIGTERM or SIGINT lets running merges finish, or cancels them
+when time is short, and ends with 0; the second ends at once. A process that has not ended when the
+time of its stop is over ends with 75, whatever it waits for. A killed applier is harmless: every
+commit carries its marker. Nothing that this process writes holds a row value or a secret.
 """
 
 import os
@@ -32,7 +33,11 @@ _log = structlog.get_logger("sluice.apply")
 
 
 @click.command()
-@click.option("--options-file", type=click.Path(dir_okay=False, path_type=Path), help=f"JSON options; without it they come from {ENVIRONMENT}.")
+@click.option(
+    "--options-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help=f"JSON options; without it they come from {ENVIRONMENT}.",
+)
 def main(options_file: Path | None) -> None:
     """Apply a pipeline's spool to its Delta tables."""
     leave_no_values_behind()
@@ -82,7 +87,9 @@ def run(options: ApplyOptions) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, asked)
     telemetry = ApplyTelemetry(options)
-    store = MeteredStore(open_store(options.spool_uri, prefix=f"{options.pipeline}/", options=options.spool_options), telemetry.metrics)
+    store = MeteredStore(
+        open_store(options.spool_uri, prefix=f"{options.pipeline}/", options=options.spool_options), telemetry.metrics
+    )
     with telemetry.served(options.listen):
         spark = session.start(options)
         # Starting Spark installs its own SIGINT handler.
@@ -99,5 +106,9 @@ def run(options: ApplyOptions) -> int:
 
 def _configure_logging(options: ApplyOptions) -> None:
     """As the service logs: without secrets, and without the text of exceptions that are not ours."""
-    secrets = [value for values in (options.spool_options, options.lake_options, options.spark_conf) for value in values.values()]
+    secrets = [
+        value
+        for values in (options.spool_options, options.lake_options, options.spark_conf)
+        for value in values.values()
+    ]
     logs.configure(log_format=options.log_format, level="info", secrets=secrets)

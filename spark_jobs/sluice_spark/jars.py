@@ -1,8 +1,10 @@
-"""The Java archives that Spark needs for Delta, and optionally for S3: fetched once, verified, never looked up again at start.
+"""The Java archives that Spark needs for Delta, and optionally for S3: fetched once, verified,
+never looked up again at start.
 
-Owns the promise that a start needs no network and loads exactly the bytes that were tested: every archive has its sha256 recorded beside this
-module, and a missing or different one is a named stop with the command that repairs it. Must not add transitive dependencies: Spark ships its own
-Hadoop and Parquet, and the older ones that Delta's description lists would land beside them.
+Owns the promise that a start needs no network and loads exactly the bytes that were tested: every
+archive has its sha256 recorded beside this module, and a missing or different one is a named stop
+with the command that repairs it. Must not add transitive dependencies: Spark ships its own Hadoop
+and Parquet, and the older ones that Delta's description lists would land beside them.
 """
 
 import hashlib
@@ -23,7 +25,9 @@ FETCH_COMMAND = "python -m sluice_spark.jars fetch"
 
 @dataclass(frozen=True, slots=True)
 class JarSet:
-    """Archives that belong together: what to ask the resolver for, what it must leave out, where their hashes are recorded, and the command that fetches."""
+    """Archives that belong together: what to ask the resolver for, what it must leave out, where
+    their hashes are recorded, and the command that fetches.
+    """
 
     name: str
     packages: tuple[str, ...]
@@ -42,18 +46,28 @@ DELTA = JarSet(
     "delta",
     ("io.delta:delta-spark_4.2_2.13:4.4.0", "io.delta:delta-storage:4.4.0"),
     (
-        "io.delta:delta-kernel-api", "io.delta:delta-kernel-defaults", "io.delta:delta-kernel-unitycatalog",
-        "io.unitycatalog:unitycatalog-client", "io.unitycatalog:unitycatalog-hadoop", "org.antlr:antlr4-runtime",
-        "com.fasterxml.jackson.core:jackson-databind", "com.fasterxml.jackson.core:jackson-core", "com.fasterxml.jackson.core:jackson-annotations",
+        "io.delta:delta-kernel-api",
+        "io.delta:delta-kernel-defaults",
+        "io.delta:delta-kernel-unitycatalog",
+        "io.unitycatalog:unitycatalog-client",
+        "io.unitycatalog:unitycatalog-hadoop",
+        "org.antlr:antlr4-runtime",
+        "com.fasterxml.jackson.core:jackson-databind",
+        "com.fasterxml.jackson.core:jackson-core",
+        "com.fasterxml.jackson.core:jackson-annotations",
     ),
-)  # fmt: skip
+)
 S3 = JarSet(
     "s3",
     (
         "org.apache.hadoop:hadoop-aws:3.5.0",
-        # hadoop-aws loads it even when it is switched off: without it the first access ends in ClassNotFoundException.
+        # hadoop-aws loads it even when it is switched off: without it the first access ends in
+        # ClassNotFoundException.
         "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1",
-        *(f"software.amazon.awssdk:{module}:{_AWS_SDK}" for module in ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client")),
+        *(
+            f"software.amazon.awssdk:{module}:{_AWS_SDK}"
+            for module in ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
+        ),
     ),
     # The bundle holds every AWS service (654 MB); the modules above are all that S3A uses.
     ("software.amazon.awssdk:bundle", "org.slf4j:slf4j-api", "org.wildfly.openssl:wildfly-openssl"),
@@ -68,32 +82,43 @@ def default_directory() -> Path:
 
 
 def classpath(directory: Path, *, s3: bool) -> list[Path]:
-    """The archives that Spark loads, each present and with its recorded hash. Raises UsageError naming the first that is not."""
+    """The archives that Spark loads, each present and with its recorded hash. Raises UsageError
+    naming the first that is not.
+    """
     return [path for jar_set in _sets(s3=s3) for path in present(jar_set, directory)]
 
 
 def present(jar_set: JarSet, directory: Path) -> list[Path]:
-    """The archives of one set. Raises UsageError naming the first that is not there or not the recorded one."""
+    """The archives of one set. Raises UsageError naming the first that is not there or not the
+    recorded one.
+    """
     found: list[Path] = []
     for name, digest in jar_set.checksums.items():
         path = directory / name
         if not path.is_file():
             raise UsageError(f"the archive {name} is not in {directory}", hint=f"run: {jar_set.command}")
         if _digest(path) != digest:
-            raise UsageError(f"the archive {path} is not the one that was recorded", hint=f"delete it and run: {jar_set.command}")
+            raise UsageError(
+                f"the archive {path} is not the one that was recorded", hint=f"delete it and run: {jar_set.command}"
+            )
         found.append(path)
     return found
 
 
 def fetch(directory: Path, *, s3: bool) -> None:
-    """Puts Spark's archives into `directory`, through its own resolver. Does nothing when they are there and right."""
+    """Puts Spark's archives into `directory`, through its own resolver. Does nothing when they are
+    there and right.
+    """
     for jar_set in _sets(s3=s3):
         fetch_set(jar_set, directory)
 
 
 def fetch_set(jar_set: JarSet, directory: Path) -> list[Path]:
     """The same for one set; where its archives are."""
-    if any(not (directory / name).is_file() or _digest(directory / name) != digest for name, digest in jar_set.checksums.items()):
+    if any(
+        not (directory / name).is_file() or _digest(directory / name) != digest
+        for name, digest in jar_set.checksums.items()
+    ):
         _resolve(jar_set, directory)
     return present(jar_set, directory)
 
@@ -103,7 +128,8 @@ def _sets(*, s3: bool) -> tuple[JarSet, ...]:
 
 
 def _resolve(jar_set: JarSet, directory: Path) -> None:
-    # An empty program makes spark-submit resolve, copy and leave; the resolver's own cache goes away with the scratch directory.
+    # An empty program makes spark-submit resolve, copy and leave; the resolver's own cache goes
+    # away with the scratch directory.
     import pyspark
 
     directory.mkdir(parents=True, exist_ok=True)
@@ -111,21 +137,34 @@ def _resolve(jar_set: JarSet, directory: Path) -> None:
         program = Path(scratch) / "nothing.py"
         program.write_text("")
         command = [
-            str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", "local[1]",
-            "--packages", ",".join(jar_set.packages), "--exclude-packages", ",".join(jar_set.excludes),
-            "--conf", f"spark.jars.ivy={scratch}/ivy", str(program),
-        ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PYSPARK_PYTHON": sys.executable})  # noqa: S603 - fixed command
+            str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+            "--master",
+            "local[1]",
+            "--packages",
+            ",".join(jar_set.packages),
+            "--exclude-packages",
+            ",".join(jar_set.excludes),
+            "--conf",
+            f"spark.jars.ivy={scratch}/ivy",
+            str(program),
+        ]
+        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+        # A command of ours, without any input.
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)  # noqa: S603
         jars = Path(scratch) / "ivy" / "jars"
         for name, digest in jar_set.checksums.items():
             source = jars / name
             if not source.is_file():
                 raise UsageError(
                     f"Spark's resolver did not deliver {name} (spark-submit ended with {done.returncode})",
-                    hint="the machine needs Java 17 and a Maven repository, once; or copy the archives into the directory by hand",
+                    hint="the machine needs Java 17 and a Maven repository, once; or copy the archives "
+                    "into the directory by hand",
                 )
             if _digest(source) != digest:
-                raise UsageError(f"the repository delivered a different {name} than the one recorded", hint="do not use it; ask who runs the repository")
+                raise UsageError(
+                    f"the repository delivered a different {name} than the one recorded",
+                    hint="do not use it; ask who runs the repository",
+                )
             part = directory / f".{name}.part"
             shutil.copyfile(source, part)
             part.replace(directory / name)

@@ -1,11 +1,15 @@
 """One applier per pipeline: who may commit to the lake.
 
-Owns: ownership is a create-only object with a number, so of two takers exactly one wins; the owner checks before each commit that no later number exists and
-that it renewed in time. One that could not, because the store was away, claims the next number like any taker before it commits again: whoever saw it
-lapse and wants the same number loses, or has won before. No claim is ever removed: whoever was replaced, however long ago, finds the one that followed its
-own. On plain S3 Delta itself cannot stop a second driver from overwriting a commit, so this is the only fence there.
-`apply/lease.json` says who owns and since when, for people and for the next taker. A lease that has not ended is taken over only when its holder is known to be
-dead: a process of this very machine, boot and process namespace that does not run any more. Host names and process numbers come again elsewhere.
+Owns: ownership is a create-only object with a number, so of two takers exactly one wins; the owner
+checks before each commit that no later number exists and that it renewed in time. One that could
+not, because the store was away, claims the next number like any taker before it commits again:
+whoever saw it lapse and wants the same number loses, or has won before. No claim is ever removed:
+whoever was replaced, however long ago, finds the one that followed its own. On plain S3 Delta
+itself cannot stop a second driver from overwriting a commit, so this is the only fence there.
+`apply/lease.json` says who owns and since when, for people and for the next taker. A lease that has
+not ended is taken over only when its holder is known to be dead: a process of this very machine,
+boot and process namespace that does not run any more. Host names and process numbers come again
+elsewhere.
 """
 
 import json
@@ -32,8 +36,9 @@ _CLAIMS = f"{keys.APPLY}lease/"
 class Process:
     """One process among all that ever ran anywhere. Empty texts: this system does not say.
 
-    The boot id tells machines apart that were cloned with their machine id, the namespace containers on one kernel, the start time two processes that had
-    the same number one after the other.
+    The boot id tells machines apart that were cloned with their machine id, the namespace
+    containers on one kernel, the start time two processes that had the same number one after the
+    other.
     """
 
     machine: str
@@ -48,7 +53,13 @@ class Process:
             namespace = str(Path("/proc/self/ns/pid").readlink())
         except OSError:
             namespace = ""
-        return Process(_text("/etc/machine-id"), _text("/proc/sys/kernel/random/boot_id"), namespace, os.getpid(), _started(os.getpid()))
+        return Process(
+            _text("/etc/machine-id"),
+            _text("/proc/sys/kernel/random/boot_id"),
+            namespace,
+            os.getpid(),
+            _started(os.getpid()),
+        )
 
     def saw_end_of(self, other: "Process") -> bool:
         """Whether this process can tell that `other` has ended."""
@@ -59,9 +70,18 @@ class Process:
 
 
 class Lease:
-    """Held from `acquire` to `release`. `check` is called from worker threads, `renew` from one thread."""
+    """Held from `acquire` to `release`. `check` is called from worker threads, `renew` from one
+    thread.
+    """
 
-    def __init__(self, store: ObjectStore, *, seconds: float, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        seconds: float,
+        wall: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.instance = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:12]}"
         self._store = store
         self._seconds = seconds
@@ -76,13 +96,18 @@ class Lease:
         """Takes the pipeline. Raises WriterFenced when a living applier has it."""
         number, holder = self._newest_claim(), self._holder()
         if holder is not None and self._alive(holder):
-            raise WriterFenced(f"another applier owns this pipeline: {holder.get('instance')}", hint="stop it, or wait until its lease ends")
+            raise WriterFenced(
+                f"another applier owns this pipeline: {holder.get('instance')}",
+                hint="stop it, or wait until its lease ends",
+            )
         self._take(number + 1)
         faults.point("apply.lease.claimed")
         self.renew()
 
     def renew(self) -> None:
-        """Says that the owner lives, under a new number if the last one lapsed. Raises WriterFenced when it no longer owns, StoreUnavailable."""
+        """Says that the owner lives, under a new number if the last one lapsed. Raises WriterFenced
+        when it no longer owns, StoreUnavailable.
+        """
         started = self._monotonic()
         if self._renewed and self._lapsed():
             self._take(self._number + 1)
@@ -92,16 +117,21 @@ class Lease:
             self._renewed = started
 
     def check(self) -> None:
-        """Returns when this process may commit now. Raises WriterFenced when another owns, StoreUnavailable until a lease that lapsed is taken again."""
+        """Returns when this process may commit now. Raises WriterFenced when another owns,
+        StoreUnavailable until a lease that lapsed is taken again.
+        """
         lapsed = self._lapsed()
         self._require_newest()
         if lapsed:
             raise StoreUnavailable(
-                "the lease lapsed while the object store was away", hint="it is taken again when the store answers, unless another is faster"
+                "the lease lapsed while the object store was away",
+                hint="it is taken again when the store answers, unless another is faster",
             )
 
     def release(self) -> None:
-        """Lets the next applier start at once. Never raises a store's error: the lease ends by itself."""
+        """Lets the next applier start at once. Never raises a store's error: the lease ends by
+        itself.
+        """
         try:
             self._require_newest()
             self._store.put(keys.APPLY_LEASE, self._state(0.0))
@@ -113,14 +143,18 @@ class Lease:
             return self._monotonic() - self._renewed >= self._seconds
 
     def _take(self, number: int) -> None:
-        """Claims `number`. One that is there with our name is a claim of ours whose answer was lost."""
+        """Claims `number`. One that is there with our name is a claim of ours whose answer was
+        lost.
+        """
         with suppress(ObjectExists):
             self._store.create(self._claim(number), self.instance.encode())
         self._require_ours(number)
         self._number = number
 
     def _require_newest(self) -> None:
-        """The number that follows ours is nobody's, or ours again, which a worker may see before `renew` has said so."""
+        """The number that follows ours is nobody's, or ours again, which a worker may see before
+        `renew` has said so.
+        """
         following = self._number + 1
         if self._store.size(self._claim(following)) is not None:
             self._require_ours(following)
@@ -147,7 +181,13 @@ class Lease:
         return max((int(key.removeprefix(_CLAIMS)) for key in self._store.list(_CLAIMS)), default=0)
 
     def _state(self, renewed_at: float) -> bytes:
-        value = {"format_version": 1, "instance": self.instance, "number": self._number, "renewed_at": renewed_at, "seconds": self._seconds}
+        value = {
+            "format_version": 1,
+            "instance": self.instance,
+            "number": self._number,
+            "renewed_at": renewed_at,
+            "seconds": self._seconds,
+        }
         return json.dumps({**value, "process": asdict(self._process)}).encode()
 
     @staticmethod
@@ -166,7 +206,9 @@ def _runs(pid: int) -> bool:
 
 
 def _started(pid: int) -> str:
-    """When the process began, in ticks since the boot. (proc(5): /proc/pid/stat; its second field is a name that may hold anything.)"""
+    """When the process began, in ticks since the boot. (proc(5): /proc/pid/stat; its second field
+    is a name that may hold anything.)
+    """
     fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return fields[19] if len(fields) > 19 else ""
 

@@ -1,9 +1,11 @@
 """Every table the applier knows: its manifest state, its backlog, how far it is and why it stopped.
 
-Owns the rules by which a table is worked on: only in the newest generation, only while neither the manifest nor the applier calls it stale, quarantined,
-paused or detached, and never twice at once: one lake table has one window in flight, whatever table of the source and whatever generation it is of.
-A table whose window fails waits, longer each time, and is quarantined after some attempts; it is tried again, and the others go on.
-No Spark, no threads, no clock: the loop in `applier` calls it from one thread.
+Owns the rules by which a table is worked on: only in the newest generation, only while neither the
+manifest nor the applier calls it stale, quarantined, paused or detached, and never twice at once:
+one lake table has one window in flight, whatever table of the source and whatever generation it is
+of. A table whose window fails waits, longer each time, and is quarantined after some attempts; it
+is tried again, and the others go on. No Spark, no threads, no clock: the loop in `applier` calls it
+from one thread.
 """
 
 from collections.abc import Iterator
@@ -21,15 +23,18 @@ from sluice_spark.table_apply import OTHER_MODE, Applied, mode_of
 NO_KEY = "no key and no full replica identity: an append-only changelog, not a mirror"
 
 KEPT_WHILE_WAITING, KEPT_BY_ONE = 5_000, 4
-"""Entries that wait in memory for all tables that cannot go on now, because their windows fail or their copy is not whole, and at least for each. The rest is
-read again when they go on."""
+"""Entries that wait in memory for all tables that cannot go on now, because their windows fail or
+their copy is not whole, and at least for each. The rest is read again when they go on.
+"""
 WORKING_STATES = CARRIED_STATES
 ATTEMPTS = 5
 """Failures in a row after which a table is quarantined."""
 FIRST_WAIT_SECONDS = 0.2
 LONGEST_WAIT_SECONDS = 300.0
 LOOK_SECONDS, LOOK_PAUSE_SECONDS = 60.0, 0.5
-"""How often an idle lake table is looked at, and the pause between the looks at two of them: a look lists the end of one Delta log."""
+"""How often an idle lake table is looked at, and the pause between the looks at two of them: a look
+lists the end of one Delta log.
+"""
 
 
 @dataclass(slots=True)
@@ -74,7 +79,9 @@ class Known:
 
 
 class Ledger:
-    """Starts from the newest manifest state; entries from `read_seq` + 1 on are then taken in one by one."""
+    """Starts from the newest manifest state; entries from `read_seq` + 1 on are then taken in one
+    by one.
+    """
 
     def __init__(self, options: ApplyOptions, state: PipelineState) -> None:
         self._options = options
@@ -90,7 +97,9 @@ class Ledger:
         """Tables with a shape that the entries read so far do not reach."""
 
     def begin(self, known: dict[str, Known]) -> None:
-        """Takes the tables as found in the lake, and goes back to the first entry that any of those that work still needs."""
+        """Takes the tables as found in the lake, and goes back to the first entry that any of those
+        that work still needs.
+        """
         self.tables = known
         self._reshaped = {table_id for table_id, item in known.items() if item.backlog.coming}
         needed = []
@@ -111,7 +120,13 @@ class Ledger:
                 if known is None or known.backlog.generation != state.generation:
                     self.tables[table_id] = Known(Backlog(state.generation, state.generation_seq, state.generation_seq))
         body = entry.body
-        ids = {body.table_id} if isinstance(body, Copy | Table) else {segment.table_id for segment in body.segments} if isinstance(body, Changes) else set()
+        ids = (
+            {body.table_id}
+            if isinstance(body, Copy | Table)
+            else {segment.table_id for segment in body.segments}
+            if isinstance(body, Changes)
+            else set()
+        )
         ids |= self._reshaped
         origins = body.commits.origins_by_lsn() if isinstance(body, Changes) else NO_ORIGINS
         for table_id in ids:
@@ -120,8 +135,14 @@ class Ledger:
         self.read_seq, self.read_lsn = entry.seq, entry.through_lsn
 
     def behind(self) -> dict[str, int]:
-        """Tables that have worked off what they were given, with the first entry that they were not: `take_again` wants that one and those behind it."""
-        ends = {table_id: known.backlog.skipped for table_id, known in self.tables.items() if not known.backlog.changes and self.works(table_id)}
+        """Tables that have worked off what they were given, with the first entry that they were
+        not: `take_again` wants that one and those behind it.
+        """
+        ends = {
+            table_id: known.backlog.skipped
+            for table_id, known in self.tables.items()
+            if not known.backlog.changes and self.works(table_id)
+        }
         return {table_id: end[0] for table_id, end in ends.items() if end is not None and end[0] <= self.read_seq}
 
     def take_again(self, table_id: str, entry: Entry) -> None:
@@ -132,9 +153,11 @@ class Ledger:
             self._reshaped.add(table_id)
 
     def let_go(self) -> None:
-        """Forgets what waits for tables that are stopped, and most of what waits for those that cannot go on now.
+        """Forgets what waits for tables that are stopped, and most of what waits for those that
+        cannot go on now.
 
-        Neither may fill the memory, nor stop the reading. Those that fail and those whose copy is not whole yet share one budget, however many they are.
+        Neither may fill the memory, nor stop the reading. Those that fail and those whose copy is
+        not whole yet share one budget, however many they are.
         """
         waiting = []
         for table_id, known in self.tables.items():
@@ -146,17 +169,25 @@ class Ledger:
             known.backlog.keep(max(KEPT_BY_ONE, KEPT_WHILE_WAITING // len(waiting)))
 
     def backlog_entries(self) -> int:
-        """Entries that wait for tables which go on: windows work them off, so that whoever waits for room gets it."""
-        return sum(len(known.backlog.changes) for table_id, known in self.tables.items() if known.goes_on and self.works(table_id))
+        """Entries that wait for tables which go on: windows work them off, so that whoever waits
+        for room gets it.
+        """
+        return sum(
+            len(known.backlog.changes)
+            for table_id, known in self.tables.items()
+            if known.goes_on and self.works(table_id)
+        )
 
     def works(self, table_id: str) -> bool:
         """Whether windows of the table may be applied."""
         return not self.tables[table_id].stale_reason and self.state.tables[table_id].state in WORKING_STATES
 
     def ready(self, *, now: float, boundary_seq: int) -> Iterator[tuple[str, Known, TableState, Window]]:
-        """A window of each table that may work now and is not busy, the table that is furthest behind first.
+        """A window of each table that may work now and is not busy, the table that is furthest
+        behind first.
 
-        A table that has not passed entry `boundary_seq` gets none that reaches past it, so that it can be read as of that entry.
+        A table that has not passed entry `boundary_seq` gets none that reaches past it, so that it
+        can be read as of that entry.
         """
         for table_id, known in sorted(self.tables.items(), key=lambda item: item[1].committed_seq):
             state = self.state.tables[table_id]
@@ -169,8 +200,10 @@ class Ledger:
         yield from self._look(now)
 
     def _look(self, now: float) -> Iterator[tuple[str, Known, TableState, Window]]:
-        """An empty window of the table that was looked at longest ago, when one is due: a lake table that is gone or was changed is noticed while the source
-        is idle. One at a time, with a pause between two, so that many tables cost no more than a few."""
+        """An empty window of the table that was looked at longest ago, when one is due: a lake
+        table that is gone or was changed is noticed while the source is idle. One at a time,
+        with a pause between two, so that many tables cost no more than a few.
+        """
         if now - self._looked_at < LOOK_PAUSE_SECONDS:
             return
         due: list[tuple[float, str]] = []
@@ -197,7 +230,9 @@ class Ledger:
 
     def applied(self, known: Known, window: Window, result: Applied) -> None:
         """`window` is in the lake, as far as `result` says."""
-        known.backlog.done(window if result.through_seq == window.last_seq or window.is_copy else Window((), result.through_seq))
+        known.backlog.done(
+            window if result.through_seq == window.last_seq or window.is_copy else Window((), result.through_seq)
+        )
         if window.is_copy and result.through_seq > window.last_seq:
             known.backlog.done(Window((), result.through_seq))
         known.failures, known.trouble, known.not_before = 0, "", 0.0
@@ -213,7 +248,11 @@ class Ledger:
 
     def report(self) -> dict[str, AppliedTable]:
         """Every table as the applier sees it."""
-        return {table_id: self._row(table_id, known) for table_id, known in self.tables.items() if self.state.tables[table_id].schemas}
+        return {
+            table_id: self._row(table_id, known)
+            for table_id, known in self.tables.items()
+            if self.state.tables[table_id].schemas
+        }
 
     def _row(self, table_id: str, known: Known) -> AppliedTable:
         state, backlog = self.state.tables[table_id], known.backlog
@@ -254,7 +293,9 @@ def lake_path(state: TableState) -> str:
 
 
 def reported(state: TableState, log: AppliedLog | None) -> Place | None:
-    """Where the last log says that the present generation's lake table stands, None if it does not say."""
+    """Where the last log says that the present generation's lake table stands, None if it does not
+    say.
+    """
     last = log.tables.get(state.table_id) if log else None
     if last is None or last.generation != state.generation or last.delta_version < 0:
         return None
@@ -262,14 +303,21 @@ def reported(state: TableState, log: AppliedLog | None) -> Place | None:
 
 
 def restore(state: TableState, log: AppliedLog | None, *, place: Place, doubt: str = "") -> Known:
-    """One table at start: the lake's marker decides what is applied, the last log adds idle progress, counters and the reason of a stop.
+    """One table at start: the lake's marker decides what is applied, the last log adds idle
+    progress, counters and the reason of a stop.
 
     `place` is where the lake table stands, `doubt` why it is not known to equal what was applied.
     """
     marker = place.marker
     copied = marker is not None and marker >= state.generation_seq
     known = Known(
-        Backlog(state.generation, state.generation_seq, state.generation_seq, copied=copied, snapshot_lsn=state.copy.snapshot_lsn if state.copy else 0)
+        Backlog(
+            state.generation,
+            state.generation_seq,
+            state.generation_seq,
+            copied=copied,
+            snapshot_lsn=state.copy.snapshot_lsn if state.copy else 0,
+        )
     )
     known.place = place
     if marker is not None and copied:

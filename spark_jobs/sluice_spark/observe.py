@@ -1,7 +1,9 @@
-"""What the applier says of itself: metrics, liveness and readiness on an endpoint of its own, for as long as it runs.
+"""What the applier says of itself: metrics, liveness and readiness on an endpoint of its own, for
+as long as it runs.
 
-Invariant: liveness says that the scheduling loop goes round. Windows run in threads of their own and may take hours; neither they nor a store that is away
-make the process look dead. Must not decide anything, and nothing here may fail the work.
+Invariant: liveness says that the scheduling loop goes round. Windows run in threads of their own
+and may take hours; neither they nor a store that is away make the process look dead. Must not
+decide anything, and nothing here may fail the work.
 """
 
 import time
@@ -20,7 +22,9 @@ from sluice_spark.options import ApplyOptions
 from sluice_spark.table_apply import Applied
 
 LOOP_SECONDS = 600.0
-"""The loop asks the store a handful of times per round, and each question may take its two minutes before it fails and ends the process."""
+"""The loop asks the store a handful of times per round, and each question may take its two minutes
+before it fails and ends the process.
+"""
 _LOOP, _LEASE = "apply", "lease"
 
 
@@ -45,7 +49,9 @@ class ApplyTelemetry:
 
     @contextmanager
     def served(self, listen: str) -> Iterator[None]:
-        """Listens on `listen` inside the block, empty for nowhere. Raises UsageError when that address cannot be had."""
+        """Listens on `listen` inside the block, empty for nowhere. Raises UsageError when that
+        address cannot be had.
+        """
         if not listen:
             yield
             return
@@ -119,6 +125,8 @@ class ApplyTelemetry:
     def note(self, component: str, error: BaseException) -> None:
         """An error of `component`, which is one of the catalogue's."""
         if isinstance(error, CommitConflict | WriterFenced):
-            self.metrics.add(catalogue.APPLY_CONFLICTS, 1, kind="fenced" if isinstance(error, WriterFenced) else "concurrent")
+            self.metrics.add(
+                catalogue.APPLY_CONFLICTS, 1, kind="fenced" if isinstance(error, WriterFenced) else "concurrent"
+            )
         self._errors.note(component, error)
         self._errors.export(self.metrics)

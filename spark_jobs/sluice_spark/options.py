@@ -1,6 +1,7 @@
 """What one applier process is told, as plain values: made by the command line, carried as JSON.
 
-Owns the form of that JSON. Unknown names are refused. Secrets (store options) are kept out of every repr.
+Owns the form of that JSON. Unknown names are refused. Secrets (store options) are kept out of every
+repr.
 """
 
 import dataclasses
@@ -17,13 +18,16 @@ MODES = (MIRROR, CHANGELOG)
 
 @dataclass(frozen=True, slots=True)
 class ApplyOptions:
-    """Everything the applier needs to know. `tables` maps "schema.table" to overrides such as {"mode": "changelog"}.
+    """Everything the applier needs to know. `tables` maps "schema.table" to overrides such as
+    {"mode": "changelog"}.
 
-    `spool_options` and `lake_options` use the store's own names (aws_endpoint, aws_access_key_id, ...). `jars` is the directory of archives (empty: the
-    default), `max_window_bytes` bounds the spool bytes one apply takes, `max_memory_bytes` the decoded changes that one apply folds at once,
-    `until_lsn` ends the process once every live table is complete through it, `once` once everything in the manifest at start is applied.
-    `stop_seconds` is all that a stop may take, from the signal on. `listen` is where metrics and probes are served (empty: nowhere), `config_hash` the
-    settings' fingerprint that they show.
+    `spool_options` and `lake_options` use the store's own names (aws_endpoint, aws_access_key_id,
+    ...). `jars` is the directory of archives (empty: the default), `max_window_bytes` bounds the
+    spool bytes one apply takes, `max_memory_bytes` the decoded changes that one apply folds at
+    once, `until_lsn` ends the process once every live table is complete through it, `once` once
+    everything in the manifest at start is applied. `stop_seconds` is all that a stop may take, from
+    the signal on. `listen` is where metrics and probes are served (empty: nowhere), `config_hash`
+    the settings' fingerprint that they show.
     """
 
     pipeline: str
@@ -51,14 +55,21 @@ class ApplyOptions:
     config_hash: int | None = None
 
     def __post_init__(self) -> None:
-        for name, mode in [("lake.mode", self.mode), *((f"tables.{table}.mode", override.get("mode", self.mode)) for table, override in self.tables.items())]:
+        for name, mode in [
+            ("lake.mode", self.mode),
+            *((f"tables.{table}.mode", override.get("mode", self.mode)) for table, override in self.tables.items()),
+        ]:
             if mode not in MODES:
-                raise UsageError(f"{name} is {mode!r}, which this version does not offer", hint=f"choose one of: {', '.join(MODES)}")
+                raise UsageError(
+                    f"{name} is {mode!r}, which this version does not offer", hint=f"choose one of: {', '.join(MODES)}"
+                )
         if min(self.workers, self.max_window_bytes, self.max_memory_bytes) < 1:
             raise UsageError("workers, max_window_bytes and max_memory_bytes must be at least 1")
 
     def mode_of(self, qualified_name: str) -> str:
-        """The mode configured for a table; a table with neither key nor full identity is a changelog whatever this says."""
+        """The mode configured for a table; a table with neither key nor full identity is a
+        changelog whatever this says.
+        """
         return self.tables.get(qualified_name, {}).get("mode", self.mode)
 
     def to_json(self) -> str:

@@ -1,8 +1,11 @@
-"""Preflight of the lake: Java, the versions of Spark and Delta, the archives, the right to write, and tables that are there already. Starts no Spark.
+"""Preflight of the lake: Java, the versions of Spark and Delta, the archives, the right to write,
+and tables that are there already. Starts no Spark.
 
-`python -m sluice_spark.preflight` reads the applier's options as the applier does and, on standard input, a JSON list of (schema, table); it writes a JSON object
-on standard output: `findings`, and under `not_examined` (what, how to see it) for what could not be looked at.
-Invariant: writes one small object of its own below the lake and removes it, nothing else. (Spark: Overview; Delta: Storage configuration, Table features.)
+`python -m sluice_spark.preflight` reads the applier's options as the applier does and, on standard
+input, a JSON list of (schema, table); it writes a JSON object on standard output: `findings`, and
+under `not_examined` (what, how to see it) for what could not be looked at. Invariant: writes one
+small object of its own below the lake and removes it, nothing else. (Spark: Overview; Delta:
+Storage configuration, Table features.)
 """
 
 import dataclasses
@@ -41,7 +44,11 @@ _LOG_STORE = ("spark.delta.logStore.s3a.impl", "spark.delta.logStore.s3.impl")
 def examine(options: ApplyOptions, tables: Sequence[tuple[str, str]]) -> Iterator[Finding]:
     """All findings about the Spark side, for these tables of the source."""
     yield from examine_java(_java_said())
-    yield from examine_versions(pyspark.__version__, delta=version("delta-spark"), spark_jars=sorted(Path(pyspark.__file__).parent.glob("jars/*.jar")))
+    yield from examine_versions(
+        pyspark.__version__,
+        delta=version("delta-spark"),
+        spark_jars=sorted(Path(pyspark.__file__).parent.glob("jars/*.jar")),
+    )
     yield from _archives(options)
     yield from _addresses(options)
     writable = list(_writable(options))
@@ -54,9 +61,17 @@ def examine(options: ApplyOptions, tables: Sequence[tuple[str, str]]) -> Iterato
 def examine_java(said: str | None) -> Iterator[Finding]:
     """`said` is what `java -version` printed, None when there is no java."""
     match = re.search(r'version "(?:1\.)?(\d+)', said or "")
-    seen = "no java was found" if said is None else f"it is Java {match[1]}" if match else "java does not say its version"
+    seen = (
+        "no java was found" if said is None else f"it is Java {match[1]}" if match else "java does not say its version"
+    )
     if match is None or int(match[1]) < OLDEST_JAVA:
-        yield Finding("critical", "lake.java", "java", f"{seen}, Spark needs {OLDEST_JAVA}", fix_setting=f"install a Java {OLDEST_JAVA} runtime, set JAVA_HOME")
+        yield Finding(
+            "critical",
+            "lake.java",
+            "java",
+            f"{seen}, Spark needs {OLDEST_JAVA}",
+            fix_setting=f"install a Java {OLDEST_JAVA} runtime, set JAVA_HOME",
+        )
 
 
 def _java_said() -> str | None:
@@ -69,7 +84,9 @@ def _java_said() -> str | None:
 
 
 def examine_versions(spark: str, *, delta: str, spark_jars: Sequence[Path]) -> Iterator[Finding]:
-    """Whether Spark, its Python side, Delta's Python side and the archives were made for each other."""
+    """Whether Spark, its Python side, Delta's Python side and the archives were made for each
+    other.
+    """
     match = re.search(r":delta-spark_(\d+\.\d+)_(\d+\.\d+):(\S+)", jars.DELTA.packages[0])
     assert match is not None
     wanted_spark, scala, wanted_delta = match.groups()
@@ -82,7 +99,13 @@ def examine_versions(spark: str, *, delta: str, spark_jars: Sequence[Path]) -> I
     if core != f"spark-core_{scala}-{spark}.jar":
         wrong.append(f"Spark's own archives are {core}, not of Spark {spark} for Scala {scala}")
     for seen in wrong:
-        yield Finding("critical", "lake.versions", "Spark and Delta", seen, fix_setting=f"pyspark {wanted_spark}.*, delta-spark {wanted_delta}")
+        yield Finding(
+            "critical",
+            "lake.versions",
+            "Spark and Delta",
+            seen,
+            fix_setting=f"pyspark {wanted_spark}.*, delta-spark {wanted_delta}",
+        )
 
 
 def _archives(options: ApplyOptions) -> Iterator[Finding]:
@@ -112,7 +135,9 @@ def _writable(options: ApplyOptions) -> Iterator[Finding]:
                 return
         except OSError as error:
             seen = f"{existing} cannot be written to: {error.strerror}"
-        yield Finding("critical", "lake.writable", options.lake_uri, seen, fix_setting="the directory's owner and rights")
+        yield Finding(
+            "critical", "lake.writable", options.lake_uri, seen, fix_setting="the directory's owner and rights"
+        )
         return
     try:
         store = open_store(options.lake_uri, options=options.lake_options)
@@ -132,12 +157,24 @@ def _protocols(options: ApplyOptions, tables: Sequence[tuple[str, str]]) -> Iter
             protocol = read_protocol(store, f"{keys.lake_path(*table)}/")
         except (ServiceError, ValueError) as error:
             said = str(error) if isinstance(error, ServiceError) else "its log cannot be understood"
-            return Finding("critical", "lake.protocol", name, f"its Delta table in the lake cannot be read: {said}", fix_setting="another lake.uri")
+            return Finding(
+                "critical",
+                "lake.protocol",
+                name,
+                f"its Delta table in the lake cannot be read: {said}",
+                fix_setting="another lake.uri",
+            )
         unknown = unknown_features(protocol) if protocol else []
         if not unknown:
             return None
         seen = f"its Delta table in the lake needs {', '.join(unknown[:10])}, which this version of Delta does not know"
-        return Finding("critical", "lake.protocol", name, seen, fix_setting="ALTER TABLE ... DROP FEATURE in the engine that added it, or another lake.uri")
+        return Finding(
+            "critical",
+            "lake.protocol",
+            name,
+            seen,
+            fix_setting="ALTER TABLE ... DROP FEATURE in the engine that added it, or another lake.uri",
+        )
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         yield from (finding for finding in pool.map(look, tables) if finding)

@@ -1,7 +1,9 @@
-"""Which rows are the same row: numbers for values, and the texts of values that their column cannot hold.
+"""Which rows are the same row: numbers for values, and the texts of values that their column cannot
+hold.
 
-Owns exactness of comparison: two rows get one number if and only if all their values are equal byte for byte, NULL being a value of its own.
-Keys compare as Spark's join compares them (0.0 and -0.0 are one key); whole rows compare by bits. Pure: Arrow in, numpy out.
+Owns exactness of comparison: two rows get one number if and only if all their values are equal byte
+for byte, NULL being a value of its own. Keys compare as Spark's join compares them (0.0 and -0.0
+are one key); whole rows compare by bits. Pure: Arrow in, numpy out.
 """
 
 import json
@@ -17,7 +19,9 @@ Numbers = npt.NDArray[np.int64]
 Claims = npt.NDArray[np.bool_]
 
 OLD_WHOLE = "_sluice_old_whole"
-"""A column of a window in which the replica identity became full: whether a change belongs to the time since, and names its old row by all of its values."""
+"""A column of a window in which the replica identity became full: whether a change belongs to the
+time since, and names its old row by all of its values.
+"""
 
 
 def whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
@@ -47,7 +51,13 @@ def comparable(column: pa.Array, *, bits: bool) -> pa.Array:
             return column.view(pa.int32() if kind.bit_width == 32 else pa.int64())
         return pc.add(column, pa.scalar(0.0, kind))
     if pa.types.is_nested(kind):
-        return pa.array([None if value is None else json.dumps(value, default=_spelled, sort_keys=True) for value in column.to_pylist()], pa.string())
+        return pa.array(
+            [
+                None if value is None else json.dumps(value, default=_spelled, sort_keys=True)
+                for value in column.to_pylist()
+            ],
+            pa.string(),
+        )
     return column
 
 

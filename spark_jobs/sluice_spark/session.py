@@ -1,8 +1,8 @@
 """The only place that starts Spark: settings on which exactness, idempotence and cost depend.
 
-Owns: UTC everywhere, microseconds in Parquet, ANSI arithmetic (an overflow is an error, never NULL), statements that run as they are written, no archive
-resolved at run time, no row values in what the JVM logs.
-(Delta: Quick start, Table properties; Spark: Configuration.)
+Owns: UTC everywhere, microseconds in Parquet, ANSI arithmetic (an overflow is an error, never
+NULL), statements that run as they are written, no archive resolved at run time, no row values in
+what the JVM logs. (Delta: Quick start, Table properties; Spark: Configuration.)
 """
 
 import tempfile
@@ -23,13 +23,16 @@ _REQUIRED = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "false",
-    # It would replace `${...}` in every statement, by settings and by the environment: names of the source may hold that text.
+    # It would replace `${...}` in every statement, by settings and by the environment: names of the
+    # source may hold that text.
     "spark.sql.variable.substitute": "false",
     # Unity Catalog's second code path cannot write; without this a default decides.
     "spark.databricks.delta.v2.enableMode": "NONE",
-    # Marker and payload must belong together: the marker is set and unset around each commit by sluice_spark.lake.table.
+    # Marker and payload must belong together: the marker is set and unset around each commit by
+    # sluice_spark.lake.table.
     "spark.databricks.delta.write.txnVersion.autoReset.enabled": "false",
-    # The source of a MERGE is ours, in memory or in files that nobody changes: a copy of it would only cost time.
+    # The source of a MERGE is ours, in memory or in files that nobody changes: a copy of it would
+    # only cost time.
     "spark.databricks.delta.merge.materializeSource": "none",
 }
 _TUNED = {
@@ -57,7 +60,9 @@ _LOCAL_ONLY = ("spark.driver.bindAddress", "spark.driver.host")
 
 
 def settings(options: ApplyOptions) -> dict[str, str]:
-    """All Spark settings for `options`. The operator's own come over the tuned ones, never over those that exactness needs."""
+    """All Spark settings for `options`. The operator's own come over the tuned ones, never over
+    those that exactness needs.
+    """
     s3 = storage.needs_s3(options.spool_uri, options.lake_uri)
     directory = Path(options.jars) if options.jars else jars.default_directory()
     chosen = {
@@ -86,7 +91,9 @@ def start(options: ApplyOptions) -> SparkSession:
     try:
         session = builder.getOrCreate()
     except Exception as error:
-        raise ApplyError(f"Spark did not start: {type(error).__name__}", hint="look at Java's message above; Java 17 is needed") from error
+        raise ApplyError(
+            f"Spark did not start: {type(error).__name__}", hint="look at Java's message above; Java 17 is needed"
+        ) from error
     _quieten(session)
     java: Any = session.sparkContext._jsc
     for name, value in hadoop.items():
@@ -95,7 +102,9 @@ def start(options: ApplyOptions) -> SparkSession:
 
 
 def private(session: SparkSession) -> SparkSession:
-    """A session of one's own. What exactness needs holds in it, whatever the configuration that Spark was started with says."""
+    """A session of one's own. What exactness needs holds in it, whatever the configuration that
+    Spark was started with says.
+    """
     mine = session.newSession()
     for name, value in _REQUIRED.items():
         if mine.conf.isModifiable(name):
@@ -104,7 +113,9 @@ def private(session: SparkSession) -> SparkSession:
 
 
 def _quieten(session: SparkSession) -> None:
-    """Errors only, and of each its place and class: the text of Spark's own lines and exceptions may quote rows and literals."""
+    """Errors only, and of each its place and class: the text of Spark's own lines and exceptions
+    may quote rows and literals.
+    """
     session.sparkContext.setLogLevel("ERROR")
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
@@ -120,12 +131,15 @@ def _quieten(session: SparkSession) -> None:
         root.removeAppender(name)
     root.addAppender(appender, None, None)
     context.updateLoggers()
-    # It reports as an error, for every file, that its own filter on deleted rows cannot be pushed down.
+    # It reports as an error, for every file, that its own filter on deleted rows cannot be pushed
+    # down.
     log4j.core.config.Configurator.setLevel("org.apache.spark.sql.delta.DeltaParquetFileFormat", log4j.Level.OFF)
 
 
 def warm_up(session: SparkSession) -> None:
-    """One MERGE into a table that nobody sees: the first of a process costs seconds that no window should pay."""
+    """One MERGE into a table that nobody sees: the first of a process costs seconds that no window
+    should pay.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "table")
         session.range(2).write.format("delta").option("delta.enableDeletionVectors", "true").save(path)

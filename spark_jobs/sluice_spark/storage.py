@@ -1,6 +1,8 @@
-"""Where Spark finds what the store calls `s3://`, `gs://`, `az://` or `file://`: the one place that translates.
+"""Where Spark finds what the store calls `s3://`, `gs://`, `az://` or `file://`: the one place that
+translates.
 
-Must not hold secrets anywhere but in the Hadoop settings it returns, which the session passes on and nobody logs.
+Must not hold secrets anywhere but in the Hadoop settings it returns, which the session passes on
+and nobody logs.
 """
 
 from collections.abc import Mapping
@@ -13,7 +15,9 @@ _SCHEMES = {"s3": "s3a", "s3a": "s3a", "gs": "gs", "abfss": "abfss", "abfs": "ab
 
 
 def spark_uri(uri: str) -> str:
-    """`uri` as Spark spells it, without a slash at the end. Raises UsageError for schemes Spark cannot read."""
+    """`uri` as Spark spells it, without a slash at the end. Raises UsageError for schemes Spark
+    cannot read.
+    """
     parts = urlsplit(uri)
     if parts.scheme == "file":
         return url2pathname(parts.path).rstrip("/")
@@ -33,7 +37,8 @@ def needs_s3(*uris: str) -> bool:
 
 
 def hadoop_settings(uri: str, options: Mapping[str, str]) -> dict[str, str]:
-    """`spark.hadoop.*` settings for one location, from the store's own option names. Credentials come from the environment where none are given.
+    """`spark.hadoop.*` settings for one location, from the store's own option names. Credentials
+    come from the environment where none are given.
 
     Settings are per bucket, so that spool and lake may live in different accounts.
     """
@@ -45,7 +50,10 @@ def hadoop_settings(uri: str, options: Mapping[str, str]) -> dict[str, str]:
     settings = {f"{prefix}connection.establish.timeout": "5s"}
     if "endpoint" in given:
         if not given["endpoint"].startswith("https") and given.get("allow_http", "false").lower() != "true":
-            raise UsageError(f"the endpoint of {uri} is not https", hint="an https endpoint, or allow_http: true where the network itself is trusted")
+            raise UsageError(
+                f"the endpoint of {uri} is not https",
+                hint="an https endpoint, or allow_http: true where the network itself is trusted",
+            )
         settings[f"{prefix}endpoint"] = given["endpoint"]
         settings[f"{prefix}connection.ssl.enabled"] = str(given["endpoint"].startswith("https")).lower()
     if given.get("virtual_hosted_style_request", "false").lower() != "true":

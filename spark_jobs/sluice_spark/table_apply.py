@@ -1,8 +1,9 @@
 """One window of one table, from segments to a commit.
 
-Owns the order of steps that makes a replay harmless: read and check the bytes, follow the schema, fold, commit with the marker. Runs in a worker thread
-on a private session; the caller sees to it that no two windows of one table run at once. A window that fits in `max_memory_bytes` is folded at once, a larger
-one in portions of at most that, and either way there is one commit.
+Owns the order of steps that makes a replay harmless: read and check the bytes, follow the schema,
+fold, commit with the marker. Runs in a worker thread on a private session; the caller sees to it
+that no two windows of one table run at once. A window that fits in `max_memory_bytes` is folded at
+once, a larger one in portions of at most that, and either way there is one commit.
 """
 
 import time
@@ -38,15 +39,21 @@ from sluice_spark.read.segments import checked_bytes, unite
 from sluice_spark.read.window import Window, visible
 
 ROWS_MODE = "mirror of whole rows"
-_OPS = {envelope.OP_INSERT: "insert", envelope.OP_UPDATE: "update", envelope.OP_DELETE: "delete", envelope.OP_TRUNCATE: "truncate"}
+_OPS = {
+    envelope.OP_INSERT: "insert",
+    envelope.OP_UPDATE: "update",
+    envelope.OP_DELETE: "delete",
+    envelope.OP_TRUNCATE: "truncate",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a window did. `place` is where the lake table stands since then, `through_seq` the last entry of which nothing is left to do.
+    """What a window did. `place` is where the lake table stands since then, `through_seq` the last
+    entry of which nothing is left to do.
 
-    `rows` counts changes, `commit_time_us` is the newest commit time among them (0: none).
-    `ops` are the rows by what they did, `seconds` the time by phase, both in the words of the metrics.
+    `rows` counts changes, `commit_time_us` is the newest commit time among them (0: none). `ops`
+    are the rows by what they did, `seconds` the time by phase, both in the words of the metrics.
     """
 
     place: Place
@@ -62,7 +69,8 @@ class Applied:
 def application_id(pipeline: str, state: TableState, *, manifest: str) -> str:
     """The name of the marker of one generation of one table in one manifest.
 
-    A spool that was lost begins again with entry 1, under the same names: what an older manifest's marker says must not hold for it.
+    A spool that was lost begins again with entry 1, under the same names: what an older manifest's
+    marker says must not hold for it.
     """
     return f"sluice/{pipeline}/{state.table_id}/{state.generation}/{manifest}"
 
@@ -79,26 +87,39 @@ OTHER_MODE = "the lake table holds a "
 
 
 def other_mode(options: ApplyOptions, state: TableState, columns: Iterable[str]) -> str:
-    """Why a lake table that has these columns is not what the configuration asks for, empty when it is. What it holds decides, not what was written of it."""
+    """Why a lake table that has these columns is not what the configuration asks for, empty when it
+    is. What it holds decides, not what was written of it.
+    """
     schema = state.schemas[state.schema_version]
     held, wanted = (CHANGELOG if envelope.OP in columns else MIRROR), mode_of(options, schema)
     if (held == CHANGELOG) == (wanted == CHANGELOG):
         return ""
     name = schema.qualified_name
-    return f"{OTHER_MODE}{held} and the mode that is configured is {wanted}; set the mode back, or `sluice copy {name}` copies it again in the new one"
+    return (
+        f"{OTHER_MODE}{held} and the mode that is configured is {wanted}; set the mode back, or `sluice "
+        f"copy {name}` copies it again in the new one"
+    )
 
 
 def removals_are_sent(opened: Opened | None, state: TableState) -> bool:
-    """Whether the stream has every change that takes a key away from a row, so that a key that is inserted is free in the lake too.
+    """Whether the stream has every change that takes a key away from a row, so that a key that is
+    inserted is free in the lake too.
 
-    Neither is known of one change alone: what a publication leaves out, or replication brought to a source whose `origin` is `none`, is in no entry. A table
-    whose publication changes is stale, and so is one that was followed with another `origin`: what holds now held since the copy.
+    Neither is known of one change alone: what a publication leaves out, or replication brought to a
+    source whose `origin` is `none`, is in no entry. A table whose publication changes is stale, and
+    so is one that was followed with another `origin`: what holds now held since the copy.
     """
     return opened is not None and opened.origin == "any" and set("iudt") <= set(state.publishes)
 
 
 def lake_table(
-    options: ApplyOptions, state: TableState, session: SparkSession, *, manifest: str, before_commit: Callable[[], None], place: Place | None = None
+    options: ApplyOptions,
+    state: TableState,
+    session: SparkSession,
+    *,
+    manifest: str,
+    before_commit: Callable[[], None],
+    place: Place | None = None,
 ) -> LakeTable:
     """The Delta table of a source table."""
     path = storage.join(options.lake_uri, keys.lake_path(state.schema_name, state.table_name))
@@ -123,10 +144,12 @@ class TableApply:
         begun_seq: int = 0,
         known_version: int = 0,
     ) -> None:
-        """`manifest` is the identity of the one in `store`, `place` where the lake table was last known to stand.
+        """`manifest` is the identity of the one in `store`, `place` where the lake table was last
+        known to stand.
 
-        `begun_seq` is the furthest entry that this process has begun a window for: an attempt that failed may have landed there.
-        `known_version` is the schema version that this process has brought the lake to (0: not known), `removals_sent` what `removals_are_sent` says.
+        `begun_seq` is the furthest entry that this process has begun a window for: an attempt that
+        failed may have landed there. `known_version` is the schema version that this process has
+        brought the lake to (0: not known), `removals_sent` what `removals_are_sent` says.
         """
         self._removals_sent = removals_sent
         self._begun_seq = begun_seq
@@ -141,9 +164,11 @@ class TableApply:
         self._app_id = self._lake.app_id
 
     def apply(self, window: Window) -> Applied:
-        """Commits `window`, or says how much of it is in the lake already. A window without segments and without a new shape only looks.
+        """Commits `window`, or says how much of it is in the lake already. A window without
+        segments and without a new shape only looks.
 
-        Raises UnsupportedChange when the table cannot follow, ApplyError or a StoreError when it may work later.
+        Raises UnsupportedChange when the table cannot follow, ApplyError or a StoreError when it
+        may work later.
         """
         with translated_errors():
             with self._phase("look"):
@@ -153,7 +178,8 @@ class TableApply:
             return self._copy(window) if window.is_copy else self._changes(window)
 
     def _landed(self, window: Window) -> Applied | None:
-        """What the lake has of `window`: an earlier attempt may have committed before it failed. None when there is work to do.
+        """What the lake has of `window`: an earlier attempt may have committed before it failed.
+        None when there is work to do.
 
         Raises WriterFenced when the lake is further than anything that this process has begun.
         """
@@ -162,11 +188,14 @@ class TableApply:
         marker = place.marker
         if marker is None or marker == before.marker:
             return (
-                None if window.segments or window.is_copy or window.schema_version else Applied(place, window.last_seq, committed=False, seconds=self._seconds)
+                None
+                if window.segments or window.is_copy or window.schema_version
+                else Applied(place, window.last_seq, committed=False, seconds=self._seconds)
             )
         if marker > max(window.last_seq, self._begun_seq) and before.seen:
             raise WriterFenced(
-                f"the lake table records {self._app_id} at {marker}, past {window.last_seq} which was about to be applied",
+                f"the lake table records {self._app_id} at {marker}, past {window.last_seq} which was "
+                "about to be applied",
                 hint="another applier works on this lake; run one per pipeline",
             )
         return Applied(place, marker, committed=False, seconds=self._seconds)
@@ -192,7 +221,8 @@ class TableApply:
         columns = self._columns(schema)
         if not columns:
             raise UnsupportedChange(
-                f"{schema.qualified_name}: no column is left for the lake table, for none of the source table's is published and lake.metadata_columns is off;"
+                f"{schema.qualified_name}: no column is left for the lake table, for none of the "
+                "source table's is published and lake.metadata_columns is off;"
                 " turn that on and copy the table again, or leave it out of source.tables"
             )
         paths = [f"{self._spool_path}/{segment.key}" for segment in window.segments if segment.rows]
@@ -200,10 +230,16 @@ class TableApply:
         with self._phase("merge"):
             self._lake.write(self._app_id, window.last_seq, frame=stamped, mode="overwrite", new_schema=True)
         rows = sum(segment.rows for segment in window.segments)
-        return Applied(self._lake.place, window.last_seq, rows, copy.schema_version, ops={"copy": rows}, seconds=self._seconds)
+        return Applied(
+            self._lake.place, window.last_seq, rows, copy.schema_version, ops={"copy": rows}, seconds=self._seconds
+        )
 
     def _stamped(self, columns: list[tuple[str, str]], paths: list[str], *, snapshot_lsn: int) -> DataFrame:
-        frame = self._session.read.schema(struct(columns)).parquet(*paths) if paths else self._session.createDataFrame([], struct(columns))
+        frame = (
+            self._session.read.schema(struct(columns)).parquet(*paths)
+            if paths
+            else self._session.createDataFrame([], struct(columns))
+        )
         names = [name for name, _ in columns]
         return frame.withColumn(envelope.LSN, sql.lit(snapshot_lsn).cast("bigint")) if envelope.LSN in names else frame
 
@@ -228,7 +264,9 @@ class TableApply:
             with self._phase("schema"):
                 self._evolve(schema, since=copy.schema_version)
         if not versions:
-            return Applied(self._lake.place, window.last_seq, schema_version=newest, committed=False, seconds=self._seconds)
+            return Applied(
+                self._lake.place, window.last_seq, schema_version=newest, committed=False, seconds=self._seconds
+            )
         versions = sorted({*versions, schema}, key=lambda one: one.version)
         count = Count()
         with self._phase("merge"):
@@ -238,21 +276,39 @@ class TableApply:
                 self._commit_in_portions(changes, count, versions, window)
         ops = {_OPS[op]: rows for op, rows in count.ops.items()}
         committed = self._lake.place.marker == window.last_seq
-        return Applied(self._lake.place, window.last_seq, count.rows, schema.version, count.commit_time_us, committed=committed, ops=ops, seconds=self._seconds)
+        return Applied(
+            self._lake.place,
+            window.last_seq,
+            count.rows,
+            schema.version,
+            count.commit_time_us,
+            committed=committed,
+            ops=ops,
+            seconds=self._seconds,
+        )
 
     def _commit_at_once(self, changes: list[Versioned], schema: TableSchema, window: Window) -> None:
         rows = self._united(schema, window.origins)(changes)
         if mode_of(self._options, schema) == CHANGELOG:
-            changelog.append_changes(self._target(schema), [rows], columns=self._columns(schema), version=window.last_seq)
+            changelog.append_changes(
+                self._target(schema), [rows], columns=self._columns(schema), version=window.last_seq
+            )
         else:
             self._net_effect(schema)(self._target(schema), [rows], version=window.last_seq)
 
-    def _commit_in_portions(self, changes: WindowChanges, count: Count, versions: Sequence[TableSchema], window: Window) -> None:
+    def _commit_in_portions(
+        self, changes: WindowChanges, count: Count, versions: Sequence[TableSchema], window: Window
+    ) -> None:
         schema, limit = versions[-1], self._options.max_memory_bytes
         coming = coalesced(count.over(changes), limit=limit // 4)
         united = self._united(schema, window.origins)
         if mode_of(self._options, schema) == CHANGELOG:
-            changelog.append_changes(self._target(schema), (united([item]) for item in coming), columns=self._columns(schema), version=window.last_seq)
+            changelog.append_changes(
+                self._target(schema),
+                (united([item]) for item in coming),
+                columns=self._columns(schema),
+                version=window.last_seq,
+            )
         elif changes.only_inserts and self._appends(schema):
             new = (mirror.all_new(united([item]), schema) for item in coming)
             changelog.append_changes(self._target(schema), new, columns=self._columns(schema), version=window.last_seq)
@@ -261,10 +317,13 @@ class TableApply:
             with closing(portions(coming, cutter, limit=limit)) as cut:
                 self._net_effect(schema)(self._target(schema), map(united, cut), version=window.last_seq, keyed=True)
 
-    def _united(self, schema: TableSchema, origins: Mapping[int, tuple[str, int]]) -> Callable[[Iterable[Versioned]], pa.Table]:
+    def _united(
+        self, schema: TableSchema, origins: Mapping[int, tuple[str, int]]
+    ) -> Callable[[Iterable[Versioned]], pa.Table]:
         if mode_of(self._options, schema) != CHANGELOG:
             return partial(unite, schema=schema, constants=True)
-        # A changelog keeps changes as they were sent: what a column means for rows older than it is no change.
+        # A changelog keeps changes as they were sent: what a column means for rows older than it is
+        # no change.
         return lambda parts: changelog.with_origins(unite(parts, schema, constants=False), origins)
 
     def _net_effect(self, schema: TableSchema) -> Callable[..., None]:
@@ -276,16 +335,31 @@ class TableApply:
 
     def _target(self, schema: TableSchema) -> Target:
         handover = Handover(self._session, self._store, scratch_path=self._spool_path)
-        return Target(self._lake, handover, schema, self._app_id, metadata=self._options.metadata_columns, removals_sent=self._removals_sent)
+        return Target(
+            self._lake,
+            handover,
+            schema,
+            self._app_id,
+            metadata=self._options.metadata_columns,
+            removals_sent=self._removals_sent,
+        )
 
     def _evolve(self, schema: TableSchema, *, since: int) -> None:
         app_id = f"{self._app_id}/schema"
         added = evolution.added_columns(self._state.schemas, since=since, until=schema.version)
         is_log = mode_of(self._options, schema) == CHANGELOG
-        metadata = changelog.metadata_names(schema) if is_log else metadata_columns(schema, wanted=self._options.metadata_columns)
+        metadata = (
+            changelog.metadata_names(schema)
+            if is_log
+            else metadata_columns(schema, wanted=self._options.metadata_columns)
+        )
         lake = self._lake.columns()
         done = self._lake.marker(app_id) or since
-        fresh = evolution.added_columns(self._state.schemas, since=done, until=schema.version) if done < schema.version else ()
+        fresh = (
+            evolution.added_columns(self._state.schemas, since=done, until=schema.version)
+            if done < schema.version
+            else ()
+        )
         steps = evolution.plan(fresh, schema=schema, metadata=metadata, lake=lake, with_constants=not is_log)
         if is_log and any(column.identity for column in added):
             raise UnsupportedChange(f"{schema.qualified_name}: the old rows of a changelog gained a column")
@@ -293,4 +367,6 @@ class TableApply:
             self._lake.alter(f"ALTER TABLE {self._lake.expression} ADD COLUMNS ({', '.join(steps.additions)})")
         faults.point("apply.schema.altered")
         if steps.constants:
-            self._lake.execute(app_id, schema.version, statement=f"UPDATE {self._lake.expression} SET {', '.join(steps.constants)}")
+            self._lake.execute(
+                app_id, schema.version, statement=f"UPDATE {self._lake.expression} SET {', '.join(steps.constants)}"
+            )

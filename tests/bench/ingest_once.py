@@ -1,6 +1,7 @@
 """One ingest run in a process of its own: prints one JSON line with what it cost.
 
-Seconds run from the moment START_REPLICATION is sent to the acknowledgement of the target, so interpreter start-up counts for nobody.
+Seconds run from the moment START_REPLICATION is sent to the acknowledgement of the target, so
+interpreter start-up counts for nobody.
 """
 
 import asyncio
@@ -40,7 +41,16 @@ def main() -> None:
     asyncio.run(ingest.run(until_lsn=parse(until)))
     peak = _peak_rss_mb()
     seconds = ingest.view.reached_at - ingest.view.streaming_at
-    print(json.dumps({"seconds": seconds, "cpu_s": time.process_time(), "peak_rss_mb": peak, "received_mb": ingest.counts.received_bytes / 1e6}))
+    print(
+        json.dumps(
+            {
+                "seconds": seconds,
+                "cpu_s": time.process_time(),
+                "peak_rss_mb": peak,
+                "received_mb": ingest.counts.received_bytes / 1e6,
+            }
+        )
+    )
     sys.stdout.flush()
     os._exit(0)
 

@@ -1,7 +1,9 @@
 """The fuzz targets: bytes in, nothing out, and only the errors that are declared may escape.
 
-Each target also checks what must hold whatever the input is: positions never go back, and nothing is acknowledged that the batch in which an error was found
-had brought. Inputs are the recordings' own form, so that every recording is a seed: a byte of options, then frames, each behind its length (four bytes).
+Each target also checks what must hold whatever the input is: positions never go back, and nothing
+is acknowledged that the batch in which an error was found had brought. Inputs are the recordings'
+own form, so that every recording is a seed: a byte of options, then frames, each behind its length
+(four bytes).
 """
 
 import contextlib
@@ -25,7 +27,9 @@ LIMITS = AssemblerLimits(open_streams=50, aborted_intervals=10_000)
 
 
 def split(data: bytes) -> list[bytes]:
-    """Frames behind their lengths; a length that is too long takes what there is, so that every input is some stream."""
+    """Frames behind their lengths; a length that is too long takes what there is, so that every
+    input is some stream.
+    """
     frames = []
     at = 0
     while at < len(data):
@@ -40,7 +44,9 @@ def spell(frames: list[bytes]) -> bytes:
 
 
 def read_frames(frames: list[bytes], *, in_stream: bool, column_count: int) -> None:
-    """Every public function of the decoder over `frames`. A DecodeError of one does not keep the next from its turn; anything else escapes."""
+    """Every public function of the decoder over `frames`. A DecodeError of one does not keep the
+    next from its turn; anything else escapes.
+    """
     try:
         table = join(frames)
     except DecodeError:
@@ -72,7 +78,9 @@ def assemble(data: bytes) -> None:
 
 
 def connections(frames: list[bytes], *, batch: int, per_connection: int) -> int:
-    """`frames` in batches; a new connection after so many batches and after each error. Returns the position acknowledged last."""
+    """`frames` in batches; a new connection after so many batches and after each error. Returns the
+    position acknowledged last.
+    """
     acknowledged = 0
     batches = [frames[at : at + batch] for at in range(0, len(frames), batch)]
     while batches:
@@ -82,7 +90,9 @@ def connections(frames: list[bytes], *, batch: int, per_connection: int) -> int:
 
 
 def session(batches: list[list[bytes]], *, start_lsn: int) -> tuple[int, int]:
-    """One connection: what it acknowledged and how many batches it took. After an error it takes no more, and acknowledges no more."""
+    """One connection: what it acknowledged and how many batches it took. After an error it takes no
+    more, and acknowledges no more.
+    """
     assembler = Assembler(start_lsn=start_lsn, limits=LIMITS)
     watermark = Watermark(start_lsn=start_lsn)
     watermark.receive(MAX_STORED)
@@ -133,11 +143,18 @@ def entry(data: bytes) -> None:
         assert Entry.decode(found.encode()) == found
 
 
-TARGETS: dict[str, Callable[[bytes], None]] = {"frames": frames, "assemble": assemble, "copyrows": copyrows, "entry": entry}
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    "frames": frames,
+    "assemble": assemble,
+    "copyrows": copyrows,
+    "entry": entry,
+}
 
 
 def seeds(name: str, recordings: dict[str, bytes], entries: dict[str, bytes]) -> Iterator[tuple[str, bytes]]:
-    """(file name, input) of the corpus of target `name`, from recorded streams and copies and from written entries."""
+    """(file name, input) of the corpus of target `name`, from recorded streams and copies and from
+    written entries.
+    """
     for source, data in entries.items() if name == "entry" else recordings.items():
         is_copy = source.rpartition("-")[2].startswith("copy")
         if name == "entry":

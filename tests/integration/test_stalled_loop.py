@@ -1,4 +1,6 @@
-"""The event loop of ingest stands still: every surface of the process must say so, and a signal must still end it."""
+"""The event loop of ingest stands still: every surface of the process must say so, and a signal
+must still end it.
+"""
 
 import os
 import signal

@@ -54,7 +54,9 @@ def test_a_server_does_not_outlive_an_owner_that_was_killed(prometheus: Path) ->
         "with running_prometheus({}) as server:\n"
         "    print(server.pid, server.directory, flush=True); sys.stdin.read()"
     )
-    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as owner:
         assert owner.stdout is not None
         pid, directory = owner.stdout.readline().split()
         os.kill(int(pid), 0)

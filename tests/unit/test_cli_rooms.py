@@ -12,10 +12,13 @@ from sluice_spark.options import ApplyOptions
 
 
 def test_the_configured_delay_bounds_both_places_where_a_change_waits(tmp_path: Path) -> None:
-    """In the stream's batch, and in the entry that is being built: the longer of the two would be what a user gets."""
+    """In the stream's batch, and in the entry that is being built: the longer of the two would be
+    what a user gets.
+    """
     file = tmp_path / "sluice.yaml"
     file.write_text(
-        "version: 1\npipeline: shop\nsource: {dsn: 'host=nowhere'}\nspool: {uri: 'file:///var/spool', max_delay: 300ms}\nlake: {uri: 'file:///var/lake'}\n"
+        "version: 1\npipeline: shop\nsource: {dsn: 'host=nowhere'}\nspool: {uri: "
+        "'file:///var/spool', max_delay: 300ms}\nlake: {uri: 'file:///var/lake'}\n"
     )
     options = rooms.ingest_options(load(str(file), environ={}).settings, instance="one")
     assert options.stream.max_delay_s == 0.3
@@ -44,7 +47,9 @@ def test_an_address_without_a_port_is_refused_by_the_settings_name(tmp_path: Pat
         _settings(tmp_path, more='telemetry: {apply_listen: "localhost"}\n')
 
 
-def test_two_processes_have_the_same_fingerprint_when_their_settings_agree_and_a_secret_has_none(tmp_path: Path) -> None:
+def test_two_processes_have_the_same_fingerprint_when_their_settings_agree_and_a_secret_has_none(
+    tmp_path: Path,
+) -> None:
     one = fingerprint(_settings(tmp_path))
     assert one == fingerprint(_settings(tmp_path, password="another"))
     assert one != fingerprint(_settings(tmp_path, more="apply: {workers: 3}\n"))

@@ -1,4 +1,6 @@
-"""How far a round of copies is, and for how much longer: from what was read and what the server expects, or not at all."""
+"""How far a round of copies is, and for how much longer: from what was read and what the server
+expects, or not at all.
+"""
 
 from sluice.ingest.snapshot.snapshotter import CopyProgress
 

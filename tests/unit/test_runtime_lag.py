@@ -1,4 +1,6 @@
-"""For how long a stage has been behind: proven from what was seen of the server and from what is not durable."""
+"""For how long a stage has been behind: proven from what was seen of the server and from what is
+not durable.
+"""
 
 from sluice.health.source_clock import MOST, SourceClock
 from sluice.ingest.commit.unflushed import Unflushed

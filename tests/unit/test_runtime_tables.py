@@ -1,4 +1,6 @@
-"""Shapes of rows whose transaction has not ended: nothing is recorded on their account, and the catalog is asked only for what is new."""
+"""Shapes of rows whose transaction has not ended: nothing is recorded on their account, and the
+catalog is asked only for what is new.
+"""
 
 import uuid
 from dataclasses import replace

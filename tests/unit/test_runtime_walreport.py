@@ -1,4 +1,6 @@
-"""The WAL side of a report: seconds behind come from positions seen with their time, and what is not known is not said."""
+"""The WAL side of a report: seconds behind come from positions seen with their time, and what is
+not known is not said.
+"""
 
 import pytest
 

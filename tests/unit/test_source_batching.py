@@ -1,4 +1,6 @@
-"""Batches: when they are handed over, and what is read off the payloads on the way. Payloads are put together by hand; time is a number."""
+"""Batches: when they are handed over, and what is read off the payloads on the way. Payloads are
+put together by hand; time is a number.
+"""
 
 from collections.abc import Callable, Sequence
 

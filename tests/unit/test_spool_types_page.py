@@ -1,4 +1,6 @@
-"""docs/types.md is what the tables of types say, and the spool can read every family that they name."""
+"""docs/types.md is what the tables of types say, and the spool can read every family that they
+name.
+"""
 
 from pathlib import Path
 
@@ -22,7 +24,13 @@ def test_the_page_is_fresh() -> None:
 @pytest.mark.parametrize("typmod", [-1, NUMERIC_12_2])
 def test_every_type_has_an_arrow_type_and_a_reader(type_oid: int, typmod: int) -> None:
     lake = lake_type(type_oid, typmod)
-    plain = {"boolean": b"t", "bytea": b"\\x00", "date": b"2024-01-01", "timestamp": b"2024-01-01 00:00:00", "timestamptz": b"2024-01-01 00:00:00+00"}
+    plain = {
+        "boolean": b"t",
+        "bytea": b"\\x00",
+        "date": b"2024-01-01",
+        "timestamp": b"2024-01-01 00:00:00",
+        "timestamptz": b"2024-01-01 00:00:00+00",
+    }
     text = plain.get(lake.family.removesuffix("[]"), b"1")
     if lake.is_array:
         text = b'{"' + text.replace(b"\\", b"\\\\") + b'"}'

@@ -1,6 +1,8 @@
-"""`make demo`: a shop in PostgreSQL 18 under load, mirrored into Delta Lake, and then compared row by row.
+"""`make demo`: a shop in PostgreSQL 18 under load, mirrored into Delta Lake, and then compared row
+by row.
 
-Exit status 0 only if every table is equal and complete. Everything it starts is stopped on any way out; the lake stays, to be looked at.
+Exit status 0 only if every table is equal and complete. Everything it starts is stopped on any way
+out; the lake stays, to be looked at.
 """
 
 import contextlib
@@ -28,12 +30,16 @@ from tools.local.sluice import Pipeline, SluiceProcess
 _CLERKS = 2
 _PAUSE_SECONDS = 0.02
 _SECONDS_AFTER_LIVE = 30.0
-"""The load goes on for at least this long with every table live, or freshness would be that of the first copy."""
+"""The load goes on for at least this long with every table live, or freshness would be that of the
+first copy.
+"""
 _LIVE_DEADLINE_SECONDS = 120.0
 _COMPLETE_DEADLINE_SECONDS = 150.0
 _LOOK_SECONDS = 3.0
 _JAVA_OPTIONS = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"
-"""A few minutes of Spark on a small machine: the second compiler would cost more than it gives back."""
+"""A few minutes of Spark on a small machine: the second compiler would cost more than it gives
+back.
+"""
 _MISMATCH = 4
 
 
@@ -53,15 +59,25 @@ class Demonstration:
         self.freshness = Freshness(self.pipeline.own_spool)
         self._sluice: SluiceProcess | None = None
         self._stop = threading.Event()
-        self._clerks = [shop.Clerk(server.dsn("sluice", "shop"), seed=seed, audience=self.freshness) for seed in range(_CLERKS)]
+        self._clerks = [
+            shop.Clerk(server.dsn("sluice", "shop"), seed=seed, audience=self.freshness) for seed in range(_CLERKS)
+        ]
         self._watch = server.superuser("shop")
         self.live_since: float | None = None
 
     def run(self, *, seconds: float) -> int:
-        """The load, until the lake has all of it. The LSN through which all tables are then complete."""
+        """The load, until the lake has all of it. The LSN through which all tables are then
+        complete.
+        """
         self._sluice = self.pipeline.start("up")
-        self._screen.say(f"started `sluice up -c {os.path.relpath(self.pipeline.config)}`, which logs to {os.path.relpath(self._sluice.log)}")
-        threads = [threading.Thread(target=clerk.work, args=(self._stop,), kwargs={"pause_seconds": _PAUSE_SECONDS}) for clerk in self._clerks]
+        self._screen.say(
+            f"started `sluice up -c {os.path.relpath(self.pipeline.config)}`, which logs to "
+            f"{os.path.relpath(self._sluice.log)}"
+        )
+        threads = [
+            threading.Thread(target=clerk.work, args=(self._stop,), kwargs={"pause_seconds": _PAUSE_SECONDS})
+            for clerk in self._clerks
+        ]
         for thread in threads:
             thread.start()
         try:
@@ -78,7 +94,11 @@ class Demonstration:
         live_at: float | None = None
         while live_at is None or moments or time.monotonic() < max(until, live_at + _SECONDS_AFTER_LIVE):
             tables = self._look("load")
-            if live_at is None and len(tables) == len(shop.TABLES) and all(table["state"] == "live" for table in tables):
+            if (
+                live_at is None
+                and len(tables) == len(shop.TABLES)
+                and all(table["state"] == "live" for table in tables)
+            ):
                 live_at, self.live_since = time.monotonic(), time.time()
                 self._screen.say("all tables are copied and live")
             if live_at is None and time.monotonic() > deadline:
@@ -93,7 +113,8 @@ class Demonstration:
         """Waits until the lake states that it holds everything committed so far."""
         row = self._watch.execute("SELECT pg_current_wal_insert_lsn() - '0/0'").fetchone()
         wanted = int(row[0]) if row else 0
-        # Something must be committed behind the position, for a pipeline is complete through transactions, not through silence.
+        # Something must be committed behind the position, for a pipeline is complete through
+        # transactions, not through silence.
         self._watch.execute("UPDATE products SET stock = stock WHERE sku = (SELECT min(sku) FROM products)")
         self._screen.say("the load has ended; waiting for the lake")
         deadline = time.monotonic() + _COMPLETE_DEADLINE_SECONDS
@@ -126,7 +147,10 @@ class Demonstration:
         return tables
 
     def compare(self) -> list[Comparison]:
-        return [compare_table(self._watch, schema="public", table=name, lake_uri=self.pipeline.lake_uri) for name in shop.TABLES]
+        return [
+            compare_table(self._watch, schema="public", table=name, lake_uri=self.pipeline.lake_uri)
+            for name in shop.TABLES
+        ]
 
     def stop(self) -> int:
         """Stops Sluice in order; its exit status."""
@@ -156,7 +180,13 @@ def _shop_server() -> Iterator[PostgresServer]:
 
 @click.command()
 @click.option("--seconds", default=60.0, show_default=True, help="How long the load lasts, at least.")
-@click.option("--directory", type=click.Path(path_type=Path), default=Path("build/demo"), show_default=True, help="Where lake, spool and log go; emptied.")
+@click.option(
+    "--directory",
+    type=click.Path(path_type=Path),
+    default=Path("build/demo"),
+    show_default=True,
+    help="Where lake, spool and log go; emptied.",
+)
 def main(seconds: float, directory: Path) -> None:
     """Mirrors a PostgreSQL under load into Delta Lake and compares the two, row by row."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -181,15 +211,25 @@ def _demonstrate(screen: Screen, directory: Path, *, seconds: float) -> int:
         status = demonstration.stop()
         screen.say(f"stopped Sluice in order, exit status {status}; comparing")
         comparisons = demonstration.compare()
-        screen.result(comparisons, tables=tables, complete_lsn=complete_lsn, ages=demonstration.freshness.seconds(since=demonstration.live_since or 0.0))
-    screen.console.print(f"Query the lake: {_query(directory / 'lake' / 'public' / 'orders')}", markup=False, soft_wrap=True)
+        screen.result(
+            comparisons,
+            tables=tables,
+            complete_lsn=complete_lsn,
+            ages=demonstration.freshness.seconds(since=demonstration.live_since or 0.0),
+        )
+    screen.console.print(
+        f"Query the lake: {_query(directory / 'lake' / 'public' / 'orders')}", markup=False, soft_wrap=True
+    )
     return 0 if status == 0 and all(one.is_equal for one in comparisons) else _MISMATCH
 
 
 def _query(orders: Path) -> str:
     """A command that reads one of the tables just made."""
     statement = "SELECT status, count(*) AS orders, sum(total) AS total FROM orders GROUP BY status"
-    program = f"import pyarrow; from deltalake import DeltaTable as T, QueryBuilder as Q; lake = Q().register('orders', T('{os.path.relpath(orders)}'))"
+    program = (
+        "import pyarrow; from deltalake import DeltaTable as T, QueryBuilder as Q; lake = "
+        f"Q().register('orders', T('{os.path.relpath(orders)}'))"
+    )
     program += f"; print(*pyarrow.table(lake.execute('{statement}')).to_pylist(), sep=chr(10))"
     return f'{os.path.relpath(sys.executable)} -c "{program}"'
 

@@ -1,6 +1,8 @@
-"""How old the lake is: for sampled commits, the time from the commit at the source to the applier's statement that every table is complete through it.
+"""How old the lake is: for sampled commits, the time from the commit at the source to the applier's
+statement that every table is complete through it.
 
-Both ends are facts that others can check: the clerk's commit, and the time written in `apply/log/<n>.json`. No polling error enters.
+Both ends are facts that others can check: the clerk's commit, and the time written in
+`apply/log/<n>.json`. No polling error enters.
 """
 
 import threading
@@ -15,7 +17,9 @@ _EVERY = 5
 
 
 class Freshness:
-    """Collects commits from any thread; reads the applier's statements below `spool`, one pipeline's own prefix."""
+    """Collects commits from any thread; reads the applier's statements below `spool`, one
+    pipeline's own prefix.
+    """
 
     def __init__(self, spool: Path) -> None:
         self._folder = spool / keys.APPLY_LOG
@@ -33,12 +37,20 @@ class Freshness:
                 self._commits.append((position, at))
 
     def complete_through(self) -> int:
-        """The LSN through which every table is complete by the newest statement, 0 before the first and while any is not live."""
+        """The LSN through which every table is complete by the newest statement, 0 before the first
+        and while any is not live.
+        """
         with self._lock:
             for path in sorted(self._folder.glob("*.json")):
                 if path.name > self._newest:
                     statement = AppliedLog.decode(path.read_bytes())
-                    through = min((table.complete_through_lsn if table.state == "live" else 0 for table in statement.tables.values()), default=0)
+                    through = min(
+                        (
+                            table.complete_through_lsn if table.state == "live" else 0
+                            for table in statement.tables.values()
+                        ),
+                        default=0,
+                    )
                     self._statements.append((through, datetime.fromisoformat(statement.written_at).timestamp()))
                     self._newest = path.name
             return self._statements[-1][0] if self._statements else 0

@@ -26,7 +26,9 @@ class Screen:
         self.console = Console(highlight=False)
         if not self.console.is_terminal:
             self.console = Console(highlight=False, width=_PLAIN_WIDTH)
-        self._live = Live(console=self.console, refresh_per_second=4, transient=True) if self.console.is_terminal else None
+        self._live = (
+            Live(console=self.console, refresh_per_second=4, transient=True) if self.console.is_terminal else None
+        )
         self._started = time.monotonic()
         self._last_line = 0.0
 
@@ -35,7 +37,9 @@ class Screen:
             self._live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._live:
             self._live.stop()
 
@@ -43,9 +47,20 @@ class Screen:
         """One line that stays."""
         self.console.print(f"[{time.monotonic() - self._started:5.1f} s] {text}", markup=False, soft_wrap=True)
 
-    def progress(self, *, doing: str, transactions: int, tables: Sequence[dict[str, Any]], source_rows: dict[str, int], ages: list[float]) -> None:
+    def progress(
+        self,
+        *,
+        doing: str,
+        transactions: int,
+        tables: Sequence[dict[str, Any]],
+        source_rows: dict[str, int],
+        ages: list[float],
+    ) -> None:
         fresh = percentile(ages, 0.5)
-        line = f"{doing}: {transactions:,} transactions committed, freshness p50 {'-' if fresh is None else f'{fresh:.1f} s'}"
+        line = (
+            f"{doing}: {transactions:,} transactions committed, freshness p50 "
+            f"{'-' if fresh is None else f'{fresh:.1f} s'}"
+        )
         if self._live:
             self._live.update(Group(Text(line), _progress_table(tables, source_rows)))
         elif time.monotonic() - self._last_line >= _PLAIN_SECONDS:
@@ -53,7 +68,14 @@ class Screen:
             states = [f"{table['table']} {table['state']}" for table in tables]
             self.say(f"{line}; {', '.join(states) or 'no table yet'}")
 
-    def result(self, comparisons: Sequence[Comparison], *, tables: Sequence[dict[str, Any]], complete_lsn: int, ages: list[float]) -> None:
+    def result(
+        self,
+        comparisons: Sequence[Comparison],
+        *,
+        tables: Sequence[dict[str, Any]],
+        complete_lsn: int,
+        ages: list[float],
+    ) -> None:
         known = {(table["schema"], table["table"]): table for table in tables}
         shown = Table(title="Source and lake, compared row by row")
         for heading in ("table", "rows at the source", "rows in Delta", "checksum", "state", "complete through"):
@@ -76,13 +98,17 @@ class Screen:
         self.console.print(f"All tables complete through LSN {show(complete_lsn)}")
         p50, p99 = percentile(ages, 0.5), percentile(ages, 0.99)
         if p50 is not None and p99 is not None:
-            self.console.print(f"Freshness from commit to Delta: p50 {p50:.1f} s, p99 {p99:.1f} s ({len(ages)} sampled commits)")
+            self.console.print(
+                f"Freshness from commit to Delta: p50 {p50:.1f} s, p99 {p99:.1f} s ({len(ages)} sampled commits)"
+            )
 
 
 def _progress_table(tables: Sequence[dict[str, Any]], source_rows: dict[str, int]) -> Table:
     shown = Table()
     for heading in ("table", "rows at the source", "changes applied", "state", "complete through", "behind"):
-        shown.add_column(heading, justify="right" if heading in ("rows at the source", "changes applied", "behind") else "left")
+        shown.add_column(
+            heading, justify="right" if heading in ("rows at the source", "changes applied", "behind") else "left"
+        )
     for table in tables:
         lag = table.get("lag_seconds")
         shown.add_row(

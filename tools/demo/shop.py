@@ -1,7 +1,8 @@
 """The demonstration's source: a small shop with rows in it, and the people who work there.
 
-Everything that is hard to mirror happens somewhere in it: composite keys, keys that change, large values that an update does not touch, a truncate, one
-large transaction, a column added under load. Random choices come from a seed; how many of them fit into the time does not.
+Everything that is hard to mirror happens somewhere in it: composite keys, keys that change, large
+values that an update does not touch, a truncate, one large transaction, a column added under load.
+Random choices come from a seed; how many of them fit into the time does not.
 """
 
 import random
@@ -61,7 +62,9 @@ def open_shop(connection: psycopg.Connection) -> None:
 
 
 class Clerk:
-    """One connection that works until `stop`: mostly small transactions, some of which change their mind."""
+    """One connection that works until `stop`: mostly small transactions, some of which change their
+    mind.
+    """
 
     def __init__(self, dsn: str, *, seed: int, audience: Audience | None = None) -> None:
         self.connection = psycopg.connect(dsn)
@@ -100,25 +103,39 @@ class Clerk:
         self.connection.execute(statement.encode(), parameters)
 
     def some_order(self) -> object:
-        return self.value("SELECT id FROM orders WHERE id >= (SELECT floor(%s * max(id)) FROM orders) ORDER BY id LIMIT 1", self.random.random())
+        return self.value(
+            "SELECT id FROM orders WHERE id >= (SELECT floor(%s * max(id)) FROM orders) ORDER BY id LIMIT 1",
+            self.random.random(),
+        )
 
     def some_sku(self) -> object:
-        return self.value("SELECT sku FROM products WHERE sku >= %s ORDER BY sku LIMIT 1", f"SKU-{self.random.randrange(1000)}")
+        return self.value(
+            "SELECT sku FROM products WHERE sku >= %s ORDER BY sku LIMIT 1", f"SKU-{self.random.randrange(1000)}"
+        )
 
 
 def _order(clerk: Clerk) -> None:
-    order = clerk.value("INSERT INTO orders (customer_id, status, total) VALUES (%s, 'new', 0) RETURNING id", clerk.random.randint(1, 5000))
+    order = clerk.value(
+        "INSERT INTO orders (customer_id, status, total) VALUES (%s, 'new', 0) RETURNING id",
+        clerk.random.randint(1, 5000),
+    )
     lines = sorted({str(clerk.some_sku()) for _ in range(clerk.random.randint(1, 5))})
     for line, sku in enumerate(lines):
         clerk.do("INSERT INTO order_lines SELECT %s, %s, sku, 1, price FROM products WHERE sku = %s", order, line, sku)
         clerk.do("UPDATE products SET stock = stock - 1 WHERE sku = %s", sku)
-    clerk.do("UPDATE orders SET total = (SELECT coalesce(sum(price), 0) FROM order_lines WHERE order_id = %s) WHERE id = %s", order, order)
+    clerk.do(
+        "UPDATE orders SET total = (SELECT coalesce(sum(price), 0) FROM order_lines WHERE order_id = %s) WHERE id = %s",
+        order,
+        order,
+    )
 
 
 def _pay(clerk: Clerk) -> None:
     order = clerk.some_order()
     clerk.do("UPDATE orders SET paid = true, status = 'paid' WHERE id = %s", order)
-    clerk.do("UPDATE customers SET balance = balance + 1 WHERE id = (SELECT customer_id FROM orders WHERE id = %s)", order)
+    clerk.do(
+        "UPDATE customers SET balance = balance + 1 WHERE id = (SELECT customer_id FROM orders WHERE id = %s)", order
+    )
 
 
 def _cancel(clerk: Clerk) -> None:
@@ -129,24 +146,40 @@ def _cancel(clerk: Clerk) -> None:
 
 def _event(clerk: Clerk) -> None:
     payload = Jsonb({"n": clerk.random.random(), "text": 'quote " and \\ slash', "none": None})
-    clerk.do("INSERT INTO events (kind, payload, labels, readings) VALUES ('click', %s, %s, %s)", payload, ["x", None, "NULL", ""], [1, None])
+    clerk.do(
+        "INSERT INTO events (kind, payload, labels, readings) VALUES ('click', %s, %s, %s)",
+        payload,
+        ["x", None, "NULL", ""],
+        [1, None],
+    )
 
 
 def _forget_events(clerk: Clerk) -> None:
-    clerk.do("DELETE FROM events WHERE id IN (SELECT id FROM events WHERE id > %s ORDER BY id LIMIT 5)", uuid.UUID(int=clerk.random.getrandbits(128)))
+    clerk.do(
+        "DELETE FROM events WHERE id IN (SELECT id FROM events WHERE id > %s ORDER BY id LIMIT 5)",
+        uuid.UUID(int=clerk.random.getrandbits(128)),
+    )
 
 
 def _new_sku(clerk: Clerk) -> None:
-    clerk.do("UPDATE products SET sku = %s WHERE sku = %s", f"SKU-{clerk.random.randrange(10**12):012}", clerk.some_sku())
+    clerk.do(
+        "UPDATE products SET sku = %s WHERE sku = %s", f"SKU-{clerk.random.randrange(10**12):012}", clerk.some_sku()
+    )
 
 
 def _retitle_document(clerk: Clerk) -> None:
-    clerk.do("UPDATE documents SET title = title || '.', revision = revision + 1 WHERE id = %s", clerk.random.randint(1, 300))
+    clerk.do(
+        "UPDATE documents SET title = title || '.', revision = revision + 1 WHERE id = %s", clerk.random.randint(1, 300)
+    )
 
 
 def _move_document(clerk: Clerk) -> None:
     # No two rows have the same remainder, so the new key is free.
-    clerk.do("UPDATE documents SET id = id + 100000 WHERE id = (SELECT id FROM documents WHERE id >= %s ORDER BY id LIMIT 1)", clerk.random.randint(1, 300))
+    clerk.do(
+        "UPDATE documents SET id = id + 100000 WHERE id = (SELECT id FROM documents WHERE id >= %s "
+        "ORDER BY id LIMIT 1)",
+        clerk.random.randint(1, 300),
+    )
 
 
 def _rewrite_document(clerk: Clerk) -> None:
@@ -180,7 +213,9 @@ def empty_events(connection: psycopg.Connection) -> None:
 
 
 def add_column(connection: psycopg.Connection) -> None:
-    """Rows that exist already get the default without being written, so the stream never shows it for them."""
+    """Rows that exist already get the default without being written, so the stream never shows it
+    for them.
+    """
     connection.execute("ALTER TABLE customers ADD COLUMN tier text DEFAULT 'basic'")
     connection.execute("UPDATE customers SET tier = 'gold' WHERE id % 50 = 0")
 
@@ -188,7 +223,8 @@ def add_column(connection: psycopg.Connection) -> None:
 def import_events(connection: psycopg.Connection) -> None:
     """One large transaction."""
     connection.execute(
-        "INSERT INTO events (kind, payload, labels, readings) SELECT 'import', jsonb_build_object('n', g), ARRAY['bulk'], ARRAY[g] FROM"
+        "INSERT INTO events (kind, payload, labels, readings) SELECT 'import', "
+        "jsonb_build_object('n', g), ARRAY['bulk'], ARRAY[g] FROM"
         f" generate_series(1, {LARGE_TRANSACTION_ROWS}) g".encode()
     )
 

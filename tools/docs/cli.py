@@ -1,4 +1,6 @@
-"""docs/cli.md: every command with its help, options, examples and exit codes, made from the commands themselves."""
+"""docs/cli.md: every command with its help, options, examples and exit codes, made from the
+commands themselves.
+"""
 
 import inspect
 import textwrap
@@ -51,7 +53,11 @@ def _section(path: tuple[str, ...], command: click.Command) -> str:
     name = " ".join(path)
     context = click.Context(command, info_name=f"sluice {name}")
     usage = " ".join(command.collect_usage_pieces(context))
-    own = [parameter for parameter in command.params if isinstance(parameter, click.Option) and parameter.name not in _COMMON]
+    own = [
+        parameter
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and parameter.name not in _COMMON
+    ]
     codes = ", ".join(str(code) for code in sorted((*_EVERYWHERE, *_EXITS.get(name, ()))))
     parts = [f"## sluice {name}", f"```text\nsluice {name} {usage}\n```", *_prose(command.help or "")]
     return "\n\n".join([*parts, *([_options(own, context)] if own else []), f"Exit codes: {codes}."])

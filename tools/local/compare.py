@@ -1,7 +1,9 @@
-"""Does a lake table equal its source table? Row by row, by PostgreSQL's own text, read by an engine that is not Spark.
+"""Does a lake table equal its source table? Row by row, by PostgreSQL's own text, read by an engine
+that is not Spark.
 
-The source is read as the text its output functions print, Delta by delta-rs (a scan: its `count` ignores deletion vectors). A value is its text,
-whether the lake holds it typed or marked in the special column. Invariant: rows are compared as a multiset, all of them, all columns; what is
+The source is read as the text its output functions print, Delta by delta-rs (a scan: its `count`
+ignores deletion vectors). A value is its text, whether the lake holds it typed or marked in the
+special column. Invariant: rows are compared as a multiset, all of them, all columns; what is
 reported names keys by hash and columns by name, never a value.
 """
 
@@ -39,7 +41,9 @@ SESSION: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Comparison:
-    """The outcome for one table. Checksums do not depend on the order of rows; `differences` is empty exactly when the tables are equal."""
+    """The outcome for one table. Checksums do not depend on the order of rows; `differences` is
+    empty exactly when the tables are equal.
+    """
 
     schema: str
     table: str
@@ -72,14 +76,17 @@ def compare_table(
     storage_options: Mapping[str, str] | None = None,
     limit: int = 20,
 ) -> Comparison:
-    """Compares `schema.table` at the source with `<lake_uri>/<schema>/<table>`; neither may be changing.
+    """Compares `schema.table` at the source with `<lake_uri>/<schema>/<table>`; neither may be
+    changing.
 
-    `storage_options` are delta-rs's own. A table that the lake keeps as a changelog is compared by the inserts behind its last truncate. At most
-    `limit` differences are spelled out.
+    `storage_options` are delta-rs's own. A table that the lake keeps as a changelog is compared by
+    the inserts behind its last truncate. At most `limit` differences are spelled out.
     """
     source, key = read_source(connection, schema=schema, table=table)
     try:
-        lake = read_lake(f"{lake_uri.rstrip('/')}/{keys.lake_path(schema, table)}", source.columns, storage_options=storage_options)
+        lake = read_lake(
+            f"{lake_uri.rstrip('/')}/{keys.lake_path(schema, table)}", source.columns, storage_options=storage_options
+        )
     except TableNotFoundError:
         lake = _Rows((), [])
         found: Sequence[str] = ["the lake has no such table"]
@@ -91,7 +98,9 @@ def compare_table(
 
 
 def read_source(connection: psycopg.Connection, *, schema: str, table: str) -> tuple[_Rows, tuple[int, ...]]:
-    """The table's rows as text in its own column order, and the positions of its primary key's columns. Generated columns are left out."""
+    """The table's rows as text in its own column order, and the positions of its primary key's
+    columns. Generated columns are left out.
+    """
     with connection.transaction(), connection.cursor() as cursor:
         for name, value in SESSION.items():
             cursor.execute("SELECT pg_catalog.set_config(%s, %s, true)", (name, value))
@@ -99,8 +108,11 @@ def read_source(connection: psycopg.Connection, *, schema: str, table: str) -> t
         names = tuple(name for name, _, _ in found)
         only = sql.SQL("" if found and found[0][2] == "p" else "ONLY")
         listed = sql.SQL(", ").join(map(sql.Identifier, names))
-        # COPY prints with the types' output functions, as the stream does; a cast to text would not (boolean, character(n)).
-        with cursor.copy(sql.SQL("COPY (SELECT {} FROM {} {}) TO STDOUT").format(listed, only, sql.Identifier(schema, table))) as copy:
+        # COPY prints with the types' output functions, as the stream does; a cast to text would not
+        # (boolean, character(n)).
+        with cursor.copy(
+            sql.SQL("COPY (SELECT {} FROM {} {}) TO STDOUT").format(listed, only, sql.Identifier(schema, table))
+        ) as copy:
             rows: list[Row] = list(copy.rows())
     return _Rows(names, rows), tuple(at for at, (_, is_key, _) in enumerate(found) if is_key)
 
@@ -117,7 +129,9 @@ ORDER BY a.attnum
 
 
 def read_lake(path: str, wanted: Sequence[str], *, storage_options: Mapping[str, str] | None = None) -> _Rows:
-    """The Delta table's rows as PostgreSQL's text, columns in the order `wanted`, then those that were not wanted."""
+    """The Delta table's rows as PostgreSQL's text, columns in the order `wanted`, then those that
+    were not wanted.
+    """
     delta = DeltaTable(path.removeprefix("file://"), storage_options=dict(storage_options) if storage_options else None)
     scanned = pa.table(delta.scan()).combine_chunks()
     own = [name for name in scanned.column_names if not envelope.is_reserved(name)]
@@ -132,7 +146,10 @@ def read_lake(path: str, wanted: Sequence[str], *, storage_options: Mapping[str,
 
 def _float_widths(schema: pa.Schema) -> dict[str, int]:
     types = {name: schema.field(name).type for name in schema.names}
-    elements = {name: kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else kind for name, kind in types.items()}
+    elements = {
+        name: kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else kind
+        for name, kind in types.items()
+    }
     return {name: kind.bit_width for name, kind in elements.items() if pa.types.is_floating(kind)}
 
 
@@ -141,13 +158,20 @@ def _with_same_floats(source: _Rows, widths: Mapping[str, int]) -> _Rows:
     at = {source.columns.index(name): bits for name, bits in widths.items() if name in source.columns}
     if not at:
         return source
-    spelled = [tuple(same_float(text, bits=at[place]) if place in at else text for place, text in enumerate(row)) for row in source.rows]
+    spelled = [
+        tuple(same_float(text, bits=at[place]) if place in at else text for place, text in enumerate(row))
+        for row in source.rows
+    ]
     return replace(source, rows=spelled)
 
 
 def _inserts_behind_truncate(changelog: pa.Table) -> list[bool]:
-    """Which of a changelog's rows make the table: of one without identity nothing but inserts and truncates is ever published."""
-    order = list(zip(changelog.column(envelope.LSN).to_pylist(), changelog.column(envelope.ORDINAL).to_pylist(), strict=True))
+    """Which of a changelog's rows make the table: of one without identity nothing but inserts and
+    truncates is ever published.
+    """
+    order = list(
+        zip(changelog.column(envelope.LSN).to_pylist(), changelog.column(envelope.ORDINAL).to_pylist(), strict=True)
+    )
     ops = changelog.column(envelope.OP).to_pylist()
     last = max((at for at, op in zip(order, ops, strict=True) if op == envelope.OP_TRUNCATE), default=(-1, -1))
     return [op != envelope.OP_TRUNCATE and at > last for at, op in zip(order, ops, strict=True)]
@@ -165,7 +189,8 @@ def _column_texts(column: pa.ChunkedArray, name: str, special: list[tuple[int, d
     texts = [text for chunk in column.chunks for text in postgres_texts(chunk)]
     for at, marked in special:
         if name in marked:
-            # A value must be in one place: one that is typed and marked as well equals nothing at the source.
+            # A value must be in one place: one that is typed and marked as well equals nothing at
+            # the source.
             texts[at] = marked[name] if texts[at] is None else "\0both typed and marked"
     return texts
 
@@ -202,5 +227,8 @@ def _named(key: Row) -> str:
 
 
 def _checksum(rows: _Rows) -> str:
-    total = sum(int.from_bytes(hashlib.blake2b(repr(row).encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big") for row in rows.rows)
+    total = sum(
+        int.from_bytes(hashlib.blake2b(repr(row).encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
+        for row in rows.rows
+    )
     return f"{total % (1 << 64):016x}"

@@ -1,8 +1,10 @@
-"""A PostgreSQL server of our own on loopback: started, stopped, restarted and crashed by process id.
+"""A PostgreSQL server of our own on loopback: started, stopped, restarted and crashed by process
+id.
 
-Invariant: a server that was started here does not outlive its owner, and no other server is ever touched. Connections from loopback are
-trusted: the data is throw-away. Run by root, the server runs as an unprivileged helper account, for PostgreSQL refuses root.
-(PostgreSQL: Server Setup and Operation.)
+Invariant: a server that was started here does not outlive its owner, and no other server is ever
+touched. Connections from loopback are trusted: the data is throw-away. Run by root, the server runs
+as an unprivileged helper account, for PostgreSQL refuses root. (PostgreSQL: Server Setup and
+Operation.)
 """
 
 import contextlib
@@ -46,13 +48,16 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
     "log_timezone": "UTC",
 }
 NOT_DURABLE: Mapping[str, str] = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "on"}
-"""Survives the death of the server, not of the machine. synchronous_commit stays on: with it off a commit is shown before its WAL is written."""
+"""Survives the death of the server, not of the machine. synchronous_commit stays on: with it off a
+commit is shown before its WAL is written.
+"""
 
 
 class PostgresServer:
     """One cluster in `data_dir` (made by the first start) on 127.0.0.1.
 
-    `settings` are added to DEFAULT_SETTINGS; `durable` keeps fsync on. `log_path` is the server's log, beside `data_dir`.
+    `settings` are added to DEFAULT_SETTINGS; `durable` keeps fsync on. `log_path` is the server's
+    log, beside `data_dir`.
     """
 
     def __init__(
@@ -107,7 +112,9 @@ class PostgresServer:
         except subprocess.TimeoutExpired:
             self._process.send_signal(signal.SIGQUIT)
             self._process.wait(_STOP_DEADLINE_SECONDS)
-            raise LocalServerError(f"PostgreSQL did not stop in {_STOP_DEADLINE_SECONDS:.0f} s in mode {mode}; it was stopped at once") from None
+            raise LocalServerError(
+                f"PostgreSQL did not stop in {_STOP_DEADLINE_SECONDS:.0f} s in mode {mode}; it was stopped at once"
+            ) from None
         finally:
             self._forget()
 
@@ -133,7 +140,8 @@ class PostgresServer:
         """Makes the cluster unless it is there."""
         if self.data_dir.exists() and any(self.data_dir.iterdir()):
             return
-        # Under another name until it is whole: what an interrupted initdb leaves must not pass for a cluster.
+        # Under another name until it is whole: what an interrupted initdb leaves must not pass for
+        # a cluster.
         part = self.data_dir.with_name(self.data_dir.name + ".part")
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(mode=0o700, parents=True)
@@ -145,12 +153,18 @@ class PostgresServer:
             if child.wait() != 0:
                 raise LocalServerError(
                     f"initdb failed, see {self.log_path}: {self._log_tail()[-400:]}"
-                    + (f" (every folder above must be open to the account {self._account.pw_name})" if self._account else "")
+                    + (
+                        f" (every folder above must be open to the account {self._account.pw_name})"
+                        if self._account
+                        else ""
+                    )
                 )
         part.replace(self.data_dir)
 
     def command(self) -> list[str]:
-        """What runs the server in the foreground, as the account that `binaries.helper_account` names."""
+        """What runs the server in the foreground, as the account that `binaries.helper_account`
+        names.
+        """
         command = [str(self._bin_dir / "postgres"), "-D", str(self.data_dir), "-p", str(self.port)]
         for name, value in self.settings.items():
             command += ["-c", f"{name}={value}"]
@@ -185,7 +199,8 @@ class PostgresServer:
         return len(lines) > _STATUS_LINE and lines[0].strip() == str(pid) and lines[_STATUS_LINE].strip() == "ready"
 
     def _spawn(self, command: list[str], log: int) -> subprocess.Popen[bytes]:
-        # A session of its own: Ctrl-C at a terminal reaches the owner, who then stops the server in order.
+        # A session of its own: Ctrl-C at a terminal reaches the owner, who then stops the server in
+        # order.
         account = self._account
         return subprocess.Popen(
             command,
@@ -210,13 +225,17 @@ class PostgresServer:
 def temporary_server(
     *, major: int | None = None, settings: Mapping[str, str] | None = None, durable: bool = False, start: bool = True
 ) -> Iterator[PostgresServer]:
-    """A server in a temporary folder that the helper account can reach; stopped and removed at the end."""
+    """A server in a temporary folder that the helper account can reach; stopped and removed at the
+    end.
+    """
     directory = Path(tempfile.mkdtemp(prefix="sluice-pg-"))
     account = helper_account()
     if account is not None:
         os.chown(directory, account.pw_uid, account.pw_gid)
     try:
-        server = PostgresServer(directory / "data", bin_dir=binaries.bin_dir(major) if major else None, settings=settings, durable=durable)
+        server = PostgresServer(
+            directory / "data", bin_dir=binaries.bin_dir(major) if major else None, settings=settings, durable=durable
+        )
         try:
             if start:
                 server.start()

@@ -1,7 +1,9 @@
-"""A Prometheus server of our own on loopback: scrapes what it is told, evaluates rules, answers queries.
+"""A Prometheus server of our own on loopback: scrapes what it is told, evaluates rules, answers
+queries.
 
-Invariant: a server that was started here does not outlive its owner. Keeps its data below `directory`. What it says is read through its HTTP API,
-as a dashboard would. (Prometheus: HTTP API.)
+Invariant: a server that was started here does not outlive its owner. Keeps its data below
+`directory`. What it says is read through its HTTP API, as a dashboard would. (Prometheus: HTTP
+API.)
 """
 
 import contextlib
@@ -36,7 +38,9 @@ class QueryRefused(LocalServerError):
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One element of an answer. An instant query gives one sample, a range query as many as there were; times are unix seconds."""
+    """One element of an answer. An instant query gives one sample, a range query as many as there
+    were; times are unix seconds.
+    """
 
     labels: Mapping[str, str]
     samples: tuple[tuple[float, float], ...]
@@ -48,7 +52,9 @@ class Series:
 
 
 class PrometheusServer:
-    """One server on 127.0.0.1:`port` that scrapes `targets` (job name to `host:port` addresses) and evaluates the files in `rules`."""
+    """One server on 127.0.0.1:`port` that scrapes `targets` (job name to `host:port` addresses) and
+    evaluates the files in `rules`.
+    """
 
     def __init__(
         self,
@@ -69,7 +75,10 @@ class PrometheusServer:
         self._configuration = {
             "global": {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval},
             "rule_files": [str(path.resolve()) for path in rules],
-            "scrape_configs": [{"job_name": job, "static_configs": [{"targets": list(addresses)}]} for job, addresses in targets.items()],
+            "scrape_configs": [
+                {"job_name": job, "static_configs": [{"targets": list(addresses)}]}
+                for job, addresses in targets.items()
+            ],
         }
 
     @property
@@ -81,31 +90,44 @@ class PrometheusServer:
         return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
-        """Returns when queries are answered. Does nothing when the server runs already. Raises LocalServerError, also where there is no Prometheus."""
+        """Returns when queries are answered. Does nothing when the server runs already. Raises
+        LocalServerError, also where there is no Prometheus.
+        """
         if self._process is not None:
             return
         command = self.command()
         with self.log_path.open("wb") as log:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=self.directory)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=self.directory
+            )
         self._guard = Guard(self._process.pid, signal.SIGKILL)
         deadline = time.monotonic() + _START_DEADLINE_SECONDS
         while not self._ready():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
                 said = self.log_path.read_text(errors="replace").splitlines()[-3:]
-                raise LocalServerError(f"Prometheus did not start on port {self.port}, see {self.log_path}: {' / '.join(said)}")
+                raise LocalServerError(
+                    f"Prometheus did not start on port {self.port}, see {self.log_path}: {' / '.join(said)}"
+                )
             time.sleep(_POLL_SECONDS)
 
     def command(self) -> list[str]:
-        """What runs the server in the foreground; writes its configuration. Raises LocalServerError where there is no Prometheus."""
+        """What runs the server in the foreground; writes its configuration. Raises LocalServerError
+        where there is no Prometheus.
+        """
         program = tool("prometheus")
         self.directory.mkdir(parents=True, exist_ok=True)
         configuration = self.directory / "prometheus.yml"
         configuration.write_text(yaml.safe_dump(self._configuration, sort_keys=False))
         command = [str(program), f"--config.file={configuration}", f"--storage.tsdb.path={self.directory / 'data'}"]
-        command += [f"--storage.tsdb.retention.time={self._retention}", f"--web.listen-address=127.0.0.1:{self.port}", "--log.level=warn"]
+        command += [
+            f"--storage.tsdb.retention.time={self._retention}",
+            f"--web.listen-address=127.0.0.1:{self.port}",
+            "--log.level=warn",
+        ]
         if program.is_relative_to(CACHE):
-            # Debian builds look for their pages in the system's folders, where an unpacked package has put nothing.
+            # Debian builds look for their pages in the system's folders, where an unpacked package
+            # has put nothing.
             command.append(f"--web.local-assets={program.parents[1] / 'share' / 'prometheus' / 'web'}")
         return command
 
@@ -132,7 +154,9 @@ class PrometheusServer:
         return _series(self._data("query_range", {"query": expression, "start": start, "end": end, "step": step}))
 
     def alerts(self) -> list[dict[str, Any]]:
-        """Active alerts: each with `labels`, `annotations`, `state` (pending or firing), `activeAt` and `value`."""
+        """Active alerts: each with `labels`, `annotations`, `state` (pending or firing), `activeAt`
+        and `value`.
+        """
         found: list[dict[str, Any]] = self._data("alerts", {})["alerts"]
         return found
 
@@ -153,7 +177,9 @@ class PrometheusServer:
         status, body = self._get(f"/api/v1/{endpoint}?{urlencode(parameters)}")
         answer = json.loads(body) if body.startswith(b"{") else {}
         if answer.get("status") != "success":
-            raise QueryRefused(f"Prometheus refused {parameters.get('query', endpoint)}: {answer.get('error', f'HTTP {status}')}")
+            raise QueryRefused(
+                f"Prometheus refused {parameters.get('query', endpoint)}: {answer.get('error', f'HTTP {status}')}"
+            )
         return answer["data"]
 
     def _ready(self) -> bool:
@@ -173,7 +199,9 @@ class PrometheusServer:
 
 
 @contextlib.contextmanager
-def running_prometheus(targets: Mapping[str, Sequence[str]], *, rules: Sequence[Path] = (), interval: str = "1s") -> Iterator[PrometheusServer]:
+def running_prometheus(
+    targets: Mapping[str, Sequence[str]], *, rules: Sequence[Path] = (), interval: str = "1s"
+) -> Iterator[PrometheusServer]:
     """A server with its data in a temporary folder; stopped and removed at the end."""
     with tempfile.TemporaryDirectory(prefix="sluice-prometheus-") as directory:
         server = PrometheusServer(Path(directory), targets=targets, rules=rules, interval=interval)
@@ -188,7 +216,10 @@ def _series(data: Any) -> list[Series]:
     """Scalars, vectors and matrices alike."""
     if data["resultType"] in ("scalar", "string"):
         return [Series({}, (_sample(data["result"]),))]
-    return [Series(element["metric"], tuple(map(_sample, element.get("values") or [element["value"]]))) for element in data["result"]]
+    return [
+        Series(element["metric"], tuple(map(_sample, element.get("values") or [element["value"]])))
+        for element in data["result"]
+    ]
 
 
 def _sample(pair: Sequence[Any]) -> tuple[float, float]:

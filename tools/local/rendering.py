@@ -1,7 +1,8 @@
 """Arrow values of a lake table as the text PostgreSQL would print for them.
 
-Written without a look at Sluice's own decoder, so that the comparison that uses it is a second opinion. Exact or an error: nothing is rounded or
-normalised on the way. Expects the session settings of `compare`. (PostgreSQL: Data Types, the input and output forms of each.)
+Written without a look at Sluice's own decoder, so that the comparison that uses it is a second
+opinion. Exact or an error: nothing is rounded or normalised on the way. Expects the session
+settings of `compare`. (PostgreSQL: Data Types, the input and output forms of each.)
 """
 
 from collections.abc import Iterable
@@ -16,9 +17,16 @@ _MUST_QUOTE = frozenset('"\\{}, \t\n\r\v\f')
 
 
 def postgres_texts(values: pa.Array) -> list[str | None]:
-    """The output function's text of each value, None for NULL. Raises TypeError for an Arrow type that no lake type becomes."""
+    """The output function's text of each value, None for NULL. Raises TypeError for an Arrow type
+    that no lake type becomes.
+    """
     kind = values.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind) or pa.types.is_integer(kind):
+    if (
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_string_view(kind)
+        or pa.types.is_integer(kind)
+    ):
         return _listed(values.cast(pa.large_string()))
     if pa.types.is_boolean(kind):
         return [None if value is None else "t" if value else "f" for value in values.to_pylist()]
@@ -40,7 +48,8 @@ def postgres_texts(values: pa.Array) -> list[str | None]:
 def float_text(value: float, *, bits: int) -> str:
     """The shortest digits that read back, in PostgreSQL's notation.
 
-    Where the neighbours are just as far, float8out prints one digit more than that: give the server's text to `same_float` before comparing.
+    Where the neighbours are just as far, float8out prints one digit more than that: give the
+    server's text to `same_float` before comparing.
     """
     if np.isnan(value):
         return "NaN"
@@ -55,7 +64,9 @@ def float_text(value: float, *, bits: int) -> str:
 
 
 def same_float(text: str | None, *, bits: int) -> str | None:
-    """The server's text of a float, or of a one-dimensional array of floats, with each number as `float_text` spells it."""
+    """The server's text of a float, or of a one-dimensional array of floats, with each number as
+    `float_text` spells it.
+    """
     if text is None or text == "NULL":
         return text
     if text.startswith("{") and not text.startswith("{{"):
@@ -95,7 +106,11 @@ def _timestamp_texts(values: pa.Array) -> list[str | None]:
     texts = values.cast(pa.timestamp("us")).cast(pa.large_string())
     texts = pc.replace_substring_regex(texts, pattern=r"\.0+$", replacement="")
     texts = pc.replace_substring_regex(texts, pattern=r"(\.\d*[1-9])0+$", replacement=r"\1")
-    return _listed(texts if zone is None else pc.binary_join_element_wise(texts, pa.scalar("+00", pa.large_string()), pa.scalar("", pa.large_string())))
+    return _listed(
+        texts
+        if zone is None
+        else pc.binary_join_element_wise(texts, pa.scalar("+00", pa.large_string()), pa.scalar("", pa.large_string()))
+    )
 
 
 def _listed(texts: pa.Array) -> list[str | None]:

@@ -1,7 +1,7 @@
 """An S3-compatible server of our own on loopback: moto in a process of its own.
 
-It honours conditional creates, which is what the spool needs of a store. Invariant: the process does not outlive its owner. Keeps
-objects in memory: nothing survives a stop.
+It honours conditional creates, which is what the spool needs of a store. Invariant: the process
+does not outlive its owner. Keeps objects in memory: nothing survives a stop.
 """
 
 import contextlib
@@ -44,7 +44,13 @@ class S3Server:
         if self._process is not None:
             return
         command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
-        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         self._guard = Guard(self._process.pid, signal.SIGKILL)
         deadline = time.monotonic() + _START_DEADLINE_SECONDS
         while not self._answers():

@@ -1,7 +1,8 @@
 """One Sluice pipeline below a folder: its configuration file, its commands, its processes.
 
-Uses the command line and nothing else, as any user would. Invariant: a process started here leads a process group of its own, so that stopping or
-killing it reaches its children too and nobody else; and it does not outlive its owner.
+Uses the command line and nothing else, as any user would. Invariant: a process started here leads a
+process group of its own, so that stopping or killing it reaches its children too and nobody else;
+and it does not outlive its owner.
 """
 
 import json
@@ -25,13 +26,21 @@ _QUESTION_DEADLINE_SECONDS = 180.0
 
 
 class Pipeline:
-    """`name` below `directory`: `sluice.yaml`, `spool`, `lake` and logs. `spool_uri` and `lake_uri` may lie elsewhere.
+    """`name` below `directory`: `sluice.yaml`, `spool`, `lake` and logs. `spool_uri` and `lake_uri`
+    may lie elsewhere.
 
     `settings` are merged over the file's own, section by section.
     """
 
     def __init__(
-        self, directory: Path, *, name: str, dsn: str, spool_uri: str = "", lake_uri: str = "", settings: Mapping[str, Mapping[str, Any]] | None = None
+        self,
+        directory: Path,
+        *,
+        name: str,
+        dsn: str,
+        spool_uri: str = "",
+        lake_uri: str = "",
+        settings: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         self.directory = directory.resolve()
         self.name = name
@@ -56,11 +65,24 @@ class Pipeline:
 
     def start(self, *arguments: str, environment: Mapping[str, str] | None = None) -> "SluiceProcess":
         """`sluice <arguments>` in the background; its output is appended to `<first argument>.log`."""
-        return SluiceProcess(self._command(arguments), log=self.directory / f"{arguments[0]}.log", environment=_environment(environment))
+        return SluiceProcess(
+            self._command(arguments), log=self.directory / f"{arguments[0]}.log", environment=_environment(environment)
+        )
 
-    def run(self, *arguments: str, environment: Mapping[str, str] | None = None, timeout: float = 300.0) -> subprocess.CompletedProcess[str]:
-        """`sluice <arguments>` to its end, whatever its status. What it said is also appended to `answers.log`."""
-        done = subprocess.run(self._command(arguments), capture_output=True, text=True, check=False, timeout=timeout, env=_environment(environment))
+    def run(
+        self, *arguments: str, environment: Mapping[str, str] | None = None, timeout: float = 300.0
+    ) -> subprocess.CompletedProcess[str]:
+        """`sluice <arguments>` to its end, whatever its status. What it said is also appended to
+        `answers.log`.
+        """
+        done = subprocess.run(
+            self._command(arguments),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout,
+            env=_environment(environment),
+        )
         with (self.directory / "answers.log").open("a", encoding="utf-8") as log:
             log.write(f"$ sluice {' '.join(arguments)}\n{done.stdout}{done.stderr}")
         return done
@@ -79,19 +101,34 @@ class Pipeline:
 
 
 def _environment(added: Mapping[str, str] | None) -> dict[str, str]:
-    """Ours, without the choice of a local server: Sluice refuses variables of its own prefix that are no settings."""
-    ours = {name: value for name, value in os.environ.items() if name != MAJOR_VARIABLE and not name.startswith("SLUICE_POSTGRES_")}
+    """Ours, without the choice of a local server: Sluice refuses variables of its own prefix that
+    are no settings.
+    """
+    ours = {
+        name: value
+        for name, value in os.environ.items()
+        if name != MAJOR_VARIABLE and not name.startswith("SLUICE_POSTGRES_")
+    }
     return {**ours, **(added or {})}
 
 
 class SluiceProcess:
-    """A running command. Its part of `log` begins at byte `log_start`. Leaving it as a context manager stops it."""
+    """A running command. Its part of `log` begins at byte `log_start`. Leaving it as a context
+    manager stops it.
+    """
 
     def __init__(self, command: list[str], *, log: Path, environment: Mapping[str, str]) -> None:
         self.log = log
         with log.open("ab") as output:
             self.log_start = output.tell()
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, env=dict(environment))
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                env=dict(environment),
+            )
         self._guard = Guard(-self._process.pid, signal.SIGKILL)
 
     def __enter__(self) -> Self:
@@ -116,7 +153,9 @@ class SluiceProcess:
         return status
 
     def stop(self) -> int:
-        """SIGTERM, which drains; if that takes too long a second one, which leaves at once; then force."""
+        """SIGTERM, which drains; if that takes too long a second one, which leaves at once; then
+        force.
+        """
         for patience in (_STOP_DEADLINE_SECONDS, _LEAVE_DEADLINE_SECONDS):
             if self.status is None:
                 self._process.terminate()

@@ -1,10 +1,13 @@
-"""Programs that the tests and the local stack use and that are no Python packages: Prometheus and promtool.
+"""Programs that the tests and the local stack use and that are no Python packages: Prometheus and
+promtool.
 
-Invariant: what PATH has is taken as it is; what is fetched comes from the machine's own Debian archive, either with the version and the sha256 written
-here or, when the archive has moved on, with apt's signatures checked. Needs no root and installs nothing: packages are unpacked below `build/tools`.
-Never raises anything but LocalServerError, whose message says what to install.
+Invariant: what PATH has is taken as it is; what is fetched comes from the machine's own Debian
+archive, either with the version and the sha256 written here or, when the archive has moved on, with
+apt's signatures checked. Needs no root and installs nothing: packages are unpacked below
+`build/tools`. Never raises anything but LocalServerError, whose message says what to install.
 
-`python -m tools.local.tools` fetches all of them now; with `--optional` a failure is told and forgiven.
+`python -m tools.local.tools` fetches all of them now; with `--optional` a failure is told and
+forgiven.
 """
 
 import os
@@ -80,7 +83,10 @@ def tool(program: str, *, cache: Path = CACHE) -> Path:
             if not target.exists():
                 (directory / "unpacked").rename(target)
         except (OSError, subprocess.SubprocessError) as failure:
-            raise LocalServerError(f"{program} is not on PATH and could not be fetched from the Debian archive ({_reason(failure)}): {HINT}") from failure
+            raise LocalServerError(
+                f"{program} is not on PATH and could not be fetched from the Debian archive "
+                f"({_reason(failure)}): {HINT}"
+            ) from failure
     fetched = found(program, cache=cache)
     if fetched is None:
         raise LocalServerError(f"the package fetched for {program} does not hold it: {HINT}")
@@ -95,14 +101,23 @@ def _pinned(package: Package, program: str, directory: Path) -> Path | None:
         return None
     name = f"{program}_{package.version}_{architecture}.deb"
     for mirror in _mirrors(directory):
-        command = [str(_APT_HELPER), *_private(directory), "download-file", f"{mirror}/{package.pool}/{name}", str(directory / name), f"SHA256:{digest}"]
+        command = [
+            str(_APT_HELPER),
+            *_private(directory),
+            "download-file",
+            f"{mirror}/{package.pool}/{name}",
+            str(directory / name),
+            f"SHA256:{digest}",
+        ]
         if subprocess.run(command, capture_output=True, timeout=_DOWNLOAD_SECONDS, check=False).returncode == 0:
             return directory / name
     return None
 
 
 def _of_the_suite(directory: Path) -> Path:
-    """Debian's package `prometheus` as the machine's own suites have it; in Debian 12 it holds both programs."""
+    """Debian's package `prometheus` as the machine's own suites have it; in Debian 12 it holds both
+    programs.
+    """
     _run(["apt-get", *_private(directory), "--quiet", "update"])
     _run(["apt-get", *_private(directory), "--quiet", "download", "prometheus"], cwd=directory)
     return next(directory.glob("*.deb"))
@@ -114,16 +129,25 @@ def _mirrors(directory: Path) -> list[str]:
 
 
 def _private(directory: Path) -> list[str]:
-    """apt with its sources and proxies as configured and its state here, which needs no root and leaves the machine's alone."""
+    """apt with its sources and proxies as configured and its state here, which needs no root and
+    leaves the machine's alone.
+    """
     lists, cache = directory / "lists", directory / "cache"
     for folder in (lists / "partial", cache / "archives" / "partial"):
         folder.mkdir(parents=True, exist_ok=True)
-    options = {"Dir::State::Lists": lists, "Dir::Cache": cache, "APT::Sandbox::User": "root", "Acquire::Languages": "none"}
+    options = {
+        "Dir::State::Lists": lists,
+        "Dir::Cache": cache,
+        "APT::Sandbox::User": "root",
+        "Acquire::Languages": "none",
+    }
     return [part for name, value in options.items() for part in ("-o", f"{name}={value}")]
 
 
 def _run(command: list[str], *, cwd: Path | None = None) -> str:
-    return subprocess.run(command, capture_output=True, text=True, timeout=_DOWNLOAD_SECONDS, check=True, cwd=cwd).stdout
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=_DOWNLOAD_SECONDS, check=True, cwd=cwd
+    ).stdout
 
 
 def _reason(failure: Exception) -> str:

@@ -50,10 +50,19 @@ def _leave(*_: object) -> NoReturn:
 
 
 @click.group()
-@click.option("--directory", envvar="STACK", type=click.Path(path_type=Path), default=_DIRECTORY, show_default=True, help="Where all of it lies.")
+@click.option(
+    "--directory",
+    envvar="STACK",
+    type=click.Path(path_type=Path),
+    default=_DIRECTORY,
+    show_default=True,
+    help="Where all of it lies.",
+)
 @click.pass_context
 def main(context: click.Context, directory: Path) -> None:
-    """PostgreSQL, an S3 server, ingest, applier and Prometheus on this machine. Each command is a target of the Makefile."""
+    """PostgreSQL, an S3 server, ingest, applier and Prometheus on this machine. Each command is a
+    target of the Makefile.
+    """
     try:
         # Other commands are about the stack as it was started.
         asked = os.environ if context.invoked_subcommand == "up" else {}
@@ -76,9 +85,26 @@ def up(stack: Stack) -> int:
     for what, where in (
         ("PostgreSQL", dsn(stack.layout)),
         ("status page", f"http://127.0.0.1:{port['METRICS_PORT']}/"),
-        ("metrics", f"http://127.0.0.1:{port['METRICS_PORT']}/metrics and, of the applier, http://127.0.0.1:{port['APPLY_METRICS_PORT']}/metrics"),
-        ("Prometheus", f"http://127.0.0.1:{port['PROMETHEUS_PORT']}/, with the alerts that are shipped" if stack.pid(stack.members[-1]) else "not running"),
-        ("S3", f"http://127.0.0.1:{port['S3_PORT']}, key and secret `test`; its objects are files in {_short(stack.layout.directory / 's3')}"),
+        (
+            "metrics",
+            (
+                f"http://127.0.0.1:{port['METRICS_PORT']}/metrics and, of the applier, "
+                f"http://127.0.0.1:{port['APPLY_METRICS_PORT']}/metrics"
+            ),
+        ),
+        (
+            "Prometheus",
+            f"http://127.0.0.1:{port['PROMETHEUS_PORT']}/, with the alerts that are shipped"
+            if stack.pid(stack.members[-1])
+            else "not running",
+        ),
+        (
+            "S3",
+            (
+                f"http://127.0.0.1:{port['S3_PORT']}, key and secret `test`; its objects are files in "
+                f"{_short(stack.layout.directory / 's3')}"
+            ),
+        ),
         ("lake", "s3://sluice/lake, one Delta table for each table of the shop"),
         ("query it", f'make query SQL="{_EXAMPLE}"'),
         ("change it", f"make load, or psql {dsn(stack.layout)}"),
@@ -105,7 +131,9 @@ def status(stack: Stack, arguments: tuple[str, ...]) -> int:
         click.echo("the stack is down: make up", err=True)
         return 1
     click.echo(err="--json" in arguments)
-    outcome = subprocess.run(sluice_command("status", *arguments), env=sluice_environment(stack.layout, os.environ), check=False).returncode
+    outcome = subprocess.run(
+        sluice_command("status", *arguments), env=sluice_environment(stack.layout, os.environ), check=False
+    ).returncode
     if any(running[member.name] is None for member in stack.members if not member.optional):
         return 1
     # A code that says how the pipeline is was shown in words; here it is no failure.
@@ -114,7 +142,14 @@ def status(stack: Stack, arguments: tuple[str, ...]) -> int:
 
 @main.command()
 @click.option("--seconds", envvar="LOAD_SECONDS", type=float, help="How long; left out: until Ctrl-C.")
-@click.option("--clerks", envvar="LOAD_CLERKS", type=click.IntRange(1, 50), default=2, show_default=True, help="People at work at the same time.")
+@click.option(
+    "--clerks",
+    envvar="LOAD_CLERKS",
+    type=click.IntRange(1, 50),
+    default=2,
+    show_default=True,
+    help="People at work at the same time.",
+)
 @click.pass_obj
 @_command
 def load(stack: Stack, seconds: float | None, clerks: int) -> int:
@@ -132,7 +167,9 @@ def load(stack: Stack, seconds: float | None, clerks: int) -> int:
 
 
 @main.command()
-@click.option("--sql", envvar="SQL", default=_EXAMPLE, show_default=True, help="Over the lake's tables, by their names.")
+@click.option(
+    "--sql", envvar="SQL", default=_EXAMPLE, show_default=True, help="Over the lake's tables, by their names."
+)
 @click.pass_obj
 @_command
 def query(stack: Stack, sql: str) -> int:
@@ -146,8 +183,12 @@ def query(stack: Stack, sql: str) -> int:
 
 
 @main.command()
-@click.option("--lines", envvar="LINES_EACH", type=int, default=20, show_default=True, help="How many of each log's last lines.")
-@click.option("--follow", envvar="FOLLOW", type=bool, default=True, show_default=True, help="Go on as they grow, until Ctrl-C.")
+@click.option(
+    "--lines", envvar="LINES_EACH", type=int, default=20, show_default=True, help="How many of each log's last lines."
+)
+@click.option(
+    "--follow", envvar="FOLLOW", type=bool, default=True, show_default=True, help="Go on as they grow, until Ctrl-C."
+)
 @click.pass_obj
 @_command
 def logs(stack: Stack, lines: int, follow: bool) -> int:  # noqa: FBT001  a command's parameter

@@ -1,7 +1,8 @@
 """Where the local stack keeps what it makes, and on which ports it listens.
 
-Invariant: everything lies below one folder that carries our mark, save PostgreSQL's data where the folder is closed to the account that it runs as; then
-the mark says where they are. Ports stay what they were at the first start until others are asked for.
+Invariant: everything lies below one folder that carries our mark, save PostgreSQL's data where the
+folder is closed to the account that it runs as; then the mark says where they are. Ports stay what
+they were at the first start until others are asked for.
 """
 
 import fcntl
@@ -18,7 +19,13 @@ from pathlib import Path
 from tools.local.binaries import LocalServerError, helper_account
 from tools.stack.processes import Daemon
 
-PORTS: Mapping[str, int] = {"PG_PORT": 15432, "S3_PORT": 19000, "METRICS_PORT": 9187, "APPLY_METRICS_PORT": 9188, "PROMETHEUS_PORT": 19090}
+PORTS: Mapping[str, int] = {
+    "PG_PORT": 15432,
+    "S3_PORT": 19000,
+    "METRICS_PORT": 9187,
+    "APPLY_METRICS_PORT": 9188,
+    "PROMETHEUS_PORT": 19090,
+}
 """The variables that choose ports, and what they are without."""
 _MARK = "stack.json"
 _HIGHEST = 65535
@@ -26,7 +33,9 @@ _OUTSIDE = Path("/var/tmp")  # noqa: S108  whose it is, is looked at
 
 
 class Layout:
-    """The stack below `directory`, which need not exist yet. Variables in `asked` named as in PORTS override its ports."""
+    """The stack below `directory`, which need not exist yet. Variables in `asked` named as in PORTS
+    override its ports.
+    """
 
     def __init__(self, directory: Path, *, asked: Mapping[str, str]) -> None:
         self.directory = directory.resolve()
@@ -37,7 +46,10 @@ class Layout:
         self.ports: dict[str, int] = {**PORTS, **self.noted_ports, **_chosen(asked)}
         self._postgres_home: str | None = noted.get("postgres_home")
         if len(set(self.ports.values())) < len(self.ports):
-            raise LocalServerError("two members of the stack have the same port: " + " ".join(f"{name}={port}" for name, port in self.ports.items()))
+            raise LocalServerError(
+                "two members of the stack have the same port: "
+                + " ".join(f"{name}={port}" for name, port in self.ports.items())
+            )
 
     @property
     def exists(self) -> bool:
@@ -57,9 +69,17 @@ class Layout:
         return Daemon(self.directory / "run" / f"{name}.pid", log=self.directory / "logs" / f"{name}.log")
 
     def establish(self) -> None:
-        """Makes the folder and its mark. Raises LocalServerError for a folder with somebody else's things in it."""
-        if not self.exists and self.directory.exists() and any(path.name != "lock" for path in self.directory.iterdir()):
-            raise LocalServerError(f"{self.directory} is not empty and not a stack's: choose another folder with STACK=...")
+        """Makes the folder and its mark. Raises LocalServerError for a folder with somebody else's
+        things in it.
+        """
+        if (
+            not self.exists
+            and self.directory.exists()
+            and any(path.name != "lock" for path in self.directory.iterdir())
+        ):
+            raise LocalServerError(
+                f"{self.directory} is not empty and not a stack's: choose another folder with STACK=..."
+            )
         self.directory.mkdir(parents=True, exist_ok=True)
         if self._postgres_home is None:
             self._postgres_home = str(_postgres_home(self.directory))
@@ -75,13 +95,17 @@ class Layout:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Keeps other commands that change the stack away. Raises LocalServerError when one is at work."""
+        """Keeps other commands that change the stack away. Raises LocalServerError when one is at
+        work.
+        """
         self.directory.mkdir(parents=True, exist_ok=True)
         with (self.directory / "lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise LocalServerError(f"another command is changing the stack in {self.directory}: wait for it") from None
+                raise LocalServerError(
+                    f"another command is changing the stack in {self.directory}: wait for it"
+                ) from None
             yield
 
 
@@ -93,7 +117,9 @@ def require_free(name: str, port: int) -> None:
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
-            raise LocalServerError(f"port {port} of 127.0.0.1 cannot be had ({error.strerror}): free it, or choose another with {name}=...") from None
+            raise LocalServerError(
+                f"port {port} of 127.0.0.1 cannot be had ({error.strerror}): free it, or choose another with {name}=..."
+            ) from None
 
 
 def _chosen(asked: Mapping[str, str]) -> dict[str, int]:
@@ -109,7 +135,9 @@ def _chosen(asked: Mapping[str, str]) -> dict[str, int]:
 
 
 def _postgres_home(directory: Path) -> Path:
-    """Below `directory`, or in /var/tmp where PostgreSQL's account cannot enter `directory`, as in a home of root."""
+    """Below `directory`, or in /var/tmp where PostgreSQL's account cannot enter `directory`, as in
+    a home of root.
+    """
     account = helper_account()
     inside = directory / "postgres"
     if account is None:
@@ -128,5 +156,8 @@ def _postgres_home(directory: Path) -> Path:
     outside = _OUTSIDE / f"sluice-stack-{hashlib.sha256(os.fsencode(directory)).hexdigest()[:12]}"
     outside.mkdir(mode=0o755, exist_ok=True)
     if outside.is_symlink() or outside.stat().st_uid != os.geteuid():
-        raise LocalServerError(f"{outside} belongs to somebody else: put the stack into a folder that {account.pw_name} can enter, with STACK=...")
+        raise LocalServerError(
+            f"{outside} belongs to somebody else: put the stack into a folder that {account.pw_name} "
+            "can enter, with STACK=..."
+        )
     return outside

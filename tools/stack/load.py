@@ -18,8 +18,13 @@ class Load:
         self._clerks = [shop.Clerk(dsn, seed=time.time_ns() + number) for number in range(clerks)]
 
     def run(self, *, seconds: float | None, say: Callable[[str], None]) -> int:
-        """Works for `seconds`, or until stopped, and says how it goes. The transactions committed. Raises what went wrong."""
-        threads = [threading.Thread(target=clerk.work, args=(self._stop,), kwargs={"pause_seconds": _PAUSE_SECONDS}) for clerk in self._clerks]
+        """Works for `seconds`, or until stopped, and says how it goes. The transactions committed.
+        Raises what went wrong.
+        """
+        threads = [
+            threading.Thread(target=clerk.work, args=(self._stop,), kwargs={"pause_seconds": _PAUSE_SECONDS})
+            for clerk in self._clerks
+        ]
         for thread in threads:
             thread.start()
         try:

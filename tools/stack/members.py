@@ -1,6 +1,8 @@
-"""The members of the local stack in the order in which they start: how each is run, how one knows that it is ready, and how it is asked to stop.
+"""The members of the local stack in the order in which they start: how each is run, how one knows
+that it is ready, and how it is asked to stop.
 
-Must not keep anything: what runs is known from the layout's files, what is stored from the members themselves.
+Must not keep anything: what runs is known from the layout's files, what is stored from the members
+themselves.
 """
 
 import http.client
@@ -43,7 +45,9 @@ _DRAIN: Steps = ((signal.SIGTERM, 90.0), (signal.SIGTERM, 10.0))
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """One process. `launch` prepares it; `settle` brings it to where the next one can use it, and changes nothing when it is there already."""
+    """One process. `launch` prepares it; `settle` brings it to where the next one can use it, and
+    changes nothing when it is there already.
+    """
 
     name: str
     does: str
@@ -143,7 +147,9 @@ def sluice_settings(layout: Layout) -> dict[str, str]:
 
 def sluice_environment(layout: Layout, environment: Mapping[str, str]) -> dict[str, str]:
     """`environment` for a command of Sluice, without any other pipeline's settings in it."""
-    kept = {name: value for name, value in environment.items() if not name.startswith("SLUICE_") or name == "SLUICE_JARS"}
+    kept = {
+        name: value for name, value in environment.items() if not name.startswith("SLUICE_") or name == "SLUICE_JARS"
+    }
     return {**kept, **sluice_settings(layout)}
 
 
@@ -160,7 +166,9 @@ def _postgres(layout: Layout) -> Launch:
     home = layout.postgres_home
     home.mkdir(parents=True, exist_ok=True)
     programs = binaries.bin_dir(binaries.EMBEDDED_MAJOR, copy_to=home / "programs")
-    server = PostgresServer(home / "data", bin_dir=programs, port=layout.ports["PG_PORT"], settings=_POSTGRES_SETTINGS, durable=True)
+    server = PostgresServer(
+        home / "data", bin_dir=programs, port=layout.ports["PG_PORT"], settings=_POSTGRES_SETTINGS, durable=True
+    )
     server.initialise()
     return Launch(server.command(), as_helper=True)
 
@@ -181,17 +189,33 @@ def _open_shop(layout: Layout) -> None:
         if admin.execute("SELECT FROM pg_database WHERE datname = %s", (DATABASE,)).fetchone() is None:
             admin.execute(f"CREATE DATABASE {DATABASE} OWNER {ROLE}".encode())
     with psycopg.connect(dsn(layout)) as owner:
-        if owner.execute("SELECT FROM pg_tables WHERE schemaname = 'public' AND tablename = 'customers'").fetchone() is None:
+        if (
+            owner.execute("SELECT FROM pg_tables WHERE schemaname = 'public' AND tablename = 'customers'").fetchone()
+            is None
+        ):
             shop.open_shop(owner)
 
 
 def _s3(layout: Layout) -> Launch:
-    return Launch(s3proxy.command(layout.directory / "s3proxy.conf", port=layout.ports["S3_PORT"], objects=layout.directory / "s3"))
+    return Launch(
+        s3proxy.command(
+            layout.directory / "s3proxy.conf", port=layout.ports["S3_PORT"], objects=layout.directory / "s3"
+        )
+    )
 
 
 def _prometheus(layout: Layout) -> Launch:
-    targets = {"sluice-ingest": [f"127.0.0.1:{layout.ports['METRICS_PORT']}"], "sluice-apply": [f"127.0.0.1:{layout.ports['APPLY_METRICS_PORT']}"]}
-    server = PrometheusServer(layout.directory / "prometheus", targets=targets, rules=[RULES], port=layout.ports["PROMETHEUS_PORT"], interval="5s")
+    targets = {
+        "sluice-ingest": [f"127.0.0.1:{layout.ports['METRICS_PORT']}"],
+        "sluice-apply": [f"127.0.0.1:{layout.ports['APPLY_METRICS_PORT']}"],
+    }
+    server = PrometheusServer(
+        layout.directory / "prometheus",
+        targets=targets,
+        rules=[RULES],
+        port=layout.ports["PROMETHEUS_PORT"],
+        interval="5s",
+    )
     return Launch(server.command())
 
 

@@ -1,8 +1,9 @@
 """Processes that live on when the command that started them has ended, each known by a file.
 
-Invariant: the number in the file is trusted only together with the time at which that process started and the boot of the machine it belongs to, and a
-signal goes through a handle on the very process (pidfd) that was compared: a number that the kernel has given to somebody else is never signalled.
-Linux only. (proc(5), pidfd_open(2).)
+Invariant: the number in the file is trusted only together with the time at which that process
+started and the boot of the machine it belongs to, and a signal goes through a handle on the very
+process (pidfd) that was compared: a number that the kernel has given to somebody else is never
+signalled. Linux only. (proc(5), pidfd_open(2).)
 """
 
 import contextlib
@@ -86,7 +87,8 @@ class Daemon:
                 stdout=output,
                 stderr=output,
                 cwd="/",
-                # Ctrl-C at the terminal must not reach it, and its children can be told by its session.
+                # Ctrl-C at the terminal must not reach it, and its children can be told by its
+                # session.
                 start_new_session=True,
                 user=account.pw_uid if account else None,
                 group=account.pw_gid if account else None,
@@ -99,7 +101,9 @@ class Daemon:
         part.replace(self._record)
 
     def stop(self, steps: Sequence[tuple[signal.Signals, float]]) -> Stopped | None:
-        """Sends each signal and waits its seconds, SIGKILL after the last; then its children. None when it did not run. Forgets it either way."""
+        """Sends each signal and waits its seconds, SIGKILL after the last; then its children. None
+        when it did not run. Forgets it either way.
+        """
         process = self.process
         outcome = None
         if process is not None:
@@ -118,7 +122,9 @@ class Daemon:
 
 
 def started(pid: int) -> str | None:
-    """When the process with this number started, None when there is none; one that waits for its parent to notice its end is none."""
+    """When the process with this number started, None when there is none; one that waits for its
+    parent to notice its end is none.
+    """
     fields = _stat(pid)
     if fields is None or fields[_STATE] in _ENDED:
         return None

@@ -1,7 +1,7 @@
 """Bringing the local stack up and down, member by member.
 
-Invariants: what runs already is left alone; a start that fails takes with it what it had started, and nothing else; a stop waits for each member to end
-before it touches what that member stands on.
+Invariants: what runs already is left alone; a start that fails takes with it what it had started,
+and nothing else; a stop waits for each member to end before it touches what that member stands on.
 """
 
 import time
@@ -40,7 +40,9 @@ class Stack:
         return process.pid if process is not None else None
 
     def up(self) -> int:
-        """Starts what does not run and waits until all of it is ready. How many were started. Raises LocalServerError."""
+        """Starts what does not run and waits until all of it is ready. How many were started.
+        Raises LocalServerError.
+        """
         with self.layout.alone():
             self._check_ports()
             self.layout.establish()
@@ -65,25 +67,41 @@ class Stack:
             if self.pid(member) is None:
                 require_free(member.port_variable, member.port)
             elif (noted := self.layout.noted_ports.get(member.port_variable)) != member.port:
-                raise LocalServerError(f"{member.name} runs on port {noted}: make down before it starts with {member.port_variable}={member.port}")
+                raise LocalServerError(
+                    f"{member.name} runs on port {noted}: make down before it starts with "
+                    f"{member.port_variable}={member.port}"
+                )
 
     def down(self) -> int:
-        """Stops what runs, in order. How many did. Raises LocalServerError when one had to be killed."""
+        """Stops what runs, in order. How many did. Raises LocalServerError when one had to be
+        killed.
+        """
         with self.layout.alone():
             return self._down()
 
     def _down(self) -> int:
-        outcomes = [(member, outcome) for member in reversed(self.members) if (outcome := self._stop(member)) is not None]
-        forced = [f"{member.name} (see {self.layout.daemon(member.name).log})" for member, outcome in outcomes if outcome.forced]
+        outcomes = [
+            (member, outcome) for member in reversed(self.members) if (outcome := self._stop(member)) is not None
+        ]
+        forced = [
+            f"{member.name} (see {self.layout.daemon(member.name).log})"
+            for member, outcome in outcomes
+            if outcome.forced
+        ]
         if forced:
-            raise LocalServerError(f"killed, because it did not end in time: {', '.join(forced)}; nothing is lost, the next start goes on from what is stored")
+            raise LocalServerError(
+                f"killed, because it did not end in time: {', '.join(forced)}; nothing is lost, the "
+                "next start goes on from what is stored"
+            )
         return len(outcomes)
 
     def reset(self) -> list[Removed]:
         """Stops what runs and deletes all that the stack stored."""
         with self.layout.alone():
             self._down()
-            removed = [Removed(path, _size(path)) for path in (*self.layout.data, self.layout.directory) if path.exists()]
+            removed = [
+                Removed(path, _size(path)) for path in (*self.layout.data, self.layout.directory) if path.exists()
+            ]
             self.layout.remove()
         return removed
 
@@ -99,7 +117,10 @@ class Stack:
         began.append(member)
         self.layout.daemon(member.name).start(launch)
         self._wait(member)
-        self._say(f"{member.name}: started on port {member.port}, process {self.pid(member)}, ready after {time.monotonic() - since:.1f} s")
+        self._say(
+            f"{member.name}: started on port {member.port}, process {self.pid(member)}, ready after "
+            f"{time.monotonic() - since:.1f} s"
+        )
         return True
 
     def _wait(self, member: Member) -> None:
@@ -120,7 +141,10 @@ class Stack:
         daemon = self.layout.daemon(member.name)
         outcome = daemon.stop(member.stop)
         if outcome is not None:
-            self._say(f"{member.name}: {'killed' if outcome.forced else 'stopped'}, process {outcome.pid}, after {outcome.seconds:.1f} s")
+            self._say(
+                f"{member.name}: {'killed' if outcome.forced else 'stopped'}, process {outcome.pid}, "
+                f"after {outcome.seconds:.1f} s"
+            )
         return outcome
 
 

@@ -26,7 +26,8 @@ BOARD = Dashboard(
                 ),
                 Panel(
                     title="Rows expected",
-                    description="The server's estimate of the rows of all tables of the copy (from its statistics; it may be far off).",
+                    description="The server's estimate of the rows of all tables of the copy (from its "
+                    "statistics; it may be far off).",
                     kind="stat",
                     unit="short",
                     queries=(Query(worst(shown(known.SNAPSHOT_ESTIMATED_ROWS))),),
@@ -70,7 +71,9 @@ BOARD = Dashboard(
                     unit="Bps",
                     queries=(
                         Query(total(over("rate", shown(known.SNAPSHOT_BYTES), RATE)), "{{pipeline}} received"),
-                        Query(total(over("rate", shown(known.SPOOL_BYTES, kind="snapshot"), RATE)), "{{pipeline}} written"),
+                        Query(
+                            total(over("rate", shown(known.SPOOL_BYTES, kind="snapshot"), RATE)), "{{pipeline}} written"
+                        ),
                     ),
                 ),
                 Panel(

@@ -1,7 +1,9 @@
-"""The command line: `sluice`. The only reader of settings, and the only place that turns errors into exit codes.
+"""The command line: `sluice`. The only reader of settings, and the only place that turns errors
+into exit codes.
 
-Invariants: stdout carries data, stderr logs and progress; every command takes the same common options; exit codes are those of docs/exit-codes.md.
-One module per group of commands; `exits` maps errors, `rooms` turns settings into what the rooms take.
+Invariants: stdout carries data, stderr logs and progress; every command takes the same common
+options; exit codes are those of docs/exit-codes.md. One module per group of commands; `exits` maps
+errors, `rooms` turns settings into what the rooms take.
 """
 
 import sys
@@ -34,7 +36,9 @@ class _Grouped(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         for title, commands in _GROUPS.items():
             with formatter.section(title):
-                formatter.write_dl([(command.name or "", command.get_short_help_str(limit=100)) for command in commands])
+                formatter.write_dl(
+                    [(command.name or "", command.get_short_help_str(limit=100)) for command in commands]
+                )
 
 
 @click.group(cls=_Grouped, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

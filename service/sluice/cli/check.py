@@ -1,6 +1,8 @@
-"""`check`: everything that would keep the pipeline from running, or harm the source, before it does.
+"""`check`: everything that would keep the pipeline from running, or harm the source, before it
+does.
 
-Invariant: changes nothing but a few tiny objects of its own below the spool and the lake, which it removes. What an installation cannot look at is said.
+Invariant: changes nothing but a few tiny objects of its own below the spool and the lake, which it
+removes. What an installation cannot look at is said.
 """
 
 import json
@@ -33,7 +35,9 @@ _CURED_BY_RUNNING = ("ingest", "applier", "lake")
 
 @dataclass
 class _Report:
-    """What was found so far. `calls` are those of the store's conformance, as (name, outcome, seen); `verdict` is that on the pipeline as it is."""
+    """What was found so far. `calls` are those of the store's conformance, as (name, outcome,
+    seen); `verdict` is that on the pipeline as it is.
+    """
 
     found: list[Finding] = field(default_factory=list)
     not_examined: list[tuple[str, str]] = field(default_factory=list)
@@ -43,17 +47,29 @@ class _Report:
 
 @click.command()
 @click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
-@click.option("--sql-out", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Write the SQL that mends the findings to this file.")
+@click.option(
+    "--sql-out",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Write the SQL that mends the findings to this file.",
+)
 @click.option("--strict", is_flag=True, help="Fail on warnings as well.")
-@click.option("--object-store", "store_alone", is_flag=True, help="Only try the twelve calls that the spool's object store must answer.")
+@click.option(
+    "--object-store",
+    "store_alone",
+    is_flag=True,
+    help="Only try the twelve calls that the spool's object store must answer.",
+)
 @common
 def check(invocation: Invocation, json_wanted: bool, sql_out: Path | None, strict: bool, store_alone: bool) -> int:  # noqa: FBT001 - a command's parameters
-    """Look for everything that would keep the pipeline from running, or harm the source. Changes nothing.
+    """Look for everything that would keep the pipeline from running, or harm the source. Changes
+    nothing.
 
-    Settings of the server, rights, slot, publication, every table (one row of it is read), limits on retained WAL as minutes of outage; whether the object
-    store keeps the promises that the manifest stands on; and where Spark is installed Java, versions, archives and the lake. Each finding comes with the
-    SQL or the setting that mends it. Of a pipeline that has run before, its slot is held against the manifest as `run` does, and its problems are told.
-    Ends with 3 when a finding is critical, with 7 when the slot is lost. docs/findings.md lists all codes.
+    Settings of the server, rights, slot, publication, every table (one row of it is read), limits
+    on retained WAL as minutes of outage; whether the object store keeps the promises that the
+    manifest stands on; and where Spark is installed Java, versions, archives and the lake. Each
+    finding comes with the SQL or the setting that mends it. Of a pipeline that has run before, its
+    slot is held against the manifest as `run` does, and its problems are told. Ends with 3 when a
+    finding is critical, with 7 when the slot is lost. docs/findings.md lists all codes.
 
     \b
     Examples:
@@ -76,7 +92,12 @@ def check(invocation: Invocation, json_wanted: bool, sql_out: Path | None, stric
         unseen = [{"what": what, "how": how} for what, how in report.not_examined]
         calls = [{"call": name, "outcome": outcome, "seen": seen} for name, outcome, seen in report.calls]
         state = report.verdict.state if report.verdict is not None else None
-        document: dict[str, Any] = {"state": state, "findings": [asdict(finding) for finding in found], "not_examined": unseen, "object_store": calls}
+        document: dict[str, Any] = {
+            "state": state,
+            "findings": [asdict(finding) for finding in found],
+            "not_examined": unseen,
+            "object_store": calls,
+        }
         output.as_json({"schema_version": 1, **document})
     else:
         if store_alone:
@@ -89,7 +110,10 @@ def check(invocation: Invocation, json_wanted: bool, sql_out: Path | None, stric
         click.echo("error: the slot of the pipeline is lost: `run` would end with 7 as well", err=True)
         return SlotLost.exit_code
     if counts["critical"] or (strict and counts["warning"]):
-        raise PreflightFailed(f"{counts['critical']} critical findings, {counts['warning']} warnings", hint="mend them and run `sluice check` again")
+        raise PreflightFailed(
+            f"{counts['critical']} critical findings, {counts['warning']} warnings",
+            hint="mend them and run `sluice check` again",
+        )
     click.echo(f"ready: nothing critical, {counts['warning']} warnings", err=True)
     return 0
 
@@ -107,7 +131,9 @@ def _look_at_store(settings: Settings, report: _Report) -> None:
 def _look_at_source(settings: Settings, report: _Report) -> list[tuple[str, str]]:
     """The tables that the pipeline would carry, as far as they can be told."""
     if find_spec("psycopg") is None:
-        report.not_examined.append(("the source", "run `sluice check` where ingest runs: this installation has no psycopg"))
+        report.not_examined.append(
+            ("the source", "run `sluice check` where ingest runs: this installation has no psycopg")
+        )
         return []
     from sluice.operate.check.preflight import run_preflight
 
@@ -117,7 +143,9 @@ def _look_at_source(settings: Settings, report: _Report) -> list[tuple[str, str]
 
 
 def _look_at_pipeline(settings: Settings, report: _Report) -> None:
-    """The verdict on the pipeline, as findings. Whether the source and the store answer was looked at before."""
+    """The verdict on the pipeline, as findings. Whether the source and the store answer was looked
+    at before.
+    """
     if find_spec("psycopg") is None:
         return
     report.verdict = verdict = verdict_of(look(rooms.reporter(settings)))
@@ -127,27 +155,47 @@ def _look_at_pipeline(settings: Settings, report: _Report) -> None:
     for problem in verdict.problems:
         seen = f"{problem.message} [{problem.code}]"
         if problem.code == "slot.lost":
-            report.found.append(Finding("critical", "pipeline.lost", problem.where, problem.message, fix_setting=problem.remedy))
+            report.found.append(
+                Finding("critical", "pipeline.lost", problem.where, problem.message, fix_setting=problem.remedy)
+            )
         elif problem.code not in _LOOKED_AT:
             severity: Severity = "info" if problem.part in _CURED_BY_RUNNING else problem.severity
             report.found.append(Finding(severity, "pipeline.problem", problem.where, seen, fix_setting=problem.remedy))
 
 
 def _look_at_lake(settings: Settings, tables: Sequence[tuple[str, str]], report: _Report) -> None:
-    """In a process of its own: this side never imports Spark. Starting Spark itself would take its many seconds and show little more."""
+    """In a process of its own: this side never imports Spark. Starting Spark itself would take its
+    many seconds and show little more.
+    """
     if find_spec("pyspark") is None:
-        report.not_examined.append(("Java, Spark and the lake", "run `sluice check` where the applier runs: this installation has no pyspark"))
+        report.not_examined.append(
+            ("Java, Spark and the lake", "run `sluice check` where the applier runs: this installation has no pyspark")
+        )
         return
     environment = rooms.applier_environment(rooms.apply_options(settings, log_format="console"), dict(os.environ))
     try:
         done = subprocess.run(  # noqa: S603 - our own command
-            rooms.lake_check_command(), input=json.dumps(tables), env=environment, capture_output=True, text=True, check=False, timeout=_LAKE_SECONDS
+            rooms.lake_check_command(),
+            input=json.dumps(tables),
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_LAKE_SECONDS,
         )
         seen = json.loads(done.stdout)
     except subprocess.TimeoutExpired:
-        report.not_examined.append(("Java, Spark and the lake", f"looking at them took more than {_LAKE_SECONDS} s: is the lake's store reachable?"))
+        report.not_examined.append(
+            (
+                "Java, Spark and the lake",
+                f"looking at them took more than {_LAKE_SECONDS} s: is the lake's store reachable?",
+            )
+        )
         return
     except ValueError:
-        raise UsageError(f"looking at the lake ended with status {done.returncode}", hint="`python -m sluice_spark.preflight` says why") from None
+        raise UsageError(
+            f"looking at the lake ended with status {done.returncode}",
+            hint="`python -m sluice_spark.preflight` says why",
+        ) from None
     report.found += [Finding(**finding) for finding in seen["findings"]]
     report.not_examined += [(what, how) for what, how in seen["not_examined"]]

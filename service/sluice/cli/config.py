@@ -37,7 +37,9 @@ def show(invocation: Invocation, json_wanted: bool) -> None:  # noqa: FBT001 - a
         settings = {line.name: {"value": line.value, "origin": line.origin} for line in lines}
         output.as_json({"schema_version": 1, "settings": settings})
         return
-    invocation.console().print(output.table("", ("key", "value", "origin"), [(line.name, line.text, line.origin) for line in lines]))
+    invocation.console().print(
+        output.table("", ("key", "value", "origin"), [(line.name, line.text, line.origin) for line in lines])
+    )
 
 
 @config.command("validate")
@@ -45,7 +47,8 @@ def show(invocation: Invocation, json_wanted: bool) -> None:  # noqa: FBT001 - a
 def validate(invocation: Invocation) -> None:
     """Check the configuration and contact nothing.
 
-    Ends with 2 and names every problem: where it is, what is allowed, and for a mistyped name the nearest known one.
+    Ends with 2 and names every problem: where it is, what is allowed, and for a mistyped name the
+    nearest known one.
     """
     loaded = invocation.settings()
     click.echo(f"{invocation.config} is valid: pipeline {loaded.settings.pipeline}", err=True)
@@ -82,7 +85,15 @@ def version(invocation: Invocation, json_wanted: bool) -> None:  # noqa: ARG001,
     own = installed_version("sluice-cdc")
     if json_wanted:
         libraries = {name: found for name in _LIBRARIES if (found := _installed(name))}
-        output.as_json({"schema_version": 1, "version": own, "python": platform.python_version(), "platform": platform.platform(), "libraries": libraries})
+        output.as_json(
+            {
+                "schema_version": 1,
+                "version": own,
+                "python": platform.python_version(),
+                "platform": platform.platform(),
+                "libraries": libraries,
+            }
+        )
     else:
         click.echo(f"sluice {own}")
 

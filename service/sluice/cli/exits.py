@@ -1,7 +1,8 @@
 """Exit codes: the one place where an error becomes a process status and words on stderr.
 
-Invariants: every ServiceError ends the process with its own `exit_code` and without a traceback; an error that is not ours shows where it happened but
-never its message, which may quote a row; with --json the same failure is one JSON object on stdout, so that a script always gets a document.
+Invariants: every ServiceError ends the process with its own `exit_code` and without a traceback; an
+error that is not ours shows where it happened but never its message, which may quote a row; with
+--json the same failure is one JSON object on stdout, so that a script always gets a document.
 """
 
 import json
@@ -25,13 +26,16 @@ PIPE_CLOSED = 141
 
 MEANINGS: dict[int, str] = {
     0: "all went well",
-    1: "unexpected: a bug, or bytes from the server that are not what its documentation allows; nothing was acknowledged on their account",
-    2: "usage or configuration: the command line, the file or a variable is not valid, or a limit set there was reached",
+    1: "unexpected: a bug, or bytes from the server that are not what its documentation allows; nothing "
+    "was acknowledged on their account",
+    2: "usage or configuration: the command line, the file or a variable is not valid, or a limit set "
+    "there was reached",
     3: "preflight found something critical (with --strict also warnings)",
     4: "verification found a difference, between source and lake or between the manifest and the objects it names",
     5: "the source cannot be reached, or refuses: connection, authentication, rights, settings",
     6: "the object store refuses, or what it holds is damaged",
-    7: "the slot is lost or does not continue the manifest: a new copy is needed; never retry blindly (`status` and `check` say so too)",
+    7: "the slot is lost or does not continue the manifest: a new copy is needed; never retry blindly "
+    "(`status` and `check` say so too)",
     8: "another writer owns the pipeline",
     9: "`status`: degraded, changes are received and something needs attention",
     10: "`status`: stopped, no changes are received",
@@ -41,7 +45,14 @@ MEANINGS: dict[int, str] = {
     130: "interrupted by Ctrl-C",
 }
 """A contract: scripts and Kubernetes policies depend on it."""
-HEALTH: dict[State, int] = {"healthy": OK, "degraded": 9, "stopped": 10, "lost": SlotLost.exit_code, "new": 11, "unknown": 12}
+HEALTH: dict[State, int] = {
+    "healthy": OK,
+    "degraded": 9,
+    "stopped": 10,
+    "lost": SlotLost.exit_code,
+    "new": 11,
+    "unknown": 12,
+}
 """How `status` ends, by the state that it shows."""
 
 
@@ -54,7 +65,13 @@ def execute(command: click.Command, arguments: Sequence[str]) -> int:
     except ServiceError as error:
         # A verdict comes after the findings, which are the command's one document.
         answered = isinstance(error, PreflightFailed | VerificationFailed)
-        return _fail(str(error), kind=type(error).__name__, hint=error.hint, code=error.exit_code, as_json=as_json and not answered)
+        return _fail(
+            str(error),
+            kind=type(error).__name__,
+            hint=error.hint,
+            code=error.exit_code,
+            as_json=as_json and not answered,
+        )
     except click.Abort:
         return INTERRUPTED
     except click.exceptions.NoArgsIsHelpError as error:
@@ -62,7 +79,13 @@ def execute(command: click.Command, arguments: Sequence[str]) -> int:
         return error.exit_code
     except click.ClickException as error:
         command_path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "sluice"
-        return _fail(error.format_message(), kind="UsageError", hint=f"`{command_path} --help` explains", code=error.exit_code, as_json=as_json)
+        return _fail(
+            error.format_message(),
+            kind="UsageError",
+            hint=f"`{command_path} --help` explains",
+            code=error.exit_code,
+            as_json=as_json,
+        )
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -76,7 +99,12 @@ def execute(command: click.Command, arguments: Sequence[str]) -> int:
 
 def _wants_document(arguments: Sequence[str]) -> bool:
     """Whether a program reads the answer. JSON is YAML too, so a failure needs no form of its own."""
-    forms = (f"{option}{between}{form}" for option in ("-o", "--output") for between in ("", " ", "=") for form in ("json", "yaml"))
+    forms = (
+        f"{option}{between}{form}"
+        for option in ("-o", "--output")
+        for between in ("", " ", "=")
+        for form in ("json", "yaml")
+    )
     return "--json" in arguments or any(f" {form} " in f" {' '.join(arguments)} " for form in forms)
 
 
@@ -84,7 +112,13 @@ def _unexpected(error: Exception, *, as_json: bool) -> int:
     for frame in frames(error):
         click.echo(f"  {frame}", err=True)
     message = f"unexpected {describe(error)}; its message is not shown because it may quote a row"
-    return _fail(message, kind=type(error).__name__, hint="please report the lines above with the version", code=UNEXPECTED, as_json=as_json)
+    return _fail(
+        message,
+        kind=type(error).__name__,
+        hint="please report the lines above with the version",
+        code=UNEXPECTED,
+        as_json=as_json,
+    )
 
 
 def _fail(message: str, *, kind: str, hint: str, code: int, as_json: bool) -> int:
@@ -100,13 +134,18 @@ def _fail(message: str, *, kind: str, hint: str, code: int, as_json: bool) -> in
 def page() -> str:
     """docs/exit-codes.md."""
     errors = [error for error in _errors(ServiceError) if error.disposition is not Disposition.LOCAL]
-    rows = [f"| {code} | {meaning} | {', '.join(error.__name__ for error in errors if error.exit_code == code)} |" for code, meaning in MEANINGS.items()]
+    rows = [
+        f"| {code} | {meaning} | {', '.join(error.__name__ for error in errors if error.exit_code == code)} |"
+        for code, meaning in MEANINGS.items()
+    ]
     return "\n".join([_PAGE_HEAD, *rows, ""])
 
 
 def _errors(root: type[ServiceError]) -> list[type[ServiceError]]:
     # Rooms may refine an error for themselves; the contract is with the classes that all share.
-    below = [found for child in root.__subclasses__() if child.__module__ == root.__module__ for found in _errors(child)]
+    below = [
+        found for child in root.__subclasses__() if child.__module__ == root.__module__ for found in _errors(child)
+    ]
     return [root, *below] if root is not ServiceError else below
 
 

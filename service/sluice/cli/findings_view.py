@@ -1,6 +1,7 @@
 """Findings for people: on the terminal, as a script of SQL, as a page.
 
-Invariant: a script does nothing that destroys, widens rights or was not thought through: such lines are comments, whatever names the source has.
+Invariant: a script does nothing that destroys, widens rights or was not thought through: such lines
+are comments, whatever names the source has.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,14 +35,23 @@ def show(console: Console, findings: Sequence[Finding], not_examined: Sequence[t
     """One finding a paragraph, and what was not looked at."""
     for finding in findings:
         seen = f": {one_line(finding.seen)}"
-        head = (f"{finding.severity:8} ", _STYLES[finding.severity]), (one_line(finding.object), "bold"), seen, (f"  [{finding.code}]", "dim")
+        head = (
+            (f"{finding.severity:8} ", _STYLES[finding.severity]),
+            (one_line(finding.object), "bold"),
+            seen,
+            (f"  [{finding.code}]", "dim"),
+        )
         console.print(Text.assemble(*head))
         if finding.fix_sql:
             statement = sql(finding.fix_sql) or HIDDEN
-            console.print(Text(f"         SQL: {statement}" + ("  (read before you run it)" if finding.by_hand else "")))
+            console.print(
+                Text(f"         SQL: {statement}" + ("  (read before you run it)" if finding.by_hand else ""))
+            )
         if finding.fix_setting or finding.needs_restart:
             restart = " (needs a restart of the server)" if finding.needs_restart else ""
-            console.print(Text(f"         {'or' if finding.fix_sql else 'do'}: {one_line(finding.fix_setting)}{restart}"))
+            console.print(
+                Text(f"         {'or' if finding.fix_sql else 'do'}: {one_line(finding.fix_setting)}{restart}")
+            )
     for what, how in not_examined:
         console.print(Text(one_line(f"not looked at: {what}" + (f": {how}" if how else "")), style="dim"))
 
@@ -49,7 +59,10 @@ def show(console: Console, findings: Sequence[Finding], not_examined: Sequence[t
 def script(findings: Sequence[Finding], *, pipeline: str) -> str:
     """All SQL of the findings in an order that works, for psql."""
     lines = [
-        f"-- What `sluice check` proposes for pipeline {pipeline}. Run it with psql in the source database, as a superuser or as the owner of the tables.",
+        (
+            f"-- What `sluice check` proposes for pipeline {pipeline}. Run it with psql in the source "
+            "database, as a superuser or as the owner of the tables."
+        ),
         "-- What destroys something, widens rights or has a place to fill in is a comment: read it, then decide.",
     ]
     for step, heading in _HEADINGS.items():
@@ -62,7 +75,9 @@ def script(findings: Sequence[Finding], *, pipeline: str) -> str:
 
 
 def _lines(finding: Finding) -> Iterator[str]:
-    """A comment of one line however hostile the names are, then the SQL; behind a comment sign in every line when it is for a person to run."""
+    """A comment of one line however hostile the names are, then the SQL; behind a comment sign in
+    every line when it is for a person to run.
+    """
     seen = " ".join(f"{finding.severity} {finding.code}, {finding.object}: {finding.seen}".split())
     yield f"-- {seen}"
     if finding.fix_setting:

@@ -32,22 +32,32 @@ def init(invocation: Invocation, directory: str, pipeline: str, force: bool) -> 
     """
     if not re.fullmatch(PIPELINE_NAME, pipeline):
         raise UsageError(
-            f"{pipeline[:100]!r} cannot be the name of a pipeline: it is made of a-z, 0-9 and _, 1 to 50 of them", hint="choose another --pipeline"
+            f"{pipeline[:100]!r} cannot be the name of a pipeline: it is made of a-z, 0-9 and _, 1 to 50 of them",
+            hint="choose another --pipeline",
         )
     target = Path(directory)
     place = "file://" + quote(str(target.resolve()))
     files = {"sluice.yaml": CONFIGURATION, ".env.example": VARIABLES, "grants.sql": GRANTS}
     existing = [name for name in files if (target / name).exists()]
     if existing and not force:
-        raise UsageError(f"{', '.join(existing)} in {directory} would be overwritten", hint="--force overwrites, or name another directory")
+        raise UsageError(
+            f"{', '.join(existing)} in {directory} would be overwritten",
+            hint="--force overwrites, or name another directory",
+        )
     try:
         target.mkdir(parents=True, exist_ok=True)
         for name, template in files.items():
-            (target / name).write_text(template.replace("@PIPELINE@", pipeline).replace("@PLACE@", place), encoding="utf-8")
+            (target / name).write_text(
+                template.replace("@PIPELINE@", pipeline).replace("@PLACE@", place), encoding="utf-8"
+            )
     except OSError as error:
         raise UsageError(f"cannot write into {directory}: {error.strerror}") from error
     click.echo(f"Wrote {', '.join(files)} into {directory}. Next:", err=True)
-    click.echo("  1. grants.sql: give the role its rights, as a superuser\n  2. sluice.yaml: your connection string and addresses", err=True)
+    click.echo(
+        "  1. grants.sql: give the role its rights, as a superuser\n  2. sluice.yaml: your "
+        "connection string and addresses",
+        err=True,
+    )
     click.echo("  3. sluice check\n  4. sluice up", err=True)
 
 
@@ -59,8 +69,10 @@ def init(invocation: Invocation, directory: str, pipeline: str, force: bool) -> 
 def setup(invocation: Invocation, dry_run: bool, print_sql: bool, json_wanted: bool) -> None:  # noqa: FBT001 - a command's parameters
     """Create the publication and the slot of a new pipeline, if they are missing.
 
-    `run` and `up` do the same when they start. Once the pipeline has a manifest nothing is ever created again: this then checks that it can go on, and
-    makes the slot's two_phase flag agree with the configuration, which nothing else does. From the moment the slot exists the server keeps WAL for it.
+    `run` and `up` do the same when they start. Once the pipeline has a manifest nothing is ever
+    created again: this then checks that it can go on, and makes the slot's two_phase flag agree
+    with the configuration, which nothing else does. From the moment the slot exists the server
+    keeps WAL for it.
 
     \b
     Examples:
@@ -75,14 +87,23 @@ def setup(invocation: Invocation, dry_run: bool, print_sql: bool, json_wanted: b
     steps = prepare(rooms.ingest_options(settings, instance=""), rooms.open_spool(settings), dry_run=only_look)
     if print_sql:
         # Byte for byte into a file or psql; spelled in printable characters for a person.
-        shown = [(printable.sql(step.statement) or printable.HIDDEN) if sys.stdout.isatty() else step.statement for step in steps if step.statement]
+        shown = [
+            (printable.sql(step.statement) or printable.HIDDEN) if sys.stdout.isatty() else step.statement
+            for step in steps
+            if step.statement
+        ]
         click.echo("".join(f"{statement};\n" for statement in shown), nl=False)
     elif json_wanted:
         output.as_json({"schema_version": 1, "created": not only_look, "steps": [asdict(step) for step in steps]})
     else:
         missing = "missing" if only_look else "done"
         rows = [
-            (step.kind, step.name, missing if step.statement else "exists", step.statement and (printable.sql(step.statement) or printable.HIDDEN))
+            (
+                step.kind,
+                step.name,
+                missing if step.statement else "exists",
+                step.statement and (printable.sql(step.statement) or printable.HIDDEN),
+            )
             for step in steps
         ]
         invocation.console().print(output.table("", ("what", "name", "", "SQL"), rows))

@@ -1,6 +1,7 @@
 """What every command has in common: which configuration, how loud, in which colours.
 
-Invariant: settings are read here and nowhere else, and logging is armed with their secrets before any room is touched.
+Invariant: settings are read here and nowhere else, and logging is armed with their secrets before
+any room is touched.
 """
 
 import functools
@@ -46,18 +47,34 @@ class Invocation:
         return loaded
 
     def console(self) -> Console:
-        """For tables on stdout: as wide as the terminal. What is piped is for programs and files, and is never folded."""
+        """For tables on stdout: as wide as the terminal. What is piped is for programs and files,
+        and is never folded.
+        """
         return Console(no_color=not self.color, highlight=False, width=None if sys.stdout.isatty() else _UNFOLDED)
 
 
 def common(command: Callable[Concatenate[Invocation, P], R]) -> Callable[P, R]:
-    """Adds the options that all commands take and hands them over as an Invocation, the command's first argument."""
+    """Adds the options that all commands take and hands them over as an Invocation, the command's
+    first argument.
+    """
 
-    @click.option("-c", "--config", envvar="SLUICE_CONFIG", default=DEFAULT_FILE, show_default=True, metavar="FILE", help="Configuration of the pipeline.")
+    @click.option(
+        "-c",
+        "--config",
+        envvar="SLUICE_CONFIG",
+        default=DEFAULT_FILE,
+        show_default=True,
+        metavar="FILE",
+        help="Configuration of the pipeline.",
+    )
     @click.option("-v", "--verbose", count=True, help="Log more; repeat for more still.")
     @click.option("-q", "--quiet", count=True, help="Log less; repeat for errors only.")
     @click.option("--no-color", is_flag=True, help="No colours (also: NO_COLOR in the environment).")
-    @click.option("--log-format", type=click.Choice(["auto", "console", "json"]), help="Form of log lines on stderr.  [default: telemetry.log_format]")
+    @click.option(
+        "--log-format",
+        type=click.Choice(["auto", "console", "json"]),
+        help="Form of log lines on stderr.  [default: telemetry.log_format]",
+    )
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         options: dict[str, Any] = dict(kwargs)

@@ -1,6 +1,8 @@
-"""From settings to the plain values that each room takes. Nothing else in Sluice turns settings into anything.
+"""From settings to the plain values that each room takes. Nothing else in Sluice turns settings
+into anything.
 
-Rooms are imported when they are asked for: `sluice config show` and `sluice version` must work where only the base packages are installed.
+Rooms are imported when they are asked for: `sluice config show` and `sluice version` must work
+where only the base packages are installed.
 """
 
 import json
@@ -67,8 +69,11 @@ def ingest_options(settings: Settings, *, instance: str) -> "IngestOptions":
             transaction_bytes=settings.limits.transaction,
             staged_bytes=settings.limits.staged,
         ),
-        open_limits=AssemblerLimits(open_streams=settings.limits.open_streams, aborted_intervals=settings.limits.aborted_intervals),
-        # The stream closes an entry when its oldest row is this old; what comes out of it in smaller pieces is closed by the flush policy.
+        open_limits=AssemblerLimits(
+            open_streams=settings.limits.open_streams, aborted_intervals=settings.limits.aborted_intervals
+        ),
+        # The stream closes an entry when its oldest row is this old; what comes out of it in
+        # smaller pieces is closed by the flush policy.
         stream=StreamLimits(max_delay_s=settings.spool.max_delay),
         flush=FlushPolicy(max_delay_s=settings.spool.max_delay, progress_interval_s=settings.spool.progress_interval),
         slot_wait_s=settings.source.slot_wait,
@@ -78,7 +83,9 @@ def ingest_options(settings: Settings, *, instance: str) -> "IngestOptions":
 
 
 def apply_options(settings: Settings, *, log_format: str, once: bool = False) -> str:
-    """What one applier process is told, as the JSON that `sluice_spark.options` reads. Holds secrets: for a child's environment, never for a command line."""
+    """What one applier process is told, as the JSON that `sluice_spark.options` reads. Holds
+    secrets: for a child's environment, never for a command line.
+    """
     tables = {name: {"mode": table.mode} for name, table in settings.tables.items() if table.mode is not None}
     options: dict[str, Any] = {
         "pipeline": settings.pipeline,
@@ -116,7 +123,9 @@ def lake_check_command() -> list[str]:
 
 
 def applier_environment(options: str, environ: dict[str, str]) -> dict[str, str]:
-    """`environ` with what the applier is told. Other settings stay out: it has them all in the options."""
+    """`environ` with what the applier is told. Other settings stay out: it has them all in the
+    options.
+    """
     return {**environ, "SLUICE_APPLY_OPTIONS": options}
 
 
@@ -125,7 +134,11 @@ def reporter(settings: Settings) -> "Reporter":
     from sluice.health.report import Reporter
 
     return Reporter(
-        pipeline=settings.pipeline, store=open_spool(settings), spool_uri=settings.spool.uri, lake_uri=settings.lake.uri, source=source_options(settings)
+        pipeline=settings.pipeline,
+        store=open_spool(settings),
+        spool_uri=settings.spool.uri,
+        lake_uri=settings.lake.uri,
+        source=source_options(settings),
     )
 
 
@@ -136,7 +149,10 @@ def require(*packages: str) -> None:
     missing = [package for package in packages if find_spec(package) is None]
     if missing:
         extra = "spark" if "pyspark" in missing else "service"
-        raise UsageError(f"this command needs {', '.join(missing)}, which this installation lacks", hint=f"install sluice-cdc[{extra}]")
+        raise UsageError(
+            f"this command needs {', '.join(missing)}, which this installation lacks",
+            hint=f"install sluice-cdc[{extra}]",
+        )
 
 
 def _plain(options: dict[str, SecretStr]) -> dict[str, str]:

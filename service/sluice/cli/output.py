@@ -1,6 +1,7 @@
 """Data on stdout: JSON or YAML for programs, tables for people.
 
-Invariants: JSON is one document per answer with a `schema_version`; nothing else is ever written to stdout beside it. A row of a table is one line.
+Invariants: JSON is one document per answer with a `schema_version`; nothing else is ever written to
+stdout beside it. A row of a table is one line.
 """
 
 import functools
@@ -28,7 +29,9 @@ def as_json(value: dict[str, Any]) -> None:
 
 
 def offer_forms(command: click.Command) -> None:
-    """Gives every command below `command` that can answer in JSON the option `-o`, whose `json` is what `--json` says."""
+    """Gives every command below `command` that can answer in JSON the option `-o`, whose `json` is
+    what `--json` says.
+    """
     if isinstance(command, click.Group):
         for below in command.commands.values():
             offer_forms(below)
@@ -45,13 +48,26 @@ def offer_forms(command: click.Command) -> None:
         return answer(*args, **options)
 
     command.callback = in_form
-    option = click.Option(["-o", "--output", "form"], type=click.Choice(["table", "json", "yaml"]), help="Form of the answer.")
+    option = click.Option(
+        ["-o", "--output", "form"], type=click.Choice(["table", "json", "yaml"]), help="Form of the answer."
+    )
     command.params.insert(wanted[0] + 1, option)
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str | Text]], *, right: Sequence[str] = ()) -> Table:
-    """A plain table; columns named in `right` are aligned to the right. Without any names there is no header."""
-    drawn = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold", show_header=any(columns))
+def table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str | Text]], *, right: Sequence[str] = ()
+) -> Table:
+    """A plain table; columns named in `right` are aligned to the right. Without any names there is
+    no header.
+    """
+    drawn = Table(
+        title=title or None,
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        header_style="bold",
+        show_header=any(columns),
+    )
     for name in columns:
         drawn.add_column(name, justify="right" if name in right else "left", overflow="fold")
     for row in rows:

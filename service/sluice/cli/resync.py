@@ -26,9 +26,11 @@ Name = tuple[str, str]
 def copy(invocation: Invocation, tables: tuple[str, ...]) -> None:
     """Copy tables again, named as schema.table: what to do about a stale one.
 
-    The request is left in the spool, and the running ingest (or the next one) takes it within seconds: it reads the table from a new snapshot while changes
-    keep flowing, and the applier then replaces the lake table and follows on from there. Until it has, the lake keeps the old rows. A table that the
-    publication does not carry is refused at once; a request that ingest cannot carry out later is a problem in `sluice status`.
+    The request is left in the spool, and the running ingest (or the next one) takes it within
+    seconds: it reads the table from a new snapshot while changes keep flowing, and the applier then
+    replaces the lake table and follows on from there. Until it has, the lake keeps the old rows. A
+    table that the publication does not carry is refused at once; a request that ingest cannot carry
+    out later is a problem in `sluice status`.
 
     \b
     Examples:
@@ -50,7 +52,9 @@ def copy(invocation: Invocation, tables: tuple[str, ...]) -> None:
 
 
 def _published(settings: Settings) -> tuple[set[Name] | None, str]:
-    """The tables that the publication carries; None, and why, where the server cannot be asked: then the manifest has to do."""
+    """The tables that the publication carries; None, and why, where the server cannot be asked:
+    then the manifest has to do.
+    """
     if find_spec("psycopg") is None:
         return None, "this installation has no psycopg"
     from sluice.source.catalog import Catalog
@@ -58,14 +62,19 @@ def _published(settings: Settings) -> tuple[set[Name] | None, str]:
 
     try:
         with closing(open_query(rooms.source_options(settings))) as connection:
-            return {(facts.schema, facts.name) for facts in Catalog(connection).published_tables(settings.source.publication)}, ""
+            return {
+                (facts.schema, facts.name)
+                for facts in Catalog(connection).published_tables(settings.source.publication)
+            }, ""
     except SourceError as error:
         return None, str(error)
 
 
 def _named(name: str, known: Mapping[Name, str], published: set[Name] | None, away: str) -> Name:
-    """The table that `name` means, which the publication carries now. Names may hold dots, so the known ones decide. Raises UsageError for any other: ingest
-    would refuse the request, and nobody would be looking."""
+    """The table that `name` means, which the publication carries now. Names may hold dots, so the
+    known ones decide. Raises UsageError for any other: ingest would refuse the request, and
+    nobody would be looking.
+    """
     can = published if published is not None else {table for table, state in known.items() if state != "detached"}
     found = [table for table in can if ".".join(table) == name]
     if len(found) == 1:
@@ -77,5 +86,7 @@ def _named(name: str, known: Mapping[Name, str], published: set[Name] | None, aw
     if len(found) > 1:
         raise UsageError(f"{name!r} means more than one table, because names hold dots", hint="rename one of them")
     if name in map(".".join, known):
-        raise UsageError(f"{name} is not copied: the publication does not carry it any more", hint="add it to the publication first")
+        raise UsageError(
+            f"{name} is not copied: the publication does not carry it any more", hint="add it to the publication first"
+        )
     raise UsageError(f"{name!r} is not the name of a table that the publication carries", hint=hint)

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 def up(invocation: Invocation) -> int:
     """Copy, stream and apply, all on this machine, until stopped.
 
-    Ingest runs in this process and the applier (Spark) as its child, started again when it fails for a reason that may pass. A new pipeline is set up
-    first: a missing publication and slot are created, and said. SIGTERM and Ctrl-C let both finish what they hold; a second one leaves at once, and
-    nothing is lost either way.
+    Ingest runs in this process and the applier (Spark) as its child, started again when it fails
+    for a reason that may pass. A new pipeline is set up first: a missing publication and slot are
+    created, and said. SIGTERM and Ctrl-C let both finish what they hold; a second one leaves at
+    once, and nothing is lost either way.
 
     \b
     Examples:
@@ -47,7 +48,8 @@ def up(invocation: Invocation) -> int:
 @click.option(
     "--until-caught-up",
     is_flag=True,
-    help="End when everything that was committed at the start is in the spool and every copy is finished; with 75 if a table could not be copied.",
+    help="End when everything that was committed at the start is in the spool and every copy is finished; "
+    "with 75 if a table could not be copied.",
 )
 @click.option("--until-lsn", metavar="X/Y", help="End when everything through this LSN is in the spool.")
 @common
@@ -73,7 +75,8 @@ def run(invocation: Invocation, until_caught_up: bool, until_lsn: str | None) ->
 def apply(invocation: Invocation, once: bool) -> None:  # noqa: FBT001 - a command's parameter
     """Apply the spool to the Delta tables, until stopped. The Spark side only: needs no PostgreSQL.
 
-    One applier per pipeline; a second one ends with 8. `apply.spark_master` decides where the work is done.
+    One applier per pipeline; a second one ends with 8. `apply.spark_master` decides where the work
+    is done.
 
     \b
     Examples:
@@ -88,19 +91,31 @@ def apply(invocation: Invocation, once: bool) -> None:  # noqa: FBT001 - a comma
     os.execve(command[0], command, rooms.applier_environment(options, dict(os.environ)))  # noqa: S606 - our own command, and it needs no shell
 
 
-def _ingest(settings: Settings, *, applier: "ApplierCommand | None" = None, until_lsn: int | None = None, until_caught_up: bool = False) -> int:
+def _ingest(
+    settings: Settings,
+    *,
+    applier: "ApplierCommand | None" = None,
+    until_lsn: int | None = None,
+    until_caught_up: bool = False,
+) -> int:
     from sluice.process import pipeline
     from sluice.source.sessions import transport_of
 
     options = rooms.ingest_options(settings, instance=f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
     trouble = transport_of(options.source).trouble
     if trouble and options.source.allow_insecure:
-        structlog.get_logger("sluice").warning("the source is not proven to be who it says, source.allow_insecure permits it", seen=trouble)
+        structlog.get_logger("sluice").warning(
+            "the source is not proven to be who it says, source.allow_insecure permits it", seen=trouble
+        )
     return pipeline.run(
         options,
         store=rooms.open_spool(settings),
         reporter=rooms.reporter(settings),
-        telemetry=pipeline.TelemetryOptions(listen=settings.telemetry.listen, max_tables=settings.telemetry.max_tables, config_hash=fingerprint(settings)),
+        telemetry=pipeline.TelemetryOptions(
+            listen=settings.telemetry.listen,
+            max_tables=settings.telemetry.max_tables,
+            config_hash=fingerprint(settings),
+        ),
         applier=applier,
         until_lsn=until_lsn,
         until_caught_up=until_caught_up,

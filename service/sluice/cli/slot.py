@@ -1,4 +1,6 @@
-"""`slot`: what the pipeline's replication slot is and holds, and the acts that want a person's own word."""
+"""`slot`: what the pipeline's replication slot is and holds, and the acts that want a person's own
+word.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +32,8 @@ def slot() -> None:
 @click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
 @common
 def show_slot(invocation: Invocation, json_wanted: bool) -> None:  # noqa: FBT001 - a command's parameter
-    """Show the slot, the WAL it retains, and whether the pipeline can go on from it. Changes nothing.
+    """Show the slot, the WAL it retains, and whether the pipeline can go on from it. Changes
+    nothing.
 
     \b
     Examples:
@@ -54,7 +57,8 @@ def show_slot(invocation: Invocation, json_wanted: bool) -> None:  # noqa: FBT00
 @click.option("--confirm", metavar="NAME", help="The slot's name, instead of typing it when asked.")
 @common
 def drop_slot(invocation: Invocation, confirm: str | None) -> None:
-    """Drop the slot of a pipeline that is given up: the server may then forget all that was not received.
+    """Drop the slot of a pipeline that is given up: the server may then forget all that was not
+    received.
 
     \b
     Examples:
@@ -75,9 +79,11 @@ def drop_slot(invocation: Invocation, confirm: str | None) -> None:
 @click.option("--confirm", metavar="NAME", help="The slot's name, instead of typing it when asked.")
 @common
 def advance_slot(invocation: Invocation, to_lsn: str, confirm: str | None) -> None:
-    """Move the slot forward to what the manifest holds, so that the server frees WAL while nothing runs.
+    """Move the slot forward to what the manifest holds, so that the server frees WAL while nothing
+    runs.
 
-    Never needed while the pipeline runs, and refused past the manifest: what lies behind it would be lost.
+    Never needed while the pipeline runs, and refused past the manifest: what lies behind it would
+    be lost.
 
     \b
     Examples:
@@ -95,7 +101,11 @@ def advance_slot(invocation: Invocation, to_lsn: str, confirm: str | None) -> No
 
 
 def _confirmed(name: str, given: str | None, consequence: str) -> None:
-    typed = given if given is not None else click.prompt(f"Type the slot's name, {name}: this {consequence}", default="", show_default=False, err=True)
+    typed = (
+        given
+        if given is not None
+        else click.prompt(f"Type the slot's name, {name}: this {consequence}", default="", show_default=False, err=True)
+    )
     if typed != name:
         raise UsageError(f"that is not the name of the slot, {name}; nothing was done")
 
@@ -105,4 +115,10 @@ def _facts(name: str, report: "SlotReport") -> dict[str, Any]:
 
     found = {"exists": False} if report.slot is None else {"exists": True, **slot_json(report.server, report.slot)}
     manifest = show(report.manifest.through_lsn) if report.manifest.opened else None
-    return {"slot": name, **found, "manifest_through_lsn": manifest, "problem": report.problem or None, "what_to_do": report.remedy or None}
+    return {
+        "slot": name,
+        **found,
+        "manifest_through_lsn": manifest,
+        "problem": report.problem or None,
+        "what_to_do": report.remedy or None,
+    }

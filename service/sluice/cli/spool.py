@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from sluice.contract.entries import Entry
 
 _SHOWN_FLAWS = 50
-_COLUMNS = {"entry": "seq", "through": "through_lsn", "commits": "transactions", "files": "files", "rows": "rows", "what": "what"}
+_COLUMNS = {
+    "entry": "seq",
+    "through": "through_lsn",
+    "commits": "transactions",
+    "files": "files",
+    "rows": "rows",
+    "what": "what",
+}
 
 
 @click.group()
@@ -38,7 +45,13 @@ spool.add_command(collect)
 
 
 @spool.command("ls")
-@click.option("--last", default=20, show_default=True, type=click.IntRange(1, 10_000), help="How many of the newest manifest entries.")
+@click.option(
+    "--last",
+    default=20,
+    show_default=True,
+    type=click.IntRange(1, 10_000),
+    help="How many of the newest manifest entries.",
+)
 @click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
 @common
 def list_entries(invocation: Invocation, last: int, json_wanted: bool) -> None:  # noqa: FBT001 - a command's parameter
@@ -67,7 +80,8 @@ def list_entries(invocation: Invocation, last: int, json_wanted: bool) -> None: 
 @click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
 @common
 def verify_spool(invocation: Invocation, content: bool, json_wanted: bool) -> None:  # noqa: FBT001 - a command's parameters
-    """Prove that the spool is whole: the chain of entries, and every object that one of them names. Ends with 4 when it is not.
+    """Prove that the spool is whole: the chain of entries, and every object that one of them names.
+    Ends with 4 when it is not.
 
     Objects that `spool gc` gave up, which it states before it deletes the first, are counted apart.
 
@@ -82,18 +96,39 @@ def verify_spool(invocation: Invocation, content: bool, json_wanted: bool) -> No
     verdict = verify(rooms.open_spool(invocation.settings().settings), content=content)
     state = verdict.state
     if json_wanted:
-        facts: dict[str, Any] = {"entries": state.seq, "through_lsn": show(state.through_lsn), "objects": verdict.objects, "bytes": verdict.bytes}
+        facts: dict[str, Any] = {
+            "entries": state.seq,
+            "through_lsn": show(state.through_lsn),
+            "objects": verdict.objects,
+            "bytes": verdict.bytes,
+        }
         facts["given_up"] = {"through_entry": verdict.horizon.through_seq, "objects": verdict.given_up}
-        output.as_json({"schema_version": 1, **facts, "content_compared": content, "flaws": [asdict(flaw) for flaw in verdict.flaws]})
+        output.as_json(
+            {
+                "schema_version": 1,
+                **facts,
+                "content_compared": content,
+                "flaws": [asdict(flaw) for flaw in verdict.flaws],
+            }
+        )
     else:
         compared = "sizes and hashes" if content else "sizes"
-        click.echo(f"{state.seq} entries through {show(state.through_lsn)}; {verdict.objects} objects, {output.amount(verdict.bytes)}, {compared} compared")
+        click.echo(
+            f"{state.seq} entries through {show(state.through_lsn)}; {verdict.objects} objects, "
+            f"{output.amount(verdict.bytes)}, {compared} compared"
+        )
         if verdict.given_up:
-            click.echo(f"{verdict.given_up} more that only entries through {verdict.horizon.through_seq} name: applied everywhere and given up by `spool gc`")
+            click.echo(
+                f"{verdict.given_up} more that only entries through {verdict.horizon.through_seq} "
+                "name: applied everywhere and given up by `spool gc`"
+            )
         for flaw in verdict.flaws[:_SHOWN_FLAWS]:
             click.echo(one_line(f"entry {flaw.seq}: {flaw.key or 'the chain'}: {flaw.what}"))
     if verdict.flaws:
-        raise VerificationFailed(f"the spool has {len(verdict.flaws)} flaws", hint="restore the objects that are named, or copy the tables again")
+        raise VerificationFailed(
+            f"the spool has {len(verdict.flaws)} flaws",
+            hint="restore the objects that are named, or copy the tables again",
+        )
 
 
 def _facts(entry: "Entry") -> dict[str, Any]:

@@ -31,16 +31,25 @@ def _age(context: click.Context, option: click.Parameter, text: str) -> timedelt
 
 
 @click.command("gc")
-@click.option("--keep", default="7d", show_default=True, metavar="AGE", callback=_age, help="Keep what younger entries name, applied or not.")
+@click.option(
+    "--keep",
+    default="7d",
+    show_default=True,
+    metavar="AGE",
+    callback=_age,
+    help="Keep what younger entries name, applied or not.",
+)
 @click.option("--yes", is_flag=True, help="Delete; without it nothing is changed.")
 @click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
 @common
 def collect(invocation: Invocation, keep: timedelta, yes: bool, json_wanted: bool) -> None:  # noqa: FBT001 - a command's parameters
-    """Delete segments that every table has in the lake, files of dead writers, and old checkpoints. Without --yes: only show them.
+    """Delete segments that every table has in the lake, files of dead writers, and old checkpoints.
+    Without --yes: only show them.
 
-    Works while ingest and applier run. Manifest entries stay, so that `spool verify` can always follow the chain from its beginning. A table that is behind,
-    being copied, stale or unknown to the applier keeps what it needs and is named. What was deleted cannot be applied again: a lake that is lost afterwards is
-    copied from the source.
+    Works while ingest and applier run. Manifest entries stay, so that `spool verify` can always
+    follow the chain from its beginning. A table that is behind, being copied, stale or unknown to
+    the applier keeps what it needs and is named. What was deleted cannot be applied again: a lake
+    that is lost afterwards is copied from the source.
 
     \b
     Examples:
@@ -74,13 +83,20 @@ def _facts(plan: "Plan") -> dict[str, Any]:
 
 
 def _tell(plan: "Plan", *, done: bool) -> None:
-    given_up = f"nothing needs the objects of those through {plan.through_seq} ({show(plan.through_lsn)})" if plan.through_seq else "each is still needed"
+    given_up = (
+        f"nothing needs the objects of those through {plan.through_seq} ({show(plan.through_lsn)})"
+        if plan.through_seq
+        else "each is still needed"
+    )
     click.echo(f"of {plan.entries} entries, {given_up}")
     for hold in plan.holds[:_SHOWN_HOLDS]:
         click.echo(one_line(f"  {hold}"))
     if len(plan.holds) > _SHOWN_HOLDS:
         click.echo(f"  and {len(plan.holds) - _SHOWN_HOLDS} more keep a part of the rest")
-    what = f"{len(plan.objects)} objects ({output.amount(plan.bytes)}), {len(plan.leftovers)} leftovers, {len(plan.checkpoints)} checkpoints"
+    what = (
+        f"{len(plan.objects)} objects ({output.amount(plan.bytes)}), {len(plan.leftovers)} leftovers, "
+        f"{len(plan.checkpoints)} checkpoints"
+    )
     click.echo(f"deleted: {what}" if done else f"to delete: {what}")
     if not done:
         click.echo("nothing was changed; --yes deletes", err=True)

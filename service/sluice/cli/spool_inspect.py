@@ -1,4 +1,6 @@
-"""`spool inspect`: one manifest entry or one segment, its facts and never its rows, unless rows are asked for by number."""
+"""`spool inspect`: one manifest entry or one segment, its facts and never its rows, unless rows are
+asked for by number.
+"""
 
 import json
 from collections.abc import Mapping
@@ -21,11 +23,17 @@ if TYPE_CHECKING:
 
 @click.command("inspect")
 @click.argument("what", metavar="ENTRY|KEY")
-@click.option("--values", metavar="N", type=click.IntRange(1, 1000), help="Also print the first N rows of a segment, as JSON lines: these are your data.")
+@click.option(
+    "--values",
+    metavar="N",
+    type=click.IntRange(1, 1000),
+    help="Also print the first N rows of a segment, as JSON lines: these are your data.",
+)
 @click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
 @common
 def inspect(invocation: Invocation, what: str, values: int | None, json_wanted: bool) -> None:  # noqa: FBT001 - a command's parameters
-    """Show one manifest entry by its number, or one segment by its key. No row value is shown unless --values asks for rows.
+    """Show one manifest entry by its number, or one segment by its key. No row value is shown
+    unless --values asks for rows.
 
     \b
     Examples:
@@ -37,7 +45,9 @@ def inspect(invocation: Invocation, what: str, values: int | None, json_wanted: 
     store = rooms.open_spool(invocation.settings().settings)
     if what.isdigit():
         if values is not None:
-            raise UsageError("--values is for segments: an entry holds no rows", hint="inspect one of the keys that the entry names")
+            raise UsageError(
+                "--values is for segments: an entry holds no rows", hint="inspect one of the keys that the entry names"
+            )
         facts = _entry_facts(store, int(what))
     else:
         data = _segment(store, what)
@@ -54,12 +64,16 @@ def inspect(invocation: Invocation, what: str, values: int | None, json_wanted: 
 def _segment(store: "ObjectStore", key: str) -> bytes:
     if keys.placed(key) is None:
         raise UsageError(
-            f"{key[:200]!r} is neither the number of an entry nor the key of a segment", hint="`sluice spool ls` lists entries; an entry names its segments"
+            f"{key[:200]!r} is neither the number of an entry nor the key of a segment",
+            hint="`sluice spool ls` lists entries; an entry names its segments",
         )
     try:
         return store.get(key)
     except ObjectMissing as error:
-        raise UsageError(f"there is no object {key}", hint="`sluice spool verify` says whether it should be there; `spool gc` may have deleted it") from error
+        raise UsageError(
+            f"there is no object {key}",
+            hint="`sluice spool verify` says whether it should be there; `spool gc` may have deleted it",
+        ) from error
 
 
 def _print_rows(data: bytes, count: int) -> None:
@@ -96,9 +110,19 @@ def _body_facts(entry: Entry) -> dict[str, Any]:
         case Opened() as opened:
             return {**opened.to_json(), "start_lsn": show(opened.start_lsn)}
         case Table() as table:
-            return {"table": f"{table.schema_name}.{table.table_name}", "state": table.state, "reason": table.reason or None, **_table_facts(table)}
+            return {
+                "table": f"{table.schema_name}.{table.table_name}",
+                "state": table.state,
+                "reason": table.reason or None,
+                **_table_facts(table),
+            }
         case Copy() as copy:
-            head = {"table_id": copy.table_id, "generation": copy.generation, "snapshot_lsn": show(copy.snapshot_lsn), "final": copy.final}
+            head = {
+                "table_id": copy.table_id,
+                "generation": copy.generation,
+                "snapshot_lsn": show(copy.snapshot_lsn),
+                "final": copy.final,
+            }
             return {**head, "segments": [_named(segment) for segment in copy.segments]}
         case Changes() as changes:
             ends = changes.commits.end_lsn
@@ -107,9 +131,17 @@ def _body_facts(entry: Entry) -> dict[str, Any]:
                 "first_commit_lsn": show(ends[0]) if len(ends) else None,
                 "last_commit_lsn": show(ends[-1]) if len(ends) else None,
                 "with_origin": len(changes.commits.origins),
-                "prepared": [{"xid": one.xid, "prepare_end_lsn": show(one.end_lsn), "rows": one.rows} for one in changes.prepared],
+                "prepared": [
+                    {"xid": one.xid, "prepare_end_lsn": show(one.end_lsn), "rows": one.rows} for one in changes.prepared
+                ],
                 "ended": [{"prepare_end_lsn": show(end.end_lsn), "fate": end.fate} for end in changes.ended],
-                "segments": [_named(segment) for segment in (*changes.segments, *(part.segment for one in changes.prepared for part in one.parts))],
+                "segments": [
+                    _named(segment)
+                    for segment in (
+                        *changes.segments,
+                        *(part.segment for one in changes.prepared for part in one.parts),
+                    )
+                ],
             }
         case _:
             return {}
@@ -119,10 +151,20 @@ def _table_facts(table: Table) -> dict[str, Any]:
     facts: dict[str, Any] = {"table_id": table.table_id, "generation": table.generation, "lsn": show(table.lsn)}
     if table.schema is not None:
         columns = [
-            {"name": column.name, "attnum": column.attnum, "type": column.type_name, "lake_type": column.lake.sql, "key": column.key}
+            {
+                "name": column.name,
+                "attnum": column.attnum,
+                "type": column.type_name,
+                "lake_type": column.lake.sql,
+                "key": column.key,
+            }
             for column in table.schema.columns
         ]
-        facts |= {"table_schema_version": table.schema.version, "replica_identity": table.schema.replica_identity, "columns": columns}
+        facts |= {
+            "table_schema_version": table.schema.version,
+            "replica_identity": table.schema.replica_identity,
+            "columns": columns,
+        }
     return facts
 
 
@@ -147,14 +189,24 @@ def _segment_facts(store: "ObjectStore", key: str, data: bytes) -> dict[str, Any
     from sluice.operate.search import naming
 
     found = naming(store, key)
-    facts: dict[str, Any] = {"key": key, "bytes": len(data), "sha256": digest(data), "named_by_entry": found[0].seq if found else None}
+    facts: dict[str, Any] = {
+        "key": key,
+        "bytes": len(data),
+        "sha256": digest(data),
+        "named_by_entry": found[0].seq if found else None,
+    }
     if found is not None:
-        facts |= {"as_written": found[1].sha256 == facts["sha256"], **{name: value for name, value in _named(found[1]).items() if name not in facts}}
+        facts |= {
+            "as_written": found[1].sha256 == facts["sha256"],
+            **{name: value for name, value in _named(found[1]).items() if name not in facts},
+        }
     return {**facts, **described(data)}
 
 
 def _show(facts: Mapping[str, Any]) -> None:
-    """One fact a line, then one line for each item of a list: nothing is folded, so that keys and hashes can be copied and searched for."""
+    """One fact a line, then one line for each item of a list: nothing is folded, so that keys and
+    hashes can be copied and searched for.
+    """
     width = max(map(len, facts))
     for name, value in facts.items():
         if not isinstance(value, list):

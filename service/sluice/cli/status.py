@@ -1,4 +1,6 @@
-"""`status` and `tables`: where the pipeline stands. Work while nothing runs, and say what they could not reach."""
+"""`status` and `tables`: where the pipeline stands. Work while nothing runs, and say what they
+could not reach.
+"""
 
 import queue
 import threading
@@ -34,15 +36,34 @@ _NO_LAG = -1.0
 
 @click.command()
 @click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
-@click.option("--watch", is_flag=True, help="Show again and again, until Ctrl-C; with --json one document after the other.")
-@click.option("--interval", type=click.FloatRange(min=0.1), default=2.0, show_default=True, metavar="SECONDS", help="Time between two looks of --watch.")
-@click.option("--top", type=click.IntRange(min=0), default=20, show_default=True, metavar="N", help="Tables shown: stopped ones first, then by lag.")
+@click.option(
+    "--watch", is_flag=True, help="Show again and again, until Ctrl-C; with --json one document after the other."
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between two looks of --watch.",
+)
+@click.option(
+    "--top",
+    type=click.IntRange(min=0),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="Tables shown: stopped ones first, then by lag.",
+)
 @common
 def status(invocation: Invocation, json_wanted: bool, watch: bool, interval: float, top: int) -> int:  # noqa: FBT001 - a command's parameters
-    """Show where the pipeline stands: the server's WAL, the slot's headroom, the spool, copies, the lake, the tables that are furthest behind, problems.
+    """Show where the pipeline stands: the server's WAL, the slot's headroom, the spool, copies, the
+    lake, the tables that are furthest behind, problems.
 
-    Read from the spool and, when it answers, from the server; the pipeline need not be running. Positions are read one after the other, not at one
-    instant. What only the running process knows (what it has received, throughput, its errors) is in its /status and on its page, see telemetry.listen.
+    Read from the spool and, when it answers, from the server; the pipeline need not be running.
+    Positions are read one after the other, not at one instant. What only the running process knows
+    (what it has received, throughput, its errors) is in its /status and on its page, see
+    telemetry.listen.
 
     Ends with 0 when the pipeline is healthy, 9 degraded, 10 stopped, 7 lost, 11 new, 12 unknown.
 
@@ -70,14 +91,29 @@ def status(invocation: Invocation, json_wanted: bool, watch: bool, interval: flo
 
 @click.command()
 @click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
-@click.option("--state", "states", multiple=True, type=click.Choice(TABLE_STATES), help="Only tables in this state; may be repeated.")
-@click.option("--sort", "order", type=click.Choice(["name", "lag", "rows"]), default="name", show_default=True, help="lag and rows: the greatest first.")
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice(TABLE_STATES),
+    help="Only tables in this state; may be repeated.",
+)
+@click.option(
+    "--sort",
+    "order",
+    type=click.Choice(["name", "lag", "rows"]),
+    default="name",
+    show_default=True,
+    help="lag and rows: the greatest first.",
+)
 @common
 def tables(invocation: Invocation, json_wanted: bool, states: tuple[str, ...], order: str) -> None:  # noqa: FBT001 - a command's parameter
-    """List every table: its state, through which LSN the lake is complete, and how far it is behind.
+    """List every table: its state, through which LSN the lake is complete, and how far it is
+    behind.
 
-    A table's state is the worse of what ingest and applier say. `stale` means that the lake table is known not to equal the source; the reason is given.
-    What is wrong with the pipeline itself is one line on stderr, and in `problems` with --json.
+    A table's state is the worse of what ingest and applier say. `stale` means that the lake table
+    is known not to equal the source; the reason is given. What is wrong with the pipeline itself is
+    one line on stderr, and in `problems` with --json.
 
     \b
     Examples:
@@ -105,7 +141,9 @@ def _sorted(found: "list[TableReport]", order: str) -> "list[TableReport]":
 
 
 def look(reporter: "Reporter") -> Look:
-    """A report; what the store refuses or does not answer, as an error: whoever looks needs the verdict most then."""
+    """A report; what the store refuses or does not answer, as an error: whoever looks needs the
+    verdict most then.
+    """
     try:
         return _taken(reporter)
     except (StoreError, ManifestCorrupt, FormatTooNew) as error:
@@ -113,7 +151,9 @@ def look(reporter: "Reporter") -> Look:
 
 
 def _taken(reporter: "Reporter") -> "Report":
-    """A report within LOOK_SECONDS, whatever hangs: libraries try for minutes, and who asks wants to know now. What it raises, and StoreUnavailable."""
+    """A report within LOOK_SECONDS, whatever hangs: libraries try for minutes, and who asks wants
+    to know now. What it raises, and StoreUnavailable.
+    """
     answer: queue.SimpleQueue[Report | BaseException] = queue.SimpleQueue()
 
     def take() -> None:
@@ -128,7 +168,8 @@ def _taken(reporter: "Reporter") -> "Report":
         taken = answer.get(timeout=LOOK_SECONDS)
     except queue.Empty:
         raise StoreUnavailable(
-            f"looking took more than {LOOK_SECONDS:.0f} s: the object store or the server accepts connections and does not answer",
+            f"looking took more than {LOOK_SECONDS:.0f} s: the object store or the server accepts "
+            "connections and does not answer",
             hint="check spool.uri, its endpoint, the server, and the network and proxies between",
         ) from None
     if isinstance(taken, BaseException):
@@ -162,12 +203,19 @@ def _shown(seen: Look, console: Console, *, top: int) -> RenderableType:
 def _document(seen: Look) -> dict[str, object]:
     if isinstance(seen, ServiceError):
         verdict = verdict_of(seen)
-        return {"schema_version": 1, "state": verdict.state, "headline": verdict.headline, "problems": verdict.to_json()}
+        return {
+            "schema_version": 1,
+            "state": verdict.state,
+            "headline": verdict.headline,
+            "problems": verdict.to_json(),
+        }
     return seen.to_json()
 
 
 def _watch(blocks: Iterator[RenderableType], console: Console) -> None:
-    """In place on a terminal; elsewhere one block after the other, each with the time in its first line."""
+    """In place on a terminal; elsewhere one block after the other, each with the time in its first
+    line.
+    """
     if not console.is_terminal:
         for block in blocks:
             console.print(block)

@@ -51,7 +51,10 @@ def status(report: "Report", *, width: int, unicode: bool, top: int) -> Renderab
         parts.append(_headroom(report.headroom, bar))
     parts += [Text(), *_copies(report.copies, bar)]
     parts += [
-        Text(f"Prepared transaction {one.xid} ({one.gid!r}) has been open for {duration(report.age_seconds(one))}: {one.rows:,} changes wait for its end")
+        Text(
+            f"Prepared transaction {one.xid} ({one.gid!r}) has been open for "
+            f"{duration(report.age_seconds(one))}: {one.rows:,} changes wait for its end"
+        )
         for one in sorted(report.manifest.prepared.values(), key=lambda one: one.prepare_time_us)
     ]
     parts += _tables(report, width=width, top=top)
@@ -81,8 +84,15 @@ class _Bar:
 
 def _header(report: "Report") -> RenderableType:
     opened, server = report.manifest.opened, report.server
-    state = Text.assemble(_state(report.verdict.state), *([f", up for {duration(report.uptime_seconds)}"] if report.uptime_seconds is not None else []))
-    lines = [("Pipeline", Text(report.pipeline)), ("State", state), ("As of", Text(report.taken_at.isoformat(timespec="seconds")))]
+    state = Text.assemble(
+        _state(report.verdict.state),
+        *([f", up for {duration(report.uptime_seconds)}"] if report.uptime_seconds is not None else []),
+    )
+    lines = [
+        ("Pipeline", Text(report.pipeline)),
+        ("State", state),
+        ("As of", Text(report.taken_at.isoformat(timespec="seconds"))),
+    ]
     if opened is not None or server is not None:
         version = server.server_version if server is not None else opened.server_version if opened is not None else 0
         where = server.database if server is not None else opened.database if opened is not None else ""
@@ -135,7 +145,13 @@ def _copies(copies: "Copies", bar: _Bar) -> list[RenderableType]:
             lines.append(Text(one_line(f"  {copy.table} waits for its turn or is under way")))
         elif copy.estimated_rows:
             share = min(1.0, copy.rows / copy.estimated_rows)
-            lines.append(Text.assemble("  ", bar(share, "cyan"), one_line(f" {share:.0%} {copy.table}, {copy.rows:,} of about {copy.estimated_rows:,} rows")))
+            lines.append(
+                Text.assemble(
+                    "  ",
+                    bar(share, "cyan"),
+                    one_line(f" {share:.0%} {copy.table}, {copy.rows:,} of about {copy.estimated_rows:,} rows"),
+                )
+            )
         else:
             lines.append(Text(one_line(f"  {copy.table}, {copy.rows:,} rows so far")))
     if len(copies.tables) > _COPIES_SHOWN:
@@ -147,7 +163,9 @@ def _tables(report: "Report", *, width: int, top: int) -> list[RenderableType]:
     counts: dict[str, int] = {}
     for table in report.tables:
         counts[table.state] = counts.get(table.state, 0) + 1
-    lines: list[RenderableType] = [Text("Tables: " + (", ".join(f"{count:,} {state}" for state, count in sorted(counts.items())) or "none yet"))]
+    lines: list[RenderableType] = [
+        Text("Tables: " + (", ".join(f"{count:,} {state}" for state, count in sorted(counts.items())) or "none yet"))
+    ]
     worst = sorted(report.tables, key=lambda table: (_WORST_FIRST.index(table.state), -(table.lag_seconds or 0.0)))
     if worst[:top]:
         lines.append(table_list(worst[:top], width=width))
@@ -162,7 +180,16 @@ def _row(table: "TableReport", *, wide: bool) -> tuple[str | Text, ...]:
     through = show(table.complete_through_lsn) if table.complete_through_lsn else "-"
     if not wide:
         return name, _state(table.state), through, lag, table.reason
-    return name, _state(table.state), table.mode or "-", through, f"{table.rows_copied:,}", f"{table.rows_applied:,}", lag, table.reason
+    return (
+        name,
+        _state(table.state),
+        table.mode or "-",
+        through,
+        f"{table.rows_copied:,}",
+        f"{table.rows_applied:,}",
+        lag,
+        table.reason,
+    )
 
 
 def problems(verdict: "Verdict") -> list[RenderableType]:
@@ -178,7 +205,10 @@ def _problem(problem: "Problem", now: float) -> RenderableType:
     age = problem.age_seconds(now)
     head += f", since {duration(age)}" if age is not None else ""
     lines = [Text(one_line(problem.message)), Text(one_line(f"What to do: {problem.remedy}"))]
-    return Group(Text(one_line(head), style=_SEVERITY_STYLES[problem.severity]), *(Padding(line, (0, 0, 0, 4), expand=False) for line in lines))
+    return Group(
+        Text(one_line(head), style=_SEVERITY_STYLES[problem.severity]),
+        *(Padding(line, (0, 0, 0, 4), expand=False) for line in lines),
+    )
 
 
 def _state(state: str) -> Text:

@@ -1,7 +1,8 @@
 """What the applier writes below `apply/`, and ingest and the command line read.
 
-One writer: the applier. `apply/log/<n>.json` is an AppliedLog (tables it applied or had to stop, since the last one), `apply/complete/<n>.json` a
-Complete. Numbers are dense from 1 and create-only; the newest of each is enough to know the present.
+One writer: the applier. `apply/log/<n>.json` is an AppliedLog (tables it applied or had to stop,
+since the last one), `apply/complete/<n>.json` a Complete. Numbers are dense from 1 and create-only;
+the newest of each is enough to know the present.
 """
 
 import json
@@ -18,11 +19,14 @@ FORMAT_VERSION = 1
 class AppliedTable:
     """How far one table's lake copy has come.
 
-    `state` is `live`, `copying`, `stale` or `quarantined` (its windows fail again and again) as the applier sees it; `reason` explains the last two, and any
-    when `failing`: the last attempt at a window failed, and it is tried again.
-    `through_seq` is the last manifest entry taken, `committed_seq` the marker of Delta version `delta_version` (0: none), through which every version was
-    looked at, `complete_through_lsn` the LSN through which the lake table is complete (0: not yet). `commit_time_us` is the source's commit time of the
-    newest change applied. `rows_applied` counts change rows taken in this generation, `rows` nothing but the last known number of rows (-1: not counted).
+    `state` is `live`, `copying`, `stale` or `quarantined` (its windows fail again and again) as the
+    applier sees it; `reason` explains the last two, and any when `failing`: the last attempt at a
+    window failed, and it is tried again. `through_seq` is the last manifest entry taken,
+    `committed_seq` the marker of Delta version `delta_version` (0: none), through which every
+    version was looked at, `complete_through_lsn` the LSN through which the lake table is complete
+    (0: not yet). `commit_time_us` is the source's commit time of the newest change applied.
+    `rows_applied` counts change rows taken in this generation, `rows` nothing but the last known
+    number of rows (-1: not counted).
     """
 
     table_id: str
@@ -48,8 +52,8 @@ class AppliedTable:
 class AppliedLog:
     """The applier's own state after a cycle: every table it knows, by table id.
 
-    `succeeded_at` is when it last committed something or found nothing left to do, empty if it has not yet. `started_at` is when this instance began. Times
-    are by the applier's clock.
+    `succeeded_at` is when it last committed something or found nothing left to do, empty if it has
+    not yet. `started_at` is when this instance began. Times are by the applier's clock.
     """
 
     number: int
@@ -67,7 +71,14 @@ class AppliedLog:
         value = _decode(data)
         try:
             tables = {key: AppliedTable(**table) for key, table in value["tables"].items()}
-            log = AppliedLog(value["number"], value["instance"], value["written_at"], tables, value["succeeded_at"], value["started_at"])
+            log = AppliedLog(
+                value["number"],
+                value["instance"],
+                value["written_at"],
+                tables,
+                value["succeeded_at"],
+                value["started_at"],
+            )
             _check_times(log.written_at, *(at for at in (log.succeeded_at, log.started_at) if at != ""))
             return log
         except (KeyError, TypeError, AttributeError) as error:
@@ -76,10 +87,11 @@ class AppliedLog:
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """All tables in `versions` are complete through `lsn`: read each at its Delta version and the lake is at one transaction boundary.
+    """All tables in `versions` are complete through `lsn`: read each at its Delta version and the
+    lake is at one transaction boundary.
 
-    `left_out` names the tables that are stale, copying, paused or quarantined, with their state. Names are `schema.table`; a part with a dot or a double quote
-    is quoted as in SQL.
+    `left_out` names the tables that are stale, copying, paused or quarantined, with their state.
+    Names are `schema.table`; a part with a dot or a double quote is quoted as in SQL.
     """
 
     number: int
@@ -96,7 +108,9 @@ class Complete:
     def decode(data: bytes) -> "Complete":
         value = _decode(data)
         try:
-            complete = Complete(value["number"], value["lsn"], value["seq"], value["written_at"], value["versions"], value["left_out"])
+            complete = Complete(
+                value["number"], value["lsn"], value["seq"], value["written_at"], value["versions"], value["left_out"]
+            )
             _check_times(complete.written_at)
             return complete
         except (KeyError, TypeError) as error:
@@ -104,7 +118,9 @@ class Complete:
 
 
 def _check_times(*times: str) -> None:
-    """Readers count with these, and with none that could be another instant elsewhere. Raises ManifestCorrupt, TypeError."""
+    """Readers count with these, and with none that could be another instant elsewhere. Raises
+    ManifestCorrupt, TypeError.
+    """
     for text in times:
         try:
             at = datetime.fromisoformat(text)
@@ -125,5 +141,7 @@ def _decode(data: bytes) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise ManifestCorrupt("an object below apply/ is not readable JSON of the expected form") from error
     if not isinstance(version, int) or version > FORMAT_VERSION:
-        raise FormatTooNew(f"an object below apply/ has format version {version}; this Sluice reads up to {FORMAT_VERSION}")
+        raise FormatTooNew(
+            f"an object below apply/ has format version {version}; this Sluice reads up to {FORMAT_VERSION}"
+        )
     return dict(value)

@@ -1,7 +1,9 @@
-"""What operators ask of a running pipeline: one object below `control/` for each request, created by the command line, removed by ingest when it is done.
+"""What operators ask of a running pipeline: one object below `control/` for each request, created
+by the command line, removed by ingest when it is done.
 
-Requests are wishes, not state: what became of one is in the manifest, or, when it could not be carried out, in a Refusal below `control/refused/`. Ingest
-writes refusals, and removes one when the table is copied after all, or when it is a day old.
+Requests are wishes, not state: what became of one is in the manifest, or, when it could not be
+carried out, in a Refusal below `control/refused/`. Ingest writes refusals, and removes one when the
+table is copied after all, or when it is a day old.
 """
 
 import json
@@ -17,7 +19,9 @@ COPY = "copy"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`action` is COPY: begin the named table again from a new snapshot. `requested_at` is ISO 8601 UTC, for people."""
+    """`action` is COPY: begin the named table again from a new snapshot. `requested_at` is ISO 8601
+    UTC, for people.
+    """
 
     action: str
     schema_name: str
@@ -36,13 +40,18 @@ class Request:
         except TypeError as error:
             raise _malformed("control/") from error
         if version != FORMAT_VERSION or request.action != COPY:
-            raise FormatTooNew(f"a request below control/ has version {version} and asks for {request.action!r}, which this Sluice does not know")
+            raise FormatTooNew(
+                f"a request below control/ has version {version} and asks for {request.action!r}, "
+                "which this Sluice does not know"
+            )
         return request
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request could not be carried out. `table` is for people, as schema.table; `refused_at` is ISO 8601 with its offset from UTC."""
+    """Why a request could not be carried out. `table` is for people, as schema.table; `refused_at`
+    is ISO 8601 with its offset from UTC.
+    """
 
     table: str
     reason: str
@@ -64,12 +73,16 @@ class Refusal:
         if not aware:
             raise _malformed("control/refused/")
         if version != FORMAT_VERSION:
-            raise FormatTooNew(f"an object below control/refused/ has version {version}, which this Sluice does not know")
+            raise FormatTooNew(
+                f"an object below control/refused/ has version {version}, which this Sluice does not know"
+            )
         return refusal
 
 
 def _fields(data: bytes, folder: str) -> tuple[Any, dict[str, str]]:
-    """The version of an object below `folder` and its other fields, all of them texts. Anybody can write there: nothing but ManifestCorrupt is raised."""
+    """The version of an object below `folder` and its other fields, all of them texts. Anybody can
+    write there: nothing but ManifestCorrupt is raised.
+    """
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:

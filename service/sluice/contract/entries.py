@@ -1,9 +1,12 @@
-"""Manifest entries: one JSON object each, hash-chained, and the only thing that makes anything visible or permanent.
+"""Manifest entries: one JSON object each, hash-chained, and the only thing that makes anything
+visible or permanent.
 
-Invariants: `seq` is dense from 1; `previous_sha256` is the hash of the previous entry's bytes as stored; `from_lsn` is the `through_lsn` of the
-previous entry, as the writer of this one knew it; `through_lsn` is never before it and says that every transaction which ended at or before it is in this
-entry or an earlier one. So no entry can follow one that was left out: neither its number, its hash nor its position would fit. An unknown `format_version`
-or `kind` stops the reader (FormatTooNew); an unknown field is kept in `extra`.
+Invariants: `seq` is dense from 1; `previous_sha256` is the hash of the previous entry's bytes as
+stored; `from_lsn` is the `through_lsn` of the previous entry, as the writer of this one knew it;
+`through_lsn` is never before it and says that every transaction which ended at or before it is in
+this entry or an earlier one. So no entry can follow one that was left out: neither its number, its
+hash nor its position would fit. An unknown `format_version` or `kind` stops the reader
+(FormatTooNew); an unknown field is kept in `extra`.
 """
 
 import hashlib
@@ -23,10 +26,12 @@ NOTHING_ABORTED: Mapping[int, XidIntervals] = {}
 
 @dataclass(frozen=True, slots=True)
 class BodyCommit:
-    """What a body segment could not know while it was written: the commit of the one transaction it holds rows of.
+    """What a body segment could not know while it was written: the commit of the one transaction it
+    holds rows of.
 
-    `commit_time_us` is microseconds since 1970 UTC. Rows whose XID column is in `aborted_xids` were rolled back and do not exist. In JSON a body has only
-    the number of their intervals: all bodies of one transaction share them, so the entry states them once, by end LSN.
+    `commit_time_us` is microseconds since 1970 UTC. Rows whose XID column is in `aborted_xids` were
+    rolled back and do not exist. In JSON a body has only the number of their intervals: all bodies
+    of one transaction share them, so the entry states them once, by end LSN.
     """
 
     end_lsn: int
@@ -35,11 +40,18 @@ class BodyCommit:
     aborted_xids: XidIntervals = NO_XIDS
 
     def to_json(self) -> dict[str, Any]:
-        return {"end_lsn": self.end_lsn, "commit_time_us": self.commit_time_us, "xid": self.xid, "aborted_intervals": len(self.aborted_xids)}
+        return {
+            "end_lsn": self.end_lsn,
+            "commit_time_us": self.commit_time_us,
+            "xid": self.xid,
+            "aborted_intervals": len(self.aborted_xids),
+        }
 
     @staticmethod
     def from_json(value: dict[str, Any], aborted: Mapping[int, XidIntervals]) -> "BodyCommit":
-        """Raises ValueError if `aborted` does not have what the body needs: a row that was rolled back must not come to life for want of a list."""
+        """Raises ValueError if `aborted` does not have what the body needs: a row that was rolled
+        back must not come to life for want of a list.
+        """
         xids = aborted.get(value["end_lsn"], NO_XIDS) if value["aborted_intervals"] else NO_XIDS
         if len(xids) != value["aborted_intervals"]:
             raise ValueError("a body lacks the list of its rolled-back subtransactions")
@@ -50,10 +62,12 @@ class BodyCommit:
 class Segment:
     """One Parquet file of changes of one table in one schema version.
 
-    `key` is relative to the pipeline's prefix. `ops` counts rows by operation (`i`, `u`, `d`, `t`), before `body.aborted_xids` are dropped.
-    `unchanged` counts, by attnum as text, the rows whose value of that column was not sent. `key_changes` counts updates that moved a row to
-    another key. `key_ranges` gives, for key columns of integer and text types, the smallest and greatest key seen in new and old rows; a
-    missing column means not known. `first_lsn` and `last_lsn` are commit end LSNs.
+    `key` is relative to the pipeline's prefix. `ops` counts rows by operation (`i`, `u`, `d`, `t`),
+    before `body.aborted_xids` are dropped. `unchanged` counts, by attnum as text, the rows whose
+    value of that column was not sent. `key_changes` counts updates that moved a row to another key.
+    `key_ranges` gives, for key columns of integer and text types, the smallest and greatest key
+    seen in new and old rows; a missing column means not known. `first_lsn` and `last_lsn` are
+    commit end LSNs.
     """
 
     key: str
@@ -109,9 +123,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Commits:
-    """The transactions of one entry in commit order, as parallel lists: forty thousand a second must not cost an object each.
+    """The transactions of one entry in commit order, as parallel lists: forty thousand a second
+    must not cost an object each.
 
-    `origins` maps the position of a transaction that came from elsewhere to (origin name, origin LSN).
+    `origins` maps the position of a transaction that came from elsewhere to (origin name, origin
+    LSN).
     """
 
     end_lsn: Sequence[int] = ()
@@ -148,8 +164,9 @@ class Commits:
 class Opened:
     """A writer took the pipeline over: entries of older epochs cannot follow this one.
 
-    `origin` is which transactions the server was asked for, `any` or `none` (only those that began there). From `none` to `any` is a gap: what was left out
-    does not come again, so tables that have their rows go stale with this entry.
+    `origin` is which transactions the server was asked for, `any` or `none` (only those that began
+    there). From `none` to `any` is a gap: what was left out does not come again, so tables that
+    have their rows go stale with this entry.
     """
 
     kind: ClassVar[str] = "opened"
@@ -175,8 +192,11 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class PreparedPart:
-    """One file of a prepared transaction's rows. `shape` is the schema version they are written in, of one that the manifest had by then; a version of 0 says
-    that they are kept as they were sent, in no version, and then it has their relation's columns. Both are published in what they are when it commits."""
+    """One file of a prepared transaction's rows. `shape` is the schema version they are written in,
+    of one that the manifest had by then; a version of 0 says that they are kept as they were
+    sent, in no version, and then it has their relation's columns. Both are published in what
+    they are when it commits.
+    """
 
     shape: TableSchema
     segment: Segment
@@ -193,8 +213,10 @@ class PreparedPart:
 class Prepared:
     """A transaction that was prepared and has not ended: its rows are durable and not visible.
 
-    Identified by `gid` and `end_lsn` (the end of its PREPARE): the gid may be empty, and may be used again afterwards. `rows` counts its changes, those of
-    `aborted_xids` included; a transaction without any is kept too, for its end will be sent. `prepare_time_us` is microseconds since 1970 UTC.
+    Identified by `gid` and `end_lsn` (the end of its PREPARE): the gid may be empty, and may be
+    used again afterwards. `rows` counts its changes, those of `aborted_xids` included; a
+    transaction without any is kept too, for its end will be sent. `prepare_time_us` is microseconds
+    since 1970 UTC.
     """
 
     gid: str
@@ -234,9 +256,11 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class PreparedEnd:
-    """The prepared transaction of an earlier entry ended. `fate` is `committed` (its segments are in this entry), `rolled_back`, or `released`: the slot no
-    longer decodes at PREPARE, so the server sends the whole transaction again when it commits. `passed_over`: it ended while the publication did
-    not exist, and what became of it is not sent."""
+    """The prepared transaction of an earlier entry ended. `fate` is `committed` (its segments are
+    in this entry), `rolled_back`, or `released`: the slot no longer decodes at PREPARE, so the
+    server sends the whole transaction again when it commits. `passed_over`: it ended while the
+    publication did not exist, and what became of it is not sent.
+    """
 
     gid: str
     end_lsn: int
@@ -255,7 +279,9 @@ FATES = ("committed", "rolled_back", "released", "passed_over")
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Whole transactions, published; beside them those that were prepared and are not visible yet, and what became of earlier ones."""
+    """Whole transactions, published; beside them those that were prepared and are not visible yet,
+    and what became of earlier ones.
+    """
 
     kind: ClassVar[str] = "changes"
     segments: tuple[Segment, ...]
@@ -264,7 +290,9 @@ class Changes:
     ended: tuple[PreparedEnd, ...] = ()
 
     def first_commit_time_us(self, segment: Segment) -> int:
-        """Commit time of the first transaction that `segment`, one of `segments`, has rows of; 0 when no commit is named."""
+        """Commit time of the first transaction that `segment`, one of `segments`, has rows of; 0
+        when no commit is named.
+        """
         if segment.body is not None:
             return segment.body.commit_time_us
         times = self.commits.commit_time_us
@@ -275,7 +303,11 @@ class Changes:
         return {
             "segments": [segment.to_json() for segment in self.segments],
             "commits": self.commits.to_json(),
-            "aborted_xids": {str(body.end_lsn): body.aborted_xids.to_json() for body in {body.end_lsn: body for body in bodies}.values() if body.aborted_xids},
+            "aborted_xids": {
+                str(body.end_lsn): body.aborted_xids.to_json()
+                for body in {body.end_lsn: body for body in bodies}.values()
+                if body.aborted_xids
+            },
             "prepared": [transaction.to_json() for transaction in self.prepared],
             "ended": [end.to_json() for end in self.ended],
         }
@@ -307,7 +339,9 @@ class Progress:
 
 TABLE_STATES = ("pending", "copying", "live", "stale", "quarantined", "paused", "detached")
 CARRIED_STATES = ("pending", "copying", "live")
-"""Rows of these are spooled and applied. `copying`: the initial rows are still to come. `pending`: the stream is not yet at a shape that the catalog shows."""
+"""Rows of these are spooled and applied. `copying`: the initial rows are still to come. `pending`:
+the stream is not yet at a shape that the catalog shows.
+"""
 COPIED_STATES = ("pending", "live")
 """Those of them whose initial rows are there."""
 
@@ -316,9 +350,11 @@ COPIED_STATES = ("pending", "live")
 class Table:
     """A table's life cycle: it joined, its schema changed, its copy began, it went stale, it left.
 
-    `state` is one of TABLE_STATES, `reason` says why in one sentence (empty for ordinary steps), `lsn` is the commit or snapshot position at which it holds.
-    A new `generation` starts the lake table again from the next copy. `schema` is given when a version is introduced, else None.
-    `relfilenode` and `fingerprint` are what the catalog watch compares (0 and empty when not known). A generation becomes `live` by its final Copy.
+    `state` is one of TABLE_STATES, `reason` says why in one sentence (empty for ordinary steps),
+    `lsn` is the commit or snapshot position at which it holds. A new `generation` starts the lake
+    table again from the next copy. `schema` is given when a version is introduced, else None.
+    `relfilenode` and `fingerprint` are what the catalog watch compares (0 and empty when not
+    known). A generation becomes `live` by its final Copy.
     """
 
     kind: ClassVar[str] = "table"
@@ -367,9 +403,10 @@ class Table:
 class Copy:
     """Initial rows of one generation of one table, as of `snapshot_lsn`.
 
-    Every commit that ended at or before `snapshot_lsn` is in these rows, none that ended later is. `final` closes the copy and makes the table `live`: only
-    then may it be applied. `relfilenode` and `fingerprint` are the catalog facts from before the snapshot, under which the rows were read: what changed
-    since then shows when the catalog watch compares with them.
+    Every commit that ended at or before `snapshot_lsn` is in these rows, none that ended later is.
+    `final` closes the copy and makes the table `live`: only then may it be applied. `relfilenode`
+    and `fingerprint` are the catalog facts from before the snapshot, under which the rows were
+    read: what changed since then shows when the catalog watch compares with them.
     """
 
     kind: ClassVar[str] = "copy"
@@ -414,7 +451,8 @@ KINDS: dict[str, type[Any]] = {body.kind: body for body in (Opened, Changes, Pro
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One link of the manifest. It holds what ended after `from_lsn`, up to and including `through_lsn`.
+    """One link of the manifest. It holds what ended after `from_lsn`, up to and including
+    `through_lsn`.
 
     `written_at` is the writer's clock, ISO 8601 UTC, for people only.
     """
@@ -455,10 +493,21 @@ class Entry:
             raise ManifestCorrupt("a manifest entry is not readable JSON of the expected form") from error
         if not isinstance(version, int) or version > FORMAT_VERSION or not isinstance(kind, str) or kind not in KINDS:
             raise FormatTooNew(
-                f"a manifest entry has format version {version} and kind {kind!r}; this Sluice reads up to version {FORMAT_VERSION}",
+                f"a manifest entry has format version {version} and kind {kind!r}; this Sluice reads "
+                f"up to version {FORMAT_VERSION}",
                 hint="run the Sluice version that wrote the manifest, or a newer one",
             )
-        known = {"format_version", "seq", "epoch", "kind", "previous_sha256", "from_lsn", "through_lsn", "written_at", kind}
+        known = {
+            "format_version",
+            "seq",
+            "epoch",
+            "kind",
+            "previous_sha256",
+            "from_lsn",
+            "through_lsn",
+            "written_at",
+            kind,
+        }
         try:
             return Entry(
                 seq=value["seq"],
@@ -472,7 +521,9 @@ class Entry:
                 extra={name: item for name, item in value.items() if name not in known},
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise ManifestCorrupt(f"a manifest entry of kind {kind!r} lacks a field or has one of the wrong type") from error
+            raise ManifestCorrupt(
+                f"a manifest entry of kind {kind!r} lacks a field or has one of the wrong type"
+            ) from error
 
 
 def digest(data: bytes) -> str:

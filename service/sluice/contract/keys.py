@@ -1,6 +1,8 @@
-"""Object keys: where each thing lives below `<spool.uri>/<pipeline>/`, and how names become path parts.
+"""Object keys: where each thing lives below `<spool.uri>/<pipeline>/`, and how names become path
+parts.
 
-Invariant: any identifier gives one key, two identifiers give two keys (on any store that keeps case), and no key leaves the prefix.
+Invariant: any identifier gives one key, two identifiers give two keys (on any store that keeps
+case), and no key leaves the prefix.
 """
 
 import re
@@ -62,7 +64,9 @@ def stage_folder(epoch: int) -> str:
 
 
 def placed(key: str) -> tuple[int, int] | None:
-    """(epoch, counter) of a segment or a staged body; None for any other key. One epoch never uses a counter twice, whatever the folder."""
+    """(epoch, counter) of a segment or a staged body; None for any other key. One epoch never uses
+    a counter twice, whatever the folder.
+    """
     match = _SEGMENT_KEY.match(key) or _STAGED_KEY.match(key)
     return (int(match[1]), int(match[2])) if match else None
 
@@ -89,13 +93,19 @@ def refused_request(key: str) -> str:
 
 
 def is_control(key: str) -> bool:
-    """Whether a key below CONTROL may be a request or a refusal. People and tools leave other things there, some of which no store could read."""
+    """Whether a key below CONTROL may be a request or a refusal. People and tools leave other
+    things there, some of which no store could read.
+    """
     return _CONTROL_KEY.match(key) is not None
 
 
 def path_part(name: str) -> str:
-    """`name` as one path part: bytes outside A-Z a-z 0-9 _ - become `~` and two hexadecimal digits. Reversible, never empty, `.` or `..`."""
-    return "".join(chr(byte) if _SAFE.match(bytes((byte,))) else f"~{byte:02x}" for byte in name.encode("utf-8", "surrogateescape"))
+    """`name` as one path part: bytes outside A-Z a-z 0-9 _ - become `~` and two hexadecimal digits.
+    Reversible, never empty, `.` or `..`.
+    """
+    return "".join(
+        chr(byte) if _SAFE.match(bytes((byte,))) else f"~{byte:02x}" for byte in name.encode("utf-8", "surrogateescape")
+    )
 
 
 def lake_path(schema_name: str, table_name: str) -> str:

@@ -13,10 +13,11 @@ from sluice.contract.types import LakeType
 class ColumnSchema:
     """One published column.
 
-    `attnum` is 0 when the catalog no longer knew the column while the stream still carried it. `type_name` is PostgreSQL's own spelling
-    (`format_type`), for people. `key` says that the column belongs to the table's merge key, `identity` that the server sends it in old rows.
-    `missing` is the text of the constant default that rows older than the column have (attmissingval), None when those rows hold NULL.
-    `sent` names the reader of its binary form, empty where there is none.
+    `attnum` is 0 when the catalog no longer knew the column while the stream still carried it.
+    `type_name` is PostgreSQL's own spelling (`format_type`), for people. `key` says that the column
+    belongs to the table's merge key, `identity` that the server sends it in old rows. `missing` is
+    the text of the constant default that rows older than the column have (attmissingval), None when
+    those rows hold NULL. `sent` names the reader of its binary form, empty where there is none.
     """
 
     name: str
@@ -64,11 +65,13 @@ class ColumnSchema:
 
 @dataclass(frozen=True, slots=True)
 class TableSchema:
-    """A table's columns in wire order (attnum order of the published columns), and how its rows are told apart.
+    """A table's columns in wire order (attnum order of the published columns), and how its rows are
+    told apart.
 
-    `replica_identity` is pg_class.relreplident (`d`, `n`, `f`, `i`). `key` columns are the primary key or the identity index; a table without
-    any key has none: with identity full it is mirrored by whole rows, otherwise it is an append-only changelog.
-    `version` counts from 1 within a table id.
+    `replica_identity` is pg_class.relreplident (`d`, `n`, `f`, `i`). `key` columns are the primary
+    key or the identity index; a table without any key has none: with identity full it is mirrored
+    by whole rows, otherwise it is an append-only changelog. `version` counts from 1 within a table
+    id.
     """
 
     table_id: str

@@ -1,8 +1,10 @@
-"""Which lake type holds values of which PostgreSQL type: one pure table, used by ingest, by the applier and by docs/types.md.
+"""Which lake type holds values of which PostgreSQL type: one pure table, used by ingest, by the
+applier and by docs/types.md.
 
-Invariant: a value is exact or it is marked. A type is *typed* where the lake type holds every value or the few others go to `_sluice_special`
-as the server's own text; everything else is that text. Nothing is rounded, clamped or replaced by NULL.
-(PostgreSQL: Data Types. Delta protocol: Primitive Types.)
+Invariant: a value is exact or it is marked. A type is *typed* where the lake type holds every value
+or the few others go to `_sluice_special` as the server's own text; everything else is that text.
+Nothing is rounded, clamped or replaced by NULL. (PostgreSQL: Data Types. Delta protocol: Primitive
+Types.)
 """
 
 import re
@@ -17,8 +19,9 @@ _VARHDRSZ = 4
 class LakeType:
     """How the values of one column are stored.
 
-    `sql` is the Spark and Delta spelling (`bigint`, `decimal(12,2)`, `array<int>`). `family` names the reader in `sluice.ingest.encode.types`.
-    `special` says which values do not fit and are marked instead; empty when every value fits.
+    `sql` is the Spark and Delta spelling (`bigint`, `decimal(12,2)`, `array<int>`). `family` names
+    the reader in `sluice.ingest.encode.types`. `special` says which values do not fit and are
+    marked instead; empty when every value fits.
     """
 
     sql: str
@@ -61,26 +64,81 @@ SCALARS: dict[int, tuple[str, LakeType]] = {
 """Type OIDs that never change (pg_type.dat), apart from numeric, which depends on its typmod."""
 
 ARRAYS: dict[int, int] = {
-    1000: 16, 1001: 17, 1002: 18, 1003: 19, 1005: 21, 1007: 23, 1009: 25, 1014: 1042, 1015: 1043, 1016: 20, 1021: 700,
-    1022: 701, 1028: 26, 1115: 1114, 1182: 1082, 1185: 1184, 1231: 1700,
-}  # fmt: skip
+    1000: 16,
+    1001: 17,
+    1002: 18,
+    1003: 19,
+    1005: 21,
+    1007: 23,
+    1009: 25,
+    1014: 1042,
+    1015: 1043,
+    1016: 20,
+    1021: 700,
+    1022: 701,
+    1028: 26,
+    1115: 1114,
+    1182: 1082,
+    1185: 1184,
+    1231: 1700,
+}
 """Array type OID to element type OID, for elements that are typed."""
 
 TEXT_NAMES: tuple[str, ...] = (
-    "uuid", "json", "jsonb", "jsonpath", "xml", "money", "interval", "time", "timetz", "bit", "bit varying", "inet", "cidr", "macaddr",
-    "macaddr8", "point", "line", "lseg", "box", "path", "polygon", "circle", "tsvector", "tsquery", "pg_lsn", "pg_snapshot",
-    "txid_snapshot", "xid", "xid8", "cid", "tid", "regclass and the other reg types", "int4range and the other ranges",
-    "int4multirange and the other multiranges", "int2vector", "oidvector", "refcursor", "aclitem", "enums", "composites",
-    "arrays of any of these", "types of extensions (hstore, citext, ltree, vector, geometry, ...)",
-)  # fmt: skip
-"""Types kept as the server's own text, named for the documentation; any type not listed above is kept so too."""
+    "uuid",
+    "json",
+    "jsonb",
+    "jsonpath",
+    "xml",
+    "money",
+    "interval",
+    "time",
+    "timetz",
+    "bit",
+    "bit varying",
+    "inet",
+    "cidr",
+    "macaddr",
+    "macaddr8",
+    "point",
+    "line",
+    "lseg",
+    "box",
+    "path",
+    "polygon",
+    "circle",
+    "tsvector",
+    "tsquery",
+    "pg_lsn",
+    "pg_snapshot",
+    "txid_snapshot",
+    "xid",
+    "xid8",
+    "cid",
+    "tid",
+    "regclass and the other reg types",
+    "int4range and the other ranges",
+    "int4multirange and the other multiranges",
+    "int2vector",
+    "oidvector",
+    "refcursor",
+    "aclitem",
+    "enums",
+    "composites",
+    "arrays of any of these",
+    "types of extensions (hstore, citext, ltree, vector, geometry, ...)",
+)
+"""Types kept as the server's own text, named for the documentation; any type not listed above is
+kept so too.
+"""
 
 
 def numeric(typmod: int) -> LakeType:
     """numeric(p,s) as decimal where 38 digits are enough, else text.
 
-    A typmod of -1 (no declared precision) is text: its values have no common scale. A negative scale adds zeros to the left of the point, a
-    scale above the precision (15 and later) adds them to the right; both are folded into the decimal's own precision and scale.
+    A typmod of -1 (no declared precision) is text: its values have no common scale. A negative
+    scale adds zeros to the left of the point, a scale above the precision (15 and later) adds them
+    to the right; both are folded into the decimal's own precision and scale.
     """
     if typmod < _VARHDRSZ:
         return TEXT
@@ -98,7 +156,8 @@ def numeric(typmod: int) -> LakeType:
 
 
 def lake_type(type_oid: int, typmod: int) -> LakeType:
-    """The lake type of a column whose (base) type has this OID and typmod. Total: what is not known is text.
+    """The lake type of a column whose (base) type has this OID and typmod. Total: what is not known
+    is text.
 
     Resolve domains to their base type and typmod before calling: the stream shows only the domain.
     """
@@ -115,16 +174,33 @@ def lake_type(type_oid: int, typmod: int) -> LakeType:
 
 
 _SENT: dict[int, str] = {
-    16: "boolean", 17: "bytea", 19: "text", 20: "int8", 21: "int2", 23: "int4", 25: "text", 26: "oid", 114: "text", 700: "float4", 701: "float8",
-    1042: "text", 1043: "text", 1082: "date", 1114: "timestamp", 1184: "timestamptz", 2950: "uuid", 3802: "jsonb",
-}  # fmt: skip
+    16: "boolean",
+    17: "bytea",
+    19: "text",
+    20: "int8",
+    21: "int2",
+    23: "int4",
+    25: "text",
+    26: "oid",
+    114: "text",
+    700: "float4",
+    701: "float8",
+    1042: "text",
+    1043: "text",
+    1082: "date",
+    1114: "timestamp",
+    1184: "timestamptz",
+    2950: "uuid",
+    3802: "jsonb",
+}
 
 
 def sent_form(type_oid: int, typmod: int, *, is_enum: bool) -> str:
-    """How a column of this (base) type is read when the server sends it in binary form; empty where that cannot be done exactly.
+    """How a column of this (base) type is read when the server sends it in binary form; empty where
+    that cannot be done exactly.
 
-    Arrays, composites and ranges have none: whether the server can send one at all depends on the types within. Nor has numeric without a precision, of which
-    the lake keeps the text.
+    Arrays, composites and ranges have none: whether the server can send one at all depends on the
+    types within. Nor has numeric without a precision, of which the lake keeps the text.
     """
     if is_enum:
         return "text"

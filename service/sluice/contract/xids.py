@@ -1,7 +1,9 @@
-"""Sets of transaction ids, kept as intervals: what a hundred thousand rolled-back savepoints cost in memory and in a manifest entry.
+"""Sets of transaction ids, kept as intervals: what a hundred thousand rolled-back savepoints cost
+in memory and in a manifest entry.
 
-Invariant: exactly the ids that were put in are in it. Only neighbours (n, n + 1) share an interval; a gap is never bridged, because the ids in it may be
-subtransactions that committed. Ids are 32 bits wide and wrap, so a set that spans the wrap is two runs at both ends of the number line, and its
+Invariant: exactly the ids that were put in are in it. Only neighbours (n, n + 1) share an interval;
+a gap is never bridged, because the ids in it may be subtransactions that committed. Ids are 32 bits
+wide and wrap, so a set that spans the wrap is two runs at both ends of the number line, and its
 order says nothing about time. (PostgreSQL: Transactions and Identifiers.)
 """
 
@@ -17,14 +19,18 @@ MAX_XID = 0xFFFF_FFFF
 
 @dataclass(frozen=True, slots=True)
 class XidIntervals:
-    """`firsts[i]` to `lasts[i]`, both included, ascending, with at least one id between neighbours. The arrays (unsigned, 32 bits) are never changed."""
+    """`firsts[i]` to `lasts[i]`, both included, ascending, with at least one id between neighbours.
+    The arrays (unsigned, 32 bits) are never changed.
+    """
 
     firsts: "array[int]"
     lasts: "array[int]"
 
     @staticmethod
     def of(xids: Iterable[int]) -> "XidIntervals":
-        """The set of `xids`, which come in any order and may repeat. Raises ValueError for what is no transaction id."""
+        """The set of `xids`, which come in any order and may repeat. Raises ValueError for what is
+        no transaction id.
+        """
         firsts: list[int] = []
         lasts: list[int] = []
         for xid in sorted(xids):
@@ -48,7 +54,9 @@ class XidIntervals:
         return chain.from_iterable(range(first, last + 1) for first, last in zip(self.firsts, self.lasts, strict=True))
 
     def to_json(self) -> list[int]:
-        """Distances, because they are short: from the end of the interval before (at first from 0) to the first id, from there to the last, and so on."""
+        """Distances, because they are short: from the end of the interval before (at first from 0)
+        to the first id, from there to the last, and so on.
+        """
         steps: list[int] = []
         previous = 0
         for first, last in zip(self.firsts, self.lasts, strict=True):

@@ -1,7 +1,8 @@
 """What is in the manifest and not in the lake: how many files and bytes, and since when.
 
-Invariant: entries never change, so each is read once while it is pending; what is not read yet is never taken for nothing. Reads in portions, so that one
-look at a long backlog stays short: until it has caught up the sums are too low, and ages are those of what was read. Must not write.
+Invariant: entries never change, so each is read once while it is pending; what is not read yet is
+never taken for nothing. Reads in portions, so that one look at a long backlog stays short: until it
+has caught up the sums are too low, and ages are those of what was read. Must not write.
 """
 
 from collections import deque
@@ -19,14 +20,18 @@ from sluice.store.base import ObjectStore
 READ_AT_ONCE = 1000
 """Entries read in one look: a second against a distant store."""
 MOST_ITEMS = 400_000
-"""Pending (entry, table) pairs that are remembered, some 60 MB; past it reading waits for the applier."""
+"""Pending (entry, table) pairs that are remembered, some 60 MB; past it reading waits for the
+applier.
+"""
 _WORKING = CARRIED_STATES
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """`oldest_us` is the commit time of the oldest pending change, of a copy the time when it was written. `live` has, by table id, every table whose copy is
-    in the lake, with the commit time of the oldest change that it lacks (None: nothing)."""
+    """`oldest_us` is the commit time of the oldest pending change, of a copy the time when it was
+    written. `live` has, by table id, every table whose copy is in the lake, with the commit time
+    of the oldest change that it lacks (None: nothing).
+    """
 
     files: int = 0
     bytes: int = 0
@@ -54,7 +59,9 @@ class Backlog:
         self._read_us = 0
 
     def look(self, state: PipelineState, applied: AppliedLog | None) -> Pending:
-        """What is pending when the manifest is at `state` and the applier has said `applied`. Raises StoreError, ManifestCorrupt, FormatTooNew."""
+        """What is pending when the manifest is at `state` and the applier has said `applied`.
+        Raises StoreError, ManifestCorrupt, FormatTooNew.
+        """
         through, live = _through(state, applied)
         floor = min(through.values(), default=state.seq)
         fresh = through.keys() - self._followed
@@ -82,7 +89,9 @@ class Backlog:
             written_us = int(datetime.fromisoformat(entry.written_at).timestamp() * 1_000_000)
             before = self._copies.get((body.table_id, body.generation), _Item(0, 0, 0, written_us))
             nbytes = sum(segment.bytes for segment in body.segments)
-            self._copies[body.table_id, body.generation] = _Item(entry.seq, before.files + len(body.segments), before.bytes + nbytes, before.first_us)
+            self._copies[body.table_id, body.generation] = _Item(
+                entry.seq, before.files + len(body.segments), before.bytes + nbytes, before.first_us
+            )
         elif isinstance(body, Changes):
             times = body.commits.commit_time_us
             self._read_us = times[-1] if times else self._read_us
@@ -107,12 +116,16 @@ class Backlog:
             files=sum(item.files for item in waiting),
             bytes=sum(item.bytes for item in waiting),
             oldest_us=min((item.first_us for item in waiting), default=unseen),
-            live={table_id: items[0].first_us if (items := self._changes.get(table_id)) else unseen for table_id in live},
+            live={
+                table_id: items[0].first_us if (items := self._changes.get(table_id)) else unseen for table_id in live
+            },
         )
 
 
 def _through(state: PipelineState, applied: AppliedLog | None) -> tuple[dict[str, int], set[str]]:
-    """The last entry of which nothing is left to do, by table that the applier works on; and the tables whose copy is in the lake."""
+    """The last entry of which nothing is left to do, by table that the applier works on; and the
+    tables whose copy is in the lake.
+    """
     known = applied.tables if applied else {}
     through: dict[str, int] = {}
     live: set[str] = set()

@@ -1,8 +1,9 @@
 """Liveness, readiness, metrics and status over HTTP, on a thread of their own.
 
-Invariants: liveness says whether *this process* still moves (age of each loop's heartbeat, steps past their own deadline) and never asks PostgreSQL or the
-object store, so that their failure does not become our restart; readiness of ingest is the verdict and nothing else; the port has no verb that changes
-anything; nothing served holds row values or secrets.
+Invariants: liveness says whether *this process* still moves (age of each loop's heartbeat, steps
+past their own deadline) and never asks PostgreSQL or the object store, so that their failure does
+not become our restart; readiness of ingest is the verdict and nothing else; the port has no verb
+that changes anything; nothing served holds row values or secrets.
 """
 
 import json
@@ -23,16 +24,22 @@ from sluice.telemetry.catalogue import HEARTBEAT
 from sluice.telemetry.metrics import Metrics
 
 LOOP_SECONDS = 60.0
-"""A loop that has not gone round for this long is stuck: far above any wait between two looks at a socket, far below a probe's patience."""
+"""A loop that has not gone round for this long is stuck: far above any wait between two looks at a
+socket, far below a probe's patience.
+"""
 _SOCKET_SECONDS = 10.0
 _TEXT = "text/plain; charset=utf-8"
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Health:
-    """What the loops say about themselves. All methods may be called from any thread and cost next to nothing."""
+    """What the loops say about themselves. All methods may be called from any thread and cost next
+    to nothing.
+    """
 
-    def __init__(self, metrics: Metrics, *, loop_seconds: float = LOOP_SECONDS, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, metrics: Metrics, *, loop_seconds: float = LOOP_SECONDS, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self._metrics = metrics
         self._loop_seconds = loop_seconds
         self._monotonic = monotonic
@@ -56,7 +63,9 @@ class Health:
 
     @contextmanager
     def step(self, name: str, deadline_seconds: float) -> Iterator[None]:
-        """Work that must end within `deadline_seconds`; while it is late the process counts as stuck."""
+        """Work that must end within `deadline_seconds`; while it is late the process counts as
+        stuck.
+        """
         with self._lock:
             self._step_number += 1
             number = self._step_number
@@ -82,8 +91,14 @@ class Health:
     def live_problems(self) -> list[str]:
         now = self._monotonic()
         with self._lock:
-            loops = [f"loop {name} has not gone round for {now - beat:.0f} s" for name, beat in self._beats.items() if now - beat > self._loop_seconds]
-            return loops + [f"step {name} is {now - end:.0f} s past its deadline" for name, end in self._steps.values() if now > end]
+            loops = [
+                f"loop {name} has not gone round for {now - beat:.0f} s"
+                for name, beat in self._beats.items()
+                if now - beat > self._loop_seconds
+            ]
+            return loops + [
+                f"step {name} is {now - end:.0f} s past its deadline" for name, end in self._steps.values() if now > end
+            ]
 
     def ready_problems(self) -> list[str]:
         return [self._not_ready] if self._not_ready else []
@@ -93,8 +108,11 @@ class Health:
 
 
 class HealthServer:
-    """Serves /metrics, /livez, /readyz, /startupz and, given `status`, /status and the page from construction until `close`. Given `verdict`, /readyz answers
-    with it, and not with what `health` was told. `address` is where it listens; port 0 takes a free one. `setting` is where `listen` comes from, for people."""
+    """Serves /metrics, /livez, /readyz, /startupz and, given `status`, /status and the page from
+    construction until `close`. Given `verdict`, /readyz answers with it, and not with what
+    `health` was told. `address` is where it listens; port 0 takes a free one. `setting` is where
+    `listen` comes from, for people.
+    """
 
     def __init__(
         self,
@@ -112,7 +130,10 @@ class HealthServer:
             self._server = _Server((host, int(port)), metrics=metrics, health=health, status=status, verdict=verdict)
         except (OSError, ValueError, OverflowError) as error:
             reason = error.strerror or type(error).__name__ if isinstance(error, OSError) else type(error).__name__
-            raise UsageError(f"cannot listen on {listen}: {reason}", hint=f"choose another {setting}, such as 127.0.0.1:0 for any free port") from None
+            raise UsageError(
+                f"cannot listen on {listen}: {reason}",
+                hint=f"choose another {setting}, such as 127.0.0.1:0 for any free port",
+            ) from None
         bound = self._server.server_address[:2]
         self.address = f"[{bound[0]!s}]:{bound[1]}" if ":" in str(bound[0]) else f"{bound[0]!s}:{bound[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.2,), name="health", daemon=True)
@@ -176,7 +197,13 @@ class _Request(BaseHTTPRequestHandler):
         elif path == "/status" and self.server.status is not None:
             self._status(self.server.status)
         else:
-            self._answer(404, b"/metrics /livez /readyz /startupz\n" if self.server.status is None else b"/ /metrics /livez /readyz /startupz /status\n", _TEXT)
+            self._answer(
+                404,
+                b"/metrics /livez /readyz /startupz\n"
+                if self.server.status is None
+                else b"/ /metrics /livez /readyz /startupz /status\n",
+                _TEXT,
+            )
 
     def _probe(self, problems: list[str]) -> None:
         self._answer(503 if problems else 200, ("; ".join(problems) or "ok").encode() + b"\n", _TEXT)
@@ -191,10 +218,17 @@ class _Request(BaseHTTPRequestHandler):
             status, code = {"error": {"class": type(error).__name__, "message": str(error)}}, 503
             if self.server.verdict is not None:
                 verdict = self.server.verdict()
-                status |= {"schema_version": 1, "state": verdict.state, "headline": verdict.headline, "problems": verdict.to_json()}
+                status |= {
+                    "schema_version": 1,
+                    "state": verdict.state,
+                    "headline": verdict.headline,
+                    "problems": verdict.to_json(),
+                }
         self._answer(code, json.dumps(status).encode() + b"\n", "application/json")
 
-    def _answer(self, code: int, content: bytes, content_type: str, *, headers: Mapping[str, str] = MappingProxyType({})) -> None:
+    def _answer(
+        self, code: int, content: bytes, content_type: str, *, headers: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self.send_response(code)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(content)))

@@ -1,6 +1,7 @@
 """What was seen of a pipeline, as plain values: the only thing that a verdict is made of.
 
-Invariant: what was not seen is None, never a guess. Times are unix seconds of the machine that looks.
+Invariant: what was not seen is None, never a guess. Times are unix seconds of the machine that
+looks.
 """
 
 from collections.abc import Iterable
@@ -14,7 +15,9 @@ _NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Away:
-    """Something that could not be asked or read, and why. `retryable` when the same question may be answered later."""
+    """Something that could not be asked or read, and why. `retryable` when the same question may be
+    answered later.
+    """
 
     error: str
     message: str
@@ -29,7 +32,9 @@ class Away:
 
 @dataclass(frozen=True, slots=True)
 class ManifestSeen:
-    """The manifest as far as health depends on it. `opened` is False for a pipeline that has received nothing yet."""
+    """The manifest as far as health depends on it. `opened` is False for a pipeline that has
+    received nothing yet.
+    """
 
     opened: bool
     slot: str = ""
@@ -42,8 +47,11 @@ class ManifestSeen:
 
 @dataclass(frozen=True, slots=True)
 class SourceSeen:
-    """One answer of the server. `slot_active` is None without a slot. `foreign` says who uses the slot when that is certainly not our pipeline. `lost` is why
-    the manifest cannot go on from the slot, with `lost_hint`. `gone` is how the slot shows that there was a manifest, where there is none."""
+    """One answer of the server. `slot_active` is None without a slot. `foreign` says who uses the
+    slot when that is certainly not our pipeline. `lost` is why the manifest cannot go on from
+    the slot, with `lost_hint`. `gone` is how the slot shows that there was a manifest, where
+    there is none.
+    """
 
     asked_at: float
     slot_active: bool | None = None
@@ -58,7 +66,9 @@ class SourceSeen:
 
 @dataclass(frozen=True, slots=True)
 class ErrorSeen:
-    """One kind of error at one place, of a running process. `message` is empty when it is not ours: it may quote a row."""
+    """One kind of error at one place, of a running process. `message` is empty when it is not ours:
+    it may quote a row.
+    """
 
     error: str
     where: str
@@ -71,7 +81,9 @@ class ErrorSeen:
 
 @dataclass(frozen=True, slots=True)
 class ChildSeen:
-    """The applier that `up` supervises. `instance_prefix` is how the names of its instances begin. `started_at` belongs to the child that runs."""
+    """The applier that `up` supervises. `instance_prefix` is how the names of its instances begin.
+    `started_at` belongs to the child that runs.
+    """
 
     running: bool
     restarts: int
@@ -81,8 +93,9 @@ class ChildSeen:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSeen:
-    """The running ingest, asked from inside. `streaming_since` is when it last asked the server to stream; `stuck` has a sentence for each stage that does not
-    move."""
+    """The running ingest, asked from inside. `streaming_since` is when it last asked the server to
+    stream; `stuck` has a sentence for each stage that does not move.
+    """
 
     state: str
     connected: bool
@@ -98,8 +111,10 @@ class ProcessSeen:
 
 @dataclass(frozen=True, slots=True)
 class ApplierSeen:
-    """The applier's newest record; `record_at` is None when there never was one. `pending` counts entries that the lake lacks. Times are by our clock, which no
-    clock of the applier's can keep fresh; its own is `ahead_seconds` ahead of ours. `started_at` is when that instance began."""
+    """The applier's newest record; `record_at` is None when there never was one. `pending` counts
+    entries that the lake lacks. Times are by our clock, which no clock of the applier's can keep
+    fresh; its own is `ahead_seconds` ahead of ours. `started_at` is when that instance began.
+    """
 
     record_at: float | None = None
     instance: str = ""
@@ -121,7 +136,9 @@ class RefusalSeen:
 
 @dataclass(frozen=True, slots=True)
 class TableSeen:
-    """One table, ingest's and the applier's side joined. `failing` when its copy or its windows fail for `reason`, and are tried again."""
+    """One table, ingest's and the applier's side joined. `failing` when its copy or its windows
+    fail for `reason`, and are tried again.
+    """
 
     name: str
     state: str
@@ -132,7 +149,9 @@ class TableSeen:
 
 @dataclass(frozen=True, slots=True)
 class TableGroup:
-    """Tables that share a state and a reason: a thousand must not bury the slot. `since` is the earliest known."""
+    """Tables that share a state and a reason: a thousand must not bury the slot. `since` is the
+    earliest known.
+    """
 
     state: str
     reason: str
@@ -144,9 +163,12 @@ class TableGroup:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One look. `manifest` is None when it was never read; `unread` says why it could not be read now. `source` is None when the server was not asked, or not
-    reached, with the reason in `source_away`. `process` is None when no running process was asked. `read_at` is when the stored facts were read: a record
-    that was fresh then says nothing bad of the applier, however long nothing could be read since."""
+    """One look. `manifest` is None when it was never read; `unread` says why it could not be read
+    now. `source` is None when the server was not asked, or not reached, with the reason in
+    `source_away`. `process` is None when no running process was asked. `read_at` is when the
+    stored facts were read: a record that was fresh then says nothing bad of the applier, however
+    long nothing could be read since.
+    """
 
     now: float
     read_at: float | None = None
@@ -173,4 +195,11 @@ def grouped(tables: Iterable[TableSeen]) -> tuple[TableGroup, ...]:
 def _group(state: str, reason: str, failing: bool, found: list[TableSeen]) -> TableGroup:  # noqa: FBT001 - a part of the group's key
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     known = [table.since for table in found if table.since is not None]
-    return TableGroup(state, reason, ", ".join(table.name for table in found[:_NAMED]) + more, len(found), min(known, default=None), failing)
+    return TableGroup(
+        state,
+        reason,
+        ", ".join(table.name for table in found[:_NAMED]) + more,
+        len(found),
+        min(known, default=None),
+        failing,
+    )

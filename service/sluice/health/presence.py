@@ -1,6 +1,8 @@
-"""What only the running process knows of its pipeline: its age, what it has received, what passed in the last hour, what went wrong.
+"""What only the running process knows of its pipeline: its age, what it has received, what passed
+in the last hour, what went wrong.
 
-Invariant: reads what others count and changes nothing; every fact is from memory, so that it is there while PostgreSQL and the object store are away.
+Invariant: reads what others count and changes nothing; every fact is from memory, so that it is
+there while PostgreSQL and the object store are away.
 """
 
 import threading
@@ -18,7 +20,9 @@ from sluice.ingest.supervisor import Ingest
 from sluice.process.applier_process import ApplierProcess
 
 QUANTITIES = ("transactions", "rows", "bytes", "copied_rows", "applied_rows")
-"""Counted by minute: transactions and bytes as received, rows as they became durable, rows of initial copies, change rows applied to the lake."""
+"""Counted by minute: transactions and bytes as received, rows as they became durable, rows of
+initial copies, change rows applied to the lake.
+"""
 STUCK_SECONDS = 300.0
 """A stage that works and finished nothing for this long; an upload or a batch takes seconds."""
 
@@ -52,12 +56,16 @@ class Presence:
             )
 
     def applied(self, tables: Iterable[TableReport]) -> None:
-        """What the applier's records say now; a generation begins at no rows. Rows that were applied before the first look are not counted."""
+        """What the applier's records say now; a generation begins at no rows. Rows that were
+        applied before the first look are not counted.
+        """
         first = not self._applied
         for table in tables:
             key = (table.schema, table.table)
             generation, before = self._applied.get(key, (0, table.rows_applied if first else 0))
-            self._applied_rows += table.rows_applied - before if generation in (0, table.generation) else table.rows_applied
+            self._applied_rows += (
+                table.rows_applied - before if generation in (0, table.generation) else table.rows_applied
+            )
             self._applied[key] = (table.generation, table.rows_applied)
         self._throughput.add({"applied_rows": self._applied_rows}, now=time.time())
 
@@ -80,7 +88,8 @@ class Presence:
             "committer": ingest.committer.beat if ingest.committer is not None else 0.0,
             # Without a connection the decoder has nothing to do.
             "decoder": ingest.counts.decoder_beat if ingest.view.connected else 0.0,
-            # Not the copier: it may rightly wait for hours until older transactions end, and a table that is copied for long is a problem of its own.
+            # Not the copier: it may rightly wait for hours until older transactions end, and a
+            # table that is copied for long is a problem of its own.
             "catalog": ingest.view.catalog_beat,
         }
         for stage, at in beats.items():
@@ -115,7 +124,16 @@ class Presence:
         if copier is None or not copier.pending or not copier.progress.table:
             return None
         progress, now = copier.progress, time.monotonic()
-        present = under_way(progress.table, rows=progress.rows, estimated_rows=progress.estimated_rows, seconds=now - progress.table_started_at)
-        waiting = [CopyReport(name, None, rows if rows >= 0 else None, None, None) for name, rows in progress.waiting.items()]
+        present = under_way(
+            progress.table,
+            rows=progress.rows,
+            estimated_rows=progress.estimated_rows,
+            seconds=now - progress.table_started_at,
+        )
+        waiting = [
+            CopyReport(name, None, rows if rows >= 0 else None, None, None) for name, rows in progress.waiting.items()
+        ]
         rows = progress.rows_before + progress.rows
-        return CopyRound((present, *waiting), rows=rows, seconds=now - progress.started_at, eta_seconds=progress.seconds_left(now))
+        return CopyRound(
+            (present, *waiting), rows=rows, seconds=now - progress.started_at, eta_seconds=progress.seconds_left(now)
+        )

@@ -1,4 +1,5 @@
-"""What only a running process knows, as a value: a part of the report that is None when no process was asked.
+"""What only a running process knows, as a value: a part of the report that is None when no process
+was asked.
 
 Must not import what runs: the command line shows it where only a few packages are installed.
 """
@@ -14,8 +15,11 @@ from sluice.health.wal import shown
 
 @dataclass(frozen=True, slots=True)
 class ProcessFacts:
-    """One look at the process; `seen` is what its health is judged by. `complete_lsn` is through which nothing that was received is missing from the manifest,
-    `oldest_unflushed_at` (unix seconds) the commit time of the oldest transaction that is. `throughput` is the last hour, a minute each."""
+    """One look at the process; `seen` is what its health is judged by. `complete_lsn` is through
+    which nothing that was received is missing from the manifest, `oldest_unflushed_at` (unix
+    seconds) the commit time of the oldest transaction that is. `throughput` is the last hour, a
+    minute each.
+    """
 
     seen: ProcessSeen
     started_at: datetime

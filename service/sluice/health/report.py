@@ -1,8 +1,10 @@
-"""Where a pipeline stands, joined from what ingest and applier have stored, the server when it answers, and the running process when it is asked there.
+"""Where a pipeline stands, joined from what ingest and applier have stored, the server when it
+answers, and the running process when it is asked there.
 
-Invariants: nothing here says that a table is complete further than the applier has stated for the generation in force; what could not be reached is named,
-never left out. Works while nothing runs. Must not write anything anywhere, nor judge: it hands facts to `sluice.health` and shows the verdict.
-`status --json`, /status, the terminal and the status page all show this and nothing else.
+Invariants: nothing here says that a table is complete further than the applier has stated for the
+generation in force; what could not be reached is named, never left out. Works while nothing runs.
+Must not write anything anywhere, nor judge: it hands facts to `sluice.health` and shows the
+verdict. `status --json`, /status, the terminal and the status page all show this and nothing else.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +19,15 @@ from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, Complete
 from sluice.contract.control import Refusal
 from sluice.contract.entries import Opened, Prepared
-from sluice.errors import Disposition, FormatTooNew, ManifestCorrupt, ObjectMissing, ServiceError, SlotLost, StoreRefused
+from sluice.errors import (
+    Disposition,
+    FormatTooNew,
+    ManifestCorrupt,
+    ObjectMissing,
+    ServiceError,
+    SlotLost,
+    StoreRefused,
+)
 from sluice.health.facts import ApplierSeen, Away, Facts, ManifestSeen, RefusalSeen, SourceSeen, grouped
 from sluice.health.forecast import SlotForecast
 from sluice.health.process_facts import ProcessFacts
@@ -34,14 +44,18 @@ from sluice.store.base import ObjectStore
 SCHEMA_VERSION = 1
 Record = TypeVar("Record", AppliedLog, Complete)
 _SEED_ENTRIES = 64
-"""How many manifest entries back the first look at the server's write rate begins: from seconds to minutes ago."""
+"""How many manifest entries back the first look at the server's write rate begins: from seconds to
+minutes ago.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One look at a pipeline. Positions are read one after the other, not at one instant. `server` and `slot` are None when they were not reached,
-    `process` when no running process was asked. `lost` is why the pipeline cannot go on from its slot. A running process shows its last report while it can
-    take no other: `unread` then says why, and `judged_at` when that was."""
+    """One look at a pipeline. Positions are read one after the other, not at one instant. `server`
+    and `slot` are None when they were not reached, `process` when no running process was asked.
+    `lost` is why the pipeline cannot go on from its slot. A running process shows its last
+    report while it can take no other: `unread` then says why, and `judged_at` when that was.
+    """
 
     pipeline: str
     taken_at: datetime
@@ -97,7 +111,9 @@ class Report:
 
     @property
     def applier(self) -> ApplierSeen:
-        """The applier's newest record, its times brought to our clock: by how much the two differ shows when its record was written."""
+        """The applier's newest record, its times brought to our clock: by how much the two differ
+        shows when its record was written.
+        """
         applied = self.applied
         if applied is None:
             return ApplierSeen()
@@ -107,7 +123,14 @@ class Report:
         def ours(text: str) -> float | None:
             return datetime.fromisoformat(text).timestamp() - written + heard if text else None
 
-        return ApplierSeen(heard, applied.instance, ours(applied.succeeded_at), self.pending_entries, ours(applied.started_at), max(0.0, written - heard))
+        return ApplierSeen(
+            heard,
+            applied.instance,
+            ours(applied.succeeded_at),
+            self.pending_entries,
+            ours(applied.started_at),
+            max(0.0, written - heard),
+        )
 
     def _manifest_seen(self) -> ManifestSeen:
         opened, prepared = self.manifest.opened, self.manifest.prepared.values()
@@ -142,14 +165,18 @@ class Report:
 
     @property
     def complete_lsn(self) -> int:
-        """The position through which all tables that are not left out are complete, 0 before the first. The applier states boundaries less often than it
-        commits: what all live tables have stated by themselves counts as well."""
+        """The position through which all tables that are not left out are complete, 0 before the
+        first. The applier states boundaries less often than it commits: what all live tables
+        have stated by themselves counts as well.
+        """
         live = [table.complete_through_lsn for table in self.tables if table.state == "live"]
         return max(self.boundary_lsn, min(live, default=0))
 
     @property
     def boundary_lsn(self) -> int:
-        """The newest position at which the applier has named a Delta version of each table, 0 before the first."""
+        """The newest position at which the applier has named a Delta version of each table, 0
+        before the first.
+        """
         return self.complete.lsn if self.complete else 0
 
     @property
@@ -158,16 +185,30 @@ class Report:
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """The WAL's way from the server into the lake. `received` is known to a running process alone."""
+        """The WAL's way from the server into the lake. `received` is known to a running process
+        alone.
+        """
         received = self.process.received_lsn if self.process else None
         confirmed = self.slot.confirmed_flush_lsn if self.slot else None
         flushed_s = self._flushed_seconds()
         applied_s = None if not self.complete_lsn else max(self.unapplied_seconds, flushed_s or 0.0)
         return (
-            Stage("server", self.server.wal_end_lsn if self.server else None, 0 if self.server else None, 0.0 if self.server else None),
+            Stage(
+                "server",
+                self.server.wal_end_lsn if self.server else None,
+                0 if self.server else None,
+                0.0 if self.server else None,
+            ),
             Stage("received", received or None, self.behind_bytes(received), self._seconds(received)),
-            Stage("flushed", self.manifest.through_lsn or None, self.behind_bytes(self.manifest.through_lsn), flushed_s),
-            Stage("confirmed", confirmed, self.behind_bytes(confirmed), flushed_s if self._has(confirmed) else self._seconds(confirmed)),
+            Stage(
+                "flushed", self.manifest.through_lsn or None, self.behind_bytes(self.manifest.through_lsn), flushed_s
+            ),
+            Stage(
+                "confirmed",
+                confirmed,
+                self.behind_bytes(confirmed),
+                flushed_s if self._has(confirmed) else self._seconds(confirmed),
+            ),
             Stage("applied", self.complete_lsn or None, self.behind_bytes(self.complete_lsn), applied_s),
         )
 
@@ -190,12 +231,16 @@ class Report:
         return max(0.0, self.taken_at.timestamp() - prepared.prepare_time_us / 1e6)
 
     def behind_bytes(self, lsn: int | None) -> int | None:
-        """WAL between `lsn` and the server's write position; never negative, None when the server was not reached or there is no position."""
+        """WAL between `lsn` and the server's write position; never negative, None when the server
+        was not reached or there is no position.
+        """
         return None if self.server is None or not lsn else max(0, self.server.wal_end_lsn - lsn)
 
     @property
     def uptime_seconds(self) -> float | None:
-        """Since the running process started or, seen from outside, took the pipeline over. None while nothing runs."""
+        """Since the running process started or, seen from outside, took the pipeline over. None
+        while nothing runs.
+        """
         source = self._source_seen()
         active = source is not None and source.slot_active and not source.lost and not source.foreign
         began = self.process.started_at if self.process else self.opened_at if active else None
@@ -271,7 +316,8 @@ class Report:
 
 
 class Reporter:
-    """Takes reports of one pipeline, and remembers what makes the next look cheap and its rates true. Not for several threads at once.
+    """Takes reports of one pipeline, and remembers what makes the next look cheap and its rates
+    true. Not for several threads at once.
 
     `store` is the pipeline's own prefix in the spool. Without `source` the server is not asked.
     """
@@ -302,8 +348,11 @@ class Reporter:
         self._heard: tuple[int, datetime] | None = None
 
     def take(self) -> Report:
-        """Raises StoreError and ManifestCorrupt; a server that cannot be reached is part of the report."""
-        # The applier's records first: they follow the manifest, so that what is read after them is never behind them.
+        """Raises StoreError and ManifestCorrupt; a server that cannot be reached is part of the
+        report.
+        """
+        # The applier's records first: they follow the manifest, so that what is read after them is
+        # never behind them.
         applied = self._record(keys.APPLY_LOG, AppliedLog.decode)
         heard_at = self._heard_at(applied) if applied is not None else None
         complete = self._record(keys.APPLY_COMPLETE, Complete.decode)
@@ -313,10 +362,17 @@ class Reporter:
         now = self._clock()
         lags = self._ages.lags(state, here, now=now)
         tables = [
-            joined(table, here[table_id], path=f"{self._lake_uri}/{keys.lake_path(table.schema_name, table.table_name)}", lag_seconds=lags.get(table_id))
+            joined(
+                table,
+                here[table_id],
+                path=f"{self._lake_uri}/{keys.lake_path(table.schema_name, table.table_name)}",
+                lag_seconds=lags.get(table_id),
+            )
             for table_id, table in state.tables.items()
         ]
-        behind = [state.seq - table.through_seq for table in here.values() if table is not None and table.state == "live"]
+        behind = [
+            state.seq - table.through_seq for table in here.values() if table is not None and table.state == "live"
+        ]
         server, slot, lost, away = self._ask_server(state)
         gone = self._gone(state, slot)
         if server is not None:
@@ -337,7 +393,9 @@ class Reporter:
             history=self._history.copy(),
             headroom=headroom(server, slot, self._forecast),
             pending_entries=max(behind, default=0),
-            written_at=self._written_at(state) if slot is None or slot.active_pid is None or foreign_user(slot, self._application_name) else None,
+            written_at=self._written_at(state)
+            if slot is None or slot.active_pid is None or foreign_user(slot, self._application_name)
+            else None,
             lost=lost,
             source_away=away,
             application_name=self._application_name,
@@ -347,13 +405,17 @@ class Reporter:
         )
 
     def _refusals(self) -> Iterator[RefusalSeen]:
-        """Requests that ingest could not carry out. One that is gone again, or that nobody can read, is left to ingest."""
+        """Requests that ingest could not carry out. One that is gone again, or that nobody can
+        read, is left to ingest.
+        """
         for key in filter(keys.is_control, self._store.list(keys.REFUSED)):
             try:
                 refusal = Refusal.decode(self._store.get(key))
             except (ObjectMissing, ManifestCorrupt, FormatTooNew, StoreRefused):
                 continue
-            yield RefusalSeen(refusal.table, refusal.reason, refusal.hint, datetime.fromisoformat(refusal.refused_at).timestamp())
+            yield RefusalSeen(
+                refusal.table, refusal.reason, refusal.hint, datetime.fromisoformat(refusal.refused_at).timestamp()
+            )
 
     def _written_at(self, state: PipelineState) -> datetime | None:
         if state.seq and self._written[0] != state.seq:
@@ -371,7 +433,9 @@ class Reporter:
         self._newest[folder] = newest
         return decode(self._store.get(newest))
 
-    def _ask_server(self, state: PipelineState) -> tuple[ServerFacts | None, SlotFacts | None, SlotLost | None, Away | None]:
+    def _ask_server(
+        self, state: PipelineState
+    ) -> tuple[ServerFacts | None, SlotFacts | None, SlotLost | None, Away | None]:
         if self._source is None:
             return None, None, None, None
         try:
@@ -382,7 +446,9 @@ class Reporter:
         return server, slot, self._doubt(state, server, slot), None
 
     def _doubt(self, state: PipelineState, server: ServerFacts, slot: SlotFacts | None) -> SlotLost | None:
-        """Why the pipeline cannot go on from this slot. The slot was read after the manifest and may rightly be ahead of what was read of it: look again."""
+        """Why the pipeline cannot go on from this slot. The slot was read after the manifest and
+        may rightly be ahead of what was read of it: look again.
+        """
         lost = lost_from(state, server, slot)
         if lost is None or not str(lost).startswith("AHEAD"):
             return lost
@@ -390,8 +456,10 @@ class Reporter:
         return again if again is not None and str(again).startswith("AHEAD") else None
 
     def _gone(self, state: PipelineState, slot: SlotFacts | None) -> str:
-        """How the slot shows that there was a manifest, empty where there is one or may not have been. Nobody has used a slot that
-        `setup` made: while it is being made it has no confirmed position, and ingest writes its first entry before it streams."""
+        """How the slot shows that there was a manifest, empty where there is one or may not have
+        been. Nobody has used a slot that `setup` made: while it is being made it has no
+        confirmed position, and ingest writes its first entry before it streams.
+        """
         if state.opened is not None or slot is None or slot.confirmed_flush_lsn is None:
             return ""
         in_use = slot.active_pid is not None and not foreign_user(slot, self._application_name)
@@ -401,13 +469,17 @@ class Reporter:
         return f"slot {slot.name} {used}, and the spool has no manifest of it"
 
     def _heard_at(self, applied: AppliedLog) -> datetime:
-        """When the applier wrote this record, by our clock: when it says, and in no case after it was first seen here."""
+        """When the applier wrote this record, by our clock: when it says, and in no case after it
+        was first seen here.
+        """
         if self._heard is None or self._heard[0] != applied.number:
             self._heard = (applied.number, min(self._clock(), datetime.fromisoformat(applied.written_at)))
         return self._heard[1]
 
     def _remember(self, state: PipelineState, server: ServerFacts, *, now: datetime) -> None:
-        """The server's position now; at the first look, what the manifest says of earlier ones as well."""
+        """The server's position now; at the first look, what the manifest says of earlier ones as
+        well.
+        """
         if not self._history:
             for seq in sorted({max(1, state.seq - _SEED_ENTRIES), state.seq}) if state.seq else ():
                 entry = read_entry(self._store, seq)
@@ -420,7 +492,9 @@ class Reporter:
         self._forecast.note(at, lsn)
 
     def _opened_at(self, state: PipelineState) -> datetime | None:
-        """When the present epoch began: its first entry, found by halving, once per epoch. None when that entry is no longer kept."""
+        """When the present epoch began: its first entry, found by halving, once per epoch. None
+        when that entry is no longer kept.
+        """
         if state.epoch and self._opened[0] != state.epoch:
             low, high = 1, state.seq
             while low < high:
@@ -429,23 +503,35 @@ class Reporter:
                 low, high = (low, middle) if entry is not None and entry.epoch >= state.epoch else (middle + 1, high)
             first = read_entry(self._store, low)
             found = first is not None and isinstance(first.body, Opened)
-            self._opened = (state.epoch, datetime.fromisoformat(first.written_at) if first is not None and found else None)
+            self._opened = (
+                state.epoch,
+                datetime.fromisoformat(first.written_at) if first is not None and found else None,
+            )
         return self._opened[1]
 
 
 def public_uri(uri: str) -> str:
     """`uri` without what may be secret in it: user information, query and fragment."""
     parts = urlsplit(uri)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")) if parts.netloc else uri.partition("?")[0]
+    return (
+        urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+        if parts.netloc
+        else uri.partition("?")[0]
+    )
 
 
 def lost_from(state: PipelineState, server: ServerFacts, slot: SlotFacts | None) -> SlotLost | None:
-    """Why a pipeline at `state` cannot go on from `slot`, by the proof that `run` makes before it streams; None when it can, or is new."""
+    """Why a pipeline at `state` cannot go on from `slot`, by the proof that `run` makes before it
+    streams; None when it can, or is new.
+    """
     if state.opened is None:
         return None
     try:
-        # Whether the configuration wants two_phase is not asked here: that is a setting to correct, not a loss.
-        prove_continuity(state.opened, state.through_lsn, server=server, slot=slot, two_phase=slot.two_phase if slot else False)
+        # Whether the configuration wants two_phase is not asked here: that is a setting to correct,
+        # not a loss.
+        prove_continuity(
+            state.opened, state.through_lsn, server=server, slot=slot, two_phase=slot.two_phase if slot else False
+        )
     except SlotLost as error:
         return error
     return None

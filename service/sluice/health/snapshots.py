@@ -1,6 +1,7 @@
 """Initial copies in a report: how many tables have their rows, and how long the others will take.
 
-Invariant: time left is told only where the server has an estimate of the rows and a rate was measured; else it is None. Pure.
+Invariant: time left is told only where the server has an estimate of the rows and a rate was
+measured; else it is None. Pure.
 """
 
 from dataclasses import asdict, dataclass
@@ -11,7 +12,9 @@ from sluice.manifest.state import PipelineState
 
 @dataclass(frozen=True, slots=True)
 class CopyReport:
-    """A table being copied, or one that waits for its turn (`rows` None). `estimated_rows` is the server's, None where it has none."""
+    """A table being copied, or one that waits for its turn (`rows` None). `estimated_rows` is the
+    server's, None where it has none.
+    """
 
     table: str
     rows: int | None
@@ -22,7 +25,9 @@ class CopyReport:
 
 @dataclass(frozen=True, slots=True)
 class CopyRound:
-    """What the running process knows of its present round of copies. `rows`, `seconds` and `eta_seconds` are of the whole round."""
+    """What the running process knows of its present round of copies. `rows`, `seconds` and
+    `eta_seconds` are of the whole round.
+    """
 
     tables: tuple[CopyReport, ...]
     rows: int
@@ -53,7 +58,9 @@ def copies(state: PipelineState, present: CopyRound | None) -> Copies:
     if not waiting:
         return Copies(len(known), len(known), rows, None, None, ())
     if present is None:
-        tables = tuple(CopyReport(f"{table.schema_name}.{table.table_name}", None, None, None, None) for table in waiting)
+        tables = tuple(
+            CopyReport(f"{table.schema_name}.{table.table_name}", None, None, None, None) for table in waiting
+        )
         return Copies(len(known) - len(waiting), len(known), rows, None, None, tables)
     under_way = sum(table.rows or 0 for table in present.tables)
     rate = present.rows / present.seconds if present.seconds > 0 and present.rows else None
@@ -61,7 +68,9 @@ def copies(state: PipelineState, present: CopyRound | None) -> Copies:
 
 
 def under_way(table: str, *, rows: int, estimated_rows: int, seconds: float) -> CopyReport:
-    """A copy that has run for `seconds`; an estimate that was passed already says nothing about the end."""
+    """A copy that has run for `seconds`; an estimate that was passed already says nothing about the
+    end.
+    """
     estimate = estimated_rows if estimated_rows >= 0 else None
     rate = rows / seconds if seconds > 0 and rows else None
     eta = (estimate - rows) / rate if rate is not None and estimate is not None and estimate >= rows else None

@@ -1,7 +1,9 @@
-"""Since when the source has had more than we have: the server's write position, and when it was seen there.
+"""Since when the source has had more than we have: the server's write position, and when it was
+seen there.
 
-Invariant: what is said is proven. `behind_since` is a time by which the source certainly was ahead, `complete_at` one up to which nothing is missing; the
-truth lies between them, no further apart than two looks at the server. A source where nothing is written is never behind and always complete.
+Invariant: what is said is proven. `behind_since` is a time by which the source certainly was ahead,
+`complete_at` one up to which nothing is missing; the truth lies between them, no further apart than
+two looks at the server. A source where nothing is written is never behind and always complete.
 Pure: no clock, no server.
 """
 
@@ -28,7 +30,9 @@ class SourceClock:
         self._seen: tuple[_Seen, ...] = ()
 
     def note(self, at: float, wal_end_lsn: int) -> None:
-        """At `at`, or later, the server's write position was `wal_end_lsn`. One that went back is another server's: the past is forgotten."""
+        """At `at`, or later, the server's write position was `wal_end_lsn`. One that went back is
+        another server's: the past is forgotten.
+        """
         seen = self._seen
         if seen and (wal_end_lsn < seen[-1].lsn or at < seen[-1].last):
             seen = ()
@@ -44,7 +48,9 @@ class SourceClock:
         return seen[at].first if at < len(seen) else None
 
     def complete_at(self, lsn: int) -> float | None:
-        """The latest time at which the server was seen with nothing beyond `lsn`; None when it never was."""
+        """The latest time at which the server was seen with nothing beyond `lsn`; None when it
+        never was.
+        """
         seen = self._seen
         at = bisect_right(seen, lsn, key=lambda one: one.lsn)
         return seen[at - 1].last if at else None

@@ -1,7 +1,8 @@
 """The status page: one file without anything from elsewhere, which shows what /status says.
 
-Invariants: the browser may run and style with what is in the file and nothing else, and may talk to this server alone: the policy names the very hashes of
-the file's own script and style, so that not even a name that slipped through as markup could do anything. The page has no verb.
+Invariants: the browser may run and style with what is in the file and nothing else, and may talk to
+this server alone: the policy names the very hashes of the file's own script and style, so that not
+even a name that slipped through as markup could do anything. The page has no verb.
 """
 
 import base64
@@ -20,8 +21,10 @@ def _hashes(tag: str) -> str:
 
 HEADERS = {
     "Content-Security-Policy": (
-        f"default-src 'none'; script-src {_hashes('script')}; style-src {_hashes('style')}; connect-src 'self'; img-src data:;"
-        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+        f"default-src 'none'; script-src {_hashes('script')}; style-src {_hashes('style')}; "
+        "connect-src 'self'; img-src data:;"
+        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for "
+        "'script'; trusted-types 'none'"
     ),
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",

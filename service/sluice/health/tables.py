@@ -1,6 +1,8 @@
-"""The tables of a report: what ingest and applier say of each, joined, and how old the oldest change is that the lake lacks.
+"""The tables of a report: what ingest and applier say of each, joined, and how old the oldest
+change is that the lake lacks.
 
-Invariants: a table's state is the worse of the two sides; what the applier said of an older generation says nothing about the present.
+Invariants: a table's state is the worse of the two sides; what the applier said of an older
+generation says nothing about the present.
 """
 
 from dataclasses import asdict, dataclass
@@ -20,14 +22,19 @@ STATES_BY_WORTH = ("live", "copying", "pending", "detached", "paused", "quaranti
 STOPPED_STATES = ("detached", "paused", "quarantined", "stale")
 """Nothing is tried again in these: the state itself is what is wrong."""
 _LOOK_AHEAD = 64
-"""Entries read to find a table's oldest change that is not applied. If it lies further on, the newest time read stands for it: the lag is at most that."""
+"""Entries read to find a table's oldest change that is not applied. If it lies further on, the
+newest time read stands for it: the lag is at most that.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class TableReport:
-    """One table, both sides joined. `lag_seconds` is the age of its oldest spooled change that the lake lacks, 0 when there is none, None when there is
-    nothing to compare yet. `complete_through_lsn` is 0 before the first copy is applied. `since` is when ingest put the table into its state, empty where the
-    applier decides the state, which does not say since when."""
+    """One table, both sides joined. `lag_seconds` is the age of its oldest spooled change that the
+    lake lacks, 0 when there is none, None when there is nothing to compare yet.
+    `complete_through_lsn` is 0 before the first copy is applied. `since` is when ingest put the
+    table into its state, empty where the applier decides the state, which does not say since
+    when.
+    """
 
     schema: str
     table: str
@@ -56,7 +63,9 @@ class TableReport:
 
 
 def current(table: TableState, applied: AppliedTable | None) -> AppliedTable | None:
-    """The applier's record, if it speaks of the generation in force; an older one says nothing about the present."""
+    """The applier's record, if it speaks of the generation in force; an older one says nothing
+    about the present.
+    """
     return applied if applied is not None and applied.generation == table.generation else None
 
 
@@ -90,7 +99,9 @@ def joined(table: TableState, applied: AppliedTable | None, *, path: str, lag_se
 
 
 class Ages:
-    """How old the oldest change of a table is that the lake lacks. Entries never change, so each is read once."""
+    """How old the oldest change of a table is that the lake lacks. Entries never change, so each is
+    read once.
+    """
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -98,8 +109,14 @@ class Ages:
 
     def lags(self, state: PipelineState, current: dict[str, AppliedTable | None], *, now: datetime) -> dict[str, float]:
         """Seconds by table id, for tables that are live in the lake."""
-        through = {table_id: table.through_seq for table_id, table in current.items() if table is not None and table.state == "live"}
-        self._first_commits = {seq: times for seq, times in self._first_commits.items() if seq > min(through.values(), default=state.seq)}
+        through = {
+            table_id: table.through_seq
+            for table_id, table in current.items()
+            if table is not None and table.state == "live"
+        }
+        self._first_commits = {
+            seq: times for seq, times in self._first_commits.items() if seq > min(through.values(), default=state.seq)
+        }
         now_us = int(now.timestamp() * 1_000_000)
         times = {table_id: self._oldest(table_id, seq, state.seq) for table_id, seq in through.items()}
         return {table_id: 0.0 if time is None else max(0.0, (now_us - time) / 1e6) for table_id, time in times.items()}

@@ -1,6 +1,7 @@
 """What passed in each of the last sixty minutes, kept in memory by a running process.
 
-Invariant: a minute holds what was counted within it; a total that fell was reset where it is kept, and counts from zero. Nothing here is called per row.
+Invariant: a minute holds what was counted within it; a total that fell was reset where it is kept,
+and counts from zero. Nothing here is called per row.
 """
 
 import threading
@@ -22,7 +23,9 @@ class _Minute:
 
 
 class Throughput:
-    """Takes totals that only grow and keeps what they grew by, minute by minute. `names` are the quantities. May be called from any thread."""
+    """Takes totals that only grow and keeps what they grew by, minute by minute. `names` are the
+    quantities. May be called from any thread.
+    """
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self._names = names
@@ -31,7 +34,9 @@ class Throughput:
         self._lock = threading.Lock()
 
     def add(self, totals: Mapping[str, float], *, now: float) -> None:
-        """The totals at `now` (unix seconds). The first total of a quantity is where its counting begins."""
+        """The totals at `now` (unix seconds). The first total of a quantity is where its counting
+        begins.
+        """
         with self._lock:
             minute = self._at(now)
             for name, total in totals.items():
@@ -40,7 +45,9 @@ class Throughput:
                 self._totals[name] = total
 
     def to_json(self, *, now: float) -> list[dict[str, Any]]:
-        """Oldest first, one object a minute without gaps; `seconds` is how much of it has been counted."""
+        """Oldest first, one object a minute without gaps; `seconds` is how much of it has been
+        counted.
+        """
         with self._lock:
             self._at(now)
             return [self._minute_json(minute, now=now) for minute in self._minutes]

@@ -1,7 +1,9 @@
-"""The WAL side of a report: how far each stage is behind the server, how much room the slot has, and for how long.
+"""The WAL side of a report: how far each stage is behind the server, how much room the slot has,
+and for how long.
 
-Invariant: what one look cannot know is None, never a guess: seconds come from positions that were seen with their time.
-Pure; must not read a clock. (PostgreSQL: pg_replication_slots; max_slot_wal_keep_size.)
+Invariant: what one look cannot know is None, never a guess: seconds come from positions that were
+seen with their time. Pure; must not read a clock. (PostgreSQL: pg_replication_slots;
+max_slot_wal_keep_size.)
 """
 
 from bisect import bisect_right
@@ -15,11 +17,15 @@ from sluice.source.slot import ServerFacts, SlotFacts
 HISTORY_SECONDS = 3600.0
 """How far back positions are remembered."""
 _STEP_SECONDS = 10.0
-"""Positions seen within this time of each other count as one: many looks must not crowd out the hour."""
+"""Positions seen within this time of each other count as one: many looks must not crowd out the
+hour.
+"""
 
 
 class WalHistory:
-    """Where the server's log stood, and when. Times are unix seconds and may come from several clocks: one that goes back is not taken."""
+    """Where the server's log stood, and when. Times are unix seconds and may come from several
+    clocks: one that goes back is not taken.
+    """
 
     def __init__(self) -> None:
         self._times: list[float] = []
@@ -35,12 +41,15 @@ class WalHistory:
         return other
 
     def add(self, at: float, lsn: int) -> None:
-        """The log stood at `lsn` at the time `at`. A position that goes back means another server, and begins a new history."""
+        """The log stood at `lsn` at the time `at`. A position that goes back means another server,
+        and begins a new history.
+        """
         if self._lsns and lsn < self._lsns[-1]:
             self._times, self._lsns = [], []
         if self._times and at <= self._times[-1]:
             return
-        # Only what lies between two points that are near each other is left out: a point before a long pause says when the pause began.
+        # Only what lies between two points that are near each other is left out: a point before a
+        # long pause says when the pause began.
         if len(self._times) > 1 and at - self._times[-2] < _STEP_SECONDS:
             self._times.pop()
             self._lsns.pop()
@@ -50,7 +59,9 @@ class WalHistory:
         del self._times[:kept], self._lsns[:kept]
 
     def seconds_behind(self, lsn: int, *, now: float) -> float | None:
-        """Age of the oldest WAL after `lsn`: 0 when there is none, None when the log was beyond it before the first look."""
+        """Age of the oldest WAL after `lsn`: 0 when there is none, None when the log was beyond it
+        before the first look.
+        """
         if not self._lsns:
             return None
         if lsn >= self._lsns[-1]:
@@ -66,7 +77,9 @@ class WalHistory:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One station of the WAL's way into the lake. What was not reached or is not known to this process is None."""
+    """One station of the WAL's way into the lake. What was not reached or is not known to this
+    process is None.
+    """
 
     stage: str
     lsn: int | None
@@ -84,10 +97,12 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Headroom:
-    """What the slot keeps, and what the server may still write before it may take the WAL away. Without a limit (`safe_bytes` None) the disk is the limit.
+    """What the slot keeps, and what the server may still write before it may take the WAL away.
+    Without a limit (`safe_bytes` None) the disk is the limit.
 
-    `write_rate` is the server's, in bytes a second, None while no rate is known. `seconds_left` is until the slot may be lost if nothing were acknowledged
-    any more and the server went on writing like that; None when that is not in sight.
+    `write_rate` is the server's, in bytes a second, None while no rate is known. `seconds_left` is
+    until the slot may be lost if nothing were acknowledged any more and the server went on writing
+    like that; None when that is not in sight.
     """
 
     retained_bytes: int
@@ -121,7 +136,12 @@ def headroom(server: ServerFacts | None, slot: SlotFacts | None, forecast: SlotF
     if server is None or slot is None or slot.restart_lsn is None:
         return None
     safe = slot.safe_wal_size
-    return Headroom(max(0, server.wal_end_lsn - slot.restart_lsn), safe, forecast.bytes_per_second(), forecast.seconds_until_lost(safe))
+    return Headroom(
+        max(0, server.wal_end_lsn - slot.restart_lsn),
+        safe,
+        forecast.bytes_per_second(),
+        forecast.seconds_until_lost(safe),
+    )
 
 
 def slot_json(server: ServerFacts, slot: SlotFacts) -> dict[str, Any]:

@@ -1,8 +1,10 @@
-"""The one answer to "may this connection's work go on?", shared by the event loop, the decoder, the uploads and the commit thread.
+"""The one answer to "may this connection's work go on?", shared by the event loop, the decoder, the
+uploads and the commit thread.
 
-Invariant: from the moment a stage raised, no stage of that connection begins another piece of work. The answer is set in the thread that raised, before that
-thread takes its next piece, so no queue between two stages can carry work past a failure. It is never reset: the next connection has a breaker of
-its own and starts from the manifest.
+Invariant: from the moment a stage raised, no stage of that connection begins another piece of work.
+The answer is set in the thread that raised, before that thread takes its next piece, so no queue
+between two stages can carry work past a failure. It is never reset: the next connection has a
+breaker of its own and starts from the manifest.
 """
 
 import threading
@@ -15,7 +17,9 @@ Result = TypeVar("Result")
 
 
 class Breaker:
-    """Whole until the first error. Thread-safe. `on_break` is called once, with that error, in the thread that broke it."""
+    """Whole until the first error. Thread-safe. `on_break` is called once, with that error, in the
+    thread that broke it.
+    """
 
     def __init__(self, *, on_break: Callable[[BaseException], None]) -> None:
         self._on_break = on_break
@@ -29,7 +33,9 @@ class Breaker:
         return self._error
 
     def fail(self, error: BaseException) -> None:
-        """Breaks it with `error`; the first one counts. The refusal of work by a broken breaker is no error of its own."""
+        """Breaks it with `error`; the first one counts. The refusal of work by a broken breaker is
+        no error of its own.
+        """
         with self._lock:
             if self._error is not None or isinstance(error, SessionBroken):
                 return
@@ -47,7 +53,9 @@ class Breaker:
         return self._broken.wait(seconds)
 
     def guarded(self, work: Callable[[], Result]) -> Callable[[], Result]:
-        """`work` that is refused with SessionBroken when the breaker is broken, and that breaks it when it raises."""
+        """`work` that is refused with SessionBroken when the breaker is broken, and that breaks it
+        when it raises.
+        """
 
         def run() -> Result:
             self.check()

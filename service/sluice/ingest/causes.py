@@ -1,4 +1,6 @@
-"""Errors of a connection in the catalogue's words: where they came up, and why the stream had to be begun again."""
+"""Errors of a connection in the catalogue's words: where they came up, and why the stream had to be
+begun again.
+"""
 
 from sluice.errors import (
     DecodeError,

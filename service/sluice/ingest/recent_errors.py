@@ -1,6 +1,7 @@
 """The errors that a running process met lately: what, where, how often, and what to do.
 
-Invariant: an error that is not ours is known by its class alone, for a library's message may quote a row. Bounded: no flood of errors grows it.
+Invariant: an error that is not ours is known by its class alone, for a library's message may quote
+a row. Bounded: no flood of errors grows it.
 """
 
 import threading
@@ -12,12 +13,16 @@ from sluice.health.facts import ErrorSeen
 from sluice.telemetry.tally import ErrorTally
 
 KEPT = 30
-"""Different errors that are remembered; of more, those that have not come again for longest are forgotten."""
+"""Different errors that are remembered; of more, those that have not come again for longest are
+forgotten.
+"""
 RECENT_SECONDS = 3600.0
 
 
 class RecentErrors(ErrorTally):
-    """An ErrorTally that remembers what the errors of the last hour said. `note` and `recent` may be called from any thread."""
+    """An ErrorTally that remembers what the errors of the last hour said. `note` and `recent` may
+    be called from any thread.
+    """
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         super().__init__()

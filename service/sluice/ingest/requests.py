@@ -1,8 +1,9 @@
 """Requests of operators, taken from `control/` and carried out by the one writer of the manifest.
 
-Invariant: a request is removed only after what it asked for is in the manifest, or after it turned out to be impossible, which is logged and left as a
-refusal below `control/refused/`, where every report finds it. Doing one twice is harmless: a second copy follows the first. Whatever else lies below
-`control/` stops nothing: it is named in the log once and left alone.
+Invariant: a request is removed only after what it asked for is in the manifest, or after it turned
+out to be impossible, which is logged and left as a refusal below `control/refused/`, where every
+report finds it. Doing one twice is harmless: a second copy follows the first. Whatever else lies
+below `control/` stops nothing: it is named in the log once and left alone.
 """
 
 from datetime import UTC, datetime
@@ -29,7 +30,9 @@ class Requests:
         self._logger = structlog.get_logger("control")
 
     def take(self, catalog: Catalog) -> None:
-        """Carries out what waits. Raises SourceError and StoreUnavailable, after which the request is still there."""
+        """Carries out what waits. Raises SourceError and StoreUnavailable, after which the request
+        is still there.
+        """
         listed = tuple(self._store.list(keys.CONTROL))
         self._left_alone.intersection_update(listed)
         found = []
@@ -51,7 +54,9 @@ class Requests:
     def _leave_alone(self, key: str, reason: str) -> None:
         if key not in self._left_alone:
             self._left_alone.add(key)
-            self._logger.warning("an object below control/ is left alone", key=ascii(key[:200]), reason=reason, hint="remove it")
+            self._logger.warning(
+                "an object below control/ is left alone", key=ascii(key[:200]), reason=reason, hint="remove it"
+            )
 
     def _read(self, key: str) -> bytes | None:
         """None for one that is gone, or that the store does not give."""
@@ -94,16 +99,27 @@ class Requests:
                 self._remove(older)
 
     def _copy(self, request: Request, catalog: Catalog, name: str) -> None:
-        found = [facts for facts in catalog.published_tables(self._publication) if (facts.schema, facts.name) == (request.schema_name, request.table_name)]
+        found = [
+            facts
+            for facts in catalog.published_tables(self._publication)
+            if (facts.schema, facts.name) == (request.schema_name, request.table_name)
+        ]
         if not found:
-            raise UsageError(f"publication {self._publication} does not carry table {name}", hint=f"add it to the publication, then `sluice copy {name}`")
+            raise UsageError(
+                f"publication {self._publication} does not carry table {name}",
+                hint=f"add it to the publication, then `sluice copy {name}`",
+            )
         facts = found[0]
         if not self._book.selected(facts.schema, facts.name):
-            raise UsageError(f"source.tables leaves table {name} out", hint="add it to source.tables and restart ingest")
+            raise UsageError(
+                f"source.tables leaves table {name} out", hint="add it to source.tables and restart ingest"
+            )
         if self._book.request_copy(facts):
             self._logger.info("table is copied again", table=name)
         elif (state := self._book.states()[str(facts.oid)]).state == "quarantined":
-            raise UsageError(f"table {name} cannot be carried: {state.reason}", hint="mend that; the table is then copied by itself")
+            raise UsageError(
+                f"table {name} cannot be carried: {state.reason}", hint="mend that; the table is then copied by itself"
+            )
 
     def _refuse(self, key: str, name: str, error: ServiceError) -> None:
         self._logger.error("request refused", table=name, error=str(error), hint=error.hint)
@@ -114,7 +130,9 @@ class Requests:
             self._leave_alone(keys.refused_request(key), str(failed))
 
     def _refusal(self, key: str) -> Refusal | None:
-        """None for one that is gone or cannot be read: a refusal is for people, and never stops ingest."""
+        """None for one that is gone or cannot be read: a refusal is for people, and never stops
+        ingest.
+        """
         data = self._read(key)
         try:
             return Refusal.decode(data) if data is not None else None
@@ -125,5 +143,8 @@ class Requests:
         seen = self._refusal(key)
         if key in self._left_alone:
             return
-        if seen is None or (datetime.now(UTC) - datetime.fromisoformat(seen.refused_at)).total_seconds() > REFUSAL_SECONDS:
+        if (
+            seen is None
+            or (datetime.now(UTC) - datetime.fromisoformat(seen.refused_at)).total_seconds() > REFUSAL_SECONDS
+        ):
             self._remove(key)

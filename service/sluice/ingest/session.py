@@ -1,7 +1,9 @@
 """One replication connection from its first frame to its last acknowledgement.
 
-Invariant: what this object holds dies with the connection. Rows that were received but not published are received again by the next session, because the
-only position ever acknowledged is Watermark's. The event loop owns the stream and the watermark; assembler and builder belong to the decoder thread.
+Invariant: what this object holds dies with the connection. Rows that were received but not
+published are received again by the next session, because the only position ever acknowledged is
+Watermark's. The event loop owns the stream and the watermark; assembler and builder belong to the
+decoder thread.
 """
 
 import asyncio
@@ -50,10 +52,11 @@ class FlushPolicy:
 
 @dataclass(slots=True)
 class SessionCounts:
-    """Plain counters of one process, added to once per batch or flush by the decoder thread; read by telemetry.
+    """Plain counters of one process, added to once per batch or flush by the decoder thread; read
+    by telemetry.
 
-    `transactions` are those committed with changes of ours. What begins with `open` or `staged` is no
-    counter but the present, of transactions that have not ended.
+    `transactions` are those committed with changes of ours. What begins with `open` or `staged` is
+    no counter but the present, of transactions that have not ended.
     """
 
     received_bytes: int = 0
@@ -74,7 +77,9 @@ class SessionCounts:
 
 
 class Session:
-    """`decoder` runs one thing at a time, in order. `prepared` are the transactions that the manifest has and that have not ended."""
+    """`decoder` runs one thing at a time, in order. `prepared` are the transactions that the
+    manifest has and that have not ended.
+    """
 
     def __init__(
         self,
@@ -110,9 +115,18 @@ class Session:
         self._units: set[Future[None]] = set()
         self._urgent = False
         # below: decoder thread only
-        self._assembler = Assembler(start_lsn=start_lsn, prepared=prepared, limits=open_limits, keeps_message=prefix_filter(message_prefixes))
+        self._assembler = Assembler(
+            start_lsn=start_lsn, prepared=prepared, limits=open_limits, keeps_message=prefix_filter(message_prefixes)
+        )
         self._builder = Builder(
-            book=book, upload=self._line.upload, fetch=self._line.fetch, epoch=epoch, numbers=numbers, limits=limits, start_lsn=start_lsn, prepared=prepared
+            book=book,
+            upload=self._line.upload,
+            fetch=self._line.fetch,
+            epoch=epoch,
+            numbers=numbers,
+            limits=limits,
+            start_lsn=start_lsn,
+            prepared=prepared,
         )
         self._count_open()
         self._waiting_since: float | None = None
@@ -134,9 +148,11 @@ class Session:
         return self._stream.received_lsn
 
     async def pump(self, stop: asyncio.Event, *, reached: Callable[[], bool], target: int | None) -> None:
-        """Reads and decodes until `stop` is set or `reached` says so. Raises what the connection, the decoder or the store raised.
+        """Reads and decodes until `stop` is set or `reached` says so. Raises what the connection,
+        the decoder or the store raised.
 
-        With a `target` LSN, for runs that wait for a position, every advance is recorded at once and nothing waits for its age limit past it.
+        With a `target` LSN, for runs that wait for a position, every advance is recorded at once
+        and nothing waits for its age limit past it.
         """
         self._urgent = target is not None
         tick = TICK_SECONDS if target is None else URGENT_TICK_SECONDS
@@ -163,7 +179,9 @@ class Session:
             await self._take_rest()
 
     def durable(self, receipt: DurableReceipt) -> None:
-        """Takes a receipt on the event loop and tells the server. A receipt that cannot be ends the session before anything is told."""
+        """Takes a receipt on the event loop and tells the server. A receipt that cannot be ends the
+        session before anything is told.
+        """
         faults.point("receipt.before")
         try:
             moved = self.watermark.durable(receipt)
@@ -174,7 +192,9 @@ class Session:
             self._stream.acknowledge(self.watermark.flushed_lsn)
 
     async def drain(self) -> None:
-        """Publishes every whole transaction that was received, and acknowledges it. Raises what keeps it from that."""
+        """Publishes every whole transaction that was received, and acknowledges it. Raises what
+        keeps it from that.
+        """
         await self._idle()
         self._run(self._flush_now)
         await self._quiet()
@@ -182,7 +202,9 @@ class Session:
             raise error
 
     async def settle(self) -> None:
-        """Waits until nothing of this session is under way any more, whatever became of it. What had not failed by now is published or not as it comes."""
+        """Waits until nothing of this session is under way any more, whatever became of it. What
+        had not failed by now is published or not as it comes.
+        """
         await self._quiet()
         if self._failed.done():
             self._failed.exception()
@@ -225,7 +247,9 @@ class Session:
         return "upload" if self._line.blocking else "decoder"
 
     def _run(self, action: Callable[[], None]) -> "asyncio.Future[None]":
-        """The only way into the decoder thread: nothing is done there after anything of this session failed."""
+        """The only way into the decoder thread: nothing is done there after anything of this
+        session failed.
+        """
         task = self._loop.run_in_executor(self._decoder, self._breaker.guarded(action))
         self._in_decoder.add(task)
         task.add_done_callback(self._decoded)
@@ -263,7 +287,12 @@ class Session:
         assembly = self._assembler.feed(frames.join(batch.take()))
         faults.point("build.before")
         self._builder.add(assembly)
-        self.unflushed.decoded(self._builder.through_lsn, assembly.commits.commit_time_us, pending=self._builder.pending, now_us=time.time_ns() // 1000)
+        self.unflushed.decoded(
+            self._builder.through_lsn,
+            assembly.commits.commit_time_us,
+            pending=self._builder.pending,
+            now_us=time.time_ns() // 1000,
+        )
         self._count(batch, assembly)
 
     def _flush_if_due(self) -> None:
@@ -272,7 +301,9 @@ class Session:
         if self._waiting_since is not None:
             if self._builder.full or now - self._waiting_since >= self._policy.max_delay_s:
                 self._publish(self._builder.full or "age")
-        elif self._builder.through_lsn > self._recorded_lsn and (self._urgent or now - self._recorded_at >= self._policy.progress_interval_s):
+        elif self._builder.through_lsn > self._recorded_lsn and (
+            self._urgent or now - self._recorded_at >= self._policy.progress_interval_s
+        ):
             self._publish("asked" if self._urgent else "progress")
 
     def _flush_now(self, trigger: str = "asked") -> None:
@@ -314,4 +345,8 @@ class Session:
 
     def _count_open(self) -> None:
         counts, builder = self.counts, self._builder
-        counts.open_transactions, counts.open_bytes, counts.staged_bytes = builder.open_transactions, builder.open_bytes, builder.staged_bytes
+        counts.open_transactions, counts.open_bytes, counts.staged_bytes = (
+            builder.open_transactions,
+            builder.open_bytes,
+            builder.staged_bytes,
+        )

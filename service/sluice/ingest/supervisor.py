@@ -1,12 +1,14 @@
-"""One pipeline's ingest: connect, prove, stream, decode, commit, acknowledge; again after every loss that may pass.
+"""One pipeline's ingest: connect, prove, stream, decode, commit, acknowledge; again after every
+loss that may pass.
 
     socket ── ReplicationStream ── RawBatch ──▶ decoder thread: frames ▸ assembly ▸ unit
                     ▲                                                       │
                     └── Watermark ◀── receipt ◀── Committer ◀───────────────┘
 
-This module owns the order of things at start and stop, and holds no logic of the stages: what to do with bytes, transactions, shapes, files and entries is
-decided elsewhere. Threads: the event loop owns the socket and the watermark; one thread decodes; Committer has its own; copies and the catalog watch
-run in one each.
+This module owns the order of things at start and stop, and holds no logic of the stages: what to do
+with bytes, transactions, shapes, files and entries is decided elsewhere. Threads: the event loop
+owns the socket and the watermark; one thread decodes; Committer has its own; copies and the catalog
+watch run in one each.
 """
 
 import asyncio
@@ -27,7 +29,16 @@ import structlog
 from sluice import faults
 from sluice.contract.entries import Changes, Commits, Opened, PreparedEnd, Progress
 from sluice.contract.receipt import DurableReceipt
-from sluice.errors import Disposition, Interrupted, ServiceError, SlotBusy, SourceRefused, SourceUnavailable, UsageError, WriterFenced
+from sluice.errors import (
+    Disposition,
+    Interrupted,
+    ServiceError,
+    SlotBusy,
+    SourceRefused,
+    SourceUnavailable,
+    UsageError,
+    WriterFenced,
+)
 from sluice.ingest.assemble.assembler import AssemblerLimits
 from sluice.ingest.causes import component_of, reason_of
 from sluice.ingest.commit.committer import Committer
@@ -67,26 +78,34 @@ from sluice.store.base import ObjectStore
 from sluice.store.probe import probe
 
 RECONNECT_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Pauses between connections, plus up to half of each at random. The last one repeats; a session that acknowledged something begins again at the first."""
+"""Pauses between connections, plus up to half of each at random. The last one repeats; a session
+that acknowledged something begins again at the first.
+"""
 PARALLEL_SINCE = 160000
 STOP_SECONDS = 20.0
-"""All that a stop may take, below the 30 s that Kubernetes gives. Nothing is lost by leaving: what was not acknowledged is sent again."""
+"""All that a stop may take, below the 30 s that Kubernetes gives. Nothing is lost by leaving: what
+was not acknowledged is sent again.
+"""
 _NAMED = 20
 """Tables that an error names."""
 _GRACE_SECONDS = 1.0
 """For what was told to give up, to do so."""
 AWAITING_SECONDS = 1.0
-"""Between two looks at the catalog while a change of shape waits for the stream to pass its position: until then its table is not live."""
+"""Between two looks at the catalog while a change of shape waits for the stream to pass its
+position: until then its table is not live.
+"""
 
 
 Answer = TypeVar("Answer")
 
 
 def _tune_interpreter() -> None:
-    """Two threads share the interpreter here: one takes frames from libpq, one starts array operations that run without it.
+    """Two threads share the interpreter here: one takes frames from libpq, one starts array
+    operations that run without it.
 
-    The default of 5 ms before a waiting thread gets its turn is ten times what such an operation takes. Collections are made rare: nothing on the hot
-    path makes cycles, and each pass would walk tens of thousands of frames.
+    The default of 5 ms before a waiting thread gets its turn is ten times what such an operation
+    takes. Collections are made rare: nothing on the hot path makes cycles, and each pass would walk
+    tens of thousands of frames.
     """
     sys.setswitchinterval(0.0005)
     gc.set_threshold(100_000, 50, 50)
@@ -94,7 +113,9 @@ def _tune_interpreter() -> None:
 
 @dataclass(frozen=True, slots=True)
 class IngestOptions:
-    """Plain values; the command line reads them from settings. `tables` are patterns over schema.table; none means the whole publication."""
+    """Plain values; the command line reads them from settings. `tables` are patterns over
+    schema.table; none means the whole publication.
+    """
 
     pipeline: str
     source: SourceOptions
@@ -115,7 +136,9 @@ class IngestOptions:
 
 
 class Ingest:
-    """Runs until told to stop or until an error that needs a human. `store` is the pipeline's own prefix in the spool."""
+    """Runs until told to stop or until an error that needs a human. `store` is the pipeline's own
+    prefix in the spool.
+    """
 
     def __init__(self, options: IngestOptions, store: ObjectStore) -> None:
         self.options = options = replace(options, source=replace(options.source, cancellation=Cancellation()))
@@ -140,9 +163,13 @@ class Ingest:
         self._unpublished = False
         """Whether the server decodes a place in its log at which the publication did not exist."""
         self._prepared_at_source: frozenset[tuple[str, int]] = frozenset()
-        """(gid, xid) of what was prepared at the source when the publication was found to exist again."""
+        """(gid, xid) of what was prepared at the source when the publication was found to exist
+        again.
+        """
         self._finishing = replace(options.source, cancellation=Cancellation())
-        """How to ask the source what is needed to finish what was received. Everything else is cancelled when the stop begins."""
+        """How to ask the source what is needed to finish what was received. Everything else is
+        cancelled when the stop begins.
+        """
         self._numbers = itertools.count(1)
         self._decoder = ThreadPoolExecutor(1, thread_name_prefix="decode")
         self._background: list[asyncio.Task[None]] = []
@@ -152,10 +179,11 @@ class Ingest:
         self._logger = structlog.get_logger("ingest")
 
     def stop(self) -> None:
-        """Asks for a drain: no more reading, publish whole transactions, acknowledge, leave. On the event loop.
+        """Asks for a drain: no more reading, publish whole transactions, acknowledge, leave. On the
+        event loop.
 
-        The time for all of it runs from here, or from where `stopping` was asked before. What only begins something, such as connecting or copying a
-        table, is cancelled at once.
+        The time for all of it runs from here, or from where `stopping` was asked before. What only
+        begins something, such as connecting or copying a table, is cancelled at once.
         """
         if self._stop.is_set():
             return
@@ -165,7 +193,9 @@ class Ingest:
         asyncio.get_running_loop().call_later(self.stopping.left_to_finish(), self._give_up)
 
     def _give_up(self) -> None:
-        """Time is short: whatever still waits for the store or the source ends, and comes again at the next start."""
+        """Time is short: whatever still waits for the store or the source ends, and comes again at
+        the next start.
+        """
         self._stop_threads.set()
         self._finishing.cancellation.cancel()
         if self._session is not None:
@@ -174,12 +204,16 @@ class Ingest:
 
     def _out_of_time(self) -> Interrupted:
         return Interrupted(
-            f"stopped before all that was received was published: the stop may take {self.stopping.seconds:.0f} s in all",
-            hint="nothing is lost: what was not acknowledged comes again at the next start; stop_timeout says how long a stop may take",
+            "stopped before all that was received was published: the stop may take "
+            f"{self.stopping.seconds:.0f} s in all",
+            hint="nothing is lost: what was not acknowledged comes again at the next start; stop_timeout "
+            "says how long a stop may take",
         )
 
     async def _within_the_stop(self, work: Coroutine[Any, Any, Answer]) -> Answer:
-        """What `work` returns or raises; Interrupted when the stop is given up first. Threads that it waits for are then left to themselves."""
+        """What `work` returns or raises; Interrupted when the stop is given up first. Threads that
+        it waits for are then left to themselves.
+        """
         task = asyncio.ensure_future(work)
         given_up = asyncio.ensure_future(self._given_up.wait())
         try:
@@ -196,11 +230,17 @@ class Ingest:
         """Brings `view` and `backpressure` up to this moment. On the event loop."""
         session, view = self._session, self.view
         if session is None:
-            view.complete_lsn, view.oldest_unflushed_us = self.log.state.through_lsn if self.log is not None else 0, None
+            view.complete_lsn, view.oldest_unflushed_us = (
+                self.log.state.through_lsn if self.log is not None else 0,
+                None,
+            )
             return
         self.backpressure.account(session.backpressure_cause)
         view.received_lsn = session.received_lsn
-        view.last_message_at, view.last_feedback_at = session.last_message_at or view.last_message_at, session.last_feedback_at or view.last_feedback_at
+        view.last_message_at, view.last_feedback_at = (
+            session.last_message_at or view.last_message_at,
+            session.last_feedback_at or view.last_feedback_at,
+        )
         view.complete_lsn, view.oldest_unflushed_us = session.unflushed.state(session.watermark.flushed_lsn)
 
     @property
@@ -210,10 +250,12 @@ class Ingest:
         return session.backpressure_cause if session is not None and self.backpressure.active else None
 
     async def run(self, *, until_lsn: int | None = None, until_caught_up: bool = False) -> None:
-        """Streams until `stop`, or until everything up to the target is durable and every copy is finished. Raises what needs a human.
+        """Streams until `stop`, or until everything up to the target is durable and every copy is
+        finished. Raises what needs a human.
 
-        The target of `until_caught_up` is the server's end of WAL at the first connection. Whoever asked for a target and stopped before it was reached gets
-        Interrupted: what is in the spool is sound, and less than was asked for.
+        The target of `until_caught_up` is the server's end of WAL at the first connection. Whoever
+        asked for a target and stopped before it was reached gets Interrupted: what is in the spool
+        is sound, and less than was asked for.
         """
         self._loop = asyncio.get_running_loop()
         _tune_interpreter()
@@ -244,27 +286,41 @@ class Ingest:
                     if not self._stop.is_set():
                         await self._pause(error, attempt)
             if bounded and not done:
-                raise Interrupted("stopped before everything that was asked for was in the spool", hint="run it again: it goes on from where it is")
+                raise Interrupted(
+                    "stopped before everything that was asked for was in the spool",
+                    hint="run it again: it goes on from where it is",
+                )
             if until_caught_up:
                 self._require_copies()
         finally:
             await self._close()
 
     def _require_copies(self) -> None:
-        """Raises Interrupted, with the names, if there are tables that could not be copied. One that is stale was copied, and is told by the verdict."""
+        """Raises Interrupted, with the names, if there are tables that could not be copied. One
+        that is stale was copied, and is told by the verdict.
+        """
         assert self.log is not None
-        missing = sorted(f"{table.schema_name}.{table.table_name}" for table in self.log.state.tables.values() if table.state == "quarantined")
+        missing = sorted(
+            f"{table.schema_name}.{table.table_name}"
+            for table in self.log.state.tables.values()
+            if table.state == "quarantined"
+        )
         if missing:
-            names = ", ".join(missing[:_NAMED]) + (f" and {len(missing) - _NAMED:,} more" if len(missing) > _NAMED else "")
+            names = ", ".join(missing[:_NAMED]) + (
+                f" and {len(missing) - _NAMED:,} more" if len(missing) > _NAMED else ""
+            )
             raise Interrupted(
                 f"everything else is in the spool, but {len(missing):,} tables could not be copied: {names}",
-                hint="`sluice tables --state quarantined` says why; mend that, or leave the tables out by source.tables, and run it again",
+                hint="`sluice tables --state quarantined` says why; mend that, or leave the tables out by "
+                "source.tables, and run it again",
             )
 
     # one connection
 
     def _prepare(self) -> tuple[ServerFacts, int]:
-        """Everything that must be true before the stream starts (law 4). Creates publication and slot only while the manifest is empty."""
+        """Everything that must be true before the stream starts (law 4). Creates publication and
+        slot only while the manifest is empty.
+        """
         options = self.options
         state = self._state = self._own_state(self.log) if self.log is not None else load_state(self.store)
         with closing(open_query(options.source)) as connection:
@@ -278,27 +334,46 @@ class Ingest:
                 set_up(options, connection)
             wait_until_free(connection, options.source, bound_s=options.slot_wait_s)
             slot = slot_facts(connection, options.source.slot)
-            start_lsn = prove_continuity(state.opened, state.through_lsn, server=server, slot=slot, two_phase=options.two_phase)
+            start_lsn = prove_continuity(
+                state.opened, state.through_lsn, server=server, slot=slot, two_phase=options.two_phase
+            )
             if self._unpublished and prepared_transactions(connection) != self._prepared_at_source:
-                raise SourceUnavailable("a prepared transaction began or ended while its state was read", hint="it is read again")
-        # What committed before the publication existed again cannot be decoded. The server passes over it without a look when it is told to start behind it.
+                raise SourceUnavailable(
+                    "a prepared transaction began or ended while its state was read", hint="it is read again"
+                )
+        # What committed before the publication existed again cannot be decoded. The server passes
+        # over it without a look when it is told to start behind it.
         return server, server.wal_end_lsn if self._unpublished else start_lsn
 
     def _pass_over_unpublished(self, server: ServerFacts, start_lsn: int) -> None:
-        """Goes on at `start_lsn`, with the tables stale: the changes of theirs up to there are lost to the stream."""
+        """Goes on at `start_lsn`, with the tables stale: the changes of theirs up to there are lost
+        to the stream.
+        """
         self._take_over(server, start_lsn)
         assert self.log is not None
         assert self.book is not None
         publication, through_lsn = self.options.source.publication, self.log.state.through_lsn
-        reason = f"publication {publication} was dropped and created again: the server does not send what was written in between"
+        reason = (
+            f"publication {publication} was dropped and created again: the server does not send what was "
+            "written in between"
+        )
         self.book.mark_all_stale(reason, lsn=start_lsn)
         # Whatever ended these in between is not sent either, and their gids may be used again.
         ended = tuple(
-            PreparedEnd(one.gid, one.end_lsn, "passed_over") for one in self.log.state.prepared.values() if (one.gid, one.xid) not in self._prepared_at_source
+            PreparedEnd(one.gid, one.end_lsn, "passed_over")
+            for one in self.log.state.prepared.values()
+            if (one.gid, one.xid) not in self._prepared_at_source
         )
-        self.log.publish(Changes((), Commits(), ended=ended) if ended else Progress(), from_lsn=through_lsn, through_lsn=start_lsn)
+        self.log.publish(
+            Changes((), Commits(), ended=ended) if ended else Progress(), from_lsn=through_lsn, through_lsn=start_lsn
+        )
         messagetable.ensure(self.log, wanted=self.options.messages, prefixes=self.options.message_prefixes)
-        self._logger.error("passing over changes of the time without publication", publication=publication, from_lsn=show(through_lsn), to_lsn=show(start_lsn))
+        self._logger.error(
+            "passing over changes of the time without publication",
+            publication=publication,
+            from_lsn=show(through_lsn),
+            to_lsn=show(start_lsn),
+        )
         self._unpublished = False
 
     def _own_state(self, log: ManifestLog) -> PipelineState:
@@ -317,7 +392,8 @@ class Ingest:
         if self._unpublished:
             await self._within_the_stop(asyncio.to_thread(self._pass_over_unpublished, server, start_lsn))
         elif self._state.opened is None:
-            # The first status message repeats the start position: even that one is in the manifest before it is sent.
+            # The first status message repeats the start position: even that one is in the manifest
+            # before it is sent.
             await self._within_the_stop(asyncio.to_thread(self._take_over, server, start_lsn))
         streaming = best_streaming(options.streaming, server.server_version)
         self.view.streaming_at = time.monotonic()
@@ -334,7 +410,8 @@ class Ingest:
                 expect=(server.system_identifier, server.timeline),
             )
         except SlotBusy as error:
-            # It was free a moment ago. Whoever has it now, the next look waits for them, and names them if they stay.
+            # It was free a moment ago. Whoever has it now, the next look waits for them, and names
+            # them if they stay.
             raise SourceUnavailable(str(error), hint=error.hint) from error
         try:
             await self._within_the_stop(asyncio.to_thread(self._take_over, server, start_lsn))
@@ -362,9 +439,13 @@ class Ingest:
             if self._background_error is not None:
                 session.fail(self._background_error)
             self.view.state, self.view.connected, self.view.last_error = "streaming", True, ""
-            self._logger.info("streaming", slot=options.source.slot, start_lsn=show(start_lsn), server_version=server.server_version)
+            self._logger.info(
+                "streaming", slot=options.source.slot, start_lsn=show(start_lsn), server_version=server.server_version
+            )
             try:
-                await self._within_the_stop(session.pump(self._stop, reached=lambda: self._reached(target), target=target))
+                await self._within_the_stop(
+                    session.pump(self._stop, reached=lambda: self._reached(target), target=target)
+                )
                 self.view.state, self.view.reached_at = "draining", time.monotonic()
                 self._logger.info("draining")
                 await self._within_the_stop(session.drain())
@@ -378,7 +459,9 @@ class Ingest:
             await stream.close()
 
     def _take_over(self, server: ServerFacts, start_lsn: int) -> None:
-        """Opens our epoch, once per process. The slot is ours by now, so a writer that still lives is a paused one, and this entry ends it."""
+        """Opens our epoch, once per process. The slot is ours by now, so a writer that still lives
+        is a paused one, and this entry ends it.
+        """
         if self.log is None:
             opened = Opened(
                 system_identifier=server.system_identifier,
@@ -393,21 +476,41 @@ class Ingest:
                 start_lsn=start_lsn,
                 instance=self.options.instance,
             )
-            log = ManifestLog.open(self.store, opened, self._state, through_lsn=start_lsn, on_trouble=self._store_trouble, stop=self._stop_threads)
+            log = ManifestLog.open(
+                self.store,
+                opened,
+                self._state,
+                through_lsn=start_lsn,
+                on_trouble=self._store_trouble,
+                stop=self._stop_threads,
+            )
             self._opened = log.state
             messagetable.ensure(log, wanted=self.options.messages, prefixes=self.options.message_prefixes)
             if not self.options.two_phase and log.state.prepared:
                 self._release_prepared(log)
             book = TableBook(log, self._lookup, self.options.tables, wal_end=self._lookup.wal_end)
-            committer = Committer(self.store, log, on_receipt=self._hand_over, on_trouble=self._upload_trouble, stop=self._stop_threads)
-            self.copier = Copier(options=self.options.source, log=log, book=book, committer=committer, numbers=self._numbers, stop=self._stop_threads)
-            self._watch = CatalogWatch(self.options.source, book, Requests(self.store, book, self.options.source.publication))
+            committer = Committer(
+                self.store, log, on_receipt=self._hand_over, on_trouble=self._upload_trouble, stop=self._stop_threads
+            )
+            self.copier = Copier(
+                options=self.options.source,
+                log=log,
+                book=book,
+                committer=committer,
+                numbers=self._numbers,
+                stop=self._stop_threads,
+            )
+            self._watch = CatalogWatch(
+                self.options.source, book, Requests(self.store, book, self.options.source.publication)
+            )
             self.log, self.book, self.committer = log, book, committer
         assert self._watch is not None
         self._watch.run_once()
 
     def _release_prepared(self, log: ManifestLog) -> None:
-        """The slot no longer decodes at PREPARE: what was prepared while it did comes again, whole, when it commits."""
+        """The slot no longer decodes at PREPARE: what was prepared while it did comes again, whole,
+        when it commits.
+        """
         released = tuple(PreparedEnd(one.gid, one.end_lsn, "released") for one in log.state.prepared.values())
         log.append(Changes((), Commits(), ended=released))
         self._logger.info("prepared transactions will be sent again when they commit", transactions=len(released))
@@ -431,7 +534,12 @@ class Ingest:
 
     def _reached(self, target: int | None) -> bool:
         assert self._session is not None
-        return target is not None and self._session.watermark.flushed_lsn >= target and not self._copying() and not self._awaiting()
+        return (
+            target is not None
+            and self._session.watermark.flushed_lsn >= target
+            and not self._copying()
+            and not self._awaiting()
+        )
 
     def _copying(self) -> bool:
         return self.copier is not None and bool(self.copier.pending)
@@ -446,7 +554,9 @@ class Ingest:
         self.view.reconnects += 1
         self.view.reconnect_reasons[reason_of(error)] += 1
         self.view.last_error = str(error)
-        self._logger.warning("lost contact, trying again", error=str(error), hint=error.hint, pause_seconds=round(pause, 1))
+        self._logger.warning(
+            "lost contact, trying again", error=str(error), hint=error.hint, pause_seconds=round(pause, 1)
+        )
         self.view.retry_delay_s = pause
         await self._sleep(pause)
         self.view.retry_delay_s = 0.0
@@ -477,14 +587,22 @@ class Ingest:
         assert self._watch is not None
         while not self._stop.is_set():
             self.view.catalog_beat = time.time()
-            await self._sleep(min(AWAITING_SECONDS, self.options.watch_interval_s) if self._awaiting() else self.options.watch_interval_s)
+            await self._sleep(
+                min(AWAITING_SECONDS, self.options.watch_interval_s)
+                if self._awaiting()
+                else self.options.watch_interval_s
+            )
             await self._attempt(self._watch.run_once, "catalog")
 
     def _collect_leftovers(self) -> None:
-        """Once per process, as soon as our epoch is open. Nobody waits for it, and nothing but space depends on it."""
+        """Once per process, as soon as our epoch is open. Nobody waits for it, and nothing but
+        space depends on it.
+        """
         opened = self._opened
         try:
-            self.leftovers = collect(self.store, opened_seq=opened.seq, epoch=opened.epoch, table_ids=opened.tables, stop=self._stop_threads)
+            self.leftovers = collect(
+                self.store, opened_seq=opened.seq, epoch=opened.epoch, table_ids=opened.tables, stop=self._stop_threads
+            )
         except ServiceError as error:
             self.errors.note("leftovers", error)
             self._logger.warning("leftovers of older writers stay for now", error=str(error), hint=error.hint)
@@ -492,7 +610,8 @@ class Ingest:
             self._logger.info("leftovers of older writers collected", objects=self.leftovers)
 
     async def _attempt(self, action: Callable[[], object], what: str) -> None:
-        """Runs `action` in a thread. What may pass is tried again next time; what may not is raised, and ends the process: see `_background_ended`.
+        """Runs `action` in a thread. What may pass is tried again next time; what may not is
+        raised, and ends the process: see `_background_ended`.
 
         `what` is one of the catalogue's components.
         """
@@ -506,7 +625,9 @@ class Ingest:
             await self._sleep(2.0)
 
     def _background_ended(self, task: asyncio.Task[None]) -> None:
-        """A part that died must not be missed by nobody: the connection that there is ends, or the next one does not begin."""
+        """A part that died must not be missed by nobody: the connection that there is ends, or the
+        next one does not begin.
+        """
         error = None if task.cancelled() else task.exception()
         if error is None or self._background_error is not None:
             return
@@ -515,7 +636,9 @@ class Ingest:
             self._session.fail(error)
 
     async def _close(self) -> None:
-        """Ends what is left. Threads that still wait for the store after that are left to themselves: the process does not depend on them."""
+        """Ends what is left. Threads that still wait for the store after that are left to
+        themselves: the process does not depend on them.
+        """
         self.stop()
         self._stop_threads.set()
         self._finishing.cancellation.cancel()
@@ -526,7 +649,9 @@ class Ingest:
                 if self.committer is not None:
                     await asyncio.to_thread(self.committer.close)
         except TimeoutError:
-            self._logger.warning("some threads still wait for the object store or the source, and are left to themselves")
+            self._logger.warning(
+                "some threads still wait for the object store or the source, and are left to themselves"
+            )
         else:
             if self._watch is not None:
                 self._watch.close()
@@ -534,33 +659,47 @@ class Ingest:
         self.view.state = "stopped"
 
 
-def best_streaming(wanted: Literal["off", "on", "parallel", "auto"], server_version: int) -> Literal["off", "on", "parallel"]:
-    """What to ask a server of `server_version` (as libpq numbers it) for. Raises UsageError when it does not have what is wanted."""
+def best_streaming(
+    wanted: Literal["off", "on", "parallel", "auto"], server_version: int
+) -> Literal["off", "on", "parallel"]:
+    """What to ask a server of `server_version` (as libpq numbers it) for. Raises UsageError when it
+    does not have what is wanted.
+    """
     has_parallel = server_version >= PARALLEL_SINCE
     if wanted == "auto":
         return "parallel" if has_parallel else "on"
     if wanted == "parallel" and not has_parallel:
         raise UsageError(
-            f"source.streaming is parallel, which PostgreSQL {server_version // 10000} does not have (16 and later do)", hint="use auto, on or off"
+            f"source.streaming is parallel, which PostgreSQL {server_version // 10000} does not have (16 and later do)",
+            hint="use auto, on or off",
         )
     return wanted
 
 
 def refuse_prepared_unseen(at_source: frozenset[tuple[str, int]], state: PipelineState, *, publication: str) -> None:
-    """Raises SourceRefused for transactions that were prepared while the publication did not exist: their commit would come, and their rows would not."""
+    """Raises SourceRefused for transactions that were prepared while the publication did not exist:
+    their commit would come, and their rows would not.
+    """
     known = {(one.gid, one.xid) for one in state.prepared.values()}
     unseen = sorted(gid for gid, xid in at_source if (gid, xid) not in known)
     if unseen:
         raise SourceRefused(
-            f"{len(unseen)} transactions were prepared while publication {publication} did not exist, and the server does not send their rows: {unseen[:5]}",
+            f"{len(unseen)} transactions were prepared while publication {publication} did not exist, "
+            f"and the server does not send their rows: {unseen[:5]}",
             hint="end them with COMMIT PREPARED or ROLLBACK PREPARED, then start again",
         )
 
 
 def set_up(options: IngestOptions, connection: Connection) -> None:
-    """Publication, then slot, each only if it is missing. A slot older than its publication would be of no use. Raises SourceError."""
+    """Publication, then slot, each only if it is missing. A slot older than its publication would
+    be of no use. Raises SourceError.
+    """
     names = Catalog(connection).table_names()
-    chosen = [(schema, table) for schema, table in names if matches(options.tables, schema, table)] if options.tables else None
+    chosen = (
+        [(schema, table) for schema, table in names if matches(options.tables, schema, table)]
+        if options.tables
+        else None
+    )
     published = ensure_publication(connection, options.source.publication, chosen)
     logger = structlog.get_logger("setup")
     if published.created:
@@ -573,7 +712,9 @@ def set_up(options: IngestOptions, connection: Connection) -> None:
 
 
 class CatalogLookup:
-    """Answers what a relation looks like today, on a connection that is opened when first needed and again after a loss."""
+    """Answers what a relation looks like today, on a connection that is opened when first needed
+    and again after a loss.
+    """
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options

@@ -1,7 +1,8 @@
 """Reduced states beside the log, so that a start does not read every entry.
 
-Invariant: a checkpoint is a cache of the chain and never a second truth: it carries the hash of the entry it stands on and is used only if that entry is
-there with that hash. An unreadable one is passed over for an older one; one that contradicts its entry is ManifestCorrupt.
+Invariant: a checkpoint is a cache of the chain and never a second truth: it carries the hash of the
+entry it stands on and is used only if that entry is there with that hash. An unreadable one is
+passed over for an older one; one that contradicts its entry is ManifestCorrupt.
 """
 
 import json
@@ -18,18 +19,25 @@ FORMAT_VERSION = 1
 
 
 def write(store: ObjectStore, state: PipelineState) -> None:
-    """Stores `state` at its number. Raises StoreError, which its caller may ignore: nothing depends on a checkpoint."""
+    """Stores `state` at its number. Raises StoreError, which its caller may ignore: nothing depends
+    on a checkpoint.
+    """
     content = to_json(state)
-    body = json.dumps({"format_version": FORMAT_VERSION, "state_sha256": _digest(content), "state": content}, separators=(",", ":"))
+    body = json.dumps(
+        {"format_version": FORMAT_VERSION, "state_sha256": _digest(content), "state": content}, separators=(",", ":")
+    )
     try:
         store.create(keys.checkpoint(state.seq), body.encode())
     except ObjectExists:
-        # Ours after a lost reply: equal chains give equal checkpoints, and a reader compares each with its chain.
+        # Ours after a lost reply: equal chains give equal checkpoints, and a reader compares each
+        # with its chain.
         return
 
 
 def newest(store: ObjectStore) -> PipelineState:
-    """The state of the newest readable checkpoint, the empty state if there is none. Raises ManifestCorrupt, FormatTooNew, StoreError."""
+    """The state of the newest readable checkpoint, the empty state if there is none. Raises
+    ManifestCorrupt, FormatTooNew, StoreError.
+    """
     for key in sorted(store.list(keys.CHECKPOINTS), reverse=True):
         state = _read(store, key)
         if state is None:
@@ -38,9 +46,14 @@ def newest(store: ObjectStore) -> PipelineState:
             found = digest(store.get(keys.manifest_entry(state.seq)))
         except ObjectMissing as error:
             hint = "was it deleted by a lifecycle rule? restore it"
-            raise ManifestCorrupt(f"manifest entry {state.seq} is missing, though a checkpoint stands on it", hint=hint) from error
+            raise ManifestCorrupt(
+                f"manifest entry {state.seq} is missing, though a checkpoint stands on it", hint=hint
+            ) from error
         if found != state.previous_sha256:
-            raise ManifestCorrupt(f"manifest entry {state.seq} is not the one its checkpoint stands on: one of the two was replaced or damaged")
+            raise ManifestCorrupt(
+                f"manifest entry {state.seq} is not the one its checkpoint stands on: one of the two "
+                "was replaced or damaged"
+            )
         return state
     return PipelineState()
 

@@ -1,7 +1,8 @@
 """Reading the log: entry by entry, from any number on, with every link checked.
 
-Invariant: the order comes from getting N, then N+1; a listing only tells a missing entry from the end of the log. Whoever reads gets a gap-free, chained run
-of entries or ManifestCorrupt with the number, never a run with a hole. It must not write.
+Invariant: the order comes from getting N, then N+1; a listing only tells a missing entry from the
+end of the log. Whoever reads gets a gap-free, chained run of entries or ManifestCorrupt with the
+number, never a run with a hole. It must not write.
 """
 
 from collections.abc import Iterator
@@ -26,11 +27,15 @@ def read_entry(store: ObjectStore, seq: int) -> Entry | None:
     return found[0] if found else None
 
 
-def read_entries(store: ObjectStore, *, after_seq: int, previous_sha256: str | None = None, limit: int | None = None) -> Iterator[tuple[Entry, str]]:
-    """Entries `after_seq + 1` and on with the digest of their bytes, up to the end of the log or `limit`.
+def read_entries(
+    store: ObjectStore, *, after_seq: int, previous_sha256: str | None = None, limit: int | None = None
+) -> Iterator[tuple[Entry, str]]:
+    """Entries `after_seq + 1` and on with the digest of their bytes, up to the end of the log or
+    `limit`.
 
-    Each is checked to continue the one before, by hash and by position; the first to continue `previous_sha256`, if given. Reading starts with one entry
-    at a time and fetches ahead when there is more, so that a reader at the end of the log asks for one object.
+    Each is checked to continue the one before, by hash and by position; the first to continue
+    `previous_sha256`, if given. Reading starts with one entry at a time and fetches ahead when
+    there is more, so that a reader at the end of the log asks for one object.
     """
     last = None if limit is None else after_seq + limit
     seq, width = after_seq + 1, 1
@@ -44,7 +49,10 @@ def read_entries(store: ObjectStore, *, after_seq: int, previous_sha256: str | N
                     return
                 entry, sha256 = link
                 if previous_sha256 is not None and entry.previous_sha256 != previous_sha256:
-                    raise ManifestCorrupt(f"manifest entry {seq} does not continue entry {seq - 1}: one of the two was replaced or damaged")
+                    raise ManifestCorrupt(
+                        f"manifest entry {seq} does not continue entry {seq - 1}: one of the two was "
+                        "replaced or damaged"
+                    )
                 if through_lsn is not None:
                     check_positions(entry, after=through_lsn)
                 yield link
@@ -54,12 +62,16 @@ def read_entries(store: ObjectStore, *, after_seq: int, previous_sha256: str | N
 
 
 def identity(store: ObjectStore) -> str:
-    """What tells this manifest from every other one, of the same name too: its first entry has a nonce. Raises ObjectMissing while there is none."""
+    """What tells this manifest from every other one, of the same name too: its first entry has a
+    nonce. Raises ObjectMissing while there is none.
+    """
     return digest(store.get(keys.manifest_entry(1)))[:IDENTITY_DIGITS]
 
 
 def load_state(store: ObjectStore) -> PipelineState:
-    """The state after the last entry: the newest checkpoint and what follows it. Raises ManifestCorrupt, FormatTooNew, StoreError."""
+    """The state after the last entry: the newest checkpoint and what follows it. Raises
+    ManifestCorrupt, FormatTooNew, StoreError.
+    """
     state = checkpoint.newest(store)
     for entry, sha256 in read_entries(store, after_seq=state.seq, previous_sha256=state.previous_sha256):
         state = reduce(state, entry, sha256)
@@ -81,13 +93,18 @@ def _fetch(store: ObjectStore, seq: int) -> tuple[Entry, str] | None:
 
 
 def _after_gap_check(store: ObjectStore, seq: int) -> tuple[Entry, str] | None:
-    """None if the log ends before `seq`. If a later entry exists, `seq` must have been written meanwhile, or it is a gap."""
+    """None if the log ends before `seq`. If a later entry exists, `seq` must have been written
+    meanwhile, or it is a gap.
+    """
     for key in store.list(keys.MANIFEST, after=keys.manifest_entry(seq - 1)):
         if key.startswith(keys.CHECKPOINTS):
             break
         later = keys.manifest_seq(key)
         found = _fetch(store, seq)
         if found is None:
-            raise ManifestCorrupt(f"manifest entry {seq} is missing, though entry {later} exists", hint="was it deleted by a lifecycle rule? restore it")
+            raise ManifestCorrupt(
+                f"manifest entry {seq} is missing, though entry {later} exists",
+                hint="was it deleted by a lifecycle rule? restore it",
+            )
         return found
     return None

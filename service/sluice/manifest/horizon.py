@@ -1,7 +1,8 @@
 """The newest statement of what was given up, compared with the chain it speaks of.
 
-Invariant: an object may be missing only under a horizon whose entry is there with the very hash that the horizon names. Whoever finds another one gets
-ManifestCorrupt and must treat every missing object as a loss.
+Invariant: an object may be missing only under a horizon whose entry is there with the very hash
+that the horizon names. Whoever finds another one gets ManifestCorrupt and must treat every missing
+object as a loss.
 """
 
 from sluice.contract import keys
@@ -29,7 +30,8 @@ def newest(store: ObjectStore) -> Horizon:
     if not same:
         raise ManifestCorrupt(
             f"{last} stands on a manifest entry {found.through_seq} that is missing or another one",
-            hint="it excuses no missing object of this manifest; was one of the two restored from a backup without the other?",
+            hint="it excuses no missing object of this manifest; was one of the two restored from a "
+            "backup without the other?",
         )
     return found
 
@@ -39,5 +41,6 @@ def state(store: ObjectStore, horizon: Horizon) -> None:
     try:
         store.create(keys.horizon(horizon.through_seq), horizon.encode())
     except ObjectExists:
-        # Ours after a lost reply, or another collector's that says the same: what it stands on is read back.
+        # Ours after a lost reply, or another collector's that says the same: what it stands on is
+        # read back.
         newest(store)

@@ -1,10 +1,13 @@
-"""Objects that nothing names: bodies of transactions that never ended, files of writers that died before their entry. Found and deleted.
+"""Objects that nothing names: bodies of transactions that never ended, files of writers that died
+before their entry. Found and deleted.
 
-Invariant: an object is deleted only if its epoch is over (older than our own, whose `opened` entry is durable) and no entry since the one that opened its epoch
-names it. No entry can name it later: a writer of that epoch can append nothing any more, and a later entry refers to an older object only if an
-entry of the object's own epoch did before it (a prepared transaction). Objects of our own epoch and of newer ones are never looked at, nor is any key
-of another form.
-It runs beside everything else: it writes nothing, and whatever goes wrong leaves objects behind for the next start, never more than that.
+Invariant: an object is deleted only if its epoch is over (older than our own, whose `opened` entry
+is durable) and no entry since the one that opened its epoch names it. No entry can name it later: a
+writer of that epoch can append nothing any more, and a later entry refers to an older object only
+if an entry of the object's own epoch did before it (a prepared transaction). Objects of our own
+epoch and of newer ones are never looked at, nor is any key of another form. It runs beside
+everything else: it writes nothing, and whatever goes wrong leaves objects behind for the next
+start, never more than that.
 """
 
 import threading
@@ -19,17 +22,22 @@ from sluice.store.base import ObjectStore
 
 ENTRIES_AT_ONCE = 256
 LOOK_BACK_ENTRIES = 100_000
-"""Older epochs are looked at until so many entries were read, the newest of them always whole: a start must not read years of entries."""
+"""Older epochs are looked at until so many entries were read, the newest of them always whole: a
+start must not read years of entries.
+"""
 
 Named = dict[int, bytearray]
-"""Epoch to one byte per counter: 1 where an entry names that object. Counters are dense, so this is a byte for each object of the epochs."""
+"""Epoch to one byte per counter: 1 where an entry names that object. Counters are dense, so this is
+a byte for each object of the epochs.
+"""
 
 
 def collect(store: ObjectStore, *, opened_seq: int, epoch: int, table_ids: Iterable[str], stop: threading.Event) -> int:
     """Deletes what epochs before `epoch` left behind and returns how many objects that were.
 
-    `opened_seq` is the number of our own `opened` entry, which must be durable; `table_ids` are the tables known at that point. Returns early on `stop`.
-    Raises ManifestCorrupt if the entries before ours cannot be read, StoreError if the store does not answer or does not let us delete.
+    `opened_seq` is the number of our own `opened` entry, which must be durable; `table_ids` are the
+    tables known at that point. Returns early on `stop`. Raises ManifestCorrupt if the entries
+    before ours cannot be read, StoreError if the store does not answer or does not let us delete.
     """
     deleted = 0
     for key in unnamed(store, opened_seq=opened_seq, epoch=epoch, table_ids=table_ids, stop=stop):
@@ -41,7 +49,9 @@ def collect(store: ObjectStore, *, opened_seq: int, epoch: int, table_ids: Itera
     return deleted
 
 
-def unnamed(store: ObjectStore, *, opened_seq: int, epoch: int, table_ids: Iterable[str], stop: threading.Event) -> Iterator[str]:
+def unnamed(
+    store: ObjectStore, *, opened_seq: int, epoch: int, table_ids: Iterable[str], stop: threading.Event
+) -> Iterator[str]:
     """Keys of what `collect` deletes, under the same conditions."""
     return _candidates(store, _named(store, before_seq=opened_seq, stop=stop), sorted(table_ids), before_epoch=epoch)
 
@@ -58,7 +68,9 @@ def referenced(body: Body) -> tuple[Segment, ...]:
 
 
 def _named(store: ObjectStore, *, before_seq: int, stop: threading.Event) -> Named:
-    """What entries name, by epoch, of epochs that were read back to their very `opened` entry; nothing when stopped."""
+    """What entries name, by epoch, of epochs that were read back to their very `opened` entry;
+    nothing when stopped.
+    """
     whole: Named = {}
     reading: Named = {}
     last = before_seq - 1
@@ -92,7 +104,9 @@ def _candidates(store: ObjectStore, named: Named, table_ids: list[str], *, befor
         return
     oldest = min(named)
     listings = [store.list(keys.stage_folder(epoch)) for epoch in sorted(named)]
-    listings += [store.list(keys.segment_folder(table_id), after=keys.segment(table_id, oldest, 0)) for table_id in table_ids]
+    listings += [
+        store.list(keys.segment_folder(table_id), after=keys.segment(table_id, oldest, 0)) for table_id in table_ids
+    ]
     for listing in listings:
         for key in listing:
             placed = keys.placed(key)

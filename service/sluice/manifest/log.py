@@ -1,8 +1,10 @@
 """Writing the log: one writer, one entry at a time, each stored before anyone may rely on it.
 
-Invariant: a DurableReceipt comes into being here only, after a create that succeeded or whose object was read back and is ours byte for byte. A number is
-never skipped and never written twice with other content. Whoever meets a foreign entry where its own should go has been replaced: WriterFenced, for ever.
-After any failure to store, the log is closed, because the entry may yet be there: opening again finds out.
+Invariant: a DurableReceipt comes into being here only, after a create that succeeded or whose
+object was read back and is ours byte for byte. A number is never skipped and never written twice
+with other content. Whoever meets a foreign entry where its own should go has been replaced:
+WriterFenced, for ever. After any failure to store, the log is closed, because the entry may yet be
+there: opening again finds out.
 """
 
 import math
@@ -31,7 +33,9 @@ def _utc_now() -> datetime:
 
 
 class ManifestLog:
-    """The open log of one pipeline, made by `ManifestLog.open`. Thread-safe: appends are stored one after the other."""
+    """The open log of one pipeline, made by `ManifestLog.open`. Thread-safe: appends are stored one
+    after the other.
+    """
 
     def __init__(
         self,
@@ -65,11 +69,14 @@ class ManifestLog:
         clock: Callable[[], datetime] = _utc_now,
         on_trouble: Callable[[str, ServiceError], None] = lambda _what, _error: None,
     ) -> "ManifestLog":
-        """Takes the pipeline over after `state` (from `follow.load_state`) by appending `opened` in the next epoch.
+        """Takes the pipeline over after `state` (from `follow.load_state`) by appending `opened` in
+        the next epoch.
 
-        Raises WriterFenced if another writer appended since `state` was read. `through_lsn` is where the first epoch begins; left out, the position stays.
-        An entry that the store does not take is tried again for `retry_seconds` (by default for ever: the stream waits, and nothing is lost) or
-        until `stop`. `on_trouble` hears of each such try, and of a checkpoint not stored, which harms nothing but the next start.
+        Raises WriterFenced if another writer appended since `state` was read. `through_lsn` is
+        where the first epoch begins; left out, the position stays. An entry that the store does not
+        take is tried again for `retry_seconds` (by default for ever: the stream waits, and nothing
+        is lost) or until `stop`. `on_trouble` hears of each such try, and of a checkpoint not
+        stored, which harms nothing but the next start.
         """
         log = cls(
             store,
@@ -79,7 +86,8 @@ class ManifestLog:
             clock=clock,
             on_trouble=on_trouble,
         )
-        # Without the nonce two writers that start alike at the same moment would each take the other's entry for its own.
+        # Without the nonce two writers that start alike at the same moment would each take the
+        # other's entry for its own.
         log._append(opened, epoch=state.epoch + 1, through_lsn=through_lsn, extra={"nonce": uuid.uuid4().hex})
         return log
 
@@ -89,22 +97,34 @@ class ManifestLog:
         return self._state
 
     def publish(self, body: Changes | Progress, *, from_lsn: int, through_lsn: int) -> DurableReceipt:
-        """Stores what ended after `from_lsn` and at or before `through_lsn` as the next entry, and returns when it is durable.
+        """Stores what ended after `from_lsn` and at or before `through_lsn` as the next entry, and
+        returns when it is durable.
 
-        `from_lsn` is where its writer went on from, which the log does not guess: a `body` behind one that was not stored is refused with ManifestCorrupt.
-        Raises what `append` raises.
+        `from_lsn` is where its writer went on from, which the log does not guess: a `body` behind
+        one that was not stored is refused with ManifestCorrupt. Raises what `append` raises.
         """
         return self._append(body, epoch=self._state.epoch, from_lsn=from_lsn, through_lsn=through_lsn, extra={})
 
     def append(self, body: Body) -> DurableReceipt:
-        """Stores `body` as the next entry, at the position where the log is, and returns when it is durable.
+        """Stores `body` as the next entry, at the position where the log is, and returns when it is
+        durable.
 
-        Raises ManifestCorrupt if it may not follow (nothing is stored, the log stays open). Every other error closes the log: WriterFenced if another
-        writer owns the manifest now, StoreRefused, and StoreUnavailable after `retry_seconds` or `stop`, when the entry may or may not be there.
+        Raises ManifestCorrupt if it may not follow (nothing is stored, the log stays open). Every
+        other error closes the log: WriterFenced if another writer owns the manifest now,
+        StoreRefused, and StoreUnavailable after `retry_seconds` or `stop`, when the entry may or
+        may not be there.
         """
         return self._append(body, epoch=self._state.epoch, extra={})
 
-    def _append(self, body: Body, *, epoch: int, extra: dict[str, Any], from_lsn: int | None = None, through_lsn: int | None = None) -> DurableReceipt:
+    def _append(
+        self,
+        body: Body,
+        *,
+        epoch: int,
+        extra: dict[str, Any],
+        from_lsn: int | None = None,
+        through_lsn: int | None = None,
+    ) -> DurableReceipt:
         with self._lock:
             if self._closed is not None:
                 raise type(self._closed)(f"the manifest log is closed: {self._closed}", hint=self._closed.hint)
@@ -125,7 +145,11 @@ class ManifestLog:
                 self._store_entry(entry.seq, encoded)
                 faults.point("manifest.append.after")
             except BaseException as error:
-                self._closed = error if isinstance(error, ServiceError) else StoreUnavailable(f"manifest entry {entry.seq} was left in doubt")
+                self._closed = (
+                    error
+                    if isinstance(error, ServiceError)
+                    else StoreUnavailable(f"manifest entry {entry.seq} was left in doubt")
+                )
                 raise
             self._state = state
             if state.seq % checkpoint.EVERY_ENTRIES == 0:
@@ -133,7 +157,9 @@ class ManifestLog:
             return _receipt(state)
 
     def _store_entry(self, seq: int, encoded: bytes) -> None:
-        """Returns when entry `seq` is durable with exactly these bytes. A create that is repeated is its own question whether the first one arrived."""
+        """Returns when entry `seq` is durable with exactly these bytes. A create that is repeated
+        is its own question whether the first one arrived.
+        """
         key = keys.manifest_entry(seq)
         deadline = time.monotonic() + self._retry_seconds
         pause = FIRST_PAUSE_SECONDS
@@ -144,7 +170,9 @@ class ManifestLog:
                 self._on_trouble(f"manifest entry {seq}", error)
                 if time.monotonic() + pause > deadline or self._stop.wait(pause):
                     raise StoreUnavailable(
-                        f"manifest entry {seq} could not be stored in {self._store.describe()}; it may or may not be there", hint=error.hint
+                        f"manifest entry {seq} could not be stored in {self._store.describe()}; it "
+                        "may or may not be there",
+                        hint=error.hint,
                     ) from error
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 

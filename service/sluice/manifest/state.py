@@ -1,9 +1,10 @@
 """What the manifest says, reduced entry by entry. Pure.
 
-Invariant: `reduce` accepts only an entry that may follow: dense number, the chain's hash, the epoch in force (or `opened` with the next one), the position
-that the entry before ended at and none before it, transactions that are neither in the manifest already nor beyond what the entry declares, tables and
-schema versions that exist. Anything else is ManifestCorrupt with the number of the entry, before it is stored when we write and before it is used when
-we read.
+Invariant: `reduce` accepts only an entry that may follow: dense number, the chain's hash, the epoch
+in force (or `opened` with the next one), the position that the entry before ended at and none
+before it, transactions that are neither in the manifest already nor beyond what the entry declares,
+tables and schema versions that exist. Anything else is ManifestCorrupt with the number of the
+entry, before it is stored when we write and before it is used when we read.
 """
 
 import json
@@ -11,7 +12,19 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from sluice.contract.entries import CARRIED_STATES, FATES, TABLE_STATES, Changes, Copy, Entry, Opened, Prepared, Progress, Segment, Table
+from sluice.contract.entries import (
+    CARRIED_STATES,
+    FATES,
+    TABLE_STATES,
+    Changes,
+    Copy,
+    Entry,
+    Opened,
+    Prepared,
+    Progress,
+    Segment,
+    Table,
+)
 from sluice.contract.schema import TableSchema
 from sluice.errors import ManifestCorrupt
 from sluice.lsn import show
@@ -19,12 +32,16 @@ from sluice.lsn import show
 MOVING = (Changes, Progress)
 COPY_WAITS = "its copy cannot be taken, and is tried again: "
 """How the reason of a table begins whose copy failed for something that is not the table's."""
-"""Entries that move the position. Of the others only the first `opened` does: it says where the log begins."""
+"""Entries that move the position. Of the others only the first `opened` does: it says where the log
+begins.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyState:
-    """The initial copy of a table's present generation: all of it is at one snapshot. `final_seq` is 0 until `final`."""
+    """The initial copy of a table's present generation: all of it is at one snapshot. `final_seq`
+    is 0 until `final`.
+    """
 
     snapshot_lsn: int
     schema_version: int
@@ -36,11 +53,14 @@ class CopyState:
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """A table as of the last entry. `generation_seq` is the number of the Table entry that began the generation, `lsn` and `reason` belong to `state`.
+    """A table as of the last entry. `generation_seq` is the number of the Table entry that began
+    the generation, `lsn` and `reason` belong to `state`.
 
-    A change of shape leaves `lsn` alone: what committed at or before it is in the copy. `schema_lsn` is where the newest shape came into force, 0 while
-    there was no other in this generation. `schemas` holds every version ever introduced. `relfilenode` and `fingerprint` are the last known ones. `since` is
-    when `state` began, as the entry says that put the table into it (ISO 8601 UTC).
+    A change of shape leaves `lsn` alone: what committed at or before it is in the copy.
+    `schema_lsn` is where the newest shape came into force, 0 while there was no other in this
+    generation. `schemas` holds every version ever introduced. `relfilenode` and `fingerprint` are
+    the last known ones. `since` is when `state` began, as the entry says that put the table into it
+    (ISO 8601 UTC).
     """
 
     table_id: str
@@ -65,15 +85,19 @@ class TableState:
 
     @property
     def publishes(self) -> str:
-        """A letter for each kind of change that the publication sends (i u d t), as the catalog was last looked at; empty when it never was."""
+        """A letter for each kind of change that the publication sends (i u d t), as the catalog was
+        last looked at; empty when it never was.
+        """
         return str(json.loads(self.fingerprint).get("publishes", "")) if self.fingerprint else ""
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineState:
-    """Everything that must survive, as of entry `seq` (0: no manifest yet). `opened` is the newest. Never changed in place.
+    """Everything that must survive, as of entry `seq` (0: no manifest yet). `opened` is the newest.
+    Never changed in place.
 
-    `prepared` are the transactions that were prepared and have not ended, by (gid, end LSN of the PREPARE).
+    `prepared` are the transactions that were prepared and have not ended, by (gid, end LSN of the
+    PREPARE).
     """
 
     seq: int = 0
@@ -86,7 +110,9 @@ class PipelineState:
 
 
 def reduce(state: PipelineState, entry: Entry, entry_sha256: str) -> PipelineState:
-    """The state after `entry`, whose stored bytes have the digest `entry_sha256`. Raises ManifestCorrupt; `state` stays as it is."""
+    """The state after `entry`, whose stored bytes have the digest `entry_sha256`. Raises
+    ManifestCorrupt; `state` stays as it is.
+    """
     _check_link(state, entry)
     opened, tables, prepared = state.opened, state.tables, state.prepared
     match entry.body:
@@ -124,20 +150,32 @@ def _check_link(state: PipelineState, entry: Entry) -> None:
         raise _corrupt(entry.seq, f"was written in epoch {entry.epoch}, in force is epoch {state.epoch}")
     check_positions(entry, after=state.through_lsn)
     if entry.through_lsn != entry.from_lsn and not (isinstance(entry.body, MOVING) or state.opened is None):
-        raise _corrupt(entry.seq, f"of kind {entry.body.kind} moves the position, which only {' and '.join(kind.kind for kind in MOVING)} entries may")
+        raise _corrupt(
+            entry.seq,
+            f"of kind {entry.body.kind} moves the position, which only "
+            f"{' and '.join(kind.kind for kind in MOVING)} entries may",
+        )
 
 
 def check_positions(entry: Entry, *, after: int) -> None:
-    """Raises ManifestCorrupt unless `entry` continues at `after`, where the entry before it ended, and does not go back."""
+    """Raises ManifestCorrupt unless `entry` continues at `after`, where the entry before it ended,
+    and does not go back.
+    """
     if not isinstance(entry.from_lsn, int) or entry.from_lsn != after:
         at = show(entry.from_lsn) if isinstance(entry.from_lsn, int) else "no position"
-        raise _corrupt(entry.seq, f"continues from {at}, but what came before it ends at {show(after)}: the changes in between are in no entry")
+        raise _corrupt(
+            entry.seq,
+            f"continues from {at}, but what came before it ends at {show(after)}: the changes in "
+            "between are in no entry",
+        )
     if not isinstance(entry.through_lsn, int) or entry.through_lsn < entry.from_lsn:
         raise _corrupt(entry.seq, f"goes back to an earlier position than {show(after)}")
 
 
 def _check_changes(state: PipelineState, entry: Entry, changes: Changes) -> None:
-    """Each transaction is stored once: it ended after what the manifest had, and no later than what this entry declares."""
+    """Each transaction is stored once: it ended after what the manifest had, and no later than what
+    this entry declares.
+    """
     own_range = f"({show(state.through_lsn)}, {show(entry.through_lsn)}]"
     for segment in changes.segments:
         _check_segment(entry.seq, state.tables.get(segment.table_id), segment)
@@ -151,7 +189,9 @@ def _check_changes(state: PipelineState, entry: Entry, changes: Changes) -> None
 
 
 def _prepared(state: PipelineState, entry: Entry, changes: Changes) -> dict[tuple[str, int], Prepared]:
-    """The open prepared transactions after `changes`. One may be older than the entry's own range: a slot that began to decode at PREPARE sends it late."""
+    """The open prepared transactions after `changes`. One may be older than the entry's own range:
+    a slot that began to decode at PREPARE sends it late.
+    """
     if not changes.prepared and not changes.ended:
         return state.prepared
     still_open = dict(state.prepared)
@@ -160,7 +200,11 @@ def _prepared(state: PipelineState, entry: Entry, changes: Changes) -> dict[tupl
             raise _corrupt(entry.seq, f"ends a prepared transaction that is not open, prepared at {show(end.end_lsn)}")
     for transaction in changes.prepared:
         if transaction.end_lsn > entry.through_lsn or any(gid == transaction.gid for gid, _ in still_open):
-            raise _corrupt(entry.seq, f"holds a prepared transaction beyond its range, or one whose gid is in use, prepared at {show(transaction.end_lsn)}")
+            raise _corrupt(
+                entry.seq,
+                "holds a prepared transaction beyond its range, or one whose gid is in use, prepared "
+                f"at {show(transaction.end_lsn)}",
+            )
         still_open[transaction.gid, transaction.end_lsn] = transaction
     return still_open
 
@@ -169,7 +213,9 @@ def _check_segment(seq: int, table: TableState | None, segment: Segment) -> None
     if table is None:
         raise _corrupt(seq, f"refers to the unknown table {segment.table_id}")
     if segment.schema_version not in table.schemas:
-        raise _corrupt(seq, f"refers to the unknown schema version {segment.schema_version} of table {segment.table_id}")
+        raise _corrupt(
+            seq, f"refers to the unknown schema version {segment.schema_version} of table {segment.table_id}"
+        )
 
 
 def _table(entry: Entry, old: TableState | None, new: Table) -> TableState:
@@ -204,16 +250,22 @@ def _schemas(seq: int, old: TableState | None, new: Table) -> dict[int, TableSch
     if new.schema is None or known.get(new.schema.version) == new.schema:
         return known
     if new.schema.table_id != new.table_id or new.schema.version != max(known, default=0) + 1:
-        raise _corrupt(seq, f"introduces schema version {new.schema.version} of table {new.table_id} after {max(known, default=0)}")
+        raise _corrupt(
+            seq, f"introduces schema version {new.schema.version} of table {new.table_id} after {max(known, default=0)}"
+        )
     return {**known, new.schema.version: new.schema}
 
 
 def _lacking_origins(table: TableState, lsn: int) -> TableState:
-    """In the entry that asks for every origin, so that no writer can die between asking and saying what is missing."""
+    """In the entry that asks for every origin, so that no writer can die between asking and saying
+    what is missing.
+    """
     if table.state not in CARRIED_STATES or table.copy is None or not table.copy.final:
         return table
     reason = "source.origin was none: what replication brought to the source meanwhile was not sent"
-    return replace(table, state="stale", reason=f"{reason}; {copy_remedy(table.schema_name, table.table_name)}", lsn=lsn)
+    return replace(
+        table, state="stale", reason=f"{reason}; {copy_remedy(table.schema_name, table.table_name)}", lsn=lsn
+    )
 
 
 def copy_remedy(schema_name: str, table_name: str) -> str:
@@ -223,14 +275,20 @@ def copy_remedy(schema_name: str, table_name: str) -> str:
 
 def _copied(seq: int, table: TableState | None, copy: Copy) -> TableState:
     if table is None or copy.generation != table.generation or copy.schema_version not in table.schemas:
-        raise _corrupt(seq, f"copies an unknown table, generation or schema version: table {copy.table_id}, generation {copy.generation}")
+        raise _corrupt(
+            seq,
+            f"copies an unknown table, generation or schema version: table {copy.table_id}, "
+            f"generation {copy.generation}",
+        )
     for segment in copy.segments:
         _check_segment(seq, table, segment)
         if segment.table_id != copy.table_id:
             raise _corrupt(seq, f"mixes rows of table {segment.table_id} into the copy of table {copy.table_id}")
     before = table.copy or CopyState(copy.snapshot_lsn, copy.schema_version, 0, 0)
     if before.final or (before.snapshot_lsn, before.schema_version) != (copy.snapshot_lsn, copy.schema_version):
-        raise _corrupt(seq, f"continues a copy of table {copy.table_id} that is finished or was taken at another snapshot")
+        raise _corrupt(
+            seq, f"continues a copy of table {copy.table_id} that is finished or was taken at another snapshot"
+        )
     if table.state != "copying":
         raise _corrupt(seq, f"copies table {copy.table_id}, which is {table.state}")
     copied = replace(
@@ -245,11 +303,21 @@ def _copied(seq: int, table: TableState | None, copy: Copy) -> TableState:
     )
     if not copy.final:
         return copied
-    return replace(copied, state="live", reason="", lsn=copy.snapshot_lsn, relfilenode=copy.relfilenode, fingerprint=copy.fingerprint)
+    return replace(
+        copied,
+        state="live",
+        reason="",
+        lsn=copy.snapshot_lsn,
+        relfilenode=copy.relfilenode,
+        fingerprint=copy.fingerprint,
+    )
 
 
 def _corrupt(seq: int, what: str) -> ManifestCorrupt:
-    return ManifestCorrupt(f"manifest entry {seq} {what}", hint="nothing was acknowledged on its account; restore the manifest or copy again")
+    return ManifestCorrupt(
+        f"manifest entry {seq} {what}",
+        hint="nothing was acknowledged on its account; restore the manifest or copy again",
+    )
 
 
 def to_json(state: PipelineState) -> dict[str, Any]:
@@ -285,8 +353,19 @@ def from_json(value: dict[str, Any]) -> PipelineState:
 
 _COPY_FIELDS = ("snapshot_lsn", "schema_version", "segments", "rows", "final", "final_seq")
 _TABLE_FIELDS = (
-    "table_id", "schema_name", "table_name", "state", "since", "reason", "lsn", "schema_lsn", "generation", "generation_seq", "relfilenode", "fingerprint",
-)  # fmt: skip
+    "table_id",
+    "schema_name",
+    "table_name",
+    "state",
+    "since",
+    "reason",
+    "lsn",
+    "schema_lsn",
+    "generation",
+    "generation_seq",
+    "relfilenode",
+    "fingerprint",
+)
 
 
 def _table_to_json(table: TableState) -> dict[str, Any]:

@@ -1,6 +1,8 @@
-"""What a segment file says of itself, for people: columns, row groups, sizes. Row values only when they are asked for by number of rows.
+"""What a segment file says of itself, for people: columns, row groups, sizes. Row values only when
+they are asked for by number of rows.
 
-Invariant: `described` shows no value of any row: neither rows nor the smallest and greatest values that Parquet keeps in its footer.
+Invariant: `described` shows no value of any row: neither rows nor the smallest and greatest values
+that Parquet keeps in its footer.
 """
 
 from collections.abc import Iterator
@@ -43,7 +45,9 @@ def described(data: bytes) -> dict[str, Any]:
 
 
 def first_rows(data: bytes, *, count: int) -> Iterator[dict[str, Any]]:
-    """The first rows as they are stored, name to value. For the one who asked for them, and for nobody's log."""
+    """The first rows as they are stored, name to value. For the one who asked for them, and for
+    nobody's log.
+    """
     for batch in _opened(data).iter_batches(batch_size=max(1, count)):
         for row in batch.to_pylist():
             if count <= 0:
@@ -56,4 +60,7 @@ def _opened(data: bytes) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(pa.BufferReader(data))
     except pa.ArrowInvalid as error:
-        raise ManifestCorrupt("the object is not a Parquet file", hint="`sluice spool verify --content` says whether it is the one that was written") from error
+        raise ManifestCorrupt(
+            "the object is not a Parquet file",
+            hint="`sluice spool verify --content` says whether it is the one that was written",
+        ) from error

@@ -1,12 +1,15 @@
 """Garbage collection: which objects of the spool nothing will ever need again, and their deletion.
 
-Invariant: an object goes only if every statement about it agrees. It is named by entries through the horizon and by none after it; no transaction that holds it
-is still prepared; the entry that named it last is older than asked; and every table has said, in the applier's own record, that it needs nothing from there
-on back. A table that is behind, being copied, unknown to the applier, or without a record keeps everything. The horizon is durable before the
-first deletion, so that `spool verify` never takes a deleted object for a lost one, nor a lost one for a deleted one.
-Entries are never deleted: the chain stays provable from its first link. Runs beside ingest and applier, which need nothing of what goes:
-ingest reads no data, the applier reads entries after the ones it reported (never fewer in a later report of the same generation).
-It must not write below `manifest/` or `apply/`, and must not be run by the writer (which needs no right to delete).
+Invariant: an object goes only if every statement about it agrees. It is named by entries through
+the horizon and by none after it; no transaction that holds it is still prepared; the entry that
+named it last is older than asked; and every table has said, in the applier's own record, that it
+needs nothing from there on back. A table that is behind, being copied, unknown to the applier, or
+without a record keeps everything. The horizon is durable before the first deletion, so that `spool
+verify` never takes a deleted object for a lost one, nor a lost one for a deleted one. Entries are
+never deleted: the chain stays provable from its first link. Runs beside ingest and applier, which
+need nothing of what goes: ingest reads no data, the applier reads entries after the ones it
+reported (never fewer in a later report of the same generation). It must not write below `manifest/`
+or `apply/`, and must not be run by the writer (which needs no right to delete).
 """
 
 import contextlib
@@ -44,13 +47,18 @@ class Hold:
     why: str
 
     def __str__(self) -> str:
-        return f"{self.what} {self.why}" + (f": everything after entry {self.seq} stays" if self.seq else ": everything stays")
+        return f"{self.what} {self.why}" + (
+            f": everything after entry {self.seq} stays" if self.seq else ": everything stays"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What may go now. `through_seq` is the last entry whose objects are given up (0: none), `through_lsn` its position; `holds` say what keeps the rest,
-    the one that keeps most first. `objects` are segments and bodies with their sizes, `leftovers` are files of dead writers that no entry ever named."""
+    """What may go now. `through_seq` is the last entry whose objects are given up (0: none),
+    `through_lsn` its position; `holds` say what keeps the rest, the one that keeps most first.
+    `objects` are segments and bodies with their sizes, `leftovers` are files of dead writers
+    that no entry ever named.
+    """
 
     entries: int
     through_seq: int
@@ -68,7 +76,9 @@ class Plan:
 
 @dataclass(slots=True)
 class _Walk:
-    """What one look along the whole chain found. `last_use` has, for each object that exists, the entry from which on the chain no longer needs it."""
+    """What one look along the whole chain found. `last_use` has, for each object that exists, the
+    entry from which on the chain no longer needs it.
+    """
 
     existing: set[str]
     cutoff: datetime
@@ -107,15 +117,20 @@ class _Walk:
 
 
 def plan(store: ObjectStore, *, keep: timedelta, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Plan:
-    """Looks at everything and changes nothing. Raises ManifestCorrupt and FormatTooNew when something is doubtful, StoreError."""
-    # In this order: the record of the applier is never ahead of the manifest that is read after it, and no entry names an object listed before it too late.
+    """Looks at everything and changes nothing. Raises ManifestCorrupt and FormatTooNew when
+    something is doubtful, StoreError.
+    """
+    # In this order: the record of the applier is never ahead of the manifest that is read after it,
+    # and no entry names an object listed before it too late.
     log, complete = _newest_log(store), _newest_complete(store)
     walk = _Walk(set(_placed(store)), now() - keep)
     for entry, sha256 in read_entries(store, after_seq=0):
         walk.take(entry, sha256)
     state = walk.state
     _check_record(state, log, complete)
-    holds = sorted(_holds(walk, log, complete_seq=complete.seq if complete else 0), key=lambda hold: (hold.seq, hold.what))
+    holds = sorted(
+        _holds(walk, log, complete_seq=complete.seq if complete else 0), key=lambda hold: (hold.seq, hold.what)
+    )
     through_seq = min((hold.seq for hold in holds), default=state.seq)
     former = horizon.newest(store)
     found = _entry(store, through_seq) if through_seq else None
@@ -133,9 +148,11 @@ def plan(store: ObjectStore, *, keep: timedelta, now: Callable[[], datetime] = l
 
 
 def carry_out(store: ObjectStore, plan: Plan) -> None:
-    """Deletes what `plan` says; what a crash leaves is in the next plan. Raises ManifestCorrupt, StoreError.
+    """Deletes what `plan` says; what a crash leaves is in the next plan. Raises ManifestCorrupt,
+    StoreError.
 
-    Checkpoints stay where nobody may delete below `manifest/`: they are few, and not worth an error.
+    Checkpoints stay where nobody may delete below `manifest/`: they are few, and not worth an
+    error.
     """
     if plan.horizon is not None:
         faults.point("gc.horizon.before")
@@ -169,33 +186,64 @@ def _holds(walk: _Walk, log: AppliedLog | None, *, complete_seq: int) -> Iterato
 def _table_hold(table: TableState, row: AppliedTable | None, *, stated_seq: int, complete_seq: int) -> Hold | None:
     """What `table` keeps, None for nothing.
 
-    `complete_seq` is an entry which the applier had read when no window was under way that the manifest had called off until then.
+    `complete_seq` is an entry which the applier had read when no window was under way that the
+    manifest had called off until then.
     """
     name = f"{table.schema_name}.{table.table_name}"
     if not table.schemas or (table.state not in WORKING_STATES and complete_seq >= stated_seq):
         return None
     if row is not None and row.generation == table.generation and row.through_seq:
-        return Hold(row.through_seq, name, f"is applied through entry {row.through_seq}" if row.state == "live" else f"is {row.state}")
-    begins_here = table.generation == 1 or (row is not None and row.generation == table.generation and complete_seq >= table.generation_seq)
-    before = table.generation_seq - 1 if begins_here else row.through_seq if row is not None and row.generation < table.generation else 0
-    return Hold(before, name, "is being copied" if table.state in WORKING_STATES else f"is {table.state}, and the applier may not know it yet")
+        return Hold(
+            row.through_seq,
+            name,
+            f"is applied through entry {row.through_seq}" if row.state == "live" else f"is {row.state}",
+        )
+    begins_here = table.generation == 1 or (
+        row is not None and row.generation == table.generation and complete_seq >= table.generation_seq
+    )
+    before = (
+        table.generation_seq - 1
+        if begins_here
+        else row.through_seq
+        if row is not None and row.generation < table.generation
+        else 0
+    )
+    return Hold(
+        before,
+        name,
+        "is being copied"
+        if table.state in WORKING_STATES
+        else f"is {table.state}, and the applier may not know it yet",
+    )
 
 
 def _check_record(state: PipelineState, log: AppliedLog | None, complete: Complete | None) -> None:
     """The applier speaks of this manifest, and of nothing that the manifest does not hold."""
     hint = "nothing was deleted; was the manifest or apply/ restored from a backup? `sluice spool verify` looks"
     if complete is not None and complete.seq > state.seq:
-        raise ManifestCorrupt(f"the applier has applied through entry {complete.seq}, the manifest ends with {state.seq}", hint=hint)
+        raise ManifestCorrupt(
+            f"the applier has applied through entry {complete.seq}, the manifest ends with {state.seq}", hint=hint
+        )
     for table_id, row in log.tables.items() if log else ():
         table = state.tables.get(table_id)
         if table is None or row.generation > table.generation or row.through_seq > state.seq:
-            raise ManifestCorrupt(f"the applier's record of {row.schema_name}.{row.table_name} is not one of this manifest", hint=hint)
+            raise ManifestCorrupt(
+                f"the applier's record of {row.schema_name}.{row.table_name} is not one of this manifest", hint=hint
+            )
 
 
 def _leftovers(store: ObjectStore, walk: _Walk) -> tuple[str, ...]:
     if not walk.opened_seq:
         return ()
-    return tuple(unnamed(store, opened_seq=walk.opened_seq, epoch=walk.state.epoch, table_ids=walk.state.tables, stop=threading.Event()))
+    return tuple(
+        unnamed(
+            store,
+            opened_seq=walk.opened_seq,
+            epoch=walk.state.epoch,
+            table_ids=walk.state.tables,
+            stop=threading.Event(),
+        )
+    )
 
 
 def _placed(store: ObjectStore) -> Iterator[str]:

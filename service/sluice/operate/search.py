@@ -1,6 +1,7 @@
 """Which entry names an object: for people who look into the spool, newest entries first.
 
-Reads and never writes. Finding nothing means that no entry names it; whether something is there is another question.
+Reads and never writes. Finding nothing means that no entry names it; whether something is there is
+another question.
 """
 
 from sluice.contract.entries import Entry, Segment
@@ -12,7 +13,9 @@ ENTRIES_AT_ONCE = 256
 
 
 def naming(store: ObjectStore, key: str) -> tuple[Entry, Segment] | None:
-    """The newest entry that names `key`, and what it says of it. Raises ManifestCorrupt, FormatTooNew, StoreError."""
+    """The newest entry that names `key`, and what it says of it. Raises ManifestCorrupt,
+    FormatTooNew, StoreError.
+    """
     last = load_state(store).seq
     while last > 0:
         first = max(1, last - ENTRIES_AT_ONCE + 1)

@@ -1,8 +1,10 @@
-"""Whether the spool is whole: every entry chained, every object that an entry names there with the size and, on request, the hash it names.
+"""Whether the spool is whole: every entry chained, every object that an entry names there with the
+size and, on request, the hash it names.
 
-Reads everything and writes nothing; needs neither the source nor the lake nor a running pipeline. Findings are collected, not raised, so that one look
-names all of them; only a break of the chain ends the look, for nothing behind it can be trusted. Objects that garbage collection gave up, and said so before it
-deleted the first, are counted and not looked at.
+Reads everything and writes nothing; needs neither the source nor the lake nor a running pipeline.
+Findings are collected, not raised, so that one look names all of them; only a break of the chain
+ends the look, for nothing behind it can be trusted. Objects that garbage collection gave up, and
+said so before it deleted the first, are counted and not looked at.
 """
 
 import hashlib
@@ -26,7 +28,9 @@ _TOGETHER = 256
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """What is wrong with the object `key`, which entry `seq` names; an empty key means the entry itself."""
+    """What is wrong with the object `key`, which entry `seq` names; an empty key means the entry
+    itself.
+    """
 
     seq: int
     key: str
@@ -35,8 +39,9 @@ class Flaw:
 
 @dataclass(slots=True)
 class Verdict:
-    """`state` is that of the last entry that continues the chain; `bytes` counts the objects that are there, `given_up` those that need not be:
-    of entries through `horizon`."""
+    """`state` is that of the last entry that continues the chain; `bytes` counts the objects that
+    are there, `given_up` those that need not be: of entries through `horizon`.
+    """
 
     horizon: Horizon = horizon.NONE
     state: PipelineState = field(default_factory=PipelineState)
@@ -47,7 +52,9 @@ class Verdict:
 
 
 def verify(store: ObjectStore, *, content: bool) -> Verdict:
-    """Follows the manifest from its first entry. With `content` every object is read and its sha256 compared, else its size. Raises StoreError."""
+    """Follows the manifest from its first entry. With `content` every object is read and its sha256
+    compared, else its size. Raises StoreError.
+    """
     while True:
         verdict = _look(store, content=content)
         # What a collector gave up while we looked would be called missing.

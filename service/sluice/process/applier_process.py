@@ -1,7 +1,9 @@
-"""The applier as a child process of `up`: started, watched, started again after what may pass, stopped with us.
+"""The applier as a child process of `up`: started, watched, started again after what may pass,
+stopped with us.
 
-Invariant: at most one child at a time, and none outlives this process or `stop`. A child that asks for another try (exit 75) or was killed by a signal
-is started again, for replay is safe; any other end is final and handed to `on_end`. Knows nothing of Spark: it sees a command and an exit status.
+Invariant: at most one child at a time, and none outlives this process or `stop`. A child that asks
+for another try (exit 75) or was killed by a signal is started again, for replay is safe; any other
+end is final and handed to `on_end`. Knows nothing of Spark: it sees a command and an exit status.
 """
 
 import ctypes
@@ -27,17 +29,28 @@ _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """`pauses_seconds` before the next start, the last one repeating. A killed applier leaves its lease behind until it runs out: for `lease_seconds` after
-    our own start and after each kill, "another applier" (exit 8) is taken to mean our last one, and tried again."""
+    """`pauses_seconds` before the next start, the last one repeating. A killed applier leaves its
+    lease behind until it runs out: for `lease_seconds` after our own start and after each kill,
+    "another applier" (exit 8) is taken to mean our last one, and tried again.
+    """
 
     pauses_seconds: Sequence[float] = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
     lease_seconds: float = 60.0
 
 
 class ApplierProcess:
-    """Runs `command` from `start` until `stop`. `on_end` is called at most once, from the watching thread, when a child ended for good unasked."""
+    """Runs `command` from `start` until `stop`. `on_end` is called at most once, from the watching
+    thread, when a child ended for good unasked.
+    """
 
-    def __init__(self, command: Sequence[str], *, environment: Mapping[str, str], on_end: Callable[[int], None], policy: RestartPolicy | None = None) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        on_end: Callable[[int], None],
+        policy: RestartPolicy | None = None,
+    ) -> None:
         self._command = list(command)
         self._environment = dict(environment)
         self._on_end = on_end
@@ -66,12 +79,16 @@ class ApplierProcess:
         self._thread.start()
 
     def terminate(self) -> None:
-        """Asks the child to finish, and starts no other. Asks once: to the child a second request means to leave at once."""
+        """Asks the child to finish, and starts no other. Asks once: to the child a second request
+        means to leave at once.
+        """
         if not self._stopping.is_set():
             self._signal(signal.SIGTERM)
 
     def stop(self, *, timeout_seconds: float) -> None:
-        """As `terminate`, and returns when the child has ended; kills it when that takes too long, which is safe."""
+        """As `terminate`, and returns when the child has ended; kills it when that takes too long,
+        which is safe.
+        """
         self.terminate()
         self._thread.join(timeout_seconds)
         if self._thread.is_alive():
@@ -100,7 +117,9 @@ class ApplierProcess:
                 return
             attempt = 0 if time.monotonic() - started > STEADY_SECONDS else attempt
             pause = self._policy.pauses_seconds[min(attempt, len(self._policy.pauses_seconds) - 1)]
-            self._logger.warning("the applier ended, starting it again", exit_status=shell_status(code), pause_seconds=pause)
+            self._logger.warning(
+                "the applier ended, starting it again", exit_status=shell_status(code), pause_seconds=pause
+            )
             if self._stopping.wait(pause):
                 return
             attempt += 1
@@ -116,7 +135,8 @@ class ApplierProcess:
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=sys.stderr.fileno(),
-                # A session of its own: Ctrl-C in a terminal reaches us alone, and we stop the child in good order.
+                # A session of its own: Ctrl-C in a terminal reaches us alone, and we stop the child
+                # in good order.
                 start_new_session=True,
                 preexec_fn=_end_with_parent if _LIBC is not None else None,  # noqa: PLW1509 - one system call, nothing that could wait for a lock
             )
@@ -134,6 +154,8 @@ def _may_pass(code: int, *, forgiving: bool) -> bool:
 
 
 def _end_with_parent() -> None:
-    """In the child before it runs: the kernel sends SIGTERM when the thread that started it is gone, kill -9 of this process included. Linux only."""
+    """In the child before it runs: the kernel sends SIGTERM when the thread that started it is
+    gone, kill -9 of this process included. Linux only.
+    """
     assert _LIBC is not None
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

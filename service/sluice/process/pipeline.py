@@ -1,6 +1,7 @@
 """One process of one pipeline: ingest, in `up` the applier beside it, and the eyes on both.
 
-Invariant: a stop asks both sides to drain and waits for them; a second one leaves at once, which is safe at any moment. Holds no logic of either side.
+Invariant: a stop asks both sides to drain and waits for them; a second one leaves at once, which is
+safe at any moment. Holds no logic of either side.
 """
 
 import asyncio
@@ -30,7 +31,9 @@ TICK_SECONDS = 0.5
 _KILL_SECONDS = 1.0
 """Before the end of a stop, a child that has not ended by itself is killed."""
 REPORT_SECONDS = 15.0
-"""How often slot and apply records are looked at: a few small requests, well inside the 30 s of an ordinary scrape."""
+"""How often slot and apply records are looked at: a few small requests, well inside the 30 s of an
+ordinary scrape.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,9 @@ class ApplierCommand:
 
 @dataclass(frozen=True, slots=True)
 class TelemetryOptions:
-    """Where to listen, how many tables get series of their own, and the fingerprint of the settings."""
+    """Where to listen, how many tables get series of their own, and the fingerprint of the
+    settings.
+    """
 
     listen: str
     max_tables: int
@@ -60,11 +65,19 @@ def run(
     until_lsn: int | None = None,
     until_caught_up: bool = False,
 ) -> int:
-    """Runs until stopped, until the target is durable or until an error that needs a human, which it raises. Returns the exit code."""
+    """Runs until stopped, until the target is durable or until an error that needs a human, which
+    it raises. Returns the exit code.
+    """
     metrics = Metrics(options.pipeline, max_tables=telemetry.max_tables)
     identify(metrics, config_hash=telemetry.config_hash)
     process = Process(options, store=MeteredStore(store, metrics), reporter=reporter, metrics=metrics, applier=applier)
-    server = HealthServer(telemetry.listen, metrics=metrics, health=process.health, status=process.observer.status, verdict=process.observer.verdict)
+    server = HealthServer(
+        telemetry.listen,
+        metrics=metrics,
+        health=process.health,
+        status=process.observer.status,
+        verdict=process.observer.verdict,
+    )
     signals.arm().hand_to(process.stop)
     structlog.get_logger("sluice").info("listening", address=server.address, pipeline=options.pipeline)
     try:
@@ -77,17 +90,33 @@ def run(
 class Process:
     """Ingest, applier and observer, tied together by the stop."""
 
-    def __init__(self, options: IngestOptions, *, store: ObjectStore, reporter: Reporter, metrics: Metrics, applier: ApplierCommand | None) -> None:
+    def __init__(
+        self,
+        options: IngestOptions,
+        *,
+        store: ObjectStore,
+        reporter: Reporter,
+        metrics: Metrics,
+        applier: ApplierCommand | None,
+    ) -> None:
         self.ingest = Ingest(options, store)
         self.health = Health(metrics)
         self._metrics = metrics
         self._end_code = 0
-        self._outcome: ServiceError | int = Interrupted("the stop took longer than it may", hint="nothing is lost: what was not acknowledged comes again")
+        self._outcome: ServiceError | int = Interrupted(
+            "the stop took longer than it may", hint="nothing is lost: what was not acknowledged comes again"
+        )
         """How the process ends, once it is known; for when it has to be made to."""
         self.ingest.stopping.when_over(self._leave)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._applier = ApplierProcess(applier.command, environment=applier.environment, on_end=self._applier_ended) if applier else None
-        self.observer = Observer(ingest=self.ingest, reporter=reporter, metrics=metrics, health=self.health, applier=self._applier)
+        self._applier = (
+            ApplierProcess(applier.command, environment=applier.environment, on_end=self._applier_ended)
+            if applier
+            else None
+        )
+        self.observer = Observer(
+            ingest=self.ingest, reporter=reporter, metrics=metrics, health=self.health, applier=self._applier
+        )
         metrics.before_render(self.observer.export_verdict)
         self._logger = structlog.get_logger("sluice")
 
@@ -95,7 +124,10 @@ class Process:
         self._loop = asyncio.get_running_loop()
         if self.ingest.stopping.asked:
             self.ingest.stop()
-        watching = [asyncio.create_task(task) for task in (self._tick(), self._repeat(self.observer.look), self._repeat(self.observer.look_at_source))]
+        watching = [
+            asyncio.create_task(task)
+            for task in (self._tick(), self._repeat(self.observer.look), self._repeat(self.observer.look_at_source))
+        ]
         self.health.started()
         if self._applier is not None:
             self._applier.start()
@@ -107,7 +139,9 @@ class Process:
             raise
         finally:
             if self._applier is not None:
-                await asyncio.to_thread(self._applier.stop, timeout_seconds=max(self.ingest.stopping.left() - _KILL_SECONDS, 0.0))
+                await asyncio.to_thread(
+                    self._applier.stop, timeout_seconds=max(self.ingest.stopping.left() - _KILL_SECONDS, 0.0)
+                )
             for task in watching:
                 task.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
@@ -115,7 +149,9 @@ class Process:
         return self._end_code
 
     def stop(self, number: signal.Signals) -> None:
-        """Begins the stop, from any thread and at any time: its clock runs even if the event loop stands still, or is not there yet."""
+        """Begins the stop, from any thread and at any time: its clock runs even if the event loop
+        stands still, or is not there yet.
+        """
         self.ingest.stopping.ask()
         if self._loop is not None:
             with suppress(RuntimeError):  # it has ended by itself
@@ -125,10 +161,17 @@ class Process:
         self._logger.info("stopping, a second signal leaves at once", signal=number.name)
 
     def _leave(self) -> None:
-        """The time of the stop is over: ends the process, whatever still waits in it. In a thread of its own."""
+        """The time of the stop is over: ends the process, whatever still waits in it. In a thread
+        of its own.
+        """
         outcome = self._outcome
         if isinstance(outcome, ServiceError):
-            self._logger.error("leaving without waiting for what does not end", error=str(outcome), hint=outcome.hint, exit_status=outcome.exit_code)
+            self._logger.error(
+                "leaving without waiting for what does not end",
+                error=str(outcome),
+                hint=outcome.hint,
+                exit_status=outcome.exit_code,
+            )
             os._exit(outcome.exit_code)
         self._logger.warning("leaving without waiting for what does not end", exit_status=outcome)
         os._exit(outcome)

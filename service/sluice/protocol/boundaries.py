@@ -1,7 +1,8 @@
-"""Begin and Commit as columns: the two messages that come once per transaction, decoded for a whole batch in a few vector steps.
+"""Begin and Commit as columns: the two messages that come once per transaction, decoded for a whole
+batch in a few vector steps.
 
-Small transactions arrive at tens of thousands a second; an object for each would cost more than their rows.
-(PostgreSQL: Logical Replication Message Formats, Begin and Commit.)
+Small transactions arrive at tens of thousands a second; an object for each would cost more than
+their rows. (PostgreSQL: Logical Replication Message Formats, Begin and Commit.)
 """
 
 from dataclasses import dataclass
@@ -42,7 +43,9 @@ class CommitEnds:
 
 
 def begins(table: FrameTable, positions: NDArray[np.int64]) -> Begins:
-    """Decodes the Begin messages at `positions`. Raises DecodeError for whatever `decode_control` would refuse in one of them."""
+    """Decodes the Begin messages at `positions`. Raises DecodeError for whatever `decode_control`
+    would refuse in one of them.
+    """
     at = _bodies(table, positions, _BEGIN_LENGTH, "Begin")
     xids = _integers(table, at + 16, ">u4")
     if (xids == 0).any():
@@ -51,7 +54,9 @@ def begins(table: FrameTable, positions: NDArray[np.int64]) -> Begins:
 
 
 def commit_ends(table: FrameTable, positions: NDArray[np.int64]) -> CommitEnds:
-    """Decodes the Commit messages at `positions`. Raises DecodeError for whatever `decode_control` would refuse in one of them."""
+    """Decodes the Commit messages at `positions`. Raises DecodeError for whatever `decode_control`
+    would refuse in one of them.
+    """
     at = _bodies(table, positions, _COMMIT_LENGTH, "Commit")
     if table.buffer[at].any():
         raise DecodeError("a Commit message has flags that this protocol does not know")

@@ -1,11 +1,13 @@
 """Rows of the initial copy to columns: COPY ... (FORMAT binary) of nothing but text fields.
 
-The copy selects every column through its type's output function, so a field holds the very text that the stream would send. The format gives each
-field its length, which spares unescaping and lets the rows be walked column by column like TupleData.
+The copy selects every column through its type's output function, so a field holds the very text
+that the stream would send. The format gives each field its length, which spares unescaping and lets
+the rows be walked column by column like TupleData.
 
-Invariant: as in `tuples`: only fields wholly inside their own row, every row used up exactly, a DecodeError for anything else. A copy is whole only
-once the trailer was seen: a connection that breaks off cannot pass for the end of the table.
-(PostgreSQL: COPY, Binary Format; Message Flow, COPY Operations: one CopyData message per row, header with the first, trailer by itself.)
+Invariant: as in `tuples`: only fields wholly inside their own row, every row used up exactly, a
+DecodeError for anything else. A copy is whole only once the trailer was seen: a connection that
+breaks off cannot pass for the end of the table. (PostgreSQL: COPY, Binary Format; Message Flow,
+COPY Operations: one CopyData message per row, header with the first, trailer by itself.)
 """
 
 from collections.abc import Sequence
@@ -33,7 +35,8 @@ _LENGTH_BYTES = 4
 class CopyRows:
     """The rows of one copy of a relation with `column_count` columns, batch by batch.
 
-    Knows only whether header and trailer were seen. After a DecodeError it is as it was before the call.
+    Knows only whether header and trailer were seen. After a DecodeError it is as it was before the
+    call.
     """
 
     def __init__(self, column_count: int) -> None:
@@ -44,9 +47,11 @@ class CopyRows:
         self._complete = False
 
     def feed(self, chunks: Sequence[bytes | memoryview]) -> RowColumns:
-        """The rows in `chunks`, CopyData payloads in the order received: op I throughout, kind t or n, no old tuples.
+        """The rows in `chunks`, CopyData payloads in the order received: op I throughout, kind t or
+        n, no old tuples.
 
-        Raises DecodeError, and nothing else, for a missing or unknown header, a malformed row, anything behind the trailer, and past the size caps.
+        Raises DecodeError, and nothing else, for a missing or unknown header, a malformed row,
+        anything behind the trailer, and past the size caps.
         """
         raw, buffer, start, end = join_bytes(chunks)
         if self._complete and len(start):
@@ -55,7 +60,9 @@ class CopyRows:
             start[0] += _header_bytes(raw, available=int(end[0]))
             if start[0] == end[0]:
                 start, end = start[1:], end[1:]
-        complete = self._complete or bool(len(start) and end[-1] - start[-1] == len(_TRAILER) and raw.startswith(_TRAILER, int(start[-1])))
+        complete = self._complete or bool(
+            len(start) and end[-1] - start[-1] == len(_TRAILER) and raw.startswith(_TRAILER, int(start[-1]))
+        )
         if complete and len(start):
             start, end = start[:-1], end[:-1]
         nothing = np.zeros(len(start), np.uint8)
@@ -66,17 +73,23 @@ class CopyRows:
         return rows
 
     def close(self) -> None:
-        """Raises DecodeError unless the trailer was seen: the copy is then not whole, whatever the connection said."""
+        """Raises DecodeError unless the trailer was seen: the copy is then not whole, whatever the
+        connection said.
+        """
         if not self._complete:
             raise DecodeError("the copy ended without its trailer")
 
 
 def _walk(table: FrameTable, column_count: int) -> RowColumns:
     row_count = len(table)
-    # Every field takes at least its length: checked before anything is allocated, so memory is bounded by the bytes received.
+    # Every field takes at least its length: checked before anything is allocated, so memory is
+    # bounded by the bytes received.
     _require(table.start + (_COUNT_BYTES + _LENGTH_BYTES * column_count) <= table.end, "is too short for its columns")
     high, low = divmod(column_count, 256)
-    _require((table.buffer[table.start] == high) & (table.buffer[table.start + 1] == low), f"does not have {column_count} columns")
+    _require(
+        (table.buffer[table.start] == high) & (table.buffer[table.start + 1] == low),
+        f"does not have {column_count} columns",
+    )
     position = table.start + _COUNT_BYTES
     fields = []
     for column in range(column_count):
@@ -89,7 +102,9 @@ def _walk(table: FrameTable, column_count: int) -> RowColumns:
 
 
 def _header_bytes(raw: bytes, *, available: int) -> int:
-    """How long the header is that begins the copy, all of it within the `available` bytes of the first chunk."""
+    """How long the header is that begins the copy, all of it within the `available` bytes of the
+    first chunk.
+    """
     header = raw[: min(available, _FIXED_HEADER_BYTES)]
     if len(header) < _FIXED_HEADER_BYTES or not header.startswith(_SIGNATURE):
         raise DecodeError("the copy does not begin with the signature of COPY's binary format")
@@ -103,7 +118,9 @@ def _header_bytes(raw: bytes, *, available: int) -> int:
 
 
 def _walk_column(table: FrameTable, position: Offsets) -> tuple[FieldVector, Offsets]:
-    """One field of each row, and where the next begins. Positions are inside the buffer; whether the field ends inside its row is not checked."""
+    """One field of each row, and where the next begins. Positions are inside the buffer; whether
+    the field ends inside its row is not checked.
+    """
     size = big_endian_words(table.raw)[position].astype(np.uint32)
     is_null = size == _NULL_LENGTH
     kind = np.where(is_null, np.uint8(NULL), np.uint8(TEXT))

@@ -1,9 +1,11 @@
 """Control messages: the bytes of one frame to one value of `messages`.
 
-Invariant: a message is returned only if every byte of its frame was understood: fields inside the bounds, strings ended and valid UTF-8, flags and
-counts as documented, nothing left over. Anything else is a DecodeError. Row messages are refused; `tuples` walks those. No state is kept between
-calls: whether a message may come at this place is the assembler's question, and whether it carries a transaction id is the caller's knowledge.
-(PostgreSQL: Logical Replication Message Formats; Streaming Replication Protocol, Primary keepalive message.)
+Invariant: a message is returned only if every byte of its frame was understood: fields inside the
+bounds, strings ended and valid UTF-8, flags and counts as documented, nothing left over. Anything
+else is a DecodeError. Row messages are refused; `tuples` walks those. No state is kept between
+calls: whether a message may come at this place is the assembler's question, and whether it carries
+a transaction id is the caller's knowledge. (PostgreSQL: Logical Replication Message Formats;
+Streaming Replication Protocol, Primary keepalive message.)
 """
 
 import struct
@@ -47,8 +49,9 @@ _XID_PREFIXED = frozenset(b"RYTM")
 def decode_control(table: FrameTable, index: int, *, in_stream: bool) -> ControlMessage:
     """The control message in frame `index`.
 
-    `in_stream` says whether the frame came between Stream Start and Stream Stop: Relation, Type, Truncate and Message then carry a transaction id.
-    Raises DecodeError, and nothing else, for a frame that is not exactly one such message; it names the message and its LSN, never its content.
+    `in_stream` says whether the frame came between Stream Start and Stream Stop: Relation, Type,
+    Truncate and Message then carry a transaction id. Raises DecodeError, and nothing else, for a
+    frame that is not exactly one such message; it names the message and its LSN, never its content.
     """
     reader = _Reader(table, index)
     if int(table.outer[index]) == KEEPALIVE:
@@ -123,7 +126,9 @@ class _Reader:
         return xid
 
     def lsn(self) -> int:
-        """A position of this server, which may be 0/0 but must fit the signed columns it is stored in."""
+        """A position of this server, which may be 0/0 but must fit the signed columns it is stored
+        in.
+        """
         lsn = int.from_bytes(self.take(8), "big")
         if lsn > MAX_STORED:
             raise self.refusal(f"has the impossible LSN {show(lsn)}")
@@ -137,7 +142,9 @@ class _Reader:
         return lsn
 
     def time_us(self) -> int:
-        """Microseconds since 1970. Times that only the wire's epoch can hold (after the year 294246, infinity) could not be stored: refused."""
+        """Microseconds since 1970. Times that only the wire's epoch can hold (after the year
+        294246, infinity) could not be stored: refused.
+        """
         time_us: int = struct.unpack(">q", self.take(8))[0] + POSTGRES_EPOCH_US
         if time_us > _MAX_TIME_US:
             raise self.refusal("has a time that does not fit 64-bit microseconds since 1970")
@@ -162,7 +169,8 @@ class _Reader:
         try:
             text = encoded.decode("utf-8")
         except UnicodeDecodeError:
-            # Not chained: the cause would carry the bytes, and a message's prefix belongs to whoever wrote it.
+            # Not chained: the cause would carry the bytes, and a message's prefix belongs to
+            # whoever wrote it.
             raise self.refusal("has a string that is not UTF-8") from None
         if limit is not None and len(text) > limit:
             raise self.refusal(f"has a name of {len(text)} characters, more than {limit}")
@@ -208,7 +216,10 @@ def _relation(reader: _Reader, stream_xid: int | None) -> Relation:
     columns = tuple(_relation_column(reader) for _ in range(count))
     if len({column.name for column in columns}) != count:
         raise reader.refusal("names two columns alike")
-    return Relation(RelationVersion(oid=oid, schema=schema, name=name, replica_identity=replica_identity, columns=columns), stream_xid)
+    return Relation(
+        RelationVersion(oid=oid, schema=schema, name=name, replica_identity=replica_identity, columns=columns),
+        stream_xid,
+    )
 
 
 def _relation_column(reader: _Reader) -> RelationColumn:
@@ -223,11 +234,14 @@ def _type_name(reader: _Reader, stream_xid: int | None) -> TypeName:
 def _truncate(reader: _Reader, stream_xid: int | None) -> Truncate:
     count = reader.uint32()
     flags = reader.flags(_CASCADE | _RESTART_IDENTITY)
-    # Against the bytes that are there, before anything of the announced size is made. The server never sends a Truncate of nothing.
+    # Against the bytes that are there, before anything of the announced size is made. The server
+    # never sends a Truncate of nothing.
     if not count or count * 4 != reader.remaining:
         raise reader.refusal(f"announces {count} relations in {reader.remaining} bytes")
     oids = struct.unpack(f">{count}I", reader.take(count * 4))
-    return Truncate(oids, cascade=bool(flags & _CASCADE), restart_identity=bool(flags & _RESTART_IDENTITY), stream_xid=stream_xid)
+    return Truncate(
+        oids, cascade=bool(flags & _CASCADE), restart_identity=bool(flags & _RESTART_IDENTITY), stream_xid=stream_xid
+    )
 
 
 def _logical_message(reader: _Reader, stream_xid: int | None) -> LogicalMessage:
@@ -258,17 +272,23 @@ def _stream_abort(reader: _Reader, _stream_xid: int | None) -> StreamAbort:
 
 
 def _begin_prepare(reader: _Reader, _stream_xid: int | None) -> BeginPrepare:
-    return BeginPrepare(reader.position(), reader.position(), reader.time_us(), reader.xid(), reader.string(MAX_GID_CHARACTERS))
+    return BeginPrepare(
+        reader.position(), reader.position(), reader.time_us(), reader.xid(), reader.string(MAX_GID_CHARACTERS)
+    )
 
 
 def _prepare(reader: _Reader, _stream_xid: int | None) -> Prepare:
     reader.flags(0)
-    return Prepare(reader.position(), reader.position(), reader.time_us(), reader.xid(), reader.string(MAX_GID_CHARACTERS))
+    return Prepare(
+        reader.position(), reader.position(), reader.time_us(), reader.xid(), reader.string(MAX_GID_CHARACTERS)
+    )
 
 
 def _commit_prepared(reader: _Reader, _stream_xid: int | None) -> CommitPrepared:
     reader.flags(0)
-    return CommitPrepared(reader.position(), reader.position(), reader.time_us(), reader.xid(), reader.string(MAX_GID_CHARACTERS))
+    return CommitPrepared(
+        reader.position(), reader.position(), reader.time_us(), reader.xid(), reader.string(MAX_GID_CHARACTERS)
+    )
 
 
 def _rollback_prepared(reader: _Reader, _stream_xid: int | None) -> RollbackPrepared:
@@ -285,7 +305,9 @@ def _rollback_prepared(reader: _Reader, _stream_xid: int | None) -> RollbackPrep
 
 def _stream_prepare(reader: _Reader, _stream_xid: int | None) -> StreamPrepare:
     reader.flags(0)
-    return StreamPrepare(reader.position(), reader.position(), reader.time_us(), reader.xid(), reader.string(MAX_GID_CHARACTERS))
+    return StreamPrepare(
+        reader.position(), reader.position(), reader.time_us(), reader.xid(), reader.string(MAX_GID_CHARACTERS)
+    )
 
 
 _DECODERS: dict[int, Callable[[_Reader, int | None], ControlMessage]] = {

@@ -1,9 +1,11 @@
 """Many CopyData payloads as one buffer that numpy can walk.
 
-Invariant: every frame in a FrameTable is long enough for its own header, so the header of any frame may be read without another check, and the buffer
-goes on behind the last frame far enough that a fixed-size read at any position up to the end of a frame stays inside it. Whether such a read was
-*meant* to be inside its frame is the reader's to check. Nothing here looks at a row's values or keeps anything between calls.
-(PostgreSQL: Streaming Replication Protocol, XLogData and Primary keepalive message.)
+Invariant: every frame in a FrameTable is long enough for its own header, so the header of any frame
+may be read without another check, and the buffer goes on behind the last frame far enough that a
+fixed-size read at any position up to the end of a frame stays inside it. Whether such a read was
+*meant* to be inside its frame is the reader's to check. Nothing here looks at a row's values or
+keeps anything between calls. (PostgreSQL: Streaming Replication Protocol, XLogData and Primary
+keepalive message.)
 """
 
 from collections.abc import Sequence
@@ -28,7 +30,9 @@ KEEPALIVE_BYTES = 18
 """The byte `k`, end LSN, send time, reply flag."""
 
 _OVERREAD_BYTES = 32
-"""A reader may take up to 16 bytes at a position up to 8 bytes past the end of the last frame or of the synthetic tuple."""
+"""A reader may take up to 16 bytes at a position up to 8 bytes past the end of the last frame or of
+the synthetic tuple.
+"""
 TAIL = bytes(_OVERREAD_BYTES) + b"n" * MAX_COLUMNS + bytes(_OVERREAD_BYTES)
 
 MAX_JOINED_BYTES = 0x7FFF_FFFF - len(TAIL)
@@ -42,8 +46,9 @@ _IS_ROW[list(b"IUD")] = True
 class FrameTable:
     """CopyData payloads, joined: `raw[start[i]:end[i]]` is frame i. Treat the arrays as read-only.
 
-    `outer` is `w` or `k`; `tag` is the pgoutput tag of a `w` frame and 0 for a `k`. Behind the frames comes a tail with a synthetic tuple of
-    MAX_COLUMNS null fields at `nulls_at`: a walk points the rows at it that have no tuple of their own.
+    `outer` is `w` or `k`; `tag` is the pgoutput tag of a `w` frame and 0 for a `k`. Behind the
+    frames comes a tail with a synthetic tuple of MAX_COLUMNS null fields at `nulls_at`: a walk
+    points the rows at it that have no tuple of their own.
     """
 
     raw: bytes
@@ -59,15 +64,19 @@ class FrameTable:
 
 
 def join(frames: Sequence[bytes | memoryview]) -> FrameTable:
-    """One table of `frames`, which are CopyData payloads as libpq gives them, in the order received.
+    """One table of `frames`, which are CopyData payloads as libpq gives them, in the order
+    received.
 
-    Raises DecodeError for a frame that is empty, shorter than its header, of unknown kind or too large, and for more than MAX_JOINED_BYTES in all.
+    Raises DecodeError for a frame that is empty, shorter than its header, of unknown kind or too
+    large, and for more than MAX_JOINED_BYTES in all.
     """
     return _table(*join_bytes(frames))
 
 
 def rejoin(content: bytes | memoryview, end: Offsets) -> FrameTable:
-    """One table of frames that were in one before and now lie in `content` one behind the other; `end` is where each ends. Raises DecodeError like `join`."""
+    """One table of frames that were in one before and now lie in `content` one behind the other;
+    `end` is where each ends. Raises DecodeError like `join`.
+    """
     raw = b"".join((content, TAIL))
     start = np.zeros_like(end)
     start[1:] = end[:-1]
@@ -76,7 +85,9 @@ def rejoin(content: bytes | memoryview, end: Offsets) -> FrameTable:
 
 def _table(raw: bytes, buffer: Bytes, start: Offsets, end: Offsets) -> FrameTable:
     if not len(start):
-        return FrameTable(raw, buffer, start, end, outer=np.zeros(0, np.uint8), tag=np.zeros(0, np.uint8), nulls_at=nulls_at(raw))
+        return FrameTable(
+            raw, buffer, start, end, outer=np.zeros(0, np.uint8), tag=np.zeros(0, np.uint8), nulls_at=nulls_at(raw)
+        )
     length = end - start
     if int(length.min()) < 1:
         raise DecodeError(f"frame {int(length.argmin())} of {len(length)} is empty")
@@ -86,22 +97,30 @@ def _table(raw: bytes, buffer: Bytes, start: Offsets, end: Offsets) -> FrameTabl
     unknown = ~data & (outer != KEEPALIVE)
     if bool(unknown.any()):
         index = int(unknown.argmax())
-        raise DecodeError(f"frame {index} of {len(length)} begins with byte 0x{int(outer[index]):02x}, which is neither XLogData nor a keepalive")
+        raise DecodeError(
+            f"frame {index} of {len(length)} begins with byte 0x{int(outer[index]):02x}, which is "
+            "neither XLogData nor a keepalive"
+        )
     if bool(short.any()):
         index = int(short.argmax())
         raise DecodeError(f"frame {index} of {len(length)} ends inside its header, after {int(length[index])} bytes")
-    # A keepalive has 18 bytes, so position 25 of one lies in whatever follows it: inside the buffer, and masked here.
+    # A keepalive has 18 bytes, so position 25 of one lies in whatever follows it: inside the
+    # buffer, and masked here.
     tag = np.where(data, buffer[start + HEADER_BYTES], np.uint8(0))
     return FrameTable(raw, buffer, start, end, outer=outer, tag=tag, nulls_at=nulls_at(raw))
 
 
 def join_bytes(chunks: Sequence[bytes | memoryview]) -> tuple[bytes, Bytes, Offsets, Offsets]:
-    """`chunks` and the tail as one buffer, with the bounds of each chunk. Raises DecodeError past the size caps, before anything is copied."""
+    """`chunks` and the tail as one buffer, with the bounds of each chunk. Raises DecodeError past
+    the size caps, before anything is copied.
+    """
     length = np.fromiter(map(len, chunks), np.int64, len(chunks))
     end = np.cumsum(length)
     total = int(end[-1]) if len(end) else 0
     if len(length) and int(length.max()) > MAX_FRAME_BYTES:
-        raise DecodeError(f"a message of {int(length.max())} bytes is larger than PostgreSQL can build ({MAX_FRAME_BYTES})")
+        raise DecodeError(
+            f"a message of {int(length.max())} bytes is larger than PostgreSQL can build ({MAX_FRAME_BYTES})"
+        )
     if total > MAX_JOINED_BYTES:
         raise DecodeError(f"{total} bytes are too many for one batch ({MAX_JOINED_BYTES})", hint="lower the batch size")
     raw = b"".join([*chunks, TAIL])
@@ -109,7 +128,9 @@ def join_bytes(chunks: Sequence[bytes | memoryview]) -> tuple[bytes, Bytes, Offs
 
 
 def control_positions(table: FrameTable) -> Offsets:
-    """Indices of the frames that are not Insert, Update or Delete, ascending. Unknown tags are among them: `decode_control` refuses those."""
+    """Indices of the frames that are not Insert, Update or Delete, ascending. Unknown tags are
+    among them: `decode_control` refuses those.
+    """
     return np.flatnonzero(~_IS_ROW[table.tag])
 
 
@@ -119,7 +140,9 @@ def relation_oids(table: FrameTable, rows: Offsets, *, in_stream: bool) -> Words
 
 
 def stream_xids(table: FrameTable, rows: Offsets) -> Words:
-    """The (sub)transaction id of each row message of a stream block. Raises DecodeError for a frame that ends before it, and for id 0."""
+    """The (sub)transaction id of each row message of a stream block. Raises DecodeError for a frame
+    that ends before it, and for id 0.
+    """
     xids = _word_at(table, rows, after_tag=0)
     if not bool(xids.all()):
         raise DecodeError(f"{frame_name(table, int(rows[xids.argmin()]))} in a stream has no transaction id")
@@ -135,7 +158,9 @@ def frame_name(table: FrameTable, index: int) -> str:
 
 
 def big_endian_words(raw: bytes) -> Words:
-    """Every four bytes of `raw` as an unsigned big-endian number, one element at each byte. No copy is made: index it, do not compute with it."""
+    """Every four bytes of `raw` as an unsigned big-endian number, one element at each byte. No copy
+    is made: index it, do not compute with it.
+    """
     return np.ndarray((len(raw) - 3,), ">u4", raw, strides=(1,))
 
 

@@ -1,8 +1,9 @@
 """The control messages of a logical replication stream as values.
 
-Everything but row messages (Insert, Update, Delete), which stay bytes until `tuples` walks them column by column. All are immutable.
-LSNs are integers; times are microseconds since 1970 UTC; `stream_xid` is the (sub)transaction id that a message carries inside a stream block, None
-outside one. (PostgreSQL: Logical Replication Message Formats; Streaming Replication Protocol.)
+Everything but row messages (Insert, Update, Delete), which stay bytes until `tuples` walks them
+column by column. All are immutable. LSNs are integers; times are microseconds since 1970 UTC;
+`stream_xid` is the (sub)transaction id that a message carries inside a stream block, None outside
+one. (PostgreSQL: Logical Replication Message Formats; Streaming Replication Protocol.)
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,9 @@ POSTGRES_EPOCH_US = 946_684_800_000_000
 
 @dataclass(frozen=True, slots=True)
 class Keepalive:
-    """`end_lsn` is the end of the last WAL record decoded; it may appear anywhere, also inside a transaction."""
+    """`end_lsn` is the end of the last WAL record decoded; it may appear anywhere, also inside a
+    transaction.
+    """
 
     end_lsn: int
     sent_time_us: int
@@ -31,7 +34,9 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """`end_lsn` is what may be acknowledged once the transaction is durable; `commit_lsn` equals Begin.final_lsn."""
+    """`end_lsn` is what may be acknowledged once the transaction is durable; `commit_lsn` equals
+    Begin.final_lsn.
+    """
 
     commit_lsn: int
     end_lsn: int
@@ -40,7 +45,9 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The transaction came from replication origin `name`; `lsn` is a position there, 0 inside a stream, never one of ours."""
+    """The transaction came from replication origin `name`; `lsn` is a position there, 0 inside a
+    stream, never one of ours.
+    """
 
     lsn: int
     name: str
@@ -56,9 +63,11 @@ class RelationColumn:
 
 @dataclass(frozen=True, slots=True)
 class RelationVersion:
-    """One shape of one relation. Rows refer to the version in force when they arrived (last on the wire wins, by oid).
+    """One shape of one relation. Rows refer to the version in force when they arrived (last on the
+    wire wins, by oid).
 
-    `replica_identity` is `d`, `n`, `f` or `i`; `schema` is never empty (the wire's empty name is pg_catalog).
+    `replica_identity` is `d`, `n`, `f` or `i`; `schema` is never empty (the wire's empty name is
+    pg_catalog).
     """
 
     oid: int
@@ -94,8 +103,10 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
-    """`content` is bytes as emitted, in no encoding, up to 1 GB; a view of the frame that it came in. A transactional one inside a stream carries the top
-    transaction's id, even from a rolled-back savepoint."""
+    """`content` is bytes as emitted, in no encoding, up to 1 GB; a view of the frame that it came
+    in. A transactional one inside a stream carries the top transaction's id, even from a
+    rolled-back savepoint.
+    """
 
     transactional: bool
     lsn: int
@@ -125,7 +136,9 @@ class StreamCommit:
 
 @dataclass(frozen=True, slots=True)
 class StreamAbort:
-    """`subxid == xid` drops the whole transaction. `abort_lsn` and `abort_time_us` come with `streaming 'parallel'` only."""
+    """`subxid == xid` drops the whole transaction. `abort_lsn` and `abort_time_us` come with
+    `streaming 'parallel'` only.
+    """
 
     xid: int
     subxid: int

@@ -1,6 +1,7 @@
 """Typed settings: read once by the command line, handed to the rooms as plain values.
 
-`load` gives a checked tree with the origin of every value; `present` shows it without secrets. Rooms never import this package.
+`load` gives a checked tree with the origin of every value; `present` shows it without secrets.
+Rooms never import this package.
 """
 
 from sluice.settings.load import DEFAULT_FILE, Loaded, load

@@ -1,7 +1,8 @@
 """The configuration file as a tree of plain values that remembers where each value came from.
 
-Invariants: a key written twice is refused (YAML would silently keep the last); `${VAR}` in a value becomes the environment's value, and an unset
-variable is an error, never an empty string. Knows no setting by name.
+Invariants: a key written twice is refused (YAML would silently keep the last); `${VAR}` in a value
+becomes the environment's value, and an unset variable is an error, never an empty string. Knows no
+setting by name.
 """
 
 import re
@@ -20,7 +21,9 @@ _TEXT_TAG = "tag:yaml.org,2002:str"
 
 @dataclass(slots=True)
 class Document:
-    """`values` is the tree; `origins` says for each path of it where it was given, as people read it (`sluice.yaml:4`, `env SLUICE_PIPELINE`)."""
+    """`values` is the tree; `origins` says for each path of it where it was given, as people read
+    it (`sluice.yaml:4`, `env SLUICE_PIPELINE`).
+    """
 
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[Path, str] = field(default_factory=dict)
@@ -47,7 +50,9 @@ class Document:
 
 
 def parse(text: str, *, name: str, environ: Mapping[str, str]) -> Document:
-    """The document that `text` spells. `name` is the file's name in origins and errors. Raises UsageError, which never repeats a value."""
+    """The document that `text` spells. `name` is the file's name in origins and errors. Raises
+    UsageError, which never repeats a value.
+    """
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
@@ -95,7 +100,10 @@ class _Reader:
         try:
             return self._loader.construct_object(node)
         except (yaml.YAMLError, ValueError):
-            raise UsageError(f"{self._name}:{node.start_mark.line + 1}: {'.'.join(path)} holds a value of a kind that settings do not have") from None
+            raise UsageError(
+                f"{self._name}:{node.start_mark.line + 1}: {'.'.join(path)} holds a value of a kind "
+                "that settings do not have"
+            ) from None
 
     def _interpolated(self, text: str, node: yaml.Node, path: Path) -> str:
         def replace(match: re.Match[str]) -> str:
@@ -103,10 +111,16 @@ class _Reader:
                 return "${"
             where = f"{self._name}:{node.start_mark.line + 1}: {'.'.join(path)}"
             if match[1] is None:
-                raise UsageError(f"{where}: `${{` must begin ${{VARIABLE}} or ${{VARIABLE:-default}}", hint="write $${ for the two characters themselves")
+                raise UsageError(
+                    f"{where}: `${{` must begin ${{VARIABLE}} or ${{VARIABLE:-default}}",
+                    hint="write $${ for the two characters themselves",
+                )
             value = self._environ.get(match[1], match[2])
             if value is None:
-                raise UsageError(f"{where}: the environment variable {match[1]} is not set", hint=f"set it, or give a default: ${{{match[1]}:-value}}")
+                raise UsageError(
+                    f"{where}: the environment variable {match[1]} is not set",
+                    hint=f"set it, or give a default: ${{{match[1]}:-value}}",
+                )
             return value
 
         return _REFERENCE.sub(replace, text)

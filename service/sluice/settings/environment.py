@@ -1,6 +1,8 @@
-"""SLUICE_* variables over the file: `SLUICE_SOURCE__DSN`, and `SLUICE_SOURCE__DSN_FILE` for a secret mounted as a file.
+"""SLUICE_* variables over the file: `SLUICE_SOURCE__DSN`, and `SLUICE_SOURCE__DSN_FILE` for a
+secret mounted as a file.
 
-Invariant: a variable with our prefix that names no setting is refused, for a mistyped one that is ignored is a setting that silently has its default.
+Invariant: a variable with our prefix that names no setting is refused, for a mistyped one that is
+ignored is a setting that silently has its default.
 """
 
 import re
@@ -12,16 +14,22 @@ from sluice.settings.document import Document
 from sluice.settings.tree import ENV_PREFIX, Key, keys, nearest
 
 OTHER_VARIABLES = ("SLUICE_CONFIG", "SLUICE_FAULTS", "SLUICE_JARS", "SLUICE_APPLY_OPTIONS")
-"""Ours, but no settings: the file's name, armed fault points, the jar cache, what `up` hands to the applier."""
+"""Ours, but no settings: the file's name, armed fault points, the jar cache, what `up` hands to the
+applier.
+"""
 _OUTSIDE = ("SLUICE_TEST_", "SLUICE_POSTGRES_")
 """For the tests and the local servers beside the product."""
-_SERVICE_LINK = re.compile(r"SLUICE_(?:[A-Z0-9]+_)*(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT(?:_\d+_(?:TCP|UDP|SCTP)(?:_(?:ADDR|PORT|PROTO))?)?)")
+_SERVICE_LINK = re.compile(
+    r"SLUICE_(?:[A-Z0-9]+_)*(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT(?:_\d+_(?:TCP|UDP|SCTP)(?:_(?:ADDR|PORT|PROTO))?)?)"
+)
 """What Kubernetes puts into every pod beside a Service named `sluice`; never anything of ours."""
 _FILE = "_FILE"
 
 
 def overlay(document: Document, environ: Mapping[str, str]) -> None:
-    """Puts every setting that `environ` gives into `document`. Raises UsageError; values are never repeated."""
+    """Puts every setting that `environ` gives into `document`. Raises UsageError; values are never
+    repeated.
+    """
     known = {key.env: key for key in keys() if key.from_environment}
     strangers = []
     for name in sorted(environ):
@@ -38,7 +46,10 @@ def overlay(document: Document, environ: Mapping[str, str]) -> None:
         elif not _SERVICE_LINK.fullmatch(name):
             strangers.append(_stranger(name, known))
     if strangers:
-        raise UsageError("; ".join(strangers), hint="`sluice config env` lists the variables; every variable that begins with SLUICE_ must be one of them")
+        raise UsageError(
+            "; ".join(strangers),
+            hint="`sluice config env` lists the variables; every variable that begins with SLUICE_ must be one of them",
+        )
 
 
 def _key_of(name: str, known: Mapping[str, Key]) -> tuple[Key | None, tuple[str, ...]]:

@@ -1,7 +1,8 @@
 """From file and environment to a checked tree, with the origin of every value.
 
-Invariants: the environment wins over the file, the file over defaults; nothing unknown is accepted; an error names the key, where it was given, what
-is allowed and, for a mistyped name, the nearest known one. Never repeats the value of a secret, nor any value under an unknown name.
+Invariants: the environment wins over the file, the file over defaults; nothing unknown is accepted;
+an error names the key, where it was given, what is allowed and, for a mistyped name, the nearest
+known one. Never repeats the value of a secret, nor any value under an unknown name.
 """
 
 from collections.abc import Mapping
@@ -34,11 +35,15 @@ class Loaded:
 
 
 def load(path: str, *, environ: Mapping[str, str]) -> Loaded:
-    """Reads `path`, lays `environ` over it and checks the result. Raises UsageError with every problem found."""
+    """Reads `path`, lays `environ` over it and checks the result. Raises UsageError with every
+    problem found.
+    """
     try:
         text = FilePath(path).read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise UsageError(f"there is no configuration file {path}", hint="`sluice init` writes one; -c FILE names another") from None
+        raise UsageError(
+            f"there is no configuration file {path}", hint="`sluice init` writes one; -c FILE names another"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the configuration file {path} cannot be read ({type(error).__name__})") from None
     tree = document.parse(text, name=FilePath(path).name, environ=environ)
@@ -51,8 +56,14 @@ def check(tree: Document) -> Settings:
     try:
         return Settings.model_validate(tree.values)
     except ValidationError as error:
-        problems = [_problem(detail, tree) for detail in error.errors(include_url=False, include_context=True, include_input=True)]
-        raise UsageError("\n  ".join(["the configuration is not valid:", *problems]), hint="`sluice config schema` describes every key") from None
+        problems = [
+            _problem(detail, tree)
+            for detail in error.errors(include_url=False, include_context=True, include_input=True)
+        ]
+        raise UsageError(
+            "\n  ".join(["the configuration is not valid:", *problems]),
+            hint="`sluice config schema` describes every key",
+        ) from None
 
 
 def _problem(detail: ErrorDetails, tree: Document) -> str:
@@ -93,4 +104,6 @@ def _shown(path: Path, value: Any) -> str:
     if not path or not may_be_shown(path) or not isinstance(value, str | int | float) or "@" in str(value):
         return ""
     text = str(value)
-    return f" (given: {text[:_SHOWN_CHARACTERS]!r})" if isinstance(value, str) else f" (given: {text[:_SHOWN_CHARACTERS]})"
+    return (
+        f" (given: {text[:_SHOWN_CHARACTERS]!r})" if isinstance(value, str) else f" (given: {text[:_SHOWN_CHARACTERS]})"
+    )

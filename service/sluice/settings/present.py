@@ -1,4 +1,5 @@
-"""Settings shown to people and programs: the effective values, the JSON Schema, the variables, the documentation page.
+"""Settings shown to people and programs: the effective values, the JSON Schema, the variables, the
+documentation page.
 
 Invariant: no secret is shown, in any form.
 """
@@ -20,7 +21,9 @@ MASK = "********"
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One effective value. `value` is plain JSON with numbers for sizes and durations, `text` what people write."""
+    """One effective value. `value` is plain JSON with numbers for sizes and durations, `text` what
+    people write.
+    """
 
     name: str
     value: Any
@@ -29,7 +32,9 @@ class Shown:
 
 
 def effective(loaded: Loaded) -> list[Shown]:
-    """Every setting in the order of the models, secrets masked. Map settings give one line per name in them."""
+    """Every setting in the order of the models, secrets masked. Map settings give one line per name
+    in them.
+    """
     canonical = masked(loaded.settings.model_dump(mode="python"))
     written = masked(loaded.settings.model_dump(mode="json"))
     lines: list[Shown] = []
@@ -56,24 +61,37 @@ def masked(value: Any) -> Any:
 
 
 def fingerprint(settings: Settings) -> int:
-    """48 bits, exact as a number of Prometheus, by which two processes see whether they run with the same settings. Secrets do not count."""
+    """48 bits, exact as a number of Prometheus, by which two processes see whether they run with
+    the same settings. Secrets do not count.
+    """
     shown = json.dumps(masked(settings.model_dump(mode="python")), sort_keys=True, default=str)
     return int(hashlib.sha256(shown.encode()).hexdigest()[:12], 16)
 
 
 def json_schema() -> dict[str, Any]:
     """JSON Schema of the configuration file."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Settings.model_json_schema(), "title": "Sluice pipeline"}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **Settings.model_json_schema(),
+        "title": "Sluice pipeline",
+    }
 
 
 def variables() -> list[tuple[str, str]]:
     """Every environment variable with what it sets."""
-    return [(f"{key.env}__<NAME>" if key.map_of_strings else key.env, key.field.description or "") for key in keys() if key.from_environment]
+    return [
+        (f"{key.env}__<NAME>" if key.map_of_strings else key.env, key.field.description or "")
+        for key in keys()
+        if key.from_environment
+    ]
 
 
 def page() -> str:
     """docs/configuration.md."""
-    rows = [f"| `{key.name}` | {_default(key)} | {_escaped(key.field.description or '')} | {_variable(key)} |" for key in keys()]
+    rows = [
+        f"| `{key.name}` | {_default(key)} | {_escaped(key.field.description or '')} | {_variable(key)} |"
+        for key in keys()
+    ]
     return "\n".join([_PAGE_HEAD, *rows, ""])
 
 

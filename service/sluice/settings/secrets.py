@@ -1,7 +1,7 @@
 """Which strings must never be seen: what the log redaction is armed with.
 
-Invariant: every secret of a settings tree is in the list in the forms in which a library could repeat it.
-(libpq: Connection Strings.)
+Invariant: every secret of a settings tree is in the list in the forms in which a library could
+repeat it. (libpq: Connection Strings.)
 """
 
 import re
@@ -14,7 +14,9 @@ from sluice.settings.model import Settings
 _PASSWORD_WORDS = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
 _KEYWORD = re.compile(r"(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|[^\s']+)")
 _HARMLESS_OPTION = re.compile(r"region|endpoint|url|bucket|allow_http|timeout|format|virtual_hosted", re.IGNORECASE)
-"""Values of these are masked when shown, but not cut out of log lines: `true` or `us-east-1` occur everywhere."""
+"""Values of these are masked when shown, but not cut out of log lines: `true` or `us-east-1` occur
+everywhere.
+"""
 
 
 def secret_strings(settings: Settings) -> tuple[str, ...]:
@@ -26,7 +28,9 @@ def secret_strings(settings: Settings) -> tuple[str, ...]:
 
 
 def dsn_secrets(dsn: str) -> tuple[str, ...]:
-    """The connection string itself if it holds a password, and each password in it as written and as meant."""
+    """The connection string itself if it holds a password, and each password in it as written and
+    as meant.
+    """
     passwords = _uri_passwords(dsn) if "://" in dsn else _keyword_passwords(dsn)
     return (dsn, *passwords) if passwords else ()
 

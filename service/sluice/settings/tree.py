@@ -1,6 +1,8 @@
-"""The settings as a flat list of keys: what each is called in the file and in the environment, and whether it is a secret.
+"""The settings as a flat list of keys: what each is called in the file and in the environment, and
+whether it is a secret.
 
-Invariant: derived from the models alone, so that documentation, environment names and error messages cannot drift from what is accepted.
+Invariant: derived from the models alone, so that documentation, environment names and error
+messages cannot drift from what is accepted.
 """
 
 import difflib
@@ -19,7 +21,9 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One setting. `map_of_strings` keys take any further name below them (object store options, Spark configuration)."""
+    """One setting. `map_of_strings` keys take any further name below them (object store options,
+    Spark configuration).
+    """
 
     path: Path
     field: FieldInfo
@@ -36,7 +40,9 @@ class Key:
 
     @property
     def from_environment(self) -> bool:
-        """Whether the environment can give it: not names with dots or capitals, and not the version of the file's own format."""
+        """Whether the environment can give it: not names with dots or capitals, and not the version
+        of the file's own format.
+        """
         return self.path not in (("version",), ("tables",), ("apply", "conf"))
 
 
@@ -49,7 +55,12 @@ def keys(room: type[Room] = Settings, above: Path = ()) -> Iterator[Key]:
             yield from keys(below, (*above, name))
         else:
             is_map = get_origin(annotation) is dict
-            yield Key((*above, name), field, secret=_holds_secret(annotation), map_of_strings=is_map and _as_room(get_args(annotation)[1]) is None)
+            yield Key(
+                (*above, name),
+                field,
+                secret=_holds_secret(annotation),
+                map_of_strings=is_map and _as_room(get_args(annotation)[1]) is None,
+            )
 
 
 def allowed_below(path: Path) -> tuple[str, ...]:
@@ -67,7 +78,9 @@ def allowed_below(path: Path) -> tuple[str, ...]:
 
 
 def may_be_shown(path: Path) -> bool:
-    """Whether the value at `path` may be repeated in an error: only known settings that are no secrets. A secret under a mistyped name is still one."""
+    """Whether the value at `path` may be repeated in an error: only known settings that are no
+    secrets. A secret under a mistyped name is still one.
+    """
     if len(path) == 3 and path[0] == "tables":
         return path[2] in allowed_below(path[:2])
     return any(path[: len(key.path)] == key.path and not key.secret for key in keys())

@@ -1,7 +1,7 @@
 """Sizes and durations as people write them: `128MiB`, `2s`.
 
-Invariant: what is shown reads back as the same number. A spelling that could mean two things (`128M`, `1m30`) is refused, not guessed.
-Must not know any setting by name.
+Invariant: what is shown reads back as the same number. A spelling that could mean two things
+(`128M`, `1m30`) is refused, not guessed. Must not know any setting by name.
 """
 
 import re
@@ -10,13 +10,17 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
-SIZE_UNITS = {name: 1024**power for power, name in enumerate(_BINARY)} | {name: 1000**power for power, name in enumerate(("kB", "MB", "GB", "TB"), 1)}
+SIZE_UNITS = {name: 1024**power for power, name in enumerate(_BINARY)} | {
+    name: 1000**power for power, name in enumerate(("kB", "MB", "GB", "TB"), 1)
+}
 DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _AMOUNT = r"(\d+(?:\.\d+)?)"
 _SIZE = re.compile(rf"\A{_AMOUNT}\s*([A-Za-z]*)\Z")
 _DURATION = re.compile(rf"\A{_AMOUNT}\s*([a-z]+)\Z")
 _SIZE_HELP = "a size is a number of bytes, or a number with one of " + ", ".join(SIZE_UNITS) + ", such as 128MiB"
-_DURATION_HELP = "a duration is a number of seconds, or a number with one of " + ", ".join(DURATION_UNITS) + ", such as 2s"
+_DURATION_HELP = (
+    "a duration is a number of seconds, or a number with one of " + ", ".join(DURATION_UNITS) + ", such as 2s"
+)
 _FOLDED_UNITS = {name.lower(): factor for name, factor in SIZE_UNITS.items()}
 
 

@@ -1,10 +1,12 @@
 """Which columns keep a stream from being sent in binary form.
 
-The choice is one for the whole session: the server then sends every type that has a send function in that form, and where a type within an array, a composite
-or a range lacks one, it stops. So every published column must have a form that `sluice.contract.types.sent_form` names, or none is asked for.
+The choice is one for the whole session: the server then sends every type that has a send function
+in that form, and where a type within an array, a composite or a range lacks one, it stops. So every
+published column must have a form that `sluice.contract.types.sent_form` names, or none is asked
+for.
 
-Invariant: START_REPLICATION never asks for binary while the catalog shows a published column that could not be read exactly.
-(PostgreSQL: Logical Streaming Replication Parameters; CREATE TYPE.)
+Invariant: START_REPLICATION never asks for binary while the catalog shows a published column that
+could not be read exactly. (PostgreSQL: Logical Streaming Replication Parameters; CREATE TYPE.)
 """
 
 from collections.abc import Iterable, Iterator
@@ -34,12 +36,21 @@ def examine_binary(tables: Iterable[TableFacts]) -> Iterator[Finding]:
 
 
 def require_binary(options: SourceOptions) -> None:
-    """Raises SourceRefused naming the columns and their types when the publication has one that cannot be read so. Looks over a session of its own."""
+    """Raises SourceRefused naming the columns and their types when the publication has one that
+    cannot be read so. Looks over a session of its own.
+    """
     with closing(Catalog(open_query(options))) as catalog:
-        found = [f"{facts.qualified_name}.{column.name} ({column.type_name})" for facts, column in _without_form(catalog.published_tables(options.publication))]
+        found = [
+            f"{facts.qualified_name}.{column.name} ({column.type_name})"
+            for facts, column in _without_form(catalog.published_tables(options.publication))
+        ]
     if found:
         more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-        raise SourceRefused(f"source.binary is true, and these columns cannot be read exactly in binary form: {', '.join(found[:_NAMED])}{more}", hint=REMEDY)
+        raise SourceRefused(
+            "source.binary is true, and these columns cannot be read exactly in binary form: "
+            f"{', '.join(found[:_NAMED])}{more}",
+            hint=REMEDY,
+        )
 
 
 def _without_form(tables: Iterable[TableFacts]) -> Iterator[tuple[TableFacts, ColumnFacts]]:

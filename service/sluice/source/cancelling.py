@@ -1,8 +1,9 @@
 """Ending blocking calls to PostgreSQL from another thread.
 
-Invariant: after `cancel` no call of a session that was opened with this object goes on waiting, whatever the server and the network do, and no new session is
-opened. The server is asked to stop what it does for us, and is not waited for: the socket is shut down as well. (PostgreSQL: libpq, Canceling Queries in
-Progress.)
+Invariant: after `cancel` no call of a session that was opened with this object goes on waiting,
+whatever the server and the network do, and no new session is opened. The server is asked to stop
+what it does for us, and is not waited for: the socket is shut down as well. (PostgreSQL: libpq,
+Canceling Queries in Progress.)
 """
 
 import socket
@@ -51,7 +52,9 @@ class Cancellation:
         self.check()
 
     def connected(self, connect: Callable[[], Connection]) -> Connection:
-        """What `connect` returns or raises. A name that is not resolved or a server that does not answer is waited for in a thread that can be left."""
+        """What `connect` returns or raises. A name that is not resolved or a server that does not
+        answer is waited for in a thread that can be left.
+        """
         self.check()
         attempt = _Attempt(connect, self._cancelled)
         session = attempt.result()
@@ -72,7 +75,9 @@ class Cancellation:
 
 
 class _Attempt:
-    """One try to connect, in a thread of its own. A session that comes after nobody waits for it any more is closed."""
+    """One try to connect, in a thread of its own. A session that comes after nobody waits for it
+    any more is closed.
+    """
 
     def __init__(self, connect: Callable[[], Connection], cancelled: threading.Event) -> None:
         self._connect = connect

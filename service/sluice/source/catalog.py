@@ -1,7 +1,9 @@
-"""What the catalog says about published tables, as values: today's facts, while the stream may be hours behind.
+"""What the catalog says about published tables, as values: today's facts, while the stream may be
+hours behind.
 
-Invariant: one query per look, so that the facts of a table are of one moment; everything is looked up by oid, never by guessing names. Must not: read
-user tables, nor wait for a lock on one. (PostgreSQL: System Catalogs; pg_publication, pg_publication_rel, pg_publication_namespace.)
+Invariant: one query per look, so that the facts of a table are of one moment; everything is looked
+up by oid, never by guessing names. Must not: read user tables, nor wait for a lock on one.
+(PostgreSQL: System Catalogs; pg_publication, pg_publication_rel, pg_publication_namespace.)
 """
 
 import hashlib
@@ -22,9 +24,11 @@ _Rows = list[dict[str, Any]] | None
 class ColumnFacts:
     """One live column.
 
-    `base_type_oid` and `base_typmod` see through domains of any depth. `output_function` is the quoted name of the function whose text the stream
-    sends. `generated` is `s`, `v` or empty. `missing` is the text that rows older than the column read as (attmissingval); None when they read NULL.
-    `xmin` changes whenever the column's definition does. `selectable`: the role that looks may read it.
+    `base_type_oid` and `base_typmod` see through domains of any depth. `output_function` is the
+    quoted name of the function whose text the stream sends. `generated` is `s`, `v` or empty.
+    `missing` is the text that rows older than the column read as (attmissingval); None when they
+    read NULL. `xmin` changes whenever the column's definition does. `selectable`: the role that
+    looks may read it.
     """
 
     name: str
@@ -55,10 +59,12 @@ class ColumnFacts:
 class ChildFacts:
     """A leaf below a partitioned table.
 
-    `levels` has a name for each step from the leaf up to the table, another one after every ATTACH. `attached` has those of them that the catalog does not
-    prove to have been made as partitions, and empty. A relation begins in a file of its own number: any other `relfilenode` is a rewrite or a TRUNCATE.
-    `missing` names the columns that rows older than them read a value in. `version` is another one whenever its row of pg_class is written anew, and `settings`
-    when that was for what replication does not depend on: rights, owner, options, triggers, name, columns.
+    `levels` has a name for each step from the leaf up to the table, another one after every ATTACH.
+    `attached` has those of them that the catalog does not prove to have been made as partitions,
+    and empty. A relation begins in a file of its own number: any other `relfilenode` is a rewrite
+    or a TRUNCATE. `missing` names the columns that rows older than them read a value in. `version`
+    is another one whenever its row of pg_class is written anew, and `settings` when that was for
+    what replication does not depend on: rights, owner, options, triggers, name, columns.
     """
 
     oid: int
@@ -82,9 +88,11 @@ class ChildFacts:
 
 @dataclass(frozen=True, slots=True)
 class TypeDetail:
-    """What a value's text depends on beside its type: an enum label, or the attributes of a composite type.
+    """What a value's text depends on beside its type: an enum label, or the attributes of a
+    composite type.
 
-    `version` is another one after every change, even one that was taken back. `original`: it is as its type was created.
+    `version` is another one after every change, even one that was taken back. `original`: it is as
+    its type was created.
     """
 
     key: str
@@ -97,15 +105,19 @@ class TypeDetail:
 class TableFacts:
     """One table.
 
-    `role` is who looks; whether it has USAGE on the schema, and whether row level security holds for it, is what `schema_usable` and `policies_apply` say.
-    `publication` is the one that was asked about, or empty.
-    `relfilenode` changes with every rewrite and TRUNCATE; for a partitioned table it is a number made from its leaves'. `published_columns` is None when
-    all columns that can be published are (or when no publication was asked about); `has_column_list` tells a list from a rule. `row_filter` is SQL.
-    `publishes` has a letter for each kind of change that the publication sends (i u d t), `r` for publishing under the root, `g` for generated columns.
-    `memberships` names each thing that puts the table into the publication (an entry, a whole schema, all tables), another name each time it is put there
-    anew; `publication_altered` differs after every ALTER PUBLICATION that is about the publication itself and not about its tables.
-    `attributes` counts the columns that the table ever had. `primary_key` is another number after every DROP and ADD of it, 0 without one. `toast` is another
-    number after every rewrite, and the same one after TRUNCATE; 0 for tables without large columns.
+    `role` is who looks; whether it has USAGE on the schema, and whether row level security holds
+    for it, is what `schema_usable` and `policies_apply` say. `publication` is the one that was
+    asked about, or empty. `relfilenode` changes with every rewrite and TRUNCATE; for a partitioned
+    table it is a number made from its leaves'. `published_columns` is None when all columns that
+    can be published are (or when no publication was asked about); `has_column_list` tells a list
+    from a rule. `row_filter` is SQL. `publishes` has a letter for each kind of change that the
+    publication sends (i u d t), `r` for publishing under the root, `g` for generated columns.
+    `memberships` names each thing that puts the table into the publication (an entry, a whole
+    schema, all tables), another name each time it is put there anew; `publication_altered` differs
+    after every ALTER PUBLICATION that is about the publication itself and not about its tables.
+    `attributes` counts the columns that the table ever had. `primary_key` is another number after
+    every DROP and ADD of it, 0 without one. `toast` is another number after every rewrite, and the
+    same one after TRUNCATE; 0 for tables without large columns.
     """
 
     oid: int
@@ -156,17 +168,23 @@ class TableFacts:
     def sent_columns(self) -> tuple[ColumnFacts, ...]:
         """Those that the stream carries."""
         names = self.published_columns
-        return tuple(column for column in self.columns if (column.name in names if names is not None else not column.generated))
+        return tuple(
+            column for column in self.columns if (column.name in names if names is not None else not column.generated)
+        )
 
     def differs_in_identity(self, leaf: ChildFacts) -> bool:
         """Whether the leaf's old rows have other columns than those of this table."""
-        own = sorted(column.name for column in self.columns if column.in_identity) if self.replica_identity != "f" else []
+        own = (
+            sorted(column.name for column in self.columns if column.in_identity) if self.replica_identity != "f" else []
+        )
         return (leaf.replica_identity, sorted(leaf.identity_columns)) != (self.replica_identity, own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicationFacts:
-    """Which kinds of change a publication sends; whether partitions go under their root's name, and whether it has all tables without naming any."""
+    """Which kinds of change a publication sends; whether partitions go under their root's name, and
+    whether it has all tables without naming any.
+    """
 
     name: str
     insert: bool
@@ -188,33 +206,48 @@ class Catalog:
         """None when there is no such publication."""
         with translated("reading the publication"):
             row = self._conn.execute(
-                "SELECT pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot, puballtables FROM pg_catalog.pg_publication WHERE pubname = %s", (name,)
+                "SELECT pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot, puballtables FROM "
+                "pg_catalog.pg_publication WHERE pubname = %s",
+                (name,),
             ).fetchone()
         if row is None:
             return None
         insert, update, delete, truncate, via_root, all_tables = row
-        return PublicationFacts(name=name, insert=insert, update=update, delete=delete, truncate=truncate, via_root=via_root, all_tables=all_tables)
+        return PublicationFacts(
+            name=name,
+            insert=insert,
+            update=update,
+            delete=delete,
+            truncate=truncate,
+            via_root=via_root,
+            all_tables=all_tables,
+        )
 
     def published_tables(self, publication: str) -> list[TableFacts]:
         """The tables whose changes the publication sends, in order of their names."""
         return self._load("EXISTS (SELECT 1 FROM published p WHERE p.oid = c.oid)", publication=publication)
 
     def table(self, oid: int, *, publication: str = "") -> TableFacts | None:
-        """The table with this oid; with `publication`, also its filter and columns there. None when it is gone."""
+        """The table with this oid; with `publication`, also its filter and columns there. None when
+        it is gone.
+        """
         found = self._load("c.oid = %(oid)s::oid", publication=publication, oid=oid)
         return found[0] if found else None
 
     def tables_named(self, names: Sequence[tuple[str, str]]) -> list[TableFacts]:
         """Tables by (schema, name), published or not; those that do not exist are left out."""
         return self._load(
-            "(n.nspname::text, c.relname::text) IN (SELECT * FROM ROWS FROM (pg_catalog.unnest(%(schemas)s::text[]), pg_catalog.unnest(%(names)s::text[])))",
+            "(n.nspname::text, c.relname::text) IN (SELECT * FROM ROWS FROM "
+            "(pg_catalog.unnest(%(schemas)s::text[]), pg_catalog.unnest(%(names)s::text[])))",
             publication="",
             schemas=[schema for schema, _ in names],
             names=[name for _, name in names],
         )
 
     def table_names(self) -> list[tuple[str, str]]:
-        """(schema, name) of every table that a publication could carry: ordinary and partitioned ones, without partitions and the server's own."""
+        """(schema, name) of every table that a publication could carry: ordinary and partitioned
+        ones, without partitions and the server's own.
+        """
         command = """
             SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
             WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition AND c.oid >= 16384
@@ -223,7 +256,9 @@ class Catalog:
             return [(schema, name) for schema, name in self._conn.execute(command.encode()).fetchall()]
 
     def not_publishable(self) -> list[tuple[str, str, str]]:
-        """(schema, name, kind) of the tables that no publication can carry: `foreign` and `unlogged` ones, without partitions and the server's own."""
+        """(schema, name, kind) of the tables that no publication can carry: `foreign` and
+        `unlogged` ones, without partitions and the server's own.
+        """
         command = """
             SELECT n.nspname::text, c.relname::text, CASE WHEN c.relkind = 'f' THEN 'foreign' ELSE 'unlogged' END
             FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -233,9 +268,12 @@ class Catalog:
             return [(schema, name, kind) for schema, name, kind in self._conn.execute(command.encode()).fetchall()]
 
     def wal_end(self) -> int:
-        """The server's position now: every commit that was confirmed to its client ended at or before it."""
+        """The server's position now: every commit that was confirmed to its client ended at or
+        before it.
+        """
         command = (
-            "SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_insert_lsn() END)::text"
+            "SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() "
+            "ELSE pg_catalog.pg_current_wal_insert_lsn() END)::text"
         )
         with translated("reading the WAL position"):
             row = self._conn.execute(command.encode()).fetchone()
@@ -259,10 +297,14 @@ class Catalog:
             rows = self._conn.execute(command.encode(), parameters).fetchall()
         return [self._facts(*row) for row in rows]
 
-    def _facts(self, table: dict[str, Any], columns: _Rows, children: _Rows, details: list[tuple[str, str, str, bool]] | None) -> TableFacts:
+    def _facts(
+        self, table: dict[str, Any], columns: _Rows, children: _Rows, details: list[tuple[str, str, str, bool]] | None
+    ) -> TableFacts:
         live = tuple(ColumnFacts(**column) for column in columns or ())
         lists = ("identity_columns", "levels", "attached", "missing")
-        leaves = tuple(ChildFacts(**{**child, **{name: tuple(child[name] or ()) for name in lists}}) for child in children or ())
+        leaves = tuple(
+            ChildFacts(**{**child, **{name: tuple(child[name] or ()) for name in lists}}) for child in children or ()
+        )
         listed = table.pop("attnames")
         memberships = tuple(table.pop("memberships") or ())
         relfilenode = table.pop("relfilenode") or 0
@@ -288,7 +330,8 @@ _ROW_FILTER = "pg_catalog.pg_get_expr(r.prqual, r.prrelid)"
 _ATTNAMES = """(SELECT pg_catalog.jsonb_agg(a.attname ORDER BY a.attnum) FROM pg_catalog.pg_attribute a
             WHERE a.attrelid = sent.oid AND a.attnum > 0 AND NOT a.attisdropped
               AND CASE WHEN r.prattrs IS NULL THEN a.attgenerated = '' OR (pub.generated AND a.attgenerated = 's') ELSE a.attnum = ANY (r.prattrs) END)"""
-# A table that moves to another schema and back has the same row of pg_class, but another version of the one that says on which schema it depends.
+# A table that moves to another schema and back has the same row of pg_class, but another version of
+# the one that says on which schema it depends.
 _SCHEMA_MEMBERSHIPS = """
     UNION ALL
     SELECT l.oid, 'schema ' || s.oid || ' ' || dep.xmin || l.levels FROM upwards l
@@ -297,11 +340,14 @@ _SCHEMA_MEMBERSHIPS = """
     JOIN pg_catalog.pg_publication_namespace s ON s.pnnspid = dep.refobjid JOIN pub ON pub.oid = s.pnpubid"""
 """Since PostgreSQL 15; 14 has neither whole schemas nor filters nor lists."""
 
-# A column that was inherited from its first row version on proves that its table was made as a partition, and empty: ATTACH and DETACH make another version.
-# A version is a transaction and a command of it. Where xmax is set (by an update that rolled back) the command is that of the update, and proves nothing.
+# A column that was inherited from its first row version on proves that its table was made as a
+# partition, and empty: ATTACH and DETACH make another version. A version is a transaction and a
+# command of it. Where xmax is set (by an update that rolled back) the command is that of the
+# update, and proves nothing.
 #
-# No part of this waits for a lock on a table, which pg_publication_tables, pg_table_size and pg_partition_tree would: an ALTER TABLE that takes an hour
-# on one table must not keep the decoder from asking about another.
+# No part of this waits for a lock on a table, which pg_publication_tables, pg_table_size and
+# pg_partition_tree would: an ALTER TABLE that takes an hour on one table must not keep the decoder
+# from asking about another.
 _TABLES = """
 WITH RECURSIVE pub AS (
     SELECT f.oid, f.xmin::text AS altered, f.puballtables, f.pubviaroot, COALESCE(pg_catalog.to_jsonb(f) ->> 'pubgencols', 'n') = 's' AS generated,

@@ -1,8 +1,11 @@
-"""The conditions under which a table can be carried exactly: one list, asked by `check`, by joining, by copying and by the catalog watch. Pure.
+"""The conditions under which a table can be carried exactly: one list, asked by `check`, by
+joining, by copying and by the catalog watch. Pure.
 
-Invariant: a table for which `conditions` gives nothing can be copied and streamed without loss, as far as the catalog shows. Whatever else is wrong with it
-either harms the source alone (which then refuses changes by itself, so that none are lost) or is found when it happens; `preflight_tables` tells of that.
-(PostgreSQL: Logical Replication, Restrictions; Row Filters; Column Lists; CREATE PUBLICATION, publish.)
+Invariant: a table for which `conditions` gives nothing can be copied and streamed without loss, as
+far as the catalog shows. Whatever else is wrong with it either harms the source alone (which then
+refuses changes by itself, so that none are lost) or is found when it happens; `preflight_tables`
+tells of that. (PostgreSQL: Logical Replication, Restrictions; Row Filters; Column Lists; CREATE
+PUBLICATION, publish.)
 """
 
 from collections.abc import Iterator, Sequence
@@ -45,7 +48,10 @@ def operations(facts: TableFacts) -> Iterator[Finding]:
     """Equal for every table of one publication."""
     missing = [word for letter, word in _LETTERS.items() if letter not in facts.publishes]
     if facts.published and missing:
-        seen = f"it does not publish every kind of change ({', '.join(missing)} left out): the lake would differ from the source without notice"
+        seen = (
+            f"it does not publish every kind of change ({', '.join(missing)} left out): the lake would "
+            "differ from the source without notice"
+        )
         fix = f"ALTER PUBLICATION {quote_identifier(facts.publication)} SET (publish = '{PUBLISHED}');"
         yield Finding("critical", "publication.operations", facts.publication, seen, fix_sql=fix)
 
@@ -74,7 +80,8 @@ def _names(schema: str, table: str, columns: Sequence[str]) -> Iterator[Finding]
             "critical",
             "table.long_name",
             qualified,
-            f"its name, or its schema's, is longer than {_LONGEST_FOLDER} bytes as a folder of the lake, which file systems refuse",
+            f"its name, or its schema's, is longer than {_LONGEST_FOLDER} bytes as a folder of the "
+            "lake, which file systems refuse",
             fix_sql=f"ALTER TABLE {quoted} RENAME TO ...;",
             fix_setting="or leave the table out in source.tables",
             by_hand=True,
@@ -92,10 +99,14 @@ def _names(schema: str, table: str, columns: Sequence[str]) -> Iterator[Finding]
 
 
 def _identity(facts: TableFacts) -> Iterator[Finding]:
-    """A mirror finds its rows by these columns. With some of them missing, different rows would be taken for one."""
+    """A mirror finds its rows by these columns. With some of them missing, different rows would be
+    taken for one.
+    """
     if facts.published_columns is None or facts.replica_identity == "f":
         return
-    left_out = [column.name for column in facts.columns if column.in_identity and column.name not in facts.published_columns]
+    left_out = [
+        column.name for column in facts.columns if column.in_identity and column.name not in facts.published_columns
+    ]
     if left_out:
         yield Finding(
             "critical",
@@ -115,13 +126,16 @@ def _filter(facts: TableFacts) -> Iterator[Finding]:
             "critical",
             "table.filter_hides_values",
             facts.qualified_name,
-            f"it has a row filter and large columns ({', '.join(large[:5])}): an update that moves a row into the filter arrives without their values",
+            f"it has a row filter and large columns ({', '.join(large[:5])}): an update that moves a "
+            "row into the filter arrives without their values",
             fix_sql=f"ALTER TABLE {_quoted(facts)} REPLICA IDENTITY FULL;",
         )
 
 
 def hidden_by_filter(facts: TableFacts) -> list[str]:
-    """The columns whose values may be missing when an update moves a row into the publication's filter."""
+    """The columns whose values may be missing when an update moves a row into the publication's
+    filter.
+    """
     if not facts.row_filter or facts.replica_identity == "f":
         return []
     return [column.name for column in facts.sent_columns if column.storable_out_of_line and not column.in_identity]
@@ -141,7 +155,8 @@ def _partitions(facts: TableFacts) -> Iterator[Finding]:
                 "critical",
                 "partition.identity",
                 name,
-                f"it has another replica identity than {facts.qualified_name}, under which it is published: old rows would hold false NULLs",
+                f"it has another replica identity than {facts.qualified_name}, under which it is "
+                "published: old rows would hold false NULLs",
                 fix_sql=f"ALTER TABLE {quote_qualified(leaf.schema, leaf.name)} REPLICA IDENTITY {wanted};",
                 by_hand="..." in wanted,
             )
@@ -160,7 +175,15 @@ def _rights(facts: TableFacts) -> Iterator[Finding]:
     if facts.policies_apply:
         seen = f"row level security applies to {facts.role}: the initial copy would miss rows, and therefore stops"
         words = "BYPASSRLS holds for every table of the server; or leave the table out"
-        yield Finding("critical", "table.row_security", facts.qualified_name, seen, fix_sql=f"ALTER ROLE {role} BYPASSRLS;", fix_setting=words, by_hand=True)
+        yield Finding(
+            "critical",
+            "table.row_security",
+            facts.qualified_name,
+            seen,
+            fix_sql=f"ALTER ROLE {role} BYPASSRLS;",
+            fix_setting=words,
+            by_hand=True,
+        )
 
 
 def _quoted(facts: TableFacts) -> str:

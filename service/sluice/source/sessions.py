@@ -1,8 +1,11 @@
-"""Connections to PostgreSQL whose text output never depends on the server, the database or the role.
+"""Connections to PostgreSQL whose text output never depends on the server, the database or the
+role.
 
-Invariant: every session, of either kind, has the same pinned settings, and they were read back before it is handed out: the stream, the copy and the
-catalog spell one value in one way. Passwords, row values and DETAIL never leave this module in an error.
-Must not: create, drop or change anything on the source. (PostgreSQL: Client Connection Defaults; PostgreSQL Error Codes; Streaming Replication Protocol.)
+Invariant: every session, of either kind, has the same pinned settings, and they were read back
+before it is handed out: the stream, the copy and the catalog spell one value in one way. Passwords,
+row values and DETAIL never leave this module in an error. Must not: create, drop or change anything
+on the source. (PostgreSQL: Client Connection Defaults; PostgreSQL Error Codes; Streaming
+Replication Protocol.)
 """
 
 import ipaddress
@@ -41,13 +44,18 @@ PINS: dict[str, str] = {
     "client_min_messages": "warning",
     "jit": "off",
 }
-"""Settings that change the text of a value, hide rows or end a session, and the value they must have.
+"""Settings that change the text of a value, hide rows or end a session, and the value they must
+have.
 
-They travel in `options`, which beats ALTER ROLE and ALTER DATABASE. row_security off makes a policy an error instead of a silent filter.
-client_min_messages keeps warnings, since the stream's "skipped loading publication" is one. jit would spend seconds on compiling one catalog query."""
+They travel in `options`, which beats ALTER ROLE and ALTER DATABASE. row_security off makes a policy
+an error instead of a silent filter. client_min_messages keeps warnings, since the stream's "skipped
+loading publication" is one. jit would spend seconds on compiling one catalog query.
+"""
 
 PINS_SINCE: dict[int, dict[str, str]] = {170000: {"transaction_timeout": "0"}}
-"""Settings by the version that brought them: an unknown name in `options` refuses the connection, so these are SET afterwards."""
+"""Settings by the version that brought them: an unknown name in `options` refuses the connection,
+so these are SET afterwards.
+"""
 
 _NETWORK: dict[str, str] = {
     "keepalives": "1",
@@ -63,29 +71,38 @@ Phase = Literal["query", "start", "stream"]
 
 _RETRY = ("08", "40", "53", "57", "58", "55P03", "25P03", "25P04")
 _HOLDS_VALUES = ("22", "23", "P0")
-"""Error classes whose primary message may quote data: data exceptions, integrity violations, RAISE in somebody's function."""
+"""Error classes whose primary message may quote data: data exceptions, integrity violations, RAISE
+in somebody's function.
+"""
 _UNKNOWN_SETTING = "unrecognized configuration parameter"
 _ASSOCIATED = re.compile(r"\b([0-9A-F]{1,8}/[0-9A-F]{1,8})\b")
 _BROKEN_AT_CONNECT = re.compile(
-    r"unexpected eof|SYSCALL error|closed the connection|alert internal error|alert user cancel|bad record mac|due to timeout"
+    r"unexpected eof|SYSCALL error|closed the connection|alert internal error|alert user cancel|bad "
+    r"record mac|due to timeout"
     r"|error response during SSL exchange",
     re.IGNORECASE,
 )
-"""The network or a busy server, whatever else the text speaks of: a handshake that is cut proves nothing about certificates or protocols."""
+"""The network or a busy server, whatever else the text speaks of: a handshake that is cut proves
+nothing about certificates or protocols.
+"""
 _REFUSED_AT_CONNECT = re.compile(
-    r"authentication|no pg_hba\.conf entry|does not exist|permission denied|must be superuser|not permitted|certificate|private key|channel binding|password"
+    r"authentication|no pg_hba\.conf entry|does not exist|permission denied|must be superuser|not "
+    r"permitted|certificate|private key|channel binding|password"
     r"|SSL error: .*(?:alert|version|protocol|cipher|negotiation)|SSL negotiation|sslmode"
-    r"|unrecognized configuration parameter|invalid value for parameter|startup parameter|replication connection|server does not support",
+    r"|unrecognized configuration parameter|invalid value for parameter|startup parameter|replication "
+    r"connection|server does not support",
     re.IGNORECASE,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """Which source, and as what. `dsn` is any libpq connection string and carries TLS and every other libpq parameter; it is secret.
+    """Which source, and as what. `dsn` is any libpq connection string and carries TLS and every
+    other libpq parameter; it is secret.
 
-    `binary` asks the stream for values in the binary form of their types. `allow_insecure` lets the connection string ask for less than verify-full of a
-    host that is not this machine. `cancellation` ends every blocking call of the sessions that are opened with these options.
+    `binary` asks the stream for values in the binary form of their types. `allow_insecure` lets the
+    connection string ask for less than verify-full of a host that is not this machine.
+    `cancellation` ends every blocking call of the sessions that are opened with these options.
     """
 
     dsn: str = field(repr=False)
@@ -108,7 +125,9 @@ class ServerTooOld(SourceRefused):
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """How a connection is protected. `trouble` says what is not proven, empty when nothing is left to doubt; `refused` that we do not connect like that."""
+    """How a connection is protected. `trouble` says what is not proven, empty when nothing is left
+    to doubt; `refused` that we do not connect like that.
+    """
 
     trouble: str = ""
     refused: bool = False
@@ -116,9 +135,11 @@ class Transport:
 
 
 def transport_of(options: SourceOptions) -> Transport:
-    """Judged from the connection string and the environment alone; nothing is contacted. Raises UsageError for a string that libpq cannot read.
+    """Judged from the connection string and the environment alone; nothing is contacted. Raises
+    UsageError for a string that libpq cannot read.
 
-    A host that is not this machine must prove with a certificate that it is who we mean. What a service file says is not known here, and counts as such.
+    A host that is not this machine must prove with a certificate that it is who we mean. What a
+    service file says is not known here, and counts as such.
     """
     given = _parsed(options.dsn)
     defaults = {(option.keyword or b"").decode(): (option.val or b"").decode() for option in pq.Conninfo.get_defaults()}
@@ -151,7 +172,8 @@ def open_query(options: SourceOptions) -> psycopg.Connection[tuple[Any, ...]]:
 
 
 def open_replication(options: SourceOptions) -> psycopg.Connection[tuple[Any, ...]]:
-    """A pinned, non-blocking replication session that has read no table and no publication: use its `pgconn`. Raises SourceError.
+    """A pinned, non-blocking replication session that has read no table and no publication: use its
+    `pgconn`. Raises SourceError.
 
     The Connection owns the socket and must be kept for as long as its `pgconn` is used.
     """
@@ -161,7 +183,9 @@ def open_replication(options: SourceOptions) -> psycopg.Connection[tuple[Any, ..
 
 
 def ping_rejected(options: SourceOptions) -> bool:
-    """Whether the server is there and turns everybody away: it is stopping or starting. Needs no authentication and leaves no trace."""
+    """Whether the server is there and turns everybody away: it is stopping or starting. Needs no
+    authentication and leaves no trace.
+    """
     conninfo = make_conninfo(_conninfo(options, replication=False), connect_timeout=PING_SECONDS)
     return pq.PGconn.ping(conninfo.encode()) == pq.Ping.REJECT
 
@@ -169,7 +193,9 @@ def ping_rejected(options: SourceOptions) -> bool:
 def _open(options: SourceOptions, *, replication: bool) -> psycopg.Connection[tuple[Any, ...]]:
     conninfo = _conninfo(options, replication=replication)
     try:
-        conn = options.cancellation.connected(lambda: psycopg.connect(conninfo, autocommit=True, prepare_threshold=None))
+        conn = options.cancellation.connected(
+            lambda: psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
+        )
     except psycopg.Error as error:
         if _UNKNOWN_SETTING in str(error):
             _require_version(conninfo, options)
@@ -184,15 +210,22 @@ def _open(options: SourceOptions, *, replication: bool) -> psycopg.Connection[tu
 
 
 def _require_version(conninfo: str, options: SourceOptions) -> None:
-    """Raises SourceRefused when the server is too old. One that does not know a pinned setting tells its version only to a session without pins."""
+    """Raises SourceRefused when the server is too old. One that does not know a pinned setting
+    tells its version only to a session without pins.
+    """
     unpinned = make_conninfo(conninfo, options=str(conninfo_to_dict(options.dsn).get("options") or ""))
-    with suppress(psycopg.Error), options.cancellation.connected(lambda: psycopg.connect(unpinned, autocommit=True)) as conn:
+    with (
+        suppress(psycopg.Error),
+        options.cancellation.connected(lambda: psycopg.connect(unpinned, autocommit=True)) as conn,
+    ):
         _check_version(conn.pgconn.server_version)
 
 
 def _check_version(version: int) -> None:
     if version < OLDEST_SERVER:
-        raise ServerTooOld(f"the server is PostgreSQL {version // 10000}; Sluice reads 14 and later", hint="upgrade the server")
+        raise ServerTooOld(
+            f"the server is PostgreSQL {version // 10000}; Sluice reads 14 and later", hint="upgrade the server"
+        )
 
 
 def _parsed(dsn: str) -> dict[str, Any]:
@@ -209,7 +242,8 @@ def _conninfo(options: SourceOptions, *, replication: bool) -> str:
     if transport.refused:
         raise UsageError(
             f"source.dsn: {transport.trouble}",
-            hint="use sslmode=verify-full with sslrootcert=<file> or sslrootcert=system; source.allow_insecure: true only where the network itself is trusted",
+            hint="use sslmode=verify-full with sslrootcert=<file> or sslrootcert=system; "
+            "source.allow_insecure: true only where the network itself is trusted",
         )
     pins = " ".join(f"-c {name}={_option_value(value)}" for name, value in PINS.items())
     parameters: dict[str, Any] = {
@@ -240,7 +274,9 @@ def _pin(conn: psycopg.Connection[tuple[Any, ...]]) -> None:
             for name, value in settings.items():
                 conn.execute(f"SET {name} = '{value}'".encode())
     names = [*wanted, "client_encoding"]
-    row = conn.execute(("SELECT " + ", ".join(f"pg_catalog.current_setting('{name}')" for name in names)).encode()).fetchone()
+    row = conn.execute(
+        ("SELECT " + ", ".join(f"pg_catalog.current_setting('{name}')" for name in names)).encode()
+    ).fetchone()
     seen = dict(zip(names, row or (), strict=False))
     wrong = [name for name, value in {**wanted, "client_encoding": "UTF8"}.items() if seen.get(name) != value]
     if wrong:
@@ -285,10 +321,13 @@ def raise_result(result: pq.abc.PGresult | None, *, doing: str, slot: str = "", 
     )
 
 
-def source_error(*, sqlstate: str, message: str, context: str = "", doing: str, slot: str = "", phase: Phase = "query") -> SourceError | SlotLost:
+def source_error(
+    *, sqlstate: str, message: str, context: str = "", doing: str, slot: str = "", phase: Phase = "query"
+) -> SourceError | SlotLost:
     """The error of ours that a server's error means, by SQLSTATE; the text is for people only.
 
-    DETAIL and HINT are never asked for; the primary message is left out for classes that quote data, and of the context only the LSN is kept.
+    DETAIL and HINT are never asked for; the primary message is left out for classes that quote
+    data, and of the context only the LSN is kept.
     """
     if not sqlstate:
         return SourceUnavailable(f"the connection to PostgreSQL was lost while {doing}", reason="connection_lost")
@@ -299,9 +338,15 @@ def source_error(*, sqlstate: str, message: str, context: str = "", doing: str, 
     if sqlstate == "55006":
         return SlotBusy(text, hint="another process uses the slot: stop it, or give this pipeline a slot of its own")
     if phase == "start" and sqlstate == "42704":
-        return SlotLost(f"MISSING: replication slot {slot} does not exist", hint="changes since it vanished are lost: copy the tables again")
+        return SlotLost(
+            f"MISSING: replication slot {slot} does not exist",
+            hint="changes since it vanished are lost: copy the tables again",
+        )
     if phase in ("start", "stream") and sqlstate == "55000" and f'"{slot}"' in message:
-        return SlotLost(f"INVALIDATED: {message[:300]}", hint="the server no longer has the WAL: copy the tables again under a new slot")
+        return SlotLost(
+            f"INVALIDATED: {message[:300]}",
+            hint="the server no longer has the WAL: copy the tables again under a new slot",
+        )
     if sqlstate == "53400":
         return NoFreeSlot(text, hint="raise max_replication_slots or max_wal_senders, or drop slots nobody uses")
     if sqlstate.startswith(_RETRY):
@@ -312,29 +357,38 @@ def source_error(*, sqlstate: str, message: str, context: str = "", doing: str, 
 _HINTS = {
     "42501": "grant the role the right that is named, or run the statement as a role that has it",
     "42704": "create the object that is named; on PostgreSQL 14 to 17 a publication must be older than the slot",
-    "42883": "if it speaks of a binary output function: set source.binary to false, or leave the column out by a column list of the publication",
+    "42883": "if it speaks of a binary output function: set source.binary to false, or leave the column out "
+    "by a column list of the publication",
     "22021": "the database holds bytes that are not valid in its encoding",
     "22P05": "a value has no UTF-8 form: the database's encoding does not match its content",
     "28000": "check the role, its password and pg_hba.conf (the line needs the database's name)",
     "28P01": "check the password",
     "3D000": "check the database's name in source.dsn",
-    "XX000": "the server failed by itself; if it speaks of a filenumber while it streams a transaction that undid DDL, source.streaming: off gets past it",
+    "XX000": "the server failed by itself; if it speaks of a filenumber while it streams a transaction that "
+    "undid DDL, source.streaming: off gets past it",
 }
 
 _ABOUT_TLS = re.compile(r"certificate|private key|SSL|TLS")
-_TLS_HINT = "a server that is not this machine must have a certificate for the name in source.dsn, from an authority in sslrootcert (a file, or system)"
+_TLS_HINT = (
+    "a server that is not this machine must have a certificate for the name in source.dsn, from an "
+    "authority in sslrootcert (a file, or system)"
+)
 
 
 def connect_error(error: psycopg.Error, *, password: str) -> SourceError:
     """The error of ours that a failed connection means. `password` is taken out of the text.
 
-    libpq gives no SQLSTATE for a failed connection, so this one decision reads English: certificates, protocols, rights and names are refusals, anything
-    else, not understood texts included, is tried again.
+    libpq gives no SQLSTATE for a failed connection, so this one decision reads English:
+    certificates, protocols, rights and names are refusals, anything else, not understood texts
+    included, is tried again.
     """
     text = " ".join(str(error).split())
     if password:
         text = text.replace(password, "***")
     said = text.rpartition("failed:")[2]
     if _REFUSED_AT_CONNECT.search(said) and not _BROKEN_AT_CONNECT.search(said):
-        return SourceRefused(f"PostgreSQL refused the connection: {text[:400]}", hint=_TLS_HINT if _ABOUT_TLS.search(text) else _HINTS["28000"])
+        return SourceRefused(
+            f"PostgreSQL refused the connection: {text[:400]}",
+            hint=_TLS_HINT if _ABOUT_TLS.search(text) else _HINTS["28000"],
+        )
     return SourceUnavailable(f"PostgreSQL cannot be reached: {text[:400]}", reason="connect_failed")

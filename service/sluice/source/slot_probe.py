@@ -1,8 +1,10 @@
-"""Side queries for metrics: the server's position, the slot, what the server's decoder did for it, how much WAL it may keep, since when nobody uses it.
+"""Side queries for metrics: the server's position, the slot, what the server's decoder did for it,
+how much WAL it may keep, since when nobody uses it.
 
-Invariant: short queries on a connection of its own, which is let go when one fails and opened again at the next look. Needs no object store, so that the
-slot can be watched while the store is away and WAL piles up. Must not decide anything.
-(PostgreSQL: pg_stat_replication_slots; max_slot_wal_keep_size; pg_replication_slots.inactive_since)
+Invariant: short queries on a connection of its own, which is let go when one fails and opened again
+at the next look. Needs no object store, so that the slot can be watched while the store is away and
+WAL piles up. Must not decide anything. (PostgreSQL: pg_stat_replication_slots;
+max_slot_wal_keep_size; pg_replication_slots.inactive_since)
 """
 
 from contextlib import suppress
@@ -25,7 +27,9 @@ _QUERY = b"""
 
 @dataclass(frozen=True, slots=True)
 class DecoderTotals:
-    """What the server has counted for the slot since its statistics were last reset; every number may fall back to 0."""
+    """What the server has counted for the slot since its statistics were last reset; every number
+    may fall back to 0.
+    """
 
     spill_bytes: int
     spill_transactions: int
@@ -37,8 +41,10 @@ class DecoderTotals:
 
 @dataclass(frozen=True, slots=True)
 class SlotProbeFacts:
-    """One look. `slot` is None when there is none. `keep_limit_bytes` is None without a limit, `inactive_since` (unix seconds) while the slot is in use and
-    before PostgreSQL 17, `decoder` without a slot."""
+    """One look. `slot` is None when there is none. `keep_limit_bytes` is None without a limit,
+    `inactive_since` (unix seconds) while the slot is in use and before PostgreSQL 17, `decoder`
+    without a slot.
+    """
 
     server: ServerFacts
     slot: SlotFacts | None

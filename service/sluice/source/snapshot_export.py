@@ -1,7 +1,10 @@
-"""Creating logical slots, which waits for other people's transactions, and holding the snapshot that a temporary one exports.
+"""Creating logical slots, which waits for other people's transactions, and holding the snapshot
+that a temporary one exports.
 
-Invariant: rows visible in the snapshot are exactly those of commits before `consistent_lsn`; the snapshot lives until `close`, because nothing else is
-ever sent on its connection. Must not: wait silently, or leave a half-made slot behind. (PostgreSQL: Streaming Replication Protocol, CREATE_REPLICATION_SLOT.)
+Invariant: rows visible in the snapshot are exactly those of commits before `consistent_lsn`; the
+snapshot lives until `close`, because nothing else is ever sent on its connection. Must not: wait
+silently, or leave a half-made slot behind. (PostgreSQL: Streaming Replication Protocol,
+CREATE_REPLICATION_SLOT.)
 """
 
 import select
@@ -38,7 +41,9 @@ class Blocker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """What to do while slot creation waits: `report` is called every two seconds with the open transactions, `cancelled` is asked more often."""
+    """What to do while slot creation waits: `report` is called every two seconds with the open
+    transactions, `cancelled` is asked more often.
+    """
 
     report: Callable[[Sequence[Blocker]], None] = lambda _: None
     cancelled: Callable[[], bool] = lambda: False
@@ -46,7 +51,9 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class CreatedSlot:
-    """Commits whose record starts at or after `consistent_lsn` will be streamed. `snapshot` is empty unless one was exported."""
+    """Commits whose record starts at or after `consistent_lsn` will be streamed. `snapshot` is
+    empty unless one was exported.
+    """
 
     name: str
     consistent_lsn: int
@@ -54,7 +61,9 @@ class CreatedSlot:
 
 
 def create_slot(conn: Connection, command: str, *, waiting: Waiting | None, options: SourceOptions) -> CreatedSlot:
-    """Runs CREATE_REPLICATION_SLOT on a replication connection. Raises SourceError; SourceUnavailable when cancelled."""
+    """Runs CREATE_REPLICATION_SLOT on a replication connection. Raises SourceError;
+    SourceUnavailable when cancelled.
+    """
     waiting = waiting or Waiting()
     pgconn = conn.pgconn
     try:
@@ -93,7 +102,9 @@ def _wait(conn: Connection, waiting: Waiting, options: SourceOptions) -> pq.abc.
 
 
 def open_transactions(options: SourceOptions) -> tuple[Blocker, ...]:
-    """Transactions with an id, oldest first: slot creation waits for those that are older than it. Raises SourceError."""
+    """Transactions with an id, oldest first: slot creation waits for those that are older than it.
+    Raises SourceError.
+    """
     command = """
         SELECT pid, COALESCE(application_name, ''), '', COALESCE(EXTRACT(epoch FROM pg_catalog.now() - xact_start), 0)::float8
         FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_catalog.pg_backend_pid()
@@ -103,7 +114,9 @@ def open_transactions(options: SourceOptions) -> tuple[Blocker, ...]:
 
 
 class SnapshotHolder:
-    """An exported snapshot and the position at which it meets the stream. Open it in a thread, import it at once, close it after the last copy."""
+    """An exported snapshot and the position at which it meets the stream. Open it in a thread,
+    import it at once, close it after the last copy.
+    """
 
     def __init__(self, conn: Connection, created: CreatedSlot) -> None:
         """Use `open`."""
@@ -118,7 +131,10 @@ class SnapshotHolder:
         conn = open_replication(options)
         try:
             created = create_slot(
-                conn, f"CREATE_REPLICATION_SLOT {quote_slot(name)} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT", waiting=waiting, options=options
+                conn,
+                f"CREATE_REPLICATION_SLOT {quote_slot(name)} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT",
+                waiting=waiting,
+                options=options,
             )
         except ServiceError:
             conn.close()
@@ -126,7 +142,9 @@ class SnapshotHolder:
         return cls(conn, created)
 
     def alive(self) -> bool:
-        """Whether the connection still holds the snapshot, as far as can be seen without sending anything on it, which would end it."""
+        """Whether the connection still holds the snapshot, as far as can be seen without sending
+        anything on it, which would end it.
+        """
         try:
             self._conn.pgconn.consume_input()
         except psycopg.Error:

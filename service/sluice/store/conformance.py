@@ -1,7 +1,9 @@
-"""What `check` asks of an object store: twelve calls, those that Sluice stands on and those that Spark and other tools make.
+"""What `check` asks of an object store: twelve calls, those that Sluice stands on and those that
+Spark and other tools make.
 
-Invariant: each call is tried on objects of our own below `probe/`, none of the pipeline's is touched, and one that fails names itself without keeping the
-others from being tried. What the library cannot ask (lifecycle rules, default encryption) is said, with the command that tells.
+Invariant: each call is tried on objects of our own below `probe/`, none of the pipeline's is
+touched, and one that fails names itself without keeping the others from being tried. What the
+library cannot ask (lifecycle rules, default encryption) is said, with the command that tells.
 """
 
 import contextlib
@@ -37,7 +39,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Conformance:
-    """All that was asked of one store. `not_examined` has (what, how to see it) for what cannot be asked."""
+    """All that was asked of one store. `not_examined` has (what, how to see it) for what cannot be
+    asked.
+    """
 
     calls: list[Call]
     findings: list[Finding]
@@ -97,7 +101,9 @@ def _own_steps(store: ObjectStore, folder: str) -> Iterator[_Step]:
     """Through ObjectStore, as the pipeline does."""
     yield _Step("create once", "store.create", "critical", lambda: probe.create_only(store, f"{folder}once"))
     yield _Step("one winner among racing creates", "store.create", "critical", lambda: _races(store, folder))
-    yield _Step("overwrite and read back", "store.overwrite", "critical", lambda: probe.overwrite(store, f"{folder}overwrite"))
+    yield _Step(
+        "overwrite and read back", "store.overwrite", "critical", lambda: probe.overwrite(store, f"{folder}overwrite")
+    )
     yield _Step("list in order", "store.list", "critical", lambda: _listing(store, f"{folder}list/"))
     yield _Step("delete", "store.delete", "warning", lambda: _delete(store, f"{folder}delete"))
 
@@ -121,7 +127,15 @@ def _delete(store: ObjectStore, key: str) -> None:
         raise StoreRefused(f"{store.describe()} still shows an object that it deleted")
 
 
-_RAW_NAMES = ("multipart upload", "read a range", "list folders", "refuse a wrong ETag", "accept the right ETag", "copy", "delete several at once")
+_RAW_NAMES = (
+    "multipart upload",
+    "read a range",
+    "list folders",
+    "refuse a wrong ETag",
+    "accept the right ETag",
+    "copy",
+    "delete several at once",
+)
 
 
 def _raw_steps(store: ObjectStore, folder: str, *, now: Callable[[], float]) -> Iterator[_Step]:
@@ -131,9 +145,14 @@ def _raw_steps(store: ObjectStore, folder: str, *, now: Callable[[], float]) -> 
     raw = _Raw(store, folder, now)
     runs = (raw.multipart, raw.range, raw.folders, raw.wrong_etag, raw.right_etag, raw.copy, raw.delete_several)
     codes: tuple[tuple[str, Severity], ...] = (
-        ("store.multipart", "critical"), ("store.range", "critical"), ("store.delimiter", "critical"), ("store.etag", "info"), ("store.etag", "info"),
-        ("store.copy", "warning"), ("store.bulk_delete", "warning"),
-    )  # fmt: skip
+        ("store.multipart", "critical"),
+        ("store.range", "critical"),
+        ("store.delimiter", "critical"),
+        ("store.etag", "info"),
+        ("store.etag", "info"),
+        ("store.copy", "warning"),
+        ("store.bulk_delete", "warning"),
+    )
     for name, (code, severity), run in zip(_RAW_NAMES, codes, runs, strict=True):
         yield _Step(name, code, severity, raw.guarded(name, run))
     yield _Step("clock", "store.clock", "warning", raw.guarded("clock", raw.clock))
@@ -162,7 +181,9 @@ class _Raw:
     def multipart(self) -> None:
         content = bytes(PART_BYTES + 1)
         self._store.put(f"{self._folder}large", content)
-        self._require(self._store.size(f"{self._folder}large") == len(content), "does not keep an object that was sent in parts")
+        self._require(
+            self._store.size(f"{self._folder}large") == len(content), "does not keep an object that was sent in parts"
+        )
 
     def range(self) -> None:
         self._store.put(f"{self._folder}range", b"0123456789")
@@ -173,7 +194,10 @@ class _Raw:
         for name in ("top", "below/one", "below/two"):
             self._store.put(f"{self._folder}tree/{name}", b"")
         seen = self._backend.list_with_delimiter(f"{self._folder}tree/")
-        names = [meta["path"].rpartition("/")[2] for meta in seen["objects"]], [path.rstrip("/").rpartition("/")[2] for path in seen["common_prefixes"]]
+        names = (
+            [meta["path"].rpartition("/")[2] for meta in seen["objects"]],
+            [path.rstrip("/").rpartition("/")[2] for path in seen["common_prefixes"]],
+        )
         self._require(names == (["top"], ["below"]), "does not list one folder by itself")
 
     def wrong_etag(self) -> None:
@@ -207,7 +231,11 @@ class _Raw:
         before = self._now()
         self._store.put(key, b"")
         skew = self._backend.head(key)["last_modified"].timestamp() - before
-        self._require(abs(skew) <= CLOCK_SKEW_S, f"has a clock that is {skew:+.0f} s from ours", hint="synchronise this machine's clock")
+        self._require(
+            abs(skew) <= CLOCK_SKEW_S,
+            f"has a clock that is {skew:+.0f} s from ours",
+            hint="synchronise this machine's clock",
+        )
 
     def _require(self, holds: bool, what: str, *, hint: str = "") -> None:  # noqa: FBT001 - one claim
         if not holds:
@@ -218,9 +246,15 @@ def _plain(store: ObjectStore, options: Mapping[str, str]) -> Iterator[Finding]:
     """Requests without TLS over a network."""
     for name, value in options.items():
         parts = urlsplit(value)
-        if name.lower().endswith(("endpoint", "endpoint_url")) and parts.scheme == "http" and not parts.netloc.startswith(_LOOPBACK):
+        if (
+            name.lower().endswith(("endpoint", "endpoint_url"))
+            and parts.scheme == "http"
+            and not parts.netloc.startswith(_LOOPBACK)
+        ):
             seen = f"its endpoint {parts.netloc} is reached by http: rows go over the network unencrypted"
-            yield Finding("warning", "store.plain", store.describe(), seen, fix_setting="an https endpoint, and no allow_http")
+            yield Finding(
+                "warning", "store.plain", store.describe(), seen, fix_setting="an https endpoint, and no allow_http"
+            )
 
 
 def _unasked(store: ObjectStore) -> list[tuple[str, str]]:
@@ -236,6 +270,12 @@ def _unasked(store: ObjectStore) -> list[tuple[str, str]]:
         lifecycle, encryption = "az storage account management-policy show", "az storage account show"
     where = f"below {store.describe()}"
     return [
-        (f"whether a lifecycle rule deletes or archives objects {where} (it must not: the spool is needed until `sluice spool gc` says otherwise)", lifecycle),
+        (
+            (
+                f"whether a lifecycle rule deletes or archives objects {where} (it must not: the spool is "
+                "needed until `sluice spool gc` says otherwise)"
+            ),
+            lifecycle,
+        ),
         (f"whether objects {where} are encrypted by default, and with whose key", encryption),
     ]

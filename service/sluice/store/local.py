@@ -1,10 +1,12 @@
 """Objects as files below a directory, durable before a write returns.
 
-Invariant: when `put` or `create` returns, the file, its folder and every folder made on the way have been synced, in that order; a create links a
-complete, synced file into place, so no reader and no crash sees half an object. No path leaves the root, through symbolic links neither.
-It must not sync the same file again after an error: the kernel may then report success for pages it dropped (fsync(2); PostgreSQL: Reliability). A
-file whose sync failed is thrown away and written anew; after a folder's sync failed this store writes nothing more.
-A full disk is StoreUnavailable: the pipeline pauses and loses nothing. A read-only or forbidden one is StoreRefused.
+Invariant: when `put` or `create` returns, the file, its folder and every folder made on the way
+have been synced, in that order; a create links a complete, synced file into place, so no reader and
+no crash sees half an object. No path leaves the root, through symbolic links neither. It must not
+sync the same file again after an error: the kernel may then report success for pages it dropped
+(fsync(2); PostgreSQL: Reliability). A file whose sync failed is thrown away and written anew; after
+a folder's sync failed this store writes nothing more. A full disk is StoreUnavailable: the pipeline
+pauses and loses nothing. A read-only or forbidden one is StoreRefused.
 """
 
 import contextlib
@@ -22,7 +24,19 @@ from sluice.store.base import TEMPORARY_PREFIX, checked_key, checked_prefix
 
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _PASSING = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ETIMEDOUT}
+    {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EIO,
+        errno.EAGAIN,
+        errno.EINTR,
+        errno.EBUSY,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+    }
 )
 """Errors that may pass without anyone changing a path, a right or a mount. All others are refusals."""
 
@@ -102,13 +116,21 @@ class LocalStore:
     def _inside(self, folder: Path) -> Path:
         """`folder`, if no symbolic link lies between it and the root."""
         if os.path.realpath(folder) != str(folder):
-            raise StoreRefused(f"a symbolic link lies below {self.describe()}", hint="replace the link by what it points to, or move the root")
+            raise StoreRefused(
+                f"a symbolic link lies below {self.describe()}",
+                hint="replace the link by what it points to, or move the root",
+            )
         return folder
 
     def _write_temporary(self, folder: Path, data: bytes | memoryview) -> Path:
-        """A complete, synced file in `folder` under a name that no listing shows. Nothing is left behind when it raises."""
+        """A complete, synced file in `folder` under a name that no listing shows. Nothing is left
+        behind when it raises.
+        """
         if self._broken is not None:
-            raise StoreRefused(f"{self._broken} could not be synced earlier, so nothing written there can be trusted", hint="check the disk, then restart")
+            raise StoreRefused(
+                f"{self._broken} could not be synced earlier, so nothing written there can be trusted",
+                hint="check the disk, then restart",
+            )
         self._make_durable(folder)
         path = folder / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
@@ -126,7 +148,9 @@ class LocalStore:
         return path
 
     def _make_durable(self, folder: Path) -> None:
-        """Creates `folder` and what is missing above it, and syncs each new name, once per process: another process may have made it a moment ago."""
+        """Creates `folder` and what is missing above it, and syncs each new name, once per process:
+        another process may have made it a moment ago.
+        """
         if folder in self._durable:
             return
         with self._lock:
@@ -141,7 +165,8 @@ class LocalStore:
                 try:
                     self._sync_folder(path.parent)
                 except PermissionError:
-                    # The folder above an existing root may belong to someone else; its owner made the root durable.
+                    # The folder above an existing root may belong to someone else; its owner made
+                    # the root durable.
                     if path != self._root or not existed:
                         raise
                 self._durable.add(path)
@@ -168,7 +193,9 @@ class LocalStore:
 
 
 def _files(folder: str) -> Iterator[str]:
-    """Paths of the regular files below `folder`, in no order. Folders that vanish meanwhile, links and unfinished writes are passed over."""
+    """Paths of the regular files below `folder`, in no order. Folders that vanish meanwhile, links
+    and unfinished writes are passed over.
+    """
     try:
         with os.scandir(folder) as entries:
             found = [entry for entry in entries if not entry.name.startswith(TEMPORARY_PREFIX)]

@@ -1,6 +1,7 @@
 """Objects in this process's memory: for tests and dry runs, shared by name.
 
-Invariant: the same guarantees as any other store, except that the objects end with the process. It must not be offered for production data.
+Invariant: the same guarantees as any other store, except that the objects end with the process. It
+must not be offered for production data.
 """
 
 import threading

@@ -1,8 +1,10 @@
 """Proof at start that a store keeps the promises on which the manifest stands.
 
-Invariant: `probe` returns only if create-only, one winner among racing creates, read-after-write, overwrite and ordered listing were all seen to hold
-just now. Some servers parse the conditional header and ignore it, some check before they write and let two racers win; both lose data without
-an error. It must not touch a key of the pipeline, and needs no right to delete: without it a few tiny objects stay below `probe/`.
+Invariant: `probe` returns only if create-only, one winner among racing creates, read-after-write,
+overwrite and ordered listing were all seen to hold just now. Some servers parse the conditional
+header and ignore it, some check before they write and let two racers win; both lose data without an
+error. It must not touch a key of the pipeline, and needs no right to delete: without it a few tiny
+objects stay below `probe/`.
 """
 
 import contextlib
@@ -20,7 +22,9 @@ _HINT = "use a store that honours If-None-Match: * atomically; see the list in t
 
 
 def probe(store: ObjectStore) -> None:
-    """Raises StoreRefused naming what does not hold, StoreUnavailable if the store did not answer clearly enough to know."""
+    """Raises StoreRefused naming what does not hold, StoreUnavailable if the store did not answer
+    clearly enough to know.
+    """
     folder = f"probe/{uuid.uuid4().hex}/"
     keys = [f"{folder}once", f"{folder}put", *(f"{folder}race-{number}" for number in range(ROUNDS))]
     try:
@@ -54,7 +58,9 @@ def create_only(store: ObjectStore, key: str) -> None:
     except ObjectExists:
         pass
     else:
-        raise StoreRefused(f"{store.describe()} does not honour create-only: a second create of one key succeeded", hint=_HINT)
+        raise StoreRefused(
+            f"{store.describe()} does not honour create-only: a second create of one key succeeded", hint=_HINT
+        )
     if store.get(key) != b"first":
         raise StoreRefused(f"{store.describe()} changed an object by a create that it refused", hint=_HINT)
 
@@ -82,7 +88,11 @@ def race(store: ObjectStore, key: str) -> None:
     with ThreadPoolExecutor(RACERS) as pool:
         winners = [racer for racer, won in enumerate(pool.map(run, range(RACERS))) if won]
     if len(winners) > 1:
-        raise StoreRefused(f"{store.describe()} does not honour create-only: {len(winners)} of {RACERS} racing creates of one key succeeded", hint=_HINT)
+        raise StoreRefused(
+            f"{store.describe()} does not honour create-only: {len(winners)} of {RACERS} racing "
+            "creates of one key succeeded",
+            hint=_HINT,
+        )
     if not winners:
         raise StoreUnavailable(f"{store.describe()} answered no racing create clearly")
     if store.get(key) != b"racer %d" % winners[0]:

@@ -1,7 +1,8 @@
 """How long a refusal is taken for a passing one.
 
-Credentials are rotated, policies take minutes to reach every server, a gateway restarts and answers 404: an operation that has worked and is refused now
-may work again by itself. One that never worked needs a human, at once. Pure apart from its lock; the clock is handed in.
+Credentials are rotated, policies take minutes to reach every server, a gateway restarts and answers
+404: an operation that has worked and is refused now may work again by itself. One that never worked
+needs a human, at once. Pure apart from its lock; the clock is handed in.
 """
 
 import threading
@@ -11,13 +12,17 @@ from collections.abc import Callable
 from sluice.errors import StoreError, StoreRefused, StoreUnavailable
 
 PATIENCE_SECONDS = 120.0
-"""Longer than a role's new credentials, or a changed policy, usually take to reach every server; the source keeps its WAL meanwhile."""
+"""Longer than a role's new credentials, or a changed policy, usually take to reach every server;
+the source keeps its WAL meanwhile.
+"""
 
 
 class Refusals:
     """What has worked, by operation and folder, and since when it is refused. Thread-safe."""
 
-    def __init__(self, *, patience_seconds: float = PATIENCE_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, *, patience_seconds: float = PATIENCE_SECONDS, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._patience_seconds = patience_seconds
         self._clock = clock
         self._lock = threading.Lock()
@@ -29,7 +34,9 @@ class Refusals:
             self._refused_since[operation, _folder(key)] = None
 
     def judged(self, error: StoreRefused, operation: str, key: str) -> StoreError:
-        """`error` itself, or StoreUnavailable while what worked before has not been refused for longer than the patience."""
+        """`error` itself, or StoreUnavailable while what worked before has not been refused for
+        longer than the patience.
+        """
         what, now = (operation, _folder(key)), self._clock()
         with self._lock:
             if what not in self._refused_since:
@@ -39,7 +46,9 @@ class Refusals:
                 since = self._refused_since[what] = now
         if now - since >= self._patience_seconds:
             return error
-        return StoreUnavailable(f"{error}; it worked before and is tried again for {self._patience_seconds:.0f} s", hint=error.hint)
+        return StoreUnavailable(
+            f"{error}; it worked before and is tried again for {self._patience_seconds:.0f} s", hint=error.hint
+        )
 
 
 def _folder(key: str) -> str:

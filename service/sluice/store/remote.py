@@ -1,11 +1,14 @@
 """Objects in S3, Google Cloud Storage or Azure Blob Storage, through obstore.
 
-Invariant: a library error becomes one of our four and says nothing that could be a secret; only an answer that proves it becomes ObjectExists or
-ObjectMissing. 412 proves that something exists; 409 is a conflict in flight, which the library calls the same, and is StoreUnavailable here
-(except Azure's BlobAlreadyExists). 404 proves that nothing exists only when the store says so itself: a gateway without a route answers 404 as well, and
-so does S3 about an upload in parts that is over (NoSuchUpload), be it because its completion was carried out and the answer lost. A full store (507) is
-StoreUnavailable: the pipeline pauses. What worked before and is refused now is StoreUnavailable for a while as well (see `refusals`).
-The identity used needs to list the bucket: without that right S3 answers 403 instead of 404 for a missing object, which is StoreRefused here.
+Invariant: a library error becomes one of our four and says nothing that could be a secret; only an
+answer that proves it becomes ObjectExists or ObjectMissing. 412 proves that something exists; 409
+is a conflict in flight, which the library calls the same, and is StoreUnavailable here (except
+Azure's BlobAlreadyExists). 404 proves that nothing exists only when the store says so itself: a
+gateway without a route answers 404 as well, and so does S3 about an upload in parts that is over
+(NoSuchUpload), be it because its completion was carried out and the answer lost. A full store (507)
+is StoreUnavailable: the pipeline pauses. What worked before and is refused now is StoreUnavailable
+for a while as well (see `refusals`). The identity used needs to list the bucket: without that right
+S3 answers 403 instead of 404 for a missing object, which is StoreRefused here.
 """
 
 import contextlib
@@ -27,12 +30,14 @@ if TYPE_CHECKING:
 
 CLIENT: "ClientConfig" = {
     "connect_timeout": timedelta(seconds=5),
-    # For a whole request: a 128 MiB segment in one part at 2 MB/s still fits. The library's default is 30 s.
+    # For a whole request: a 128 MiB segment in one part at 2 MB/s still fits. The library's default
+    # is 30 s.
     "timeout": timedelta(seconds=75),
 }
 RETRY: "RetryConfig" = {
-    # For 5xx, throttling and broken connections. Short, because every caller has its own deadline and reads back when in doubt; the library's
-    # default (10 retries in 3 minutes) would outlive PostgreSQL's wal_sender_timeout of 60 s many times over.
+    # For 5xx, throttling and broken connections. Short, because every caller has its own deadline
+    # and reads back when in doubt; the library's default (10 retries in 3 minutes) would outlive
+    # PostgreSQL's wal_sender_timeout of 60 s many times over.
     "max_retries": 4,
     "retry_timeout": timedelta(seconds=20),
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=3), "base": 2},
@@ -52,7 +57,9 @@ _NO_ANSWER_BODY = re.compile(r"status code: 404[^:]{0,40}:\s*(?:Debug source|$)"
 _NO_CONTAINER = frozenset({"NoSuchBucket", "ContainerNotFound"})
 _NO_OBJECT = frozenset({"NoSuchKey", "BlobNotFound", "ResourceNotFound", "PathNotFound"})
 _PASSING = frozenset({408, 409, 425, 429})
-_PASSING_CODES = frozenset({"RequestTimeout", "NoSuchUpload", "IncompleteBody", "BadDigest", "InvalidPart", "OperationAborted"})
+_PASSING_CODES = frozenset(
+    {"RequestTimeout", "NoSuchUpload", "IncompleteBody", "BadDigest", "InvalidPart", "OperationAborted"}
+)
 """Answers about one try, whatever their status: the next try begins from nothing."""
 _NOT_IMPLEMENTED = 501
 
@@ -79,7 +86,9 @@ class RemoteStore:
     def put(self, key: str, data: bytes | memoryview) -> None:
         with self._translated("put", key):
             faults.point("store.put.before")
-            self._backend.put(checked_key(key), data, mode="overwrite", chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE)
+            self._backend.put(
+                checked_key(key), data, mode="overwrite", chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
+            )
             faults.point("store.put.after")
 
     def create(self, key: str, data: bytes | memoryview) -> None:
@@ -106,7 +115,10 @@ class RemoteStore:
             for meta in page:
                 key = meta["path"]
                 if key <= last:
-                    raise StoreRefused(f"list of {prefix!r} in {self._uri}: keys do not ascend", hint="use a general purpose bucket, not a directory bucket")
+                    raise StoreRefused(
+                        f"list of {prefix!r} in {self._uri}: keys do not ascend",
+                        hint="use a general purpose bucket, not a directory bucket",
+                    )
                 last = key
                 yield key
 
@@ -132,7 +144,9 @@ class RemoteStore:
 
 
 def translated(error: Exception, *, operation: str, what: str) -> StoreError:
-    """Our error for one of obstore's, whose own text may hold URLs and server answers and is only searched, never repeated."""
+    """Our error for one of obstore's, whose own text may hold URLs and server answers and is only
+    searched, never repeated.
+    """
     text = str(error)
     status_match, code_match = _STATUS.search(text), _CODE.search(text)
     status = int(status_match[1]) if status_match else 0
@@ -143,16 +157,24 @@ def translated(error: Exception, *, operation: str, what: str) -> StoreError:
     said_so = not status or code in _NO_OBJECT or _NO_ANSWER_BODY.search(text)
     if operation in ("get", "size", "delete") and isinstance(error, FileNotFoundError) and said_so:
         return ObjectMissing(f"{what}: no such object")
-    if isinstance(error, AlreadyExistsError) and operation == "create" and (status != 409 or code == "BlobAlreadyExists"):
+    if (
+        isinstance(error, AlreadyExistsError)
+        and operation == "create"
+        and (status != 409 or code == "BlobAlreadyExists")
+    ):
         return ObjectExists(f"{what}: something is there")
     if isinstance(error, ValueError):
         return StoreRefused(f"{what}: not a key for this store")
     if isinstance(error, PermissionDeniedError | UnauthenticatedError) or _REFUSED_DELETE.search(text):
         return StoreRefused(reason, hint="check credentials, their expiry, the policy and this machine's clock")
     if _may_pass(status, code=code, text=text):
-        return StoreUnavailable(reason, hint="the store did not answer or asked to slow down; check network and endpoint if it lasts")
+        return StoreUnavailable(
+            reason, hint="the store did not answer or asked to slow down; check network and endpoint if it lasts"
+        )
     if status == 404:
-        return StoreRefused(reason, hint="the bucket or container does not exist, or the endpoint is not an object store")
+        return StoreRefused(
+            reason, hint="the bucket or container does not exist, or the endpoint is not an object store"
+        )
     return StoreRefused(reason, hint="check endpoint, region, bucket and credentials")
 
 

@@ -1,7 +1,10 @@
-"""What a process leaves behind when it fails in a way that nobody foresaw: its place, never its values.
+"""What a process leaves behind when it fails in a way that nobody foresaw: its place, never its
+values.
 
-Invariant: no core file, for a core holds rows, keys and passwords; no exception's text from Python's own last-resort printers, in no thread; on a fatal
-signal only file names, lines and functions. Called before anything else of a command. (Python: faulthandler, sys.excepthook, threading.excepthook.)
+Invariant: no core file, for a core holds rows, keys and passwords; no exception's text from
+Python's own last-resort printers, in no thread; on a fatal signal only file names, lines and
+functions. Called before anything else of a command. (Python: faulthandler, sys.excepthook,
+threading.excepthook.)
 """
 
 import faulthandler
@@ -39,7 +42,9 @@ def _in_thread(failure: threading.ExceptHookArgs) -> None:
 
 
 def _say(what: str, error: BaseException | None) -> None:
-    """To the logs, which know what not to write; past them before they are set up, when their own ways would show the text."""
+    """To the logs, which know what not to write; past them before they are set up, when their own
+    ways would show the text.
+    """
     if error is None:
         return
     if structlog.is_configured():

@@ -1,6 +1,8 @@
-"""How values are spread over the buckets of a histogram, counted where they come up and read when somebody asks.
+"""How values are spread over the buckets of a histogram, counted where they come up and read when
+somebody asks.
 
-Invariant: a total never falls. One lock, taken once per value or once per batch of values, never per row.
+Invariant: a total never falls. One lock, taken once per value or once per batch of values, never
+per row.
 """
 
 import threading

@@ -1,7 +1,8 @@
 """Logs: structured lines on stderr, for people or for machines.
 
-Invariants: no line holds a known secret in any spelling that rendering could give it; an exception's message is written only when the exception is ours,
-because a library's may quote a row; the same event cannot flood the log. Other libraries' logging goes the same way.
+Invariants: no line holds a known secret in any spelling that rendering could give it; an
+exception's message is written only when the exception is ours, because a library's may quote a row;
+the same event cannot flood the log. Other libraries' logging goes the same way.
 """
 
 import json
@@ -22,18 +23,30 @@ from sluice.printable import one_line
 MASK = "********"
 FLOOD_LINES = 20
 FLOOD_SECONDS = 10.0
-"""Lines of one event that are written in this many seconds; the rest are counted, and the next one written says how many."""
+"""Lines of one event that are written in this many seconds; the rest are counted, and the next one
+written says how many.
+"""
 _FLOOD_EVENTS = 1000
 _SHORTEST_SECRET = 4
-"""A shorter secret is also part of ordinary words; cutting it out would garble every line and tell its letters."""
+"""A shorter secret is also part of ordinary words; cutting it out would garble every line and tell
+its letters.
+"""
 
 
-def configure(*, log_format: str, level: str, secrets: Iterable[str] = (), stream: TextIO | None = None, color: bool | None = None) -> None:
-    """Sets up logging for the process. `log_format` is auto, console or json; auto is console when `stream` (stderr) is a terminal."""
+def configure(
+    *, log_format: str, level: str, secrets: Iterable[str] = (), stream: TextIO | None = None, color: bool | None = None
+) -> None:
+    """Sets up logging for the process. `log_format` is auto, console or json; auto is console when
+    `stream` (stderr) is a terminal.
+    """
     stream = stream or sys.stderr
     console = log_format == "console" or (log_format == "auto" and stream.isatty())
     threshold = logging.getLevelNamesMapping()[level.upper()]
-    renderer: Processor = _console(stream.isatty() if color is None else color) if console else structlog.processors.JSONRenderer(default=str)
+    renderer: Processor = (
+        _console(stream.isatty() if color is None else color)
+        if console
+        else structlog.processors.JSONRenderer(default=str)
+    )
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -56,7 +69,9 @@ class Redaction:
     """The last processor: cuts every known secret out of the finished line."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        spellings = {spelling for secret in secrets if len(secret) >= _SHORTEST_SECRET for spelling in _spellings(secret)}
+        spellings = {
+            spelling for secret in secrets if len(secret) >= _SHORTEST_SECRET for spelling in _spellings(secret)
+        }
         self._spellings = sorted(spellings, key=len, reverse=True)
 
     def __call__(self, _logger: Any, _method: str, line: Any) -> Any:
@@ -70,7 +85,9 @@ class Redaction:
 
 
 class FloodLimit:
-    """Drops lines of one event (of one table, where it names one) past FLOOD_LINES in FLOOD_SECONDS; the next one says how many."""
+    """Drops lines of one event (of one table, where it names one) past FLOOD_LINES in
+    FLOOD_SECONDS; the next one says how many.
+    """
 
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -99,7 +116,9 @@ def describe_exception(_logger: Any, _method: str, event: EventDict) -> EventDic
         event["error"] = describe(failure)
     info = event.pop("exc_info", None)
     if info:
-        failure = info if isinstance(info, BaseException) else (info[1] if isinstance(info, tuple) else sys.exc_info()[1])
+        failure = (
+            info if isinstance(info, BaseException) else (info[1] if isinstance(info, tuple) else sys.exc_info()[1])
+        )
         if failure is not None:
             event.setdefault("error", describe(failure))
             event["frames"] = frames(failure)
@@ -107,17 +126,24 @@ def describe_exception(_logger: Any, _method: str, event: EventDict) -> EventDic
 
 
 def describe(error: BaseException) -> str:
-    """`error` in words that hold no row value: its message when it is ours, its class alone otherwise."""
+    """`error` in words that hold no row value: its message when it is ours, its class alone
+    otherwise.
+    """
     return f"{type(error).__name__}: {error}" if isinstance(error, ServiceError) else type(error).__name__
 
 
 def frames(error: BaseException) -> list[str]:
     """Where `error` came from, innermost last, without any value."""
-    return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__, limit=-12)]
+    return [
+        f"{frame.filename}:{frame.lineno} {frame.name}"
+        for frame in traceback.extract_tb(error.__traceback__, limit=-12)
+    ]
 
 
 class _Forward(logging.Handler):
-    """Hands other libraries' records to structlog, warnings and worse: what they say in passing is nobody's business here."""
+    """Hands other libraries' records to structlog, warnings and worse: what they say in passing is
+    nobody's business here.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
         fields: MutableMapping[str, Any] = {"logger": record.name}
@@ -132,12 +158,23 @@ class _Forward(logging.Handler):
 
 def _spellings(secret: str) -> set[str]:
     encoded = json.dumps(secret)[1:-1]
-    return {secret, encoded, json.dumps(encoded)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1], repr(secret)[1:-1], quote(secret, safe="")}
+    return {
+        secret,
+        encoded,
+        json.dumps(encoded)[1:-1],
+        json.dumps(secret, ensure_ascii=False)[1:-1],
+        repr(secret)[1:-1],
+        quote(secret, safe=""),
+    }
 
 
 def _console(color: bool) -> Processor:  # noqa: FBT001 - one thing to say
     lines = structlog.dev.ConsoleRenderer(
-        colors=color, exception_formatter=structlog.dev.plain_traceback, sort_keys=False, pad_event_to=0, timestamp_key="time"
+        colors=color,
+        exception_formatter=structlog.dev.plain_traceback,
+        sort_keys=False,
+        pad_event_to=0,
+        timestamp_key="time",
     )
 
     def render(logger: Any, method: str, event: EventDict) -> str:

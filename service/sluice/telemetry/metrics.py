@@ -1,7 +1,8 @@
 """The catalogue made real: one registry per process, and the few ways to change it.
 
-Invariants: a metric that is not in the catalogue, or not served by this kind of process, cannot be touched, a label value outside its closed set is
-refused, and no more than `max_tables` tables have series of their own. Nothing here is called per row: callers add up plain numbers and hand them over
+Invariants: a metric that is not in the catalogue, or not served by this kind of process, cannot be
+touched, a label value outside its closed set is refused, and no more than `max_tables` tables have
+series of their own. Nothing here is called per row: callers add up plain numbers and hand them over
 once per flush. All methods may be called from any thread.
 """
 
@@ -24,21 +25,34 @@ from sluice.telemetry.distribution import Distribution
 
 OTHER = "_other"
 MAX_TABLES = 500
-"""Tables with series of their own. Rendering holds the interpreter: 500 tables with five series each cost a scrape about 20 ms."""
+"""Tables with series of their own. Rendering holds the interpreter: 500 tables with five series
+each cost a scrape about 20 ms.
+"""
 _CACHE_SECONDS = 1.0
 
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Metrics:
-    """The metrics of one process of one pipeline. `component` is the kind of process: ingest or apply."""
+    """The metrics of one process of one pipeline. `component` is the kind of process: ingest or
+    apply.
+    """
 
-    def __init__(self, pipeline: str, *, component: str = "ingest", max_tables: int = MAX_TABLES, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        pipeline: str,
+        *,
+        component: str = "ingest",
+        max_tables: int = MAX_TABLES,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.pipeline = pipeline
         self.component = component
         served = catalogue.served_by(component)
         self._registry = CollectorRegistry()
-        self._families = {metric: _family(metric, self._registry) for metric in served if not isinstance(metric, Histogram)}
+        self._families = {
+            metric: _family(metric, self._registry) for metric in served if not isinstance(metric, Histogram)
+        }
         self._histograms = _Histograms(pipeline, (metric for metric in served if isinstance(metric, Histogram)))
         self._registry.register(self._histograms)
         self._children: dict[tuple[str, ...], MetricWrapperBase] = {}
@@ -58,7 +72,9 @@ class Metrics:
         child.inc(amount)
 
     def advance_to(self, metric: Counter, total: float, **labels: str) -> None:
-        """Brings a counter up to a total that is kept elsewhere. A total that fell was reset there, and counts from zero."""
+        """Brings a counter up to a total that is kept elsewhere. A total that fell was reset there,
+        and counts from zero.
+        """
         key = _key(metric, labels)
         with self._lock:
             before = self._totals.get(key, 0.0)
@@ -72,7 +88,9 @@ class Metrics:
         child.set(value)
 
     def show(self, metric: Gauge, value: float | None, **labels: str) -> None:
-        """Sets a gauge, or takes this one series out when the value is not known: a quantity that is not known must not show an old value."""
+        """Sets a gauge, or takes this one series out when the value is not known: a quantity that
+        is not known must not show an old value.
+        """
         if value is not None:
             self.set(metric, value, **labels)
             return
@@ -114,14 +132,18 @@ class Metrics:
         self._histograms.attach(metric, distribution, labels)
 
     def add_rows(self, schema: str, table: str, counts: Mapping[str, int]) -> None:
-        """Adds one flush of a table: `counts` by insert, update, delete, truncate. Past the cap a table is counted as `_other`."""
+        """Adds one flush of a table: `counts` by insert, update, delete, truncate. Past the cap a
+        table is counted as `_other`.
+        """
         name = (schema, table) if self._admit(schema, table) else (OTHER, OTHER)
         for op, count in counts.items():
             if count:
                 self.add(ROWS, count, schema=name[0], table=name[1], op=op)
 
     def show_table(self, metric: Gauge, value: float | None, *, schema: str, table: str) -> None:
-        """As `show`, for one table. Past the cap a table has no series: of a gauge there is no sensible `_other`."""
+        """As `show`, for one table. Past the cap a table has no series: of a gauge there is no
+        sensible `_other`.
+        """
         if value is None or self._admit(schema, table):
             self.show(metric, value, schema=schema, table=table)
 
@@ -140,11 +162,15 @@ class Metrics:
         self.set(catalogue.TABLES_DROPPED, refused)
 
     def before_render(self, bring_up_to_date: Callable[[], None]) -> None:
-        """Called before each rendering, in the thread that asks for it: for what must be true now, whatever the other threads do. It must be cheap."""
+        """Called before each rendering, in the thread that asks for it: for what must be true now,
+        whatever the other threads do. It must be cheap.
+        """
         self._before_render = bring_up_to_date
 
     def render(self) -> bytes:
-        """The exposition, at most a second old: rendering holds the interpreter, and two scrapers must not cost twice."""
+        """The exposition, at most a second old: rendering holds the interpreter, and two scrapers
+        must not cost twice.
+        """
         with self._lock:
             now = self._monotonic()
             if self._rendered is not None and now - self._rendered[0] < _CACHE_SECONDS:
@@ -182,7 +208,9 @@ class Metrics:
 
 
 class _Histograms(Collector):
-    """All histograms of one registry. Their values are counted elsewhere in batches, for which prometheus_client's own class has no way in."""
+    """All histograms of one registry. Their values are counted elsewhere in batches, for which
+    prometheus_client's own class has no way in.
+    """
 
     def __init__(self, pipeline: str, metrics: Iterable[Histogram]) -> None:
         self._pipeline = pipeline
@@ -210,8 +238,16 @@ class _Histograms(Collector):
 
 
 def identify(metrics: Metrics, *, config_hash: int | None = None) -> None:
-    """Sets what this process is. `config_hash` is the fingerprint of the settings that it runs with."""
-    metrics.set(catalogue.BUILD_INFO, 1, version=version("sluice-cdc"), python=platform.python_version(), component=metrics.component)
+    """Sets what this process is. `config_hash` is the fingerprint of the settings that it runs
+    with.
+    """
+    metrics.set(
+        catalogue.BUILD_INFO,
+        1,
+        version=version("sluice-cdc"),
+        python=platform.python_version(),
+        component=metrics.component,
+    )
     metrics.show(catalogue.CONFIG_HASH, config_hash)
 
 

@@ -1,4 +1,5 @@
-"""Errors counted by where they came up, what they are and whether the process tries again by itself.
+"""Errors counted by where they came up, what they are and whether the process tries again by
+itself.
 
 Invariant: labels come from the closed sets of the catalogue; nothing of an error's text is kept.
 """
@@ -30,7 +31,9 @@ class ErrorTally:
         with self._lock:
             counts = dict(self._counts)
         for (component, name, retryable), count in counts.items():
-            metrics.advance_to(catalogue.ERRORS, count, **{"component": component, "class": name, "retryable": retryable})
+            metrics.advance_to(
+                catalogue.ERRORS, count, **{"component": component, "class": name, "retryable": retryable}
+            )
 
 
 def class_of(error: BaseException) -> str:

@@ -1,7 +1,10 @@
-"""Changes that later ones replace, left out before anything is folded: so that a row which changes all the time weighs as much as its last state.
+"""Changes that later ones replace, left out before anything is folded: so that a row which changes
+all the time weighs as much as its last state.
 
-Owns that what is left has the effect of all: with changes before it, behind it and between it that this module never saw, of other keys and of the same one.
-Where that is in doubt (a key that a row moved to or from without all its values, whole old rows that do not follow from one another) every change stays. Pure.
+Owns that what is left has the effect of all: with changes before it, behind it and between it that
+this module never saw, of other keys and of the same one. Where that is in doubt (a key that a row
+moved to or from without all its values, whole old rows that do not follow from one another) every
+change stays. Pure.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,7 +26,9 @@ _OF_ONE_ROW = 2
 
 
 def condensed(changes: Iterable[Versioned], cutter: Cutter, *, at_once: int) -> Iterator[Versioned]:
-    """`changes`, in order and none of them a TRUNCATE, without those that later ones replace; about `at_once` bytes are looked at together."""
+    """`changes`, in order and none of them a TRUNCATE, without those that later ones replace; about
+    `at_once` bytes are looked at together.
+    """
     waiting: Versioned | None = None
     for rows, version in changes:
         if waiting is not None and waiting[1] is not version:
@@ -60,7 +65,9 @@ def _updates_apart(rows: pa.Table) -> pa.Table:
 
 
 def _without_pairs(rows: pa.Table, schema: TableSchema) -> pa.Table:
-    """Of a table without a key: arrivals and removals of equal rows make up for each other, whichever came first."""
+    """Of a table without a key: arrivals and removals of equal rows make up for each other,
+    whichever came first.
+    """
     after, before = row_numbers(rows, schema)
     adds = pc.equal(rows[envelope.OP], envelope.OP_INSERT).to_numpy()
     number = np.where(adds, after, before)
@@ -77,7 +84,9 @@ def _without_pairs(rows: pa.Table, schema: TableSchema) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """The changes of each key, side by side and in order: `order` are positions, `starts` and `ends` (inclusive) the places of each run in it."""
+    """The changes of each key, side by side and in order: `order` are positions, `starts` and
+    `ends` (inclusive) the places of each run in it.
+    """
 
     order: Numbers
     starts: Numbers
@@ -87,11 +96,17 @@ class _Runs:
     def of(numbers: Numbers, chosen: Numbers) -> "_Runs":
         order = chosen[np.argsort(numbers[chosen], kind="stable")]
         cuts = np.flatnonzero(np.diff(numbers[order]))
-        return _Runs(order, np.concatenate([[0], cuts + 1]).astype(np.int64), np.concatenate([cuts, [len(order) - 1]]).astype(np.int64))
+        return _Runs(
+            order,
+            np.concatenate([[0], cuts + 1]).astype(np.int64),
+            np.concatenate([cuts, [len(order) - 1]]).astype(np.int64),
+        )
 
 
 def _of_whole_rows(rows: pa.Table, schema: TableSchema) -> pa.Table:
-    """Of a table that sends whole old rows: a run in which each old row is the new row before it is one change from its first old row to its last new one."""
+    """Of a table that sends whole old rows: a run in which each old row is the new row before it is
+    one change from its first old row to its last new one.
+    """
     operation = operations(rows)
     keys = Keys(rows, schema, operation)
     after, before = row_numbers(rows, schema)
@@ -118,7 +133,9 @@ def _of_whole_rows(rows: pa.Table, schema: TableSchema) -> pa.Table:
 
 
 def _of_keys(rows: pa.Table, schema: TableSchema) -> pa.Table:
-    """Of a table whose old rows are keys: the last change of a key, its unsent values from the last change that has them, and a removal before it."""
+    """Of a table whose old rows are keys: the last change of a key, its unsent values from the last
+    change that has them, and a removal before it.
+    """
     operation = operations(rows)
     keys = Keys(rows, schema, operation)
     alone = np.flatnonzero(~keys.coupled(whole_rows=False))
@@ -129,7 +146,10 @@ def _of_keys(rows: pa.Table, schema: TableSchema) -> pa.Table:
     runs = _Runs.of(number, alone)
     of = number[runs.order[runs.starts]]
     first, last = runs.order[runs.starts], runs.order[runs.ends]
-    inserted, removed = (latest(keys.count, number[alone[hit]], alone[hit])[of] for hit in (operation[alone] == ord("i"), operation[alone] == ord("d")))
+    inserted, removed = (
+        latest(keys.count, number[alone[hit]], alone[hit])[of]
+        for hit in (operation[alone] == ord("i"), operation[alone] == ord("d"))
+    )
     dead, born = operation[last] == ord("d"), operation[first] == ord("i")
     sources = {}
     doubtful = ~dead & (removed > inserted)
@@ -140,22 +160,34 @@ def _of_keys(rows: pa.Table, schema: TableSchema) -> pa.Table:
     sure = ~doubtful
     alive = sure & ~dead
     kept = [last[sure & dead], inserted[sure & dead & born & (inserted >= 0)], removed[alive & ~born & (removed >= 0)]]
-    made = _made(rows, schema, last[alive], inserted[alive] >= 0, {attnum: source[alive] for attnum, source in sources.items()})
+    made = _made(
+        rows, schema, last[alive], inserted[alive] >= 0, {attnum: source[alive] for attnum, source in sources.items()}
+    )
     coupled = rows.filter(pa.array(~np.isin(np.arange(len(rows)), alone)))
-    return in_order(pa.concat_tables([coupled, _rest(rows, runs, doubtful), rows.take(pa.array(np.concatenate(kept))), made]))
+    return in_order(
+        pa.concat_tables([coupled, _rest(rows, runs, doubtful), rows.take(pa.array(np.concatenate(kept))), made])
+    )
 
 
-def _made(rows: pa.Table, schema: TableSchema, last: Numbers, inserted: Claims, sources: dict[int, Numbers]) -> pa.Table:
+def _made(
+    rows: pa.Table, schema: TableSchema, last: Numbers, inserted: Claims, sources: dict[int, Numbers]
+) -> pa.Table:
     """The changes at `last`, with the values that they lack."""
     made = rows.take(pa.array(last))
     for column in schema.columns:
         if column.attnum in sources:
             source = sources[column.attnum]
             made = _with(made, column.name, whole(rows[column.name]).take(pa.array(source, mask=source < 0)))
-    lacking = [[attnum for attnum, source in sources.items() if source[place] < 0] or None for place in range(len(last))] if sources else [None] * len(last)
+    lacking = (
+        [[attnum for attnum, source in sources.items() if source[place] < 0] or None for place in range(len(last))]
+        if sources
+        else [None] * len(last)
+    )
     made = _with(made, envelope.UNCHANGED, pa.array(lacking, made.schema.field(envelope.UNCHANGED).type))
     made = _with(made, envelope.SPECIAL, special_of(rows, schema.columns, last, sources))
-    made = _with(made, envelope.OP, pa.array(np.where(inserted, "i", "u").tolist(), made.schema.field(envelope.OP).type))
+    made = _with(
+        made, envelope.OP, pa.array(np.where(inserted, "i", "u").tolist(), made.schema.field(envelope.OP).type)
+    )
     for name in (envelope.OLD, envelope.OLD_SPECIAL):
         if name in made.column_names:
             made = _with(made, name, pa.nulls(len(last), made.schema.field(name).type))
@@ -175,7 +207,9 @@ def _with(rows: pa.Table, name: str, values: pa.Array) -> pa.Table:
 def behind(changes: Iterable[Versioned], truncates: Iterable[Versioned]) -> Iterator[Versioned]:
     """`changes` that came after the last of `truncates`: the others are replaced by it."""
     positions = [
-        (lsn, ordinal) for rows, _ in truncates for lsn, ordinal in zip(rows[envelope.LSN].to_pylist(), rows[envelope.ORDINAL].to_pylist(), strict=True)
+        (lsn, ordinal)
+        for rows, _ in truncates
+        for lsn, ordinal in zip(rows[envelope.LSN].to_pylist(), rows[envelope.ORDINAL].to_pylist(), strict=True)
     ]
     last = max(positions, default=None)
     for rows, version in changes:

@@ -1,9 +1,11 @@
 """Reducing the changes of one window to one net change per row of the lake.
 
-Owns the meaning of a window: given rows in (commit LSN, ordinal) order it yields, for each row that the lake had at the start (its *origin key*) and for each
-row that came into being, what that row is now. Chains, swaps and re-used keys are exact because rows are followed by where they came from. A value
-that was not sent stays a third state: it is found in an earlier change of the same row, or kept from the lake's row, and never becomes NULL.
-Must not touch Spark, storage or the clock. (PostgreSQL: Logical Replication Message Formats, TupleData.)
+Owns the meaning of a window: given rows in (commit LSN, ordinal) order it yields, for each row that
+the lake had at the start (its *origin key*) and for each row that came into being, what that row is
+now. Chains, swaps and re-used keys are exact because rows are followed by where they came from. A
+value that was not sent stays a third state: it is found in an earlier change of the same row, or
+kept from the lake's row, and never becomes NULL. Must not touch Spark, storage or the clock.
+(PostgreSQL: Logical Replication Message Formats, TupleData.)
 """
 
 from collections.abc import Sequence
@@ -30,9 +32,11 @@ KEEP = "_sluice_keep_"
 class Folded:
     """One row per net change.
 
-    `rows` holds the table's columns, the metadata columns LSN, TS and SPECIAL, and unless `append` is true the origin key (KEY n, with KEY_SPECIAL n where
-    the type has such values), DELETED, MATCH (false: the row is new although its key is in use at the start) and one KEEP attnum per column in `kept`
-    (true: the lake's value stays). `replaces` says that nothing of the lake's rows remains (TRUNCATE). `append` says that every row is new.
+    `rows` holds the table's columns, the metadata columns LSN, TS and SPECIAL, and unless `append`
+    is true the origin key (KEY n, with KEY_SPECIAL n where the type has such values), DELETED,
+    MATCH (false: the row is new although its key is in use at the start) and one KEEP attnum per
+    column in `kept` (true: the lake's value stays). `replaces` says that nothing of the lake's rows
+    remains (TRUNCATE). `append` says that every row is new.
     """
 
     rows: pa.Table
@@ -59,10 +63,12 @@ def after_truncate(rows: pa.Table) -> tuple[pa.Table, bool]:
 
 
 def fold(rows: pa.Table, schema: TableSchema, *, keyed: bool = False, removals_sent: bool = True) -> Folded:
-    """The net changes that `rows` make to a table with a key. Raises UnsupportedChange for a history that cannot be.
+    """The net changes that `rows` make to a table with a key. Raises UnsupportedChange for a
+    history that cannot be.
 
-    `keyed` asks for the form with origin keys even where all rows are new, to go with others that need it. Without `removals_sent` a row may have gone
-    without a change that says so: whichever takes its key then takes its place.
+    `keyed` asks for the form with origin keys even where all rows are new, to go with others that
+    need it. Without `removals_sent` a row may have gone without a change that says so: whichever
+    takes its key then takes its place.
     """
     rows, replaces = after_truncate(in_order(rows))
     operation = operations(rows)
@@ -74,9 +80,16 @@ def fold(rows: pa.Table, schema: TableSchema, *, keyed: bool = False, removals_s
     if replaces:
         outcome = outcome.where(~outcome.deleted)
     sources = {attnum: outcome.sources[attnum] for attnum in flags}
-    kept = tuple(column for column in schema.columns if column.attnum in flags and bool(np.any(~outcome.deleted & (sources[column.attnum] < 0))))
+    kept = tuple(
+        column
+        for column in schema.columns
+        if column.attnum in flags and bool(np.any(~outcome.deleted & (sources[column.attnum] < 0)))
+    )
     if kept and replaces:
-        raise UnsupportedChange(f"column {kept[0].name!r} of {schema.qualified_name}: a value was not sent and no earlier row of the table is left")
+        raise UnsupportedChange(
+            f"column {kept[0].name!r} of {schema.qualified_name}: a value was not sent and no earlier "
+            "row of the table is left"
+        )
     table = _gathered(rows, schema, outcome, sources)
     if replaces:
         return Folded(table, replaces=True)
@@ -99,14 +112,19 @@ def unchanged_flags(rows: pa.Table, schema: TableSchema) -> dict[int, Claims]:
     flags: dict[int, Claims] = {}
     for attnum in np.unique(attnums):
         if known.count(int(attnum)) != 1:
-            raise UnsupportedChange(f"{schema.qualified_name}: a value was not sent for attribute {attnum}, which version {schema.version} does not have")
+            raise UnsupportedChange(
+                f"{schema.qualified_name}: a value was not sent for attribute {attnum}, which version "
+                f"{schema.version} does not have"
+            )
         flags[int(attnum)] = np.zeros(len(rows), dtype=bool)
         flags[int(attnum)][parents[attnums == attnum]] = True
     return flags
 
 
 def operations(rows: pa.Table) -> Numbers:
-    """Each change's operation as a character code. Raises UnsupportedChange for one that is none of i, u, d."""
+    """Each change's operation as a character code. Raises UnsupportedChange for one that is none of
+    i, u, d.
+    """
     codes = np.zeros(len(rows), dtype=np.int64)
     for operation in (envelope.OP_INSERT, envelope.OP_UPDATE, envelope.OP_DELETE):
         codes[pc.equal(rows[envelope.OP], operation).to_numpy()] = ord(operation)
@@ -121,7 +139,11 @@ class Keys:
     def __init__(self, rows: pa.Table, schema: TableSchema, operation: Numbers) -> None:
         self.operation = operation
         count = len(rows)
-        old = rows[envelope.OLD] if envelope.OLD in rows.column_names else pa.chunked_array([pa.nulls(count, pa.struct([]))])
+        old = (
+            rows[envelope.OLD]
+            if envelope.OLD in rows.column_names
+            else pa.chunked_array([pa.nulls(count, pa.struct([]))])
+        )
         has_old = old.is_valid().to_numpy() & (operation != ord("i"))
         if bool(np.any((operation == ord("d")) & ~has_old)):
             raise UnsupportedChange(f"{schema.qualified_name}: a delete came without the old row's key")
@@ -130,7 +152,9 @@ class Keys:
         marked, old_marked = special_rows(rows[envelope.SPECIAL]), special_rows(rows[envelope.OLD_SPECIAL])
         for position, column in enumerate(schema.key_columns):
             if len(before) and not column.identity:
-                raise UnsupportedChange(f"{schema.qualified_name}: key column {column.name!r} is not part of the replica identity")
+                raise UnsupportedChange(
+                    f"{schema.qualified_name}: key column {column.name!r} is not part of the replica identity"
+                )
             parts = [whole(rows[column.name]).take(pa.array(after))]
             if len(before):
                 parts.append(whole(pc.struct_field(old, [column.name])).take(pa.array(before)))
@@ -138,13 +162,18 @@ class Keys:
             known = values.is_valid()
             self.columns.append((f"{KEY}{position}", values))
             if column.lake.special:
-                texts = pa.concat_arrays([
-                    special_texts(marked, column.name, count).take(pa.array(after)), special_texts(old_marked, column.name, count).take(pa.array(before)),
-                ])  # fmt: skip
+                texts = pa.concat_arrays(
+                    [
+                        special_texts(marked, column.name, count).take(pa.array(after)),
+                        special_texts(old_marked, column.name, count).take(pa.array(before)),
+                    ]
+                )
                 known = pc.or_(known, texts.is_valid())
                 self.columns.append((f"{KEY_SPECIAL}{position}", texts))
             if not pc.all(known, min_count=0).as_py():
-                raise UnsupportedChange(f"{schema.qualified_name}: a change came without a value of key column {column.name!r}")
+                raise UnsupportedChange(
+                    f"{schema.qualified_name}: a change came without a value of key column {column.name!r}"
+                )
         numbers = number_rows([array for _, array in self.columns], len(after) + len(before))
         self.count = int(numbers.max(initial=-1)) + 1
         self.sample = np.zeros(self.count, dtype=np.int64)
@@ -155,10 +184,12 @@ class Keys:
         self.acts_on[before] = numbers[len(after) :]
 
     def coupled(self, *, whole_rows: bool) -> Claims:
-        """Changes of keys whose last change alone does not tell what became of their rows: some change moved a row to or away from the key.
+        """Changes of keys whose last change alone does not tell what became of their rows: some
+        change moved a row to or away from the key.
 
-        Where whole old rows are sent (`whole_rows`) the key's constraint may be a deferred one. Then a row can also be inserted with the key of a row that
-        is removed only later, so an insert with anything behind it counts too.
+        Where whole old rows are sent (`whole_rows`) the key's constraint may be a deferred one.
+        Then a row can also be inserted with the key of a row that is removed only later, so an
+        insert with anything behind it counts too.
         """
         moved = (self.operation == ord("u")) & (self.acts_on != self.now)
         keys = np.zeros(self.count, dtype=bool)
@@ -175,7 +206,9 @@ class Keys:
         return [(name, array.take(positions)) for name, array in self.columns]
 
 
-def _outcome(rows: pa.Table, schema: TableSchema, keys: Keys, flags: dict[int, Claims], *, removals_sent: bool) -> Outcome:
+def _outcome(
+    rows: pa.Table, schema: TableSchema, keys: Keys, flags: dict[int, Claims], *, removals_sent: bool
+) -> Outcome:
     whole_rows = schema.replica_identity == "f"
     coupled = keys.coupled(whole_rows=whole_rows)
     simple = _last_change(keys, np.flatnonzero(~coupled), flags, schema)
@@ -184,16 +217,23 @@ def _outcome(rows: pa.Table, schema: TableSchema, keys: Keys, flags: dict[int, C
         return simple
     events = Events(positions, keys.operation, keys.acts_on, keys.now, flags, schema.qualified_name, removals_sent)
     if whole_rows:
-        is_whole = whole(rows[OLD_WHOLE]).to_numpy(zero_copy_only=False)[positions] if OLD_WHOLE in rows.column_names else np.ones(len(positions), dtype=bool)
+        is_whole = (
+            whole(rows[OLD_WHOLE]).to_numpy(zero_copy_only=False)[positions]
+            if OLD_WHOLE in rows.column_names
+            else np.ones(len(positions), dtype=bool)
+        )
         return simple.plus(follow_by_row(events, *_contents(rows, schema, positions), is_whole))
     return simple.plus(follow_by_key(events))
 
 
 def _last_change(keys: Keys, positions: Numbers, flags: dict[int, Claims], schema: TableSchema) -> Outcome:
-    """For keys that no row moves between: the last change decides, and values that it lacks come from the last one that has them."""
+    """For keys that no row moves between: the last change decides, and values that it lacks come
+    from the last one that has them.
+    """
     number, operation = keys.acts_on[positions], keys.operation[positions]
     last = latest(keys.count, number, positions)
-    # What a row had before it was removed is no value of the next one with its key, also where that one's insert was not sent.
+    # What a row had before it was removed is no value of the next one with its key, also where that
+    # one's insert was not sent.
     begins = operation != ord("u")
     begun = latest(keys.count, number[begins], positions[begins])
     origin = np.flatnonzero(last >= 0)
@@ -204,7 +244,9 @@ def _last_change(keys: Keys, positions: Numbers, flags: dict[int, Claims], schem
         sent = ~flag[positions] & (operation != ord("d"))
         source = latest(keys.count, number[sent], positions[sent])[origin]
         if bool(np.any(~deleted & (begun > source))):
-            raise UnsupportedChange(f"{schema.qualified_name}: attribute {attnum} of an inserted row was not sent and has no earlier row")
+            raise UnsupportedChange(
+                f"{schema.qualified_name}: attribute {attnum} of an inserted row was not sent and has no earlier row"
+            )
         sources[attnum] = source
     return Outcome(origin, deleted, np.ones(len(origin), dtype=bool), last, sources)
 
@@ -223,16 +265,27 @@ def _contents(rows: pa.Table, schema: TableSchema, positions: Numbers) -> tuple[
 
 
 def row_numbers(rows: pa.Table, schema: TableSchema) -> tuple[Numbers, Numbers]:
-    """Numbers of the whole row after and before each change, from the columns and from OLD; equal numbers mean equal rows, marked values included."""
+    """Numbers of the whole row after and before each change, from the columns and from OLD; equal
+    numbers mean equal rows, marked values included.
+    """
     count = len(rows)
     marked, old_marked = special_rows(rows[envelope.SPECIAL]), special_rows(rows[envelope.OLD_SPECIAL])
     arrays: list[pa.Array] = []
     for column in schema.columns:
         if not column.identity:
-            raise UnsupportedChange(f"{schema.qualified_name}: column {column.name!r} is not part of the old row although the identity is full")
-        arrays.append(pa.concat_arrays([whole(rows[column.name]), whole(pc.struct_field(rows[envelope.OLD], [column.name]))]))
+            raise UnsupportedChange(
+                f"{schema.qualified_name}: column {column.name!r} is not part of the old row although "
+                "the identity is full"
+            )
+        arrays.append(
+            pa.concat_arrays([whole(rows[column.name]), whole(pc.struct_field(rows[envelope.OLD], [column.name]))])
+        )
         if column.lake.special:
-            arrays.append(pa.concat_arrays([special_texts(marked, column.name, count), special_texts(old_marked, column.name, count)]))
+            arrays.append(
+                pa.concat_arrays(
+                    [special_texts(marked, column.name, count), special_texts(old_marked, column.name, count)]
+                )
+            )
     numbers = number_rows(arrays, 2 * count, bits=True)
     return numbers[:count], numbers[count:]
 
@@ -245,7 +298,9 @@ def _gathered(rows: pa.Table, schema: TableSchema, outcome: Outcome, sources: di
     last = pa.array(outcome.last)
     names, arrays = [], []
     for column in schema.columns:
-        indices = last if column.attnum not in sources else pa.array(sources[column.attnum], mask=sources[column.attnum] < 0)
+        indices = (
+            last if column.attnum not in sources else pa.array(sources[column.attnum], mask=sources[column.attnum] < 0)
+        )
         names.append(column.name)
         arrays.append(whole(rows[column.name]).take(indices))
     names += [envelope.LSN, envelope.TS, envelope.SPECIAL]
@@ -257,8 +312,17 @@ def _gathered(rows: pa.Table, schema: TableSchema, outcome: Outcome, sources: di
     return pa.table(arrays, names=names)
 
 
-def special_of(rows: pa.Table, columns: Sequence[ColumnSchema], last: Numbers, sources: dict[int, Numbers], *, but: Claims | None = None) -> pa.Array:
-    """Marked texts, each from the change that its column's value comes from: `last`, or what `sources` has for the column. `but` says which have none."""
+def special_of(
+    rows: pa.Table,
+    columns: Sequence[ColumnSchema],
+    last: Numbers,
+    sources: dict[int, Numbers],
+    *,
+    but: Claims | None = None,
+) -> pa.Array:
+    """Marked texts, each from the change that its column's value comes from: `last`, or what
+    `sources` has for the column. `but` says which have none.
+    """
     kind = pa.map_(pa.string(), pa.string())
     marked = special_rows(rows[envelope.SPECIAL])
     if not marked:

@@ -1,8 +1,11 @@
-"""Cutting a window into parts that fold alone: rows that may become one row of the lake meet in one part.
+"""Cutting a window into parts that fold alone: rows that may become one row of the lake meet in one
+part.
 
-Owns: a change goes to the part of the key that it acts on, a key change between two parts becomes a removal in one and an arrival in the other, and keys
-between which a row moved without sending all its values are linked and share a part, because the missing value is to be found at the old key.
-A table without a key is cut by whole rows, before and after. A TRUNCATE goes to every part. Equal here means what it means in the fold. Pure.
+Owns: a change goes to the part of the key that it acts on, a key change between two parts becomes a
+removal in one and an arrival in the other, and keys between which a row moved without sending all
+its values are linked and share a part, because the missing value is to be found at the old key. A
+table without a key is cut by whole rows, before and after. A TRUNCATE goes to every part. Equal
+here means what it means in the fold. Pure.
 """
 
 import zlib
@@ -25,7 +28,9 @@ Hashes = npt.NDArray[np.uint64]
 PARTS = 64
 _MARKED_COST = 500
 _MOVED_COST = 500
-"""Bytes that one marked value, and one change that moves a row, cost in the fold beside their own: both are followed as Python objects."""
+"""Bytes that one marked value, and one change that moves a row, cost in the fold beside their own:
+both are followed as Python objects.
+"""
 
 
 def weight(rows: pa.Table, schema: TableSchema) -> int:
@@ -83,7 +88,9 @@ class Groups:
 
 
 def _roots(left: Numbers, right: Numbers, count: int) -> Numbers:
-    """The smallest number in each one's connected component: labels fall along edges and shortcuts until nothing changes."""
+    """The smallest number in each one's connected component: labels fall along edges and shortcuts
+    until nothing changes.
+    """
     parent = np.arange(count, dtype=np.int64)
     while True:
         above = parent[parent]
@@ -99,7 +106,8 @@ def _roots(left: Numbers, right: Numbers, count: int) -> Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Cutter:
-    """Assigns changes to parts. `columns` names what tells rows apart: the key, or with `bits` what all versions of a table without a key have in common.
+    """Assigns changes to parts. `columns` names what tells rows apart: the key, or with `bits` what
+    all versions of a table without a key have in common.
 
     `level` makes other parts of the same rows, for a part that is still too large.
     """
@@ -124,7 +132,9 @@ class Cutter:
             yield from _by_part(rows, here)
             return
         if bool(np.any(parted & _unsent(rows))):
-            raise ManifestCorrupt("a row moved to another key without all its values in a segment of which the manifest says otherwise")
+            raise ManifestCorrupt(
+                "a row moved to another key without all its values in a segment of which the manifest says otherwise"
+            )
         stayed, moved = rows.filter(pa.array(~parted)), rows.filter(pa.array(parted))
         together = pa.concat_tables([stayed, *removed_and_arrived(moved)])
         parts = np.concatenate([here[~parted], here[parted], there[parted]])
@@ -133,16 +143,24 @@ class Cutter:
         yield from _by_part(together.take(pa.array(order)), parts[order])
 
     def moved_apart(self, rows: pa.Table) -> pa.Table:
-        """`rows` with every update that moves a row to another key, and sends all its values, as a removal and an arrival. In no order."""
+        """`rows` with every update that moves a row to another key, and sends all its values, as a
+        removal and an arrival. In no order.
+        """
         acts_on, now, update = self._hashes(rows)
         moves = update & (acts_on != now) & ~_unsent(rows)
-        return pa.concat_tables([rows.filter(pa.array(~moves)), *removed_and_arrived(rows.filter(pa.array(moves)))]) if moves.any() else rows
+        return (
+            pa.concat_tables([rows.filter(pa.array(~moves)), *removed_and_arrived(rows.filter(pa.array(moves)))])
+            if moves.any()
+            else rows
+        )
 
     def _part(self, hashes: Hashes) -> Numbers:
         return (_mix(self.groups.of(hashes) + np.uint64(self.level)) % np.uint64(PARTS)).astype(np.int64)
 
     def _hashes(self, rows: pa.Table) -> tuple[Hashes, Hashes, Claims]:
-        """Of each change what it acts on and what it makes, and whether it is an update with an old row."""
+        """Of each change what it acts on and what it makes, and whether it is an update with an old
+        row.
+        """
         operation = rows[envelope.OP]
         now = self._hash(lambda name: whole(rows[name]), rows[envelope.SPECIAL], len(rows))
         if envelope.OLD not in rows.column_names:
@@ -169,12 +187,16 @@ def cutter_for(versions: Sequence[TableSchema], groups: Groups | None = None) ->
     newest = versions[-1]
     if newest.key_columns:
         return Cutter(newest.key_columns, groups=groups or Groups())
-    common = tuple(column for column in newest.columns if all(version.column(column.name) is not None for version in versions))
+    common = tuple(
+        column for column in newest.columns if all(version.column(column.name) is not None for version in versions)
+    )
     return Cutter(common, bits=True)
 
 
 def hash_rows(columns: Sequence[pa.Array], length: int, *, bits: bool = False) -> Hashes:
-    """One number for each row that `columns` spell; rows that `number_rows` takes for equal have the same one."""
+    """One number for each row that `columns` spell; rows that `number_rows` takes for equal have
+    the same one.
+    """
     hashes = np.zeros(length, dtype=np.uint64)
     for column in columns:
         hashes = _mix(hashes + _hash(comparable(column, bits=bits)))
@@ -188,19 +210,29 @@ def _hash(column: pa.Array) -> Hashes:
         values = column.fill_null(0.0).to_numpy(zero_copy_only=False)
         hashes = np.where(np.isnan(values), np.nan, values).view(np.uint64)
     elif pa.types.is_integer(kind) or pa.types.is_temporal(kind):
-        numbers = column.view(pa.int64() if kind.bit_width == 64 else pa.int32()) if pa.types.is_temporal(kind) else column
+        numbers = (
+            column.view(pa.int64() if kind.bit_width == 64 else pa.int32()) if pa.types.is_temporal(kind) else column
+        )
         hashes = pc.cast(numbers, pa.int64()).fill_null(0).to_numpy(zero_copy_only=False).view(np.uint64)
     else:
-        hashes = _hash_bytes(column if pa.types.is_string(kind) or pa.types.is_binary(kind) else pc.cast(column, pa.string()))
+        hashes = _hash_bytes(
+            column if pa.types.is_string(kind) or pa.types.is_binary(kind) else pc.cast(column, pa.string())
+        )
     return np.where(column.is_valid().to_numpy(zero_copy_only=False), hashes, np.uint64(0x5851F42D4C957F2D))
 
 
 def _hash_bytes(column: pa.Array) -> Hashes:
     column = pc.cast(column, pa.large_binary()).fill_null(b"")
     _, offsets_buffer, data = column.buffers()
-    offsets = np.frombuffer(offsets_buffer, dtype=np.int64, count=len(column) + 1, offset=8 * column.offset).tolist() if len(column) else [0]
+    offsets = (
+        np.frombuffer(offsets_buffer, dtype=np.int64, count=len(column) + 1, offset=8 * column.offset).tolist()
+        if len(column)
+        else [0]
+    )
     view = memoryview(data) if data is not None else memoryview(b"")
-    return np.fromiter((zlib.crc32(view[start:end]) for start, end in pairwise(offsets)), dtype=np.uint64, count=len(column))
+    return np.fromiter(
+        (zlib.crc32(view[start:end]) for start, end in pairwise(offsets)), dtype=np.uint64, count=len(column)
+    )
 
 
 def _mix(numbers: Hashes) -> Hashes:
@@ -212,12 +244,15 @@ def _mix(numbers: Hashes) -> Hashes:
 
 
 def _unsent(rows: pa.Table) -> Claims:
-    claims: Claims = pc.greater(pc.list_value_length(whole(rows[envelope.UNCHANGED])), 0).fill_null(False).to_numpy(zero_copy_only=False)  # noqa: FBT003
+    any_unsent = pc.greater(pc.list_value_length(whole(rows[envelope.UNCHANGED])), 0)
+    claims: Claims = any_unsent.fill_null(fill_value=False).to_numpy(zero_copy_only=False)
     return claims
 
 
 def spaced(rows: pa.Table) -> pa.Table:
-    """`rows` with doubled positions: what one change is cut into keeps its order where it meets again."""
+    """`rows` with doubled positions: what one change is cut into keeps its order where it meets
+    again.
+    """
     return _placed(rows, pc.multiply(rows[envelope.ORDINAL], 2))
 
 

@@ -1,7 +1,8 @@
 """Which keys a window touches, as few ranges, so that Delta skips the files without them.
 
-Owns: every key of the window is in a range: too wide a one costs time, too narrow a one would lose changes. Columns whose values may be marked, and
-types other than integers and a leading text, get none. Pure.
+Owns: every key of the window is in a range: too wide a one costs time, too narrow a one would lose
+changes. Columns whose values may be marked, and types other than integers and a leading text, get
+none. Pure.
 """
 
 from dataclasses import dataclass, field
@@ -26,7 +27,8 @@ _INTEGERS = ("smallint", "int", "bigint")
 
 @dataclass(frozen=True, slots=True)
 class KeyRanges:
-    """By key column: ranges of integers as (starts, ends), both ascending, or the smallest and greatest text by bytes.
+    """By key column: ranges of integers as (starts, ends), both ascending, or the smallest and
+    greatest text by bytes.
 
     Bytes are what Spark and Delta's statistics compare texts by.
     """
@@ -41,8 +43,8 @@ class KeyRanges:
     def worth_their_cost(self, *, files: int) -> bool:
         """Whether a statement on a table of so many files should have them.
 
-        Ranges make each statement a text of its own, for which Spark compiles anew: half a second and more, which keys that are spread over a few files
-        never give back.
+        Ranges make each statement a text of its own, for which Spark compiles anew: half a second
+        and more, which keys that are spread over a few files never give back.
         """
         return files >= MANY_FILES or (self.close and files >= SOME_FILES)
 
@@ -69,7 +71,9 @@ class KeyRanges:
         """Ranges that hold the keys of both."""
         integers = {}
         for name in self.integers.keys() & other.integers.keys():
-            starts, ends = (np.concatenate(pair) for pair in zip(self.integers[name], other.integers[name], strict=True))
+            starts, ends = (
+                np.concatenate(pair) for pair in zip(self.integers[name], other.integers[name], strict=True)
+            )
             order = np.argsort(starts)
             integers[name] = _fewer(starts[order], np.maximum.accumulate(ends[order]))
         texts = {name: _wider(self.texts[name], other.texts[name]) for name in self.texts.keys() & other.texts.keys()}
@@ -77,9 +81,12 @@ class KeyRanges:
 
 
 def _fewer(starts: Numbers, ends: Numbers) -> tuple[Numbers, Numbers]:
-    # Differences as unsigned numbers: the distance of the two ends of bigint does not fit a signed one. Ranges that overlap have no gap.
+    # Differences as unsigned numbers: the distance of the two ends of bigint does not fit a signed
+    # one. Ranges that overlap have no gap.
     gaps = np.where(starts[1:] > ends[:-1], starts[1:].view(np.uint64) - ends[:-1].view(np.uint64), np.uint64(0))
-    cuts = np.sort(np.argsort(gaps, kind="stable")[::-1][: MAX_RANGES - 1]) if len(gaps) else np.array([], dtype=np.int64)
+    cuts = (
+        np.sort(np.argsort(gaps, kind="stable")[::-1][: MAX_RANGES - 1]) if len(gaps) else np.array([], dtype=np.int64)
+    )
     cuts = cuts[gaps[cuts] > 1]
     return starts[np.concatenate([[0], cuts + 1])], ends[np.concatenate([cuts, [len(ends) - 1]])]
 

@@ -1,8 +1,11 @@
-"""A window that is too large for memory, on local disk: one pass cuts it into parts, and each run of parts that fits is read back and folded.
+"""A window that is too large for memory, on local disk: one pass cuts it into parts, and each run
+of parts that fits is read back and folded.
 
-Owns that what comes back has the effect of what went in, each change in at most one part (a TRUNCATE in all), and that nothing larger than the limit is read
-back at once. A part that is too large loses what later changes replace and is cut again; one that is too large even then makes the table stale, by name.
-Files have no names (TMPDIR decides where they are), so that nothing of them stays behind, whatever ends the process.
+Owns that what comes back has the effect of what went in, each change in at most one part (a
+TRUNCATE in all), and that nothing larger than the limit is read back at once. A part that is too
+large loses what later changes replace and is cut again; one that is too large even then makes the
+table stale, by name. Files have no names (TMPDIR decides where they are), so that nothing of them
+stays behind, whatever ends the process.
 """
 
 from collections.abc import Generator, Iterable, Iterator
@@ -28,19 +31,27 @@ _DEEPEST = 4
 
 
 def portions(window: Iterable[Versioned], cutter: Cutter, *, limit: int) -> Generator[list[Versioned], None, None]:
-    """The window's changes in portions to fold one after the other, each at most `limit` by `weight` or one change. Raises UnsupportedChange, ApplyError.
+    """The window's changes in portions to fold one after the other, each at most `limit` by
+    `weight` or one change. Raises UnsupportedChange, ApplyError.
 
     With a TRUNCATE in the window every portion has it, and there is at least one portion.
     """
     try:
         with ExitStack() as files:
-            yield from _portions(_Spill(cutter, files, limit=limit), ((spaced(rows), version) for rows, version in window))
+            yield from _portions(
+                _Spill(cutter, files, limit=limit), ((spaced(rows), version) for rows, version in window)
+            )
     except OSError as error:
-        raise ApplyError(f"a large window could not go over local disk ({error.strerror or type(error).__name__})", hint="give TMPDIR more room") from error
+        raise ApplyError(
+            f"a large window could not go over local disk ({error.strerror or type(error).__name__})",
+            hint="give TMPDIR more room",
+        ) from error
 
 
 def coalesced(window: Iterable[Versioned], *, limit: int) -> Iterator[Versioned]:
-    """The same changes in fewer, larger tables of up to about `limit` bytes: cutting has a price per table."""
+    """The same changes in fewer, larger tables of up to about `limit` bytes: cutting has a price
+    per table.
+    """
     waiting: list[pa.Table] = []
     version: TableSchema | None = None
     size = 0
@@ -61,7 +72,10 @@ def _portions(spill: "_Spill", window: Iterable[Versioned]) -> Iterator[list[Ver
     size = 0
     for part in range(PARTS):
         if spill.weights[part] > spill.limit and spill.rows[part] > 1:
-            yield from _portions(spill.again(part), condensed(behind(spill.read(part), spill.truncates), spill.cutter, at_once=spill.limit // 4))
+            yield from _portions(
+                spill.again(part),
+                condensed(behind(spill.read(part), spill.truncates), spill.cutter, at_once=spill.limit // 4),
+            )
             continue
         if together and size + spill.weights[part] > spill.limit:
             yield spill.portion(together)
@@ -74,7 +88,9 @@ def _portions(spill: "_Spill", window: Iterable[Versioned]) -> Iterator[list[Ver
 
 
 class _Spill:
-    """One level of parts: a nameless file for each part and schema version, closed by `files` at the latest."""
+    """One level of parts: a nameless file for each part and schema version, closed by `files` at
+    the latest.
+    """
 
     def __init__(self, cutter: Cutter, files: ExitStack, *, limit: int, truncates: Iterable[Versioned] = ()) -> None:
         self.limit = limit
@@ -95,7 +111,9 @@ class _Spill:
                     place = (part, version.version)
                     if place not in writers:
                         self._files[place] = self._open.enter_context(TemporaryFile(prefix="sluice-window-"))
-                        writers[place] = stack.enter_context(pa.ipc.new_stream(self._files[place], changes.schema, options=_CODEC))
+                        writers[place] = stack.enter_context(
+                            pa.ipc.new_stream(self._files[place], changes.schema, options=_CODEC)
+                        )
                     writers[place].write_table(changes.combine_chunks())
                     self.weights[part] += weight(changes, version)
                     self.rows[part] += len(changes)
@@ -119,7 +137,8 @@ class _Spill:
         level = self.cutter.level + 1
         if level == _DEEPEST:
             raise UnsupportedChange(
-                f"{self._together()}, and the {self.rows[part]} changes that are left of them take {self.weights[part]} bytes;"
+                f"{self._together()}, and the {self.rows[part]} changes that are left of them take "
+                f"{self.weights[part]} bytes;"
                 " raise apply.max_memory above that and copy the table again"
             )
         return _Spill(replace(self.cutter, level=level), self._open, limit=self.limit, truncates=self.truncates)

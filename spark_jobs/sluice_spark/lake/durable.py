@@ -1,8 +1,9 @@
 """Commits of a lake on a local disk, made to survive a power loss before anybody believes them.
 
-Delta syncs neither its data files nor its log there. Owns: a commit is believed when every file that it brought is there with its size and has been
-synced, then the folders that name them. A file whose sync failed is never synced again: the kernel may then report success for pages that it dropped
-(fsync(2)), so the table stops. A lake in an object store needs none of this.
+Delta syncs neither its data files nor its log there. Owns: a commit is believed when every file
+that it brought is there with its size and has been synced, then the folders that name them. A file
+whose sync failed is never synced again: the kernel may then report success for pages that it
+dropped (fsync(2)), so the table stops. A lake in an object store needs none of this.
 """
 
 import os
@@ -17,7 +18,9 @@ from sluice_spark.lake.history import Commit
 
 
 def sync_commits(table: Path, commits: Sequence[Commit]) -> None:
-    """Syncs what `commits`, which follow each other, brought to `table`. Raises UnsupportedChange when something of it is lost or may be, ApplyError."""
+    """Syncs what `commits`, which follow each other, brought to `table`. Raises UnsupportedChange
+    when something of it is lost or may be, ApplyError.
+    """
     log = table / "_delta_log"
     folders = {table, log}
     removed: set[str] = set()
@@ -46,7 +49,9 @@ def _sync_file(path: Path, size: int, commit: Commit, *, may_be_gone: bool) -> N
     try:
         with _opened(path, os.O_RDONLY) as descriptor:
             if 0 <= size != os.fstat(descriptor).st_size:
-                raise UnsupportedChange(f"a file of the lake table's version {commit.version} was cut short, by a power loss or a full disk")
+                raise UnsupportedChange(
+                    f"a file of the lake table's version {commit.version} was cut short, by a power loss or a full disk"
+                )
             _sync(descriptor)
     except FileNotFoundError:
         if not may_be_gone:
@@ -74,7 +79,8 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
         raise
     except OSError as error:
         raise ApplyError(
-            f"a file of the lake table could not be opened to sync it: {error.strerror}", hint="check the lake's directory and its rights"
+            f"a file of the lake table could not be opened to sync it: {error.strerror}",
+            hint="check the lake's directory and its rights",
         ) from None
     try:
         yield descriptor
@@ -86,5 +92,8 @@ def _sync(descriptor: int) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        reason = f"a commit of the lake table could not be synced to disk ({error.strerror}), so nothing says that it is whole"
+        reason = (
+            f"a commit of the lake table could not be synced to disk ({error.strerror}), so nothing says "
+            "that it is whole"
+        )
         raise UnsupportedChange(reason, hint="check the disk, then copy the table again") from None

@@ -1,7 +1,9 @@
-"""From one schema version to the next in the lake: which columns are added, and what older rows hold in them.
+"""From one schema version to the next in the lake: which columns are added, and what older rows
+hold in them.
 
-Owns: only additions are followed; any other difference makes the table stale by name, because rows already in the lake would no longer mean what the
-source means. Repeating an evolution is harmless: it is the difference to the lake's present columns. (Delta: Update table schema.)
+Owns: only additions are followed; any other difference makes the table stale by name, because rows
+already in the lake would no longer mean what the source means. Repeating an evolution is harmless:
+it is the difference to the lake's present columns. (Delta: Update table schema.)
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,14 +32,18 @@ METADATA_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Evolution:
-    """`additions` are the texts inside ADD COLUMNS, `constants` the assignments that give older rows their values."""
+    """`additions` are the texts inside ADD COLUMNS, `constants` the assignments that give older
+    rows their values.
+    """
 
     additions: tuple[str, ...] = ()
     constants: tuple[str, ...] = ()
 
 
 def added_columns(versions: Mapping[int, TableSchema], *, since: int, until: int) -> tuple[ColumnSchema, ...]:
-    """The columns that versions `since`+1 to `until` add. Raises UnsupportedChange when they do anything else."""
+    """The columns that versions `since`+1 to `until` add. Raises UnsupportedChange when they do
+    anything else.
+    """
     added: list[ColumnSchema] = []
     for before, after in pairwise([versions[number] for number in sorted(versions) if since <= number <= until]):
         added += _added(before, after)
@@ -64,7 +70,9 @@ def _added(before: TableSchema, after: TableSchema) -> list[ColumnSchema]:
         if now.name != column.name:
             raise UnsupportedChange(f"{where}: column {column.name!r} was renamed to {now.name!r}")
         if now.lake.sql != column.lake.sql:
-            raise UnsupportedChange(f"{where}: column {column.name!r} changed from {column.type_name} to {now.type_name}")
+            raise UnsupportedChange(
+                f"{where}: column {column.name!r} changed from {column.type_name} to {now.type_name}"
+            )
         if now.key != column.key:
             raise UnsupportedChange(f"{where}: the key changed at column {column.name!r}")
     if (before.replica_identity == "f") != (after.replica_identity == "f") and not after.key_columns:
@@ -75,13 +83,27 @@ def _added(before: TableSchema, after: TableSchema) -> list[ColumnSchema]:
     return fresh
 
 
-def plan(added: Sequence[ColumnSchema], *, schema: TableSchema, metadata: Sequence[str], lake: Sequence[tuple[str, str]], with_constants: bool) -> Evolution:
-    """What to do to a lake table with the columns `lake` so that it can take rows of `schema`. Raises UnsupportedChange."""
+def plan(
+    added: Sequence[ColumnSchema],
+    *,
+    schema: TableSchema,
+    metadata: Sequence[str],
+    lake: Sequence[tuple[str, str]],
+    with_constants: bool,
+) -> Evolution:
+    """What to do to a lake table with the columns `lake` so that it can take rows of `schema`.
+    Raises UnsupportedChange.
+    """
     present = dict(lake)
-    wanted = {**{column.name: column.lake.sql for column in schema.columns}, **{name: METADATA_TYPES[name] for name in metadata}}
+    wanted = {
+        **{column.name: column.lake.sql for column in schema.columns},
+        **{name: METADATA_TYPES[name] for name in metadata},
+    }
     for name, kind in present.items():
         if not envelope.is_reserved(name) and wanted.get(name) != kind:
-            raise UnsupportedChange(f"{schema.qualified_name}: the lake's column {name!r} of type {kind} is not the source's")
+            raise UnsupportedChange(
+                f"{schema.qualified_name}: the lake's column {name!r} of type {kind} is not the source's"
+            )
     additions = []
     previous = ""
     for name, kind in wanted.items():

@@ -1,8 +1,10 @@
 """What a failure of Spark or Delta means: the table cannot follow, or it may work later.
 
-Owns two promises. Nothing of an exception's text leaves this module, for it may quote rows and literals: its class, error condition and SQLSTATE do.
-And only what would happen again with the same window is called permanent: bad data, a statement or a table that Delta refuses. A lost executor, a full
-disk, no answer, too little memory and another commit in between are not, nor is anything unknown. (Spark: Error Conditions.)
+Owns two promises. Nothing of an exception's text leaves this module, for it may quote rows and
+literals: its class, error condition and SQLSTATE do. And only what would happen again with the same
+window is called permanent: bad data, a statement or a table that Delta refuses. A lost executor, a
+full disk, no answer, too little memory and another commit in between are not, nor is anything
+unknown. (Spark: Error Conditions.)
 """
 
 from collections.abc import Iterator
@@ -19,13 +21,20 @@ from sluice.errors import ApplyError, ServiceError, UnsupportedChange
 from sluice_spark.lake.merge import NO_BASE_ROW
 
 _PERMANENT_CLASSES = ("0A", "21", "22", "23", "42")
-"""SQLSTATE classes: feature not supported, cardinality violation, data exception, integrity constraint violation, syntax error or access rule violation."""
+"""SQLSTATE classes: feature not supported, cardinality violation, data exception, integrity
+constraint violation, syntax error or access rule violation.
+"""
 _MISSING = ("42K03", "42P01", "42704")
-"""A file, a table or an object is not there: it may be the store that did not show it, so it is no verdict on the window."""
+"""A file, a table or an object is not there: it may be the store that did not show it, so it is no
+verdict on the window.
+"""
 _PASSING = (
-    "java.io.IOException", "java.io.UncheckedIOException", "java.util.concurrent.TimeoutException", "java.lang.InterruptedException",
+    "java.io.IOException",
+    "java.io.UncheckedIOException",
+    "java.util.concurrent.TimeoutException",
+    "java.lang.InterruptedException",
     "java.lang.OutOfMemoryError",
-)  # fmt: skip
+)
 _CONFLICT = "2D521"
 """Delta's SQLSTATE for another commit that came first."""
 _RAISED = "USER_RAISED_EXCEPTION"
@@ -47,9 +56,12 @@ def translated_errors() -> Iterator[None]:
         yield
     except PySparkException as error:
         origin = getattr(error, "_origin", None)
-        raise (verdict(_chain(origin)) if origin is not None else ApplyError(f"Spark failed ({type(error).__name__})")) from None
+        raise (
+            verdict(_chain(origin)) if origin is not None else ApplyError(f"Spark failed ({type(error).__name__})")
+        ) from None
     except Py4JJavaError as error:
-        # What PySpark does not know by class arrives like this, most of Delta's own errors among them.
+        # What PySpark does not know by class arrives like this, most of Delta's own errors among
+        # them.
         raise verdict(_chain(error.java_exception)) from None
     except Py4JError as error:
         raise SparkGone(f"Spark went away ({type(error).__name__})") from None
@@ -57,7 +69,9 @@ def translated_errors() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One exception of a chain, as far as it may be told. `passing` says that its kind may not come again, `ours` that our own statement raised it."""
+    """One exception of a chain, as far as it may be told. `passing` says that its kind may not come
+    again, `ours` that our own statement raised it.
+    """
 
     name: str
     condition: str = ""
@@ -67,13 +81,20 @@ class Cause:
 
 
 def verdict(causes: list[Cause]) -> ServiceError:
-    """Our error for a chain, outermost first. The innermost condition is what happened, the ones around it say where."""
+    """Our error for a chain, outermost first. The innermost condition is what happened, the ones
+    around it say where.
+    """
     if any(cause.ours for cause in causes):
         return UnsupportedChange("a value was not sent and the lake has no row to keep it from")
     named = next((cause for cause in reversed(causes) if cause.condition), causes[-1])
-    what = ", ".join(text for text in (named.condition or named.name, named.state and f"SQLSTATE {named.state}") if text)
+    what = ", ".join(
+        text for text in (named.condition or named.name, named.state and f"SQLSTATE {named.state}") if text
+    )
     if any(cause.state == _CONFLICT for cause in causes):
-        return CommitConflict(f"another commit to the table came first ({what})", hint="do not write to the pipeline's tables; it is tried again")
+        return CommitConflict(
+            f"another commit to the table came first ({what})",
+            hint="do not write to the pipeline's tables; it is tried again",
+        )
     if any(cause.passing for cause in causes) or named.state in _MISSING or named.state[:2] not in _PERMANENT_CLASSES:
         return ApplyError(f"Spark could not commit ({what})")
     return UnsupportedChange(f"Delta refused the change ({what})")
@@ -85,8 +106,18 @@ def _chain(origin: Any) -> list[Cause]:
     while origin is not None and len(causes) < _DEEPEST:
         name = str(origin.getClass().getSimpleName())
         is_spark = is_instance_of(gateway, origin, "org.apache.spark.SparkThrowable")
-        condition, state = (str(text or "") for text in ((origin.getCondition(), origin.getSqlState()) if is_spark else ("", "")))
+        condition, state = (
+            str(text or "") for text in ((origin.getCondition(), origin.getSqlState()) if is_spark else ("", ""))
+        )
         passing = any(is_instance_of(gateway, origin, kind) for kind in _PASSING)
-        causes.append(Cause(name, condition=condition, state=state, passing=passing, ours=condition == _RAISED and NO_BASE_ROW in str(origin.getMessage())))
+        causes.append(
+            Cause(
+                name,
+                condition=condition,
+                state=state,
+                passing=passing,
+                ours=condition == _RAISED and NO_BASE_ROW in str(origin.getMessage()),
+            )
+        )
         origin = origin.getCause()
     return causes

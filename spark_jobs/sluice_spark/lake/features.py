@@ -1,6 +1,7 @@
 """Which features a Delta table asks of its readers and writers, read from its log without Spark.
 
-Must not guess: a log that has no protocol action where one must be is said to be unreadable. (Delta protocol: Protocol Evolution, Table Features, Checkpoints.)
+Must not guess: a log that has no protocol action where one must be is said to be unreadable. (Delta
+protocol: Protocol Evolution, Table Features, Checkpoints.)
 """
 
 import contextlib
@@ -19,13 +20,40 @@ READER, WRITER = 3, 7
 """The highest protocol versions; from there on features are named one by one."""
 KNOWN_FEATURES = frozenset(
     {
-        "adaptiveMetadata-preview", "allowColumnDefaults", "appendOnly", "catalogManaged", "changeDataFeed", "checkConstraints",
-        "checkpointProtection", "clustering", "columnMapping", "coordinatedCommits-preview", "deletionVectors", "domainMetadata", "generatedColumns",
-        "geospatial", "geospatial-dev", "icebergCompatV1", "icebergCompatV2", "icebergCompatV3", "identityColumns", "inCommitTimestamp", "invariants",
-        "materializePartitionColumns", "rowTracking", "timestampNtz", "typeWidening", "typeWidening-preview", "v2Checkpoint", "vacuumProtocolCheck",
-        "variantShredding", "variantShredding-preview", "variantType", "variantType-preview",
+        "adaptiveMetadata-preview",
+        "allowColumnDefaults",
+        "appendOnly",
+        "catalogManaged",
+        "changeDataFeed",
+        "checkConstraints",
+        "checkpointProtection",
+        "clustering",
+        "columnMapping",
+        "coordinatedCommits-preview",
+        "deletionVectors",
+        "domainMetadata",
+        "generatedColumns",
+        "geospatial",
+        "geospatial-dev",
+        "icebergCompatV1",
+        "icebergCompatV2",
+        "icebergCompatV3",
+        "identityColumns",
+        "inCommitTimestamp",
+        "invariants",
+        "materializePartitionColumns",
+        "rowTracking",
+        "timestampNtz",
+        "typeWidening",
+        "typeWidening-preview",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+        "variantShredding",
+        "variantShredding-preview",
+        "variantType",
+        "variantType-preview",
     }
-)  # fmt: skip
+)
 """All that Delta 4.4.0 supports; a test compares with the archive."""
 
 _COMMIT = re.compile(r"(\d{20})\.json")
@@ -34,13 +62,24 @@ _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.(?:\d{10}\.\d{10}\.|[0-9a-f-]{3
 
 def unknown_features(protocol: dict[str, Any]) -> list[str]:
     """What `protocol` asks for and this version of Delta does not know."""
-    found = [name for kind in ("readerFeatures", "writerFeatures") for name in protocol.get(kind) or () if name not in KNOWN_FEATURES]
-    too_high = [f"{name} {protocol.get(name)}" for name, most in (("minReaderVersion", READER), ("minWriterVersion", WRITER)) if protocol.get(name, 0) > most]
+    found = [
+        name
+        for kind in ("readerFeatures", "writerFeatures")
+        for name in protocol.get(kind) or ()
+        if name not in KNOWN_FEATURES
+    ]
+    too_high = [
+        f"{name} {protocol.get(name)}"
+        for name, most in (("minReaderVersion", READER), ("minWriterVersion", WRITER))
+        if protocol.get(name, 0) > most
+    ]
     return [*too_high, *sorted(set(found))]
 
 
 def read_protocol(store: ObjectStore, folder: str) -> dict[str, Any] | None:
-    """The newest protocol action of the table in `folder` (with its slash), None where there is no table. Raises StoreError, ValueError."""
+    """The newest protocol action of the table in `folder` (with its slash), None where there is no
+    table. Raises StoreError, ValueError.
+    """
     log = f"{folder}_delta_log/"
     with contextlib.suppress(ObjectMissing, ValueError):
         start = int(json.loads(store.get(f"{log}_last_checkpoint"))["version"])

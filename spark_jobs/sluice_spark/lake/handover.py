@@ -1,7 +1,9 @@
-"""From Arrow to Spark: small windows as a relation inside the plan, large ones as Parquet that Spark reads in parallel.
+"""From Arrow to Spark: small windows as a relation inside the plan, large ones as Parquet that
+Spark reads in parallel.
 
-Owns that both ways give Spark the same values and types: the schema is stated, never inferred. Files for large windows live below `apply/scratch/` of the
-pipeline's spool and go away with the window, those of a killed process with the next start.
+Owns that both ways give Spark the same values and types: the schema is stated, never inferred.
+Files for large windows live below `apply/scratch/` of the pipeline's spool and go away with the
+window, those of a killed process with the next start.
 """
 
 import io
@@ -26,7 +28,9 @@ PART_BYTES = 64 * 1024 * 1024
 
 
 class Handover:
-    """Gives tables to one private session. `scratch_path` is where Spark sees the pipeline's prefix of `store`."""
+    """Gives tables to one private session. `scratch_path` is where Spark sees the pipeline's prefix
+    of `store`.
+    """
 
     def __init__(self, session: SparkSession, store: ObjectStore, *, scratch_path: str) -> None:
         self._session = session
@@ -45,7 +49,9 @@ class Handover:
 
 
 class Pieces:
-    """A table on its way to Spark. One small piece alone stays in memory, everything else is in files, durable when `add` returns."""
+    """A table on its way to Spark. One small piece alone stays in memory, everything else is in
+    files, durable when `add` returns.
+    """
 
     def __init__(self, session: SparkSession, store: ObjectStore, path: str) -> None:
         self._session = session
@@ -73,7 +79,9 @@ class Pieces:
         schema = struct(columns)
         if self._small is not None:
             # In one partition, for a few rows make one file.
-            return self._session.createDataFrame(cast("Any", self._small.select([name for name, _ in columns])), schema=schema).coalesce(1)
+            return self._session.createDataFrame(
+                cast("Any", self._small.select([name for name, _ in columns])), schema=schema
+            ).coalesce(1)
         if not self.keys:
             return self._session.createDataFrame([], schema)
         return self._session.read.schema(schema).parquet(*(f"{self._path}/{key}" for key in self.keys))
@@ -85,7 +93,9 @@ class Pieces:
 
 
 def forget_scratch(store: ObjectStore) -> None:
-    """Removes what a killed applier left. Only for the owner of the pipeline: whoever still reads these files has been replaced."""
+    """Removes what a killed applier left. Only for the owner of the pipeline: whoever still reads
+    these files has been replaced.
+    """
     for key in list(store.list(SCRATCH)):
         store.delete(key)
 
@@ -100,5 +110,7 @@ def _parts(table: pa.Table) -> Iterator[bytes]:
     size = max(1, -(-len(table) // count))
     for start in range(0, len(table), size):
         buffer = io.BytesIO()
-        pq.write_table(table.slice(start, size), buffer, compression="lz4", use_dictionary=False, write_statistics=False)
+        pq.write_table(
+            table.slice(start, size), buffer, compression="lz4", use_dictionary=False, write_statistics=False
+        )
         yield buffer.getvalue()

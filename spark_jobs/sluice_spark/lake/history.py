@@ -1,8 +1,9 @@
 """What one commit of a Delta log did, and whether it may stand between two of ours.
 
-Owns the judgement: a commit that is not ours may rearrange files and keep house, it may not change rows or columns. What a commit says of itself is
-believed only as far as it admits a change. Pure: bytes in, verdict out. No path of a data file, no predicate and no statistic reaches a message, for they
-may hold values. (Delta protocol: Delta Log Entries, Actions.)
+Owns the judgement: a commit that is not ours may rearrange files and keep house, it may not change
+rows or columns. What a commit says of itself is believed only as far as it admits a change. Pure:
+bytes in, verdict out. No path of a data file, no predicate and no statistic reaches a message, for
+they may hold values. (Delta protocol: Delta Log Entries, Actions.)
 """
 
 import base64
@@ -18,10 +19,14 @@ from sluice.errors import UnsupportedChange
 
 TAG = "sluice"
 AFTER = "after"
-"""Our commits' user metadata: {TAG: application id, AFTER: the Delta version through which the table had been looked at}."""
+"""Our commits' user metadata: {TAG: application id, AFTER: the Delta version through which the
+table had been looked at}.
+"""
 
 _REARRANGING = frozenset({"OPTIMIZE", "REORG", "ROW TRACKING BACKFILL", "COMPUTE STATS"})
-"""Operations that by definition keep the rows of the files they rewrite. Any writer may set dataChange to false, so that alone proves nothing."""
+"""Operations that by definition keep the rows of the files they rewrite. Any writer may set
+dataChange to false, so that alone proves nothing.
+"""
 _SHOWN = 60
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
@@ -30,9 +35,11 @@ _UUID_CHARACTERS = 20
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One commit. `files` are the ones it brought (path below the table or absolute, bytes; -1: not said), `removed` the paths of those it took away.
+    """One commit. `files` are the ones it brought (path below the table or absolute, bytes; -1: not
+    said), `removed` the paths of those it took away.
 
-    `changes` says that it adds or removes rows by its own account, `moves` that it rewrites files; `columns` is the schema if it states one.
+    `changes` says that it adds or removes rows by its own account, `moves` that it rewrites files;
+    `columns` is the schema if it states one.
     """
 
     version: int
@@ -54,9 +61,16 @@ class Commit:
 
     def told(self) -> str:
         """What it was, when and by whom, as far as it says so."""
-        when = datetime.fromtimestamp(self.at_ms / 1000, UTC).isoformat(timespec="seconds") if self.at_ms else "a time not recorded"
+        when = (
+            datetime.fromtimestamp(self.at_ms / 1000, UTC).isoformat(timespec="seconds")
+            if self.at_ms
+            else "a time not recorded"
+        )
         by = ", ".join(text for text in (_short(self.engine), self.user and f"user {_short(self.user)}") if text)
-        return f"{_short(self.operation) or 'an operation not recorded'} at {when} made version {self.version} ({by or 'by an unknown engine'})"
+        return (
+            f"{_short(self.operation) or 'an operation not recorded'} at {when} made version "
+            f"{self.version} ({by or 'by an unknown engine'})"
+        )
 
 
 def tag(app_id: str, *, after: int) -> str:
@@ -140,7 +154,9 @@ class _Reader:
 
 
 def vector_file(descriptor: Mapping[str, Any]) -> str:
-    """The file of a deletion vector, empty when it has none. (Delta protocol: Deletion Vector Descriptor Schema.)"""
+    """The file of a deletion vector, empty when it has none. (Delta protocol: Deletion Vector
+    Descriptor Schema.)
+    """
     kind, place = descriptor.get("storageType"), str(descriptor.get("pathOrInlineDv", ""))
     if kind == "p":
         return unquote(place)
@@ -157,7 +173,9 @@ def changes_data(commit: Commit) -> bool:
 
 
 def shape(schema: str) -> Any:
-    """Delta's JSON of a schema as far as it decides about rows: two that differ in comments only are equal."""
+    """Delta's JSON of a schema as far as it decides about rows: two that differ in comments only
+    are equal.
+    """
     return _shape(json.loads(schema))
 
 

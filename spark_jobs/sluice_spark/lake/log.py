@@ -1,6 +1,7 @@
 """A Delta table's log, read with Delta's own eyes: its newest version, its markers, single commits.
 
-Must not judge what it reads, and must not rebuild a table's state to find a marker that the version's checksum states. (Delta protocol: Version Checksum File.)
+Must not judge what it reads, and must not rebuild a table's state to find a marker that the
+version's checksum states. (Delta protocol: Version Checksum File.)
 """
 
 import re
@@ -19,7 +20,9 @@ _COMMIT = re.compile(r"(\d{20})\.json")
 
 
 class LakeLog:
-    """The log of the table at `path`. What it knows is from the last `update`. JVM errors pass: the caller translates them."""
+    """The log of the table at `path`. What it knows is from the last `update`. JVM errors pass: the
+    caller translates them.
+    """
 
     def __init__(self, session: SparkSession, path: str) -> None:
         self._session = session
@@ -30,7 +33,9 @@ class LakeLog:
         self._none = getattr(jvm.scala, "None$").__getattr__("MODULE$")
 
     def update(self) -> int:
-        """The newest version, -1 when there is no table. Raises UnsupportedChange when its newest commit is empty or damaged and Delta stumbles over it."""
+        """The newest version, -1 when there is no table. Raises UnsupportedChange when its newest
+        commit is empty or damaged and Delta stumbles over it.
+        """
         try:
             self._snapshot = self._table().update(*(False, self._none, self._none))
             return int(self._snapshot.version())
@@ -55,7 +60,9 @@ class LakeLog:
         return int(self._snapshot.numOfFiles())
 
     def commit(self, version: int) -> Commit:
-        """The commit that made `version`. Raises UnsupportedChange when its file is gone, empty or damaged."""
+        """The commit that made `version`. Raises UnsupportedChange when its file is gone, empty or
+        damaged.
+        """
         name = f"{version:020d}.json"
         try:
             return read_commit(version, self._lines(name), name=name)
@@ -65,15 +72,22 @@ class LakeLog:
                 raise damaged(name) from None
             if not is_instance_of(gateway, error.java_exception, "java.io.FileNotFoundException"):
                 raise
-            reason = f"the commit {name} of the lake table's log was cleaned up before it could be looked at: nobody knows whether it changed rows"
+            reason = (
+                f"the commit {name} of the lake table's log was cleaned up before it could be looked at: "
+                "nobody knows whether it changed rows"
+            )
             raise UnsupportedChange(reason) from None
 
     def shape_at(self, version: int) -> Any:
-        """The columns of `version`, to be compared with a commit's. Raises UnsupportedChange when the log does not reach back so far."""
+        """The columns of `version`, to be compared with a commit's. Raises UnsupportedChange when
+        the log does not reach back so far.
+        """
         try:
             return shape(str(self._table().getSnapshotAt(*(version, self._none, self._none, False)).schema().json()))
         except Py4JJavaError:
-            raise UnsupportedChange(f"the columns of the lake table's version {version} cannot be read from its log any more") from None
+            raise UnsupportedChange(
+                f"the columns of the lake table's version {version} cannot be read from its log any more"
+            ) from None
 
     def _lines(self, name: str) -> Iterator[bytes]:
         """Piece by piece: a commit of a large table has a line for each of its files."""

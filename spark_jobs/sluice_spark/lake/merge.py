@@ -1,9 +1,11 @@
 """The text of the one statement that carries a folded window into a Delta table.
 
-Owns: a row is found by its key at the start of the window, null-safe where a key value may be marked instead of typed; a value that was not sent keeps the
-lake's; a row that should be there and is not, while a value of it was not sent, fails the statement instead of becoming NULL. Clauses exist only for
-what occurs. Names of the source are quoted identifiers, and values are digits: nothing of the source is read as SQL. Pure text: no session, no data but key
-ranges. (Delta: Table deletes, updates, and merges.)
+Owns: a row is found by its key at the start of the window, null-safe where a key value may be
+marked instead of typed; a value that was not sent keeps the lake's; a row that should be there and
+is not, while a value of it was not sent, fails the statement instead of becoming NULL. Clauses
+exist only for what occurs. Names of the source are quoted identifiers, and values are digits:
+nothing of the source is read as SQL. Pure text: no session, no data but key ranges. (Delta: Table
+deletes, updates, and merges.)
 """
 
 from collections.abc import Sequence
@@ -20,7 +22,9 @@ NO_BASE_ROW = "sluice: a value was not sent and the lake has no row to keep it f
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """What the statement must do. `lake_columns` are the target's metadata columns (a subset of LSN, TS, SPECIAL)."""
+    """What the statement must do. `lake_columns` are the target's metadata columns (a subset of
+    LSN, TS, SPECIAL).
+    """
 
     schema: TableSchema
     kept: tuple[ColumnSchema, ...]
@@ -48,7 +52,9 @@ def quote(name: str) -> str:
 
 
 def literal(value: str) -> str:
-    """`value` as a string that has nothing to escape: the digits of its bytes. Spark makes it an ordinary literal before it looks for files to skip."""
+    """`value` as a string that has nothing to escape: the digits of its bytes. Spark makes it an
+    ordinary literal before it looks for files to skip.
+    """
     return f"CAST({binary_literal(value.encode())} AS STRING)"
 
 
@@ -108,13 +114,20 @@ def _merged_special(plan: MergePlan) -> str:
         return mine
     stays = " OR ".join(f"({_keep(plan, column.name)} AND name = {literal(column.name)})" for column in kept)
     nothing = "CAST(map() AS MAP<STRING, STRING>)"
-    merged = f"map_concat(coalesce({mine}, {nothing}), map_filter(coalesce(t.{quote(envelope.SPECIAL)}, {nothing}), (name, text) -> {stays}))"
+    merged = (
+        f"map_concat(coalesce({mine}, {nothing}), map_filter(coalesce(t.{quote(envelope.SPECIAL)}, "
+        f"{nothing}), (name, text) -> {stays}))"
+    )
     return f"CASE WHEN size({merged}) = 0 THEN NULL ELSE {merged} END"
 
 
 def _inserted(plan: MergePlan, name: str) -> str:
     keep = _keep(plan, name)
-    return f"CASE WHEN {keep} THEN raise_error({literal(NO_BASE_ROW)}) ELSE s.{quote(name)} END" if keep else f"s.{quote(name)}"
+    return (
+        f"CASE WHEN {keep} THEN raise_error({literal(NO_BASE_ROW)}) ELSE s.{quote(name)} END"
+        if keep
+        else f"s.{quote(name)}"
+    )
 
 
 def _within(ranges: KeyRanges, schema: TableSchema) -> list[str]:
@@ -124,7 +137,14 @@ def _within(ranges: KeyRanges, schema: TableSchema) -> list[str]:
         name = f"t.{quote(column.name)}"
         if column.name in ranges.integers:
             starts, ends = ranges.integers[column.name]
-            parts.append("(" + " OR ".join(f"{name} BETWEEN {low}L AND {high}L" for low, high in zip(starts.tolist(), ends.tolist(), strict=True)) + ")")
+            parts.append(
+                "("
+                + " OR ".join(
+                    f"{name} BETWEEN {low}L AND {high}L"
+                    for low, high in zip(starts.tolist(), ends.tolist(), strict=True)
+                )
+                + ")"
+            )
         elif column.name in ranges.texts:
             low, high = ranges.texts[column.name]
             parts.append(f"{name} BETWEEN {literal(low)} AND {literal(high)}")

@@ -1,9 +1,12 @@
-"""One Delta table as the applier sees it: its columns, its transaction markers, and the only way to commit to it.
+"""One Delta table as the applier sees it: its columns, its transaction markers, and the only way to
+commit to it.
 
-Owns exactly-once: a commit carries (application id, version), is refused beforehand when the table already records that version or a greater one (Delta would
-skip it without a word), and is believed only when the marker has been read back. Markers are set on the session right before the statement and
-unset in every case, so they cannot leak into another one. (Delta protocol: Transaction Identifiers.)
-And owns that nobody else's change goes unseen: every version between the last one known and the present is looked at, before a window and after its commit.
+Owns exactly-once: a commit carries (application id, version), is refused beforehand when the table
+already records that version or a greater one (Delta would skip it without a word), and is believed
+only when the marker has been read back. Markers are set on the session right before the statement
+and unset in every case, so they cannot leak into another one. (Delta protocol: Transaction
+Identifiers.) And owns that nobody else's change goes unseen: every version between the last one
+known and the present is looked at, before a window and after its commit.
 """
 
 from collections.abc import Callable
@@ -36,7 +39,8 @@ TABLE_PROPERTIES = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a table is known to stand: everything through Delta `version` has been looked at and `marker` is what it records (None: no copy of ours yet).
+    """Where a table is known to stand: everything through Delta `version` has been looked at and
+    `marker` is what it records (None: no copy of ours yet).
 
     `seen` says that this process looked; otherwise an earlier one reported it.
     """
@@ -47,12 +51,21 @@ class Place:
 
 
 class LakeTable:
-    """The Delta table at `path`, for one private session and the application id `app_id`. Not thread-safe: one worker at a time.
+    """The Delta table at `path`, for one private session and the application id `app_id`. Not
+    thread-safe: one worker at a time.
 
     `place` is where the table was last known to stand; looking and committing move it.
     """
 
-    def __init__(self, session: SparkSession, path: str, *, app_id: str, before_commit: Callable[[], None], place: Place | None = None) -> None:
+    def __init__(
+        self,
+        session: SparkSession,
+        path: str,
+        *,
+        app_id: str,
+        before_commit: Callable[[], None],
+        place: Place | None = None,
+    ) -> None:
         self.session = session
         self.path = path
         self.app_id = app_id
@@ -66,7 +79,9 @@ class LakeTable:
         return f"delta.{quote(self.path)}"
 
     def recorded(self) -> Place:
-        """The newest version and the marker it records, with nothing proven about how it came to be. Raises ApplyError."""
+        """The newest version and the marker it records, with nothing proven about how it came to
+        be. Raises ApplyError.
+        """
         with translated_errors():
             version = self._log.update()
             return Place(version, self._log.marker(self.app_id) if version >= 0 else None)
@@ -85,18 +100,24 @@ class LakeTable:
     def columns(self) -> list[tuple[str, str]]:
         """Names and Spark types, in order."""
         with translated_errors():
-            return [(field.name, field.dataType.simpleString()) for field in self.session.read.format("delta").load(self.path).schema]
+            return [
+                (field.name, field.dataType.simpleString())
+                for field in self.session.read.format("delta").load(self.path).schema
+            ]
 
     def find(self, reported: Place | None) -> Place:
-        """Where the table stands, of which nothing is known but what an earlier process `reported` (None: nothing).
+        """Where the table stands, of which nothing is known but what an earlier process `reported`
+        (None: nothing).
 
-        Raises UnsupportedChange when it was changed by somebody else, when it and the report contradict each other, or when its log leaves doubt.
+        Raises UnsupportedChange when it was changed by somebody else, when it and the report
+        contradict each other, or when its log leaves doubt.
         """
         with translated_errors():
             version = self._log.update()
             marker = self._log.marker(self.app_id) if version >= 0 else None
             if version >= 0 and (marker is not None or reported is not None):
-                # Power loss may have emptied the last commit, which Delta takes for one that did nothing.
+                # Power loss may have emptied the last commit, which Delta takes for one that did
+                # nothing.
                 self._log.commit(version)
             contradicted = reported and contradiction(reported, Place(version, marker))
             if contradicted:
@@ -104,23 +125,33 @@ class LakeTable:
             if marker is None:
                 self.place = Place(version, None, seen=True)
                 return self.place
-            self.place = reported if reported is not None and reported.marker is not None else self._own(version, marker)
+            self.place = (
+                reported if reported is not None and reported.marker is not None else self._own(version, marker)
+            )
             return self._advance(version)
 
     def look(self) -> Place:
-        """Looks at every version since the last look. Raises UnsupportedChange when one of them is a foreign change or the table is not the one it was."""
+        """Looks at every version since the last look. Raises UnsupportedChange when one of them is
+        a foreign change or the table is not the one it was.
+        """
         with translated_errors():
             return self._advance(self._log.update())
 
     def execute(self, app_id: str, version: int, *, statement: str) -> None:
         """Commits one MERGE or UPDATE that carries the marker."""
-        self._commit(app_id, version, lambda: self.session.sql(statement), settings={APP_ID: app_id, VERSION: str(version)})
+        self._commit(
+            app_id, version, lambda: self.session.sql(statement), settings={APP_ID: app_id, VERSION: str(version)}
+        )
 
     def write(self, app_id: str, version: int, *, frame: DataFrame, mode: str, new_schema: bool = False) -> None:
-        """Commits one append or overwrite that carries the marker; creates the table when there is none."""
+        """Commits one append or overwrite that carries the marker; creates the table when there is
+        none.
+        """
 
         def run() -> None:
-            writer = frame.write.format("delta").mode(mode).option("txnAppId", app_id).option("txnVersion", str(version))
+            writer = (
+                frame.write.format("delta").mode(mode).option("txnAppId", app_id).option("txnVersion", str(version))
+            )
             if new_schema:
                 writer = writer.option("overwriteSchema", "true").options(**TABLE_PROPERTIES)
             writer.save(self.path)
@@ -178,18 +209,25 @@ class LakeTable:
             marker = commit.markers.get(self.app_id, marker)
         recorded = self._log.marker(self.app_id) if version >= 0 else None
         if recorded != marker:
-            raise UnsupportedChange(f"the lake table's marker is {_shown(recorded)}, the last commit left {_shown(marker)}: it is not the table that it was")
+            raise UnsupportedChange(
+                f"the lake table's marker is {_shown(recorded)}, the last commit left "
+                f"{_shown(marker)}: it is not the table that it was"
+            )
         if commits and self.path.startswith("/"):
             sync_commits(Path(self.path), commits)
         self.place = Place(version, marker, seen=True)
         return self.place
 
     def _refuse_change(self, commit: Commit) -> None:
-        if changes_data(commit) or (commit.columns is not None and commit.columns != self._log.shape_at(commit.version - 1)):
+        if changes_data(commit) or (
+            commit.columns is not None and commit.columns != self._log.shape_at(commit.version - 1)
+        ):
             raise UnsupportedChange(f"somebody else changed the lake table: {commit.told()}")
 
     def _own(self, version: int, marker: int) -> Place:
-        """From where on to look when no report says how far an earlier process did: the place from which the newest commit of ours was made."""
+        """From where on to look when no report says how far an earlier process did: the place from
+        which the newest commit of ours was made.
+        """
         for number in range(version, -1, -1):
             commit = self._log.commit(number)
             if commit.markers.get(self.app_id) == marker:
@@ -204,7 +242,8 @@ def contradiction(reported: Place, found: Place) -> str:
         return _gone(reported, found.version)
     if reported.marker is not None and (found.marker is None or found.marker < reported.marker):
         return (
-            f"the lake table's marker is {_shown(found.marker)}, the applier reported {reported.marker}: a commit was lost, by a power loss or by somebody else"
+            f"the lake table's marker is {_shown(found.marker)}, the applier reported {reported.marker}: "
+            "a commit was lost, by a power loss or by somebody else"
         )
     return ""
 
@@ -212,7 +251,10 @@ def contradiction(reported: Place, found: Place) -> str:
 def _gone(before: Place, version: int) -> str:
     if version < 0:
         return f"the lake table is gone: it was at version {before.version}, somebody else removed it"
-    return f"the lake table went from version {before.version} to {version}: somebody else restored, replaced or removed it"
+    return (
+        f"the lake table went from version {before.version} to {version}: somebody else restored, "
+        "replaced or removed it"
+    )
 
 
 def _shown(marker: int | None) -> str:

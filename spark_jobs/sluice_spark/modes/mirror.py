@@ -30,9 +30,11 @@ def lake_columns(schema: TableSchema, *, metadata: bool) -> list[tuple[str, str]
 
 
 def apply_changes(target: Target, portions: Iterable[pa.Table], *, version: int, keyed: bool = False) -> None:
-    """Commits the net effect of a window with the marker `version`. It comes in portions, no two of which touch the same row.
+    """Commits the net effect of a window with the marker `version`. It comes in portions, no two of
+    which touch the same row.
 
-    `keyed` says that there may be several. A window whose changes cancel out leaves nothing to commit: done again with later ones it is still nothing.
+    `keyed` says that there may be several. A window whose changes cancel out leaves nothing to
+    commit: done again with later ones it is still nothing.
     """
     schema = target.schema
     columns = lake_columns(schema, metadata=target.metadata)
@@ -54,9 +56,13 @@ def apply_changes(target: Target, portions: Iterable[pa.Table], *, version: int,
 
 
 def all_new(rows: pa.Table, schema: TableSchema) -> pa.Table:
-    """`rows`, all of which the manifest calls inserted, to be appended as they are. Raises ManifestCorrupt, UnsupportedChange."""
+    """`rows`, all of which the manifest calls inserted, to be appended as they are. Raises
+    ManifestCorrupt, UnsupportedChange.
+    """
     if not pc.all(pc.equal(rows[envelope.OP], envelope.OP_INSERT)).as_py() or unchanged_flags(rows, schema):
-        raise ManifestCorrupt(f"{schema.qualified_name}: a segment that should hold inserted rows only holds other changes")
+        raise ManifestCorrupt(
+            f"{schema.qualified_name}: a segment that should hold inserted rows only holds other changes"
+        )
     refuse_unplaced(rows, schema)
     return rows
 
@@ -66,7 +72,9 @@ def _merge(target: Target, frame: DataFrame, plan: MergePlan, *, version: int) -
     if plan.ranges and not plan.ranges.worth_their_cost(files=target.lake.file_count()):
         plan = replace(plan, ranges=KeyRanges())
     try:
-        target.lake.execute(target.app_id, version, statement=merge_text(plan, target=target.lake.expression, source=quote(VIEW)))
+        target.lake.execute(
+            target.app_id, version, statement=merge_text(plan, target=target.lake.expression, source=quote(VIEW))
+        )
     finally:
         target.lake.session.catalog.dropTempView(VIEW)
 
@@ -97,7 +105,9 @@ def plan_for(folded: Folded, schema: TableSchema, *, metadata: bool) -> MergePla
 def refuse_unplaced(rows: pa.Table, schema: TableSchema) -> None:
     """A marked value must have a column to be kept in."""
     if not any(column.lake.special for column in schema.columns) and rows[envelope.SPECIAL].null_count != len(rows):
-        raise UnsupportedChange(f"{schema.qualified_name}: a value was marked although every column's type holds all values")
+        raise UnsupportedChange(
+            f"{schema.qualified_name}: a value was marked although every column's type holds all values"
+        )
 
 
 def _working_columns(plan: MergePlan) -> list[tuple[str, str]]:
@@ -107,5 +117,6 @@ def _working_columns(plan: MergePlan) -> list[tuple[str, str]]:
         if column.lake.special:
             working.append((f"{KEY_SPECIAL}{position}", "string"))
     working += [(name, "boolean") for name in (*_FLAGS, *(f"{KEEP}{column.attnum}" for column in plan.kept))]
-    # Without metadata columns the order's columns are not handed over; everything the statement reads is.
+    # Without metadata columns the order's columns are not handed over; everything the statement
+    # reads is.
     return working

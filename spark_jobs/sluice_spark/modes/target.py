@@ -9,7 +9,9 @@ from sluice_spark.lake.table import LakeTable
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One lake table in the schema version that is applied now, and the marker's application id. `removals_sent`: a key that is inserted is free in it."""
+    """One lake table in the schema version that is applied now, and the marker's application id.
+    `removals_sent`: a key that is inserted is free in it.
+    """
 
     lake: LakeTable
     handover: Handover

@@ -1,7 +1,10 @@
-"""The lake table equals a source table that has no key but sends whole old rows: rows are counted, not named.
+"""The lake table equals a source table that has no key but sends whole old rows: rows are counted,
+not named.
 
-Owns multiplicity: of three equal rows one delete leaves two. A window is the difference in number of each distinct row; one MERGE removes all copies of the
-rows that became fewer and puts back those that remain. Which of several equal rows keeps its LSN and commit time is not defined: they take the last change's.
+Owns multiplicity: of three equal rows one delete leaves two. A window is the difference in number
+of each distinct row; one MERGE removes all copies of the rows that became fewer and puts back those
+that remain. Which of several equal rows keeps its LSN and commit time is not defined: they take the
+last change's.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,7 +31,9 @@ ROWS_AT_ONCE = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """One row per distinct row whose number changed, and by how much. `replaces` says that nothing of the lake's rows remains."""
+    """One row per distinct row whose number changed, and by how much. `replaces` says that nothing
+    of the lake's rows remains.
+    """
 
     rows: pa.Table
     net: Numbers
@@ -43,7 +48,8 @@ def count(rows: pa.Table, schema: TableSchema) -> Counted:
     operation = rows[envelope.OP]
     adds = pc.is_in(operation, pa.array([envelope.OP_INSERT, envelope.OP_UPDATE])).to_numpy()
     removes = pc.is_in(operation, pa.array([envelope.OP_UPDATE, envelope.OP_DELETE])).to_numpy()
-    # Rows without columns are all alike: which of them an old row was needs no word, and segments have none.
+    # Rows without columns are all alike: which of them an old row was needs no word, and segments
+    # have none.
     if schema.columns and bool(np.any(removes & ~rows[envelope.OLD].is_valid().to_numpy())):
         raise UnsupportedChange(f"{schema.qualified_name}: a change came without the whole old row")
     after, before = row_numbers(rows, schema)
@@ -74,7 +80,8 @@ def _taken(rows: pa.Table, schema: TableSchema, places: Numbers) -> pa.Table:
 
 
 def apply_changes(target: Target, portions: Iterable[pa.Table], *, version: int, keyed: bool = False) -> None:
-    """Commits the net effect of a window with the marker `version`. It comes in portions, no two with the same row.
+    """Commits the net effect of a window with the marker `version`. It comes in portions, no two
+    with the same row.
 
     `keyed` says that there may be several.
     """
@@ -85,14 +92,22 @@ def apply_changes(target: Target, portions: Iterable[pa.Table], *, version: int,
             counted = count(rows, target.schema)
             refuse_unplaced(counted.rows, target.schema)
             mode = "overwrite" if counted.replaces else "append" if not keyed and bool(np.all(counted.net > 0)) else ""
-            for piece in _repeated(counted.rows, counted.net) if mode else _source(counted, _numbers_in_lake(target, counted), target.schema):
+            for piece in (
+                _repeated(counted.rows, counted.net)
+                if mode
+                else _source(counted, _numbers_in_lake(target, counted), target.schema)
+            ):
                 pieces.add(piece)
         if mode:
             target.lake.write(target.app_id, version, frame=pieces.frame(columns), mode=mode)
         elif pieces.rows:
             working = [(name, "string") for name in _texts(target.schema)] + [(MATCH, "boolean")]
             pieces.frame(columns + working).createOrReplaceTempView(VIEW)
-            target.lake.execute(target.app_id, version, statement=merge_text(target.schema, metadata=target.metadata, target=target.lake.expression))
+            target.lake.execute(
+                target.app_id,
+                version,
+                statement=merge_text(target.schema, metadata=target.metadata, target=target.lake.expression),
+            )
 
 
 def _numbers_in_lake(target: Target, counted: Counted) -> Numbers:
@@ -101,12 +116,19 @@ def _numbers_in_lake(target: Target, counted: Counted) -> Numbers:
     if not len(fewer):
         return present
     table = _with_texts(counted.rows.take(pa.array(fewer)), target.schema).append_column(ROW, pa.array(fewer))
-    columns = lake_columns(target.schema, metadata=target.metadata) + [(name, "string") for name in _texts(target.schema)] + [(ROW, "bigint")]
+    columns = (
+        lake_columns(target.schema, metadata=target.metadata)
+        + [(name, "string") for name in _texts(target.schema)]
+        + [(ROW, "bigint")]
+    )
 
     with translated_errors(), target.handover.pieces() as pieces:
         pieces.add(table)
         pieces.frame(columns).createOrReplaceTempView(VIEW)
-        text = f"SELECT s.{ROW}, count(*) FROM {target.lake.expression} t JOIN {VIEW} s ON {_equal(target.schema)} GROUP BY s.{ROW}"
+        text = (
+            f"SELECT s.{ROW}, count(*) FROM {target.lake.expression} t JOIN {VIEW} s ON "
+            f"{_equal(target.schema)} GROUP BY s.{ROW}"
+        )
         found = target.lake.session.sql(text).toArrow()
         present[found.column(0).to_numpy()] = found.column(1).to_numpy()
     if bool(np.any(present[fewer] + counted.net[fewer] < 0)):
@@ -115,7 +137,9 @@ def _numbers_in_lake(target: Target, counted: Counted) -> Numbers:
 
 
 def _source(counted: Counted, present: Numbers, schema: TableSchema) -> Iterator[pa.Table]:
-    """Each row that became fewer once, to remove all its copies, and every row as often as it must be added."""
+    """Each row that became fewer once, to remove all its copies, and every row as often as it must
+    be added.
+    """
     fewer = counted.net < 0
     rows = _with_texts(counted.rows, schema)
     removed = rows.filter(pa.array(fewer))
@@ -125,7 +149,9 @@ def _source(counted: Counted, present: Numbers, schema: TableSchema) -> Iterator
 
 
 def _repeated(rows: pa.Table, copies: Numbers) -> Iterator[pa.Table]:
-    """Each row as often as `copies` says, some at a time: one row may stand for any number in the lake."""
+    """Each row as often as `copies` says, some at a time: one row may stand for any number in the
+    lake.
+    """
     ends = np.cumsum(copies)
     total = int(ends[-1]) if len(ends) else 0
     for start in range(0, total, ROWS_AT_ONCE):
@@ -137,8 +163,10 @@ def merge_text(schema: TableSchema, *, metadata: bool, target: str) -> str:
     """Removes every copy of the rows that match, adds the rows that must not."""
     names = [*(column.name for column in schema.columns), *metadata_columns(schema, wanted=metadata)]
     return (
-        f"MERGE INTO {target} AS t USING {VIEW} AS s ON s.{quote(MATCH)} AND {_equal(schema)}\nWHEN MATCHED THEN DELETE\n"
-        f"WHEN NOT MATCHED AND NOT s.{quote(MATCH)} THEN INSERT ({', '.join(map(quote, names))}) VALUES ({', '.join(f's.{quote(name)}' for name in names)})"
+        f"MERGE INTO {target} AS t USING {VIEW} AS s ON s.{quote(MATCH)} AND {_equal(schema)}\nWHEN "
+        "MATCHED THEN DELETE\n"
+        f"WHEN NOT MATCHED AND NOT s.{quote(MATCH)} THEN INSERT ({', '.join(map(quote, names))}) "
+        f"VALUES ({', '.join(f's.{quote(name)}' for name in names)})"
     )
 
 

@@ -1,7 +1,7 @@
 """The changes of one window, as often as they are asked for and never all at once unless they fit.
 
-Owns the choice between memory and disk: by what the decoded rows weigh, not by what the manifest says of the files. Must not interpret changes beyond
-what cutting them needs.
+Owns the choice between memory and disk: by what the decoded rows weigh, not by what the manifest
+says of the files. Must not interpret changes beyond what cutting them needs.
 """
 
 from collections import Counter
@@ -26,7 +26,9 @@ _LINK_COST = 100
 
 @dataclass(slots=True)
 class Count:
-    """What passed by: how many changes, of which kinds (by the codes of the envelope), and the newest commit time among them."""
+    """What passed by: how many changes, of which kinds (by the codes of the envelope), and the
+    newest commit time among them.
+    """
 
     rows: int = 0
     commit_time_us: int = 0
@@ -49,7 +51,9 @@ def versions_in(changes: Iterable[Versioned]) -> list[TableSchema]:
 
 @dataclass(frozen=True, slots=True)
 class WindowChanges:
-    """Changes of `segments` that exist and ended after `after_lsn`, with the schema version each table of them has."""
+    """Changes of `segments` that exist and ended after `after_lsn`, with the schema version each
+    table of them has.
+    """
 
     store: ObjectStore
     segments: Sequence[Segment]
@@ -75,19 +79,27 @@ class WindowChanges:
         return taken
 
     def versions(self) -> list[TableSchema]:
-        """The schema versions of which there is a change, ascending: a version that came with a rolled-back change does not count."""
+        """The schema versions of which there is a change, ascending: a version that came with a
+        rolled-back change does not count.
+        """
         numbers = sorted({segment.schema_version for segment in self.segments})
-        return [self.schemas[number] for number in numbers if any(segment.schema_version == number and self._has_rows(segment) for segment in self.segments)]
+        return [
+            self.schemas[number]
+            for number in numbers
+            if any(segment.schema_version == number and self._has_rows(segment) for segment in self.segments)
+        ]
 
     @property
     def only_inserts(self) -> bool:
         """Whether every change is an inserted row."""
-        return all(not count for segment in self.segments for op, count in segment.ops.items() if op != envelope.OP_INSERT) and not any(
-            sum(segment.unchanged.values()) for segment in self.segments
-        )
+        return all(
+            not count for segment in self.segments for op, count in segment.ops.items() if op != envelope.OP_INSERT
+        ) and not any(sum(segment.unchanged.values()) for segment in self.segments)
 
     def cutter(self, versions: Sequence[TableSchema], *, limit: int) -> Cutter:
-        """How to cut the window, keys that must stay together found by a pass over the key columns. Raises UnsupportedChange when those are too many."""
+        """How to cut the window, keys that must stay together found by a pass over the key columns.
+        Raises UnsupportedChange when those are too many.
+        """
         plain = cutter_for(versions)
         return cutter_for(versions, self._groups(plain, limit=limit)) if versions[-1].key_columns else plain
 

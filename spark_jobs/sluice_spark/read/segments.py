@@ -1,7 +1,9 @@
-"""Segments as Arrow tables: read through the store, checked against the manifest, completed with what the manifest knows.
+"""Segments as Arrow tables: read through the store, checked against the manifest, completed with
+what the manifest knows.
 
-Owns the promise that no byte is applied which the manifest does not describe: size and sha256 are compared first, and a missing or changed object is
-fatal and named. It must not interpret changes beyond dropping rows that do not exist (rolled-back subtransactions) or that a copy holds already.
+Owns the promise that no byte is applied which the manifest does not describe: size and sha256 are
+compared first, and a missing or changed object is fatal and named. It must not interpret changes
+beyond dropping rows that do not exist (rolled-back subtransactions) or that a copy holds already.
 """
 
 import hashlib
@@ -32,20 +34,31 @@ def checked_bytes(store: ObjectStore, segment: Segment) -> bytes:
     try:
         data = store.get(segment.key)
     except ObjectMissing as error:
-        raise ManifestCorrupt(f"the segment {segment.key} is missing", hint="was it deleted by a life-cycle rule? the table must be copied again") from error
+        raise ManifestCorrupt(
+            f"the segment {segment.key} is missing",
+            hint="was it deleted by a life-cycle rule? the table must be copied again",
+        ) from error
     if len(data) != segment.bytes or hashlib.sha256(data).hexdigest() != segment.sha256:
-        raise ManifestCorrupt(f"the segment {segment.key} is not the one that the manifest describes", hint="restore the object, or copy the table again")
+        raise ManifestCorrupt(
+            f"the segment {segment.key} is not the one that the manifest describes",
+            hint="restore the object, or copy the table again",
+        )
     return data
 
 
-def read_rows(store: ObjectStore, segment: Segment, *, after_lsn: int = 0, names: Sequence[str] | None = None) -> Iterator[pa.Table]:
-    """The segment's changes that exist and whose commit ended after `after_lsn`, LSN and TS filled in, row group by row group: never empty tables.
+def read_rows(
+    store: ObjectStore, segment: Segment, *, after_lsn: int = 0, names: Sequence[str] | None = None
+) -> Iterator[pa.Table]:
+    """The segment's changes that exist and whose commit ended after `after_lsn`, LSN and TS filled
+    in, row group by row group: never empty tables.
 
     With `names` only these columns and those that the choice of rows needs.
     """
     file = pq.ParquetFile(pa.BufferReader(checked_bytes(store, segment)))
     if file.metadata.num_rows != segment.rows:
-        raise ManifestCorrupt(f"the segment {segment.key} has {file.metadata.num_rows} rows, the manifest says {segment.rows}")
+        raise ManifestCorrupt(
+            f"the segment {segment.key} has {file.metadata.num_rows} rows, the manifest says {segment.rows}"
+        )
     wanted = None if names is None else list(dict.fromkeys((*names, envelope.LSN, envelope.TS, envelope.XID)))
     for group in range(file.num_row_groups):
         rows = _existing(file.read_row_group(group, columns=wanted), segment, after_lsn=after_lsn)
@@ -70,9 +83,14 @@ def committed(rows: pa.Table, segment: Segment) -> pa.Table:
     if body.aborted_xids:
         rows = rows.filter(pa.array(~_among(rows[envelope.XID].to_numpy(), body.aborted_xids)))
     count = len(rows)
-    values = {envelope.LSN: pa.array([body.end_lsn], pa.int64()), envelope.TS: pa.array([body.commit_time_us], pa.int64()).cast(_TS)}
+    values = {
+        envelope.LSN: pa.array([body.end_lsn], pa.int64()),
+        envelope.TS: pa.array([body.commit_time_us], pa.int64()).cast(_TS),
+    }
     for name, value in values.items():
-        rows = rows.set_column(rows.column_names.index(name), name, value.take(pa.nulls(count, pa.int32()).fill_null(0)))
+        rows = rows.set_column(
+            rows.column_names.index(name), name, value.take(pa.nulls(count, pa.int32()).fill_null(0))
+        )
     return rows
 
 
@@ -85,8 +103,9 @@ def _among(xids: npt.NDArray[np.int64], chosen: XidIntervals) -> npt.NDArray[np.
 
 
 def unite(tables: Iterable[tuple[pa.Table, TableSchema]], schema: TableSchema, *, constants: bool = True) -> pa.Table:
-    """Changes of several schema versions as changes of the newest: rows and old rows from before a column have its constant default, or NULL without
-    `constants`. When whole old rows began to be sent on the way, OLD_WHOLE tells which changes have them.
+    """Changes of several schema versions as changes of the newest: rows and old rows from before a
+    column have its constant default, or NULL without `constants`. When whole old rows began to
+    be sent on the way, OLD_WHOLE tells which changes have them.
     """
     parts = list(tables)
     united = [_as_version(rows, version, schema, constants=constants) for rows, version in parts]
@@ -101,12 +120,18 @@ def _as_version(rows: pa.Table, version: TableSchema, schema: TableSchema, *, co
     lost = next((column for column in version.columns if column.name not in names), None)
     if lost is not None:
         raise ManifestCorrupt(f"a segment of {schema.qualified_name} lacks column {lost.name!r} of its schema version")
-    added = [column if constants else replace(column, missing=None) for column in schema.columns if version.column(column.name) is None]
+    added = [
+        column if constants else replace(column, missing=None)
+        for column in schema.columns
+        if version.column(column.name) is None
+    ]
     for column in added:
         value, text = missing_value(column)
         rows = rows.append_column(column.name, _repeated(value, len(rows)))
         if text is not None:
-            rows = _marked(rows, envelope.SPECIAL, {column.name: text}, where=_repeated(pa.scalar(value=True), len(rows)))
+            rows = _marked(
+                rows, envelope.SPECIAL, {column.name: text}, where=_repeated(pa.scalar(value=True), len(rows))
+            )
     if envelope.OLD in names:
         rows = _with_older(rows, [column for column in added if column.identity])
     ordered = [column.name for column in schema.columns]

@@ -1,8 +1,10 @@
-"""Which changes one apply of one table takes: the backlog of a table, and how windows are cut from it.
+"""Which changes one apply of one table takes: the backlog of a table, and how windows are cut from
+it.
 
-Owns: windows are gap-free and in manifest order, nothing is taken before the copy of its generation is whole, and a copy is one window of its own.
-A backlog that nobody works on can be cut short: it remembers where, says no more than it has, and takes in again from there.
-Pure: entries in, windows out.
+Owns: windows are gap-free and in manifest order, nothing is taken before the copy of its generation
+is whole, and a copy is one window of its own. A backlog that nobody works on can be cut short: it
+remembers where, says no more than it has, and takes in again from there. Pure: entries in, windows
+out.
 """
 
 from collections import deque
@@ -16,10 +18,12 @@ NO_ORIGINS: Mapping[int, tuple[str, int]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What one commit carries. `last_seq` becomes the marker's version; a copy has its generation's first entry there instead.
+    """What one commit carries. `last_seq` becomes the marker's version; a copy has its generation's
+    first entry there instead.
 
-    `origins` has (name, LSN there) of transactions that replication brought to the source, by commit end LSN. `schema_version` is the newest one that began
-    within the window (0: none): the lake table gets its shape even when no row came in it.
+    `origins` has (name, LSN there) of transactions that replication brought to the source, by
+    commit end LSN. `schema_version` is the newest one that began within the window (0: none): the
+    lake table gets its shape even when no row came in it.
     """
 
     segments: tuple[Segment, ...]
@@ -37,7 +41,8 @@ class Window:
 class Backlog:
     """What one generation of one table still has to take.
 
-    `applied_seq` is the last manifest entry of which nothing is left to do: every change up to it is in the lake.
+    `applied_seq` is the last manifest entry of which nothing is left to do: every change up to it
+    is in the lake.
     """
 
     generation: int
@@ -54,14 +59,21 @@ class Backlog:
     versions: dict[int, int] = field(default_factory=dict)
     """By seq, the newest schema version in force behind that entry."""
     coming: list[tuple[int, int]] = field(default_factory=list)
-    """(start of the commit record, schema version) of shapes that begin behind the last entry taken in: rows of older ones may still come."""
+    """(start of the commit record, schema version) of shapes that begin behind the last entry taken
+    in: rows of older ones may still come.
+    """
     reported_lsn: int = 0
     """Through which LSN an earlier process reported the table to be complete."""
     skipped: tuple[int, int] | None = None
-    """(seq, through_lsn of the entry before) of the first entry that is not in `changes` although it may hold some; those behind it are not there either."""
+    """(seq, through_lsn of the entry before) of the first entry that is not in `changes` although
+    it may hold some; those behind it are not there either.
+    """
 
-    def take_in(self, entry: Entry, table_id: str, *, through_lsn: int, origins: Mapping[int, tuple[str, int]] = NO_ORIGINS) -> None:
-        """Notes what `entry` holds for the table. Entries come in order, each once; the one before went through `through_lsn`.
+    def take_in(
+        self, entry: Entry, table_id: str, *, through_lsn: int, origins: Mapping[int, tuple[str, int]] = NO_ORIGINS
+    ) -> None:
+        """Notes what `entry` holds for the table. Entries come in order, each once; the one before
+        went through `through_lsn`.
 
         `origins` are the entry's, by commit end LSN; they are shared by all tables.
         """
@@ -99,7 +111,9 @@ class Backlog:
             self.changes.append((entry.seq, through_lsn, ()))
 
     def keep(self, count: int) -> None:
-        """Forgets all but the `count` oldest entries with changes. What is forgotten can be taken in again, see `take_again`."""
+        """Forgets all but the `count` oldest entries with changes. What is forgotten can be taken
+        in again, see `take_again`.
+        """
         while len(self.changes) > count:
             seq, lsn, _ = self.changes.pop()
             self.origins.pop(seq, None)
@@ -108,10 +122,14 @@ class Backlog:
             self.skipped = seq, lsn
 
     def stop(self) -> None:
-        """Nobody takes in entries for this table from now on, and nothing of it is known but how far it was."""
+        """Nobody takes in entries for this table from now on, and nothing of it is known but how
+        far it was.
+        """
         self.skipped = self.applied_seq + 1, self.reported_lsn
 
-    def take_again(self, entry: Entry, table_id: str, *, newest_seq: int, origins: Mapping[int, tuple[str, int]] = NO_ORIGINS) -> None:
+    def take_again(
+        self, entry: Entry, table_id: str, *, newest_seq: int, origins: Mapping[int, tuple[str, int]] = NO_ORIGINS
+    ) -> None:
         """Takes in the entry that `skipped` names; up to `newest_seq` more of them follow."""
         assert self.skipped is not None
         assert self.skipped[0] == entry.seq
@@ -121,7 +139,9 @@ class Backlog:
             self.skipped = entry.seq + 1, entry.through_lsn
 
     def next_window(self, *, max_bytes: int, until_seq: int) -> Window | None:
-        """The next thing to apply, no later than `until_seq`, or None. An entry larger than `max_bytes` is taken whole: a transaction is never cut."""
+        """The next thing to apply, no later than `until_seq`, or None. An entry larger than
+        `max_bytes` is taken whole: a transaction is never cut.
+        """
         if not self.copied:
             return Window(tuple(self.copy_segments), self.generation_seq, is_copy=True) if self.copy_final else None
         taken: list[Segment] = []
@@ -154,18 +174,24 @@ class Backlog:
             self.skipped = window.last_seq + 1, self.skipped[1]
 
     def _next(self) -> tuple[int, int] | None:
-        """(seq, through_lsn of the entry before) of the first entry that is still to be applied, as far as one is known."""
+        """(seq, through_lsn of the entry before) of the first entry that is still to be applied, as
+        far as one is known.
+        """
         return (self.changes[0][0], self.changes[0][1]) if self.changes else self.skipped
 
     def complete_through(self, newest_lsn: int) -> int:
-        """The LSN through which the lake table is complete, when entries through `newest_lsn` have been taken in; 0 before the copy."""
+        """The LSN through which the lake table is complete, when entries through `newest_lsn` have
+        been taken in; 0 before the copy.
+        """
         if not self.copied:
             return 0
         following = self._next()
         return max(self.snapshot_lsn, following[1] if following else newest_lsn)
 
     def through_seq(self, newest_seq: int) -> int:
-        """The last entry of which every change is in the lake, when entries up to `newest_seq` have been taken in."""
+        """The last entry of which every change is in the lake, when entries up to `newest_seq` have
+        been taken in.
+        """
         if not self.copied:
             return 0
         following = self._next()

@@ -1,7 +1,8 @@
 """What manifest and apply records say of tables, backlog and freshness, brought to metrics.
 
-Invariant: a table is as fresh as the oldest change that it lacks is old, be that change in the spool or not even there; a table without changes is as fresh
-as ingest. Its watermark is never later than what is proven complete.
+Invariant: a table is as fresh as the oldest change that it lacks is old, be that change in the
+spool or not even there; a table without changes is as fresh as ingest. Its watermark is never later
+than what is proven complete.
 """
 
 from collections import Counter as Tally
@@ -25,7 +26,9 @@ class LakeExport:
         self._named: set[tuple[str, str]] = set()
 
     def look(self, report: Report, *, ingested_at: float | None) -> None:
-        """Exports `report`. Everything committed before `ingested_at` is in the manifest (None: not known yet). Raises what reading the manifest raises."""
+        """Exports `report`. Everything committed before `ingested_at` is in the manifest (None: not
+        known yet). Raises what reading the manifest raises.
+        """
         metrics, state = self._metrics, report.manifest
         states = Tally(table.state for table in report.tables)
         for name in TABLE_STATES:
@@ -41,11 +44,14 @@ class LakeExport:
         self._pending = self._backlog.look(state, report.applied)
         metrics.set(catalogue.PENDING_FILES, self._pending.files)
         metrics.set(catalogue.PENDING_BYTES, self._pending.bytes)
-        metrics.show(catalogue.OLDEST_PENDING, None if self._pending.oldest_us is None else self._pending.oldest_us / 1e6)
+        metrics.show(
+            catalogue.OLDEST_PENDING, None if self._pending.oldest_us is None else self._pending.oldest_us / 1e6
+        )
         self._export_watermarks(report, ingested_at)
 
     def freshness(self, ingest_lag_s: float | None, *, now: float) -> float | None:
-        """Exports how old the oldest change is that tables lack, over tables, when ingest itself is behind by `ingest_lag_s`. Returns the worst.
+        """Exports how old the oldest change is that tables lack, over tables, when ingest itself is
+        behind by `ingest_lag_s`. Returns the worst.
 
         None when there is no table yet or ingest's own lag is not known.
         """
@@ -53,9 +59,14 @@ class LakeExport:
             for name, _ in _QUANTILES:
                 self._metrics.show(catalogue.APPLY_FRESHNESS, None, quantile_of_tables=name)
             return None
-        ages = sorted(ingest_lag_s if oldest_us is None else max(ingest_lag_s, now - oldest_us / 1e6) for oldest_us in self._pending.live.values())
+        ages = sorted(
+            ingest_lag_s if oldest_us is None else max(ingest_lag_s, now - oldest_us / 1e6)
+            for oldest_us in self._pending.live.values()
+        )
         for name, share in _QUANTILES:
-            self._metrics.set(catalogue.APPLY_FRESHNESS, ages[min(len(ages) - 1, int(share * len(ages)))], quantile_of_tables=name)
+            self._metrics.set(
+                catalogue.APPLY_FRESHNESS, ages[min(len(ages) - 1, int(share * len(ages)))], quantile_of_tables=name
+            )
         return ages[-1]
 
     def _export_watermarks(self, report: Report, ingested_at: float | None) -> None:
@@ -70,4 +81,6 @@ class LakeExport:
                 oldest_us = self._pending.live[table_id]
                 at = ingested_at if oldest_us is None else min(ingested_at, oldest_us / 1e6)
             if (table.schema_name, table.table_name) in known:
-                self._metrics.show_table(catalogue.TABLE_WATERMARK, at, schema=table.schema_name, table=table.table_name)
+                self._metrics.show_table(
+                    catalogue.TABLE_WATERMARK, at, schema=table.schema_name, table=table.table_name
+                )

@@ -1,7 +1,9 @@
 """What ingest counts and what a report finds, brought to metrics, readiness and /status.
 
-Invariants: the verdict of /status, /readyz and the metrics is one and the same; reads plain counters that others write, and changes nothing; a quantity
-that could not be read is withdrawn, never left at its old value; a failing look at the server or the store is counted and never disturbs the stream.
+Invariants: the verdict of /status, /readyz and the metrics is one and the same; reads plain
+counters that others write, and changes nothing; a quantity that could not be read is withdrawn,
+never left at its old value; a failing look at the server or the store is counted and never disturbs
+the stream.
 """
 
 import threading
@@ -36,14 +38,20 @@ from sluice.telemetry.metrics import Metrics
 _FRESH_SECONDS = 1.0
 """How old a report may be that /status answers with: many askers cost one look."""
 _PATIENCE_SECONDS = 2.0
-"""How long /status waits for a look that hangs in the object store, before it shows the last one with its age."""
+"""How long /status waits for a look that hangs in the object store, before it shows the last one
+with its age.
+"""
 
 
 class Observer:
-    """Feeds `metrics` from one ingest. `status`, `verdict` and `export_verdict` may be called from any thread, `look` from one, `look_at_source` from another,
-    `count` from the event loop. `health` knows which of this process's loops are late."""
+    """Feeds `metrics` from one ingest. `status`, `verdict` and `export_verdict` may be called from
+    any thread, `look` from one, `look_at_source` from another, `count` from the event loop.
+    `health` knows which of this process's loops are late.
+    """
 
-    def __init__(self, *, ingest: Ingest, reporter: Reporter, metrics: Metrics, health: Health, applier: ApplierProcess | None) -> None:
+    def __init__(
+        self, *, ingest: Ingest, reporter: Reporter, metrics: Metrics, health: Health, applier: ApplierProcess | None
+    ) -> None:
         self._ingest = ingest
         self._reporter = reporter
         self._metrics = metrics
@@ -61,19 +69,24 @@ class Observer:
         metrics.add(catalogue.REPORT_ERRORS, 0)
 
     def status(self) -> dict[str, Any]:
-        """The answer of /status: what is stored is at most a second old, or as old as it says when the object store does not answer, what the process knows
-        is of this moment. Raises StoreError and ManifestCorrupt."""
+        """The answer of /status: what is stored is at most a second old, or as old as it says when
+        the object store does not answer, what the process knows is of this moment. Raises
+        StoreError and ManifestCorrupt.
+        """
         try:
             report = self._take(patience_seconds=_PATIENCE_SECONDS)
         except ServiceError:
-            # Counted by `look`, which also meets it: how many watch the page is no measure of problems.
+            # Counted by `look`, which also meets it: how many watch the page is no measure of
+            # problems.
             if self._report is None:
                 raise
             report = self._report
         return self._present(report, self._presence.facts()).to_json()
 
     def verdict(self) -> Verdict:
-        """The verdict of this moment: on what was stored and said by the server at the last look, and on what the process knows now. Asks nobody."""
+        """The verdict of this moment: on what was stored and said by the server at the last look,
+        and on what the process knows now. Asks nobody.
+        """
         report = self._report
         if report is None:
             return judge(Facts(now=time.time(), unread=self._unread, process=self._seen()))
@@ -84,7 +97,9 @@ class Observer:
         return replace(seen, stuck=(*seen.stuck, *self._health.live_problems()))
 
     def _present(self, report: Report, process: ProcessFacts | None) -> Report:
-        """`report` as it is to be judged now. While what is stored cannot be read, what the probe says of the server is newer."""
+        """`report` as it is to be judged now. While what is stored cannot be read, what the probe
+        says of the server is newer.
+        """
         unread, probed = self._unread, self._source.probed
         if process is not None:
             process = replace(process, seen=self._seen())
@@ -127,9 +142,13 @@ class Observer:
         self._metrics.set(catalogue.HEARTBEAT, time.time(), loop="report")
 
     def look_at_source(self) -> None:
-        """Asks the server and exports what it says. Blocks; for a thread, and not the one of `look`: either of the two may be away."""
+        """Asks the server and exports what it says. Blocks; for a thread, and not the one of
+        `look`: either of the two may be away.
+        """
         log = self._ingest.log
-        self._source.look(view=self._ingest.view, manifest=log.state if log is not None else None, complete_lsn=self._complete_lsn)
+        self._source.look(
+            view=self._ingest.view, manifest=log.state if log is not None else None, complete_lsn=self._complete_lsn
+        )
         self._metrics.set(catalogue.HEARTBEAT, time.time(), loop="probe")
 
     def count(self) -> None:
@@ -139,7 +158,9 @@ class Observer:
         self._export_lag(time.time())
 
     def export_verdict(self) -> None:
-        """Brings the verdict of this moment to the metrics. When they are rendered, in the thread of who asks: the event loop may stand still."""
+        """Brings the verdict of this moment to the metrics. When they are rendered, in the thread
+        of who asks: the event loop may stand still.
+        """
         if self._report is None and self._unread is None:
             return
         try:
@@ -152,7 +173,9 @@ class Observer:
         self._source.close()
 
     def _take(self, *, patience_seconds: float = -1) -> Report:
-        """A fresh report; after `patience_seconds` of waiting for somebody else's look the last one, if there is one."""
+        """A fresh report; after `patience_seconds` of waiting for somebody else's look the last
+        one, if there is one.
+        """
         last = self._report
         if not self._lock.acquire(timeout=patience_seconds if last is not None else -1):
             assert last is not None
@@ -170,7 +193,9 @@ class Observer:
             self._lock.release()
 
     def _looked(self) -> Report:
-        """A report of a manifest that holds what this process has written. Raises ManifestCorrupt when it does not: then nothing in it can be relied on."""
+        """A report of a manifest that holds what this process has written. Raises ManifestCorrupt
+        when it does not: then nothing in it can be relied on.
+        """
         log = self._ingest.log
         written = log.state if log is not None else None
         report = self._reporter.take()
@@ -191,7 +216,11 @@ class Observer:
         flushed = self._behind(view.complete_lsn, now)
         if view.oldest_unflushed_us is not None:
             flushed = max(flushed or 0.0, now - view.oldest_unflushed_us / 1e6)
-        for stage, seconds in (("receive", received), ("flush", flushed), ("apply", self._lake.freshness(flushed, now=now))):
+        for stage, seconds in (
+            ("receive", received),
+            ("flush", flushed),
+            ("apply", self._lake.freshness(flushed, now=now)),
+        ):
             metrics.show(catalogue.LAG_SECONDS, seconds, stage=stage)
 
     def _behind(self, lsn: int, now: float) -> float | None:
@@ -199,19 +228,27 @@ class Observer:
 
 
 def check_holds(seen: PipelineState, written: PipelineState) -> None:
-    """Raises ManifestCorrupt unless `seen`, read after `written` was stored by this process, can be the same manifest."""
+    """Raises ManifestCorrupt unless `seen`, read after `written` was stored by this process, can be
+    the same manifest.
+    """
     if seen.seq < written.seq:
         raise ManifestCorrupt(
-            f"the manifest ends at entry {seen.seq}, and this process has stored entry {written.seq}: objects of the spool are gone",
-            hint="stop ingest and the applier; was the spool deleted, unmounted, or cut by a lifecycle rule? restore it, then `sluice spool verify`",
+            f"the manifest ends at entry {seen.seq}, and this process has stored entry {written.seq}: "
+            "objects of the spool are gone",
+            hint="stop ingest and the applier; was the spool deleted, unmounted, or cut by a lifecycle "
+            "rule? restore it, then `sluice spool verify`",
         )
     if seen.seq == written.seq and seen.previous_sha256 != written.previous_sha256:
-        raise ManifestCorrupt(f"manifest entry {seen.seq} is not the one that this process has stored", hint="was the spool replaced? `sluice spool verify`")
+        raise ManifestCorrupt(
+            f"manifest entry {seen.seq} is not the one that this process has stored",
+            hint="was the spool replaced? `sluice spool verify`",
+        )
 
 
 def export_verdict(metrics: Metrics, verdict: Verdict) -> None:
-    """Brings a verdict to the metrics that alerts read. While the server is not reached, nothing is known of the slot: its series are withdrawn, so that an
-    alert may go by what was last seen."""
+    """Brings a verdict to the metrics that alerts read. While the server is not reached, nothing is
+    known of the slot: its series are withdrawn, so that an alert may go by what was last seen.
+    """
     metrics.choose(catalogue.HEALTH, "state", verdict.state)
     counts = Tally[str]()
     for problem in verdict.problems:

@@ -1,6 +1,8 @@
-"""What this process counts, brought to metrics: plain numbers of the stages, handed over once per tick.
+"""What this process counts, brought to metrics: plain numbers of the stages, handed over once per
+tick.
 
-Invariant: reads what others write and changes nothing; costs microseconds, for it runs on the event loop.
+Invariant: reads what others write and changes nothing; costs microseconds, for it runs on the event
+loop.
 """
 
 import time
@@ -66,7 +68,9 @@ class ProcessExport:
             metrics.advance_to(catalogue.RECONNECTS, view.reconnect_reasons[reason], reason=reason)
         metrics.set(catalogue.RETRY_DELAY, view.retry_delay_s)
         metrics.show(catalogue.RECEIVED_LSN, view.received_lsn or None)
-        metrics.show(catalogue.FLUSHED_LSN, self._ingest.log.state.through_lsn if self._ingest.log is not None else None)
+        metrics.show(
+            catalogue.FLUSHED_LSN, self._ingest.log.state.through_lsn if self._ingest.log is not None else None
+        )
         metrics.show(catalogue.LAST_MESSAGE, view.last_message_at or None)
         metrics.show(catalogue.LAST_FEEDBACK, view.last_feedback_at or None)
         cause = self._ingest.backpressure_cause
@@ -79,7 +83,11 @@ class ProcessExport:
         metrics, counts = self._metrics, self._ingest.counts
         metrics.advance_to(catalogue.RECEIVED_BYTES, counts.received_bytes)
         metrics.advance_to(catalogue.DECODE_SECONDS, counts.decode_cpu_s)
-        for outcome, count in (("committed", counts.transactions), ("aborted", counts.aborted), ("skipped", counts.skipped)):
+        for outcome, count in (
+            ("committed", counts.transactions),
+            ("aborted", counts.aborted),
+            ("skipped", counts.skipped),
+        ):
             metrics.advance_to(catalogue.TRANSACTIONS, count, outcome=outcome)
         for trigger, count in counts.flushes.items():
             metrics.advance_to(catalogue.FLUSHES, count, trigger=trigger)
@@ -121,7 +129,9 @@ class ProcessExport:
         metrics.attach(catalogue.SNAPSHOT_DURATION, totals.table_seconds)
         under_way = bool(progress.tables_total) and bool(copier.pending)
         copying = int(under_way and bool(progress.table) and progress.tables_done < progress.tables_total)
-        metrics.set(catalogue.SNAPSHOT_TABLES, max(0, progress.tables_total - progress.tables_done - copying), state="waiting")
+        metrics.set(
+            catalogue.SNAPSHOT_TABLES, max(0, progress.tables_total - progress.tables_done - copying), state="waiting"
+        )
         metrics.set(catalogue.SNAPSHOT_TABLES, copying, state="copying")
         metrics.set(catalogue.SNAPSHOT_TABLES, progress.tables_done, state="done")
         metrics.show(catalogue.SNAPSHOT_ESTIMATED_ROWS, progress.expected_rows)

@@ -1,7 +1,9 @@
-"""What a look at the server says of WAL and slot, brought to metrics, and for how long each stage has been behind.
+"""What a look at the server says of WAL and slot, brought to metrics, and for how long each stage
+has been behind.
 
-Invariant: a quantity that could not be read is withdrawn, never left at its old value; a failing question is counted and disturbs nothing. Asks the server
-alone: while the object store is away, WAL piles up, and that is when these figures are needed.
+Invariant: a quantity that could not be read is withdrawn, never left at its old value; a failing
+question is counted and disturbs nothing. Asks the server alone: while the object store is away, WAL
+piles up, and that is when these figures are needed.
 """
 
 import time
@@ -31,7 +33,9 @@ class Probed:
 
 
 class SourceExport:
-    """`look` belongs to one thread; `behind_seconds`, `complete_at` and `probed`, the last look, may be read from any."""
+    """`look` belongs to one thread; `behind_seconds`, `complete_at` and `probed`, the last look,
+    may be read from any.
+    """
 
     def __init__(self, metrics: Metrics, probe: SlotProbe, errors: ErrorTally) -> None:
         self.forecast = SlotForecast()
@@ -44,7 +48,9 @@ class SourceExport:
         metrics.add(catalogue.PROBE_ERRORS, 0)
 
     def look(self, *, view: IngestView, manifest: PipelineState | None, complete_lsn: int) -> None:
-        """Asks the server and exports what it says. `manifest` is our own state, None before it was opened; `complete_lsn` is where the lake is."""
+        """Asks the server and exports what it says. `manifest` is our own state, None before it was
+        opened; `complete_lsn` is where the lake is.
+        """
         at = time.time()
         probed = self._ask()
         if probed is not None:
@@ -60,8 +66,10 @@ class SourceExport:
             self._export_decoder(probed.decoder)
 
     def behind_seconds(self, lsn: int, *, now: float) -> float | None:
-        """For how long at least the source has had more than `lsn`, 0 when it has not; None before the first look. While the server cannot be asked: the time
-        since it was last known to have no more."""
+        """For how long at least the source has had more than `lsn`, 0 when it has not; None before
+        the first look. While the server cannot be asked: the time since it was last known to
+        have no more.
+        """
         if self._reached:
             since = self._clock.behind_since(lsn)
             return 0.0 if since is None else max(0.0, now - since)
@@ -86,9 +94,15 @@ class SourceExport:
             self._metrics.add(catalogue.PROBE_ERRORS, 1)
             return None
 
-    def _export_lag(self, probed: SlotProbeFacts | None, view: IngestView, manifest: PipelineState | None, complete_lsn: int) -> None:
+    def _export_lag(
+        self, probed: SlotProbeFacts | None, view: IngestView, manifest: PipelineState | None, complete_lsn: int
+    ) -> None:
         flushed_lsn = max(manifest.through_lsn if manifest else 0, view.complete_lsn)
-        for stage, lsn in (("receive", max(view.received_lsn, flushed_lsn)), ("flush", flushed_lsn), ("apply", complete_lsn)):
+        for stage, lsn in (
+            ("receive", max(view.received_lsn, flushed_lsn)),
+            ("flush", flushed_lsn),
+            ("apply", complete_lsn),
+        ):
             behind = max(0, probed.server.wal_end_lsn - lsn) if probed is not None and lsn else None
             self._metrics.show(catalogue.LAG_BYTES, behind, stage=stage)
 
@@ -98,8 +112,12 @@ class SourceExport:
             self._metrics.withdraw(catalogue.SLOT_STATUS)
         else:
             slot = probed.slot
-            usable = slot is not None and not slot.invalidated and slot.wal_status in catalogue.SLOT_STATUS.labels["status"]
-            self._metrics.choose(catalogue.SLOT_STATUS, "status", slot.wal_status if slot is not None and usable else "lost")
+            usable = (
+                slot is not None and not slot.invalidated and slot.wal_status in catalogue.SLOT_STATUS.labels["status"]
+            )
+            self._metrics.choose(
+                catalogue.SLOT_STATUS, "status", slot.wal_status if slot is not None and usable else "lost"
+            )
         if probed is not None and opened is not None:
             self._metrics.inform(
                 catalogue.PIPELINE_INFO,

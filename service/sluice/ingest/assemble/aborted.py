@@ -1,7 +1,8 @@
 """The subtransactions of one streamed transaction that rolled back, collected one by one.
 
-Invariant: as in XidIntervals: exactly the ids that were added. What is held grows with the number of intervals, not of ids: new ids wait in a list that is
-merged into the intervals whenever it has become as long as they are, so a merge costs each id a constant number of steps.
+Invariant: as in XidIntervals: exactly the ids that were added. What is held grows with the number
+of intervals, not of ids: new ids wait in a list that is merged into the intervals whenever it has
+become as long as they are, so a merge costs each id a constant number of steps.
 """
 
 from array import array

@@ -1,8 +1,10 @@
 """Messages to transactions: a state machine over batches of frames.
 
-Invariants: every row goes to exactly one transaction and to the relation version in force when it arrived; a transaction is handed over as permanent
-only when its commit was read; `through_lsn` only moves at the end of a transaction or at a keepalive between transactions. State lives in this
-object and dies with the connection: after a reconnect the server begins again, and so does a new Assembler.
+Invariants: every row goes to exactly one transaction and to the relation version in force when it
+arrived; a transaction is handed over as permanent only when its commit was read; `through_lsn` only
+moves at the end of a transaction or at a keepalive between transactions. State lives in this object
+and dies with the connection: after a reconnect the server begins again, and so does a new
+Assembler.
 
 It must not look at values, read a clock or do I/O. Transitions:
 
@@ -84,8 +86,9 @@ _DROPPED_LSN = -2
 
 @dataclass(slots=True)
 class _Open:
-    """A transaction whose end has not been read. `body` is set once its rows outlive a batch; `position_lsn` is where its commit record begins
-    (of a stream: what had been seen when it began).
+    """A transaction whose end has not been read. `body` is set once its rows outlive a batch;
+    `position_lsn` is where its commit record begins (of a stream: what had been seen when it
+    began).
 
     `gid` is None unless it will end with Prepare.
     """
@@ -136,7 +139,9 @@ class _Draft:
     piece_ordinal: list[int] = field(default_factory=list)
     shape_changes: list[tuple[int, int]] = field(default_factory=list)
     truncates: list[tuple[int, int, int, int]] = field(default_factory=list)
-    """(slot, ordinal, shape, xid); in a stream the xid is the subtransaction's, whose rollback undoes the truncate alone."""
+    """(slot, ordinal, shape, xid); in a stream the xid is the subtransaction's, whose rollback
+    undoes the truncate alone.
+    """
     messages: list[tuple[int, int, LogicalMessage]] = field(default_factory=list)
     endings: list[Ending] = field(default_factory=list)
     end_lsn: list[int] = field(default_factory=list)
@@ -152,9 +157,10 @@ class _Draft:
 class Assembler:
     """One connection's transactions.
 
-    `start_lsn` is where streaming began: what committed at or before it is already durable and is dropped. `prepared` are the transactions whose rows are
-    durable already and whose end is still to come. `keeps_message` says by its prefix whether a logical message is wanted; of others nothing is kept but
-    their position.
+    `start_lsn` is where streaming began: what committed at or before it is already durable and is
+    dropped. `prepared` are the transactions whose rows are durable already and whose end is still
+    to come. `keeps_message` says by its prefix whether a logical message is wanted; of others
+    nothing is kept but their position.
     """
 
     def __init__(
@@ -192,7 +198,9 @@ class Assembler:
         return self._transaction is not None or self._stream is not None
 
     def feed(self, table: FrameTable) -> Assembly:
-        """Takes the next frames. Raises DecodeError, ProtocolViolation or LimitReached, after which this object must not be used again."""
+        """Takes the next frames. Raises DecodeError, ProtocolViolation or LimitReached, after which
+        this object must not be used again.
+        """
         draft = self._draft = _Draft()
         initial_shapes = dict(self._shapes)
         if self._transaction is not None:
@@ -206,7 +214,11 @@ class Assembler:
         assembly = Assembly(
             table=table,
             runs=_runs(table, draft, initial_shapes, self._versions, arrays),
-            truncates=[_truncate(draft, self._versions, *item) for item in draft.truncates if draft.slot_lsn[item[0]] != _DROPPED_LSN],
+            truncates=[
+                _truncate(draft, self._versions, *item)
+                for item in draft.truncates
+                if draft.slot_lsn[item[0]] != _DROPPED_LSN
+            ],
             messages=[run for item in draft.messages if (run := self._message(draft, *item))],
             endings=draft.endings,
             commits=Commits(draft.end_lsn, draft.end_time, draft.end_xid, draft.origins),
@@ -295,7 +307,9 @@ class Assembler:
         if owner is None or owner.gid is not None:
             raise ProtocolViolation(f"Commit at {show(commit_lsn)} came without Begin")
         if commit_lsn != owner.position_lsn or end_lsn <= commit_lsn:
-            raise ProtocolViolation(f"Commit at {show(commit_lsn)} does not belong to the Begin for {show(owner.position_lsn)}")
+            raise ProtocolViolation(
+                f"Commit at {show(commit_lsn)} does not belong to the Begin for {show(owner.position_lsn)}"
+            )
         draft = self._draft
         self._transaction = None
         if end_lsn <= self._start_lsn:
@@ -332,11 +346,15 @@ class Assembler:
             raise ProtocolViolation(f"a stream block of transaction {message.xid} began inside another transaction")
         known = self._streams.get(message.xid)
         if message.first == (known is not None):
-            raise ProtocolViolation(f"a stream block of transaction {message.xid} is {'its first again' if known else 'not its first'}")
+            raise ProtocolViolation(
+                f"a stream block of transaction {message.xid} is {'its first again' if known else 'not its first'}"
+            )
         if known is None and len(self._streams) >= self._limits.open_streams:
             raise LimitReached(
-                f"{self._limits.open_streams} streamed transactions are open (limits.open_streams), and transaction {message.xid} would be one more",
-                hint="raise the limit, or end old transactions at the source (pg_stat_activity, xact_start); nothing is lost, it is all sent again",
+                f"{self._limits.open_streams} streamed transactions are open (limits.open_streams), "
+                f"and transaction {message.xid} would be one more",
+                hint="raise the limit, or end old transactions at the source (pg_stat_activity, "
+                "xact_start); nothing is lost, it is all sent again",
             )
         owner = known or _Open(message.xid, self.through_lsn, 0, self._new_body())
         self._streams[message.xid] = self._stream = owner
@@ -350,13 +368,23 @@ class Assembler:
     def _stream_commit(self, message: StreamCommit, _position: int) -> None:
         owner = self._streams.get(message.xid)
         if owner is None or self.in_transaction:
-            raise ProtocolViolation(f"the commit of stream {message.xid} came {'inside a transaction' if owner else 'without its rows'}")
+            raise ProtocolViolation(
+                f"the commit of stream {message.xid} came {'inside a transaction' if owner else 'without its rows'}"
+            )
         del self._streams[message.xid]
         if message.end_lsn <= self._start_lsn:
             self._draft.count("skipped")
             self._draft.endings.append(Discarded(owner.body))
             return
-        ended = Published(owner.body, message.commit_lsn, message.end_lsn, message.commit_time_us, owner.xid, owner.aborted_xids, owner.doubt_until)
+        ended = Published(
+            owner.body,
+            message.commit_lsn,
+            message.end_lsn,
+            message.commit_time_us,
+            owner.xid,
+            owner.aborted_xids,
+            owner.doubt_until,
+        )
         self._draft.endings.append(ended)
         self._ended(owner, message.end_lsn, message.commit_time_us)
 
@@ -381,9 +409,11 @@ class Assembler:
         held = sum(len(stream.aborted) for stream in self._streams.values() if stream.aborted is not None)
         if held > self._limits.aborted_intervals:
             raise LimitReached(
-                f"the rolled-back subtransactions of open transactions take {held} intervals of ids, more than limits.aborted_intervals "
+                f"the rolled-back subtransactions of open transactions take {held} intervals of ids, "
+                "more than limits.aborted_intervals "
                 f"({self._limits.aborted_intervals}); the last of them belong to transaction {owner.xid}",
-                hint="raise the limit (an interval takes 8 bytes), or use fewer savepoints in one transaction; nothing is lost, it is all sent again",
+                hint="raise the limit (an interval takes 8 bytes), or use fewer savepoints in one "
+                "transaction; nothing is lost, it is all sent again",
             )
 
     # prepared transactions
@@ -396,7 +426,11 @@ class Assembler:
 
     def _prepare(self, message: Prepare, _position: int) -> None:
         owner = self._transaction
-        if owner is None or (owner.gid, owner.xid, owner.position_lsn) != (message.gid, message.xid, message.prepare_lsn):
+        if owner is None or (owner.gid, owner.xid, owner.position_lsn) != (
+            message.gid,
+            message.xid,
+            message.prepare_lsn,
+        ):
             raise ProtocolViolation(f"Prepare at {show(message.prepare_lsn)} does not belong to a BeginPrepare")
         self._transaction = None
         self._keep_prepared(owner, message)
@@ -404,12 +438,16 @@ class Assembler:
     def _stream_prepare(self, message: StreamPrepare, _position: int) -> None:
         owner = self._streams.get(message.xid)
         if owner is None or self.in_transaction:
-            raise ProtocolViolation(f"the prepare of stream {message.xid} came {'inside a transaction' if owner else 'without its rows'}")
+            raise ProtocolViolation(
+                f"the prepare of stream {message.xid} came {'inside a transaction' if owner else 'without its rows'}"
+            )
         del self._streams[message.xid]
         self._keep_prepared(owner, message)
 
     def _keep_prepared(self, owner: _Open, message: Prepare | StreamPrepare) -> None:
-        """A position before `start_lsn` is no reason to drop it: a slot that began to decode at PREPARE sends older ones late, right before their commit."""
+        """A position before `start_lsn` is no reason to drop it: a slot that began to decode at
+        PREPARE sends older ones late, right before their commit.
+        """
         draft = self._draft
         self.through_lsn = max(self.through_lsn, message.end_lsn)
         known = self._prepared.get(message.gid)
@@ -418,7 +456,10 @@ class Assembler:
             draft.endings.append(Discarded(owner.body))
             return
         if known is not None:
-            raise ProtocolViolation(f"a transaction was prepared at {show(message.end_lsn)} under the gid of one prepared at {show(known.end_lsn)}")
+            raise ProtocolViolation(
+                f"a transaction was prepared at {show(message.end_lsn)} under the gid of one prepared "
+                f"at {show(known.end_lsn)}"
+            )
         fact = self._prepared[message.gid] = Prepared(
             gid=message.gid,
             xid=message.xid,
@@ -438,11 +479,18 @@ class Assembler:
             return
         known = self._prepared.pop(message.gid, None)
         if known is None or known.xid != message.xid:
-            raise ProtocolViolation(f"the prepared transaction {message.xid} committed at {show(message.commit_lsn)}, and its rows never came")
+            raise ProtocolViolation(
+                f"the prepared transaction {message.xid} committed at {show(message.commit_lsn)}, and "
+                "its rows never came"
+            )
         if message.end_lsn <= self.through_lsn:
-            raise ProtocolViolation(f"the commit that ended at {show(message.end_lsn)} came after {show(self.through_lsn)}")
+            raise ProtocolViolation(
+                f"the commit that ended at {show(message.end_lsn)} came after {show(self.through_lsn)}"
+            )
         self.through_lsn = message.end_lsn
-        self._draft.endings.append(PreparedCommitted(message.gid, message.commit_lsn, message.end_lsn, message.commit_time_us, message.xid))
+        self._draft.endings.append(
+            PreparedCommitted(message.gid, message.commit_lsn, message.end_lsn, message.commit_time_us, message.xid)
+        )
         if known.rows:
             self._committed(message.end_lsn, message.commit_time_us, message.xid, known.origin)
 
@@ -535,7 +583,9 @@ class Assembler:
     }
 
 
-def _truncate(draft: _Draft, versions: list[RelationVersion], slot: int, ordinal: int, shape: int, xid: int) -> TruncateRun:
+def _truncate(
+    draft: _Draft, versions: list[RelationVersion], slot: int, ordinal: int, shape: int, xid: int
+) -> TruncateRun:
     body = draft.slot_body[slot]
     closed = body == _NO_BODY
     return TruncateRun(
@@ -563,7 +613,9 @@ class _Arrays:
         self.slot_body = np.asarray(draft.slot_body, np.int64)
 
 
-def _runs(table: FrameTable, draft: _Draft, shapes: dict[int, int], versions: list[RelationVersion], arrays: _Arrays) -> list[RowRun]:
+def _runs(
+    table: FrameTable, draft: _Draft, shapes: dict[int, int], versions: list[RelationVersion], arrays: _Arrays
+) -> list[RowRun]:
     """Groups the batch's rows by relation version and by body, with array steps only."""
     if not draft.piece_rows:
         return []
@@ -612,14 +664,18 @@ def _runs(table: FrameTable, draft: _Draft, shapes: dict[int, int], versions: li
 
 
 def _distinct(values: NDArray[np.int64]) -> list[int]:
-    """The distinct values, ascending. Nearly always there is one, which two passes show for less than a sort."""
+    """The distinct values, ascending. Nearly always there is one, which two passes show for less
+    than a sort.
+    """
     if not len(values):
         return []
     low = int(values.min())
     return [low] if low == int(values.max()) else [int(value) for value in np.unique(values)]
 
 
-def _oids_and_xids(table: FrameTable, rows: NDArray[np.int64], streamed: NDArray[np.bool_], xid: NDArray[np.int64]) -> NDArray[np.int64]:
+def _oids_and_xids(
+    table: FrameTable, rows: NDArray[np.int64], streamed: NDArray[np.bool_], xid: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """Relation oid of each row; writes the subtransaction ids of streamed rows into `xid`."""
     oids = np.empty(len(rows), np.int64)
     plain = ~streamed
@@ -632,9 +688,15 @@ def _oids_and_xids(table: FrameTable, rows: NDArray[np.int64], streamed: NDArray
 
 
 def _versions_of(
-    rows: NDArray[np.int64], oids: NDArray[np.int64], shapes: dict[int, int], changes: list[tuple[int, int]], versions: list[RelationVersion]
+    rows: NDArray[np.int64],
+    oids: NDArray[np.int64],
+    shapes: dict[int, int],
+    changes: list[tuple[int, int]],
+    versions: list[RelationVersion],
 ) -> NDArray[np.int64]:
-    """The relation version in force at each row. `changes` are (frame position, oid) in wire order; their versions are the last ones of `versions`."""
+    """The relation version in force at each row. `changes` are (frame position, oid) in wire order;
+    their versions are the last ones of `versions`.
+    """
     result = np.empty(len(rows), np.int64)
     first_new = len(versions) - len(changes)
     cuts = np.searchsorted(rows, np.asarray([position for position, _ in changes], np.int64))

@@ -1,6 +1,8 @@
-"""What the assembler makes of one batch of frames: rows grouped by shape, and what became of the transactions they belong to.
+"""What the assembler makes of one batch of frames: rows grouped by shape, and what became of the
+transactions they belong to.
 
-Immutable once returned. Rows are still bytes in the batch's frame table; nothing here has looked at a value.
+Immutable once returned. Rows are still bytes in the batch's frame table; nothing here has looked at
+a value.
 """
 
 from dataclasses import dataclass, field
@@ -22,10 +24,12 @@ NO_SIZES: Sizes = (np.zeros(0, np.int64), np.zeros(0, np.int64))
 class RowRun:
     """Row messages of one relation version.
 
-    `rows` indexes frames of the table, ascending; the other arrays are parallel to it. Rows of transactions that ended in this very batch
-    have `lsn` (commit end) and `commit_time_us` and no `body`. The others belong to one `body`, whose end comes in this batch or later; their LSN is not
-    known yet. `undecided` rows belong to a transaction that may still roll back. For the others `position_lsn` is where the record of the first commit
-    concerned begins. `shape` numbers relation versions as they came on this connection.
+    `rows` indexes frames of the table, ascending; the other arrays are parallel to it. Rows of
+    transactions that ended in this very batch have `lsn` (commit end) and `commit_time_us` and no
+    `body`. The others belong to one `body`, whose end comes in this batch or later; their LSN is
+    not known yet. `undecided` rows belong to a transaction that may still roll back. For the others
+    `position_lsn` is where the record of the first commit concerned begins. `shape` numbers
+    relation versions as they came on this connection.
     """
 
     relation: RelationVersion
@@ -43,7 +47,9 @@ class RowRun:
 
 @dataclass(frozen=True, slots=True)
 class TruncateRun:
-    """One TRUNCATE of one relation, at its place among the transaction's rows. The fields are RowRun's."""
+    """One TRUNCATE of one relation, at its place among the transaction's rows. The fields are
+    RowRun's.
+    """
 
     relation: RelationVersion
     shape: int
@@ -58,9 +64,11 @@ class TruncateRun:
 
 @dataclass(frozen=True, slots=True)
 class MessageRun:
-    """One logical message. A non-transactional one stands alone: `lsn` is its own position, `xid` is 0.
+    """One logical message. A non-transactional one stands alone: `lsn` is its own position, `xid`
+    is 0.
 
-    `in_doubt`: it came inside a stream, where the server says which transaction a message belongs to but not which subtransaction.
+    `in_doubt`: it came inside a stream, where the server says which transaction a message belongs
+    to but not which subtransaction.
     """
 
     message: LogicalMessage
@@ -74,9 +82,11 @@ class MessageRun:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The transaction that owns `body` committed, by a record from `commit_lsn` to `end_lsn`. Rows of `aborted_xids` never existed.
+    """The transaction that owns `body` committed, by a record from `commit_lsn` to `end_lsn`. Rows
+    of `aborted_xids` never existed.
 
-    Messages with an ordinal of `doubt_until` or more are certain: no subtransaction was rolled back after them.
+    Messages with an ordinal of `doubt_until` or more are certain: no subtransaction was rolled back
+    after them.
     """
 
     body: int
@@ -97,7 +107,8 @@ class Discarded:
 
 @dataclass(frozen=True, slots=True)
 class PreparedBody:
-    """The transaction that owns `body` was prepared. Its rows must be durable before the end of its PREPARE is acknowledged, and stay invisible until it ends.
+    """The transaction that owns `body` was prepared. Its rows must be durable before the end of its
+    PREPARE is acknowledged, and stay invisible until it ends.
 
     `fact` names no files yet.
     """
@@ -132,9 +143,10 @@ Ending = Published | Discarded | PreparedBody | PreparedCommitted | PreparedRoll
 class Assembly:
     """One batch, sorted out.
 
-    `runs`, `truncates` and `messages` come before `endings` take effect. `commits` lists the transactions with rows that ended here, in commit order.
-    `through_lsn`: every transaction that ended at or before it has been seen and its rows handed out. `sizes` are row changes and bytes of each transaction
-    whose last row came here.
+    `runs`, `truncates` and `messages` come before `endings` take effect. `commits` lists the
+    transactions with rows that ended here, in commit order. `through_lsn`: every transaction that
+    ended at or before it has been seen and its rows handed out. `sizes` are row changes and bytes
+    of each transaction whose last row came here.
     """
 
     table: FrameTable

@@ -1,7 +1,8 @@
 """How large transactions were, found with array steps from what the assembler noted of a batch.
 
-Invariant: a transaction is counted once, when its last row has been received: at its commit, at its PREPARE, and not at all when it rolls back.
-Costs nothing per transaction or row but array steps, except for transactions that span batches. Must not look at values. Pure.
+Invariant: a transaction is counted once, when its last row has been received: at its commit, at its
+PREPARE, and not at all when it rolls back. Costs nothing per transaction or row but array steps,
+except for transactions that span batches. Must not look at values. Pure.
 """
 
 from collections.abc import Sequence
@@ -31,8 +32,10 @@ class SizeBook:
         slot_kept: NDArray[np.bool_],
         endings: Sequence[Ending],
     ) -> Sizes:
-        """The transactions that ended in this batch. A piece is a run of row frames, in wire order, of one slot. A slot is one transaction's part of a batch:
-        all of it if it has no body (and nothing to count if it is not kept), else some of what belongs to the body."""
+        """The transactions that ended in this batch. A piece is a run of row frames, in wire order,
+        of one slot. A slot is one transaction's part of a batch: all of it if it has no body
+        (and nothing to count if it is not kept), else some of what belongs to the body.
+        """
         if not len(piece_rows) and not self._open:
             return NO_SIZES
         rows, nbytes = _by_slot(table, piece_slot, piece_rows, slots=len(slot_body))
@@ -60,4 +63,6 @@ def _by_slot(table: FrameTable, piece_slot: NDArray[np.int64], piece_rows: NDArr
     length = (table.end - table.start)[is_row]
     piece_bytes = np.add.reduceat(length, np.cumsum(piece_rows) - piece_rows)
     # bincount adds as float64, exact far beyond what a batch can hold.
-    return np.bincount(piece_slot, piece_rows, slots).astype(np.int64), np.bincount(piece_slot, piece_bytes, slots).astype(np.int64)
+    return np.bincount(piece_slot, piece_rows, slots).astype(np.int64), np.bincount(
+        piece_slot, piece_bytes, slots
+    ).astype(np.int64)

@@ -1,8 +1,11 @@
-"""Units to the store: uploads run side by side, manifest entries one after the other, in the order of the units.
+"""Units to the store: uploads run side by side, manifest entries one after the other, in the order
+of the units.
 
-Invariant: an entry is appended only after every segment it names is durable, and a receipt is handed on only after its entry is. A store that cannot be
-reached delays, it never skips: the same object is tried again until it is stored, its connection broke or the process is told to stop. Units come
-in through a `CommitLine`, the part that one connection has of this object: it takes nothing more after anything of that connection failed.
+Invariant: an entry is appended only after every segment it names is durable, and a receipt is
+handed on only after its entry is. A store that cannot be reached delays, it never skips: the same
+object is tried again until it is stored, its connection broke or the process is told to stop. Units
+come in through a `CommitLine`, the part that one connection has of this object: it takes nothing
+more after anything of that connection failed.
 """
 
 import threading
@@ -32,7 +35,9 @@ from sluice.telemetry.distribution import Distribution
 OP_NAMES = {"i": "insert", "u": "update", "d": "delete", "t": "truncate"}
 UPLOAD_THREADS = 4
 UNITS_IN_FLIGHT = 2
-"""Finished units that may wait for the store. Past it the decoder waits, then the socket does: memory has a ceiling."""
+"""Finished units that may wait for the store. Past it the decoder waits, then the socket does:
+memory has a ceiling.
+"""
 UPLOADS_IN_FLIGHT = 8
 """Segment files that may wait for the store, 10 to 40 MB each at most."""
 RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
@@ -61,7 +66,9 @@ class CommitCounts:
     unchanged_values: int = 0
     tables: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
     """(schema, table) to rows by kind of change, bodies of rolled-back subtransactions included."""
-    files: dict[str, FileCounts] = field(default_factory=lambda: {kind: FileCounts() for kind in catalogue.SPOOL_FILES.labels["kind"]})
+    files: dict[str, FileCounts] = field(
+        default_factory=lambda: {kind: FileCounts() for kind in catalogue.SPOOL_FILES.labels["kind"]}
+    )
     file_bytes: Distribution = field(default_factory=lambda: Distribution(catalogue.SPOOL_FILE_BYTES.buckets))
     upload_seconds: Distribution = field(default_factory=lambda: Distribution(catalogue.FLUSH_DURATION.buckets))
     commit_seconds: Distribution = field(default_factory=lambda: Distribution(catalogue.FLUSH_DURATION.buckets))
@@ -80,7 +87,9 @@ class CommitLine:
         return self._committer.blocking
 
     def upload(self, key: str, schema: TableSchema, file: SegmentFile) -> "Future[Segment]":
-        """Stores a segment file in the background; an error breaks the connection. Blocks while UPLOADS_IN_FLIGHT wait."""
+        """Stores a segment file in the background; an error breaks the connection. Blocks while
+        UPLOADS_IN_FLIGHT wait.
+        """
         self._breaker.check()
         return self._committer.upload(key, schema, file, breaker=self._breaker)
 
@@ -89,14 +98,18 @@ class CommitLine:
         return self._committer.fetch(key, breaker=self._breaker)
 
     def submit(self, unit: Unit) -> "Future[None]":
-        """Publishes `unit` after all that was submitted before it; an error breaks the connection. Blocks while UNITS_IN_FLIGHT wait."""
+        """Publishes `unit` after all that was submitted before it; an error breaks the connection.
+        Blocks while UNITS_IN_FLIGHT wait.
+        """
         self._breaker.check()
         return self._committer.submit(self._breaker.guarded(lambda: self._committer.commit(unit)))
 
 
 class Committer:
-    """Owns the upload threads and the one thread that appends changes. `on_receipt` is called from that thread after each entry, `on_trouble`
-    from an upload thread for each try that the store did not answer."""
+    """Owns the upload threads and the one thread that appends changes. `on_receipt` is called from
+    that thread after each entry, `on_trouble` from an upload thread for each try that the store
+    did not answer.
+    """
 
     def __init__(
         self,
@@ -133,7 +146,9 @@ class Committer:
         """The way in for the connection whose work `breaker` guards."""
         return CommitLine(self, breaker)
 
-    def upload(self, key: str, schema: TableSchema, file: SegmentFile, *, breaker: Breaker | None = None) -> "Future[Segment]":
+    def upload(
+        self, key: str, schema: TableSchema, file: SegmentFile, *, breaker: Breaker | None = None
+    ) -> "Future[Segment]":
         """Stores a segment file in the background. Blocks while UPLOADS_IN_FLIGHT wait.
 
         Without `breaker` the file is of an initial copy, which no connection owns.
@@ -199,7 +214,11 @@ class Committer:
         faults.point("segment.put.after")
         with self._lock:
             stored = self.counts.files[kind]
-            stored.files, stored.bytes, stored.rows = stored.files + 1, stored.bytes + segment.bytes, stored.rows + segment.rows
+            stored.files, stored.bytes, stored.rows = (
+                stored.files + 1,
+                stored.bytes + segment.bytes,
+                stored.rows + segment.rows,
+            )
         self.counts.file_bytes.add(segment.bytes)
         self.counts.upload_seconds.add(time.monotonic() - began)
         return segment
@@ -223,12 +242,16 @@ class Committer:
             self.counts.rows += segment.rows
             self.counts.unchanged_values += sum(segment.unchanged.values())
             table = self._log.state.tables[segment.table_id]
-            rows = self.counts.tables.setdefault((table.schema_name, table.table_name), dict.fromkeys(OP_NAMES.values(), 0))
+            rows = self.counts.tables.setdefault(
+                (table.schema_name, table.table_name), dict.fromkeys(OP_NAMES.values(), 0)
+            )
             for op, count in segment.ops.items():
                 rows[OP_NAMES[op]] += count
 
     def _persist(self, what: str, action: Callable[[], Answer], breaker: Breaker | None) -> Answer:
-        """Runs `action` until the store took it. Raises StoreUnavailable only when told to stop or when `breaker` is broken, StoreRefused at once."""
+        """Runs `action` until the store took it. Raises StoreUnavailable only when told to stop or
+        when `breaker` is broken, StoreRefused at once.
+        """
         attempt = 0
         while True:
             try:
@@ -237,7 +260,9 @@ class Committer:
                 with self._lock:
                     self.counts.retries += 1
                 self._on_trouble(error)
-                self._logger.warning("store did not answer, trying again", what=what, error=str(error), attempt=attempt + 1)
+                self._logger.warning(
+                    "store did not answer, trying again", what=what, error=str(error), attempt=attempt + 1
+                )
                 if self._told_to_end(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)], breaker):
                     raise
                 attempt += 1

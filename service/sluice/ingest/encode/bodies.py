@@ -1,7 +1,9 @@
-"""Rows of transactions that have not ended: what waits in memory, and what waits in the object store.
+"""Rows of transactions that have not ended: what waits in memory, and what waits in the object
+store.
 
-Invariant: rows are written in a schema version that the manifest has, or they are kept as they were sent. There is no third way: a shape that is not known for
-certain is never guessed. Plain values; the builder decides what becomes of them.
+Invariant: rows are written in a schema version that the manifest has, or they are kept as they were
+sent. There is no third way: a shape that is not known for certain is never guessed. Plain values;
+the builder decides what becomes of them.
 """
 
 from collections import deque
@@ -21,7 +23,9 @@ AS_SENT = 0
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A stored file of an open transaction. `shape` is the schema version in which its rows are written; AS_SENT tells only as what they came."""
+    """A stored file of an open transaction. `shape` is the schema version in which its rows are
+    written; AS_SENT tells only as what they came.
+    """
 
     relation: RelationVersion
     shape: TableSchema
@@ -34,7 +38,9 @@ class Part:
 
 @dataclass(slots=True)
 class Body:
-    """One transaction's. `decided` ones have committed at the source already, so their rows were brought into their final schema version on arrival."""
+    """One transaction's. `decided` ones have committed at the source already, so their rows were
+    brought into their final schema version on arrival.
+    """
 
     decided: bool = False
     xid: int = 0
@@ -64,7 +70,9 @@ class PreparedTransaction:
 
 
 def sent_shape(relation: RelationVersion) -> TableSchema:
-    """What is recorded of rows that were kept as they were sent. Nothing is read or written by its lake types."""
+    """What is recorded of rows that were kept as they were sent. Nothing is read or written by its
+    lake types.
+    """
     return build_schema(relation, None, None, AS_SENT)
 
 

@@ -1,9 +1,11 @@
 """Assemblies to units: what the next manifest entry will publish.
 
-Invariant: a unit holds whole transactions only. Rows of a transaction whose end has not been read wait in its body, in memory while they are few, in files
-once they pass `body_bytes`; they enter a unit when the transaction commits and vanish when it rolls back. What a table's shape becomes is decided in commit
-order, by rows that exist: never by a transaction that may still roll back, nor by a savepoint that did.
-Used by one thread. It stores and fetches files by the functions it is given and never touches the store or the manifest itself.
+Invariant: a unit holds whole transactions only. Rows of a transaction whose end has not been read
+wait in its body, in memory while they are few, in files once they pass `body_bytes`; they enter a
+unit when the transaction commits and vanish when it rolls back. What a table's shape becomes is
+decided in commit order, by rows that exist: never by a transaction that may still roll back, nor by
+a savepoint that did. Used by one thread. It stores and fetches files by the functions it is given
+and never touches the store or the manifest itself.
 """
 
 from collections import deque
@@ -41,16 +43,20 @@ from sluice.protocol.messages import RelationVersion
 from sluice.protocol.tuples import walk_rows
 
 Upload = Callable[[str, TableSchema, SegmentFile], "Future[Segment]"]
-"""Stores a finished file under a key; the future gives the manifest's record of it once it is durable."""
+"""Stores a finished file under a key; the future gives the manifest's record of it once it is
+durable.
+"""
 Fetch = Callable[[str], bytes]
 """The file that was stored under a key."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuilderLimits:
-    """When to cut. `max_bytes` and `max_rows` bound a unit, `body_bytes` what one open transaction may keep in memory, all as received.
+    """When to cut. `max_bytes` and `max_rows` bound a unit, `body_bytes` what one open transaction
+    may keep in memory, all as received.
 
-    `transaction_bytes` and `staged_bytes` bound the files of transactions that have not ended, of one and of all: past them the pipeline stops.
+    `transaction_bytes` and `staged_bytes` bound the files of transactions that have not ended, of
+    one and of all: past them the pipeline stops.
     """
 
     max_bytes: int = 128 << 20
@@ -62,7 +68,8 @@ class BuilderLimits:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Everything that one entry publishes: what ended after `from_lsn`, at or before `through_lsn`, and nothing of that is missing.
+    """Everything that one entry publishes: what ended after `from_lsn`, at or before `through_lsn`,
+    and nothing of that is missing.
 
     Files become durable by themselves; the entry may be written when all have.
     """
@@ -76,18 +83,33 @@ class Unit:
     through_lsn: int
 
     def changes(self) -> Changes | None:
-        """What the manifest records, None if that is nothing but an advance. Waits for each file to be durable and raises what its upload raised."""
+        """What the manifest records, None if that is nothing but an advance. Waits for each file to
+        be durable and raises what its upload raised.
+        """
         segments = [future.result() for future in self.segments]
         for future, schema_version, body in self.bodies:
-            segments.append(replace(future.result(), schema_version=schema_version, first_lsn=body.end_lsn, last_lsn=body.end_lsn, body=body))
-        prepared = [replace(fact, parts=tuple(PreparedPart(part.shape, part.file.result()) for part in parts)) for fact, parts in self.prepared]
+            segments.append(
+                replace(
+                    future.result(),
+                    schema_version=schema_version,
+                    first_lsn=body.end_lsn,
+                    last_lsn=body.end_lsn,
+                    body=body,
+                )
+            )
+        prepared = [
+            replace(fact, parts=tuple(PreparedPart(part.shape, part.file.result()) for part in parts))
+            for fact, parts in self.prepared
+        ]
         if not (segments or self.commits or prepared or self.ended):
             return None
         return Changes(tuple(segments), self.commits, tuple(prepared), tuple(self.ended))
 
 
 class Builder:
-    """Collects rows of one connection's transactions. After a reconnect a new one begins, with nothing but what the manifest says is `prepared`."""
+    """Collects rows of one connection's transactions. After a reconnect a new one begins, with
+    nothing but what the manifest says is `prepared`.
+    """
 
     def __init__(
         self,
@@ -125,12 +147,23 @@ class Builder:
     @property
     def full(self) -> Literal["", "bytes", "rows"]:
         """For which limit of its size a unit should be cut now, empty if for none."""
-        return "bytes" if self._ready_bytes >= self._limits.max_bytes else "rows" if self._row_count >= self._limits.max_rows else ""
+        return (
+            "bytes"
+            if self._ready_bytes >= self._limits.max_bytes
+            else "rows"
+            if self._row_count >= self._limits.max_rows
+            else ""
+        )
 
     @property
     def pending(self) -> bool:
         """Whether a cut would give anything to publish."""
-        return bool(self._commits) or self._row_count > 0 or bool(self._ended) or not all(one.recorded for one in self._prepared.values())
+        return (
+            bool(self._commits)
+            or self._row_count > 0
+            or bool(self._ended)
+            or not all(one.recorded for one in self._prepared.values())
+        )
 
     @property
     def open_bytes(self) -> int:
@@ -148,7 +181,9 @@ class Builder:
         return sum(1 for body in self._open_bodies() if body.waiting or body.stored)
 
     def add(self, assembly: Assembly) -> None:
-        """Takes a batch. Raises DecodeError for rows that are not what their relation says; nothing of this object may be used afterwards."""
+        """Takes a batch. Raises DecodeError for rows that are not what their relation says; nothing
+        of this object may be used afterwards.
+        """
         decided: list[RowRun | TruncateRun] = []
         runs: Iterable[RowRun | TruncateRun] = (*assembly.runs, *assembly.truncates)
         for run in runs:
@@ -157,7 +192,8 @@ class Builder:
             else:
                 decided.append(run)
         self._add_messages(assembly.messages)
-        # In commit order, and in wire order within a commit: a shape is compared with the one before it.
+        # In commit order, and in wire order within a commit: a shape is compared with the one
+        # before it.
         decided.sort(key=lambda run: (run.position_lsn, run.shape), reverse=True)
         for ending in assembly.endings:
             if isinstance(ending, Published | PreparedCommitted):
@@ -170,7 +206,9 @@ class Builder:
         self.through_lsn = assembly.through_lsn
 
     def relieve(self) -> None:
-        """Writes what is too large to wait. Apart from `add`, so that the batch it came in is out of memory by then."""
+        """Writes what is too large to wait. Apart from `add`, so that the batch it came in is out
+        of memory by then.
+        """
         while self._large:
             schema = self._large[0].schema
             self._finish_file(schema, write_large(self._large))
@@ -181,13 +219,23 @@ class Builder:
         self.relieve()
         for writer in self._writers.values():
             self._finish(writer)
-        unit = Unit(self._finished, self._published, self._commits, self._record_prepared(), self._ended, self._from_lsn, self.through_lsn)
+        unit = Unit(
+            self._finished,
+            self._published,
+            self._commits,
+            self._record_prepared(),
+            self._ended,
+            self._from_lsn,
+            self.through_lsn,
+        )
         self._from_lsn = unit.through_lsn
         self._reset()
         return unit
 
     def _record_prepared(self) -> list[tuple[Prepared, list[Part]]]:
-        """What was prepared since the last unit and has not ended yet: its rows become files now, before its PREPARE may be acknowledged."""
+        """What was prepared since the last unit and has not ended yet: its rows become files now,
+        before its PREPARE may be acknowledged.
+        """
         new = [one for one in self._prepared.values() if not one.recorded]
         for one in new:
             self._store_body(one.body)
@@ -227,7 +275,9 @@ class Builder:
             yield one.body
 
     def _keep_memory_bounded(self) -> None:
-        """Open transactions together get twice what one may have: many middling streams must not add up to more."""
+        """Open transactions together get twice what one may have: many middling streams must not
+        add up to more.
+        """
         held = self.open_bytes
         for body in sorted(self._open_bodies(), key=lambda body: -body.waiting_bytes):
             if max(body.waiting_bytes, held // 2) <= self._limits.body_bytes:
@@ -246,7 +296,9 @@ class Builder:
         elif isinstance(run, TruncateRun):
             self._keep(run, sent_truncate(ordinal=run.ordinal, xid=run.xid))
         else:
-            self._keep(run, sent_rows(assembly.table, run.rows, ordinal=run.ordinal, xid=run.xid, in_stream=run.in_stream))
+            self._keep(
+                run, sent_rows(assembly.table, run.rows, ordinal=run.ordinal, xid=run.xid, in_stream=run.in_stream)
+            )
 
     def _add_decided(self, assembly: Assembly, run: RowRun | TruncateRun) -> None:
         """Takes changes that have committed."""
@@ -258,13 +310,19 @@ class Builder:
                 self._keep(run, encoded)
 
     def _encoded(self, assembly: Assembly, run: RowRun | TruncateRun, schema: TableSchema) -> Iterator[EncodedRows]:
-        """The run in `schema`, or nothing: rows that cannot be carried exactly turn their table stale, and all others go on."""
+        """The run in `schema`, or nothing: rows that cannot be carried exactly turn their table
+        stale, and all others go on.
+        """
         if isinstance(run, TruncateRun):
-            yield encode_truncate(schema, ordinal=run.ordinal, xid=run.xid, lsn=run.lsn, commit_time_us=run.commit_time_us)
+            yield encode_truncate(
+                schema, ordinal=run.ordinal, xid=run.xid, lsn=run.lsn, commit_time_us=run.commit_time_us
+            )
             return
         rows = walk_rows(assembly.table, run.rows, len(run.relation.columns), in_stream=run.in_stream)
         try:
-            yield encode_rows(rows, schema, ordinal=run.ordinal, xid=run.xid, lsn=run.lsn, commit_time_us=run.commit_time_us)
+            yield encode_rows(
+                rows, schema, ordinal=run.ordinal, xid=run.xid, lsn=run.lsn, commit_time_us=run.commit_time_us
+            )
         except UnsupportedChange as error:
             self._book.mark_stale(run.relation.oid, str(error), lsn=run.position_lsn)
 
@@ -297,7 +355,8 @@ class Builder:
             writer = self._writers[place] = SegmentWriter(encoded.schema)
         writer.append(encoded)
         if writer.nbytes >= self._limits.max_bytes:
-            # A unit is not cut within a transaction, but its files are: what was kept as it was sent may be any amount.
+            # A unit is not cut within a transaction, but its files are: what was kept as it was
+            # sent may be any amount.
             self._finish(self._writers.pop(place))
 
     def _finish(self, writer: SegmentWriter) -> None:
@@ -308,7 +367,9 @@ class Builder:
         self._finished.append(self._upload(key, schema, file))
 
     def _store_body(self, body: Body) -> None:
-        """Moves what waits into files, one for each relation version and form, and one for each batch that is large."""
+        """Moves what waits into files, one for each relation version and form, and one for each
+        batch that is large.
+        """
         encoded: dict[RelationVersion, list[EncodedRows]] = {}
         sent: dict[RelationVersion, list[SentRows]] = {}
         waiting = body.take()
@@ -340,19 +401,25 @@ class Builder:
         ):
             if held > limit:
                 raise LimitReached(
-                    f"transactions that have not ended hold {held} bytes in the object store, more than {name} ({limit}); the last came from {body.xid}",
-                    hint="raise the limit, or end the transaction at the source (pg_stat_activity, backend_xid); nothing is lost, it is all sent again",
+                    f"transactions that have not ended hold {held} bytes in the object store, more "
+                    f"than {name} ({limit}); the last came from {body.xid}",
+                    hint="raise the limit, or end the transaction at the source (pg_stat_activity, "
+                    "backend_xid); nothing is lost, it is all sent again",
                 )
 
     def _settle_messages(self, body: Body, doubt_until: int) -> None:
-        """Of messages that are still in memory it is known now which are certain. One stored before stays in doubt."""
+        """Of messages that are still in memory it is known now which are certain. One stored before
+        stays in doubt.
+        """
         for at, (relation, rows) in enumerate(body.waiting):
             if isinstance(rows, EncodedRows) and rows.schema.table_id == messagetable.TABLE_ID:
                 body.waiting[at] = (relation, messagetable.settled(rows, doubt_until=doubt_until))
 
     def _publish(self, body: Body, commit: BodyCommit, *, position_lsn: int) -> None:
         """The transaction of `body` has committed, by a record that begins at `position_lsn`."""
-        if commit.aborted_xids and any(isinstance(rows, EncodedRows) and rows.touched_by(commit.aborted_xids) for _, rows in body.waiting):
+        if commit.aborted_xids and any(
+            isinstance(rows, EncodedRows) and rows.touched_by(commit.aborted_xids) for _, rows in body.waiting
+        ):
             # Encoded rows stay together, and a file's entry says which of them do not exist.
             self._store_body(body)
         for part in body.stored:
@@ -367,8 +434,12 @@ class Builder:
             elif body.decided or self._book.still_written_in(relation, rows.schema, position_lsn=position_lsn):
                 self._write(rows.with_commit(lsn=commit.end_lsn, commit_time_us=commit.commit_time_us))
 
-    def _publish_sent(self, relation: RelationVersion, sent: SentRows, commit: BodyCommit, *, position_lsn: int) -> None:
-        """Only rows that exist say what a table's shape is: of a rolled-back savepoint's shape nothing is ever recorded."""
+    def _publish_sent(
+        self, relation: RelationVersion, sent: SentRows, commit: BodyCommit, *, position_lsn: int
+    ) -> None:
+        """Only rows that exist say what a table's shape is: of a rolled-back savepoint's shape
+        nothing is ever recorded.
+        """
         sent = sent.without(commit.aborted_xids)
         schema = self._book.resolve(relation, position_lsn=position_lsn) if len(sent) else None
         if schema is None:

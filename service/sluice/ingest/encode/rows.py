@@ -1,7 +1,8 @@
 """Rows as they were walked, to one Arrow batch of a table's columns and the envelope.
 
-Invariant: law 5. Every value is in its column exactly, or its column's attnum is in UNCHANGED, or its text is in SPECIAL (OLD_SPECIAL for OLD); anything
-else raises. Columns are decoded one after the other, all rows at once; values are never touched one by one and never named in an error.
+Invariant: law 5. Every value is in its column exactly, or its column's attnum is in UNCHANGED, or
+its text is in SPECIAL (OLD_SPECIAL for OLD); anything else raises. Columns are decoded one after
+the other, all rows at once; values are never touched one by one and never named in an error.
 (PostgreSQL: Logical Replication Message Formats, TupleData.)
 """
 
@@ -43,7 +44,9 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """Rows of one table, written in `schema` and ready for its segments only; `batch` has its `segment_schema`. `nbytes` is what it holds in memory."""
+    """Rows of one table, written in `schema` and ready for its segments only; `batch` has its
+    `segment_schema`. `nbytes` is what it holds in memory.
+    """
 
     schema: TableSchema
     batch: pa.RecordBatch
@@ -52,19 +55,28 @@ class EncodedRows:
 
     @property
     def large(self) -> bool:
-        """Whether a single value takes more than LARGE_BYTES: such rows are written by themselves, in the least memory."""
+        """Whether a single value takes more than LARGE_BYTES: such rows are written by themselves,
+        in the least memory.
+        """
         return self.nbytes > LARGE_BYTES and any(_longest(column) > LARGE_BYTES for column in self.batch.columns)
 
     def with_commit(self, *, lsn: int, commit_time_us: int) -> "EncodedRows":
         """The same rows, with LSN and time filled in where they were not known."""
         batch = self.batch
-        for name, value in ((envelope.LSN, pa.scalar(lsn, pa.int64())), (envelope.TS, pa.scalar(commit_time_us, pa.int64()).cast(_TIME))):
+        for name, value in (
+            (envelope.LSN, pa.scalar(lsn, pa.int64())),
+            (envelope.TS, pa.scalar(commit_time_us, pa.int64()).cast(_TIME)),
+        ):
             position = batch.schema.get_field_index(name)
-            batch = batch.set_column(position, batch.schema.field(position), pc.fill_null(batch.column(position), value))
+            batch = batch.set_column(
+                position, batch.schema.field(position), pc.fill_null(batch.column(position), value)
+            )
         return EncodedRows(self.schema, batch, self.stats.with_commit(lsn), batch.nbytes)
 
     def cleared(self, name: str, *, from_ordinal: int) -> "EncodedRows":
-        """The same rows, with the boolean column `name` false in those whose ordinal is `from_ordinal` or more."""
+        """The same rows, with the boolean column `name` false in those whose ordinal is
+        `from_ordinal` or more.
+        """
         batch = self.batch
         position = batch.schema.get_field_index(name)
         left = pc.and_(batch.column(position), pc.less(batch.column(envelope.ORDINAL), from_ordinal))
@@ -77,13 +89,19 @@ class EncodedRows:
 
 @dataclass(slots=True)
 class _Side:
-    """What the new or the old values of some rows came to: typed arrays by column name, and what was special."""
+    """What the new or the old values of some rows came to: typed arrays by column name, and what
+    was special.
+    """
 
     arrays: dict[str, pa.Array] = field(default_factory=dict)
     special: list[tuple[str, Texts, Mask]] = field(default_factory=list)
 
     def add(self, column: ColumnSchema, values: "_Values") -> None:
-        reading: Reading = read_sent(values.texts, column.sent, arrow_type(column.lake)) if values.binary else read(values.texts, column.lake)
+        reading: Reading = (
+            read_sent(values.texts, column.sent, arrow_type(column.lake))
+            if values.binary
+            else read(values.texts, column.lake)
+        )
         self.arrays[column.name] = reading.array
         if reading.special is not None:
             self.special.append((column.name, reading.texts or values.texts, reading.special))
@@ -98,13 +116,18 @@ class _Values:
 
 
 def segment_schema(schema: TableSchema) -> pa.Schema:
-    """The columns of this table's segments: its own under their source names with attnum as Parquet field id, then the envelope.
+    """The columns of this table's segments: its own under their source names with attnum as Parquet
+    field id, then the envelope.
 
-    A table without identity columns has no OLD: the server never sends it an old row, and Parquet holds no struct without fields.
+    A table without identity columns has no OLD: the server never sends it an old row, and Parquet
+    holds no struct without fields.
     """
     clash = next((column for column in schema.columns if envelope.is_reserved(column.name)), None)
     if clash is not None:
-        raise UnsupportedChange(f"{_where(schema, clash)}: this column's name is kept for Sluice or Delta", hint="rename the column or leave it out")
+        raise UnsupportedChange(
+            f"{_where(schema, clash)}: this column's name is kept for Sluice or Delta",
+            hint="rename the column or leave it out",
+        )
     own = [_own_field(column) for column in schema.columns]
     kinds = {
         envelope.OP: pa.string(),
@@ -121,13 +144,26 @@ def segment_schema(schema: TableSchema) -> pa.Schema:
     return pa.schema([*own, *(pa.field(name, kinds[name]) for name in names)])
 
 
-def encode_rows(rows: RowColumns, schema: TableSchema, *, ordinal: Numbers, xid: Numbers, lsn: Numbers | None, commit_time_us: Numbers | None) -> EncodedRows:
-    """The rows in their order, with what is known of their transactions; `lsn` and `commit_time_us` are None while those are open.
+def encode_rows(
+    rows: RowColumns,
+    schema: TableSchema,
+    *,
+    ordinal: Numbers,
+    xid: Numbers,
+    lsn: Numbers | None,
+    commit_time_us: Numbers | None,
+) -> EncodedRows:
+    """The rows in their order, with what is known of their transactions; `lsn` and `commit_time_us`
+    are None while those are open.
 
-    Raises DecodeError for values that the columns' types never print, UnsupportedChange for a value that cannot be carried at all.
+    Raises DecodeError for values that the columns' types never print, UnsupportedChange for a value
+    that cannot be carried at all.
     """
     if len(rows.new) != len(schema.columns):
-        raise DecodeError(f"{schema.qualified_name}: rows have {len(rows.new)} columns, schema version {schema.version} has {len(schema.columns)}")
+        raise DecodeError(
+            f"{schema.qualified_name}: rows have {len(rows.new)} columns, schema version "
+            f"{schema.version} has {len(schema.columns)}"
+        )
     codes = _OP_CODES[rows.op]
     old_values = _old_values(rows, schema)
     new_side, old_side = _Side(), _Side()
@@ -168,9 +204,17 @@ def encode_rows(rows: RowColumns, schema: TableSchema, *, ordinal: Numbers, xid:
 
 
 def encode_values(
-    schema: TableSchema, columns: Mapping[str, Sequence[object]], *, ordinal: Numbers, xid: Numbers, lsn: Numbers | None, commit_time_us: Numbers | None
+    schema: TableSchema,
+    columns: Mapping[str, Sequence[object]],
+    *,
+    ordinal: Numbers,
+    xid: Numbers,
+    lsn: Numbers | None,
+    commit_time_us: Numbers | None,
 ) -> EncodedRows:
-    """Inserts of plain values, one sequence for each column: for rows of tables that are ours and have no key."""
+    """Inserts of plain values, one sequence for each column: for rows of tables that are ours and
+    have no key.
+    """
     target = segment_schema(schema)
     count = len(ordinal)
     arrays = {name: pa.nulls(count, target.field(name).type) for name in target.names}
@@ -183,11 +227,17 @@ def encode_values(
         envelope.XID: pa.array(xid, pa.int64()),
     }
     known = (0, 0) if lsn is None else (int(lsn.min()), int(lsn.max()))
-    return _encoded(schema, arrays, SegmentStats(count, {envelope.OP_INSERT: count}, first_lsn=known[0], last_lsn=known[1]))
+    return _encoded(
+        schema, arrays, SegmentStats(count, {envelope.OP_INSERT: count}, first_lsn=known[0], last_lsn=known[1])
+    )
 
 
-def encode_truncate(schema: TableSchema, *, ordinal: int, xid: int, lsn: int | None, commit_time_us: int | None) -> EncodedRows:
-    """One row with operation `t` and no values: all rows before it in (LSN, ordinal) order are gone."""
+def encode_truncate(
+    schema: TableSchema, *, ordinal: int, xid: int, lsn: int | None, commit_time_us: int | None
+) -> EncodedRows:
+    """One row with operation `t` and no values: all rows before it in (LSN, ordinal) order are
+    gone.
+    """
     target = segment_schema(schema)
     arrays = {name: pa.nulls(1, target.field(name).type) for name in target.names}
     arrays |= {
@@ -216,7 +266,9 @@ def _encoded(schema: TableSchema, arrays: dict[str, pa.Array], stats: SegmentSta
 
 
 def _longest(column: pa.Array) -> int:
-    """Bytes of the longest text in a column, also of those within structs, lists and maps; 0 for other types."""
+    """Bytes of the longest text in a column, also of those within structs, lists and maps; 0 for
+    other types.
+    """
     if pa.types.is_struct(column.type):
         return max((_longest(column.field(number)) for number in range(column.type.num_fields)), default=0)
     if pa.types.is_map(column.type):
@@ -242,7 +294,9 @@ def _where(schema: TableSchema, column: ColumnSchema) -> str:
 
 
 def _sent(rows: RowColumns, vector: FieldVector, where: str) -> tuple[Texts, int, bool]:
-    """The column's values as bytes, whether these are text or binary, and whether it has fields that were not sent."""
+    """The column's values as bytes, whether these are text or binary, and whether it has fields
+    that were not sent.
+    """
     present = vector.kind == _TEXT
     texts = Texts(rows.table.raw, vector.start, vector.length, present, where)
     if texts.complete:
@@ -257,7 +311,11 @@ def _sent(rows: RowColumns, vector: FieldVector, where: str) -> tuple[Texts, int
         return texts, _TEXT, True
     if present.any():
         raise DecodeError(f"{where}: the server sent values of this column both as text and in binary form")
-    return Texts(rows.table.raw, vector.start, vector.length, binary, where), _BINARY, bool(np.any(vector.kind == _UNKNOWN))
+    return (
+        Texts(rows.table.raw, vector.start, vector.length, binary, where),
+        _BINARY,
+        bool(np.any(vector.kind == _UNKNOWN)),
+    )
 
 
 def _values(texts: Texts, kind: int, column: ColumnSchema) -> _Values:
@@ -268,8 +326,12 @@ def _values(texts: Texts, kind: int, column: ColumnSchema) -> _Values:
     return _Values(texts, binary=True) if plain is None else _Values(plain)
 
 
-def _new_values(rows: RowColumns, position: int, column: ColumnSchema, schema: TableSchema) -> tuple[_Values, Mask | None]:
-    """The new values, and which rows were sent without one although it is not NULL. What the old row still tells is taken from there."""
+def _new_values(
+    rows: RowColumns, position: int, column: ColumnSchema, schema: TableSchema
+) -> tuple[_Values, Mask | None]:
+    """The new values, and which rows were sent without one although it is not NULL. What the old
+    row still tells is taken from there.
+    """
     where = _where(schema, column)
     vector = rows.new[position]
     texts, kind, some_unknown = _sent(rows, vector, where)
@@ -278,7 +340,9 @@ def _new_values(rows: RowColumns, position: int, column: ColumnSchema, schema: T
     unknown = vector.kind == _UNKNOWN
     if rows.old is not None:
         old = rows.old[position]
-        told = unknown & ((old.kind == _TEXT) | (old.kind == _BINARY)) & ((rows.old_kind == _OLD_FULL) | column.identity)
+        told = (
+            unknown & ((old.kind == _TEXT) | (old.kind == _BINARY)) & ((rows.old_kind == _OLD_FULL) | column.identity)
+        )
         if told.any():
             kind = _one_kind(np.concatenate((old.kind[told], vector.kind[texts.present])), where)
         start, length = np.where(told, old.start, texts.start), np.where(told, old.length, texts.length)
@@ -290,7 +354,8 @@ def _new_values(rows: RowColumns, position: int, column: ColumnSchema, schema: T
     if sum(other.attnum == column.attnum for other in schema.columns) > 1:
         raise UnsupportedChange(
             f"{where}: a value was not sent, and the column no longer has a number of its own to say so",
-            hint="several columns of this table were dropped while changes were still on their way; the table must be copied again",
+            hint="several columns of this table were dropped while changes were still on their way; the "
+            "table must be copied again",
         )
     return values, unknown
 
@@ -311,7 +376,10 @@ def _old_values(rows: RowColumns, schema: TableSchema) -> dict[str, _Values]:
             continue
         texts, kind, some_unknown = _sent(rows, vector, _where(schema, column))
         if some_unknown:
-            raise UnsupportedChange(f"{texts.where}: the server sent an old row without the value of this identity column", hint="copy the table again")
+            raise UnsupportedChange(
+                f"{texts.where}: the server sent an old row without the value of this identity column",
+                hint="copy the table again",
+            )
         found[column.name] = _values(texts, kind, column)
     return found
 
@@ -321,11 +389,15 @@ def _old_column(rows: RowColumns, schema: TableSchema, side: _Side) -> pa.Array:
     if not side.arrays:
         return pa.nulls(len(rows.op), pa.struct(fields))
     absent = pa.array(rows.old_kind == 0)
-    return pa.StructArray.from_arrays([side.arrays[column.name] for column in schema.identity_columns], fields=fields, mask=absent)
+    return pa.StructArray.from_arrays(
+        [side.arrays[column.name] for column in schema.identity_columns], fields=fields, mask=absent
+    )
 
 
 def _count_key_changes(rows: RowColumns, schema: TableSchema, new: dict[str, _Values], old: dict[str, _Values]) -> int:
-    """Updates whose old row has another key than the new one, compared byte by byte: a collation may call different bytes equal."""
+    """Updates whose old row has another key than the new one, compared byte by byte: a collation
+    may call different bytes equal.
+    """
     compared = [column.name for column in schema.key_columns if column.name in old]
     chosen = np.flatnonzero((rows.op == _UPDATE) & (rows.old_kind != 0))
     if not compared or not len(chosen):
@@ -352,7 +424,9 @@ def _key_ranges(
 
 
 def _every_row_tells(name: str, new: _Side, old: _Side, rows: RowColumns) -> bool:
-    """Whether each row names a value of this key column: deletes in their old row, the others in the new and, where there is one, the old."""
+    """Whether each row names a value of this key column: deletes in their old row, the others in
+    the new and, where there is one, the old.
+    """
     deletes = int(np.count_nonzero(rows.op == _DELETE))
     if int(new.arrays[name].null_count) > deletes:
         return False

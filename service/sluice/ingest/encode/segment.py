@@ -1,6 +1,8 @@
-"""Segment files: Parquet, one table in one schema version, rows in the order in which they were appended.
+"""Segment files: Parquet, one table in one schema version, rows in the order in which they were
+appended.
 
-Invariant: a file is complete or does not exist; what `finish` returns is never touched again. Memory is bounded by the compressed file plus one row group.
+Invariant: a file is complete or does not exist; what `finish` returns is never touched again.
+Memory is bounded by the compressed file plus one row group.
 """
 
 import hashlib
@@ -19,14 +21,20 @@ from sluice.ingest.encode.stats import SegmentStats, total
 
 ROW_GROUP_ROWS = 131_072
 ROW_GROUP_BYTES = 16 << 20
-"""Small enough that a reader holds several at once, large enough that pages compress well and footers stay short."""
+"""Small enough that a reader holds several at once, large enough that pages compress well and
+footers stay short.
+"""
 ZSTD_LEVEL = 1
 """Measured on W1: level 3 takes more than twice the time and makes the files no smaller."""
 _RISING = (envelope.LSN, envelope.TS, envelope.ORDINAL, envelope.XID)
-"""Columns that mostly rise by little: their differences take a fraction of a byte, with or without repeats."""
+"""Columns that mostly rise by little: their differences take a fraction of a byte, with or without
+repeats.
+"""
 _SAMPLE_ROWS = 2_048
 _SAMPLE_SHARE = 8
-"""A dictionary pays where a sample repeats each value so many times on average; elsewhere hashing every value costs more than it saves."""
+"""A dictionary pays where a sample repeats each value so many times on average; elsewhere hashing
+every value costs more than it saves.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +61,19 @@ class SegmentWriter:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held in memory: compressed row groups and rows that wait for theirs. 0 before the first row."""
+        """Bytes held in memory: compressed row groups and rows that wait for theirs. 0 before the
+        first row.
+        """
         written: int = self._sink.tell()
         return written + self._waiting_bytes
 
     def append(self, rows: EncodedRows) -> None:
         """Rows of this very schema version; any others are a fault of the program."""
         if rows.schema != self.schema:
-            raise AssertionError(f"rows of {rows.schema.qualified_name} in schema version {rows.schema.version} are no rows of {self.schema.version}")
+            raise AssertionError(
+                f"rows of {rows.schema.qualified_name} in schema version {rows.schema.version} are no "
+                f"rows of {self.schema.version}"
+            )
         self._waiting.append(rows.batch)
         self._waiting_rows += rows.batch.num_rows
         self._waiting_bytes += rows.nbytes
@@ -91,20 +104,27 @@ class SegmentWriter:
             version="2.6",
             compression="zstd",
             compression_level=ZSTD_LEVEL,
-            use_dictionary=[name for name in first.column_names if name not in _RISING and _repeats(first.column(name))],
+            use_dictionary=[
+                name for name in first.column_names if name not in _RISING and _repeats(first.column(name))
+            ],
             column_encoding=dict.fromkeys(_RISING, "DELTA_BINARY_PACKED"),
             store_schema=False,
         )
 
 
 def write_large(queue: deque[EncodedRows]) -> SegmentFile:
-    """Takes the first rows off `queue` and makes them a file of their own: for rows with a value so large that each copy of it counts.
+    """Takes the first rows off `queue` and makes them a file of their own: for rows with a value so
+    large that each copy of it counts.
 
-    The value's column has neither a dictionary nor statistics, which would copy it, and a page of the second version, which is compressed before it is put
-    together.
+    The value's column has neither a dictionary nor statistics, which would copy it, and a page of
+    the second version, which is compressed before it is put together.
     """
     stats = queue[0].stats
-    large = [name for name, column in zip(queue[0].batch.schema.names, queue[0].batch.columns, strict=True) if column.nbytes > LARGE_BYTES]
+    large = [
+        name
+        for name, column in zip(queue[0].batch.schema.names, queue[0].batch.columns, strict=True)
+        if column.nbytes > LARGE_BYTES
+    ]
     target = segment_schema(queue[0].schema)
     sink = pa.BufferOutputStream()
     writer = pq.ParquetWriter(

@@ -1,7 +1,8 @@
-"""What a segment's manifest entry says about its rows, so that the applier can plan without opening the file.
+"""What a segment's manifest entry says about its rows, so that the applier can plan without opening
+the file.
 
-Invariant: a number here is exact or absent. A key range covers every key, new and old, that the rows carry; where one key value is not known, no range is
-given for its column.
+Invariant: a number here is exact or absent. A key range covers every key, new and old, that the
+rows carry; where one key value is not known, no range is given for its column.
 """
 
 from collections.abc import Iterable
@@ -24,7 +25,8 @@ KeyRange = tuple[int, int] | tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class SegmentStats:
-    """Counts of some rows. The fields are those of `sluice.contract.entries.Segment`; LSNs are 0 while the commit is not known.
+    """Counts of some rows. The fields are those of `sluice.contract.entries.Segment`; LSNs are 0
+    while the commit is not known.
 
     `unranged` names key columns that hold a key without a usable range: they never get one back.
     """
@@ -51,7 +53,9 @@ def total(parts: Iterable[SegmentStats]) -> SegmentStats:
 def _add(one: SegmentStats, other: SegmentStats) -> SegmentStats:
     unranged = one.unranged | other.unranged
     names = dict.fromkeys((*one.key_ranges, *other.key_ranges))
-    ranges = {name: _cover(one.key_ranges.get(name), other.key_ranges.get(name)) for name in names if name not in unranged}
+    ranges = {
+        name: _cover(one.key_ranges.get(name), other.key_ranges.get(name)) for name in names if name not in unranged
+    }
     known = [stats.first_lsn for stats in (one, other) if stats.first_lsn]
     return SegmentStats(
         rows=one.rows + other.rows,
@@ -76,7 +80,9 @@ def _cover(one: KeyRange | None, other: KeyRange | None) -> KeyRange:
 
 
 def key_range(column: ColumnSchema, values: Iterable[pa.Array]) -> KeyRange | None:
-    """The smallest and greatest of a key column's values, None for types and lengths that get no range and where there are no values."""
+    """The smallest and greatest of a key column's values, None for types and lengths that get no
+    range and where there are no values.
+    """
     if column.lake.family != "integer" and column.lake.sql != "string":
         return None
     found = [array for array in values if array.null_count < len(array)]
@@ -100,4 +106,6 @@ def differs(new: Texts, old: Texts) -> Mask:
 
 def count_ops(codes: npt.NDArray[np.int8], names: tuple[str, ...]) -> dict[str, int]:
     """How often each operation occurs, those that occur only."""
-    return {name: int(count) for name, count in zip(names, np.bincount(codes, minlength=len(names)), strict=True) if count}
+    return {
+        name: int(count) for name, count in zip(names, np.bincount(codes, minlength=len(names)), strict=True) if count
+    }

@@ -1,9 +1,12 @@
 """Rows as the server sent them, kept unread until their table's shape is known.
 
-While a transaction is open, the shape that it gave a table is nowhere to be looked up: the catalog shows it to nobody else. Rows of such a shape are written
-in no schema version at all, neither in memory nor in a file: they stay the bytes that came, and are encoded when the transaction has committed.
+While a transaction is open, the shape that it gave a table is nowhere to be looked up: the catalog
+shows it to nobody else. Rows of such a shape are written in no schema version at all, neither in
+memory nor in a file: they stay the bytes that came, and are encoded when the transaction has
+committed.
 
-Invariant: what `read_sent_file` gives is what `write_sent_file` took. Nothing here looks at a value.
+Invariant: what `read_sent_file` gives is what `write_sent_file` took. Nothing here looks at a
+value.
 """
 
 import hashlib
@@ -29,7 +32,9 @@ _FILE = pa.schema([(_FRAME, pa.binary()), (_ORDINAL, pa.int64()), (_XID, pa.int6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SentRows:
-    """Changes of one relation version in the order received. A change without a frame is a TRUNCATE. All of them came inside a stream, or none did."""
+    """Changes of one relation version in the order received. A change without a frame is a
+    TRUNCATE. All of them came inside a stream, or none did.
+    """
 
     batch: pa.RecordBatch
 
@@ -48,15 +53,24 @@ class SentRows:
         return SentRows(self.batch.filter(pa.array(~gone))) if gone.any() else self
 
     def encoded(self, schema: TableSchema, *, lsn: int, commit_time_us: int) -> Iterator[EncodedRows]:
-        """The changes in `schema`, once their transaction has committed. Raises DecodeError and UnsupportedChange, as `encode_rows` does."""
+        """The changes in `schema`, once their transaction has committed. Raises DecodeError and
+        UnsupportedChange, as `encode_rows` does.
+        """
         ordinal, xid = self.batch.column(_ORDINAL).to_numpy(), self.batch.column(_XID).to_numpy()
         is_row = self.batch.column(_FRAME).is_valid().to_numpy(zero_copy_only=False)
         for at in np.flatnonzero(~is_row).tolist():
-            yield encode_truncate(schema, ordinal=int(ordinal[at]), xid=int(xid[at]), lsn=lsn, commit_time_us=commit_time_us)
+            yield encode_truncate(
+                schema, ordinal=int(ordinal[at]), xid=int(xid[at]), lsn=lsn, commit_time_us=commit_time_us
+            )
         count = int(is_row.sum())
         if count:
             frames = self.batch.column(_FRAME).filter(pa.array(is_row))
-            rows = walk_rows(_table(frames), np.arange(count), len(schema.columns), in_stream=bool(self.batch.column(_STREAMED)[0].as_py()))
+            rows = walk_rows(
+                _table(frames),
+                np.arange(count),
+                len(schema.columns),
+                in_stream=bool(self.batch.column(_STREAMED)[0].as_py()),
+            )
             known, time = np.full(count, lsn, np.int64), np.full(count, commit_time_us, np.int64)
             yield encode_rows(rows, schema, ordinal=ordinal[is_row], xid=xid[is_row], lsn=known, commit_time_us=time)
 
@@ -64,8 +78,14 @@ class SentRows:
 def sent_rows(table: FrameTable, rows: Offsets, *, ordinal: Numbers, xid: Numbers, in_stream: bool) -> SentRows:
     """The row messages `rows` (indices into `table`), copied: the table may go."""
     start, count = table.start[rows], len(rows)
-    frames = Texts(table.raw, start, (table.end[rows] - start).astype(np.int32), np.ones(count, np.bool_), "a row").binary()
-    return SentRows(pa.RecordBatch.from_arrays([frames, pa.array(ordinal), pa.array(xid), pa.repeat(in_stream, count)], schema=_FILE))
+    frames = Texts(
+        table.raw, start, (table.end[rows] - start).astype(np.int32), np.ones(count, np.bool_), "a row"
+    ).binary()
+    return SentRows(
+        pa.RecordBatch.from_arrays(
+            [frames, pa.array(ordinal), pa.array(xid), pa.repeat(in_stream, count)], schema=_FILE
+        )
+    )
 
 
 def sent_truncate(*, ordinal: int, xid: int) -> SentRows:
@@ -74,10 +94,14 @@ def sent_truncate(*, ordinal: int, xid: int) -> SentRows:
 
 
 def write_sent_file(parts: Iterable[SentRows]) -> SegmentFile:
-    """A file with the parts as row groups, so that reading it back takes the memory of one. Its statistics are its number of rows."""
+    """A file with the parts as row groups, so that reading it back takes the memory of one. Its
+    statistics are its number of rows.
+    """
     sink = pa.BufferOutputStream()
     rows = 0
-    with pq.ParquetWriter(sink, _FILE, compression="zstd", compression_level=ZSTD_LEVEL, use_dictionary=False, write_statistics=False) as writer:
+    with pq.ParquetWriter(
+        sink, _FILE, compression="zstd", compression_level=ZSTD_LEVEL, use_dictionary=False, write_statistics=False
+    ) as writer:
         for part in parts:
             writer.write_batch(part.batch, row_group_size=max(1, len(part)))
             rows += len(part)

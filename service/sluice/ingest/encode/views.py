@@ -1,7 +1,8 @@
 """Values of one column as places in a buffer, and Arrow views over them.
 
-Invariant: a view never reaches outside the buffer and never outlives it in a result: every cast copies. Nothing here knows a PostgreSQL type, and
-nothing loops over values. (Arrow: Columnar Format, Variable-size Binary View Layout.)
+Invariant: a view never reaches outside the buffer and never outlives it in a result: every cast
+copies. Nothing here knows a PostgreSQL type, and nothing loops over values. (Arrow: Columnar
+Format, Variable-size Binary View Layout.)
 """
 
 from dataclasses import dataclass, replace
@@ -35,9 +36,11 @@ Lengths = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """`length[i]` bytes at `raw[start[i]]` for each row that is `present`; the other rows have no value and their places mean nothing.
+    """`length[i]` bytes at `raw[start[i]]` for each row that is `present`; the other rows have no
+    value and their places mean nothing.
 
-    `raw` ends in PADDING and is shorter than 2 GiB. `where` names schema, table and column for errors.
+    `raw` ends in PADDING and is shorter than 2 GiB. `where` names schema, table and column for
+    errors.
     """
 
     raw: bytes
@@ -59,7 +62,9 @@ class Texts:
         return np.frombuffer(self.raw, np.uint8)
 
     def byte(self, position: Places | int) -> npt.NDArray[np.uint8]:
-        """The byte at `position` within each value; rows that are too short or absent give whatever lies there."""
+        """The byte at `position` within each value; rows that are too short or absent give whatever
+        lies there.
+        """
         return np.take(self.buffer, self.start + position, mode="clip")
 
     def last_byte(self) -> npt.NDArray[np.uint8]:
@@ -71,14 +76,18 @@ class Texts:
 
     def rows(self, positions: Places) -> "Texts":
         """The rows at `positions`."""
-        return replace(self, start=self.start[positions], length=self.length[positions], present=self.present[positions])
+        return replace(
+            self, start=self.start[positions], length=self.length[positions], present=self.present[positions]
+        )
 
     def trimmed(self, *, front: int = 0, back: Places | int = 0) -> "Texts":
         """Every value without its first and last bytes. The caller knows that they are there."""
         return replace(self, start=self.start + front, length=(self.length - front - back).astype(np.int32))
 
     def views(self) -> pa.Array:
-        """A `binary_view` array, null where no value is present. To cast, not to compare: short values keep bytes of their neighbours."""
+        """A `binary_view` array, null where no value is present. To cast, not to compare: short
+        values keep bytes of their neighbours.
+        """
         count = len(self)
         windows = np.ndarray((max(len(self.raw) - INLINE + 1, 0),), f"V{INLINE}", buffer=self.raw, strides=(1,))
         out = np.empty(count, _VIEW)
@@ -99,7 +108,9 @@ class Texts:
         return self.views().cast(pa.binary())
 
     def string(self) -> pa.Array:
-        """The values as text. Raises UnsupportedChange where they are not UTF-8, which no Arrow string may hold."""
+        """The values as text. Raises UnsupportedChange where they are not UTF-8, which no Arrow
+        string may hold.
+        """
         array = try_cast(self.views(), pa.string())
         if array is None:
             raise UnsupportedChange(
@@ -109,14 +120,18 @@ class Texts:
         return array
 
     def cast(self, arrow_type: pa.DataType) -> pa.Array:
-        """The values as `arrow_type`, parsed by Arrow. Raises DecodeError where one cannot be parsed."""
+        """The values as `arrow_type`, parsed by Arrow. Raises DecodeError where one cannot be
+        parsed.
+        """
         array = try_cast(self.views(), arrow_type)
         if array is None:
             raise self.unreadable(str(arrow_type))
         return array
 
     def require(self, mask: Mask, pattern: str, expected: str) -> None:
-        """Raises DecodeError unless every present value in `mask`, rarely any, matches the regular expression."""
+        """Raises DecodeError unless every present value in `mask`, rarely any, matches the regular
+        expression.
+        """
         chosen = np.flatnonzero(mask & self.present)
         if len(chosen) and not pc.all(pc.match_substring_regex(self.rows(chosen).binary(), pattern)).as_py():
             raise self.unreadable(expected)
@@ -129,7 +144,9 @@ class Texts:
 
 
 def try_cast(array: pa.Array, arrow_type: pa.DataType) -> pa.Array | None:
-    """`array` as `arrow_type`, None where Arrow refuses. Arrow's own error quotes the value, so it goes no further."""
+    """`array` as `arrow_type`, None where Arrow refuses. Arrow's own error quotes the value, so it
+    goes no further.
+    """
     try:
         return array.cast(arrow_type)
     except pa.ArrowInvalid:
@@ -137,7 +154,9 @@ def try_cast(array: pa.Array, arrow_type: pa.DataType) -> pa.Array | None:
 
 
 def null_mask(present: Mask) -> pa.Array | None:
-    """`present` as the mask that Arrow's nested arrays take: true means null. None when nothing is null."""
+    """`present` as the mask that Arrow's nested arrays take: true means null. None when nothing is
+    null.
+    """
     return None if present.all() else pa.array(~present)
 
 

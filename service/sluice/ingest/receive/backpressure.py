@@ -8,7 +8,9 @@ from collections.abc import Callable
 
 
 class Backpressure:
-    """Seconds by cause: `decoder` (the decoder thread computes) or `upload` (it waits for the store)."""
+    """Seconds by cause: `decoder` (the decoder thread computes) or `upload` (it waits for the
+    store).
+    """
 
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.seconds = {"decoder": 0.0, "upload": 0.0}

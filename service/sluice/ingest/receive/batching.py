@@ -1,7 +1,9 @@
-"""From single CopyData payloads to batches, and what can be read off them on the way: positions, keepalives, requests.
+"""From single CopyData payloads to batches, and what can be read off them on the way: positions,
+keepalives, requests.
 
-Invariant: every payload lands in exactly one batch, in wire order. Holds the one loop that runs per message. No clock and no socket: times and the function
-that yields payloads are handed in. (PostgreSQL: Streaming Replication Protocol; libpq: Functions Associated with COPY.)
+Invariant: every payload lands in exactly one batch, in wire order. Holds the one loop that runs per
+message. No clock and no socket: times and the function that yields payloads are handed in.
+(PostgreSQL: Streaming Replication Protocol; libpq: Functions Associated with COPY.)
 """
 
 import struct
@@ -18,7 +20,9 @@ _HEADER_BYTES = 25
 _YIELD_FRAMES = 8192
 """Payloads taken between two turns of the event loop: a few milliseconds."""
 _UNTRACKED = frozenset(b"IUDBRYOSETAb")
-"""pgoutput tags whose header LSN ends nothing. The others (C c P p K r M) move the received position, and so does every keepalive."""
+"""pgoutput tags whose header LSN ends nothing. The others (C c P p K r M) move the received
+position, and so does every keepalive.
+"""
 _KEEPALIVE_THROTTLE_S = 0.25
 
 
@@ -26,8 +30,9 @@ _KEEPALIVE_THROTTLE_S = 0.25
 class StreamLimits:
     """When a batch is handed over, and how often the server hears from us.
 
-    `status_interval_s` is an upper bound: a third of wal_sender_timeout is used where that is less. `read_deadline_s` of silence in spite of pings is a
-    dead connection; a server may decode for long before it answers, so it is generous.
+    `status_interval_s` is an upper bound: a third of wal_sender_timeout is used where that is less.
+    `read_deadline_s` of silence in spite of pings is a dead connection; a server may decode for
+    long before it answers, so it is generous.
     """
 
     batch_bytes: int = 8 * 1024 * 1024
@@ -42,8 +47,9 @@ class StreamLimits:
 class RawBatch:
     """CopyData payloads in wire order, keepalives included.
 
-    `received_lsn` is the highest position that the server has sent on this connection. `flush` asks to close an entry now (age, request or the server's
-    stop); `shutdown` says that the server seems to be stopping and waits until everything is acknowledged.
+    `received_lsn` is the highest position that the server has sent on this connection. `flush` asks
+    to close an entry now (age, request or the server's stop); `shutdown` says that the server seems
+    to be stopping and waits until everything is acknowledged.
     """
 
     frames: list[bytes | memoryview] = field(default_factory=list)
@@ -59,7 +65,9 @@ class RawBatch:
 
 
 class Batching:
-    """The batch that is being filled. Tells `watch` about requests; `acknowledged_lsn` must be kept by the owner for that."""
+    """The batch that is being filled. Tells `watch` about requests; `acknowledged_lsn` must be kept
+    by the owner for that.
+    """
 
     def __init__(self, limits: StreamLimits, watch: ShutdownWatch, *, start_lsn: int, now: float) -> None:
         self.received_lsn = start_lsn
@@ -83,7 +91,8 @@ class Batching:
         return len(self._batch.frames) >= self._limits.batch_frames or self._batch.nbytes >= self._limits.batch_bytes
 
     def take(self, get: Callable[[int], tuple[int, memoryview]], *, now: float) -> int:
-        """Moves payloads from `get` (libpq's get_copy_data) into the batch until there are none, the batch is full, or it is the event loop's turn.
+        """Moves payloads from `get` (libpq's get_copy_data) into the batch until there are none,
+        the batch is full, or it is the event loop's turn.
 
         Returns how many. Lets the errors of `get` through.
         """
@@ -97,8 +106,9 @@ class Batching:
             if size <= 0:
                 self.ended = size < 0
                 break
-            # A copy frees libpq's block while it is warm, and unlike a memoryview costs the garbage collector nothing: a third of the time. Of a large
-            # block it would be one more copy of a field that memory is short for.
+            # A copy frees libpq's block while it is warm, and unlike a memoryview costs the garbage
+            # collector nothing: a third of the time. Of a large block it would be one more copy of
+            # a field that memory is short for.
             payload = bytes(block) if size < LARGE_PAYLOAD_BYTES else block
             append(payload)
             bytes_left -= size
@@ -112,7 +122,9 @@ class Batching:
         return room - budget
 
     def _note(self, payload: bytes | memoryview, now: float) -> None:
-        """Follows positions and requests. Malformed payloads are left to the decoder, which refuses them."""
+        """Follows positions and requests. Malformed payloads are left to the decoder, which refuses
+        them.
+        """
         if payload[0] == _KEEPALIVE_TAG and len(payload) == _KEEPALIVE.size:
             self._keepalives += 1
             _, end_lsn, _, reply = _KEEPALIVE.unpack(payload)

@@ -1,8 +1,9 @@
 """The replication stream: raw CopyData frames in, standby status messages out, on one asyncio loop.
 
-Invariant: what is reported as flushed never decreases and never exceeds what was received or what the caller called durable; status messages leave on
-their own timer whether or not anybody reads. Must not: decode frames or decide what is durable.
-(PostgreSQL: Streaming Replication Protocol; libpq: Asynchronous Command Processing, Functions Associated with COPY.)
+Invariant: what is reported as flushed never decreases and never exceeds what was received or what
+the caller called durable; status messages leave on their own timer whether or not anybody reads.
+Must not: decode frames or decide what is durable. (PostgreSQL: Streaming Replication Protocol;
+libpq: Asynchronous Command Processing, Functions Associated with COPY.)
 """
 
 import asyncio
@@ -23,7 +24,9 @@ from sluice.source.start import Origin, Started, Streaming, start_command, start
 __all__ = ["RawBatch", "ReplicationStream", "StandbyStatus", "StreamLimits"]
 
 _REPLY_GAP_S = 0.1
-"""Between two status messages that report nothing new: a stopping server answers each with another request."""
+"""Between two status messages that report nothing new: a stopping server answers each with another
+request.
+"""
 _ADVANCE_GAP_S = 0.01
 _WRITE_GAP_S = 1.0
 """Between two messages that only report more received: enough to keep an idle server quiet."""
@@ -38,7 +41,9 @@ _LOST_REPORTING = "the replication connection was lost while reporting the flush
 
 
 class PublicationMissing(SourceUnavailable):
-    """The server decodes a place in its log at which the publication does not exist, whatever is the case today: its changes there cannot be had any more."""
+    """The server decodes a place in its log at which the publication does not exist, whatever is
+    the case today: its changes there cannot be had any more.
+    """
 
 
 class ReplicationStream:
@@ -87,11 +92,18 @@ class ReplicationStream:
     ) -> "ReplicationStream":
         """Starts streaming at `start_lsn`, the position through which everything is durable here.
 
-        `expect` is the (system identifier, timeline) that continuity was proven against; anybody else behind the same address is refused.
-        Raises SlotBusy, SlotLost, SourceRefused or SourceUnavailable.
+        `expect` is the (system identifier, timeline) that continuity was proven against; anybody
+        else behind the same address is refused. Raises SlotBusy, SlotLost, SourceRefused or
+        SourceUnavailable.
         """
         command = start_command(
-            options, start_lsn=start_lsn, proto_version=proto_version, streaming=streaming, two_phase=two_phase, messages=messages, origin=origin
+            options,
+            start_lsn=start_lsn,
+            proto_version=proto_version,
+            streaming=streaming,
+            two_phase=two_phase,
+            messages=messages,
+            origin=origin,
         )
         started = await asyncio.to_thread(start_replication, options, command=command, expect=expect)
         limits = limits or StreamLimits()
@@ -116,10 +128,12 @@ class ReplicationStream:
         return self._closed
 
     async def next_batch(self) -> RawBatch:
-        """The frames that have arrived, as soon as there is a full batch, one that is old enough, or a reason to flush.
+        """The frames that have arrived, as soon as there is a full batch, one that is old enough,
+        or a reason to flush.
 
-        Raises SourceUnavailable when the connection is lost, the server stops, or a stopping server saw no progress; any other error is final. Frames
-        not handed out before a failure are dropped: the server sends them again.
+        Raises SourceUnavailable when the connection is lost, the server stops, or a stopping server
+        saw no progress; any other error is final. Frames not handed out before a failure are
+        dropped: the server sends them again.
         """
         now = self._loop.time()
         if self._left_at is not None:
@@ -131,7 +145,8 @@ class ReplicationStream:
             taken = self._take()
             while not self._batching.ready(self._loop.time()):
                 if taken:
-                    # Bytes are coming: leave the socket alone for a moment, so that the server writes without waking us for every message.
+                    # Bytes are coming: leave the socket alone for a moment, so that the server
+                    # writes without waking us for every message.
                     await asyncio.sleep(0 if self._by_record else self._limits.coalesce_s)
                 else:
                     await self._wait_readable()
@@ -143,9 +158,14 @@ class ReplicationStream:
             self._schedule(_PROBE_S)
 
     def acknowledge(self, flushed_lsn: int) -> None:
-        """Everything that ended at or before `flushed_lsn` is durable. Refuses to go back, and past what was received."""
+        """Everything that ended at or before `flushed_lsn` is durable. Refuses to go back, and past
+        what was received.
+        """
         if flushed_lsn < self.flushed_lsn:
-            raise ProtocolViolation(f"refusing to take back an acknowledgement: {lsn.show(flushed_lsn)} is before {lsn.show(self.flushed_lsn)}")
+            raise ProtocolViolation(
+                f"refusing to take back an acknowledgement: {lsn.show(flushed_lsn)} is before "
+                f"{lsn.show(self.flushed_lsn)}"
+            )
         StandbyStatus(self.received_lsn, flushed_lsn, reply_requested=False)
         if flushed_lsn == self.flushed_lsn or self._closed:
             return
@@ -160,7 +180,9 @@ class ReplicationStream:
         self._input_event.set()
 
     async def close(self) -> None:
-        """Reports the last acknowledged position and leaves, when the server has read it; the server frees the slot as soon as it notices."""
+        """Reports the last acknowledged position and leaves, when the server has read it; the
+        server frees the slot as soon as it notices.
+        """
         if self._probe is not None:
             self._probe.cancel()
             await asyncio.gather(self._probe, return_exceptions=True)
@@ -169,10 +191,13 @@ class ReplicationStream:
                 await self._take_leave()
         self._finish()
 
-    # Reading ----------------------------------------------------------------------------------------------------------------------------------------
+    # Reading
+    # ----------------------------------------------------------------------------------------------------------------------------------------
 
     def _receive(self) -> int:
-        """Reads what has arrived. A read of libpq's empties a bare socket, but over TLS it gives one record, which is one message: then it reads on."""
+        """Reads what has arrived. A read of libpq's empties a bare socket, but over TLS it gives
+        one record, which is one message: then it reads on.
+        """
         self._consume()
         total = taken = self._take()
         while self._by_record and taken > 0 and total < _RECORDS_PER_TURN and not self._batching.full:
@@ -188,7 +213,9 @@ class ReplicationStream:
         try:
             taken = batching.take(self._pgconn.get_copy_data, now=now)
         except psycopg.Error:
-            raise self._fail(SourceUnavailable("the replication connection was lost", reason="connection_lost")) from None
+            raise self._fail(
+                SourceUnavailable("the replication connection was lost", reason="connection_lost")
+            ) from None
         self._check()
         if taken:
             self._last_input = now
@@ -207,7 +234,10 @@ class ReplicationStream:
             self._pgconn.consume_input()
         except psycopg.Error:
             raise self._fail(
-                SourceUnavailable("the replication connection was lost: the server closed it or the network failed", reason="connection_lost")
+                SourceUnavailable(
+                    "the replication connection was lost: the server closed it or the network failed",
+                    reason="connection_lost",
+                )
             ) from None
 
     async def _wait_readable(self) -> None:
@@ -227,7 +257,8 @@ class ReplicationStream:
         self._last_input = self._loop.time()
         self._input_event.set()
 
-    # Status messages --------------------------------------------------------------------------------------------------------------------------------
+    # Status messages
+    # --------------------------------------------------------------------------------------------------------------------------------
 
     def _schedule(self, delay: float) -> None:
         if self._closed:
@@ -240,7 +271,9 @@ class ReplicationStream:
         self._timer = self._loop.call_at(due, self._tick)
 
     def _tick(self) -> None:
-        """The status timer: speaks to the server even while nobody reads, and notices what only time can tell."""
+        """The status timer: speaks to the server even while nobody reads, and notices what only
+        time can tell.
+        """
         self._timer = None
         interval = self._limits.status_interval_s
         now = self._loop.time()
@@ -249,10 +282,18 @@ class ReplicationStream:
                 self._read_ahead(now)
             elif now - self._last_input > self._limits.read_deadline_s:
                 raise self._fail(
-                    SourceUnavailable(f"the server was silent for {self._limits.read_deadline_s:.0f} s and answered no ping", reason="server_silent")
+                    SourceUnavailable(
+                        f"the server was silent for {self._limits.read_deadline_s:.0f} s and answered no ping",
+                        reason="server_silent",
+                    )
                 )
             if self._watch.overdue(now):
-                raise self._fail(SourceUnavailable("the server is stopping and waits for what cannot be made durable now: let go", reason="server_stopping"))
+                raise self._fail(
+                    SourceUnavailable(
+                        "the server is stopping and waits for what cannot be made durable now: let go",
+                        reason="server_stopping",
+                    )
+                )
             self._send_status(ping=self._left_at is None and now - self._last_input > self._limits.read_deadline_s / 3)
         except ServiceError:
             return  # kept by _fail, raised by next_batch
@@ -262,7 +303,9 @@ class ReplicationStream:
             self._schedule(min(_PROBE_S, interval) if self._left_at is not None else interval)
 
     def _read_ahead(self, now: float) -> None:
-        """While nobody reads, looks for a stopping server in what fits into one batch; past that, asks at its door."""
+        """While nobody reads, looks for a stopping server in what fits into one batch; past that,
+        asks at its door.
+        """
         if not self._batching.full:
             self._receive()
         elif self._probe is None and self._left_at is not None and now - self._left_at > _PROBE_S:
@@ -307,8 +350,9 @@ class ReplicationStream:
     async def _take_leave(self) -> None:
         """Ends the COPY and reads on until the server has done so too, or for `_LEAVE_S`.
 
-        A socket that is closed with bytes unread resets the connection, and the server loses what it has not read: the last acknowledgement. In the middle
-        of a large transaction it may go on sending for longer than anybody wants to wait.
+        A socket that is closed with bytes unread resets the connection, and the server loses what
+        it has not read: the last acknowledgement. In the middle of a large transaction it may go on
+        sending for longer than anybody wants to wait.
         """
         self._send_status(ping=False)
         if self._timer is not None:
@@ -323,13 +367,16 @@ class ReplicationStream:
                 self._pgconn.consume_input()
 
     def _passed_over(self) -> bool:
-        """Throws away what has arrived: the server sends it again to the next stream. Whether there may be more."""
+        """Throws away what has arrived: the server sends it again to the next stream. Whether there
+        may be more.
+        """
         count = 1
         while count > 0:
             count, _ = self._pgconn.get_copy_data(1)
         return count == 0
 
-    # Ending -----------------------------------------------------------------------------------------------------------------------------------------
+    # Ending
+    # -----------------------------------------------------------------------------------------------------------------------------------------
 
     def _notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         if _MISSING_PUBLICATION in (diagnostic.message_primary or ""):
@@ -337,10 +384,14 @@ class ReplicationStream:
             self._fail(self._publication_missing())
 
     def _publication_missing(self) -> PublicationMissing:
-        return PublicationMissing(f"publication {self._options.publication} did not exist at a place in the log that the server decodes now")
+        return PublicationMissing(
+            f"publication {self._options.publication} did not exist at a place in the log that the server decodes now"
+        )
 
     def _ended(self) -> None:
-        """The COPY is over: an error, or a server that stops in good order, which is no success for us."""
+        """The COPY is over: an error, or a server that stops in good order, which is no success for
+        us.
+        """
         result = self._pgconn.get_result()
         if result is not None and result.status == pq.ExecStatus.COMMAND_OK:
             raise self._fail(SourceUnavailable("the server ended the stream: it is stopping", reason="server_stopping"))
@@ -352,10 +403,14 @@ class ReplicationStream:
             raise self._fail(error) from None
 
     def _speaks_of_the_publication(self, result: pq.abc.PGresult) -> bool:
-        """Whether the server ended the stream because the publication does not exist where it decodes (PostgreSQL 14 to 17), said in any language."""
+        """Whether the server ended the stream because the publication does not exist where it
+        decodes (PostgreSQL 14 to 17), said in any language.
+        """
         if result.error_field(pq.DiagnosticField.SQLSTATE) != _UNDEFINED_OBJECT:
             return False
-        return f'"{self._options.publication}"' in (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode("utf-8", "replace")
+        return f'"{self._options.publication}"' in (
+            result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b""
+        ).decode("utf-8", "replace")
 
     def _fail(self, error: ServiceError) -> ServiceError:
         """Keeps the first failure and lets the server go; returns it to be raised."""

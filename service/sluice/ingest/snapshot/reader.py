@@ -1,9 +1,10 @@
 """Reading a table as of an exported snapshot, in the very text that the stream would send.
 
-Invariant: what is yielded is every row that the snapshot sees, in the output of the same type output functions under the same pinned settings, or an
-error. A snapshot without a lock that races a rewrite or TRUNCATE reads nothing and says nothing, so the table is locked and its storage is compared with
-what it was before the snapshot existed. Must not: write, decode rows, or hold anything stronger than ACCESS SHARE. (PostgreSQL: COPY; SET TRANSACTION;
-Explicit Locking.)
+Invariant: what is yielded is every row that the snapshot sees, in the output of the same type
+output functions under the same pinned settings, or an error. A snapshot without a lock that races a
+rewrite or TRUNCATE reads nothing and says nothing, so the table is locked and its storage is
+compared with what it was before the snapshot existed. Must not: write, decode rows, or hold
+anything stronger than ACCESS SHARE. (PostgreSQL: COPY; SET TRANSACTION; Explicit Locking.)
 """
 
 import select
@@ -26,17 +27,23 @@ from sluice.source.sessions import SourceOptions, open_query, raise_result, tran
 
 BATCH_BYTES = 8 * 1024 * 1024
 LOCK_WAIT_S = 2
-"""Longer than ordinary statements hold a lock that excludes reading, and short enough for the tables behind this one."""
+"""Longer than ordinary statements hold a lock that excludes reading, and short enough for the
+tables behind this one.
+"""
 _GROW_BUFFER = b"SELECT pg_catalog.repeat('x', 4194304)"
 """As for the stream: libpq then reads megabytes at a time instead of 16 KiB."""
 _COALESCE_S = 0.001
-"""Lets the socket fill between two reads, so that the server writes without waking us for every 8 KiB."""
+"""Lets the socket fill between two reads, so that the server writes without waking us for every 8
+KiB.
+"""
 _ALREADY_TEXT = frozenset((25, 1042, 1043, 1790))
 """text, char(n), varchar(n), refcursor: their binary form is their text form, padding included."""
 
 
 class SnapshotRaced(SourceUnavailable):
-    """The table was rewritten, truncated or changed around the moment of the snapshot: take a new snapshot and copy again."""
+    """The table was rewritten, truncated or changed around the moment of the snapshot: take a new
+    snapshot and copy again.
+    """
 
 
 class TableLocked(SourceUnavailable):
@@ -44,13 +51,16 @@ class TableLocked(SourceUnavailable):
 
 
 class TableRefused(SourceRefused):
-    """The server does not let this table be read, whereas the connection is as good as for any other."""
+    """The server does not let this table be read, whereas the connection is as good as for any
+    other.
+    """
 
 
 def copy_statement(schema: TableSchema, facts: TableFacts) -> str:
     """The COPY whose every field is the text that the stream would send for it.
 
-    Casting to text instead of calling the output function would differ: char(n) loses its padding, boolean is spelled out.
+    Casting to text instead of calling the output function would differ: char(n) loses its padding,
+    boolean is spelled out.
     """
     functions = {column.name: (column.output_function, column.base_type_oid) for column in facts.columns}
     fields = []
@@ -62,7 +72,10 @@ def copy_statement(schema: TableSchema, facts: TableFacts) -> str:
         fields.append(name if base_type_oid in _ALREADY_TEXT else f"pg_catalog.textin({function}({name}))")
     only = "" if facts.relkind == "p" else "ONLY "
     where = f" WHERE ({facts.row_filter})" if facts.row_filter else ""
-    return f"COPY (SELECT {', '.join(fields)} FROM {only}{quote_qualified(facts.schema, facts.name)}{where}) TO STDOUT (FORMAT binary)"
+    return (
+        f"COPY (SELECT {', '.join(fields)} FROM {only}{quote_qualified(facts.schema, facts.name)}{where}) "
+        "TO STDOUT (FORMAT binary)"
+    )
 
 
 def copy_table(
@@ -74,11 +87,13 @@ def copy_table(
     batch_bytes: int = BATCH_BYTES,
     accept_empty: bool = False,
 ) -> Iterator[list[bytes | memoryview]]:
-    """Yields raw CopyData payloads of COPY's binary format; the first begins with its header, the last is its trailer. A list is the caller's to empty.
+    """Yields raw CopyData payloads of COPY's binary format; the first begins with its header, the
+    last is its trailer. A list is the caller's to empty.
 
-    `facts` must have been read *before* the slot that exported `snapshot` was created. Raises SnapshotRaced when the table's storage or shape is another one
-    by now, or when it reads as empty although it has rows by the statistics (unless `accept_empty`, for a second try); TableLocked and TableRefused when it is
-    this table that cannot be read; SourceError otherwise.
+    `facts` must have been read *before* the slot that exported `snapshot` was created. Raises
+    SnapshotRaced when the table's storage or shape is another one by now, or when it reads as empty
+    although it has rows by the statistics (unless `accept_empty`, for a second try); TableLocked
+    and TableRefused when it is this table that cannot be read; SourceError otherwise.
     """
     with closing(open_query(options)) as conn:
         with translated(f"preparing the copy of {facts.qualified_name}"):
@@ -96,7 +111,9 @@ def copy_table(
                 raise_result(result, doing=f"the copy of {facts.qualified_name}")
             rows = yield from _chunks(conn.pgconn, facts, batch_bytes)
         if rows == 0 and facts.estimated_rows > 0 and not facts.row_filter and not accept_empty:
-            raise SnapshotRaced(f"{facts.qualified_name} read as empty, but has about {facts.estimated_rows} rows by its statistics")
+            raise SnapshotRaced(
+                f"{facts.qualified_name} read as empty, but has about {facts.estimated_rows} rows by its statistics"
+            )
 
 
 def _enter_snapshot(conn: psycopg.Connection[tuple[Any, ...]], snapshot: str) -> None:
@@ -119,7 +136,8 @@ def _of_the_table() -> Iterator[None]:
 def _lock(conn: psycopg.Connection[tuple[Any, ...]], facts: TableFacts) -> None:
     """ACCESS SHARE until the transaction ends, on the leaves of a partitioned table as well.
 
-    By a query without rows: LOCK TABLE asks for a right to the whole table, where rights to the columns are enough to read them.
+    By a query without rows: LOCK TABLE asks for a right to the whole table, where rights to the
+    columns are enough to read them.
     """
     only = "" if facts.relkind == "p" else "ONLY "
     with translated(f"locking {facts.qualified_name} against changes of its shape"):
@@ -128,29 +146,45 @@ def _lock(conn: psycopg.Connection[tuple[Any, ...]], facts: TableFacts) -> None:
             conn.execute(f"SELECT FROM {only}{quote_qualified(facts.schema, facts.name)} LIMIT 0".encode())
             conn.execute(b"SET LOCAL lock_timeout = 0")
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
-            raise SnapshotRaced(f"{facts.qualified_name} was dropped or renamed while its snapshot was being taken") from None
+            raise SnapshotRaced(
+                f"{facts.qualified_name} was dropped or renamed while its snapshot was being taken"
+            ) from None
         except psycopg.errors.LockNotAvailable:
-            raise TableLocked(f"{facts.qualified_name} is locked by another session, which keeps it from being read") from None
+            raise TableLocked(
+                f"{facts.qualified_name} is locked by another session, which keeps it from being read"
+            ) from None
 
 
 def _compare(options: SourceOptions, facts: TableFacts) -> None:
-    """With the lock held the table cannot change any more, so one look is enough; a session of its own, for ours sees the catalog of the snapshot's moment."""
+    """With the lock held the table cannot change any more, so one look is enough; a session of its
+    own, for ours sees the catalog of the snapshot's moment.
+    """
     with closing(Catalog(open_query(options))) as catalog:
         now = catalog.table(facts.oid, publication=options.publication if facts.publishes else "")
     if now is None:
         raise SnapshotRaced(f"{facts.qualified_name} was dropped while its snapshot was being taken")
     if now.relfilenode != facts.relfilenode:
         raise SnapshotRaced(f"{facts.qualified_name} was rewritten or truncated while its snapshot was being taken")
-    if _shape(now) != _shape(facts) or now.published_columns != facts.published_columns or fingerprint(now) != fingerprint(facts):
-        raise SnapshotRaced(f"{facts.qualified_name} or its place in the publication was altered while its snapshot was being taken")
+    if (
+        _shape(now) != _shape(facts)
+        or now.published_columns != facts.published_columns
+        or fingerprint(now) != fingerprint(facts)
+    ):
+        raise SnapshotRaced(
+            f"{facts.qualified_name} or its place in the publication was altered while its snapshot was being taken"
+        )
 
 
 def _shape(facts: TableFacts) -> list[tuple[str, int, int, int]]:
     return [(column.name, column.attnum, column.type_oid, column.typmod) for column in facts.columns]
 
 
-def _chunks(pgconn: pq.abc.PGconn, facts: TableFacts, batch_bytes: int) -> Generator[list[bytes | memoryview], None, int]:
-    """Returns the number of rows: the server sends one row in each CopyData message, the header with the first and the trailer alone."""
+def _chunks(
+    pgconn: pq.abc.PGconn, facts: TableFacts, batch_bytes: int
+) -> Generator[list[bytes | memoryview], None, int]:
+    """Returns the number of rows: the server sends one row in each CopyData message, the header
+    with the first and the trailer alone.
+    """
     pgconn.nonblocking = 1
     poll = select.poll()
     poll.register(pgconn.socket, select.POLLIN)

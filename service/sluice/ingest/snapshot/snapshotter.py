@@ -1,10 +1,14 @@
-"""Initial rows: tables in state `copying` are read from an exported snapshot while their changes already flow.
+"""Initial rows: tables in state `copying` are read from an exported snapshot while their changes
+already flow.
 
-Invariant: a generation's copy is published only whole, and only if the snapshot provably shows the table as it was (lock, then relfilenode as before the slot).
-The rows are as of `snapshot_lsn`; every commit after it reaches the table through the stream, because the table was recorded in the manifest before the
-snapshot was taken. One entry publishes a copy, makes the table live and carries the facts that were read before the snapshot. What changed during the copy is
-looked for before the entry, and whatever changes between that look and the entry is found by the catalog watch, which compares with the facts of the entry.
-A table that cannot be read, or is locked, never holds up the others. Runs in a thread of its own, with connections of its own.
+Invariant: a generation's copy is published only whole, and only if the snapshot provably shows the
+table as it was (lock, then relfilenode as before the slot). The rows are as of `snapshot_lsn`;
+every commit after it reaches the table through the stream, because the table was recorded in the
+manifest before the snapshot was taken. One entry publishes a copy, makes the table live and carries
+the facts that were read before the snapshot. What changed during the copy is looked for before the
+entry, and whatever changes between that look and the entry is found by the catalog watch, which
+compares with the facts of the entry. A table that cannot be read, or is locked, never holds up the
+others. Runs in a thread of its own, with connections of its own.
 """
 
 import threading
@@ -40,15 +44,21 @@ from sluice.telemetry import catalogue
 from sluice.telemetry.distribution import Distribution
 
 SEGMENT_BYTES = 64 << 20
-"""Received bytes per copy segment: about 20 MB of Parquet, small enough to hold several in memory while they upload."""
+"""Received bytes per copy segment: about 20 MB of Parquet, small enough to hold several in memory
+while they upload.
+"""
 PROGRESS_SECONDS = 5.0
 WAIT_SECONDS = (5.0, 10.0, 30.0)
-"""Pauses before a locked table is tried again, and before another slot is asked for; the last one repeats. Each try costs the source a snapshot."""
+"""Pauses before a locked table is tried again, and before another slot is asked for; the last one
+repeats. Each try costs the source a snapshot.
+"""
 
 
 @dataclass(slots=True)
 class CopyTotals:
-    """All copies of one process together, for metrics; `beat` is when the copier last went round or took rows, unix seconds."""
+    """All copies of one process together, for metrics; `beat` is when the copier last went round or
+    took rows, unix seconds.
+    """
 
     rows: int = 0
     bytes: int = 0
@@ -58,10 +68,12 @@ class CopyTotals:
 
 @dataclass(slots=True)
 class CopyProgress:
-    """What `status` and the logs show of copies under way. Replaced whole by the copier, read by others.
+    """What `status` and the logs show of copies under way. Replaced whole by the copier, read by
+    others.
 
-    `rows` and `bytes` are of the present `table`, begun at `table_started_at` (monotonic); `rows_before` are those of the tables finished in this round.
-    `waiting` has the server's estimate of rows by table for those not begun yet, negative where it has none.
+    `rows` and `bytes` are of the present `table`, begun at `table_started_at` (monotonic);
+    `rows_before` are those of the tables finished in this round. `waiting` has the server's
+    estimate of rows by table for those not begun yet, negative where it has none.
     """
 
     table: str = ""
@@ -81,25 +93,39 @@ class CopyProgress:
         """The next table's turn."""
         self.rows_before += self.rows
         self.waiting = {name: rows for name, rows in self.waiting.items() if name != table}
-        self.table, self.rows, self.bytes, self.estimated_rows, self.table_started_at = table, 0, 0, estimated_rows, time.monotonic()
+        self.table, self.rows, self.bytes, self.estimated_rows, self.table_started_at = (
+            table,
+            0,
+            0,
+            estimated_rows,
+            time.monotonic(),
+        )
 
     @property
     def expected_rows(self) -> int | None:
-        """Rows of the whole round: those of finished tables and what the server expects of the others. None where it has no estimate for one."""
+        """Rows of the whole round: those of finished tables and what the server expects of the
+        others. None where it has no estimate for one.
+        """
         estimates = [*self.waiting.values(), *([self.estimated_rows] if self.table else [])]
         if min(estimates, default=0) < 0:
             return None
         return self.rows_before + max(self.rows, self.estimated_rows) + sum(self.waiting.values())
 
     def seconds_left(self, now: float) -> float | None:
-        """Until the round is finished at its rate so far; `now` is monotonic. None while there is no rate and where estimates say nothing (any more)."""
+        """Until the round is finished at its rate so far; `now` is monotonic. None while there is
+        no rate and where estimates say nothing (any more).
+        """
         done, expected, seconds = self.rows_before + self.rows, self.expected_rows, now - self.started_at
-        return None if expected is None or not 0 < done < expected or seconds <= 0 else (expected - done) * seconds / done
+        return (
+            None if expected is None or not 0 < done < expected or seconds <= 0 else (expected - done) * seconds / done
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One table to be copied: its facts from before the snapshot, and the generation and shape that they began or agree with."""
+    """One table to be copied: its facts from before the snapshot, and the generation and shape that
+    they began or agree with.
+    """
 
     facts: TableFacts
     schema: TableSchema
@@ -124,10 +150,19 @@ class _Pause:
 
 
 class Copier:
-    """Copies whatever the book says is `copying`. `run_once` is called again and again until nothing is left."""
+    """Copies whatever the book says is `copying`. `run_once` is called again and again until
+    nothing is left.
+    """
 
     def __init__(
-        self, *, options: SourceOptions, log: ManifestLog, book: TableBook, committer: Committer, numbers: Iterator[int], stop: threading.Event
+        self,
+        *,
+        options: SourceOptions,
+        log: ManifestLog,
+        book: TableBook,
+        committer: Committer,
+        numbers: Iterator[int],
+        stop: threading.Event,
     ) -> None:
         self._options = options
         self._log = log
@@ -148,26 +183,37 @@ class Copier:
         return [table.table_id for table in self._book.states().values() if table.state == "copying"]
 
     def run_once(self) -> int:
-        """Copies every pending table from one snapshot; returns how many were finished. Raises SourceUnavailable when the connection is lost, and when the
-        server has no slot to spare."""
+        """Copies every pending table from one snapshot; returns how many were finished. Raises
+        SourceUnavailable when the connection is lost, and when the server has no slot to spare.
+        """
         wanted = self.pending
         self._locked = {table_id: pause for table_id, pause in self._locked.items() if table_id in wanted}
-        jobs = self._jobs([table_id for table_id in wanted if table_id not in self._locked or self._locked[table_id].over]) if self._slot.over else []
+        jobs = (
+            self._jobs([table_id for table_id in wanted if table_id not in self._locked or self._locked[table_id].over])
+            if self._slot.over
+            else []
+        )
         if not jobs:
             return 0
-        self.progress = CopyProgress(tables_total=len(jobs), waiting={job.facts.qualified_name: job.facts.estimated_rows for job in jobs})
+        self.progress = CopyProgress(
+            tables_total=len(jobs), waiting={job.facts.qualified_name: job.facts.estimated_rows for job in jobs}
+        )
         self._logger.info("taking a snapshot to copy from", tables=len(jobs))
         with closing(self._snapshot(jobs)) as holder:
             self._logger.info("snapshot taken", snapshot_lsn=show(holder.consistent_lsn))
             return sum(self._copy(job, holder) for job in jobs if not self._stop.is_set())
 
     def _jobs(self, table_ids: Sequence[str]) -> list[_Job]:
-        """What can be copied, and under which facts. Tables that were locked come last: they may be so again."""
+        """What can be copied, and under which facts. Tables that were locked come last: they may be
+        so again.
+        """
         if not table_ids:
             return []
         with closing(open_query(self._options)) as connection:
             catalog = Catalog(connection)
-            found = {table_id: catalog.table(int(table_id), publication=self._options.publication) for table_id in table_ids}
+            found = {
+                table_id: catalog.table(int(table_id), publication=self._options.publication) for table_id in table_ids
+            }
         jobs = []
         for table_id, facts in sorted(found.items(), key=lambda item: item[0] in self._locked):
             if facts is None:
@@ -204,7 +250,9 @@ class Copier:
             segments = list(self._read(facts, schema, holder))
         except SnapshotRaced as error:
             self._raced.add(facts.oid)
-            self._logger.warning("the table changed while it was copied, a new snapshot follows", table=name, reason=str(error))
+            self._logger.warning(
+                "the table changed while it was copied, a new snapshot follows", table=name, reason=str(error)
+            )
             return 0
         except TableLocked as error:
             self._locked.setdefault(table_id, _Pause()).again()
@@ -222,21 +270,36 @@ class Copier:
         if not self._unchanged(job):
             return 0
         seen = fingerprint(facts)
-        entry = Copy(table_id, job.generation, schema.version, holder.consistent_lsn, files, final=True, relfilenode=facts.relfilenode, fingerprint=seen)
+        entry = Copy(
+            table_id,
+            job.generation,
+            schema.version,
+            holder.consistent_lsn,
+            files,
+            final=True,
+            relfilenode=facts.relfilenode,
+            fingerprint=seen,
+        )
         faults.point("copy.final.before")
         if not self._book.finish_copy(entry):
-            self._logger.warning("the copy is not published: the table has moved on meanwhile", table=name, generation=job.generation)
+            self._logger.warning(
+                "the copy is not published: the table has moved on meanwhile", table=name, generation=job.generation
+            )
             return 0
         faults.point("copy.final.after")
         self.progress.tables_done += 1
         self.totals.table_seconds.add(time.monotonic() - self.progress.table_started_at)
-        self._logger.info("copy finished", table=name, rows=sum(file.rows for file in files), snapshot_lsn=show(holder.consistent_lsn))
+        self._logger.info(
+            "copy finished", table=name, rows=sum(file.rows for file in files), snapshot_lsn=show(holder.consistent_lsn)
+        )
         return 1
 
     def _unchanged(self, job: _Job) -> bool:
-        """Whether the rows just read are worth publishing: nothing that only the catalog shows has happened since before the snapshot.
+        """Whether the rows just read are worth publishing: nothing that only the catalog shows has
+        happened since before the snapshot.
 
-        A source that cannot be asked now does not spoil the copy: the entry carries the facts, and the next look of the catalog watch compares with them.
+        A source that cannot be asked now does not spoil the copy: the entry carries the facts, and
+        the next look of the catalog watch compares with them.
         """
         facts, now = job.facts, job.facts
         with suppress(SourceUnavailable), closing(open_query(self._options)) as connection:
@@ -256,9 +319,17 @@ class Copier:
         ordinal = received = 0
         shown = time.monotonic()
         now_us = time.time_ns() // 1000
-        for chunks in copy_table(self._options, schema=schema, facts=facts, snapshot=holder.snapshot_name, accept_empty=facts.oid in self._raced):
+        for chunks in copy_table(
+            self._options,
+            schema=schema,
+            facts=facts,
+            snapshot=holder.snapshot_name,
+            accept_empty=facts.oid in self._raced,
+        ):
             if self._stop.is_set():
-                raise SourceUnavailable(f"the copy of {schema.qualified_name} was stopped", hint="it begins again at the next start")
+                raise SourceUnavailable(
+                    f"the copy of {schema.qualified_name} was stopped", hint="it begins again at the next start"
+                )
             faults.point("copy.read")
             taken = sum(map(len, chunks))
             encoded = _encode(reader.feed(chunks), schema, lsn=holder.consistent_lsn, ordinal=ordinal, time_us=now_us)
@@ -271,13 +342,19 @@ class Copier:
             ordinal += count
             received += taken
             self.progress.rows, self.progress.bytes = ordinal, received
-            self.totals.rows, self.totals.bytes, self.totals.beat = self.totals.rows + count, self.totals.bytes + taken, time.time()
+            self.totals.rows, self.totals.bytes, self.totals.beat = (
+                self.totals.rows + count,
+                self.totals.bytes + taken,
+                time.time(),
+            )
             if writer.nbytes >= SEGMENT_BYTES:
                 yield self._finish(writer, schema)
                 writer = SegmentWriter(schema)
             if time.monotonic() - shown > PROGRESS_SECONDS:
                 shown = time.monotonic()
-                self._logger.info("copying", table=schema.qualified_name, rows=ordinal, estimated_rows=facts.estimated_rows)
+                self._logger.info(
+                    "copying", table=schema.qualified_name, rows=ordinal, estimated_rows=facts.estimated_rows
+                )
         reader.close()
         if writer.nbytes:
             yield self._finish(writer, schema)

@@ -1,7 +1,9 @@
-"""The tables of a pipeline as ingest sees them: which are carried, in which shape, and when one must be called stale.
+"""The tables of a pipeline as ingest sees them: which are carried, in which shape, and when one
+must be called stale.
 
-Invariant: a row is encoded in a schema version that the manifest already holds, or not at all; a change of shape that the lake cannot follow turns the
-table stale in the manifest before any later row of it is dropped. Thread-safe: the decoder, the copier and the catalog watch share it.
+Invariant: a row is encoded in a schema version that the manifest already holds, or not at all; a
+change of shape that the lake cannot follow turns the table stale in the manifest before any later
+row of it is dropped. Thread-safe: the decoder, the copier and the catalog watch share it.
 """
 
 import threading
@@ -31,7 +33,9 @@ AWAITED = "its columns changed at the source, and the stream has not come to the
 NOT_YET: Final = "not yet"
 
 RETRY_SECONDS = (5.0, 30.0, 120.0, 600.0)
-"""Pauses before a table that the server refused to let be copied is tried again; the last one repeats. Each try costs the source a snapshot."""
+"""Pauses before a table that the server refused to let be copied is tried again; the last one
+repeats. Each try costs the source a snapshot.
+"""
 
 Lookup = Callable[[int], TableFacts | None]
 
@@ -39,11 +43,14 @@ Lookup = Callable[[int], TableFacts | None]
 class TableBook:
     """Every table of the pipeline, by oid.
 
-    `lookup` asks the catalog, which knows today's shape only and may be ahead of the stream. `wal_end` asks for the server's position now: a copy that is begun
-    now will have whatever committed before it.
+    `lookup` asks the catalog, which knows today's shape only and may be ahead of the stream.
+    `wal_end` asks for the server's position now: a copy that is begun now will have whatever
+    committed before it.
     """
 
-    def __init__(self, log: ManifestLog, lookup: Lookup, patterns: tuple[str, ...], *, wal_end: Callable[[], int]) -> None:
+    def __init__(
+        self, log: ManifestLog, lookup: Lookup, patterns: tuple[str, ...], *, wal_end: Callable[[], int]
+    ) -> None:
         self._log = log
         self._lookup = lookup
         self._patterns = patterns
@@ -51,24 +58,35 @@ class TableBook:
         self._lock = threading.RLock()
         self._resolved: dict[RelationVersion, TableSchema | None] = {}
         self._awaited: dict[int, tuple[str, int]] = {}
-        """By oid: the facts of a shape that the stream has not come to, and the position of the server after they were seen."""
+        """By oid: the facts of a shape that the stream has not come to, and the position of the
+        server after they were seen.
+        """
         self._refused: dict[int, tuple[int, float]] = {}
-        """By oid: how often the server refused the table's copy, and when it may be tried again (monotonic)."""
+        """By oid: how often the server refused the table's copy, and when it may be tried again
+        (monotonic).
+        """
         self.transitions: Counter[str] = Counter()
-        """How often tables were put into each state by this process; `schema_changes` by (kind, outcome). For metrics."""
+        """How often tables were put into each state by this process; `schema_changes` by (kind,
+        outcome). For metrics.
+        """
         self.schema_changes: Counter[tuple[str, str]] = Counter()
         self._logger = structlog.get_logger("tables")
 
     def selected(self, schema_name: str, table_name: str) -> bool:
-        """Whether configuration asks for this table; no patterns means every table of the publication."""
+        """Whether configuration asks for this table; no patterns means every table of the
+        publication.
+        """
         return matches(self._patterns, schema_name, table_name)
 
     def resolve(self, relation: RelationVersion, *, position_lsn: int) -> TableSchema | None:
-        """The schema version in which rows of `relation` are spooled, or None when the table is not carried.
+        """The schema version in which rows of `relation` are spooled, or None when the table is not
+        carried.
 
-        May append to the manifest: a table that is new, a column that was added, a table that went stale. `position_lsn` is where the first commit record
-        of the rows concerned begins. It must be that for every way in which a transaction can come: a position recorded for one of its rows is
-        compared with those of its others, and with those of the same rows when they come again.
+        May append to the manifest: a table that is new, a column that was added, a table that went
+        stale. `position_lsn` is where the first commit record of the rows concerned begins. It must
+        be that for every way in which a transaction can come: a position recorded for one of its
+        rows is compared with those of its others, and with those of the same rows when they come
+        again.
         """
         if relation == messagetable.RELATION:
             return messagetable.SCHEMA
@@ -77,16 +95,20 @@ class TableBook:
                 return self._resolved[relation]
             schema = self._resolve(relation, position_lsn)
             state = self._state(relation.oid)
-            if (schema is None and (state is None or state.state not in CARRIED_STATES)) or (schema and state and schema.version == state.schema_version):
-                # An older version is right for one place in the log only: the same shape further on is a column that was dropped again.
+            if (schema is None and (state is None or state.state not in CARRIED_STATES)) or (
+                schema and state and schema.version == state.schema_version
+            ):
+                # An older version is right for one place in the log only: the same shape further on
+                # is a column that was dropped again.
                 self._resolved[relation] = schema
             return schema
 
     def written_in(self, relation: RelationVersion) -> TableSchema | Literal["not yet"] | None:
-        """The schema version in which rows of a transaction that may still roll back can be written now; None when the table is not carried.
+        """The schema version in which rows of a transaction that may still roll back can be written
+        now; None when the table is not carried.
 
-        NOT_YET for a shape that the manifest does not have: what it is shows when the transaction has committed, in the catalog no sooner than there.
-        Records nothing and asks nobody.
+        NOT_YET for a shape that the manifest does not have: what it is shows when the transaction
+        has committed, in the catalog no sooner than there. Records nothing and asks nobody.
         """
         with self._lock:
             state = self._state(relation.oid)
@@ -99,18 +121,25 @@ class TableBook:
             return latest if same else NOT_YET
 
     def still_written_in(self, relation: RelationVersion, schema: TableSchema, *, position_lsn: int) -> bool:
-        """Whether rows that were written in `schema` while their transaction was open may be published so, now that it has committed."""
+        """Whether rows that were written in `schema` while their transaction was open may be
+        published so, now that it has committed.
+        """
         now = self.resolve(relation, position_lsn=position_lsn)
         if now is None or now.version == schema.version:
             return now is not None
-        what = f"a transaction that was open when the table came to schema version {now.version} had written rows in version {schema.version}"
+        what = (
+            f"a transaction that was open when the table came to schema version {now.version} had written "
+            f"rows in version {schema.version}"
+        )
         self.mark_stale(relation.oid, what, lsn=position_lsn)
         return False
 
     def look(self, facts: TableFacts, known: TableState | None, *, wal_end: int) -> None:
-        """Takes one look's facts of a published table into account; what was committed when they were read ended at or before `wal_end`.
+        """Takes one look's facts of a published table into account; what was committed when they
+        were read ended at or before `wal_end`.
 
-        `known` is the table's state from before the look. One that has changed since is left for the next look: the facts may be older than its state.
+        `known` is the table's state from before the look. One that has changed since is left for
+        the next look: the facts may be older than its state.
         """
         with self._lock:
             if self._state(facts.oid) is not known:
@@ -126,7 +155,9 @@ class TableBook:
                 self._begin(facts, known)
 
     def request_copy(self, facts: TableFacts) -> bool:
-        """Begins the table's next generation, because an operator asks for it. False when its copy is under way already, or when it cannot be carried."""
+        """Begins the table's next generation, because an operator asks for it. False when its copy
+        is under way already, or when it cannot be carried.
+        """
         with self._lock:
             state = self._state(facts.oid)
             if state is None:
@@ -134,7 +165,8 @@ class TableBook:
             return state.state != "copying" and self._begin(facts, state) is not None
 
     def prepare_copy(self, facts: TableFacts) -> TableSchema | None:
-        """The shape in which a table that waits for its rows can be copied under `facts`, None when it is not to be copied (any more).
+        """The shape in which a table that waits for its rows can be copied under `facts`, None when
+        it is not to be copied (any more).
 
         A table that changed since it joined begins another generation.
         """
@@ -146,12 +178,18 @@ class TableBook:
                 self.detach(facts.oid, "the publication no longer carries it")
                 return None
             latest = _latest(state)
-            if latest is None or refusal(facts) or build_schema(relation_of(facts), facts, latest, latest.version) != latest:
+            if (
+                latest is None
+                or refusal(facts)
+                or build_schema(relation_of(facts), facts, latest, latest.version) != latest
+            ):
                 return self._begin(facts, state)
             return latest
 
     def finish_copy(self, entry: Copy) -> bool:
-        """Publishes a whole copy, which makes its table live. False when the table has moved on meanwhile: then nothing is published."""
+        """Publishes a whole copy, which makes its table live. False when the table has moved on
+        meanwhile: then nothing is published.
+        """
         with self._lock:
             state = self._state(int(entry.table_id))
             if state is None or state.state != "copying" or state.generation != entry.generation:
@@ -162,7 +200,9 @@ class TableBook:
             return True
 
     def copy_again(self, facts: TableFacts, *, generation: int, reason: str) -> None:
-        """The rows of a copy that is under way in `generation` are of no use, for `reason`: begins the next one under today's facts."""
+        """The rows of a copy that is under way in `generation` are of no use, for `reason`: begins
+        the next one under today's facts.
+        """
         with self._lock:
             state = self._state(facts.oid)
             if state is not None and (state.state, state.generation) == ("copying", generation):
@@ -170,19 +210,26 @@ class TableBook:
                 self._begin(facts, state)
 
     def note_wait(self, oid: int, reason: str) -> None:
-        """The copy of a table cannot be taken for `reason`, and is tried again. Stored, so that whoever looks from outside sees it."""
+        """The copy of a table cannot be taken for `reason`, and is tried again. Stored, so that
+        whoever looks from outside sees it.
+        """
         with self._lock:
             state, reason = self._state(oid), f"{COPY_WAITS}{reason}"
             if state is not None and state.state == "copying" and state.reason != reason:
                 self._change(state, reason=reason)
 
     def quarantine(self, facts: TableFacts, reason: str, *, generation: int) -> None:
-        """The server refused to let the table be copied, for `reason`, in `generation`. It is tried again after a pause, or when its facts are other ones."""
+        """The server refused to let the table be copied, for `reason`, in `generation`. It is tried
+        again after a pause, or when its facts are other ones.
+        """
         with self._lock:
             state = self._state(facts.oid)
             if state is not None and state.generation == generation and state.state in CARRIED_STATES:
                 tries, _ = self._refused.get(facts.oid, (0, 0.0))
-                self._refused[facts.oid] = (tries + 1, time.monotonic() + RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)])
+                self._refused[facts.oid] = (
+                    tries + 1,
+                    time.monotonic() + RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)],
+                )
                 self._quarantine(facts, state, reason)
 
     @property
@@ -191,16 +238,24 @@ class TableBook:
         return any(table.state == "pending" for table in self._log.state.tables.values())
 
     def mark_stale(self, oid: int, reason: str, *, lsn: int, generation: int | None = None) -> None:
-        """The lake copy no longer equals the source, for `reason`; nothing more is spooled for the table until it is copied again.
+        """The lake copy no longer equals the source, for `reason`; nothing more is spooled for the
+        table until it is copied again.
 
-        A table that is not known yet will be copied after the commit that makes it known, so that nothing of it is missing. With `generation`, only while that
-        one is in force.
+        A table that is not known yet will be copied after the commit that makes it known, so that
+        nothing of it is missing. With `generation`, only while that one is in force.
         """
         with self._lock:
             state = self._state(oid)
             if state is not None and state.state in CARRIED_STATES and generation in (None, state.generation):
-                self._logger.error("table went stale", table=f"{state.schema_name}.{state.table_name}", reason=reason, lsn=show(lsn))
-                self._change(state, state="stale", reason=f"{reason}; {copy_remedy(state.schema_name, state.table_name)}", lsn=lsn)
+                self._logger.error(
+                    "table went stale", table=f"{state.schema_name}.{state.table_name}", reason=reason, lsn=show(lsn)
+                )
+                self._change(
+                    state,
+                    state="stale",
+                    reason=f"{reason}; {copy_remedy(state.schema_name, state.table_name)}",
+                    lsn=lsn,
+                )
                 self._forget(oid)
 
     def mark_all_stale(self, reason: str, *, lsn: int) -> None:
@@ -223,7 +278,9 @@ class TableBook:
     # under the lock
 
     def _may_try(self, facts: TableFacts, known: TableState) -> bool:
-        """Whether the cause of a quarantine may be gone. No condition shows what the server refused while a table was read: that is tried again and again."""
+        """Whether the cause of a quarantine may be gone. No condition shows what the server refused
+        while a table was read: that is tried again and again.
+        """
         if _differs(known, facts):
             return True
         _, not_before = self._refused.get(facts.oid, (0, 0.0))
@@ -243,17 +300,25 @@ class TableBook:
             self._follow_catalog(facts, self._log.state.tables[known.table_id], wal_end)
 
     def _follow_catalog(self, facts: TableFacts, state: TableState, wal_end: int) -> None:
-        """A shape that no row announces is followed once the stream has passed the position at which the catalog was seen to have it.
+        """A shape that no row announces is followed once the stream has passed the position at
+        which the catalog was seen to have it.
 
-        Every row that was sent by then is of an older shape, or would have announced this one; and none of an older shape can follow, since whoever wrote
-        one held a lock that kept the shape from changing until its transaction had ended.
+        Every row that was sent by then is of an older shape, or would have announced this one; and
+        none of an older shape can follow, since whoever wrote one held a lock that kept the shape
+        from changing until its transaction had ended.
         """
         latest = _latest(state)
         relation = relation_of(facts)
         if latest is not None and same_shape(latest, relation):
             self._awaited.pop(facts.oid, None)
-            # What the wire does not say of the same shape: the primary key under another identity, which of two columns of one name it is.
-            unseen = diff_schema(latest, build_schema(relation, facts, latest, latest.version), facts=facts, old_relfilenode=state.relfilenode)
+            # What the wire does not say of the same shape: the primary key under another identity,
+            # which of two columns of one name it is.
+            unseen = diff_schema(
+                latest,
+                build_schema(relation, facts, latest, latest.version),
+                facts=facts,
+                old_relfilenode=state.relfilenode,
+            )
             if unseen.kind == "unsupported":
                 self.mark_stale(facts.oid, unseen.reason, lsn=self._log.state.through_lsn)
                 return
@@ -265,7 +330,9 @@ class TableBook:
         if before != seen:
             self._awaited[facts.oid] = (seen, wal_end)
             if state.state == "live":
-                self._logger.info("columns changed, and no row has announced it yet", table=facts.qualified_name, lsn=show(wal_end))
+                self._logger.info(
+                    "columns changed, and no row has announced it yet", table=facts.qualified_name, lsn=show(wal_end)
+                )
                 self._change(state, state="pending", reason=AWAITED)
         elif self._log.state.through_lsn >= position:
             # Before every commit that is still to come: those begin at this position or behind it.
@@ -275,7 +342,9 @@ class TableBook:
                 self._change(followed, state="live", reason="")
 
     def _begin(self, facts: TableFacts, state: TableState) -> TableSchema | None:
-        """The next generation, to be copied. None, and quarantined, when the table cannot be carried."""
+        """The next generation, to be copied. None, and quarantined, when the table cannot be
+        carried.
+        """
         reason = refusal(facts)
         if reason:
             self._quarantine(facts, state, reason)
@@ -294,7 +363,14 @@ class TableBook:
         if (state.state, state.reason) != ("quarantined", reason):
             self._logger.error("table cannot be carried", table=facts.qualified_name, reason=reason)
         lsn = self._log.state.through_lsn
-        self._change(state, state="quarantined", reason=reason, lsn=lsn, relfilenode=facts.relfilenode, fingerprint=fingerprint(facts))
+        self._change(
+            state,
+            state="quarantined",
+            reason=reason,
+            lsn=lsn,
+            relfilenode=facts.relfilenode,
+            fingerprint=fingerprint(facts),
+        )
 
     def _state(self, oid: int) -> TableState | None:
         return self._log.state.tables.get(str(oid))
@@ -307,13 +383,18 @@ class TableBook:
         state = self._state(relation.oid)
         if state is None:
             if not self.selected(relation.schema, relation.name):
-                self._logger.info("rows of a table that is not selected are left out", table=f"{relation.schema}.{relation.name}")
+                self._logger.info(
+                    "rows of a table that is not selected are left out", table=f"{relation.schema}.{relation.name}"
+                )
                 return None
             return self._join(relation, self._lookup(relation.oid))
         if state.state not in CARRIED_STATES:
             return None
         if (relation.schema, relation.name) != (state.schema_name, state.table_name):
-            reason = f"renamed to {relation.schema}.{relation.name}: the lake table keeps the old name; copy the table again under the new one"
+            reason = (
+                f"renamed to {relation.schema}.{relation.name}: the lake table keeps the old name; copy "
+                "the table again under the new one"
+            )
             self.schema_changes["other", "stale"] += 1
             self.mark_stale(relation.oid, reason, lsn=position_lsn)
             return None
@@ -321,14 +402,19 @@ class TableBook:
 
     def _follow(self, relation: RelationVersion, state: TableState, position_lsn: int) -> TableSchema | None:
         latest = _latest(state)
-        older = [schema for schema in sorted(state.schemas.values(), key=lambda schema: -schema.version) if same_shape(schema, relation)]
+        older = [
+            schema
+            for schema in sorted(state.schemas.values(), key=lambda schema: -schema.version)
+            if same_shape(schema, relation)
+        ]
         if older and older[0] is latest:
             return latest
         if position_lsn < state.lsn:
             # Written before the copy was taken: the copy has it, in whatever shape it was.
             return older[0] if older else None
         if older and position_lsn <= state.schema_lsn:
-            # Seen before a restart, and its newer shapes with it. One transaction can bring several, so a shape that is not known is a new one even here.
+            # Seen before a restart, and its newer shapes with it. One transaction can bring
+            # several, so a shape that is not known is a new one even here.
             return older[0]
         facts = self._lookup(relation.oid)
         schema = build_schema(relation, facts, latest, latest.version + 1 if latest else 1)
@@ -353,7 +439,15 @@ class TableBook:
 
     def _join(self, relation: RelationVersion, facts: TableFacts | None) -> TableSchema | None:
         schema = build_schema(relation, facts, None, 1)
-        entry = Table(str(relation.oid), relation.schema, relation.name, state="copying", generation=1, lsn=self._wal_end(), schema=schema)
+        entry = Table(
+            str(relation.oid),
+            relation.schema,
+            relation.name,
+            state="copying",
+            generation=1,
+            lsn=self._wal_end(),
+            schema=schema,
+        )
         if facts is None:
             self._log.append(replace(entry, state="detached", reason="dropped at the source before it could be copied"))
             self.transitions["detached"] += 1
@@ -361,13 +455,24 @@ class TableBook:
         refused = refusal_of(schema) or refusal(facts)
         if refused:
             self._logger.error("table cannot be carried", table=schema.qualified_name, reason=refused)
-            self._log.append(replace(entry, state="quarantined", reason=refused, relfilenode=facts.relfilenode, fingerprint=fingerprint(facts)))
+            self._log.append(
+                replace(
+                    entry,
+                    state="quarantined",
+                    reason=refused,
+                    relfilenode=facts.relfilenode,
+                    fingerprint=fingerprint(facts),
+                )
+            )
             self.transitions["quarantined"] += 1
             return None
-        self._logger.info("table joined", table=schema.qualified_name, key=[column.name for column in schema.key_columns])
+        self._logger.info(
+            "table joined", table=schema.qualified_name, key=[column.name for column in schema.key_columns]
+        )
         if not schema.key_columns and schema.replica_identity != "f":
             self._logger.warning(
-                "table has no key and no full identity: kept as an append-only changelog, and the source refuses its updates and deletes",
+                "table has no key and no full identity: kept as an append-only changelog, and the "
+                "source refuses its updates and deletes",
                 table=schema.qualified_name,
             )
         self._log.append(replace(entry, relfilenode=facts.relfilenode, fingerprint=fingerprint(facts)))
@@ -410,7 +515,9 @@ class TableBook:
 
 
 def matches(patterns: tuple[str, ...], schema_name: str, table_name: str) -> bool:
-    """Whether one of `patterns` (`public.*`, `shop.orders`) names the table; no patterns at all name every table."""
+    """Whether one of `patterns` (`public.*`, `shop.orders`) names the table; no patterns at all
+    name every table.
+    """
     name = f"{schema_name}.{table_name}"
     return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
 
@@ -420,7 +527,9 @@ def _latest(state: TableState) -> TableSchema | None:
 
 
 def same_shape(schema: TableSchema, relation: RelationVersion) -> bool:
-    """Whether rows of `relation` are rows of `schema`, as far as the wire can tell. The name is no part of it."""
+    """Whether rows of `relation` are rows of `schema`, as far as the wire can tell. The name is no
+    part of it.
+    """
     ours = relation_sent_as(schema)
     return (ours.replica_identity, ours.columns) == (relation.replica_identity, relation.columns)
 

@@ -1,8 +1,10 @@
-"""Logical messages as rows: pg_logical_emit_message ends up in a lake table of its own, `_sluice/messages`.
+"""Logical messages as rows: pg_logical_emit_message ends up in a lake table of its own,
+`_sluice/messages`.
 
-Invariant: content stays bytes, as emitted; a transactional message is published with its transaction and vanishes with it, any other stands alone at its own
-position. The table has no key and only grows, so it is a changelog. Messages come from whoever may connect to the database: nothing here acts on them.
-(PostgreSQL: Replication Management Functions, pg_logical_emit_message.)
+Invariant: content stays bytes, as emitted; a transactional message is published with its
+transaction and vanishes with it, any other stands alone at its own position. The table has no key
+and only grows, so it is a changelog. Messages come from whoever may connect to the database:
+nothing here acts on them. (PostgreSQL: Replication Management Functions, pg_logical_emit_message.)
 """
 
 import json
@@ -23,7 +25,13 @@ from sluice.manifest.log import ManifestLog
 TABLE_ID = "0"
 """No relation has this oid."""
 IN_DOUBT = "in_doubt"
-_COLUMNS = (("lsn", 20, "bigint"), ("prefix", 25, "text"), ("transactional", 16, "boolean"), ("content", 17, "bytea"), (IN_DOUBT, 16, "boolean"))
+_COLUMNS = (
+    ("lsn", 20, "bigint"),
+    ("prefix", 25, "text"),
+    ("transactional", 16, "boolean"),
+    ("content", 17, "bytea"),
+    (IN_DOUBT, 16, "boolean"),
+)
 
 SCHEMA = TableSchema(
     table_id=TABLE_ID,
@@ -31,18 +39,25 @@ SCHEMA = TableSchema(
     schema_name="_sluice",
     table_name="messages",
     replica_identity="n",
-    columns=tuple(ColumnSchema(name, attnum, oid, -1, spelling, lake_type(oid, -1)) for attnum, (name, oid, spelling) in enumerate(_COLUMNS, 1)),
+    columns=tuple(
+        ColumnSchema(name, attnum, oid, -1, spelling, lake_type(oid, -1))
+        for attnum, (name, oid, spelling) in enumerate(_COLUMNS, 1)
+    ),
 )
-"""`lsn` is the message's own position; the commit's is in the envelope. IN_DOUBT is explained in docs/messages.md."""
+"""`lsn` is the message's own position; the commit's is in the envelope. IN_DOUBT is explained in
+docs/messages.md.
+"""
 
 RELATION = relation_sent_as(SCHEMA)
 """What messages come as, so that they wait in bodies and units like rows of any table."""
 
 
 def ensure(log: ManifestLog, *, wanted: bool, prefixes: Sequence[str]) -> None:
-    """Brings the table to what the configuration says: live and empty when messages are first kept, detached when they no longer are.
+    """Brings the table to what the configuration says: live and empty when messages are first kept,
+    detached when they no longer are.
 
-    Messages that were not kept never come again, so that a table which is kept again, or for other `prefixes`, begins anew.
+    Messages that were not kept never come again, so that a table which is kept again, or for other
+    `prefixes`, begins anew.
     """
     state = log.state.tables.get(TABLE_ID)
     chosen = json.dumps({"prefixes": sorted(prefixes)})
@@ -52,26 +67,38 @@ def ensure(log: ManifestLog, *, wanted: bool, prefixes: Sequence[str]) -> None:
         log.append(_table("copying", generation, log))
         log.append(Copy(TABLE_ID, generation, 1, log.state.through_lsn, (), final=True, fingerprint=chosen))
     elif live and not wanted and state is not None:
-        log.append(_table("detached", state.generation, log, reason="source.messages is false: what is emitted now is not kept"))
+        log.append(
+            _table(
+                "detached", state.generation, log, reason="source.messages is false: what is emitted now is not kept"
+            )
+        )
 
 
 def _table(state: str, generation: int, log: ManifestLog, *, reason: str = "") -> Table:
-    return Table(TABLE_ID, SCHEMA.schema_name, SCHEMA.table_name, state, generation, reason, log.state.through_lsn, SCHEMA)
+    return Table(
+        TABLE_ID, SCHEMA.schema_name, SCHEMA.table_name, state, generation, reason, log.state.through_lsn, SCHEMA
+    )
 
 
 def settled(rows: EncodedRows, *, doubt_until: int) -> EncodedRows:
-    """Messages of a streamed transaction that has committed: in doubt stay those that a subtransaction which rolled back later may have emitted."""
+    """Messages of a streamed transaction that has committed: in doubt stay those that a
+    subtransaction which rolled back later may have emitted.
+    """
     return rows.cleared(IN_DOUBT, from_ordinal=doubt_until)
 
 
 def prefix_filter(patterns: Sequence[str]) -> Callable[[str], bool]:
-    """Whether a message's prefix matches one of `patterns` (`*`, `?` and `[...]` as in file names, case kept); no patterns want every message."""
+    """Whether a message's prefix matches one of `patterns` (`*`, `?` and `[...]` as in file names,
+    case kept); no patterns want every message.
+    """
     wanted = re.compile("|".join(map(translate, patterns)))
     return lambda prefix: not patterns or wanted.match(prefix) is not None
 
 
 def encode_messages(runs: Sequence[MessageRun]) -> EncodedRows:
-    """Rows of SCHEMA for messages that share their fate: all of ended transactions, all standing alone (which have no commit time), or all of one body."""
+    """Rows of SCHEMA for messages that share their fate: all of ended transactions, all standing
+    alone (which have no commit time), or all of one body.
+    """
     messages, first = [run.message for run in runs], runs[0]
     return encode_values(
         SCHEMA,
@@ -85,5 +112,7 @@ def encode_messages(runs: Sequence[MessageRun]) -> EncodedRows:
         ordinal=np.array([run.ordinal for run in runs], np.int64),
         xid=np.array([run.xid for run in runs], np.int64),
         lsn=np.array([run.lsn for run in runs], np.int64) if first.lsn is not None else None,
-        commit_time_us=np.array([run.commit_time_us for run in runs], np.int64) if first.commit_time_us is not None else None,
+        commit_time_us=np.array([run.commit_time_us for run in runs], np.int64)
+        if first.commit_time_us is not None
+        else None,
     )

@@ -1,7 +1,10 @@
-"""From a relation on the wire and the facts of the catalog to the table's schema, and what a change of schema means. Pure.
+"""From a relation on the wire and the facts of the catalog to the table's schema, and what a change
+of schema means. Pure.
 
-Invariant: the columns and their order are the wire's; the catalog only adds what the wire cannot say (attnum, base types of domains, the primary key, the
-value that older rows have). A change that the lake table cannot follow exactly is `unsupported`, with the reason. (PostgreSQL: pg_attribute; ALTER TABLE.)
+Invariant: the columns and their order are the wire's; the catalog only adds what the wire cannot
+say (attnum, base types of domains, the primary key, the value that older rows have). A change that
+the lake table cannot follow exactly is `unsupported`, with the reason. (PostgreSQL: pg_attribute;
+ALTER TABLE.)
 """
 
 from dataclasses import dataclass, replace
@@ -15,15 +18,21 @@ from sluice.source.catalog import ColumnFacts, TableFacts
 
 @dataclass(frozen=True, slots=True)
 class SchemaDiff:
-    """`identity` means that only the old rows' columns changed: a new version, the same lake columns. `reason` explains `unsupported`."""
+    """`identity` means that only the old rows' columns changed: a new version, the same lake
+    columns. `reason` explains `unsupported`.
+    """
 
     kind: Literal["same", "identity", "added_columns", "unsupported"]
     added: tuple[ColumnSchema, ...] = ()
     reason: str = ""
 
 
-def build_schema(relation: RelationVersion, facts: TableFacts | None, previous: TableSchema | None, version: int) -> TableSchema:
-    """The schema of a relation version. `facts` is None when the table is gone from the catalog, `previous` when this is its first schema."""
+def build_schema(
+    relation: RelationVersion, facts: TableFacts | None, previous: TableSchema | None, version: int
+) -> TableSchema:
+    """The schema of a relation version. `facts` is None when the table is gone from the catalog,
+    `previous` when this is its first schema.
+    """
     catalog = {column.name: column for column in facts.columns} if facts else {}
     columns = tuple(_column(column, catalog.get(column.name), previous) for column in relation.columns)
     keys = _key_names(relation, facts, previous)
@@ -38,27 +47,38 @@ def build_schema(relation: RelationVersion, facts: TableFacts | None, previous: 
 
 
 def relation_of(facts: TableFacts) -> RelationVersion:
-    """The relation that the server would send for a table as the catalog has it now: for tables that are copied before they change."""
+    """The relation that the server would send for a table as the catalog has it now: for tables
+    that are copied before they change.
+    """
     return RelationVersion(
         oid=facts.oid,
         schema=facts.schema,
         name=facts.name,
         replica_identity=facts.replica_identity,
-        columns=tuple(RelationColumn(column.name, column.type_oid, column.typmod, column.in_identity) for column in facts.sent_columns),
+        columns=tuple(
+            RelationColumn(column.name, column.type_oid, column.typmod, column.in_identity)
+            for column in facts.sent_columns
+        ),
     )
 
 
 def relation_sent_as(schema: TableSchema) -> RelationVersion:
     """The relation version that `schema` was built from."""
-    columns = tuple(RelationColumn(column.name, column.type_oid, column.typmod, column.identity) for column in schema.columns)
-    return RelationVersion(int(schema.table_id), schema.schema_name, schema.table_name, schema.replica_identity, columns)
+    columns = tuple(
+        RelationColumn(column.name, column.type_oid, column.typmod, column.identity) for column in schema.columns
+    )
+    return RelationVersion(
+        int(schema.table_id), schema.schema_name, schema.table_name, schema.replica_identity, columns
+    )
 
 
-def diff_schema(old: TableSchema, new: TableSchema, *, facts: TableFacts | None = None, old_relfilenode: int = 0) -> SchemaDiff:
+def diff_schema(
+    old: TableSchema, new: TableSchema, *, facts: TableFacts | None = None, old_relfilenode: int = 0
+) -> SchemaDiff:
     """What the step from `old` to `new` means for the lake table.
 
-    `old_relfilenode` is the table's storage when `old` came into force (0: not known): a column that was added together with a rewrite has values in old
-    rows that nothing announces.
+    `old_relfilenode` is the table's storage when `old` came into force (0: not known): a column
+    that was added together with a rewrite has values in old rows that nothing announces.
     """
     if (old.schema_name, old.table_name) != (new.schema_name, new.table_name):
         return _unsupported(f"the table was renamed from {old.qualified_name} to {new.qualified_name}")
@@ -71,7 +91,10 @@ def diff_schema(old: TableSchema, new: TableSchema, *, facts: TableFacts | None 
     newest = max((column.attnum for column in old.columns), default=0)
     for column in added:
         if 0 < column.attnum < newest:
-            return _unsupported(f"column {column.name} was there before it was published: older rows hold values in it that were not sent")
+            return _unsupported(
+                f"column {column.name} was there before it was published: older rows hold values in "
+                "it that were not sent"
+            )
         reason = _added_with_hidden_values(column, facts, old_relfilenode)
         if reason:
             return _unsupported(reason)
@@ -124,7 +147,9 @@ def _column(column: RelationColumn, now: ColumnFacts | None, previous: TableSche
 
 
 def _key_names(relation: RelationVersion, facts: TableFacts | None, previous: TableSchema | None) -> set[str]:
-    """The columns by which old rows are found. Deletes send the identity's columns and no others, so an identity index comes before the primary key."""
+    """The columns by which old rows are found. Deletes send the identity's columns and no others,
+    so an identity index comes before the primary key.
+    """
     sent = {column.name for column in relation.columns}
     flagged = {column.name for column in relation.columns if column.identity}
     if relation.replica_identity == "i" or (relation.replica_identity == "d" and flagged):
@@ -155,13 +180,22 @@ def _lost_or_changed(old: TableSchema, new: TableSchema) -> str:
 def _added_with_hidden_values(column: ColumnSchema, facts: TableFacts | None, old_relfilenode: int) -> str:
     if column.missing is not None:
         return ""
-    now = next((item for item in facts.columns if item.attnum == column.attnum), None) if facts and column.attnum else None
+    now = (
+        next((item for item in facts.columns if item.attnum == column.attnum), None)
+        if facts and column.attnum
+        else None
+    )
     if facts is None or now is None:
         return f"column {column.name} was added and the catalog no longer says what older rows hold in it"
-    in_leaves = facts.relkind == "p" and (now.has_default or bool(now.generated) or any(column.name in leaf.missing for leaf in facts.children))
+    in_leaves = facts.relkind == "p" and (
+        now.has_default or bool(now.generated) or any(column.name in leaf.missing for leaf in facts.children)
+    )
     rewritten = in_leaves or (facts.relkind != "p" and old_relfilenode not in (0, facts.relfilenode))
     if rewritten:
-        return f"the table was rewritten when column {column.name} was added: older rows hold values in it that the stream does not carry"
+        return (
+            f"the table was rewritten when column {column.name} was added: older rows hold values in it "
+            "that the stream does not carry"
+        )
     return ""
 
 

@@ -1,7 +1,9 @@
-"""What the stream cannot show: tables that join or leave the publication, rewrites without events, renamed labels.
+"""What the stream cannot show: tables that join or leave the publication, rewrites without events,
+renamed labels.
 
-Invariant: a change that the catalog shows and the stream does not turns the table stale by name; one that changes nothing in the rows (VACUUM FULL, ANALYZE,
-an index) does not. What a look means for a table is decided by `TableBook.look`. Runs in a thread, on a connection of its own.
+Invariant: a change that the catalog shows and the stream does not turns the table stale by name;
+one that changes nothing in the rows (VACUUM FULL, ANALYZE, an index) does not. What a look means
+for a table is decided by `TableBook.look`. Runs in a thread, on a connection of its own.
 """
 
 from contextlib import suppress
@@ -24,7 +26,9 @@ class CatalogWatch:
         self._catalog: Catalog | None = None
 
     def run_once(self) -> None:
-        """One look. Raises SourceUnavailable when the connection is lost; the next call opens another."""
+        """One look. Raises SourceUnavailable when the connection is lost; the next call opens
+        another.
+        """
         try:
             self._look(self._catalog or self._open())
         except ServiceError:
@@ -48,6 +52,10 @@ class CatalogWatch:
         for oid, facts in published.items():
             self._book.look(facts, states.get(str(oid)), wal_end=wal_end)
         for state in states.values():
-            if int(state.table_id) not in published and state.state != "detached" and state.table_id != messagetable.TABLE_ID:
+            if (
+                int(state.table_id) not in published
+                and state.state != "detached"
+                and state.table_id != messagetable.TABLE_ID
+            ):
                 self._book.detach(int(state.table_id), f"publication {self._options.publication} no longer carries it")
         self._requests.take(catalog)

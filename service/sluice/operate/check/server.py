@@ -1,6 +1,8 @@
-"""Preflight of the server: its version and settings, the role's rights, room for our slot, limits on WAL, and what would make us wait.
+"""Preflight of the server: its version and settings, the role's rights, room for our slot, limits
+on WAL, and what would make us wait.
 
-Invariant: reads only, and only what the role of deploy/postgres/grants.sql may see. (PostgreSQL: Runtime Config; The Cumulative Statistics System.)
+Invariant: reads only, and only what the role of deploy/postgres/grants.sql may see. (PostgreSQL:
+Runtime Config; The Cumulative Statistics System.)
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +20,9 @@ from sluice.source.snapshot_export import open_transactions
 from sluice.source.start import identify
 
 FIXED_MINORS = {14: 19, 15: 14, 16: 10, 17: 6}
-"""The first minor release of each major with the 2025 repairs of logical decoding: lost changes around ALTER PUBLICATION, WAL removed too early."""
+"""The first minor release of each major with the 2025 repairs of logical decoding: lost changes
+around ALTER PUBLICATION, WAL removed too early.
+"""
 NEWEST_TESTED = 18
 LONG_TRANSACTION_S = 60
 SMALL_KEEP_BYTES = 4 << 30
@@ -28,7 +32,9 @@ CLOCK_SKEW_S = 5.0
 RECENT_S = 30.0
 """A checkpoint at least this old gives a usable rate of WAL."""
 HELPERS = 2
-"""Senders, and slots beside our own, that a copy needs while the stream runs: one each, and one to spare."""
+"""Senders, and slots beside our own, that a copy needs while the stream runs: one each, and one to
+spare.
+"""
 _RELOAD = "SELECT pg_reload_conf();"
 _UNREACHABLE_RATE = 1.0
 
@@ -80,7 +86,14 @@ def examine_version(version: int) -> Iterator[Finding]:
         yield Finding("warning", "server.untested", "server", seen, fix_setting="look for a newer release of Sluice")
     if minor < FIXED_MINORS.get(major, 0):
         seen = f"it is PostgreSQL {major}.{minor}, in which logical decoding can lose changes"
-        yield Finding("warning", "server.minor", "server", seen, fix_setting=f"update to {major}.{FIXED_MINORS[major]} or later", needs_restart=True)
+        yield Finding(
+            "warning",
+            "server.minor",
+            "server",
+            seen,
+            fix_setting=f"update to {major}.{FIXED_MINORS[major]} or later",
+            needs_restart=True,
+        )
 
 
 def _log(look: Look) -> Iterator[Finding]:
@@ -89,20 +102,38 @@ def _log(look: Look) -> Iterator[Finding]:
         yield _setting("critical", "server.wal_level", "wal_level", f"it is {level}", "'logical'", restart=True)
 
 
-def _setting(severity: Severity, code: str, name: str, seen: str, value: str, *, restart: bool = False, remark: str = "") -> Finding:
+def _setting(
+    severity: Severity, code: str, name: str, seen: str, value: str, *, restart: bool = False, remark: str = ""
+) -> Finding:
     reload = "" if restart else f" {_RELOAD}"
     words = f"{name} = {value.strip(chr(39)) or 'empty'}{remark}"
-    return Finding(severity, code, name, seen, fix_sql=f"ALTER SYSTEM SET {name} = {value};{reload}", fix_setting=words, needs_restart=restart)
+    return Finding(
+        severity,
+        code,
+        name,
+        seen,
+        fix_sql=f"ALTER SYSTEM SET {name} = {value};{reload}",
+        fix_setting=words,
+        needs_restart=restart,
+    )
 
 
 def _encoding(look: Look) -> Iterator[Finding]:
     encoding = look.server.encoding
     if encoding == "SQL_ASCII":
         seen = "its encoding is SQL_ASCII: the server stores bytes of any encoding and cannot turn them into UTF-8"
-        yield Finding("critical", "server.encoding", look.server.database, seen, fix_setting="move the data to a database with encoding UTF8")
+        yield Finding(
+            "critical",
+            "server.encoding",
+            look.server.database,
+            seen,
+            fix_setting="move the data to a database with encoding UTF8",
+        )
     elif encoding != "UTF8":
         seen = f"its encoding is {encoding}: a byte without a UTF-8 form would stop the stream"
-        yield Finding("warning", "server.encoding", look.server.database, seen, fix_setting="prefer a database with encoding UTF8")
+        yield Finding(
+            "warning", "server.encoding", look.server.database, seen, fix_setting="prefer a database with encoding UTF8"
+        )
 
 
 def _standby(look: Look) -> Iterator[Finding]:
@@ -133,7 +164,13 @@ def _synchronous(look: Look) -> Iterator[Finding]:
         seen = f"it matches {application}: commits on the source would wait for this pipeline"
         fix = f"ALTER SYSTEM SET synchronous_standby_names = '...'; {_RELOAD}"
         yield Finding(
-            "warning", "server.synchronous", "synchronous_standby_names", seen, fix_sql=fix, fix_setting="name the standbys that are meant", by_hand=True
+            "warning",
+            "server.synchronous",
+            "synchronous_standby_names",
+            seen,
+            fix_sql=fix,
+            fix_setting="name the standbys that are meant",
+            by_hand=True,
         )
 
 
@@ -148,10 +185,16 @@ def _rights(look: Look) -> Iterator[Finding]:
             look.role,
             f"it cannot open a replication connection: {error}",
             fix_sql="" if has_it else f"ALTER ROLE {quote_identifier(look.role)} REPLICATION;",
-            fix_setting=f"a line in pg_hba.conf for database {look.server.database} (not the keyword replication), and no pooler in between",
+            fix_setting=f"a line in pg_hba.conf for database {look.server.database} (not the keyword "
+            "replication), and no pooler in between",
         )
     if look.one("SELECT pg_catalog.current_setting('is_superuser')") == "on":
-        yield Finding("info", "role.superuser", look.role, "it is a superuser; LOGIN, REPLICATION and SELECT on the tables are enough")
+        yield Finding(
+            "info",
+            "role.superuser",
+            look.role,
+            "it is a superuser; LOGIN, REPLICATION and SELECT on the tables are enough",
+        )
 
 
 def _room(look: Look) -> Iterator[Finding]:
@@ -161,9 +204,12 @@ def _room(look: Look) -> Iterator[Finding]:
     needed = 1 + (look.slot is None)
     if free < needed:
         seen = f"{max(free, 0)} of {limit} are free, {needed} are needed (one of them for copies)"
-        yield _setting("critical", "server.slots", "max_replication_slots", seen, str(limit + needed - free), restart=True)
+        yield _setting(
+            "critical", "server.slots", "max_replication_slots", seen, str(limit + needed - free), restart=True
+        )
     limit = int(look.settings["max_wal_senders"])
-    # pg_stat_activity hides from an ordinary role what kind of process another role's is; this function counts them for everybody.
+    # pg_stat_activity hides from an ordinary role what kind of process another role's is; this
+    # function counts them for everybody.
     free = limit - int(look.one("SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_get_wal_senders()"))
     if free < HELPERS:
         seen = f"{max(free, 0)} of {limit} are free, {HELPERS} are needed (one of them for copies)"
@@ -181,14 +227,33 @@ def _keep_size(look: Look) -> Iterator[Finding]:
     minutes = (keep_mb << 20) / rate / 60 if rate >= _UNREACHABLE_RATE else None
     if keep_mb << 20 >= SMALL_KEEP_BYTES and (minutes is None or minutes >= SHORT_OUTAGE_MINUTES):
         return
-    lasts = f"about {minutes:.0f} minutes, at the {rate / 2**20:.1f} MiB/s of WAL seen lately," if minutes is not None else "an unknown time"
+    lasts = (
+        f"about {minutes:.0f} minutes, at the {rate / 2**20:.1f} MiB/s of WAL seen lately,"
+        if minutes is not None
+        else "an unknown time"
+    )
     severity: Severity = "critical" if keep_mb == 0 else "warning"
-    yield _setting(severity, "server.keep_size", name, f"it is {keep_mb} MB: an outage of {lasts} loses the slot", "'100GB'", remark=remark)
+    yield _setting(
+        severity,
+        "server.keep_size",
+        name,
+        f"it is {keep_mb} MB: an outage of {lasts} loses the slot",
+        "'100GB'",
+        remark=remark,
+    )
 
 
 def _wal_rate(look: Look) -> float:
-    """Bytes of WAL a second: the higher of the average since the statistics began and of what came since the last checkpoint."""
-    average = float(look.one("SELECT wal_bytes / GREATEST(EXTRACT(epoch FROM pg_catalog.now() - stats_reset), 1) FROM pg_catalog.pg_stat_wal") or 0)
+    """Bytes of WAL a second: the higher of the average since the statistics began and of what came
+    since the last checkpoint.
+    """
+    average = float(
+        look.one(
+            "SELECT wal_bytes / GREATEST(EXTRACT(epoch FROM pg_catalog.now() - stats_reset), 1) FROM "
+            "pg_catalog.pg_stat_wal"
+        )
+        or 0
+    )
     with translated("reading the last checkpoint"):
         row = look.conn.execute(
             b"SELECT redo_lsn::text, EXTRACT(epoch FROM pg_catalog.clock_timestamp() - checkpoint_time)::float8 FROM pg_catalog.pg_control_checkpoint()"
@@ -206,7 +271,9 @@ def _timeouts(look: Look) -> Iterator[Finding]:
         yield _setting("warning", "server.idle_slots", "idle_replication_slot_timeout", seen, "0")
     timeout_ms = int(look.settings["wal_sender_timeout"])
     if timeout_ms < 5000:
-        seen = f"it is {timeout_ms} ms: we report three times as often, yet a short stall of this process ends the stream"
+        seen = (
+            f"it is {timeout_ms} ms: we report three times as often, yet a short stall of this process ends the stream"
+        )
         if timeout_ms == 0:
             seen = "it is 0: the server keeps the slot for a client that vanished, until TCP gives it up"
         yield _setting("warning", "server.sender_timeout", "wal_sender_timeout", seen, "'60s'")
@@ -220,17 +287,45 @@ def _waits(look: Look) -> Iterator[Finding]:
             seen = f"it was prepared {blocker.age_s:.0f} s ago: creating a slot, and each copy, waits for it"
             fix = f"ROLLBACK PREPARED {quote_literal(blocker.gid).strip()};"
             what = f"prepared transaction {blocker.gid}"
-            yield Finding("warning", "server.prepared_transaction", what, seen, fix_sql=fix, fix_setting="or COMMIT PREPARED", by_hand=True)
+            yield Finding(
+                "warning",
+                "server.prepared_transaction",
+                what,
+                seen,
+                fix_sql=fix,
+                fix_setting="or COMMIT PREPARED",
+                by_hand=True,
+            )
         else:
             seen = f"its transaction has run for {blocker.age_s:.0f} s: creating a slot, and each copy, waits for it"
             fix = f"SELECT pg_terminate_backend({blocker.pid});"
             what = f"process {blocker.pid} ({blocker.application_name})"
-            yield Finding("warning", "server.long_transaction", what, seen, fix_sql=fix, fix_setting="or wait until it ends", by_hand=True)
+            yield Finding(
+                "warning",
+                "server.long_transaction",
+                what,
+                seen,
+                fix_sql=fix,
+                fix_setting="or wait until it ends",
+                by_hand=True,
+            )
     hidden = look.one(
-        "SELECT pg_catalog.count(DISTINCT l.pid) FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid"
+        "SELECT pg_catalog.count(DISTINCT l.pid) FROM pg_catalog.pg_locks l JOIN "
+        "pg_catalog.pg_stat_activity a ON a.pid = l.pid"
         " WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted AND a.backend_start IS NULL"
     )
     if hidden:
-        seen = f"{hidden} transactions of other roles are open, and this role may not see for how long: creating a slot waits for them"
+        seen = (
+            f"{hidden} transactions of other roles are open, and this role may not see for how long: "
+            "creating a slot waits for them"
+        )
         fix = f"GRANT pg_read_all_stats TO {quote_identifier(look.role)};"
-        yield Finding("info", "role.statistics", look.role, seen, fix_sql=fix, fix_setting="it would also see other sessions' statements", by_hand=True)
+        yield Finding(
+            "info",
+            "role.statistics",
+            look.role,
+            seen,
+            fix_sql=fix,
+            fix_setting="it would also see other sessions' statements",
+            by_hand=True,
+        )

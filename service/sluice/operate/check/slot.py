@@ -1,6 +1,8 @@
-"""Preflight of our replication slot: whether it is one we can stream from, and whether it outlives a failover.
+"""Preflight of our replication slot: whether it is one we can stream from, and whether it outlives
+a failover.
 
-Invariant: reads only; nothing that drops a slot is proposed but by hand. (PostgreSQL: Replication Slots; Logical Decoding, Replication Slot Synchronization.)
+Invariant: reads only; nothing that drops a slot is proposed but by hand. (PostgreSQL: Replication
+Slots; Logical Decoding, Replication Slot Synchronization.)
 """
 
 from collections.abc import Iterator
@@ -17,16 +19,26 @@ def examine_slot(look: Look, *, two_phase: bool) -> Iterator[Finding]:
     """`two_phase` is what the configuration wants."""
     slot = look.slot
     if slot is None:
-        yield Finding("info", "slot.missing", look.options.slot, "the slot does not exist yet: `sluice setup`, or the first run, creates it")
+        yield Finding(
+            "info",
+            "slot.missing",
+            look.options.slot,
+            "the slot does not exist yet: `sluice setup`, or the first run, creates it",
+        )
         return
     if slot.plugin != "pgoutput" or slot.temporary or slot.database != look.server.database:
-        seen = f"it is a slot of plugin {slot.plugin or 'none'} in database {slot.database or 'none'}, not one of pgoutput in {look.server.database}"
+        seen = (
+            f"it is a slot of plugin {slot.plugin or 'none'} in database {slot.database or 'none'}, not "
+            f"one of pgoutput in {look.server.database}"
+        )
         yield Finding("critical", "slot.wrong", slot.name, seen, fix_setting="source.slot: another name")
         return
     yield from _usable(look, slot)
     if slot.two_phase != two_phase:
         seen = f"it has two_phase = {str(slot.two_phase).lower()}, the configuration says {str(two_phase).lower()}"
-        yield Finding("critical", "slot.two_phase", slot.name, seen, fix_setting=two_phase_remedy(look.version, wanted=two_phase))
+        yield Finding(
+            "critical", "slot.two_phase", slot.name, seen, fix_setting=two_phase_remedy(look.version, wanted=two_phase)
+        )
     if look.version >= FAILOVER_SINCE:
         yield from _failover(look, slot)
 
@@ -34,14 +46,34 @@ def examine_slot(look: Look, *, two_phase: bool) -> Iterator[Finding]:
 def _usable(look: Look, slot: SlotFacts) -> Iterator[Finding]:
     if slot.synced and look.server.in_recovery:
         seen = "the server keeps it in step with its primary's, for a failover: nobody can stream from it here"
-        yield Finding("critical", "slot.synced", slot.name, seen, fix_setting="source.dsn: the primary, or source.slot: another name")
+        yield Finding(
+            "critical",
+            "slot.synced",
+            slot.name,
+            seen,
+            fix_setting="source.dsn: the primary, or source.slot: another name",
+        )
     if slot.invalidated:
         fix = f"SELECT pg_drop_replication_slot({quote_literal(slot.name)});"
         seen = f"it can never be used again ({slot.invalidated})"
-        yield Finding("critical", "slot.invalidated", slot.name, seen, fix_sql=fix, fix_setting="then copy the tables again", by_hand=True)
+        yield Finding(
+            "critical",
+            "slot.invalidated",
+            slot.name,
+            seen,
+            fix_sql=fix,
+            fix_setting="then copy the tables again",
+            by_hand=True,
+        )
     elif slot.wal_status == "unreserved":
         seen = "its WAL is about to be removed: start the pipeline now, or raise max_slot_wal_keep_size"
-        yield Finding("critical", "slot.unreserved", slot.name, seen, fix_sql=f"ALTER SYSTEM SET max_slot_wal_keep_size = '100GB'; {_RELOAD}")
+        yield Finding(
+            "critical",
+            "slot.unreserved",
+            slot.name,
+            seen,
+            fix_sql=f"ALTER SYSTEM SET max_slot_wal_keep_size = '100GB'; {_RELOAD}",
+        )
     if slot.active_pid is not None:
         yield Finding("info", "slot.active", slot.name, f"process {slot.active_pid} streams from it now")
 
@@ -56,11 +88,33 @@ def _failover(look: Look, slot: SlotFacts) -> Iterator[Finding]:
     if not standbys or look.server.in_recovery:
         return
     if not slot.failover:
-        seen = f"the server has standbys ({', '.join(standbys[:5])}), and this slot has no failover flag: it would not survive a failover to one of them"
+        seen = (
+            f"the server has standbys ({', '.join(standbys[:5])}), and this slot has no failover flag: it "
+            "would not survive a failover to one of them"
+        )
         command = f'psql "... replication=database" -c \'ALTER_REPLICATION_SLOT "{slot.name}" (FAILOVER true)\''
-        yield Finding("warning", "slot.failover", slot.name, seen, fix_setting=f"while nothing streams: {command}; on the standby sync_replication_slots = on")
+        yield Finding(
+            "warning",
+            "slot.failover",
+            slot.name,
+            seen,
+            fix_setting=f"while nothing streams: {command}; on the standby sync_replication_slots = on",
+        )
     elif not look.settings.get("synchronized_standby_slots"):
-        seen = f"it is empty: the stream can be ahead of the standbys ({', '.join(standbys[:5])}): after a failover the lake would hold rows that are gone"
+        seen = (
+            f"it is empty: the stream can be ahead of the standbys ({', '.join(standbys[:5])}): after a "
+            "failover the lake would hold rows that are gone"
+        )
         fix = f"ALTER SYSTEM SET synchronized_standby_slots = {quote_literal(standbys[0]).strip()}; {_RELOAD}"
-        words = "synchronized_standby_slots: the slots of the standbys that may be promoted; the stream then waits for them"
-        yield Finding("warning", "server.synchronized_standbys", "synchronized_standby_slots", seen, fix_sql=fix, fix_setting=words, by_hand=True)
+        words = (
+            "synchronized_standby_slots: the slots of the standbys that may be promoted; the stream then waits for them"
+        )
+        yield Finding(
+            "warning",
+            "server.synchronized_standbys",
+            "synchronized_standby_slots",
+            seen,
+            fix_sql=fix,
+            fix_setting=words,
+            by_hand=True,
+        )

@@ -1,8 +1,11 @@
-"""Preflight of tables: what keeps a table from being carried exactly, and what else a person should know of it, from its catalog facts alone. Pure.
+"""Preflight of tables: what keeps a table from being carried exactly, and what else a person should
+know of it, from its catalog facts alone. Pure.
 
-Invariant: what keeps a table from being carried is `conditions`, which stops it in `run` as well. The other critical findings are no loss: where a table has
-no identity, or one that is not sent, the source refuses UPDATE and DELETE by itself; and whether two paths are one, only the store knows.
-(PostgreSQL: Logical Replication, Restrictions; ALTER TABLE, REPLICA IDENTITY; Row Filters; Column Lists.)
+Invariant: what keeps a table from being carried is `conditions`, which stops it in `run` as well.
+The other critical findings are no loss: where a table has no identity, or one that is not sent, the
+source refuses UPDATE and DELETE by itself; and whether two paths are one, only the store knows.
+(PostgreSQL: Logical Replication, Restrictions; ALTER TABLE, REPLICA IDENTITY; Row Filters; Column
+Lists.)
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +38,11 @@ def _name(facts: TableFacts) -> str:
 def _identity(facts: TableFacts) -> Iterator[Finding]:
     has_identity = facts.replica_identity == "f" or any(column.in_identity for column in facts.columns)
     if not has_identity and (not facts.publishes or set(facts.publishes) & {"u", "d"}):
-        what = "replica identity NOTHING" if facts.replica_identity == "n" else "no primary key and no other replica identity"
+        what = (
+            "replica identity NOTHING"
+            if facts.replica_identity == "n"
+            else "no primary key and no other replica identity"
+        )
         yield Finding(
             "critical",
             "table.no_identity",
@@ -49,7 +56,8 @@ def _identity(facts: TableFacts) -> Iterator[Finding]:
             "warning",
             "table.no_key",
             facts.qualified_name,
-            "it has replica identity FULL and no primary key: rows are matched as a whole, which is slow, and equal rows are told apart by number only",
+            "it has replica identity FULL and no primary key: rows are matched as a whole, which is "
+            "slow, and equal rows are told apart by number only",
             fix_sql=f"ALTER TABLE {_name(facts)} ADD PRIMARY KEY (...);",
             by_hand=True,
         )
@@ -57,12 +65,23 @@ def _identity(facts: TableFacts) -> Iterator[Finding]:
 
 def _filter(facts: TableFacts) -> Iterator[Finding]:
     if facts.row_filter and not hidden_by_filter(facts):
-        yield Finding("info", "table.row_filter", facts.qualified_name, "the publication has a row filter: the lake holds the rows that match it")
+        yield Finding(
+            "info",
+            "table.row_filter",
+            facts.qualified_name,
+            "the publication has a row filter: the lake holds the rows that match it",
+        )
 
 
 def _columns(facts: TableFacts) -> Iterator[Finding]:
     if not facts.columns:
-        yield Finding("warning", "table.no_columns", facts.qualified_name, "it has no columns", fix_setting="leave it out in source.tables")
+        yield Finding(
+            "warning",
+            "table.no_columns",
+            facts.qualified_name,
+            "it has no columns",
+            fix_setting="leave it out in source.tables",
+        )
 
 
 def _generated(facts: TableFacts, publication: str, server_version: int) -> Iterator[Finding]:
@@ -74,12 +93,22 @@ def _generated(facts: TableFacts, publication: str, server_version: int) -> Iter
     stored = server_version >= _STORED_GENERATED and any(column.generated == "s" for column in unsent)
     fix = f"ALTER PUBLICATION {publication} SET (publish_generated_columns = stored);" if stored else ""
     if server_version >= _STORED_GENERATED and facts.replica_identity == "f":
-        seen = f"it has replica identity FULL and unpublished generated columns ({names}): the source itself refuses UPDATE and DELETE"
+        seen = (
+            f"it has replica identity FULL and unpublished generated columns ({names}): the source itself "
+            "refuses UPDATE and DELETE"
+        )
         other = f"ALTER TABLE {_name(facts)} REPLICA IDENTITY DEFAULT;"
         yield Finding("critical", "column.generated_in_identity", facts.qualified_name, seen, fix_sql=fix or other)
     else:
         seen = f"generated columns are not sent, the lake will not have {names}"
-        yield Finding("warning", "column.generated", facts.qualified_name, seen, fix_sql=fix, fix_setting="" if fix else "a plain column that a trigger fills")
+        yield Finding(
+            "warning",
+            "column.generated",
+            facts.qualified_name,
+            seen,
+            fix_sql=fix,
+            fix_setting="" if fix else "a plain column that a trigger fills",
+        )
 
 
 def _collisions(tables: Sequence[TableFacts]) -> Iterator[Finding]:

@@ -1,10 +1,13 @@
-r"""One-dimensional arrays from PostgreSQL's array text, all rows of a column in one pass over their joined bytes.
+r"""One-dimensional arrays from PostgreSQL's array text, all rows of a column in one pass over their
+joined bytes.
 
-Invariant: an array is a list only if it has one dimension, lower bound 1 and elements that the element type holds; otherwise its row is special, whole.
-A quoted "NULL" is text, an unquoted NULL is null. (PostgreSQL: Arrays, Array Input and Output Syntax.)
+Invariant: an array is a list only if it has one dimension, lower bound 1 and elements that the
+element type holds; otherwise its row is special, whole. A quoted "NULL" is text, an unquoted NULL
+is null. (PostgreSQL: Arrays, Array Input and Output Syntax.)
 
-array_out quotes an element that is empty, spells NULL or holds a brace, comma, quote, backslash or white space, and puts a backslash before each quote and
-backslash within. So outside quotes every comma separates and every brace is a dimension's.
+array_out quotes an element that is empty, spells NULL or holds a brace, comma, quote, backslash or
+white space, and puts a backslash before each quote and backslash within. So outside quotes every
+comma separates and every brace is a dimension's.
 """
 
 from collections.abc import Callable
@@ -25,7 +28,9 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class _Joined:
-    """The column's texts laid end to end: row i is `data[bound[i] : bound[i + 1]]`, empty where no value is present."""
+    """The column's texts laid end to end: row i is `data[bound[i] : bound[i + 1]]`, empty where no
+    value is present.
+    """
 
     data: Bytes
     bound: Places
@@ -72,7 +77,8 @@ def _outside_quotes(joined: _Joined, escapers: Places, texts: Texts) -> Mask:
     """Which bytes lie outside quotes. A closing quote does, an opening one does not."""
     quotes = joined.data == _QUOTE
     if len(escapers):
-        # A backslash in the very last place would escape what is not there; the row then lacks its closing quote and is refused below.
+        # A backslash in the very last place would escape what is not there; the row then lacks its
+        # closing quote and is refused below.
         quotes[np.minimum(escapers + 1, len(quotes) - 1)] = False
     # Sums wrap at 256, which leaves odd and even alone.
     outside: Mask = np.cumsum(quotes, dtype=np.uint8) & 1 == 0
@@ -83,7 +89,9 @@ def _outside_quotes(joined: _Joined, escapers: Places, texts: Texts) -> Mask:
 
 
 def _is_flat(joined: _Joined, outside: Mask, texts: Texts) -> Mask:
-    """Which rows have one dimension that begins at 1. The others begin with a bracket or hold a second opening brace."""
+    """Which rows have one dimension that begins at 1. The others begin with a bracket or hold a
+    second opening brace.
+    """
     first = np.take(joined.data, joined.bound[:-1], mode="clip") if len(joined.data) else np.zeros(len(texts), np.uint8)
     if np.any(texts.present & (first != _OPEN) & (first != _BRACKET)):
         raise texts.unreadable("array")
@@ -96,7 +104,9 @@ def _is_flat(joined: _Joined, outside: Mask, texts: Texts) -> Mask:
 
 
 def _elements(joined: _Joined, outside: Mask, escapers: Places, *, flat: Mask, where: str) -> tuple[Texts, Places]:
-    """All elements of the flat rows in order, without quotes and escapes, and how many each row has."""
+    """All elements of the flat rows in order, without quotes and escapes, and how many each row
+    has.
+    """
     length = np.diff(joined.bound)
     filled = flat & (length > len("{}"))
     commas = _inside_rows(np.flatnonzero((joined.data == _COMMA) & outside), joined.bound, filled)

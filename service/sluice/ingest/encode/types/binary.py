@@ -1,4 +1,6 @@
-r"""bytea in hex form, `\x` and two digits a byte. The escape form never comes: the session pins bytea_output. (PostgreSQL: Binary Data Types.)"""
+r"""bytea in hex form, `\x` and two digits a byte. The escape form never comes: the session pins
+bytea_output. (PostgreSQL: Binary Data Types.)
+"""
 
 import binascii
 
@@ -12,7 +14,9 @@ _BACKSLASH, _X = rb"\x"
 
 
 def _digits(texts: Texts, count: int) -> memoryview:
-    """The digits of all values, one behind the other: `count` of them. One value alone, which may be large, is not copied for that."""
+    """The digits of all values, one behind the other: `count` of them. One value alone, which may
+    be large, is not copied for that.
+    """
     present = np.flatnonzero(texts.present)
     if len(present) == 1:
         start = int(texts.start[present[0]]) + 2
@@ -33,4 +37,6 @@ def read_bytea(texts: Texts, arrow_type: pa.DataType) -> Reading:
         raise texts.unreadable("bytea in hex form") from None
     absent = null_mask(texts.present)
     validity = None if absent is None else pa.py_buffer(np.packbits(texts.present, bitorder="little"))
-    return Reading(pa.Array.from_buffers(arrow_type, len(texts), [validity, offsets_of(counts).buffers()[1], pa.py_buffer(values)]))
+    return Reading(
+        pa.Array.from_buffers(arrow_type, len(texts), [validity, offsets_of(counts).buffers()[1], pa.py_buffer(values)])
+    )

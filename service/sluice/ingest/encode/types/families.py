@@ -49,8 +49,9 @@ def arrow_type(lake: LakeType) -> pa.DataType:
 
 
 def read(texts: Texts, lake: LakeType) -> Reading:
-    """The column's values in the lake type's Arrow type. Raises DecodeError for text that the type never prints, UnsupportedChange for text that is
-    not UTF-8."""
+    """The column's values in the lake type's Arrow type. Raises DecodeError for text that the type
+    never prints, UnsupportedChange for text that is not UTF-8.
+    """
     target = arrow_type(lake)
     if not texts.present.any():
         return Reading(pa.nulls(len(texts), target))

@@ -1,8 +1,9 @@
 """Integers, floats and numeric. (PostgreSQL: Numeric Types.)
 
-Invariant: Arrow's parsers are trusted only for text that they read exactly. Its decimal parser wraps silently, both at more than 38 digits and when
-fewer grow past 128 bits on the way to the scale (688662.91 as decimal(38,37)); its float parser turns overflow into infinity and underflow into zero.
-None of these is let near such text unseen.
+Invariant: Arrow's parsers are trusted only for text that they read exactly. Its decimal parser
+wraps silently, both at more than 38 digits and when fewer grow past 128 bits on the way to the
+scale (688662.91 as decimal(38,37)); its float parser turns overflow into infinity and underflow
+into zero. None of these is let near such text unseen.
 """
 
 import numpy as np
@@ -25,7 +26,9 @@ def read_integer(texts: Texts, arrow_type: pa.DataType) -> Reading:
 
 
 def read_float(texts: Texts, arrow_type: pa.DataType) -> Reading:
-    """Shortest-precise text gives back the very bits; NaN, both infinities and minus zero are values like any other."""
+    """Shortest-precise text gives back the very bits; NaN, both infinities and minus zero are
+    values like any other.
+    """
     array = texts.cast(arrow_type)
     values = array.fill_null(1).to_numpy(zero_copy_only=False)
     infinite = np.isinf(values)
@@ -38,7 +41,9 @@ def read_float(texts: Texts, arrow_type: pa.DataType) -> Reading:
 
 
 def read_numeric(texts: Texts, arrow_type: pa.DataType) -> Reading:
-    """Special: NaN, both infinities, and any number with more digits than the type, before or after the point."""
+    """Special: NaN, both infinities, and any number with more digits than the type, before or after
+    the point.
+    """
     special = texts.present & (texts.last_byte() > _NINE)
     if special.any():
         texts.require(special, _NOT_FINITE, "numeric")
@@ -54,7 +59,9 @@ def read_numeric(texts: Texts, arrow_type: pa.DataType) -> Reading:
 
 
 def _cast_short(texts: Texts, arrow_type: pa.DataType) -> pa.Array | None:
-    """The values if they are so short that no step of Arrow's parser can leave 128 bits, and all fit; else None."""
+    """The values if they are so short that no step of Arrow's parser can leave 128 bits, and all
+    fit; else None.
+    """
     longest = int(texts.length.max(initial=0, where=texts.present))
     return try_cast(texts.views(), arrow_type) if longest + arrow_type.scale <= _EXACT_DIGITS else None
 

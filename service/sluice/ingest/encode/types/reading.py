@@ -9,9 +9,11 @@ from sluice.ingest.encode.views import Mask, Texts
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A column's typed values. `special` marks the rows whose text the type cannot hold, None when there are none.
+    """A column's typed values. `special` marks the rows whose text the type cannot hold, None when
+    there are none.
 
-    `texts` has those texts where the column was not read from text. A row is null in `array` if and only if it was not present or is special.
+    `texts` has those texts where the column was not read from text. A row is null in `array` if and
+    only if it was not present or is special.
     """
 
     array: pa.Array

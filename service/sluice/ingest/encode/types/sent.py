@@ -1,7 +1,9 @@
-"""Values in binary form: what the send functions of their types make of them. (PostgreSQL: Logical Replication Message Formats, TupleData; CREATE TYPE.)
+"""Values in binary form: what the send functions of their types make of them. (PostgreSQL: Logical
+Replication Message Formats, TupleData; CREATE TYPE.)
 
-Invariant: a column read from this form is the column that its text would have given, value for value, special values and their texts included. `FORMS` are
-all that can be read so; anything else in binary form is refused by name. Lengths are checked before bytes are read.
+Invariant: a column read from this form is the column that its text would have given, value for
+value, special values and their texts included. `FORMS` are all that can be read so; anything else
+in binary form is refused by name. Lengths are checked before bytes are read.
 """
 
 from collections.abc import Callable
@@ -47,7 +49,8 @@ def require_form(form: str, where: str) -> None:
     if not form:
         raise UnsupportedChange(
             f"{where}: its values arrive in binary form, from which this type cannot be read exactly",
-            hint="set source.binary to false, or leave the column out by a column list of the publication; then copy the table again",
+            hint="set source.binary to false, or leave the column out by a column list of the "
+            "publication; then copy the table again",
         )
 
 
@@ -83,7 +86,13 @@ def _uuid(sent: Texts) -> Texts:
         spelled[:, begin:end] = digits[:, begin - dashes : end - dashes]
     start = np.zeros(len(sent), np.int64)
     start[chosen] = np.arange(len(chosen)) * _UUID_TEXT
-    return Texts(spelled.tobytes() + PADDING, start, np.where(sent.present, np.int32(_UUID_TEXT), np.int32(0)), sent.present, sent.where)
+    return Texts(
+        spelled.tobytes() + PADDING,
+        start,
+        np.where(sent.present, np.int32(_UUID_TEXT), np.int32(0)),
+        sent.present,
+        sent.where,
+    )
 
 
 _READERS: dict[str, Reader] = {

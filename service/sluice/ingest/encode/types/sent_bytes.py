@@ -1,4 +1,5 @@
-"""Bytes of one column in binary form, before a type is known: numbers of a fixed width, and texts for the rows that need one.
+"""Bytes of one column in binary form, before a type is known: numbers of a fixed width, and texts
+for the rows that need one.
 
 Invariant: no byte outside a value is ever part of one, for every length is checked first.
 """
@@ -13,7 +14,9 @@ from sluice.ingest.encode.views import PADDING, Mask, Texts
 
 
 def fixed(sent: Texts, name: str, dtype: str) -> npt.NDArray[np.generic]:
-    """Each value as one number of `dtype`, 0 where no value is present. Raises DecodeError for a value of another width."""
+    """Each value as one number of `dtype`, 0 where no value is present. Raises DecodeError for a
+    value of another width.
+    """
     width = np.dtype(dtype).itemsize
     windows = np.ndarray((len(sent.raw) - width + 1,), f"V{width}", buffer=sent.raw, strides=(1,))
     if sent.complete:
@@ -26,7 +29,9 @@ def fixed(sent: Texts, name: str, dtype: str) -> npt.NDArray[np.generic]:
 
 
 def absent(sent: Texts, special: Mask | None = None) -> Mask | None:
-    """Which rows are null: those without a value, and those whose value the type cannot hold. None when there are none."""
+    """Which rows are null: those without a value, and those whose value the type cannot hold. None
+    when there are none.
+    """
     mask = ~sent.present if special is None else ~sent.present | special
     return mask if mask.any() else None
 

@@ -1,7 +1,9 @@
-"""numeric in binary form: digits to the base 10000, their weight, a sign and how many decimals to show. (PostgreSQL: Numeric Types.)
+"""numeric in binary form: digits to the base 10000, their weight, a sign and how many decimals to
+show. (PostgreSQL: Numeric Types.)
 
-Invariant: a value is in the decimal exactly, or it is special with the text that the server prints. Values with equal numbers of digits and equal weight are
-computed together, in two limbs of 19 decimal digits, as many as 64 bits hold; nothing is rounded and nothing wraps.
+Invariant: a value is in the decimal exactly, or it is special with the text that the server prints.
+Values with equal numbers of digits and equal weight are computed together, in two limbs of 19
+decimal digits, as many as 64 bits hold; nothing is rounded and nothing wraps.
 """
 
 import numpy as np
@@ -61,8 +63,12 @@ def _words(raw: bytes) -> npt.NDArray[np.uint16]:
     return np.ndarray((len(raw) - 1,), ">u2", buffer=raw, strides=(1,))
 
 
-def _decimals(sent: Texts, header: npt.NDArray[np.int64], finite: Mask, arrow_type: pa.DataType) -> tuple[Limbs, Limbs, Mask]:
-    """The absolute values as integers of the type's scale in two limbs, and which rows have one within its precision."""
+def _decimals(
+    sent: Texts, header: npt.NDArray[np.int64], finite: Mask, arrow_type: pa.DataType
+) -> tuple[Limbs, Limbs, Mask]:
+    """The absolute values as integers of the type's scale in two limbs, and which rows have one
+    within its precision.
+    """
     high, low = np.zeros(len(sent), np.uint64), np.zeros(len(sent), np.uint64)
     groups, weight = header[:, 0], header[:, 1]
     # What has more than this cannot fit any decimal, and its text is made one by one.
@@ -79,12 +85,20 @@ def _decimals(sent: Texts, header: npt.NDArray[np.int64], finite: Mask, arrow_ty
     return high, low, held
 
 
-def _add_groups(sent: Texts, rows: npt.NDArray[np.int64], shape: tuple[int, int], out: tuple[Limbs, Limbs, Mask], *, scale: int) -> None:
-    """Adds up the digits of `rows`, which all have `shape`: the number of groups and the weight of the first."""
+def _add_groups(
+    sent: Texts, rows: npt.NDArray[np.int64], shape: tuple[int, int], out: tuple[Limbs, Limbs, Mask], *, scale: int
+) -> None:
+    """Adds up the digits of `rows`, which all have `shape`: the number of groups and the weight of
+    the first.
+    """
     groups, weight = shape
     high, low, held = out
     words, start = _words(sent.raw), sent.start[rows] + _HEADER_BYTES
-    sum_high, sum_low, fits = np.zeros(len(rows), np.uint64), np.zeros(len(rows), np.uint64), np.ones(len(rows), np.bool_)
+    sum_high, sum_low, fits = (
+        np.zeros(len(rows), np.uint64),
+        np.zeros(len(rows), np.uint64),
+        np.ones(len(rows), np.bool_),
+    )
     for group in range(groups):
         digits = words[start + 2 * group].astype(np.uint64)
         if np.any(digits >= _BASE):
@@ -119,7 +133,9 @@ def _array(high: Limbs, low: Limbs, negative: Mask, null: Mask | None, arrow_typ
 
 
 def _joined(high: Limbs, low: Limbs) -> tuple[Limbs, Limbs]:
-    """`high` times ten to the nineteenth, and `low`, as the upper and the lower 64 bits of one number: the product of halves, by hand."""
+    """`high` times ten to the nineteenth, and `low`, as the upper and the lower 64 bits of one
+    number: the product of halves, by hand.
+    """
     factor = np.uint64(10**_LIMB_DIGITS)
     a1, a0, b1, b0 = high >> _HALF, high & _LOW_HALF, factor >> _HALF, factor & _LOW_HALF
     middle = (a0 * b0 >> _HALF) + (a0 * b1 & _LOW_HALF) + (a1 * b0 & _LOW_HALF)

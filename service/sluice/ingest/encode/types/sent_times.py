@@ -1,6 +1,8 @@
-"""date, timestamp and timestamptz in binary form: days or microseconds from 2000-01-01. (PostgreSQL: Date/Time Types, Date/Time Output.)
+"""date, timestamp and timestamptz in binary form: days or microseconds from 2000-01-01.
+(PostgreSQL: Date/Time Types, Date/Time Output.)
 
-Invariant: the same range is typed as in `times`, and what lies outside has the very text that the server prints, for UTC and ISO as the session pins them.
+Invariant: the same range is typed as in `times`, and what lies outside has the very text that the
+server prints, for UTC and ISO as the session pins them.
 """
 
 import numpy as np
@@ -30,7 +32,9 @@ def read_date(sent: Texts, arrow_type: pa.DataType) -> Reading:
 
 
 def read_timestamp(sent: Texts, arrow_type: pa.DataType) -> Reading:
-    """Both kinds: an instant and a local time are the same number, and only the printed offset tells them apart."""
+    """Both kinds: an instant and a local time are the same number, and only the printed offset
+    tells them apart.
+    """
     counts = fixed(sent, "timestamp", ">i8").astype(np.int64)
     special = (counts < _FIRST_US) | (counts > _LAST_US)
     if not special.any():
@@ -48,7 +52,9 @@ def date_text(days: int) -> str:
 
 
 def timestamp_text(microseconds: int, zone: str) -> str:
-    """As timestamp_out and timestamptz_out print an instant that is `microseconds` after 2000-01-01."""
+    """As timestamp_out and timestamptz_out print an instant that is `microseconds` after
+    2000-01-01.
+    """
     if microseconds in _LONG_INFINITIES:
         return _LONG_INFINITIES[microseconds]
     days, rest = divmod(microseconds, _DAY_US)
@@ -59,7 +65,8 @@ def timestamp_text(microseconds: int, zone: str) -> str:
 
 
 def _calendar(days: int) -> tuple[str, str]:
-    """Year, month and day, and the mark of years before Christ. Python's calendar has none of these and ends at 9999.
+    """Year, month and day, and the mark of years before Christ. Python's calendar has none of these
+    and ends at 9999.
 
     Counted in eras of 400 years that begin in March, so that the leap day is the last of its year.
     """

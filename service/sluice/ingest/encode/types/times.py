@@ -1,7 +1,8 @@
 """date, timestamp and timestamptz in ISO form. (PostgreSQL: Date/Time Types, Date/Time Output.)
 
-Invariant: what is typed lies between 0001-01-01 and 9999-12-31 (UTC for timestamptz), Spark's range, and is exact to the microsecond. Infinity, years
-before Christ and years after 9999 are special. Offsets are added up as printed, seconds included: local mean time needs them.
+Invariant: what is typed lies between 0001-01-01 and 9999-12-31 (UTC for timestamptz), Spark's
+range, and is exact to the microsecond. Infinity, years before Christ and years after 9999 are
+special. Offsets are added up as printed, seconds included: local mean time needs them.
 """
 
 import numpy as np
