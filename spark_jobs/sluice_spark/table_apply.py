@@ -17,8 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from sluice import faults
-from sluice.contract import columns as envelope
-from sluice.contract import keys
+from sluice.contract import envelope, keys
 from sluice.contract.entries import Opened
 from sluice.contract.schema import TableSchema
 from sluice.errors import UnsupportedChange, WriterFenced

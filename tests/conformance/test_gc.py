@@ -474,7 +474,7 @@ def test_a_collection_that_is_killed_leaves_a_spool_that_is_whole_and_the_next_o
     kept = world.change("7")
     script = f"""
 from datetime import timedelta
-from sluice.manifest import gc
+from sluice.operate import gc
 from sluice.store.opening import open_store
 gc.THREADS = 1
 store = open_store("file://{tmp_path}", options={{}})

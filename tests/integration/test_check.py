@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import structlog
 
-from sluice.cli import check as checking
+from sluice.cli import check as check_command
 from sluice.cli import cli, exits
 from tests.support import canary
 from tests.support.least_rights import grant, options_as, pipeline_role, run_script
@@ -108,7 +108,9 @@ def test_an_installation_of_one_side_says_that_it_could_not_look_at_the_other(
     pipeline: Pipeline, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for package, what in (("pyspark", "Java, Spark and the lake"), ("psycopg", "the source")):
-        monkeypatch.setattr(checking, "find_spec", lambda name, package=package: None if name == package else object())
+        monkeypatch.setattr(
+            check_command, "find_spec", lambda name, package=package: None if name == package else object()
+        )
         document = json.loads(check(pipeline, capsys, "--json")[1])
         assert [unseen["what"] for unseen in document["not_examined"]] == [what]
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.cli import options as rooms
+from sluice.cli import wiring
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
 from sluice.manifest.follow import load_state
@@ -174,11 +174,11 @@ def watch(database: Database, folder: Path, scenario: Callable[[Watched], Awaita
     times = itertools.count()
     metrics = Metrics("test", monotonic=lambda: 2.0 * next(times))
     identify(metrics, config_hash=1)
-    store = Gate(rooms.open_spool(settings))
+    store = Gate(wiring.open_spool(settings))
     process = Process(
-        rooms.ingest_options(settings, instance="test"),
+        wiring.ingest_options(settings, instance="test"),
         store=MeteredStore(store, metrics),
-        reporter=rooms.reporter(settings),
+        reporter=wiring.reporter(settings),
         metrics=metrics,
         applier=None,
     )

@@ -11,8 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sluice.contract import columns as envelope
-from sluice.contract import keys
+from sluice.contract import envelope, keys
 from sluice.contract.entries import BodyCommit, Changes, Commits, Copy, Entry, Opened, Segment, Table, digest
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.contract.types import lake_type

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from pyspark.sql import SparkSession
 
 from sluice.contract import keys
-from sluice.contract.columns import folded, is_reserved
 from sluice.contract.entries import Changes, Commits
+from sluice.contract.envelope import folded, is_reserved
 from sluice.contract.schema import TableSchema
 from sluice_spark.fold.ranges import MAX_TEXT_BYTES, KeyRanges
 from sluice_spark.lake.merge import MergePlan, merge_text, quote

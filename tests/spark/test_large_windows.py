@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from sluice.contract import columns as envelope
+from sluice.contract import envelope
 from sluice.contract.entries import BodyCommit, Changes, Commits
 from sluice.contract.xids import XidIntervals
 from tests.spark import lake

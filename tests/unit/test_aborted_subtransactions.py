@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.contract import columns as envelope
+from sluice.contract import envelope
 from sluice.contract.entries import BodyCommit, Changes, Commits, Copy, Entry, Segment
 from sluice.contract.xids import MAX_XID, NO_XIDS, XidIntervals
 from sluice.errors import LimitReached, ManifestCorrupt

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from sluice.contract import columns as envelope
+from sluice.contract import envelope
 from sluice.contract.entries import Changes, Commits, Copy, Entry, Segment, Table
 from sluice_spark.modes.changelog import with_origins
 from sluice_spark.read.window import Backlog

@@ -15,8 +15,7 @@ import pytest
 import structlog
 from click.testing import CliRunner
 
-from sluice.cli import cli, exits
-from sluice.cli import options as rooms
+from sluice.cli import cli, exits, wiring
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
 from sluice.contract.entries import Opened, Table
@@ -199,14 +198,14 @@ def test_targets_of_run_exclude_each_other_and_must_be_lsns(configured: Path, sl
 
 def test_apply_hands_every_option_to_the_applier_and_none_on_the_command_line(configured: Path) -> None:
     settings = load(str(configured / "sluice.yaml"), environ={}).settings
-    told = ApplyOptions.from_json(rooms.apply_options(settings, log_format="json", once=True))
+    told = ApplyOptions.from_json(wiring.apply_options(settings, log_format="json", once=True))
     assert told.once
     assert told.spool_options == {"aws_secret_access_key": CANARY}
     assert told.lake_options == told.spool_options, "both are on one kind of store and the lake has none of its own"
     assert told.spark_conf == {"spark.x": CANARY}
     assert told.driver_memory == "1024m"
     assert told.mode_of("public.events") == "changelog"
-    assert CANARY not in " ".join(rooms.applier_command())
+    assert CANARY not in " ".join(wiring.applier_command())
 
 
 def opened() -> Opened:
@@ -287,7 +286,7 @@ def test_a_reader_that_closes_the_pipe_is_no_failure_of_ours(configured: Path) -
     command = f"{sys.executable} -m sluice config schema | head -c 10"
     result = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {command}"],
-        cwd=Path(rooms.__file__).parents[2],
+        cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
         timeout=60,

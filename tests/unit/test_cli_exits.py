@@ -13,7 +13,7 @@ from sluice.cli import exits
 from sluice.errors import Disposition, ServiceError
 from tools.docs import __main__ as docs
 
-ROOT = Path(exits.__file__).parents[2]
+ROOT = Path(__file__).parents[2]
 ROW_VALUE = "row-value-canary"
 CONTRACT = {
     "UsageError": 2,

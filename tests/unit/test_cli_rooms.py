@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.cli import options as rooms
+from sluice.cli import wiring
 from sluice.errors import UsageError
 from sluice.settings import Settings, load
 from sluice.settings.present import fingerprint
@@ -20,7 +20,7 @@ def test_the_configured_delay_bounds_both_places_where_a_change_waits(tmp_path: 
         "version: 1\npipeline: shop\nsource: {dsn: 'host=nowhere'}\nspool: {uri: "
         "'file:///var/spool', max_delay: 300ms}\nlake: {uri: 'file:///var/lake'}\n"
     )
-    options = rooms.ingest_options(load(str(file), environ={}).settings, instance="one")
+    options = wiring.ingest_options(load(str(file), environ={}).settings, instance="one")
     assert options.stream.max_delay_s == 0.3
     assert options.flush.max_delay_s == 0.3
 
@@ -37,7 +37,7 @@ def _settings(folder: Path, *, more: str = "", password: str = "one") -> Setting
 @pytest.mark.parametrize(("given", "told"), [("127.0.0.1:0", "127.0.0.1:0"), ("off", ""), ("", "")])
 def test_the_applier_is_told_where_to_listen_and_off_is_nowhere(tmp_path: Path, given: str, told: str) -> None:
     settings = _settings(tmp_path, more=f'telemetry: {{apply_listen: "{given}"}}\n')
-    options = ApplyOptions.from_json(rooms.apply_options(settings, log_format="json"))
+    options = ApplyOptions.from_json(wiring.apply_options(settings, log_format="json"))
     assert options.listen == told
     assert options.config_hash == fingerprint(settings)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sluice.cli import status_view as statusview
+from sluice.cli import status_view
 from sluice.cli.output import amount, duration
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable
@@ -72,7 +72,7 @@ def report(pipeline: Pipeline, **changes: object) -> Report:
 def drawn(seen: Report, *, width: int = 140, unicode: bool = True, top: int = 20) -> str:
     out = io.StringIO()
     console = Console(file=out, width=width, no_color=True, highlight=False)
-    console.print(statusview.status(seen, width=width, unicode=unicode, top=top))
+    console.print(status_view.status(seen, width=width, unicode=unicode, top=top))
     return out.getvalue()
 
 

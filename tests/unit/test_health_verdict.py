@@ -15,9 +15,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sluice.cli import exits
-from sluice.cli import status as looking
-from sluice.cli import status_view as statusview
+from sluice.cli import exits, status, status_view
 from sluice.errors import SlotLost, StoreUnavailable
 from sluice.health.endpoint import Health, HealthServer
 from sluice.health.export.observer import export_verdict
@@ -46,13 +44,17 @@ from tests.unit.test_runtime_report import NOW, Pipeline
 from tests.unit.test_runtime_walreport import server, slot
 
 AT = NOW.timestamp()
+WELL_SOURCE = SourceSeen(asked_at=AT, slot_active=True, wal_status="reserved", share_left=0.9)
+WELL_MANIFEST = ManifestSeen(opened=True, slot="sluice_shop", opened_at=AT - 9000)
+WELL_PROCESS = ProcessSeen("streaming", True, streaming_since=AT - 9000)
+WELL_APPLIER = ApplierSeen(AT - 5, "host/1/a", AT - 5, pending=3)
 WELL = Facts(
     now=AT,
     read_at=AT,
-    manifest=ManifestSeen(opened=True, slot="sluice_shop", opened_at=AT - 9000),
-    source=SourceSeen(asked_at=AT, slot_active=True, wal_status="reserved", share_left=0.9),
-    process=ProcessSeen("streaming", True, streaming_since=AT - 9000),
-    applier=ApplierSeen(AT - 5, "host/1/a", AT - 5, pending=3),
+    manifest=WELL_MANIFEST,
+    source=WELL_SOURCE,
+    process=WELL_PROCESS,
+    applier=WELL_APPLIER,
     flush_lag_seconds=1.0,
     lake_lag_seconds=2.0,
     tables=(TableGroup("live", "", "public.orders", 1, AT - 9000),),
@@ -65,22 +67,22 @@ SOURCES: Part = {
     "slot well": ({}, None),
     "server unreachable": ({"source": None, "source_away": AWAY}, "server.unreachable"),
     "slot lost": (
-        {"source": replace(WELL.source, slot_active=None, lost="MISSING: gone", lost_hint="copy again")},
+        {"source": replace(WELL_SOURCE, slot_active=None, lost="MISSING: gone", lost_hint="copy again")},
         "slot.lost",
-    ),  # type: ignore[type-var]
-    "slot inactive": ({"source": replace(WELL.source, slot_active=False)}, "slot inactive"),  # type: ignore[type-var]
+    ),
+    "slot inactive": ({"source": replace(WELL_SOURCE, slot_active=False)}, "slot inactive"),
 }
 INGESTS: Part = {
     "ingest streams": ({}, None),
     "ingest not asked": ({"process": None}, None),
     "ingest reconnects": ({"process": ProcessSeen("reconnecting", False)}, "ingest.stopped"),
-    "stage stuck": ({"process": replace(WELL.process, stuck=("the decoder has not moved for 400 s",))}, "ingest.stuck"),  # type: ignore[type-var]
+    "stage stuck": ({"process": replace(WELL_PROCESS, stuck=("the decoder has not moved for 400 s",))}, "ingest.stuck"),
 }
 APPLIERS: Part = {
     "applier well": ({}, None),
     "applier never ran": ({"applier": ApplierSeen()}, "applier.never"),
-    "applier's report is old": ({"applier": replace(WELL.applier, record_at=AT - 600)}, "applier.dead"),
-    "applier achieves nothing": ({"applier": replace(WELL.applier, succeeded_at=AT - 600)}, "applier.failing"),
+    "applier's report is old": ({"applier": replace(WELL_APPLIER, record_at=AT - 600)}, "applier.dead"),
+    "applier achieves nothing": ({"applier": replace(WELL_APPLIER, succeeded_at=AT - 600)}, "applier.failing"),
 }
 STORES: Part = {
     "store well": ({}, None),
@@ -196,7 +198,7 @@ class Shown:
         assert (tables["state"], tables["problems"]) == (served["state"], served["problems"])
         out = io.StringIO()
         Console(file=out, width=10_000, highlight=False).print(
-            statusview.status(report, width=10_000, unicode=True, top=20)
+            status_view.status(report, width=10_000, unicode=True, top=20)
         )
         text = out.getvalue()
         assert f"State     {verdict.state}" in text
@@ -207,7 +209,7 @@ class Shown:
         export_verdict(self.metrics, verdict)
         assert exported(self.metrics) == (verdict.state, set(codes))
         assert (exits.HEALTH[verdict.state] == 0) == (verdict.state == "healthy")
-        assert looking.verdict_of(report) == verdict
+        assert status.verdict_of(report) == verdict
 
 
 def exported(metrics: Metrics) -> tuple[str, set[str]]:
@@ -290,7 +292,7 @@ def test_all_surfaces_show_the_same_verdict_whatever_is_dead(shown: Shown) -> No
 
 def test_a_store_that_does_not_answer_is_unknown_on_every_surface(shown: Shown) -> None:
     away = StoreUnavailable("s3://bucket did not answer", hint="look at the network")
-    verdict = looking.verdict_of(away)
+    verdict = status.verdict_of(away)
     assert (verdict.state, [(one.code, one.message, one.remedy) for one in verdict.problems]) == (
         "unknown",
         [("spool.away", "s3://bucket did not answer", "look at the network")],
@@ -313,23 +315,23 @@ def test_a_store_that_hangs_is_a_problem_although_no_error_came() -> None:
 
 
 def test_an_applier_that_up_started_a_moment_ago_may_start() -> None:
-    old = replace(WELL.applier, record_at=AT - 86_400, instance="host/9/b")
+    old = replace(WELL_APPLIER, record_at=AT - 86_400, instance="host/9/b")
     child = ChildSeen(running=True, restarts=0, instance_prefix="host/1/", started_at=AT - 20)
-    process = replace(WELL.process, applier=child)  # type: ignore[type-var]
+    process = replace(WELL_PROCESS, applier=child)
     assert codes(replace(WELL, applier=old, process=process)) == {}
-    late = replace(WELL.process, applier=replace(child, started_at=AT - 400))  # type: ignore[type-var]
+    late = replace(WELL_PROCESS, applier=replace(child, started_at=AT - 400))
     assert set(codes(replace(WELL, applier=old, process=late))) == {"applier.dead"}
     assert codes(replace(WELL, process=late)) == {}
 
 
 def test_records_of_another_applier_than_the_one_that_runs_here_are_a_problem() -> None:
     child = ChildSeen(running=True, restarts=0, instance_prefix="host/77/", started_at=AT - 400)
-    process = replace(WELL.process, applier=child)  # type: ignore[type-var]
+    process = replace(WELL_PROCESS, applier=child)
     assert "host/1/a" in codes(replace(WELL, process=process))["applier.other"].where
 
 
 def test_an_applier_that_does_not_run_is_dead_at_once_although_its_record_is_fresh() -> None:
-    process = replace(WELL.process, applier=ChildSeen(running=False, restarts=3))  # type: ignore[type-var]
+    process = replace(WELL_PROCESS, applier=ChildSeen(running=False, restarts=3))
     assert (
         codes(replace(WELL, process=process))["applier.dead"].message
         == "the applier is not running, and 3 manifest entries wait for it"
@@ -337,8 +339,8 @@ def test_an_applier_that_does_not_run_is_dead_at_once_although_its_record_is_fre
 
 
 def test_a_slot_is_not_called_inactive_by_a_look_from_before_the_stream_began() -> None:
-    source = replace(WELL.source, slot_active=False)  # type: ignore[type-var]
-    begun = replace(WELL.process, streaming_since=AT - 3)  # type: ignore[type-var]
+    source = replace(WELL_SOURCE, slot_active=False)
+    begun = replace(WELL_PROCESS, streaming_since=AT - 3)
     assert codes(replace(WELL, source=source, process=begun)) == {}
     assert set(codes(replace(WELL, source=source))) == {"slot.inactive"}
 
@@ -354,9 +356,9 @@ def test_a_slot_is_not_called_inactive_by_a_look_from_before_the_stream_began() 
     ],
 )
 def test_headroom_is_judged_by_what_is_left(share: float, seconds: float | None, severity: str | None) -> None:
-    found = codes(replace(WELL, source=replace(WELL.source, share_left=share, seconds_left=seconds))).get(
+    found = codes(replace(WELL, source=replace(WELL_SOURCE, share_left=share, seconds_left=seconds))).get(
         "slot.headroom"
-    )  # type: ignore[type-var]
+    )
     assert (found.severity if found else None) == severity
 
 
@@ -367,8 +369,8 @@ def test_headroom_is_judged_by_what_is_left(share: float, seconds: float | None,
         ({"flush_lag_seconds": 301.0}, "ingest.behind", "critical"),
         ({"lake_lag_seconds": 301.0}, "lake.behind", "warning"),
         ({"lake_lag_seconds": 1801.0}, "lake.behind", "critical"),
-        ({"manifest": replace(WELL.manifest, prepared_at=AT - 901)}, "prepared.open", "warning"),  # type: ignore[type-var]
-        ({"source": replace(WELL.source, wal_status="unreserved")}, "slot.unreserved", "critical"),  # type: ignore[type-var]
+        ({"manifest": replace(WELL_MANIFEST, prepared_at=AT - 901)}, "prepared.open", "warning"),
+        ({"source": replace(WELL_SOURCE, wal_status="unreserved")}, "slot.unreserved", "critical"),
         ({"unread": replace(AWAY, retryable=False)}, "spool.unreadable", "critical"),
         (
             {"refusals": (RefusalSeen("public.typo", "not published", "publish it", AT - 60),)},
@@ -385,15 +387,15 @@ def test_headroom_is_judged_by_what_is_left(share: float, seconds: float | None,
             "table.failing",
             "warning",
         ),
-        ({"applier": replace(WELL.applier, succeeded_at=None, started_at=AT - 301)}, "applier.failing", "warning"),
-        ({"applier": replace(WELL.applier, ahead_seconds=61.0)}, "applier.clock", "warning"),
+        ({"applier": replace(WELL_APPLIER, succeeded_at=None, started_at=AT - 301)}, "applier.failing", "warning"),
+        ({"applier": replace(WELL_APPLIER, ahead_seconds=61.0)}, "applier.clock", "warning"),
         (
-            {"source": replace(WELL.source, foreign="process 7 (application_name pg_recvlogical)")},
+            {"source": replace(WELL_SOURCE, foreign="process 7 (application_name pg_recvlogical)")},
             "slot.foreign",
             "critical",
-        ),  # type: ignore[type-var]
+        ),
         ({"tables": (TableGroup("paused", "", "public.orders", 1, None),)}, "table.paused", "warning"),
-        ({"applier": ApplierSeen(), "manifest": replace(WELL.manifest, opened_at=AT - 60)}, "applier.never", "warning"),  # type: ignore[type-var]
+        ({"applier": ApplierSeen(), "manifest": replace(WELL_MANIFEST, opened_at=AT - 60)}, "applier.never", "warning"),
         ({"applier": ApplierSeen()}, "applier.never", "critical"),
     ],
 )
@@ -404,13 +406,13 @@ def test_what_is_late_or_refused_degrades_the_pipeline(changes: dict[str, Any], 
 
 
 def test_a_slot_that_another_client_uses_is_no_sign_of_ingest() -> None:
-    taken = replace(WELL.source, foreign="process 7 (application_name pg_recvlogical)")  # type: ignore[type-var]
+    taken = replace(WELL_SOURCE, foreign="process 7 (application_name pg_recvlogical)")
     verdict = judge(replace(WELL, process=None, source=taken))
     assert (verdict.state, [one.code for one in verdict.problems]) == ("stopped", ["slot.foreign", "ingest.stopped"])
 
 
 def test_an_empty_spool_under_a_slot_that_has_served_is_gone_and_not_new() -> None:
-    gone = replace(WELL.source, gone="slot s has served a pipeline, and the spool has no manifest of it")  # type: ignore[type-var]
+    gone = replace(WELL_SOURCE, gone="slot s has served a pipeline, and the spool has no manifest of it")
     verdict = judge(
         replace(WELL, process=None, source=gone, manifest=ManifestSeen(opened=False), tables=(), applier=ApplierSeen())
     )

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.contract import columns as envelope
+from sluice.contract import envelope
 from sluice.errors import DecodeError, UnsupportedChange
 from sluice.ingest.encode.rows import encode_rows, encode_truncate, segment_schema
 from sluice.ingest.encode.stats import SegmentStats, total

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sluice.contract import columns as envelope
+from sluice.contract import envelope
 from sluice.contract.schema import TableSchema
 from sluice.ingest.encode import segment
 from sluice.ingest.encode.rows import EncodedRows, encode_truncate, segment_schema

@@ -10,14 +10,14 @@ import pytest
 from sluice.contract.types import ARRAYS, SCALARS, lake_type
 from sluice.ingest.encode.types.families import arrow_type
 from tests.support.spooled import inserted, table
-from tools.docs import types as typesdoc
+from tools.docs import types
 
 NUMERIC_12_2 = (12 << 16 | 2) + 4
 
 
 def test_the_page_is_fresh() -> None:
     page = Path(__file__).parents[2] / "docs" / "types.md"
-    assert page.read_text() == typesdoc.page(), "run: python -m tools.docs.types > docs/types.md"
+    assert page.read_text() == types.page(), "run: python -m tools.docs.types > docs/types.md"
 
 
 @pytest.mark.parametrize("type_oid", [*SCALARS, *ARRAYS, 1700, 2950])

@@ -25,9 +25,7 @@ def test_the_classes_are_those_of_the_program() -> None:
 def test_reasons_that_are_given_are_reasons_that_are_counted() -> None:
     root = Path(errors.__file__).parent
     given = {
-        word
-        for file in (root / "source").glob("*.py")
-        for word in re.findall(r'reason="(\w+)"', file.read_text(encoding="utf-8"))
+        word for file in root.rglob("*.py") for word in re.findall(r'reason="(\w+)"', file.read_text(encoding="utf-8"))
     }
     assert {"connection_lost", "connect_failed", "server_stopping", "server_silent"} <= given
     assert given <= set(catalogue.RECONNECT_REASONS)

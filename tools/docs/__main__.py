@@ -3,21 +3,19 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from sluice.cli import cli, exits
-from sluice.cli import findings_view as findings
+from sluice.cli import cli, exits, findings_view
 from sluice.cli.templates import GRANTS
 from sluice.health import problems
 from sluice.settings import present
-from tools.docs import cli as reference
-from tools.docs import metrics, types
+from tools.docs import commands, metrics, types
 
 PAGES: dict[str, Callable[[], str]] = {
-    "docs/cli.md": lambda: reference.page(cli),
+    "docs/cli.md": lambda: commands.page(cli),
     "docs/configuration.md": present.page,
     "docs/metrics.md": metrics.page,
     "docs/types.md": types.page,
     "docs/exit-codes.md": exits.page,
-    "docs/findings.md": findings.page,
+    "docs/findings.md": findings_view.page,
     "docs/problems.md": problems.page,
     "deploy/postgres/grants.sql": lambda: GRANTS.replace("@PIPELINE@", "main"),
 }

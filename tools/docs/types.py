@@ -8,7 +8,7 @@ when the page is older than the tables.
 import sys
 from collections.abc import Iterator
 
-from sluice.contract.columns import OLD_SPECIAL, SPECIAL
+from sluice.contract.envelope import OLD_SPECIAL, SPECIAL
 from sluice.contract.types import ARRAYS, SCALARS, TEXT, TEXT_NAMES, LakeType, lake_type, numeric
 
 _PARQUET = {

@@ -20,8 +20,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from psycopg import sql
 
-from sluice.contract import columns as envelope
-from sluice.contract import keys
+from sluice.contract import envelope, keys
 from tools.local.rendering import postgres_texts, same_float
 
 Row = tuple[str | None, ...]

@@ -10,23 +10,15 @@ import sys
 
 import click
 
-from sluice.cli import check as checking
-from sluice.cli import config as configuring
-from sluice.cli import exits, output
-from sluice.cli import init as setting_up
-from sluice.cli import resync as mending
-from sluice.cli import run as running
-from sluice.cli import slot as slotting
-from sluice.cli import spool as spooling
-from sluice.cli import status as looking
+from sluice.cli import check, config, exits, init, output, resync, run, slot, spool, status
 from sluice.telemetry.crash import leave_no_values_behind
 
 _GROUPS = {
-    "Begin": (setting_up.init, checking.check, setting_up.setup),
-    "Run": (running.up, running.run, running.apply),
-    "Look": (looking.status, looking.tables, spooling.spool),
-    "Mend": (mending.copy, slotting.slot),
-    "Configure": (configuring.config, configuring.completion, configuring.version),
+    "Begin": (init.init, check.check, init.setup),
+    "Run": (run.up, run.run, run.apply),
+    "Look": (status.status, status.tables, spool.spool),
+    "Mend": (resync.copy, slot.slot),
+    "Configure": (config.config, config.completion, config.version),
 }
 
 
@@ -60,7 +52,7 @@ for _commands in _GROUPS.values():
     for _command in _commands:
         cli.add_command(_command)
 output.offer_forms(cli)
-cli.add_command(checking.check, "doctor")
+cli.add_command(check.check, "doctor")
 
 
 def main() -> None:

@@ -16,9 +16,7 @@ from typing import Any
 
 import click
 
-from sluice.cli import findings_view as findings
-from sluice.cli import options as rooms
-from sluice.cli import output
+from sluice.cli import findings_view, output, wiring
 from sluice.cli.invocation import Invocation, common
 from sluice.cli.status import look, verdict_of
 from sluice.errors import PreflightFailed, SlotLost, UsageError
@@ -77,7 +75,7 @@ def check(invocation: Invocation, json_wanted: bool, sql_out: Path | None, stric
       sluice check --strict --sql-out mend.sql
       sluice check --object-store
     """
-    rooms.require("obstore")
+    wiring.require("obstore")
     settings = invocation.settings().settings
     report = _Report()
     _look_at_store(settings, report)
@@ -85,9 +83,9 @@ def check(invocation: Invocation, json_wanted: bool, sql_out: Path | None, stric
         tables = _look_at_source(settings, report)
         _look_at_pipeline(settings, report)
         _look_at_lake(settings, tables, report)
-    found = findings.ordered(report.found)
+    found = findings_view.ordered(report.found)
     if sql_out is not None:
-        sql_out.write_text(findings.script(found, pipeline=settings.pipeline), encoding="utf-8")
+        sql_out.write_text(findings_view.script(found, pipeline=settings.pipeline), encoding="utf-8")
     if json_wanted:
         unseen = [{"what": what, "how": how} for what, how in report.not_examined]
         calls = [{"call": name, "outcome": outcome, "seen": seen} for name, outcome, seen in report.calls]
@@ -102,7 +100,7 @@ def check(invocation: Invocation, json_wanted: bool, sql_out: Path | None, stric
     else:
         if store_alone:
             invocation.console().print(output.table("", ("call", "", ""), report.calls))
-        findings.show(invocation.console(), found, report.not_examined)
+        findings_view.show(invocation.console(), found, report.not_examined)
         if report.verdict is not None:
             click.echo(f"pipeline {settings.pipeline} is {report.verdict.headline}")
     counts = {severity: sum(finding.severity == severity for finding in found) for severity in SEVERITIES}
@@ -122,7 +120,7 @@ def _look_at_store(settings: Settings, report: _Report) -> None:
     from sluice.store.conformance import examine
 
     options = {name: value.get_secret_value() for name, value in settings.spool.options.items()}
-    seen = examine(rooms.open_spool(settings), options=options)
+    seen = examine(wiring.open_spool(settings), options=options)
     report.found += seen.findings
     report.not_examined += seen.not_examined
     report.calls += [(call.name, call.outcome, call.seen) for call in seen.calls]
@@ -137,7 +135,7 @@ def _look_at_source(settings: Settings, report: _Report) -> list[tuple[str, str]
         return []
     from sluice.operate.check.preflight import run_preflight
 
-    seen = run_preflight(rooms.source_options(settings), settings.source.tables, two_phase=settings.source.two_phase)
+    seen = run_preflight(wiring.source_options(settings), settings.source.tables, two_phase=settings.source.two_phase)
     report.found += seen.findings
     return seen.tables or []
 
@@ -148,7 +146,7 @@ def _look_at_pipeline(settings: Settings, report: _Report) -> None:
     """
     if find_spec("psycopg") is None:
         return
-    report.verdict = verdict = verdict_of(look(rooms.reporter(settings)))
+    report.verdict = verdict = verdict_of(look(wiring.reporter(settings)))
     if verdict.state != "new":
         # Only a new pipeline's slot is still to be created.
         report.found = [finding for finding in report.found if finding.code != "slot.missing"]
@@ -172,10 +170,10 @@ def _look_at_lake(settings: Settings, tables: Sequence[tuple[str, str]], report:
             ("Java, Spark and the lake", "run `sluice check` where the applier runs: this installation has no pyspark")
         )
         return
-    environment = rooms.applier_environment(rooms.apply_options(settings, log_format="console"), dict(os.environ))
+    environment = wiring.applier_environment(wiring.apply_options(settings, log_format="console"), dict(os.environ))
     try:
         done = subprocess.run(  # noqa: S603 - our own command
-            rooms.lake_check_command(),
+            wiring.lake_check_command(),
             input=json.dumps(tables),
             env=environment,
             capture_output=True,

@@ -9,8 +9,7 @@ from urllib.parse import quote
 import click
 
 from sluice import printable
-from sluice.cli import options as rooms
-from sluice.cli import output
+from sluice.cli import output, wiring
 from sluice.cli.invocation import Invocation, common
 from sluice.cli.templates import CONFIGURATION, GRANTS, VARIABLES
 from sluice.errors import UsageError
@@ -79,12 +78,12 @@ def setup(invocation: Invocation, dry_run: bool, print_sql: bool, json_wanted: b
       sluice setup --dry-run
       sluice setup --print-sql > for-the-dba.sql
     """
-    rooms.require("psycopg", "pyarrow", "obstore")
+    wiring.require("psycopg", "pyarrow", "obstore")
     settings = invocation.settings().settings
     from sluice.operate.setup import prepare
 
     only_look = dry_run or print_sql
-    steps = prepare(rooms.ingest_options(settings, instance=""), rooms.open_spool(settings), dry_run=only_look)
+    steps = prepare(wiring.ingest_options(settings, instance=""), wiring.open_spool(settings), dry_run=only_look)
     if print_sql:
         # Byte for byte into a file or psql; spelled in printable characters for a person.
         shown = [

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import click
 
-from sluice.cli import options as rooms
+from sluice.cli import wiring
 from sluice.cli.invocation import Invocation, common
 from sluice.contract import keys
 from sluice.contract.control import COPY, Request
@@ -37,11 +37,11 @@ def copy(invocation: Invocation, tables: tuple[str, ...]) -> None:
       sluice copy public.orders
       sluice copy public.orders public.customers && sluice tables
     """
-    rooms.require("obstore")
+    wiring.require("obstore")
     settings = invocation.settings().settings
     from sluice.manifest.follow import load_state
 
-    store = rooms.open_spool(settings)
+    store = wiring.open_spool(settings)
     known = {(table.schema_name, table.table_name): table.state for table in load_state(store).tables.values()}
     published, away = _published(settings)
     wanted = [_named(name, known, published, away) for name in tables]
@@ -61,7 +61,7 @@ def _published(settings: Settings) -> tuple[set[Name] | None, str]:
     from sluice.source.sessions import open_query
 
     try:
-        with closing(open_query(rooms.source_options(settings))) as connection:
+        with closing(open_query(wiring.source_options(settings))) as connection:
             return {
                 (facts.schema, facts.name)
                 for facts in Catalog(connection).published_tables(settings.source.publication)

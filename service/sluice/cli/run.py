@@ -10,7 +10,7 @@ import click
 import structlog
 
 from sluice import lsn
-from sluice.cli import options as rooms
+from sluice.cli import wiring
 from sluice.cli.invocation import Invocation, common
 from sluice.errors import UsageError
 from sluice.settings import Settings
@@ -35,12 +35,14 @@ def up(invocation: Invocation) -> int:
       sluice up
       sluice up -c shop/sluice.yaml --log-format json
     """
-    rooms.require("psycopg", "pyarrow", "obstore", "pyspark")
+    wiring.require("psycopg", "pyarrow", "obstore", "pyspark")
     settings = invocation.settings().settings
     from sluice.process.pipeline import ApplierCommand
 
-    options = rooms.apply_options(settings, log_format=_child_format(invocation, settings))
-    applier = ApplierCommand(rooms.applier_command(), environment=rooms.applier_environment(options, dict(os.environ)))
+    options = wiring.apply_options(settings, log_format=_child_format(invocation, settings))
+    applier = ApplierCommand(
+        wiring.applier_command(), environment=wiring.applier_environment(options, dict(os.environ))
+    )
     return _ingest(settings, applier=applier)
 
 
@@ -64,7 +66,7 @@ def run(invocation: Invocation, until_caught_up: bool, until_lsn: str | None) ->
     """
     if until_caught_up and until_lsn:
         raise UsageError("--until-caught-up and --until-lsn exclude each other")
-    rooms.require("psycopg", "pyarrow", "obstore")
+    wiring.require("psycopg", "pyarrow", "obstore")
     target = lsn.parse(until_lsn) if until_lsn else None
     return _ingest(invocation.settings().settings, until_lsn=target, until_caught_up=until_caught_up)
 
@@ -83,12 +85,12 @@ def apply(invocation: Invocation, once: bool) -> None:  # noqa: FBT001 - a comma
       sluice apply
       sluice apply --once
     """
-    rooms.require("pyspark", "obstore")
+    wiring.require("pyspark", "obstore")
     settings = invocation.settings().settings
-    options = rooms.apply_options(settings, log_format=_child_format(invocation, settings), once=once)
-    command = rooms.applier_command()
+    options = wiring.apply_options(settings, log_format=_child_format(invocation, settings), once=once)
+    command = wiring.applier_command()
     sys.stdout.flush()
-    os.execve(command[0], command, rooms.applier_environment(options, dict(os.environ)))  # noqa: S606 - our own command, and it needs no shell
+    os.execve(command[0], command, wiring.applier_environment(options, dict(os.environ)))  # noqa: S606 - our own command, and it needs no shell
 
 
 def _ingest(
@@ -101,7 +103,7 @@ def _ingest(
     from sluice.process import pipeline
     from sluice.source.sessions import transport_of
 
-    options = rooms.ingest_options(settings, instance=f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
+    options = wiring.ingest_options(settings, instance=f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
     trouble = transport_of(options.source).trouble
     if trouble and options.source.allow_insecure:
         structlog.get_logger("sluice").warning(
@@ -109,8 +111,8 @@ def _ingest(
         )
     return pipeline.run(
         options,
-        store=rooms.open_spool(settings),
-        reporter=rooms.reporter(settings),
+        store=wiring.open_spool(settings),
+        reporter=wiring.reporter(settings),
         telemetry=pipeline.TelemetryOptions(
             listen=settings.telemetry.listen,
             max_tables=settings.telemetry.max_tables,

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sluice import lsn
-from sluice.cli import options as rooms
-from sluice.cli import output
+from sluice.cli import output, wiring
 from sluice.cli.invocation import Invocation, common
 from sluice.errors import UsageError
 from sluice.lsn import show
@@ -40,11 +39,11 @@ def show_slot(invocation: Invocation, json_wanted: bool) -> None:  # noqa: FBT00
       sluice slot show
       sluice slot show --json
     """
-    rooms.require("psycopg", "obstore")
+    wiring.require("psycopg", "obstore")
     settings = invocation.settings().settings
     from sluice.operate.slots import examine
 
-    report = examine(rooms.source_options(settings), rooms.open_spool(settings), two_phase=settings.source.two_phase)
+    report = examine(wiring.source_options(settings), wiring.open_spool(settings), two_phase=settings.source.two_phase)
     facts = _facts(settings.source.slot, report)
     if json_wanted:
         output.as_json({"schema_version": 1, **facts})
@@ -65,12 +64,12 @@ def drop_slot(invocation: Invocation, confirm: str | None) -> None:
       sluice slot drop
       sluice slot drop --confirm sluice_shop
     """
-    rooms.require("psycopg")
+    wiring.require("psycopg")
     settings = invocation.settings().settings
     from sluice.operate.slots import drop
 
     _confirmed(settings.source.slot, confirm, "drops it for good; the pipeline cannot go on afterwards")
-    drop(rooms.source_options(settings))
+    drop(wiring.source_options(settings))
     click.echo(f"slot {settings.source.slot} is dropped")
 
 
@@ -90,13 +89,13 @@ def advance_slot(invocation: Invocation, to_lsn: str, confirm: str | None) -> No
       sluice slot advance --to 16/B374D848
       sluice slot advance --to 16/B374D848 --confirm sluice_shop
     """
-    rooms.require("psycopg", "obstore")
+    wiring.require("psycopg", "obstore")
     settings = invocation.settings().settings
     from sluice.operate.slots import advance
 
     target = lsn.parse(to_lsn)
     _confirmed(settings.source.slot, confirm, f"moves it to {show(target)}; it never goes back")
-    reached = advance(rooms.source_options(settings), rooms.open_spool(settings), to_lsn=target)
+    reached = advance(wiring.source_options(settings), wiring.open_spool(settings), to_lsn=target)
     click.echo(f"slot {settings.source.slot} is at {show(reached)}")
 
 

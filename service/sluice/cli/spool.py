@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sluice.cli import options as rooms
-from sluice.cli import output
+from sluice.cli import output, wiring
 from sluice.cli.invocation import Invocation, common
 from sluice.cli.spool_gc import collect
 from sluice.cli.spool_inspect import inspect
@@ -62,10 +61,10 @@ def list_entries(invocation: Invocation, last: int, json_wanted: bool) -> None: 
       sluice spool ls
       sluice spool ls --last 3 --json
     """
-    rooms.require("obstore")
+    wiring.require("obstore")
     from sluice.manifest.follow import load_state, read_entries
 
-    store = rooms.open_spool(invocation.settings().settings)
+    store = wiring.open_spool(invocation.settings().settings)
     newest = load_state(store).seq
     found = [_facts(entry) for entry, _ in read_entries(store, after_seq=max(0, newest - last))]
     if json_wanted:
@@ -90,10 +89,10 @@ def verify_spool(invocation: Invocation, content: bool, json_wanted: bool) -> No
       sluice spool verify
       sluice spool verify --content --json
     """
-    rooms.require("obstore")
+    wiring.require("obstore")
     from sluice.operate.verify import verify
 
-    verdict = verify(rooms.open_spool(invocation.settings().settings), content=content)
+    verdict = verify(wiring.open_spool(invocation.settings().settings), content=content)
     state = verdict.state
     if json_wanted:
         facts: dict[str, Any] = {

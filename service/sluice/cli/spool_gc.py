@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sluice.cli import options as rooms
-from sluice.cli import output
+from sluice.cli import output, wiring
 from sluice.cli.invocation import Invocation, common
 from sluice.lsn import show
 from sluice.printable import one_line
@@ -56,10 +55,10 @@ def collect(invocation: Invocation, keep: timedelta, yes: bool, json_wanted: boo
       sluice spool gc
       sluice spool gc --keep 36h --yes
     """
-    rooms.require("obstore")
+    wiring.require("obstore")
     from sluice.operate import gc
 
-    store = rooms.open_spool(invocation.settings().settings)
+    store = wiring.open_spool(invocation.settings().settings)
     plan = gc.plan(store, keep=keep)
     if yes:
         gc.carry_out(store, plan)

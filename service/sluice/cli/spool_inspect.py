@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sluice.cli import options as rooms
-from sluice.cli import output
+from sluice.cli import output, wiring
 from sluice.cli.invocation import Invocation, common
 from sluice.contract import keys
 from sluice.contract.entries import Changes, Copy, Entry, Opened, Segment, Table, digest
@@ -41,8 +40,8 @@ def inspect(invocation: Invocation, what: str, values: int | None, json_wanted: 
       sluice spool inspect data/16390/00000001-0000000002.parquet
       sluice spool inspect data/16390/00000001-0000000002.parquet --values 3
     """
-    rooms.require("obstore", "pyarrow")
-    store = rooms.open_spool(invocation.settings().settings)
+    wiring.require("obstore", "pyarrow")
+    store = wiring.open_spool(invocation.settings().settings)
     if what.isdigit():
         if values is not None:
             raise UsageError(

@@ -13,9 +13,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from sluice.cli import exits, output
-from sluice.cli import options as rooms
-from sluice.cli import status_view as statusview
+from sluice.cli import exits, output, status_view, wiring
 from sluice.cli.invocation import Invocation, common
 from sluice.contract.entries import TABLE_STATES
 from sluice.errors import FormatTooNew, ManifestCorrupt, ServiceError, StoreError, StoreUnavailable
@@ -73,8 +71,8 @@ def status(invocation: Invocation, json_wanted: bool, watch: bool, interval: flo
       sluice status --watch
       sluice status --json | jq .apply.complete_through_lsn
     """
-    rooms.require(*_PACKAGES)
-    reporter = rooms.reporter(invocation.settings().settings)
+    wiring.require(*_PACKAGES)
+    reporter = wiring.reporter(invocation.settings().settings)
     console = invocation.console()
     if not watch:
         seen = look(reporter)
@@ -120,15 +118,15 @@ def tables(invocation: Invocation, json_wanted: bool, states: tuple[str, ...], o
       sluice tables --sort lag
       sluice tables --state stale --json
     """
-    rooms.require(*_PACKAGES)
+    wiring.require(*_PACKAGES)
     settings = invocation.settings().settings
-    report = _taken(rooms.reporter(settings))
+    report = _taken(wiring.reporter(settings))
     chosen = _sorted([table for table in report.tables if not states or table.state in states], order)
     if json_wanted:
         output.as_json({**report.tables_json(), "tables": [table.to_json() for table in chosen]})
         return
     console = invocation.console()
-    console.print(statusview.table_list(chosen, width=console.width))
+    console.print(status_view.table_list(chosen, width=console.width))
     click.echo(f"pipeline {settings.pipeline} is {report.verdict.headline}", err=True)
 
 
@@ -196,8 +194,8 @@ def verdict_of(seen: Look) -> Verdict:
 def _shown(seen: Look, console: Console, *, top: int) -> RenderableType:
     if isinstance(seen, ServiceError):
         verdict = verdict_of(seen)
-        return Group(Text(f"State  {verdict.state}"), *statusview.problems(verdict))
-    return statusview.status(seen, width=console.width, unicode=console.encoding.startswith("utf"), top=top)
+        return Group(Text(f"State  {verdict.state}"), *status_view.problems(verdict))
+    return status_view.status(seen, width=console.width, unicode=console.encoding.startswith("utf"), top=top)
 
 
 def _document(seen: Look) -> dict[str, object]:

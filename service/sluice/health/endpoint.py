@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from sluice.errors import ServiceError, UsageError
-from sluice.health import status_page as statuspage
+from sluice.health import status_page
 from sluice.health.verdict import Verdict
 from sluice.telemetry.catalogue import HEARTBEAT
 from sluice.telemetry.metrics import Metrics
@@ -183,7 +183,7 @@ class _Request(BaseHTTPRequestHandler):
         health = self.server.health
         path = self.path.partition("?")[0]
         if path == "/" and self.server.status is not None:
-            self._answer(200, statuspage.CONTENT, statuspage.CONTENT_TYPE, headers=statuspage.HEADERS)
+            self._answer(200, status_page.CONTENT, status_page.CONTENT_TYPE, headers=status_page.HEADERS)
         elif path == "/metrics":
             self._answer(200, self.server.metrics.render(), _METRICS_TYPE)
         elif path == "/livez":

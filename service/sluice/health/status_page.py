@@ -10,7 +10,7 @@ import hashlib
 import re
 from pathlib import Path
 
-CONTENT = Path(__file__).with_name("statuspage.html").read_bytes()
+CONTENT = Path(__file__).with_name("status_page.html").read_bytes()
 CONTENT_TYPE = "text/html; charset=utf-8"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sluice.contract import columns as envelope
+from sluice.contract import envelope
 from sluice.errors import ManifestCorrupt
 
 

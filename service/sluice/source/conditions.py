@@ -11,7 +11,7 @@ PUBLICATION, publish.)
 from collections.abc import Iterator, Sequence
 
 from sluice.contract import keys
-from sluice.contract.columns import folded, is_reserved
+from sluice.contract.envelope import folded, is_reserved
 from sluice.contract.schema import TableSchema
 from sluice.findings import Finding
 from sluice.source.catalog import TableFacts

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.contract import columns as envelope
+from sluice.contract import envelope
 from sluice.contract.schema import TableSchema
 from sluice_spark.fold.fold import Keys, in_order, latest, operations, row_numbers, special_of, unchanged_flags
 from sluice_spark.fold.partition import Cutter, removed_and_arrived

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.contract import columns as envelope
+from sluice.contract import envelope
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import UnsupportedChange
 from sluice_spark.fold.chains import Events, Outcome, follow_by_key, follow_by_row

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.contract import columns as envelope
+from sluice.contract import envelope
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import ManifestCorrupt
 from sluice_spark.row_identity import Claims, Numbers, comparable, special_rows, special_texts, whole

@@ -17,7 +17,7 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.contract import columns as envelope
+from sluice.contract import envelope
 from sluice.contract.schema import TableSchema
 from sluice.errors import ApplyError, UnsupportedChange
 from sluice_spark.fold.condense import behind, condensed

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from sluice.contract import columns as envelope
+from sluice.contract import envelope
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import UnsupportedChange
 from sluice_spark.lake.merge import binary_literal, literal, quote

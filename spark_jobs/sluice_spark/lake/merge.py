@@ -11,7 +11,7 @@ deletes, updates, and merges.)
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from sluice.contract import columns as envelope
+from sluice.contract import envelope
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice_spark.fold.fold import DELETED, KEEP, KEY, KEY_SPECIAL, MATCH
 from sluice_spark.fold.ranges import KeyRanges

@@ -10,7 +10,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.contract import columns as envelope
+from sluice.contract import envelope
 from sluice.contract.schema import TableSchema
 from sluice_spark.fold.fold import in_order
 from sluice_spark.lake.evolution import METADATA_TYPES

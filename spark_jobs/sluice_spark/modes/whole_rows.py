@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.contract import columns as envelope
+from sluice.contract import envelope
 from sluice.contract.schema import TableSchema
 from sluice.errors import UnsupportedChange
 from sluice_spark.fold.fold import MATCH, after_truncate, in_order, row_numbers, unchanged_flags

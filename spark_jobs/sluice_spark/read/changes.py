@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.contract import columns as envelope
+from sluice.contract import envelope
 from sluice.contract.entries import Segment
 from sluice.contract.schema import TableSchema
 from sluice.errors import UnsupportedChange

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sluice.contract import columns as envelope
+from sluice.contract import envelope
 from sluice.contract.entries import Segment
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.contract.xids import XidIntervals

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from sluice.errors import StoreUnavailable
-from sluice.health import status_page as statuspage
+from sluice.health import status_page
 from tests.ops.page import documents
 from tests.ops.page.conftest import PHONE, Opener, Served, clocked, next_update
 from tests.ops.page.shown import shows_all, text
@@ -209,5 +209,5 @@ def test_the_page_needs_nothing_from_elsewhere_and_says_so_in_its_headers(served
     assert "default-src 'none'" in headers["Content-Security-Policy"]
     assert "unsafe" not in headers["Content-Security-Policy"]
     assert headers["X-Content-Type-Options"] == "nosniff"
-    assert content.encode() == statuspage.CONTENT
+    assert content.encode() == status_page.CONTENT
     assert "innerHTML" not in content

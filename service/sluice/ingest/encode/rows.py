@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.contract import columns as envelope
+from sluice.contract import envelope
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.contract.xids import XidIntervals
 from sluice.errors import DecodeError, UnsupportedChange

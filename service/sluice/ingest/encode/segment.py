@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sluice.contract import columns as envelope
+from sluice.contract import envelope
 from sluice.contract.schema import TableSchema
 from sluice.ingest.encode.rows import LARGE_BYTES, EncodedRows, segment_schema
 from sluice.ingest.encode.stats import SegmentStats, total

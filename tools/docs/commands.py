@@ -89,8 +89,9 @@ _HEAD = f"""\
 
 <!-- Generated from the commands by `python -m tools.docs`; a test compares. -->
 
-Data goes to stdout, logs and progress to stderr. Codes {", ".join(map(str, _EVERYWHERE))} can end any command; what each means is in
-[exit-codes.md](exit-codes.md). A command that can answer in JSON does so with `--json` or `-o json`, in YAML with `-o yaml`; the answer has a
-`schema_version`, and a failure is then one document as well.
+Data goes to stdout, logs and progress to stderr. Codes {", ".join(map(str, _EVERYWHERE))} can end
+any command; what each means is in [exit-codes.md](exit-codes.md). A command that can answer in JSON
+does so with `--json` or `-o json`, in YAML with `-o yaml`; the answer has a `schema_version`, and a
+failure is then one document as well.
 
 Every command takes:"""
