@@ -25,7 +25,8 @@ from service.runtime.bodies import Body, Part, PreparedTransaction, recorded, se
 from service.runtime.messagetable import encode_messages
 from service.runtime.tables import TableBook
 from service.spool.encode import EncodedRows, encode_rows, encode_truncate
-from service.spool.segment import SegmentFile, SegmentWriter, write_large, write_segment
+from service.spool.large import write_large
+from service.spool.segment import SegmentFile, SegmentWriter, write_segment
 from service.spool.sent import SentRows, read_sent_file, sent_rows, sent_truncate, write_sent_file
 from service.transaction.assembly import (
     Assembly,

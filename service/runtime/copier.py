@@ -35,7 +35,8 @@ from service.source.sessions import NoFreeSlot, SourceOptions, open_query
 from service.source.snapshot import Blocker, SnapshotHolder, Waiting
 from service.source.watch import compare, fingerprint
 from service.spool.encode import EncodedRows, encode_rows
-from service.spool.segment import SegmentFile, SegmentWriter, write_large
+from service.spool.large import write_large
+from service.spool.segment import SegmentFile, SegmentWriter
 from service.telemetry import catalogue
 from service.telemetry.distribution import Distribution
 

@@ -17,6 +17,7 @@ from service.contract import columns as envelope
 from service.contract.schema import ColumnSchema, TableSchema
 from service.contract.xids import XidIntervals
 from service.errors import DecodeError, UnsupportedChange
+from service.protocol.buffers import LARGE_BYTES
 from service.protocol.tuples import FieldVector, RowColumns
 from service.spool.marks import SPECIAL_TYPE, UNCHANGED_TYPE, special_column, unchanged_column
 from service.spool.stats import KeyRange, SegmentStats, count_ops, differs, key_range
@@ -33,8 +34,6 @@ _OPS = (envelope.OP_INSERT, envelope.OP_UPDATE, envelope.OP_DELETE, envelope.OP_
 _OP_CODES = np.zeros(256, np.int8)
 _OP_CODES[[_INSERT, _UPDATE, _DELETE]] = (0, 1, 2)
 _TRUNCATE_CODE = np.array([3], np.int8)
-
-LARGE_BYTES = 16 << 20
 
 _TIME = pa.timestamp("us", "UTC")
 
@@ -53,7 +52,7 @@ class EncodedRows:
     @property
     def large(self) -> bool:
         """Whether a single value takes more than LARGE_BYTES: such rows are written by themselves, in the least memory."""
-        return self.nbytes > LARGE_BYTES and any(_longest(column) > LARGE_BYTES for column in self.batch.columns)
+        return self.nbytes > LARGE_BYTES and any(map(is_large, self.batch.columns))
 
     def with_commit(self, *, lsn: int, commit_time_us: int) -> "EncodedRows":
         """The same rows, with LSN and time filled in where they were not known."""
@@ -213,6 +212,11 @@ def _encoded(schema: TableSchema, arrays: dict[str, pa.Array], stats: SegmentSta
     target = segment_schema(schema)
     batch = pa.RecordBatch.from_arrays([arrays[name] for name in target.names], schema=target)
     return EncodedRows(schema, batch, stats, batch.nbytes)
+
+
+def is_large(column: pa.Array) -> bool:
+    """Whether a value of the column, or one within its values, takes more than LARGE_BYTES."""
+    return _longest(column) > LARGE_BYTES
 
 
 def _longest(column: pa.Array) -> int:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from service.spool.encode import LARGE_BYTES
-from service.spool.segment import write_large
+from service.protocol.buffers import LARGE_BYTES
+from service.spool.large import write_large
 from tests.support.spooled import inserted, table
 
 

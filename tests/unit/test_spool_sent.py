@@ -8,9 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from service.contract.xids import XidIntervals
+from service.protocol.buffers import LARGE_BYTES
 from service.protocol.frames import join
-from service.spool.encode import LARGE_BYTES, EncodedRows, encode_rows
-from service.spool.segment import SegmentWriter, write_large, write_segment
+from service.spool.encode import EncodedRows, encode_rows
+from service.spool.large import write_large
+from service.spool.segment import SegmentWriter, write_segment
 from service.spool.sent import SentRows, read_sent_file, sent_rows, sent_truncate, write_sent_file
 from tests.support.pgoutput_bytes import insert, xlogdata
 from tests.support.spooled import OID, inserted, table, walked
