@@ -1,6 +1,6 @@
 """Memory for received values so large that each copy of them counts, and giving back what has been read.
 
-Invariant: nothing that anybody may still read is given back: whoever calls `moved` or `give_back` owns the bytes alone. Whole pages only; where the system
+Invariant: nothing that anybody may still read is given back: who asks for it here is the only one who has the bytes. Whole pages only; where the system
 cannot take them back, they stay, and nothing else changes. (Linux: madvise(2), MADV_DONTNEED; elsewhere it does not promise to free anything.)
 """
 
@@ -25,26 +25,25 @@ def private_memory(size: int) -> mmap.mmap:
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
-def moved(chunks: Sequence[bytes | memoryview], *, total: int) -> mmap.mmap:
-    """The chunks one behind the other. Memoryviews are emptied on the way: what they showed is gone afterwards."""
-    memory = private_memory(total)
+def moved(chunks: Sequence[bytes | memoryview], *, emptied: bool) -> mmap.mmap:
+    """The chunks one behind the other. With `emptied` large memoryviews lose their content on the way, piece by piece: it is never there twice."""
+    memory = private_memory(sum(map(len, chunks)))
     at = 0
     for chunk in chunks:
-        if isinstance(chunk, memoryview) and len(chunk) >= LARGE_BYTES:
-            for first in range(0, len(chunk), _PIECE_BYTES):
-                piece = chunk[first : first + _PIECE_BYTES]
-                memory[at + first : at + first + len(piece)] = piece
+        gone = emptied and isinstance(chunk, memoryview) and len(chunk) >= LARGE_BYTES
+        for first in range(0, len(chunk), _PIECE_BYTES):
+            piece = memoryview(chunk)[first : first + _PIECE_BYTES]
+            memory[at : at + len(piece)] = piece
+            at += len(piece)
+            if gone:
                 _discard(piece)
-        else:
-            memory[at : at + len(chunk)] = chunk
-        at += len(chunk)
     return memory
 
 
-def give_back(memory: mmap.mmap, start: int, end: int) -> None:
-    """The pages wholly inside `memory[start:end]` are gone: they read as zeros from now on."""
+def give_back(memory: Raw, start: int, end: int) -> None:
+    """The content of private memory between the places is gone, as far as it fills pages: zeros are read there from now on. Plain bytes stay."""
     first, last = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
-    if _FREES and first < last:
+    if _FREES and first < last and isinstance(memory, mmap.mmap):
         memory.madvise(mmap.MADV_DONTNEED, first, last - first)
 
 

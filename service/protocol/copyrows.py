@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from service.errors import DecodeError
+from service.protocol.buffers import Raw
 from service.protocol.frames import FrameTable, Offsets, big_endian_words, join_bytes, nulls_at
 from service.protocol.limits import MAX_COLUMNS
 from service.protocol.tuples import INSERT, NULL, TEXT, FieldVector, RowColumns
@@ -43,19 +44,20 @@ class CopyRows:
         self._begun = False
         self._complete = False
 
-    def feed(self, chunks: Sequence[bytes | memoryview]) -> RowColumns:
+    def feed(self, chunks: Sequence[bytes | memoryview], *, emptied: bool = False) -> RowColumns:
         """The rows in `chunks`, CopyData payloads in the order received: op I throughout, kind t or n, no old tuples.
 
+        With `emptied` the caller gives up the large chunks that are memoryviews: what they showed is gone afterwards, and its memory with it.
         Raises DecodeError, and nothing else, for a missing or unknown header, a malformed row, anything behind the trailer, and past the size caps.
         """
-        raw, buffer, start, end = join_bytes(chunks)
+        raw, buffer, start, end = join_bytes(chunks, emptied=emptied)
         if self._complete and len(start):
             raise DecodeError("the copy goes on behind its trailer")
         if not self._begun and len(start):
             start[0] += _header_bytes(raw, available=int(end[0]))
             if start[0] == end[0]:
                 start, end = start[1:], end[1:]
-        complete = self._complete or bool(len(start) and end[-1] - start[-1] == len(_TRAILER) and raw.startswith(_TRAILER, int(start[-1])))
+        complete = self._complete or bool(len(start) and end[-1] - start[-1] == len(_TRAILER) and raw[int(start[-1]) : int(end[-1])] == _TRAILER)
         if complete and len(start):
             start, end = start[:-1], end[:-1]
         nothing = np.zeros(len(start), np.uint8)
@@ -88,7 +90,7 @@ def _walk(table: FrameTable, column_count: int) -> RowColumns:
     return RowColumns(table=table, op=op, old_kind=old_kind, new=tuple(fields), old=None)
 
 
-def _header_bytes(raw: bytes, *, available: int) -> int:
+def _header_bytes(raw: Raw, *, available: int) -> int:
     """How long the header is that begins the copy, all of it within the `available` bytes of the first chunk."""
     header = raw[: min(available, _FIXED_HEADER_BYTES)]
     if len(header) < _FIXED_HEADER_BYTES or not header.startswith(_SIGNATURE):

@@ -262,7 +262,7 @@ class Copier:
                 raise SourceUnavailable(f"the copy of {schema.qualified_name} was stopped", hint="it begins again at the next start")
             faults.point("copy.read")
             taken = sum(map(len, chunks))
-            encoded = _encode(reader.feed(chunks), schema, lsn=holder.consistent_lsn, ordinal=ordinal, time_us=now_us)
+            encoded = _encode(reader.feed(chunks, emptied=True), schema, lsn=holder.consistent_lsn, ordinal=ordinal, time_us=now_us)
             chunks.clear()
             count = encoded[0].stats.rows if encoded else 0
             if encoded and encoded[0].large:

@@ -248,12 +248,13 @@ def _where(schema: TableSchema, column: ColumnSchema) -> str:
 def _sent(rows: RowColumns, vector: FieldVector, where: str) -> tuple[Texts, int, bool]:
     """The column's values as bytes, whether these are text or binary, and whether it has fields that were not sent."""
     present = vector.kind == _TEXT
-    texts = Texts(rows.table.raw, vector.start, vector.length, present, where)
+    # Without old rows no value is read twice: keys are not compared, and no new value is taken from an old one.
+    texts = Texts(rows.table.raw, vector.start, vector.length, present, where, read_once=rows.old is None)
     if texts.complete:
         return texts, _TEXT, False
     binary = vector.kind == _BINARY
     if binary.all():
-        return Texts(rows.table.raw, vector.start, vector.length, binary, where), _BINARY, False
+        return replace(texts, present=binary), _BINARY, False
     others = ~present & (vector.kind != _NULL)
     if not others.any():
         return texts, _TEXT, False
@@ -261,7 +262,7 @@ def _sent(rows: RowColumns, vector: FieldVector, where: str) -> tuple[Texts, int
         return texts, _TEXT, True
     if present.any():
         raise DecodeError(f"{where}: the server sent values of this column both as text and in binary form")
-    return Texts(rows.table.raw, vector.start, vector.length, binary, where), _BINARY, bool(np.any(vector.kind == _UNKNOWN))
+    return replace(texts, present=binary), _BINARY, bool(np.any(vector.kind == _UNKNOWN))
 
 
 def _values(texts: Texts, kind: int, column: ColumnSchema) -> _Values:

@@ -146,7 +146,7 @@ def _put_column(out: _Out, meta: thrift.Struct, column: pa.Array) -> None:
     levels = thrift.varint(len(packed) << 1 | _BIT_PACKED) + packed
     out.write(levels)
     plain_bytes = _compress(out, column, present)
-    page = {
+    page: thrift.Struct = {
         1: (thrift.I32, _DATA_PAGE_V2),
         2: (thrift.I32, len(levels) + plain_bytes),
         3: (thrift.I32, out.size - begin),

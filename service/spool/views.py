@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from service.errors import DecodeError, UnsupportedChange
+from service.protocol.buffers import Raw
 
 INLINE = 12
 """Bytes that a view holds itself; a longer value is a prefix and an offset."""
@@ -40,11 +41,13 @@ class Texts:
     `raw` ends in PADDING and is shorter than 2 GiB. `where` names schema, table and column for errors.
     """
 
-    raw: bytes
+    raw: Raw
     start: Places
     length: Lengths
     present: Mask
     where: str
+    read_once: bool = False
+    """Whether nobody reads these bytes again who has them read now: their memory may then be given back on the way."""
 
     def __len__(self) -> int:
         return len(self.start)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from service.protocol.buffers import Raw
 from service.spool.types.reading import Reading
 from service.spool.types.sent_bytes import absent, spelled, unreadable
 from service.spool.views import Mask, Texts
@@ -57,7 +58,7 @@ def _header(sent: Texts) -> npt.NDArray[np.int64]:
     return header
 
 
-def _words(raw: bytes) -> npt.NDArray[np.uint16]:
+def _words(raw: Raw) -> npt.NDArray[np.uint16]:
     return np.ndarray((len(raw) - 1,), ">u2", buffer=raw, strides=(1,))
 
 
