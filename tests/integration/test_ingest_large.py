@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from service import lsn
-from service.contract import keys
 from service.contract.entries import Changes
 from service.manifest.follow import read_entries
 from service.runtime.setup import prepare
@@ -23,16 +22,12 @@ FIELD = 64 * MB
 """The value's own bytes; bytea as text takes twice as many on the wire."""
 DIGITS = f"(SELECT string_agg(md5(random()::text), '') FROM generate_series(1, {FIELD // 16}))"
 VALUES = {
-    "text": (
-        "text",
-        f"(SELECT left(string_agg('order ' || i || ' was shipped to customer ' || i % 977 || ', ', ''), {FIELD}) FROM generate_series(1, 1700000) i)",
-    ),
-    "text that compresses to half": ("text", f"left({DIGITS}, {FIELD})"),
-    "text that hardly compresses": ("text", f"left(translate(encode(decode({DIGITS}, 'hex'), 'base64'), E'\\n', ''), {FIELD})"),
+    "text": ("text", f"left(translate(encode(decode({DIGITS}, 'hex'), 'base64'), E'\\n', ''), {FIELD})"),
     "bytea": ("bytea", f"decode({DIGITS}, 'hex')"),
 }
+"""Neither compresses much: what is written counts as well."""
 TIMES = 4
-SLACK_MB = 40
+SLACK_MB = 20
 """What two runs of one program differ by, and batches of 8 MB beside the field."""
 
 
@@ -44,7 +39,7 @@ def peak_mb(database: Database, spool: Path, until: int, *, streaming: str = "au
     return float(json.loads(done.stdout)["peak_rss_mb"])
 
 
-@pytest.mark.parametrize(("kind", "binary"), [*((kind, False) for kind in VALUES), ("bytea", True)])
+@pytest.mark.parametrize(("kind", "binary"), [("text", False), ("bytea", False), ("bytea", True)], ids=["text", "bytea as text", "bytea in binary form"])
 @pytest.mark.parametrize("streaming", ["off", "on"])
 def test_one_large_field_takes_at_most_four_times_its_size(database: Database, tmp_path: Path, kind: str, binary: bool, streaming: str) -> None:
     spool = tmp_path / "spool"
@@ -69,12 +64,19 @@ def test_one_large_field_takes_at_most_four_times_its_size(database: Database, t
     most = peak()
     segments = [segment for entry, _ in read_entries(store, after_seq=0) if isinstance(entry.body, Changes) for segment in entry.body.segments]
     assert sum(segment.rows for segment in segments) == 2
-    assert any(segment.key.startswith(keys.STAGE) for segment in segments) == (streaming == "on")
+    assert (stream_blocks(database) > 0) == (streaming == "on")
     large = max(segments, key=lambda segment: segment.bytes)
     assert spooled_md5(spool / "bench" / large.key) == source_md5(database)
     times = (most - usual - SLACK_MB) / (FIELD / MB)
-    print(f"{kind}, binary {binary}, streaming {streaming}: {(most - usual) / (FIELD / MB):.2f} times, {times:.2f} without the slack")
     assert times <= TIMES, f"{times:.2f} times: {most:.0f} MB at most, {usual:.0f} MB without the field"
+
+
+def stream_blocks(database: Database) -> int:
+    """How many blocks of open transactions the slot has sent."""
+    with database.connect() as connection:
+        row = connection.execute("SELECT stream_count FROM pg_stat_replication_slots WHERE slot_name = %s", (database.slot,)).fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def source_md5(database: Database) -> str:
@@ -89,7 +91,7 @@ def spooled_md5(file: Path) -> str:
     return hashlib.md5(value.as_buffer(), usedforsecurity=False).hexdigest()
 
 
-@pytest.mark.parametrize("kind", ["text", "text that hardly compresses", "bytea"])
+@pytest.mark.parametrize("kind", VALUES)
 def test_one_large_field_of_a_table_that_is_copied_takes_no_more(database: Database, tmp_path: Path, kind: str) -> None:
     type_name, value = VALUES[kind]
     database.execute(f"CREATE TABLE a (id int PRIMARY KEY, v {type_name})", f"CREATE PUBLICATION {database.publication} FOR TABLE a")
@@ -105,7 +107,6 @@ def test_one_large_field_of_a_table_that_is_copied_takes_no_more(database: Datab
         assert pipeline.table("public.a").state == "live"
         database.execute(f"SELECT pg_drop_replication_slot('{database.slot}')")
     times = (peaks[1] - peaks[0] - SLACK_MB) / (FIELD / MB)
-    print(f"{kind}, copied: {times:.2f} times without the slack")
     assert times <= TIMES, f"{times:.2f} times: {peaks[1]:.0f} MB at most, {peaks[0]:.0f} MB without the field"
 
 
