@@ -10,13 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from service.errors import DecodeError
-from service.protocol.buffers import LARGE_BYTES, give_back, moved, private_memory
+from service.protocol.buffers import LARGE_BYTES, Raw, give_back, moved, private_memory
 from service.protocol.frames import TAIL, join
 from service.spool import thrift
 from service.spool.large import write_large
 from service.spool.segment import write_segment
 from service.spool.types.binary import read_bytea
-from service.spool.views import PADDING, Raw, Texts
+from service.spool.views import PADDING, Texts
 from tests.support.pgoutput_bytes import UNCHANGED, update
 from tests.support.spooled import OID, encoded, inserted, table
 
@@ -32,7 +32,7 @@ def test_moved_chunks_lie_one_behind_the_other() -> None:
 def test_only_large_memoryviews_are_emptied_and_only_on_request() -> None:
     owned, plain, small = private_memory(len(LARGE)), bytes(LARGE), private_memory(8)
     owned[:], small[:] = LARGE, b"12345678"
-    chunks = [plain, memoryview(owned), memoryview(small)]
+    chunks: list[bytes | memoryview] = [plain, memoryview(owned), memoryview(small)]
     assert moved(chunks, emptied=False)[:] == LARGE + LARGE + b"12345678"
     assert owned[:] == LARGE
     assert moved(chunks, emptied=True)[:] == LARGE + LARGE + b"12345678"
