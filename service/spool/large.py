@@ -1,7 +1,7 @@
 """Segment files of rows with a value so large that each copy of it counts.
 
-Arrow's writer copies the values of a column chunk, and has their compressed form up to three times. So it writes the file without the columns of such values, and
-their column chunks are put in here: one page each, compressed piece by piece into the memory in which the file stays.
+Arrow's writer copies the values of a column chunk, and has their compressed form up to three times. So it writes the file without the columns of such
+values, and their column chunks are put in here: one page each, compressed piece by piece into the memory in which the file stays.
 
 Invariant: the file is what `SegmentWriter` would write, value for value; its large columns have no statistics, no dictionary, and pages of the second version.
 (Parquet: File format, Data pages, RLE / bit-packing hybrid, parquet.thrift.)
