@@ -1,4 +1,6 @@
-"""The seed of a run of chaos: new each time, printed, and the same again with SEED=... in the environment."""
+"""The seed of a run of chaos: new each time, printed, and the same again with SEED=... in the
+environment.
+"""
 
 import os
 import random
@@ -7,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.postgres import PostgresServer
-from service.store.opening import open_store
+from sluice.store.opening import open_store
 from tests.chaos.world import World, world
 from tests.support.ingesting import Pipeline
 from tests.support.sources import Database
+from tools.local.postgres import PostgresServer
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +26,9 @@ def seed() -> int:
 
 @pytest.fixture(scope="module")
 def started(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory, seed: int) -> Iterator[World]:
-    """Set up, with a witness of all that follows. Each test leaves it caught up, with nothing running."""
+    """Set up, with a witness of all that follows. Each test leaves it caught up, with nothing
+    running.
+    """
     with world(postgres, tmp_path_factory.mktemp("started"), seed=seed) as created:
         created.set_up()
         yield created

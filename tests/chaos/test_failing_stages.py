@@ -1,6 +1,8 @@
-"""Every edge between two stages fails, with each kind of error, while nothing, more work, or a stop waits behind it.
+"""Every edge between two stages fails, with each kind of error, while nothing, more work, or a stop
+waits behind it.
 
-Whatever fails, a healthy restart has each committed transaction exactly once, nothing was acknowledged before it was durable, and nothing hangs.
+Whatever fails, a healthy restart has each committed transaction exactly once, nothing was
+acknowledged before it was durable, and nothing hangs.
 """
 
 import os
@@ -8,11 +10,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from deploy.local.postgres import PostgresServer
-from service import faults
+from sluice import faults
 from tests.chaos import stages
 from tests.chaos.stages import COPY_EDGES, EDGES, Edge, Situation, Stages
 from tests.support.sources import fresh_database
+from tools.local.postgres import PostgresServer
 
 ERRORS = ("SourceUnavailable", "StoreRefused", "MemoryError")
 """One that is tried again, one that a human must see to, one that is not ours."""
@@ -29,7 +31,9 @@ def shared(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -
 
 
 class Shared:
-    """One pipeline for all cases; a case that ends badly costs the next one a new pipeline, so that each failure is its own."""
+    """One pipeline for all cases; a case that ends badly costs the next one a new pipeline, so that
+    each failure is its own.
+    """
 
     def __init__(self, server: PostgresServer, folders: pytest.TempPathFactory) -> None:
         self._server = server
@@ -52,7 +56,9 @@ class Shared:
 
 
 FULL = os.environ.get("CHAOS") == "full"
-"""Every error in every situation, as `make chaos` does; otherwise each edge in each situation, with both kinds of error where work is queued."""
+"""Every error in every situation, as `make chaos` does; otherwise each edge in each situation, with
+both kinds of error where work is queued.
+"""
 
 
 def _errors(point: str) -> tuple[str, ...]:
@@ -64,7 +70,12 @@ def _errors(point: str) -> tuple[str, ...]:
 
 
 def _chosen(errors: tuple[str, ...]) -> list[tuple[str, Situation]]:
-    quick = {(errors[-1], Situation.IDLE), (errors[0], Situation.QUEUED), (errors[len(errors) // 2], Situation.QUEUED), (errors[0], Situation.DRAINING)}
+    quick = {
+        (errors[-1], Situation.IDLE),
+        (errors[0], Situation.QUEUED),
+        (errors[len(errors) // 2], Situation.QUEUED),
+        (errors[0], Situation.DRAINING),
+    }
     return [(error, situation) for error in errors for situation in Situation if FULL or (error, situation) in quick]
 
 
@@ -73,9 +84,15 @@ def _named(*parts: str) -> str:
 
 
 CASES = [
-    pytest.param(edge, error, situation, id=_named(edge.point, error, situation.value)) for edge in EDGES for error, situation in _chosen(_errors(edge.point))
+    pytest.param(edge, error, situation, id=_named(edge.point, error, situation.value))
+    for edge in EDGES
+    for error, situation in _chosen(_errors(edge.point))
 ]
-COPY_CASES = [pytest.param(point, error, situation, id=_named(point, error, situation.value)) for point in COPY_EDGES for error, situation in _chosen(ERRORS)]
+COPY_CASES = [
+    pytest.param(point, error, situation, id=_named(point, error, situation.value))
+    for point in COPY_EDGES
+    for error, situation in _chosen(ERRORS)
+]
 
 
 @pytest.mark.parametrize(("edge", "error", "situation"), CASES)

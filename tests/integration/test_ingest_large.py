@@ -9,11 +9,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from service import lsn
-from service.contract.entries import Changes
-from service.manifest.follow import read_entries
-from service.runtime.setup import prepare
-from service.store.opening import open_store
+from sluice import lsn
+from sluice.contract.entries import Changes
+from sluice.manifest.follow import read_entries
+from sluice.operate.setup import prepare
+from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline
 from tests.support.sources import Database
 
@@ -21,7 +21,8 @@ MB = 1 << 20
 FIELD = 64 * MB
 """The value's own bytes; bytea as text takes twice as many on the wire."""
 DIGITS = f"(SELECT string_agg(md5(random()::text), '') FROM generate_series(1, {FIELD // 16}))"
-PIECES = f"(SELECT string_agg(translate(encode(sha512(random()::text::bytea), 'base64'), E'=\\n', ''), '') FROM generate_series(0, {FIELD // 86}))"
+PIECE = "translate(encode(sha512(random()::text::bytea), 'base64'), E'=\\n', '')"
+PIECES = f"(SELECT string_agg({PIECE}, '') FROM generate_series(0, {FIELD // 86}))"
 VALUES = {"text": ("text", f"left({PIECES}, {FIELD})"), "bytea": ("bytea", f"decode({DIGITS}, 'hex')")}
 """Neither compresses much: what is written counts as well."""
 TIMES = 4
@@ -31,15 +32,33 @@ SLACK_MB = 20
 
 def peak_mb(database: Database, spool: Path, until: int, *, streaming: str = "auto", binary: bool = False) -> float:
     """The most memory that an ingest process of its own had at any moment on its way to `until`."""
-    command = [sys.executable, "-m", "tests.bench.ingest_once", database.dsn, database.slot, database.publication, str(spool), lsn.show(until), streaming]
-    done = subprocess.run([*command, "binary" if binary else "text"], capture_output=True, text=True, timeout=300, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "tests.bench.ingest_once",
+        database.dsn,
+        database.slot,
+        database.publication,
+        str(spool),
+        lsn.show(until),
+        streaming,
+    ]
+    done = subprocess.run(
+        [*command, "binary" if binary else "text"], capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return float(json.loads(done.stdout)["peak_rss_mb"])
 
 
-@pytest.mark.parametrize(("kind", "binary"), [("text", False), ("bytea", False), ("bytea", True)], ids=["text", "bytea as text", "bytea in binary form"])
+@pytest.mark.parametrize(
+    ("kind", "binary"),
+    [("text", False), ("bytea", False), ("bytea", True)],
+    ids=["text", "bytea as text", "bytea in binary form"],
+)
 @pytest.mark.parametrize("streaming", ["off", "on"])
-def test_one_large_field_takes_at_most_four_times_its_size(database: Database, tmp_path: Path, kind: str, binary: bool, streaming: str) -> None:
+def test_one_large_field_takes_at_most_four_times_its_size(
+    database: Database, tmp_path: Path, kind: str, binary: bool, streaming: str
+) -> None:
     spool = tmp_path / "spool"
     spool.mkdir()
     store = open_store(spool.as_uri(), prefix="bench/", options={})
@@ -60,7 +79,12 @@ def test_one_large_field_takes_at_most_four_times_its_size(database: Database, t
     usual = peak()
     database.execute(f"INSERT INTO a VALUES (2, {value})")
     most = peak()
-    segments = [segment for entry, _ in read_entries(store, after_seq=0) if isinstance(entry.body, Changes) for segment in entry.body.segments]
+    segments = [
+        segment
+        for entry, _ in read_entries(store, after_seq=0)
+        if isinstance(entry.body, Changes)
+        for segment in entry.body.segments
+    ]
     assert sum(segment.rows for segment in segments) == 2
     assert (stream_blocks(database) > 0) == (streaming == "on")
     large = max(segments, key=lambda segment: segment.bytes)
@@ -72,7 +96,9 @@ def test_one_large_field_takes_at_most_four_times_its_size(database: Database, t
 def stream_blocks(database: Database) -> int:
     """How many blocks of open transactions the slot has sent."""
     with database.connect() as connection:
-        row = connection.execute("SELECT stream_count FROM pg_stat_replication_slots WHERE slot_name = %s", (database.slot,)).fetchone()
+        row = connection.execute(
+            "SELECT stream_count FROM pg_stat_replication_slots WHERE slot_name = %s", (database.slot,)
+        ).fetchone()
     assert row is not None
     return int(row[0])
 
@@ -92,7 +118,9 @@ def spooled_md5(file: Path) -> str:
 @pytest.mark.parametrize("kind", VALUES)
 def test_one_large_field_of_a_table_that_is_copied_takes_no_more(database: Database, tmp_path: Path, kind: str) -> None:
     type_name, value = VALUES[kind]
-    database.execute(f"CREATE TABLE a (id int PRIMARY KEY, v {type_name})", f"CREATE PUBLICATION {database.publication} FOR TABLE a")
+    database.execute(
+        f"CREATE TABLE a (id int PRIMARY KEY, v {type_name})", f"CREATE PUBLICATION {database.publication} FOR TABLE a"
+    )
     peaks = []
     for number, content in enumerate(("'x'", value)):
         database.execute(f"INSERT INTO a VALUES ({number}, {content})")
@@ -113,7 +141,10 @@ def test_a_message_above_512_megabytes_is_carried_whole_or_passed_over(pipeline:
     size = 513 * MB
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     pipeline.run(messages=True)
-    pipeline.database.execute(f"SELECT pg_logical_emit_message(false, 'large', convert_to(repeat('x', {size}), 'UTF8'))", "INSERT INTO a VALUES (1)")
+    pipeline.database.execute(
+        f"SELECT pg_logical_emit_message(false, 'large', convert_to(repeat('x', {size}), 'UTF8'))",
+        "INSERT INTO a VALUES (1)",
+    )
     pipeline.run(messages=True, message_prefixes=("large",) if kept else ("other",))
     assert [row["id"] for row in pipeline.rows("public.a")] == [1]
     lengths = [len(content) for content in pipeline.parquet("_sluice.messages")["content"].to_pylist()] if kept else []

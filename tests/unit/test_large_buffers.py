@@ -9,14 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.errors import DecodeError
-from service.protocol.buffers import LARGE_BYTES, Raw, give_back, moved, private_memory
-from service.protocol.frames import TAIL, join
-from service.spool import thrift
-from service.spool.large import write_large
-from service.spool.segment import write_segment
-from service.spool.types.binary import read_bytea
-from service.spool.views import PADDING, Texts
+from sluice.errors import DecodeError
+from sluice.ingest.encode import thrift
+from sluice.ingest.encode.large import write_large
+from sluice.ingest.encode.segment import write_segment
+from sluice.ingest.encode.types.binary import read_bytea
+from sluice.ingest.encode.views import PADDING, Texts
+from sluice.protocol.buffers import LARGE_BYTES, Raw, give_back, moved, private_memory
+from sluice.protocol.frames import TAIL, join
 from tests.support.pgoutput_bytes import UNCHANGED, update
 from tests.support.spooled import OID, encoded, inserted, table
 
@@ -86,7 +86,7 @@ def test_a_large_bytea_that_is_no_hexadecimal_is_refused() -> None:
 
 
 def test_digits_that_an_old_row_shares_are_not_given_back() -> None:
-    """With all old columns sent, a value that did not change is taken from the old row, and read for the old row as well."""
+    """A value that did not change is taken from the old row, and read for the old row as well."""
     schema = table(("id", 23, -1), ("v", 17, -1), key=["id"], replica_identity="f")
     old = [b"1", b"\\x" + LARGE.hex().encode()]
     rows = encoded(schema, update(OID, [b"2", UNCHANGED], old=old, marker=b"O"))
@@ -101,7 +101,16 @@ def test_a_file_with_large_values_has_exact_sizes_and_its_columns_in_order(type_
     noise = np.random.default_rng(7).integers(0, 256, LARGE_BYTES + 1, np.uint8).tobytes()
     large = b"\\x" + noise.hex().encode() if type_oid == 17 else noise.hex().encode()
     rows = inserted(
-        schema, *([b"%d" % at, large if at == 11 else None if at % 3 else b"\\x00", large if at == 5 else b"\\x01", b"%d" % at] for at in range(21))
+        schema,
+        *(
+            [
+                b"%d" % at,
+                large if at == 11 else None if at % 3 else b"\\x00",
+                large if at == 5 else b"\\x01",
+                b"%d" % at,
+            ]
+            for at in range(21)
+        ),
     )
     usual = write_segment(schema, [rows])
     file = write_large(deque([rows]))
@@ -114,7 +123,9 @@ def test_a_file_with_large_values_has_exact_sizes_and_its_columns_in_order(type_
         begin = column.dictionary_page_offset or column.data_page_offset
         assert begin == end
         end = begin + column.total_compressed_size
-    assert group.total_byte_size == sum(group.column(number).total_uncompressed_size for number in range(group.num_columns))
+    assert group.total_byte_size == sum(
+        group.column(number).total_uncompressed_size for number in range(group.num_columns)
+    )
     footer = bytes(file.data[end:-8])
     assert len(footer) == int.from_bytes(file.data[-8:-4], "little")
     assert thrift.write(thrift.read(footer)) == footer
@@ -124,4 +135,6 @@ def test_a_slice_of_rows_is_written_as_that_slice() -> None:
     schema = table(("id", 23, -1), ("v", 25, -1), key=["id"])
     whole = inserted(schema, [b"1", b"before"], [b"2", b"x" * (LARGE_BYTES + 1)], [b"3", None], [b"4", b"behind"])
     part = type(whole)(whole.schema, whole.batch.slice(1, 2), whole.stats, whole.nbytes)
-    assert pq.read_table(pa.BufferReader(write_large(deque([part])).data)).equals(pa.Table.from_batches([part.batch]).cast(part.batch.schema))
+    assert pq.read_table(pa.BufferReader(write_large(deque([part])).data)).equals(
+        pa.Table.from_batches([part.batch]).cast(part.batch.schema)
+    )
