@@ -30,6 +30,8 @@ _PIECE_BYTES = 1 << 20
 _SLACK_BYTES = 1 << 20
 _EXPANSION = 128
 """Zstandard makes what it cannot compress longer by a 256th and a few bytes a block."""
+_MOST_PAGE_BYTES = 1 << 31
+"""A page states its sizes as 32-bit integers. What is larger is left to Arrow, which makes more pages."""
 _BIT_PACKED = 1
 _DATA_PAGE_V2, _PLAIN = 3, 0
 
@@ -59,7 +61,7 @@ def write_large(queue: deque[EncodedRows]) -> SegmentFile:
     names = [
         name
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
-        if _is_bytes(column.type) and is_large(column)
+        if _is_bytes(column.type) and is_large(column) and _most_bytes(column) < _MOST_PAGE_BYTES
     ]
     rest = _without(rows, names)
     footer_bytes = int.from_bytes(rest[-_TAIL_BYTES : -len(_MAGIC)], "little")
