@@ -36,7 +36,7 @@ _STALL_SECONDS = 0.3
 WITHOUT_SAMPLES: dict[Metric, str] = {
     catalogue.APPLY_RUNNING: "`up` alone has an applier to watch",
     catalogue.APPLY_RESTARTS: "`up` alone has an applier to watch",
-    catalogue.SLOT_SECONDS_LEFT: "needs a minute of looks (test_runtime_forecast)",
+    catalogue.SLOT_SECONDS_LEFT: "needs a minute of looks (test_health_source_history)",
     catalogue.SLOT_INACTIVE_SINCE: "the slot is in use",
     catalogue.OLDEST_PENDING: "everything is applied",
     catalogue.SNAPSHOT_START: "the copies are finished",
@@ -208,7 +208,7 @@ def watch(database: Database, folder: Path, scenario: Callable[[Watched], Awaita
 
 @pytest.fixture(autouse=True)
 def _every_look_is_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice.health.export.observer._FRESH_SECONDS", 0.0)
+    monkeypatch.setattr("sluice.health.live_report._FRESH_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -17,11 +17,12 @@ from sluice.cli import exits, output, status_view, wiring
 from sluice.cli.invocation import Invocation, common
 from sluice.contract.entries import TABLE_STATES
 from sluice.errors import FormatTooNew, ManifestCorrupt, ServiceError, StoreError, StoreUnavailable
-from sluice.health.facts import Facts
+from sluice.health.facts import Away, Facts
 from sluice.health.verdict import Verdict, judge
 
 if TYPE_CHECKING:
-    from sluice.health.report import Report, Reporter
+    from sluice.health.report import Report
+    from sluice.health.reporter import Reporter
     from sluice.health.tables import TableReport
 
 _PACKAGES = ("psycopg", "obstore")
@@ -185,9 +186,7 @@ def _looks(reporter: "Reporter", *, interval_seconds: float) -> Iterator[Look]:
 def verdict_of(seen: Look) -> Verdict:
     """What is to be said of a look; of one that failed, that the state is not known."""
     if isinstance(seen, ServiceError):
-        from sluice.health.report import away
-
-        return judge(Facts(now=time.time(), unread=away(seen)))
+        return judge(Facts(now=time.time(), unread=Away.of(seen)))
     return seen.verdict
 
 

@@ -16,7 +16,7 @@ from sluice.settings import Settings
 from sluice.settings.present import fingerprint
 
 if TYPE_CHECKING:
-    from sluice.health.report import Reporter
+    from sluice.health.reporter import Reporter
     from sluice.ingest.supervisor import IngestOptions
     from sluice.source.sessions import SourceOptions
     from sluice.store.base import ObjectStore
@@ -131,7 +131,7 @@ def applier_environment(options: str, environ: dict[str, str]) -> dict[str, str]
 
 def reporter(settings: Settings) -> "Reporter":
     """Takes reports of this pipeline, the server asked as well."""
-    from sluice.health.report import Reporter
+    from sluice.health.reporter import Reporter
 
     return Reporter(
         pipeline=settings.pipeline,

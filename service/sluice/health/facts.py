@@ -7,7 +7,7 @@ looks.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sluice.errors import ServiceError
+from sluice.errors import Disposition, ServiceError
 
 _NAMED = 3
 """Tables of a group that are named; of more there is a count."""
@@ -26,7 +26,8 @@ class Away:
     since: float | None = None
 
     @staticmethod
-    def of(error: ServiceError, *, retryable: bool, since: float | None = None) -> "Away":
+    def of(error: ServiceError, *, since: float | None = None) -> "Away":
+        retryable = error.disposition is Disposition.RETRY
         return Away(type(error).__name__, str(error), error.hint, retryable, since)
 
 

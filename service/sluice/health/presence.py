@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from sluice.health.facts import ProcessSeen
 from sluice.health.process_facts import ProcessFacts
-from sluice.health.snapshots import CopyReport, CopyRound, under_way
+from sluice.health.snapshots import SnapshotReport, SnapshotRound, under_way
 from sluice.health.tables import TableReport
 from sluice.health.throughput import Throughput
 from sluice.ingest.snapshot.snapshotter import CopyProgress
@@ -107,7 +107,7 @@ class Presence:
             received_lsn=view.received_lsn,
             complete_lsn=view.complete_lsn,
             oldest_unflushed_at=None if view.oldest_unflushed_us is None else view.oldest_unflushed_us / 1e6,
-            copy=self._copy(),
+            snapshot=self._snapshot(),
             throughput=tuple(self._throughput.to_json(now=time.time())),
         )
 
@@ -119,7 +119,7 @@ class Presence:
         self._copying = progress
         return self._copied + (progress.rows_before + progress.rows if progress is not None else 0)
 
-    def _copy(self) -> CopyRound | None:
+    def _snapshot(self) -> SnapshotRound | None:
         copier = self._ingest.copier
         if copier is None or not copier.pending or not copier.progress.table:
             return None
@@ -131,9 +131,10 @@ class Presence:
             seconds=now - progress.table_started_at,
         )
         waiting = [
-            CopyReport(name, None, rows if rows >= 0 else None, None, None) for name, rows in progress.waiting.items()
+            SnapshotReport(name, None, rows if rows >= 0 else None, None, None)
+            for name, rows in progress.waiting.items()
         ]
         rows = progress.rows_before + progress.rows
-        return CopyRound(
+        return SnapshotRound(
             (present, *waiting), rows=rows, seconds=now - progress.started_at, eta_seconds=progress.seconds_left(now)
         )
