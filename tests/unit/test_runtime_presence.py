@@ -85,7 +85,7 @@ def test_a_thousand_tables_with_one_reason_are_one_problem() -> None:
     ]
     stale = next(one for one in found if one.count == 1000)
     assert stale.where == "public.t0, public.t1, public.t2 and 997 more"
-    assert "sluice copy" in stale.remedy
+    assert "sluice resync" in stale.remedy
 
 
 def test_time_left_needs_an_estimate_and_a_rate() -> None:

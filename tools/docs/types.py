@@ -60,7 +60,7 @@ Notes
 * `numeric(p,s)` is compared by value: `1.10` and `1.1` are equal. A negative scale adds to the precision (`numeric(3,-2)` is `decimal(5,0)`).
 * `timestamptz` is an instant; `timestamp` has no zone and stays without one.
 * The reg types (`regclass`, `regproc`, `regrole`, ...) are sent as the name of the object that they point to. When that is renamed, rows in the lake keep the
-  old name, and no event says so: keep the oid or the name itself instead, or run `sluice copy` after the rename.
+  old name, and no event says so: keep the oid or the name itself instead, or run `sluice resync` after the rename.
 * `character(n)` keeps its padding, `json` its text, `jsonb` the order and spacing that PostgreSQL gives it.
 * A NULL element of an array is NULL; an array without elements is an empty list, not NULL.
 """
