@@ -57,12 +57,14 @@ def _spoken(alert: Alert) -> str:
 _INDEX_HEAD = """\
 # Runbooks
 
-One page for each alert that Sluice ships: what it means, how to see it, what to do, what not to do. The rules are in `deploy/monitoring/rules.yml`, and in
-the chart with thresholds of your own (`metrics.prometheusRule`).
+One page for each alert that Sluice ships: what it means, how to see it, what to do, what not to do.
+The rules are in `deploy/monitoring/rules.yml`, and in the chart with thresholds of your own
+(`metrics.prometheusRule`).
 
-Wherever a command stands, it is run with the pipeline's configuration: `-c FILE` or `SLUICE_CONFIG`; in Kubernetes inside the ingest pod, as in
-`kubectl exec RELEASE-sluice-ingest-0 -- sluice status`. `status`, `tables`, `slot show` and `spool` also work while nothing else does. `$DSN` is the
-connection string of the source. Logs say why a process ended; its exit code is listed in [exit codes](../exit-codes.md). Nothing here loses data unless
-it says so.
+Wherever a command stands, it is run with the pipeline's configuration: `-c FILE` or
+`SLUICE_CONFIG`; in Kubernetes inside the ingest pod, as in `kubectl exec RELEASE-sluice-ingest-0 --
+sluice status`. `status`, `tables`, `slot show` and `spool` also work while nothing else does.
+`$DSN` is the connection string of the source. Logs say why a process ended; its exit code is listed
+in [exit codes](../exit-codes.md). Nothing here loses data unless it says so.
 
 <!-- Generated from deploy/monitoring by `python -m deploy.monitoring`; a test compares. -->"""

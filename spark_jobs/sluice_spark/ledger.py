@@ -118,7 +118,9 @@ class Ledger:
             for table_id, state in self.state.tables.items():
                 known = self.tables.get(table_id)
                 if known is None or known.backlog.generation != state.generation:
-                    self.tables[table_id] = Known(PendingChanges(state.generation, state.generation_seq, state.generation_seq))
+                    self.tables[table_id] = Known(
+                        PendingChanges(state.generation, state.generation_seq, state.generation_seq)
+                    )
         body = entry.body
         ids = (
             {body.table_id}

@@ -432,7 +432,7 @@ def test_information_leaves_a_pipeline_healthy() -> None:
     verdict = judge(replace(WELL, tables=(*WELL.tables, TableGroup("copying", "", "public.new", 1, AT - 60))))
     assert (verdict.state, verdict.headline, [(one.code, one.severity) for one in verdict.problems]) == (
         "healthy",
-        "healthy, copying 1 table",
+        "healthy, 1 snapshot under way",
         [("table.copying", "info")],
     )
 

@@ -37,7 +37,7 @@ ALERTS = (
         "The replication slot of pipeline {{ $labels.pipeline }} is lost",
         "The server has invalidated or dropped it: changes after the last acknowledged position can "
         "no longer be had. The pipeline has stopped (exit code 7) "
-        "and nothing will bring it back by itself; the tables have to be copied again.",
+        "and nothing will bring it back by itself; the tables have to be resynced.",
     ),
     Alert(
         "SluiceSlotUnreserved",
@@ -63,7 +63,7 @@ ALERTS = (
         "5m",
         'The slot of pipeline {{ $labels.pipeline }} has only {{ $value | printf "%.0f" }} % of its WAL limit left',
         "The server keeps WAL for the slot up to max_slot_wal_keep_size and then gives the slot up: "
-        "every table would have to be copied again.",
+        "every table would have to be resynced.",
     ),
     Alert(
         "SluiceWalHeadroomPredicted",
@@ -108,7 +108,7 @@ ALERTS = (
         "0m",
         "A prepared transaction of pipeline {{ $labels.pipeline }} has been open for {{ $value | humanizeDuration }}",
         "Its changes wait in the spool. Until it is committed or rolled back it keeps locks, holds "
-        "back WAL and vacuum, and new copies cannot begin.",
+        "back WAL and vacuum, and new snapshots cannot begin.",
         held="5m",
     ),
 )

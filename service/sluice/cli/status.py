@@ -45,7 +45,7 @@ Look: TypeAlias = "Report | ServiceError"
 )
 @common
 def status(invocation: Invocation, json_wanted: bool, watch: bool, interval: float, top: int) -> int:  # noqa: FBT001 - a command's parameters
-    """Show where the pipeline stands: the server's WAL, the slot's headroom, the spool, copies, the
+    """Show where the pipeline stands: the server's WAL, the slot's headroom, the spool, snapshots, the
     lake, the tables that are furthest behind, problems.
 
     Read from the spool and, when it answers, from the server; the pipeline need not be running.

@@ -66,11 +66,11 @@ def table_list(reports: "list[TableReport]", *, width: int) -> RenderableType:
     """Tables in the order given; a narrow terminal gets the columns that matter most."""
     wide = width >= _WIDE
     names = (
-        ("table", "state", "mode", "complete through", "copied", "applied", "lag", "reason")
+        ("table", "state", "mode", "complete through", "snapshot", "applied", "lag", "reason")
         if wide
         else ("table", "state", "complete through", "lag", "reason")
     )
-    return output.table("", names, [_row(table, wide=wide) for table in reports], right=("copied", "applied", "lag"))
+    return output.table("", names, [_row(table, wide=wide) for table in reports], right=("snapshot", "applied", "lag"))
 
 
 class _Bar:

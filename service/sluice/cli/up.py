@@ -11,7 +11,7 @@ from sluice.cli.invocation import Invocation, common
 @click.command()
 @common
 def up(invocation: Invocation) -> int:
-    """Copy, stream and apply, all on this machine, until stopped.
+    """Snapshot, stream and apply, all on this machine, until stopped.
 
     Ingest runs in this process and the applier (Spark) as its child, started again when it fails
     for a reason that may pass. A new pipeline is set up first: a missing publication and slot are

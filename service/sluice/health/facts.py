@@ -137,7 +137,7 @@ class RefusalSeen:
 
 @dataclass(frozen=True, slots=True)
 class TableSeen:
-    """One table, ingest's and the applier's side joined. `failing` when its copy or its windows
+    """One table, ingest's and the applier's side joined. `failing` when its snapshot or its windows
     fail for `reason`, and are tried again.
     """
 

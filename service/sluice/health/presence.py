@@ -21,7 +21,7 @@ from sluice.process.applier_process import ApplierProcess
 
 QUANTITIES = ("transactions", "rows", "bytes", "copied_rows", "applied_rows")
 """Counted by minute: transactions and bytes as received, rows as they became durable, rows of
-initial copies, change rows applied to the lake.
+snapshots, change rows applied to the lake.
 """
 STUCK_SECONDS = 300.0
 """A stage that works and finished nothing for this long; an upload or a batch takes seconds."""
@@ -89,7 +89,7 @@ class Presence:
             # Without a connection the decoder has nothing to do.
             "decoder": ingest.counts.decoder_beat if ingest.view.connected else 0.0,
             # Not the copier: it may rightly wait for hours until older transactions end, and a
-            # table that is copied for long is a problem of its own.
+            # table whose snapshot takes long is a problem of its own.
             "catalog": ingest.view.catalog_beat,
         }
         for stage, at in beats.items():
@@ -112,7 +112,7 @@ class Presence:
         )
 
     def _copied_rows(self) -> int:
-        """Rows copied by this process in all; a round's own counts begin at nothing."""
+        """Rows of snapshots that this process has read; a round's own counts begin at nothing."""
         progress = self._ingest.copier.progress if self._ingest.copier is not None else None
         if progress is not self._copying and self._copying is not None:
             self._copied += self._copying.rows_before + self._copying.rows

@@ -24,7 +24,7 @@ STOPPED_STATES = ("detached", "paused", "quarantined", "stale")
 class TableReport:
     """One table, both sides joined. `lag_seconds` is the age of its oldest spooled change that the
     lake lacks, 0 when there is none, None when there is nothing to compare yet.
-    `complete_through_lsn` is 0 before the first copy is applied. `since` is when ingest put the
+    `complete_through_lsn` is 0 before the first snapshot is applied. `since` is when ingest put the
     table into its state, empty where the applier decides the state, which does not say since
     when.
     """
@@ -43,7 +43,7 @@ class TableReport:
     lag_seconds: float | None
     delta_version: int | None
     failing: bool = False
-    """The applier's windows, or the copy, fail for `reason` and are tried again."""
+    """The applier's windows, or the snapshot, fail for `reason` and are tried again."""
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "since": self.since or None, "complete_through_lsn": shown(self.complete_through_lsn)}

@@ -71,9 +71,9 @@ APPLY_DURATION = Histogram(
 )
 APPLY_ROWS = Counter(
     "sluice_apply_rows_total",
-    "Change rows taken into the lake; `copy` are rows of copies.",
+    "Change rows taken into the lake; `snapshot` are rows of snapshots.",
     _APPLY,
-    {"op": ("insert", "update", "delete", "truncate", "copy")},
+    {"op": ("insert", "update", "delete", "truncate", "snapshot")},
     APPLY,
 )
 APPLY_CONFLICTS = Counter(

@@ -3,13 +3,13 @@
 from sluice.telemetry.catalogue.metric import BOTH, OPEN, Counter, Gauge, Histogram
 
 STATES = ("starting", "streaming", "reconnecting", "draining", "stopped", "failed")
-LOOPS = ("events", "decoder", "committer", "copier", "catalog", "report", "probe", "apply", "lease")
+LOOPS = ("events", "decoder", "committer", "snapshot", "catalog", "report", "probe", "apply", "lease")
 ERROR_COMPONENTS = (
     "stream",
     "decode",
     "spool",
     "manifest",
-    "copy",
+    "snapshot",
     "catalog",
     "leftovers",
     "report",

@@ -11,7 +11,7 @@ _KINDS = ("changes", "staged", "snapshot")
 SPOOL_ENTRIES = Counter("sluice_spool_entries_total", "Manifest entries with changes or an advance.", _SPOOL)
 SPOOL_FILES = Counter(
     "sluice_spool_files_total",
-    "Segment files written: changes, rows of transactions that have not ended, copies.",
+    "Segment files written: changes, rows of transactions that have not ended, snapshots.",
     _SPOOL,
     {"kind": _KINDS},
 )
@@ -68,6 +68,6 @@ PENDING_FILES = Gauge(
 PENDING_BYTES = Gauge("sluice_spool_pending_bytes", "Bytes of these files.", _SPOOL)
 OLDEST_PENDING = Gauge(
     "sluice_spool_oldest_pending_timestamp_seconds",
-    "Commit time of the oldest change among them (of a copy: when it was written); absent without any.",
+    "Commit time of the oldest change among them (of a snapshot: when it was written); absent without any.",
     _SPOOL,
 )

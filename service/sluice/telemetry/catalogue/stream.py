@@ -31,7 +31,7 @@ PREPARED = Gauge(
 )
 PREPARED_AGE = Gauge(
     "sluice_prepared_oldest_seconds",
-    "Time since the oldest of them was prepared, 0 without any; it holds back WAL, vacuum and new copies.",
+    "Time since the oldest of them was prepared, 0 without any; it holds back WAL, vacuum and new snapshots.",
     _STREAM,
 )
 RECEIVED_BYTES = Counter("sluice_received_bytes_total", "Bytes received on the replication connection.", _STREAM)

@@ -5,30 +5,33 @@ from sluice.telemetry.catalogue.metric import OPEN, Counter, Gauge, Histogram
 
 _LONG_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
 
-_SNAPSHOT = "Initial copy"
+_SNAPSHOT = "Snapshots"
 SNAPSHOT_TABLES = Gauge(
     "sluice_snapshot_tables",
-    "Tables of the present or last copy: still to come, being read, finished.",
+    "Tables of the present or last round of snapshots: still to come, being read, finished.",
     _SNAPSHOT,
-    {"state": ("waiting", "copying", "done")},
+    {"state": ("waiting", "reading", "done")},
 )
-SNAPSHOT_ROWS = Counter("sluice_snapshot_rows_total", "Rows copied.", _SNAPSHOT)
-SNAPSHOT_BYTES = Counter("sluice_snapshot_bytes_total", "Bytes received while copying.", _SNAPSHOT)
+SNAPSHOT_ROWS = Counter("sluice_snapshot_rows_total", "Rows read.", _SNAPSHOT)
+SNAPSHOT_BYTES = Counter("sluice_snapshot_bytes_total", "Bytes received.", _SNAPSHOT)
 SNAPSHOT_ESTIMATED_ROWS = Gauge(
     "sluice_snapshot_estimated_rows",
-    "The server's estimate of the rows of all tables of the copy, finished ones included.",
+    "The server's estimate of the rows of all tables of the round, finished ones included.",
     _SNAPSHOT,
 )
 SNAPSHOT_START = Gauge(
-    "sluice_snapshot_start_timestamp_seconds", "When the present copy began; absent without one.", _SNAPSHOT
+    "sluice_snapshot_start_timestamp_seconds", "When the present round began; absent without one.", _SNAPSHOT
 )
 SNAPSHOT_ETA = Gauge(
     "sluice_snapshot_eta_seconds",
-    "Time until the present copy is finished at its rate so far; absent without one and while it cannot be told.",
+    "Time until the present round is finished at its rate so far; absent without one and while it cannot be told.",
     _SNAPSHOT,
 )
 SNAPSHOT_DURATION = Histogram(
-    "sluice_snapshot_table_duration_seconds", "Time that the copy of one table took.", _SNAPSHOT, buckets=_LONG_SECONDS
+    "sluice_snapshot_table_duration_seconds",
+    "Time of the snapshot of one table.",
+    _SNAPSHOT,
+    buckets=_LONG_SECONDS,
 )
 
 _TABLES = "Tables and schemas"
