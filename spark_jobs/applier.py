@@ -16,7 +16,7 @@ from functools import cached_property
 import structlog
 from pyspark.sql import SparkSession
 
-from service import lsn
+from service import faults, lsn
 from service.contract.applied import AppliedLog
 from service.errors import ApplyError, ServiceError, StoreUnavailable, UnsupportedChange, WriterFenced
 from service.manifest.follow import identity, load_state, read_entries
@@ -201,6 +201,7 @@ class Applier:
         for entry, sha256 in read_entries(self._store, after_seq=ledger.read_seq, previous_sha256=known_sha or None, limit=READ_AT_ONCE):
             ledger.take_in(entry, sha256)
             count += 1
+        faults.point("apply.entries.read")
         return count
 
     def _read_again(self) -> int:

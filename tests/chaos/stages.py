@@ -44,26 +44,28 @@ class Edge:
     """Where one stage hands to another: `point` fails on its first passage after `change` was committed.
 
     `behind` says when later work has come as near to the failing stage as it can while that is held: `handed` to the decoder, or `submitted` as a unit.
-    A point `on_loop` cannot be held there, so the commit thread is held in its place until work waits behind.
+    A point `on_loop` cannot be held there, so the commit thread is held in its place until work waits behind. One thread passes a point that is `serial`:
+    after a failure that ends the process nothing may pass it again, and a drain must not hide that failure.
     """
 
     point: str
     behind: str
     on_loop: bool = False
+    serial: bool = False
     change: str = "INSERT INTO a (t) VALUES ('first')"
 
 
 EDGES = (
     Edge("batch.received", "submitted", on_loop=True),
-    Edge("decode.before", "handed"),
-    Edge("build.before", "handed"),
+    Edge("decode.before", "handed", serial=True),
+    Edge("build.before", "handed", serial=True),
     Edge("catalog.asked", "handed", change="ALTER TABLE a ADD COLUMN {fresh} int; INSERT INTO a (t, {fresh}) VALUES ('shaped', 1)"),
-    Edge("unit.cut.before", "handed"),
-    Edge("unit.submit.before", "handed"),
+    Edge("unit.cut.before", "handed", serial=True),
+    Edge("unit.submit.before", "handed", serial=True),
     Edge("segment.put.before", "submitted"),
     Edge("store.put.before", "submitted"),
     Edge("segment.put.after", "submitted"),
-    Edge("commit.before", "submitted"),
+    Edge("commit.before", "submitted", serial=True),
     Edge("manifest.append.before", "submitted"),
     Edge("store.create.before", "submitted"),
     Edge("manifest.append.after", "submitted"),
@@ -74,6 +76,8 @@ EDGES = (
 )
 
 
+PASSING = ("SourceUnavailable", "StoreUnavailable")
+"""Errors that a stop may end with as with a success: what was left out comes again with the next connection, and nothing was acknowledged for it."""
 COPY_EDGES = ("copy.locked", "copy.read", "segment.put.before", "segment.put.after", "copy.taken", "copy.final.before", "copy.final.after")
 """Between reading a table, uploading its rows and the entry that publishes them."""
 
@@ -117,10 +121,15 @@ class Stages:
             assert running.error is None, running.error
             self._fail(running, gate, edge, error, situation)
         finally:
-            faults.arm("")
             gate.touch()
             running.stop()
+            passages = faults.passages(edge.point)
+            faults.arm("")
         self._assert_ended_by_name(running, error)
+        if edge.serial and (running.error is not None or situation is Situation.DRAINING):
+            assert passages == 1, f"after it had failed, the stage at {edge.point} took {passages - 1} more pieces of work"
+        if edge.serial and situation is Situation.DRAINING and error not in PASSING:
+            assert running.error is not None, "a drain that left something out ended as if it had not"
         self.pipeline.run(watch_interval_s=3600.0)
         self.assert_whole()
         self.sound = True

@@ -64,7 +64,12 @@ def _errors(point: str) -> tuple[str, ...]:
 
 
 def _chosen(errors: tuple[str, ...]) -> list[tuple[str, Situation]]:
-    quick = {(errors[-1], Situation.IDLE), (errors[0], Situation.QUEUED), (errors[len(errors) // 2], Situation.QUEUED), (errors[0], Situation.DRAINING)}
+    quick = {
+        (errors[-1], Situation.IDLE),
+        (errors[0], Situation.QUEUED),
+        (errors[len(errors) // 2], Situation.QUEUED),
+        (errors[len(errors) // 2], Situation.DRAINING),
+    }
     return [(error, situation) for error in errors for situation in Situation if FULL or (error, situation) in quick]
 
 
