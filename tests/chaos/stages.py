@@ -7,7 +7,8 @@ the same WAL, and every acknowledgement, against what was durable when it was se
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -111,14 +112,9 @@ class Stages:
         self.sound = False
         self._numbers += 1
         gate = self.folder / f"gate-{self._numbers}"
-        running = Running(self.pipeline, self.pipeline.options(watch_interval_s=3600.0))
-        running.thread.start()
+        running = self._started()
         try:
-            self._wait(lambda: running.ingest is not None and running.ingest.view.state == "streaming", running, "it streams")
-            # The relations are known to the decoder, so that nothing of later work depends on what fails.
-            position = self._commit("INSERT INTO a (t) VALUES ('before'); INSERT INTO b DEFAULT VALUES")
-            self._wait(lambda: self.proxy.flushed > position, running, "it publishes")
-            assert running.error is None, running.error
+            self._publishes(running)
             self._fail(running, gate, edge, error, situation)
         finally:
             gate.touch()
@@ -130,8 +126,7 @@ class Stages:
             assert passages == 1, f"after it had failed, the stage at {edge.point} took {passages - 1} more pieces of work"
         if edge.serial and situation is Situation.DRAINING and error not in PASSING:
             assert running.error is not None, "a drain that left something out ended as if it had not"
-        self.pipeline.run(watch_interval_s=3600.0)
-        self.assert_whole()
+        self.assert_healthy()
         self.sound = True
 
     def copy_case(self, point: str, error: str, situation: Situation) -> None:
@@ -150,12 +145,12 @@ class Stages:
         running = Running(self.pipeline, self.pipeline.options(watch_interval_s=3600.0))
         running.thread.start()
         try:
-            self._wait(lambda: faults.passages(point) > 0, running, f"{point} is reached")
+            self.wait(lambda: faults.passages(point) > 0, running, f"{point} is reached")
             if situation is not Situation.IDLE:
                 for table in copied:
-                    self._commit(f"UPDATE {table} SET t = 'changed' WHERE id < 10; DELETE FROM {table} WHERE id = 11; INSERT INTO {table} VALUES (100, 'new')")
-                position = self._commit("INSERT INTO b DEFAULT VALUES")
-                self._wait(lambda: _handed(running) > position, running, "the transactions behind are received")
+                    self.commit(f"UPDATE {table} SET t = 'changed' WHERE id < 10; DELETE FROM {table} WHERE id = 11; INSERT INTO {table} VALUES (100, 'new')")
+                position = self.commit("INSERT INTO b DEFAULT VALUES")
+                self.wait(lambda: _handed(running) > position, running, "the transactions behind are received")
             if situation is Situation.DRAINING:
                 running.ask_to_stop()
             gate.touch()
@@ -166,9 +161,36 @@ class Stages:
             gate.touch()
             running.stop()
         self._assert_ended_by_name(running, error)
+        self.assert_healthy()
+        self.sound = True
+
+    @contextmanager
+    def at_work(self) -> Iterator[Running]:
+        """An ingest that streams and has published. It is stopped in the end, and what it ended with is the caller's to judge."""
+        running = self._started()
+        try:
+            self._publishes(running)
+            yield running
+        finally:
+            faults.arm("")
+            running.stop()
+
+    def assert_healthy(self) -> None:
+        """A start in good health has everything."""
         self.pipeline.run(watch_interval_s=3600.0)
         self.assert_whole()
-        self.sound = True
+
+    def _started(self) -> Running:
+        running = Running(self.pipeline, self.pipeline.options(watch_interval_s=3600.0))
+        running.thread.start()
+        return running
+
+    def _publishes(self, running: Running) -> None:
+        """It streams, and the relations are known to the decoder, so that nothing of later work depends on what fails."""
+        self.wait(lambda: running.ingest is not None and running.ingest.view.state == "streaming", running, "it streams")
+        position = self.commit("INSERT INTO a (t) VALUES ('before'); INSERT INTO b DEFAULT VALUES")
+        self.wait(lambda: self.proxy.flushed > position, running, "it publishes")
+        assert running.error is None, running.error
 
     def assert_whole(self) -> None:
         """The manifest has each transaction that the second slot shows, once and with its rows, and no acknowledgement was ever wrong."""
@@ -188,8 +210,8 @@ class Stages:
         failing = f"{edge.point}=raise:{error}@1"
         held = "commit.before" if edge.on_loop else edge.point
         faults.arm(f"{held}=hold:{gate}{'' if edge.on_loop else f'+raise:{error}'}@1" + ("" if held == _UNITS else f",{_UNITS}=count"))
-        self._commit(edge.change)
-        self._wait(lambda: faults.passages(held) > 0, running, f"{held} is reached")
+        self.commit(edge.change)
+        self.wait(lambda: faults.passages(held) > 0, running, f"{held} is reached")
         if situation is not Situation.IDLE:
             self._queue(running, edge)
         if edge.on_loop:
@@ -205,25 +227,25 @@ class Stages:
 
     def _queue(self, running: Running, edge: Edge) -> None:
         """Two more transactions are as far as they come while the point is held."""
-        self._commit("INSERT INTO b DEFAULT VALUES")
-        position = self._commit("INSERT INTO a (t) VALUES ('behind')")
+        self.commit("INSERT INTO b DEFAULT VALUES")
+        position = self.commit("INSERT INTO a (t) VALUES ('behind')")
         if edge.behind == "submitted":
-            self._wait(lambda: faults.passages(_UNITS) > 1, running, "a unit waits behind")
+            self.wait(lambda: faults.passages(_UNITS) > 1, running, "a unit waits behind")
         else:
-            self._wait(lambda: _handed(running) > position, running, "the transactions behind wait for the decoder")
+            self.wait(lambda: _handed(running) > position, running, "the transactions behind wait for the decoder")
 
     def _drain(self, running: Running, edge: Edge) -> None:
         """A point on the loop may fail before the drain has begun, and nothing but the gate is waited for then."""
         running.ask_to_stop()
         failed = edge.point if edge.on_loop else ""
-        self._wait(lambda: faults.passages(failed) > 0 or _view_state(running) in ("draining", "reconnecting", "stopped"), running, "it drains")
+        self.wait(lambda: faults.passages(failed) > 0 or _view_state(running) in ("draining", "reconnecting", "stopped"), running, "it drains")
 
     def _goes_on_or_ends(self, running: Running) -> None:
         """It recovers by itself, which the acknowledgement of a new transaction shows, or the process ends. It must not hang."""
-        position = self._commit("INSERT INTO a (t) VALUES ('afterwards')")
-        self._wait(lambda: self.proxy.flushed > position, running, "it goes on or ends")
+        position = self.commit("INSERT INTO a (t) VALUES ('afterwards')")
+        self.wait(lambda: self.proxy.flushed > position, running, "it goes on or ends")
 
-    def _commit(self, statements: str) -> int:
+    def commit(self, statements: str) -> int:
         """One transaction; a position before its commit and behind everything else."""
         with self.database.connect() as connection, connection.transaction():
             for statement in statements.format(fresh=f"c{self._numbers}").split("; "):
@@ -232,7 +254,7 @@ class Stages:
         assert row is not None
         return lsn.parse(row[0])
 
-    def _wait(self, holds: Callable[[], bool], running: Running, what: str) -> None:
+    def wait(self, holds: Callable[[], bool], running: Running, what: str) -> None:
         """Until `holds()`, or until the process has ended."""
         deadline = time.monotonic() + BOUND_SECONDS
         tick = threading.Event()
