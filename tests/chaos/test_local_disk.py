@@ -92,9 +92,13 @@ def _forbidden(spool: Path) -> Callable[[], object]:
     if os.geteuid() == 0:
         pytest.skip("root may write whatever the rights say; EACCES at the fault points above proves the same")
     folders = [spool, *(path for path in spool.rglob("*") if path.is_dir())]
+    _set_rights(folders, 0o555)
+    return lambda: _set_rights(folders, 0o755)
+
+
+def _set_rights(folders: list[Path], mode: int) -> None:
     for folder in folders:
-        folder.chmod(0o555)
-    return lambda: [folder.chmod(0o755) for folder in folders]
+        folder.chmod(mode)
 
 
 @pytest.mark.parametrize("hurt", [_put_away, _emptied, _forbidden], ids=["gone", "not mounted", "permission lost"])
