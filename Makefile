@@ -17,7 +17,7 @@ MAJORS      ?= 14 15 16 17 18
 # uv makes the lock and nothing else; it lives in an environment of its own.
 UV          := build/lock/bin/uv
 UV_VERSION  := 0.13.9
-TYPED       := service spark_jobs deploy tests
+TYPED       := service/sluice spark_jobs/sluice_spark deploy tools tests
 # From fast to slow, so that a broken rule is told within seconds.
 MATRIX      := tests/integration
 TESTS       := tests/unit tests/conformance tests/ops tests/integration tests/spark tests/chaos tests/e2e
@@ -49,32 +49,32 @@ $(SETUP): requirements/dev.txt pyproject.toml | prerequisites
 	@touch $@
 
 jars: setup ## Fetch the jars for Delta and S3 once, checked against recorded sums
-	$(BIN)/python -m spark_jobs.jars fetch --s3
-	$(BIN)/python -m deploy.local.s3proxy
+	$(BIN)/python -m sluice_spark.jars fetch --s3
+	$(BIN)/python -m tools.local.s3proxy
 
 demo: jars ## See it work: PostgreSQL under load, mirrored and compared, in about three minutes
-	$(BIN)/python -m deploy.demo
+	$(BIN)/python -m tools.demo
 
 up: jars tools ## Start the local stack: PostgreSQL, S3, ingest, applier, Prometheus; again for what is missing
-	@$(BIN)/python -m deploy.stack up
+	@$(BIN)/python -m tools.stack up
 
 status: setup ## Show what of the stack runs, and where the pipeline stands
-	@$(BIN)/python -m deploy.stack status
+	@$(BIN)/python -m tools.stack status
 
 load: setup ## Work in the stack's shop until Ctrl-C, or for LOAD_SECONDS=60
-	@$(BIN)/python -m deploy.stack load
+	@$(BIN)/python -m tools.stack load
 
 query: setup ## Ask the stack's lake: make query SQL="SELECT count(*) FROM orders"
-	@$(BIN)/python -m deploy.stack query
+	@$(BIN)/python -m tools.stack query
 
 logs: setup ## Follow all logs of the stack until Ctrl-C; FOLLOW=0 for their last lines
-	@$(BIN)/python -m deploy.stack logs
+	@$(BIN)/python -m tools.stack logs
 
 down: setup ## Stop the stack in good order; its data stays
-	@$(BIN)/python -m deploy.stack down
+	@$(BIN)/python -m tools.stack down
 
 reset: setup ## Stop the stack and delete its data
-	@$(BIN)/python -m deploy.stack reset
+	@$(BIN)/python -m tools.stack reset
 
 check: lint types imports spelling ## Everything that needs no server: format, lint, types, import rules, spelling
 
@@ -87,7 +87,7 @@ lint: setup
 	$(BIN)/ruff check .
 
 types: setup ## Check the types, strictly
-	$(BIN)/mypy --explicit-package-bases $(TYPED)
+	$(BIN)/mypy $(TYPED)
 
 imports: setup ## Check who may import whom
 	$(BIN)/lint-imports
@@ -130,8 +130,8 @@ e2e: jars ## Test the whole path, from SQL to Delta
 	$(BIN)/python -m pytest tests/e2e $(PYTEST_ARGS)
 
 tools: setup ## Fetch Prometheus, promtool and Chromium below build/tools, where PATH has none
-	$(BIN)/python -m deploy.local.tools --optional
-	$(BIN)/python -m deploy.local.browser --optional
+	$(BIN)/python -m tools.local.tools --optional
+	$(BIN)/python -m tools.local.browser --optional
 
 test-ops: jars tools crds ## Test what people run it with: alerts, dashboards, chart, images, compose file, local stack, status page
 	$(BIN)/python -m pytest tests/ops $(PYTEST_ARGS)
@@ -154,8 +154,7 @@ bench: jars ## Measure against the references; ONLY=P1 or ONLY="P1 P5"
 	$(BIN)/python -m tests.bench $(ONLY)
 
 docs: setup ## Write the generated pages of docs/ again
-	$(BIN)/python -m service.contract.typesdoc > docs/types.md
-	$(BIN)/python -m service.cli.docs
+	$(BIN)/python -m tools.docs
 	$(BIN)/python -m deploy.monitoring
 	$(BIN)/python -m deploy.chart
 
@@ -176,7 +175,7 @@ wheel: setup ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel
 
 clean: ## Remove what builds, tests, the demonstration and the stack left
-	@test ! -e build/stack/stack.json || $(BIN)/python -m deploy.stack reset
+	@test ! -e build/stack/stack.json || $(BIN)/python -m tools.stack reset
 	rm -rf build dist spark-warehouse metastore_db derby.log .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 distclean: clean ## The same, and the virtual environment

@@ -1,6 +1,8 @@
-"""Fixtures that more than one folder of tests needs: one PostgreSQL, one S3 server and one Spark for the whole run, a fresh database for each test.
+"""Fixtures that more than one folder of tests needs: one PostgreSQL, one S3 server and one Spark
+for the whole run, a fresh database for each test.
 
-Servers start when the first test asks for them and stop at the end of the run. Two workers (`pytest -n 2 --dist loadscope`) each have their own.
+Servers start when the first test asks for them and stop at the end of the run. Two workers (`pytest
+-n 2 --dist loadscope`) each have their own.
 """
 
 import uuid
@@ -11,12 +13,12 @@ import pytest
 from pyspark.sql import SparkSession
 from xdist.scheduler import LoadScopeScheduling
 
-from deploy.local.postgres import PostgresServer, temporary_server
-from deploy.local.s3 import S3Server, running_s3
-from spark_jobs import session
-from spark_jobs.options import ApplyOptions
+from sluice_spark import session
+from sluice_spark.options import ApplyOptions
 from tests.support import canary
 from tests.support.sources import Bucket, Database, fresh_database
+from tools.local.postgres import PostgresServer, temporary_server
+from tools.local.s3 import S3Server, running_s3
 
 LAKE = ("tests/spark/", "tests/e2e/", "tests/ops/test_stack.py", "tests/ops/test_observed.py")
 """Folders whose tests share the one Spark session, and what makes the lanes as long as each other."""
@@ -36,7 +38,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Lanes:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test whose captured output, logs included, shows a canary has failed, whatever it claims itself."""
+    """A test whose captured output, logs included, shows a canary has failed, whatever it claims
+    itself.
+    """
     report = yield
     shown = [f"{title} holds {marker}" for title, text in report.sections for marker in canary.in_text(text)]
     if report.passed and shown:
@@ -47,7 +51,9 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.fixture(scope="session", autouse=True)
 def no_canary_is_shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Searched when everything else has ended: all logs, answers and crash reports below the folders of the run."""
+    """Searched when everything else has ended: all logs, answers and crash reports below the
+    folders of the run.
+    """
     yield
     assert list(canary.in_files(tmp_path_factory.getbasetemp())) == []
 
@@ -56,7 +62,8 @@ def no_canary_is_shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
 def postgres() -> Iterator[PostgresServer]:
     """One server for the whole run, of the major that SLUICE_PG_MAJOR names (else 18).
 
-    A test that restarts or breaks a server starts its own with `temporary_server`, which is of the same major.
+    A test that restarts or breaks a server starts its own with `temporary_server`, which is of the
+    same major.
     """
     with temporary_server() as server:
         yield server
@@ -64,20 +71,26 @@ def postgres() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def database(postgres: PostgresServer) -> Iterator[Database]:
-    """An empty database; its slots and the database itself are dropped at the end, whatever still holds them."""
+    """An empty database; its slots and the database itself are dropped at the end, whatever still
+    holds them.
+    """
     with fresh_database(postgres) as created:
         yield created
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Configured as the applier configures it; an applier under test works on sessions made from this one.
+    """Configured as the applier configures it; an applier under test works on sessions made from
+    this one.
 
-    Except for the JVM's second compiler: in runs of minutes it costs more time than its faster code gives back.
+    Except for the JVM's second compiler: in runs of minutes it costs more time than its faster code
+    gives back.
     """
     folder = tmp_path_factory.mktemp("spark").as_uri()
     quick = {"spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"}
-    started = session.start(ApplyOptions("tests", folder, folder, spark_master="local[2]", driver_memory="2g", spark_conf=quick))
+    started = session.start(
+        ApplyOptions("tests", folder, folder, spark_master="local[2]", driver_memory="2g", spark_conf=quick)
+    )
     yield started
     started.stop()
 

@@ -1,7 +1,8 @@
-"""The same tests on every major of PostgreSQL: `python -m tests.matrix --majors "14 18" tests/integration -k name`.
+"""The same tests on every major of PostgreSQL: `python -m tests.matrix --majors "14 18"
+tests/integration -k name`.
 
-One run of pytest for each major, told by SLUICE_PG_MAJOR; one line for each at the end, and a status that is 0 only when all of them passed. Whatever is not
-`--majors` goes to pytest.
+One run of pytest for each major, told by SLUICE_PG_MAJOR; one line for each at the end, and a
+status that is 0 only when all of them passed. Whatever is not `--majors` goes to pytest.
 """
 
 import argparse
@@ -9,16 +10,20 @@ import os
 import subprocess
 import sys
 
-from deploy.local.binaries import MAJOR_VARIABLE, bin_dir, supported_majors
+from tools.local.binaries import MAJOR_VARIABLE, bin_dir, supported_majors
 
 
 def run(major: int, arguments: list[str]) -> tuple[bool, str]:
     """Whether all tests passed, and pytest's own last line."""
-    server = subprocess.run([bin_dir(major) / "postgres", "--version"], capture_output=True, text=True, check=True).stdout.split()[-1]
+    server = subprocess.run(
+        [bin_dir(major) / "postgres", "--version"], capture_output=True, text=True, check=True
+    ).stdout.split()[-1]
     print(f"\n=== PostgreSQL {server}", flush=True)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
     last = ""
-    with subprocess.Popen(command, env={**os.environ, MAJOR_VARIABLE: str(major)}, stdout=subprocess.PIPE, text=True) as tests:
+    with subprocess.Popen(
+        command, env={**os.environ, MAJOR_VARIABLE: str(major)}, stdout=subprocess.PIPE, text=True
+    ) as tests:
         assert tests.stdout is not None
         for line in tests.stdout:
             print(line, end="", flush=True)

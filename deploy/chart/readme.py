@@ -10,7 +10,9 @@ _LONGEST_DEFAULT = 60
 
 def page(values: Sequence[Value]) -> str:
     """The whole page."""
-    rows = [f"| `{value.name}` | {_default(value)} | {value.description.replace('|', chr(92) + '|')} |" for value in values]
+    rows = [
+        f"| `{value.name}` | {_default(value)} | {value.description.replace('|', chr(92) + '|')} |" for value in values
+    ]
     return "\n".join([_HEAD, *rows, ""])
 
 

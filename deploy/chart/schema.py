@@ -1,8 +1,10 @@
 """values.schema.json: what Helm refuses before anything is installed.
 
-Owns two promises: no unknown key at any depth of what the chart itself reads, and no secret in values. `config` is the service's own schema, with the
-difference that nothing is required (the environment may give it) and that a secret must be a `${VARIABLE}`. Where values.yaml has an empty map the type
-of its content is Kubernetes' own, which the API server checks. Draft 7, which every Helm 3 reads.
+Owns two promises: no unknown key at any depth of what the chart itself reads, and no secret in
+values. `config` is the service's own schema, with the difference that nothing is required (the
+environment may give it) and that a secret must be a `${VARIABLE}`. Where values.yaml has an empty
+map the type of its content is Kubernetes' own, which the API server checks. Draft 7, which every
+Helm 3 reads.
 """
 
 import copy
@@ -11,7 +13,7 @@ from typing import Any
 
 from deploy.chart.values import Path, Value
 from deploy.monitoring.alerts import ALERTS, THRESHOLDS
-from service.settings.present import json_schema
+from sluice.settings.present import json_schema
 
 Schema = dict[str, Any]
 
@@ -33,7 +35,10 @@ _BY_NAME: dict[str, Schema] = {
     "networkPolicy.apiServer.ports": _PORTS,
     "metrics.prometheusRule.additionalLabels": _STRINGS,
     "metrics.prometheusRule.excludeRules": {"type": "array", "items": {"enum": [alert.name for alert in ALERTS]}},
-    **{f"metrics.prometheusRule.thresholds.{threshold.name}": {"type": "number", "minimum": 0} for threshold in THRESHOLDS},
+    **{
+        f"metrics.prometheusRule.thresholds.{threshold.name}": {"type": "number", "minimum": 0}
+        for threshold in THRESHOLDS
+    },
     "metrics.ingestPort": _PORT,
     "metrics.applierPort": _PORT,
     "metrics.listenHost": {"type": "string", "minLength": 1},
@@ -47,7 +52,19 @@ _BY_NAME: dict[str, Schema] = {
 """What the default alone does not tell, by whole name."""
 
 _BY_LAST: dict[str, Schema] = {
-    **dict.fromkeys(("commonLabels", "commonAnnotations", "labels", "annotations", "podLabels", "podAnnotations", "nodeSelector", "keys"), _STRINGS),
+    **dict.fromkeys(
+        (
+            "commonLabels",
+            "commonAnnotations",
+            "labels",
+            "annotations",
+            "podLabels",
+            "podAnnotations",
+            "nodeSelector",
+            "keys",
+        ),
+        _STRINGS,
+    ),
     "sparkConf": _STRINGS,
     "pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
     "sizeLimit": _QUANTITY,

@@ -1,7 +1,8 @@
 """`values.yaml` with its comments: each key with its default and what is said about it.
 
-Owns the form of those comments: `# --` begins the description of the key below and goes on in following comment lines, `# @default -- text` stands in
-for a default that is too long for a table. Every key is described, or is a map of keys that are.
+Owns the form of those comments: `# --` begins the description of the key below and goes on in
+following comment lines, `# @default -- text` stands in for a default that is too long for a table.
+Every key is described, or is a map of keys that are.
 """
 
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from service.errors import UsageError
+from sluice.errors import UsageError
 
 Path = tuple[str, ...]
 _DESCRIPTION = "# --"
@@ -20,7 +21,9 @@ _DEFAULT = "# @default --"
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One key that a user may set. `shown` is its default as people read it, `default` the value itself."""
+    """One key that a user may set. `shown` is its default as people read it, `default` the value
+    itself.
+    """
 
     path: Path
     default: Any
@@ -49,7 +52,10 @@ def _below(node: yaml.MappingNode, above: Path, comments: "_Comments") -> Iterat
         elif isinstance(value_node, yaml.MappingNode) and value_node.value:
             yield from _below(value_node, path, comments)
         else:
-            raise UsageError(f"values.yaml:{key_node.start_mark.line + 1}: {'.'.join(path)} has no description", hint=f"write `{_DESCRIPTION} ...` above it")
+            raise UsageError(
+                f"values.yaml:{key_node.start_mark.line + 1}: {'.'.join(path)} has no description",
+                hint=f"write `{_DESCRIPTION} ...` above it",
+            )
 
 
 class _Comments:

@@ -21,12 +21,12 @@ COPY service/ service/
 COPY spark_jobs/ spark_jobs/
 RUN /build/bin/hatchling build -t wheel -d /dist \
  && /opt/sluice/bin/pip install --no-cache-dir --no-deps --no-index /dist/*.whl \
- && /opt/sluice/bin/python -m compileall -q /opt/sluice/lib/python3.11/site-packages/service /opt/sluice/lib/python3.11/site-packages/spark_jobs
+ && /opt/sluice/bin/python -m compileall -q /opt/sluice/lib/python3.11/site-packages/sluice /opt/sluice/lib/python3.11/site-packages/sluice_spark
 # The jars, by Spark's own resolver, each compared with the sum that is recorded in the wheel.
 COPY --from=java /opt/java/openjdk /opt/java/openjdk
 ENV JAVA_HOME=/opt/java/openjdk \
     SLUICE_JARS=/opt/sluice/jars
-RUN /opt/sluice/bin/python -m spark_jobs.jars fetch --s3 \
+RUN /opt/sluice/bin/python -m sluice_spark.jars fetch --s3 \
  && chmod -R a+rX /opt/sluice/jars \
  && /opt/sluice/bin/pip uninstall --yes --quiet setuptools pip
 

@@ -1,5 +1,7 @@
-"""The program that the Spark operator submits: `sluice` as on any command line, in a driver that Spark has already started."""
+"""The program that the Spark operator submits: `sluice` as on any command line, in a driver that
+Spark has already started.
+"""
 
-from service.cli import main
+from sluice.cli import main
 
 main()

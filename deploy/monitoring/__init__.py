@@ -1,5 +1,6 @@
 """What watches a pipeline: alert rules and dashboards, as data.
 
-Invariant: every expression names its metrics by the objects of `service.telemetry.catalogue`, so that a renamed or removed metric breaks the build and
-not a night. `python -m deploy.monitoring` writes the files that the chart, the local stack and Prometheus read; a test compares them.
+Invariant: every expression names its metrics by the objects of `sluice.telemetry.catalogue`, so
+that a renamed or removed metric breaks the build and not a night. `python -m deploy.monitoring`
+writes the files that the chart, the local stack and Prometheus read; a test compares them.
 """

@@ -1,4 +1,6 @@
-"""`python -m deploy.monitoring` writes every generated file of alerts, dashboards and runbooks again, and removes what is no longer generated."""
+"""`python -m deploy.monitoring` writes every generated file of alerts, dashboards and runbooks
+again, and removes what is no longer generated.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,6 @@
-"""Which file holds what: everything that is generated from the data in this package, as text by path from the repository's root."""
+"""Which file holds what: everything that is generated from the data in this package, as text by
+path from the repository's root.
+"""
 
 import json
 from pathlib import Path
@@ -23,12 +25,16 @@ def generated() -> dict[Path, str]:
         INDEX: index(),
     }
     files |= {CHART / "alerts" / f"{alert.name}.yaml": rules.chart_alert(alert) for alert in ALERTS}
-    files |= {CHART / "dashboards" / f"{board.uid}.json": json.dumps(board.to_json(), indent=2) + "\n" for board in DASHBOARDS}
+    files |= {
+        CHART / "dashboards" / f"{board.uid}.json": json.dumps(board.to_json(), indent=2) + "\n" for board in DASHBOARDS
+    }
     return files
 
 
 def is_ours(path: Path) -> bool:
-    """Whether a file lies where nothing is written by hand, so that one that is no longer generated has to go."""
+    """Whether a file lies where nothing is written by hand, so that one that is no longer generated
+    has to go.
+    """
     return path.parent in _GENERATED_FOLDERS
 
 
@@ -37,7 +43,9 @@ def index() -> str:
     lines = [_INDEX_HEAD]
     for severity, meaning in (("critical", "somebody has to act now"), ("warning", "somebody has to look today")):
         lines += [f"\n## {severity}: {meaning}\n", "| alert | says |", "|---|---|"]
-        lines += [f"| [{alert.name}]({alert.name}.md) | {_spoken(alert)} |" for alert in ALERTS if alert.severity == severity]
+        lines += [
+            f"| [{alert.name}]({alert.name}.md) | {_spoken(alert)} |" for alert in ALERTS if alert.severity == severity
+        ]
     return "\n".join([*lines, ""])
 
 

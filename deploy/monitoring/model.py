@@ -1,7 +1,8 @@
 """The form of alerts, recording rules and thresholds.
 
-Invariant: an expression holds marks instead of numbers and instead of the choice of pipelines, so that one text becomes the plain rule with the defaults
-and the chart's rule with its values. Must not know how either file is written.
+Invariant: an expression holds marks instead of numbers and instead of the choice of pipelines, so
+that one text becomes the plain rule with the defaults and the chart's rule with its values. Must
+not know how either file is written.
 """
 
 import re
@@ -13,7 +14,9 @@ from deploy.monitoring.promql import Selector
 Severity = Literal["critical", "warning"]
 
 SCOPE = "⟦scope⟧"
-"""Stands in every selector for the pipelines that a rule watches: all of them in the plain rules, the release's own in the chart."""
+"""Stands in every selector for the pipelines that a rule watches: all of them in the plain rules,
+the release's own in the chart.
+"""
 
 THRESHOLD = re.compile(r"⟦([a-zA-Z0-9]+)⟧")
 one = Selector(SCOPE)
@@ -21,7 +24,9 @@ one = Selector(SCOPE)
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A number that people choose; written into an expression it is its mark. `meaning` stands in the chart's values."""
+    """A number that people choose; written into an expression it is its mark. `meaning` stands in
+    the chart's values.
+    """
 
     name: str
     default: int | float
@@ -33,10 +38,12 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One alert, named as its rule file and its runbook. `wait` is Prometheus's `for`; `held` is `keep_firing_for`.
+    """One alert, named as its rule file and its runbook. `wait` is Prometheus's `for`; `held` is
+    `keep_firing_for`.
 
-    `critical` wants somebody now, `warning` wants somebody today. `summary` is one line with the pipeline; `description` says what was seen and what
-    follows from it; both may use Prometheus's templates.
+    `critical` wants somebody now, `warning` wants somebody today. `summary` is one line with the
+    pipeline; `description` says what was seen and what follows from it; both may use Prometheus's
+    templates.
     """
 
     name: str

@@ -5,7 +5,7 @@ Must not know alerts or dashboards. (Prometheus: Querying basics.)
 
 from dataclasses import dataclass
 
-from service.telemetry.catalogue import Histogram, Metric
+from sluice.telemetry.catalogue import Histogram, Metric
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,9 @@ class Selector:
     scope: str
 
     def __call__(self, metric: Metric, **labels: Wanted) -> str:
-        """`metric` where each label is what is wanted. Raises ValueError for what the catalogue does not know."""
+        """`metric` where each label is what is wanted. Raises ValueError for what the catalogue
+        does not know.
+        """
         if isinstance(metric, Histogram):
             raise ValueError(f"{metric.name} is a histogram: choose buckets, count or sum")
         return self._selector(metric, "", labels)
@@ -58,7 +60,9 @@ def over(function: str, selector: str, window: str) -> str:
 
 
 def worst(expression: str, *labels: str) -> str:
-    """The greatest value per pipeline (and `labels`): no instance, pod or version is left in it, so that a replaced pod does not start an alert anew."""
+    """The greatest value per pipeline (and `labels`): no instance, pod or version is left in it, so
+    that a replaced pod does not start an alert anew.
+    """
     return f"max by ({', '.join(('pipeline', *labels))}) ({expression})"
 
 
@@ -83,5 +87,7 @@ def missing(selector: str, where: str) -> str:
 
 
 def risen(counter: str, window: str) -> str:
-    """How much a counter rose in `window`, for those that did; one that was born in it counts from zero, which `increase` leaves out."""
+    """How much a counter rose in `window`, for those that did; one that was born in it counts from
+    zero, which `increase` leaves out.
+    """
     return f"increase({counter}[{window}]) > 0 or {counter} > 0 unless {counter} offset {window}"

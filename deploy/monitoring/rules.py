@@ -1,7 +1,8 @@
-"""Alerts and recordings as rule files: plain ones with the default thresholds, and the chart's, which Helm fills in.
+"""Alerts and recordings as rule files: plain ones with the default thresholds, and the chart's,
+which Helm fills in.
 
-Invariant: both come from the same marked text, and no mark is left in either. Nothing here decides when an alert fires.
-(Prometheus: Alerting rules, Recording rules.)
+Invariant: both come from the same marked text, and no mark is left in either. Nothing here decides
+when an alert fires. (Prometheus: Alerting rules, Recording rules.)
 """
 
 import json
@@ -26,7 +27,9 @@ def plain(expression: str, defaults: Mapping[str, int | float]) -> str:
 
 
 def templated(text: str) -> str:
-    """For Helm's `tpl`: the release's pipeline and the numbers of its values; Prometheus's own templates are kept from Helm."""
+    """For Helm's `tpl`: the release's pipeline and the numbers of its values; Prometheus's own
+    templates are kept from Helm.
+    """
     kept = _BRACES.sub(lambda template: "{{`" + template[0] + "`}}", text)
     # A blank before it: Go templates would take the selector's brace for one of their own.
     scoped = kept.replace(SCOPE, ' {{ include "sluice.pipelineMatcher" $ }}')
@@ -47,7 +50,10 @@ def plain_file(alerts: Sequence[Alert], recordings: Sequence[Recording], default
 def chart_alert(alert: Alert) -> str:
     """One rule of the chart, a text for `tpl`."""
     rule = _alert(alert, templated)
-    link = f'{{{{- with ${_VALUES}.runbookUrl }}}}\n  runbook_url: {{{{ . | trimSuffix "/" }}}}/{alert.name}.md\n{{{{- end }}}}'
+    link = (
+        f'{{{{- with ${_VALUES}.runbookUrl }}}}\n  runbook_url: {{{{ . | trimSuffix "/" '
+        f"}}}}/{alert.name}.md\n{{{{- end }}}}"
+    )
     return "\n".join([HEADER.rstrip(), *rule, link, ""])
 
 
@@ -55,7 +61,10 @@ def chart_recordings(recordings: Sequence[Recording]) -> str:
     """The chart's recording rules, a text for `tpl`."""
     lines = [HEADER.rstrip()]
     for recording in recordings:
-        lines += [f"- record: {recording.name}", *(f"  {line}" for line in _block("expr", templated(recording.expression)))]
+        lines += [
+            f"- record: {recording.name}",
+            *(f"  {line}" for line in _block("expr", templated(recording.expression))),
+        ]
     return "\n".join([*lines, ""])
 
 
@@ -84,7 +93,9 @@ def _item(lines: list[str]) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    """A YAML scalar; JSON's strings are some, but Helm's back quotes and braces must stay as they are."""
+    """A YAML scalar; JSON's strings are some, but Helm's back quotes and braces must stay as they
+    are.
+    """
     return json.dumps(text, ensure_ascii=False)
 
 

@@ -1,4 +1,6 @@
-"""`python -m tests.bench [IDS]`: runs benchmarks, prints tables, and keeps the figures in build/bench.json (seconds throughout)."""
+"""`python -m tests.bench [IDS]`: runs benchmarks, prints tables, and keeps the figures in
+build/bench.json (seconds throughout).
+"""
 
 import json
 import sys
@@ -21,7 +23,9 @@ RESULTS = Path("build/bench.json")
 
 
 def main() -> int:
-    wanted = [name.upper() for argument in sys.argv[1:] for name in argument.replace(",", " ").split()] or list(BENCHMARKS)
+    wanted = [name.upper() for argument in sys.argv[1:] for name in argument.replace(",", " ").split()] or list(
+        BENCHMARKS
+    )
     unknown = [name for name in wanted if name not in BENCHMARKS]
     if unknown:
         console.print(f"no benchmark {unknown[0]}; there are {', '.join(BENCHMARKS)}")

@@ -1,6 +1,8 @@
-"""P5 and P7: what one window costs on a warm session, from reading the spool to the commit with its marker read back.
+"""P5 and P7: what one window costs on a warm session, from reading the spool to the commit with its
+marker read back.
 
-The whole path is real: the rows are copied and the changes streamed from a PostgreSQL server, and the lake is compared with it by counts and sums.
+The whole path is real: the rows are copied and the changes streamed from a PostgreSQL server, and
+the lake is compared with it by counts and sums.
 """
 
 import asyncio
@@ -16,29 +18,33 @@ from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 from rich.table import Table as Printed
 
-from deploy.local.postgres import PostgresServer, temporary_server
-from service.contract.entries import Changes, Copy
-from service.manifest.follow import load_state, read_entries
-from service.runtime.ingest import Ingest, IngestOptions
-from service.source.sessions import SourceOptions
-from service.store.opening import open_store
-from spark_jobs import session as sessions
-from spark_jobs.options import ApplyOptions
-from spark_jobs.table import TableApply, removals_are_sent
-from spark_jobs.window import Window
+from sluice.contract.entries import Changes, Copy
+from sluice.ingest.supervisor import Ingest, IngestOptions
+from sluice.manifest.follow import load_state, read_entries
+from sluice.source.sessions import SourceOptions
+from sluice.store.opening import open_store
+from sluice_spark import session as sessions
+from sluice_spark.options import ApplyOptions
+from sluice_spark.read.window import Window
+from sluice_spark.table_apply import TableApply, removals_are_sent
 from tests.bench.contest import console
 from tests.bench.replication import SETTINGS
+from tools.local.postgres import PostgresServer, temporary_server
 
 CREATE = (
-    "CREATE TABLE t (id int8 PRIMARY KEY, customer int4, status text, amount numeric(12,2), at timestamptz, note text, qty int4, flag bool,"
+    "CREATE TABLE t (id int8 PRIMARY KEY, customer int4, status text, amount numeric(12,2), at "
+    "timestamptz, note text, qty int4, flag bool,"
     " price float8, uid uuid)"
 )
 FILL = (
-    "INSERT INTO t SELECT i, i % 10000, 'new', (i % 100000) / 100.0, timestamptz '2024-01-01' + i * interval '1 second', 'note ' || i, i % 100,"
+    "INSERT INTO t SELECT i, i % 10000, 'new', (i % 100000) / 100.0, timestamptz '2024-01-01' + i * "
+    "interval '1 second', 'note ' || i, i % 100,"
     " i % 2 = 0, i / 3.0, md5(i::text)::uuid FROM generate_series({low}, {high}) i"
 )
 WARM_UPS = 8
-"""Windows until the JVM has compiled what a window runs: the cost of one falls from eleven seconds to three on the way."""
+"""Windows until the JVM has compiled what a window runs: the cost of one falls from eleven seconds
+to three on the way.
+"""
 SUMS = "SELECT count(*) AS rows, sum(id) AS ids, sum(qty) AS qty, sum(customer) AS customers FROM {table}"
 
 
@@ -49,7 +55,13 @@ class Bench:
         self.server = server
         self.folder = folder
         self.store = open_store((folder / "spool").as_uri(), prefix="bench/", options={})
-        self.options = ApplyOptions("bench", (folder / "spool").as_uri(), (folder / "lake").as_uri(), spark_master="local[2]", driver_memory="4g")
+        self.options = ApplyOptions(
+            "bench",
+            (folder / "spool").as_uri(),
+            (folder / "lake").as_uri(),
+            spark_master="local[2]",
+            driver_memory="4g",
+        )
         self.session = spark.newSession()
         self.taken = 0
 
@@ -60,7 +72,11 @@ class Bench:
 
     def ingest(self) -> None:
         source = SourceOptions(dsn=self.server.dsn(), slot="bench", publication="bench", application_name="bench")
-        asyncio.run(Ingest(IngestOptions("bench", source, ("public.*",), instance="bench"), self.store).run(until_caught_up=True))
+        asyncio.run(
+            Ingest(IngestOptions("bench", source, ("public.*",), instance="bench"), self.store).run(
+                until_caught_up=True
+            )
+        )
 
     def apply(self) -> float:
         """Seconds for everything new in the manifest, as one window of the table."""
@@ -72,11 +88,21 @@ class Bench:
         if copies:
             window = Window(copies[0].body.segments, table.generation_seq, is_copy=True)  # type: ignore[union-attr]
         else:
-            segments = tuple(segment for entry in entries if isinstance(entry.body, Changes) for segment in entry.body.segments)
+            segments = tuple(
+                segment for entry in entries if isinstance(entry.body, Changes) for segment in entry.body.segments
+            )
             window = Window(segments, state.seq)
         began = time.perf_counter()
         sent = removals_are_sent(state.opened, table)
-        TableApply(self.options, self.store, self.session, manifest="bench", state=table, before_commit=lambda: None, removals_sent=sent).apply(window)
+        TableApply(
+            self.options,
+            self.store,
+            self.session,
+            manifest="bench",
+            state=table,
+            before_commit=lambda: None,
+            removals_sent=sent,
+        ).apply(window)
         return time.perf_counter() - began
 
     def verify(self) -> None:
@@ -94,7 +120,9 @@ def _bench(rows: int) -> Iterator[Bench]:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     with temporary_server(settings=SETTINGS) as server, tempfile.TemporaryDirectory() as directory:
         folder = Path(directory)
-        spark = sessions.start(ApplyOptions("bench", folder.as_uri(), folder.as_uri(), spark_master="local[2]", driver_memory="4g"))
+        spark = sessions.start(
+            ApplyOptions("bench", folder.as_uri(), folder.as_uri(), spark_master="local[2]", driver_memory="4g")
+        )
         try:
             bench = Bench(server, folder, spark)
             bench.sql(CREATE)
@@ -116,7 +144,8 @@ def _random_changes(bench: Bench, number: int, *, rows: int) -> None:
     step = 100_000 * number
     bench.sql(
         FILL.format(low=first, high=first + 499),
-        f"UPDATE t SET status = 'changed', qty = qty + 1 WHERE id IN ({spread.format(key=f'i + {step}', rows=rows, count=400)})",
+        "UPDATE t SET status = 'changed', qty = qty + 1 WHERE id IN "
+        f"({spread.format(key=f'i + {step}', rows=rows, count=400)})",
         f"DELETE FROM t WHERE id IN ({spread.format(key=f'-i - {step}', rows=rows, count=100)})",
     )
 
@@ -135,13 +164,20 @@ def p5(rounds: int) -> dict[str, float | None]:
             bench.sql(FILL.format(low=first, high=first + 999))
             bench.ingest()
             append = bench.apply()
-            console.print(f"P5 {'round' if number >= WARM_UPS else 'warm-up'}: merge {merge:.2f} s, append {append:.2f} s")
+            console.print(
+                f"P5 {'round' if number >= WARM_UPS else 'warm-up'}: merge {merge:.2f} s, append {append:.2f} s"
+            )
             if number >= WARM_UPS:
                 merges.append(merge)
                 appends.append(append)
         bench.verify()
     _print("P5", {"merge of 1,000 random keys": merges, "append of 1,000 rows": appends})
-    return {"ours_s": statistics.median(merges), "append_s": statistics.median(appends), "ours_min_s": min(merges), "append_min_s": min(appends)}
+    return {
+        "ours_s": statistics.median(merges),
+        "append_s": statistics.median(appends),
+        "ours_min_s": min(merges),
+        "append_min_s": min(appends),
+    }
 
 
 def p7(rounds: int) -> dict[str, float | None]:
@@ -164,7 +200,11 @@ def p7(rounds: int) -> dict[str, float | None]:
             console.print(f"P7 round {number + 1}: {merges[-1]:.2f} s")
         bench.verify()
     _print("P7", {"fold and merge of 1,000,000 changes": merges})
-    return {"ours_s": statistics.median(merges), "ours_min_s": min(merges), "changes_per_s": changes / statistics.median(merges)}
+    return {
+        "ours_s": statistics.median(merges),
+        "ours_min_s": min(merges),
+        "changes_per_s": changes / statistics.median(merges),
+    }
 
 
 def _print(title: str, figures: dict[str, list[float]]) -> None:

@@ -1,4 +1,6 @@
-"""Rounds, medians and tables: contestants take turns in one run, because these figures only mean something beside each other."""
+"""Rounds, medians and tables: contestants take turns in one run, because these figures only mean
+something beside each other.
+"""
 
 import resource
 import statistics
@@ -56,7 +58,13 @@ def show(title: str, contestants: Sequence[Contestant]) -> None:
     for heading in ("contestant", "min s", "median s", "cpu s", "peak RSS MB"):
         table.add_column(heading, justify="left" if heading == "contestant" else "right")
     for one in contestants:
-        table.add_row(one.name, f"{one.min_s:.2f}", f"{one.median_s:.2f}", f"{one.median('cpu_s'):.1f}", f"{one.median('peak_rss_mb'):.0f}")
+        table.add_row(
+            one.name,
+            f"{one.min_s:.2f}",
+            f"{one.median_s:.2f}",
+            f"{one.median('cpu_s'):.1f}",
+            f"{one.median('peak_rss_mb'):.0f}",
+        )
     console.print(table)
 
 

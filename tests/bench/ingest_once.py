@@ -1,6 +1,7 @@
 """One ingest run in a process of its own: prints one JSON line with what it cost.
 
-Seconds run from the moment START_REPLICATION is sent to the acknowledgement of the target, so interpreter start-up counts for nobody.
+Seconds run from the moment START_REPLICATION is sent to the acknowledgement of the target, so
+interpreter start-up counts for nobody.
 """
 
 import asyncio
@@ -13,18 +14,21 @@ from typing import Literal, cast
 
 import structlog
 
-from service.lsn import parse
-from service.runtime.ingest import Ingest, IngestOptions
-from service.source.sessions import SourceOptions
-from service.store.opening import open_store
+from sluice.ingest.supervisor import Ingest, IngestOptions
+from sluice.lsn import parse
+from sluice.source.sessions import SourceOptions
+from sluice.store.opening import open_store
 
 
 def main() -> None:
-    dsn, slot, publication, spool, until, streaming = [*sys.argv[1:7], "auto"][:6]
+    dsn, slot, publication, spool, until, *more = sys.argv[1:]
+    streaming, form = [*more, *("auto", "text")[len(more) :]]
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     options = IngestOptions(
         pipeline="bench",
-        source=SourceOptions(dsn=dsn, slot=slot, publication=publication, application_name=slot),
+        source=SourceOptions(
+            dsn=dsn, slot=slot, publication=publication, application_name=slot, binary=form == "binary"
+        ),
         streaming=cast("Literal['off', 'on', 'parallel', 'auto']", streaming),
         instance="bench",
     )
@@ -40,7 +44,16 @@ def main() -> None:
     asyncio.run(ingest.run(until_lsn=parse(until)))
     peak = _peak_rss_mb()
     seconds = ingest.view.reached_at - ingest.view.streaming_at
-    print(json.dumps({"seconds": seconds, "cpu_s": time.process_time(), "peak_rss_mb": peak, "received_mb": ingest.counts.received_bytes / 1e6}))
+    print(
+        json.dumps(
+            {
+                "seconds": seconds,
+                "cpu_s": time.process_time(),
+                "peak_rss_mb": peak,
+                "received_mb": ingest.counts.received_bytes / 1e6,
+            }
+        )
+    )
     sys.stdout.flush()
     os._exit(0)
 

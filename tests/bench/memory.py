@@ -1,8 +1,10 @@
-"""P3: what one huge transaction costs in memory, streamed while small ones commit beside it, and sent in one piece after the server spilled it.
+"""P3: what one huge transaction costs in memory, streamed while small ones commit beside it, and
+sent in one piece after the server spilled it.
 
-One WAL with the transaction and the small ones that interleave with it, read twice from copies of one slot, while the resident memory of the ingest process
-is sampled; each spool is summed against the source's table. The rates are those of P1's million inserts, which fit the server's memory when it does
-not stream them: what streaming costs is then ours and not that of the server's spill files.
+One WAL with the transaction and the small ones that interleave with it, read twice from copies of
+one slot, while the resident memory of the ingest process is sampled; each spool is summed against
+the source's table. The rates are those of P1's million inserts, which fit the server's memory when
+it does not stream them: what streaming costs is then ours and not that of the server's spill files.
 """
 
 import json
@@ -20,27 +22,36 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from rich.table import Table
 
-from deploy.local.postgres import PostgresServer, temporary_server
-from service.contract.entries import Changes
-from service.manifest.follow import read_entries
-from service.store.opening import open_store
+from sluice.contract.entries import Changes
+from sluice.manifest.follow import read_entries
+from sluice.store.opening import open_store
 from tests.bench import replication
 from tests.bench.contest import Contestant, Outcome, console, show, take_turns
+from tools.local.postgres import PostgresServer, temporary_server
 
 SIZE = int(os.environ.get("BENCH_P3_MB", "2048")) << 20
 """Bytes of row data in the huge transaction."""
 ROW_BYTES = 1000
 SMALL_EVERY = 50
 """Chunks of the huge transaction, each followed by a small one that commits meanwhile."""
-SETTINGS = {"shared_buffers": "1GB", "max_wal_size": "16GB", "checkpoint_timeout": "1h", "synchronous_commit": "off", "min_wal_size": "80MB"}
-"""logical_decoding_work_mem is PostgreSQL's own, 64 MB: it decides when a transaction is streamed or spilled."""
+SETTINGS = {
+    "shared_buffers": "1GB",
+    "max_wal_size": "16GB",
+    "checkpoint_timeout": "1h",
+    "synchronous_commit": "off",
+    "min_wal_size": "80MB",
+}
+"""logical_decoding_work_mem is PostgreSQL's own, 64 MB: it decides when a transaction is streamed
+or spilled.
+"""
 TABLES = (
     "CREATE TABLE huge (id int8 PRIMARY KEY, customer int4, amount numeric(12,2), at timestamptz, note text)",
     "CREATE TABLE small (id int8 PRIMARY KEY, note text)",
 )
 FILL = (
     "INSERT INTO huge SELECT i, i % 10000, (i % 100000) / 100.0, timestamptz '2024-01-01' + i * interval '1 second',"
-    " string_agg(md5((i * 31 + part)::text), '') FROM generate_series({low}, {high}) i, generate_series(1, 30) part GROUP BY i"
+    " string_agg(md5((i * 31 + part)::text), '') FROM generate_series({low}, {high}) i, "
+    "generate_series(1, 30) part GROUP BY i"
 )
 SAMPLE_SECONDS = 0.25
 SERIES_POINTS = 20
@@ -73,16 +84,24 @@ def p3(rounds: int) -> dict[str, float | None]:
         _ingest(server, folder / "pristine", "setup", streaming="off")
         for slot in ("streamed", "unstreamed"):
             _sql(server, f"SELECT pg_copy_logical_replication_slot('bench', '{slot}')")
-        console.print(f"P3: writing {rows:,} rows of {ROW_BYTES} bytes in one transaction, load {os.getloadavg()[0]:.1f}")
+        console.print(
+            f"P3: writing {rows:,} rows of {ROW_BYTES} bytes in one transaction, load {os.getloadavg()[0]:.1f}"
+        )
         _write(server, rows)
         end_lsn = _sql(server, "SELECT pg_current_wal_insert_lsn()")
         _sql(server, "SELECT pg_logical_emit_message(true, 'bench', 'end')", "SELECT pg_switch_wal()")
-        expected = _sql(server, "SELECT count(*) || ' ' || sum(id) || ' ' || sum(amount) || ' ' || sum(length(note)) FROM huge")
+        expected = _sql(
+            server, "SELECT count(*) || ' ' || sum(id) || ' ' || sum(amount) || ' ' || sum(length(note)) FROM huge"
+        )
         runs = {}
         for name, streaming in (("streamed", "auto"), ("unstreamed", "off")):
             spool = folder / name
             shutil.copytree(folder / "pristine", spool)
-            _sql(server, "SELECT pg_drop_replication_slot('bench')", f"SELECT pg_copy_logical_replication_slot('{name}', 'bench')")
+            _sql(
+                server,
+                "SELECT pg_drop_replication_slot('bench')",
+                f"SELECT pg_copy_logical_replication_slot('{name}', 'bench')",
+            )
             before = os.getloadavg()[0]
             runs[name] = _ingest(server, spool, end_lsn, streaming=streaming, rows=rows)
             blocks = _stream_blocks(server)
@@ -91,7 +110,8 @@ def p3(rounds: int) -> dict[str, float | None]:
             if (found := _sums(spool)) != expected:
                 raise RuntimeError(f"P3: the spool of the {name} run adds up to {found}, the table to {expected}")
             console.print(
-                f"P3 {name}: {runs[name].seconds:.1f} s, peak {runs[name].peak_mb:.0f} MB, load {before:.1f} before and {os.getloadavg()[0]:.1f} after"
+                f"P3 {name}: {runs[name].seconds:.1f} s, peak {runs[name].peak_mb:.0f} MB, load "
+                f"{before:.1f} before and {os.getloadavg()[0]:.1f} after"
             )
             console.print(f"   resident MB over time: {runs[name].series()}")
             shutil.rmtree(spool)
@@ -109,7 +129,9 @@ def p3(rounds: int) -> dict[str, float | None]:
 
 
 def _rates(rounds: int) -> dict[str, float]:
-    """Rows a second of P1's inserts, as one transaction that the server keeps in memory until it commits, and as one that it streams."""
+    """Rows a second of P1's inserts, as one transaction that the server keeps in memory until it
+    commits, and as one that it streams.
+    """
     with temporary_server(settings=replication.SETTINGS) as server, tempfile.TemporaryDirectory() as directory:
         _sql(server, replication.W1_TABLE)
         arena = replication.Arena(server, Path(directory), tables=("w1",))
@@ -129,7 +151,10 @@ def _rates(rounds: int) -> dict[str, float]:
 
             return go
 
-        contestants = [Contestant("unstreamed", run("2GB", streamed=False)), Contestant("streamed", run("64MB", streamed=True))]
+        contestants = [
+            Contestant("unstreamed", run("2GB", streamed=False)),
+            Contestant("streamed", run("64MB", streamed=True)),
+        ]
         take_turns("P3 rates", contestants, rounds=rounds)
         show("P3: P1's inserts", contestants)
         return {one.name: rows / one.median_s for one in contestants}
@@ -141,7 +166,9 @@ def _stream_blocks(server: PostgresServer) -> int:
 
 
 def _write(server: PostgresServer, rows: int) -> None:
-    """The huge transaction in chunks, and after each a small transaction on a connection of its own."""
+    """The huge transaction in chunks, and after each a small transaction on a connection of its
+    own.
+    """
     with server.superuser() as huge:
         huge.autocommit = False
         for number in range(SMALL_EVERY):
@@ -162,7 +189,17 @@ def _sql(server: PostgresServer, *statements: str) -> str:
 
 def _ingest(server: PostgresServer, spool: Path, until: str, *, streaming: str, rows: int = 0) -> Run:
     spool.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "tests.bench.ingest_once", server.dsn(), "bench", "bench", str(spool), until, streaming]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.bench.ingest_once",
+        server.dsn(),
+        "bench",
+        "bench",
+        str(spool),
+        until,
+        streaming,
+    ]
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
         samples: list[float] = []
@@ -191,7 +228,9 @@ def _sample(pid: int, samples: list[float], done: threading.Event) -> None:
 
 
 def _sums(spool: Path) -> str:
-    """What the huge table's rows in the spool add up to, in the words of the query above; memory for one file at a time."""
+    """What the huge table's rows in the spool add up to, in the words of the query above; memory
+    for one file at a time.
+    """
     store = open_store(spool.as_uri(), prefix="bench/", options={})
     rows = ids = length = small = 0
     amount = None

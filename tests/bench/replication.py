@@ -1,7 +1,7 @@
 """P1, P2 and P9: ingest beside pg_recvlogical on the same WAL.
 
-Each round both start from copies of one slot. Ours decodes every value into typed Parquet on a local store with a durable manifest; the
-reference reads the same messages and throws them away.
+Each round both start from copies of one slot. Ours decodes every value into typed Parquet on a
+local store with a durable manifest; the reference reads the same messages and throws them away.
 """
 
 import json
@@ -17,22 +17,30 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from deploy.local.postgres import PostgresServer, temporary_server
-from service.contract.entries import Changes, Segment
-from service.manifest.follow import read_entries
-from service.store.opening import open_store
+from sluice.contract.entries import Changes, Segment
+from sluice.manifest.follow import read_entries
+from sluice.store.opening import open_store
 from tests.bench.contest import Contestant, Outcome, console, show, take_turns, timed_process
+from tools.local.postgres import PostgresServer, temporary_server
 
-SETTINGS = {"shared_buffers": "1GB", "logical_decoding_work_mem": "512MB", "max_wal_size": "8GB", "checkpoint_timeout": "1h", "synchronous_commit": "off"}
+SETTINGS = {
+    "shared_buffers": "1GB",
+    "logical_decoding_work_mem": "512MB",
+    "max_wal_size": "8GB",
+    "checkpoint_timeout": "1h",
+    "synchronous_commit": "off",
+}
 
 W1_TABLE = (
-    "CREATE TABLE w1 (id int8 PRIMARY KEY, customer_id int4, status text, amount numeric(12,2), created_at timestamptz, note text,"
+    "CREATE TABLE w1 (id int8 PRIMARY KEY, customer_id int4, status text, amount numeric(12,2), "
+    "created_at timestamptz, note text,"
     " qty int4, flag bool, price float8, uid uuid)"
 )
 W1_STATEMENTS = (
     (
         "INSERT INTO w1 SELECT i, i % 10000, (ARRAY['new','paid','sent','done'])[i % 4 + 1], (i % 100000) / 100.0,"
-        " timestamptz '2024-01-01' + i * interval '1 second', 'note of order number ' || i || repeat('x', i % 40), i % 100, i % 2 = 0, sqrt(i),"
+        " timestamptz '2024-01-01' + i * interval '1 second', 'note of order number ' || i || "
+        "repeat('x', i % 40), i % 100, i % 2 = 0, sqrt(i),"
         " md5(i::text)::uuid FROM generate_series(1, 1000000) i"
     ),
     "UPDATE w1 SET status = 'late', amount = amount + 1 WHERE id <= 200000",
@@ -71,8 +79,22 @@ class Arena:
         slot = f"reference_{number}"
         self._sql(f"SELECT pg_copy_logical_replication_slot('{SLOT}_before', '{slot}')")
         tool = self.server.bin_dir / "pg_recvlogical"
-        command = [str(tool), "-d", self.server.dsn(), "-S", slot, "--start", "-f", "/dev/null", "-E", self.end_lsn, "--no-loop"]
-        outcome = timed_process([*command, "-o", "proto_version=1", "-o", "publication_names=bench", "-s", "1", "-F", "0"])
+        command = [
+            str(tool),
+            "-d",
+            self.server.dsn(),
+            "-S",
+            slot,
+            "--start",
+            "-f",
+            "/dev/null",
+            "-E",
+            self.end_lsn,
+            "--no-loop",
+        ]
+        outcome = timed_process(
+            [*command, "-o", "proto_version=1", "-o", "publication_names=bench", "-s", "1", "-F", "0"]
+        )
         self._sql(f"SELECT pg_drop_replication_slot('{slot}')")
         return outcome
 
@@ -118,7 +140,9 @@ def p1(rounds: int) -> dict[str, float | None]:
         with server.superuser() as connection:
             for statement in W1_STATEMENTS:
                 connection.execute(statement.encode())
-            checks = connection.execute("SELECT count(*), sum(id), sum(amount)::text, sum(length(note)) FROM w1").fetchone()
+            checks = connection.execute(
+                "SELECT count(*), sum(id), sum(amount)::text, sum(length(note)) FROM w1"
+            ).fetchone()
         arena.finish_workload()
         expected = tuple(checks or ())
 
@@ -154,7 +178,11 @@ def p2(rounds: int) -> dict[str, float | None]:
 
         def verify(spool: Path) -> None:
             state = open_store(spool.as_uri(), prefix="bench/", options={})
-            commits = sum(len(entry.body.commits) for entry, _ in read_entries(state, after_seq=0) if isinstance(entry.body, Changes))
+            commits = sum(
+                len(entry.body.commits)
+                for entry, _ in read_entries(state, after_seq=0)
+                if isinstance(entry.body, Changes)
+            )
             rows = sum(segment.rows for segment in segments(spool))
             if (commits, rows) != (sum(count for count, _ in W2_TRANSACTIONS), total):
                 raise RuntimeError(f"P2: the spool holds {commits} transactions and {rows} rows, not {total} rows")
@@ -195,20 +223,32 @@ def _contest(name: str, arena: Arena, verify: Verify, rounds: int, *, rows: int)
 def segments(spool: Path) -> list[Segment]:
     """Every segment of changes in a spool, in manifest order."""
     store = open_store(spool.as_uri(), prefix="bench/", options={})
-    return [segment for entry, _ in read_entries(store, after_seq=0) if isinstance(entry.body, Changes) for segment in entry.body.segments]
+    return [
+        segment
+        for entry, _ in read_entries(store, after_seq=0)
+        if isinstance(entry.body, Changes)
+        for segment in entry.body.segments
+    ]
 
 
 def _final_rows(spool: Path, changes: list[Segment]) -> tuple[object, ...]:
-    """count, sum(id), sum(amount), sum(length(note)) of what the changes leave when they are taken by (commit LSN, ordinal), in SQL's terms."""
+    """count, sum(id), sum(amount), sum(length(note)) of what the changes leave when they are taken
+    by (commit LSN, ordinal), in SQL's terms.
+    """
     parts = []
     for segment in changes:
-        part = pq.read_table(spool / "bench" / segment.key, columns=["id", "amount", "note", "_sluice_op", "_sluice_lsn", "_sluice_ordinal", "_sluice_old"])
+        part = pq.read_table(
+            spool / "bench" / segment.key,
+            columns=["id", "amount", "note", "_sluice_op", "_sluice_lsn", "_sluice_ordinal", "_sluice_old"],
+        )
         if segment.body is not None:
             position = part.schema.get_field_index("_sluice_lsn")
             part = part.set_column(position, "_sluice_lsn", pa.array(np.full(len(part), segment.body.end_lsn)))
         key = pc.if_else(pc.equal(part["_sluice_op"], "d"), pc.struct_field(part["_sluice_old"], "id"), part["id"])
         parts.append(part.append_column("key", key).drop_columns(["_sluice_old", "id"]))
-    rows = pa.concat_tables(parts).sort_by([("key", "ascending"), ("_sluice_lsn", "ascending"), ("_sluice_ordinal", "ascending")])
+    rows = pa.concat_tables(parts).sort_by(
+        [("key", "ascending"), ("_sluice_lsn", "ascending"), ("_sluice_ordinal", "ascending")]
+    )
     keys = rows["key"].to_numpy()
     last = np.append(keys[1:] != keys[:-1], True)
     left = rows.filter(pa.array(last)).filter(pc.not_equal(pc.field("_sluice_op"), "d"))

@@ -1,4 +1,6 @@
-"""`python -m tests.chaos`: stories of chaos, one after the other, each with a line of JSON; totals at the end. See docs/reliability.md."""
+"""`python -m tests.chaos`: stories of chaos, one after the other, each with a line of JSON; totals
+at the end. See docs/reliability.md.
+"""
 
 import argparse
 import os
@@ -12,20 +14,26 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from deploy.local.postgres import temporary_server
-from deploy.local.s3 import running_s3
 from tests.chaos import storefaults
 from tests.chaos.seeded import Outcome, Story
+from tools.local.postgres import temporary_server
+from tools.local.s3 import running_s3
 
 RESULTS = Path("build/chaos/results.jsonl")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description="Seeded chaos. SEED=123 in the environment repeats that seed alone.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.chaos", description="Seeded chaos. SEED=123 in the environment repeats that seed alone."
+    )
     parser.add_argument("--seeds", type=int, default=20, help="how many stories")
-    parser.add_argument("--minutes", type=float, default=0.0, help="begin no story after so many minutes; 0 for no limit")
+    parser.add_argument(
+        "--minutes", type=float, default=0.0, help="begin no story after so many minutes; 0 for no limit"
+    )
     parser.add_argument("--first", type=int, default=None, help="count seeds up from this one instead of drawing them")
-    parser.add_argument("--applier-every", type=int, default=10, help="one story in so many has an applier too; 0 for none")
+    parser.add_argument(
+        "--applier-every", type=int, default=10, help="one story in so many has an applier too; 0 for none"
+    )
     parser.add_argument("--results", type=Path, default=RESULTS, help="where a line for each story is appended")
     parser.add_argument("--keep", action="store_true", help="keep the folders of stories that failed")
     chosen = parser.parse_args(arguments)
@@ -53,8 +61,16 @@ def _run(chosen: argparse.Namespace, seeds: list[int]) -> list[Outcome]:
                 break
             folder = Path(tempfile.mkdtemp(prefix=f"sluice-chaos-{seed}-"))
             print(f"SEED={seed}", flush=True)
-            with storefaults.small_disk(folder / "disk") if seed % 3 else storefaults.bucket(folder / "s3", s3) as place:
-                outcome = Story(seed, server, folder, applier=bool(chosen.applier_every) and seed % chosen.applier_every == 0, place=place).run()
+            with (
+                storefaults.small_disk(folder / "disk") if seed % 3 else storefaults.bucket(folder / "s3", s3) as place
+            ):
+                outcome = Story(
+                    seed,
+                    server,
+                    folder,
+                    applier=bool(chosen.applier_every) and seed % chosen.applier_every == 0,
+                    place=place,
+                ).run()
                 outcome.commit = commit
                 if outcome.failed and chosen.keep:
                     shutil.copytree(folder, f"{folder}-kept", dirs_exist_ok=True)
@@ -84,15 +100,22 @@ def totals(outcomes: Sequence[Outcome]) -> str:
     lines = [
         f"seeds {len(outcomes)}: {', '.join(f'{count} {verdict}' for verdict, count in sorted(verdicts.items()))}",
         f"faults injected {faults.total()}: {', '.join(f'{count} {what}' for what, count in sorted(faults.items()))}",
-        f"transactions checked {sum(one.transactions for one in outcomes)}, acknowledgements {sum(one.acknowledgements for one in outcomes)}",
+        (
+            f"transactions checked {sum(one.transactions for one in outcomes)}, acknowledgements "
+            f"{sum(one.acknowledgements for one in outcomes)}"
+        ),
         ", ".join(f"{what} {count}" for what, count in wrong.items()),
     ]
-    lines += [f"SEED={one.seed} failed: {one.error.splitlines()[0] if one.error else ''}" for one in outcomes if one.failed]
+    lines += [
+        f"SEED={one.seed} failed: {one.error.splitlines()[0] if one.error else ''}" for one in outcomes if one.failed
+    ]
     return "\n".join(lines)
 
 
 def _commit() -> str:
-    return subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    return subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    ).stdout.strip()
 
 
 if __name__ == "__main__":

@@ -1,17 +1,21 @@
-"""The seed of a run of chaos: new each time, printed, and the same again with SEED=... in the environment."""
+"""The seed of a run of chaos: new each time, printed, and the same again with SEED=... in the
+environment.
+"""
 
 import os
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from deploy.local.postgres import PostgresServer
-from service.store.opening import open_store
+from sluice.store.opening import open_store
+from tests.chaos.reused import Reused
 from tests.chaos.world import World, world
 from tests.support.ingesting import Pipeline
 from tests.support.sources import Database
+from tools.local.postgres import PostgresServer
 
 
 @pytest.fixture(scope="module")
@@ -23,11 +27,27 @@ def seed() -> int:
 
 
 @pytest.fixture(scope="module")
-def started(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory, seed: int) -> Iterator[World]:
-    """Set up, with a witness of all that follows. Each test leaves it caught up, with nothing running."""
-    with world(postgres, tmp_path_factory.mktemp("started"), seed=seed) as created:
-        created.set_up()
-        yield created
+def worlds(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory, seed: int) -> Iterator[Reused[World]]:
+    """What `started` is taken from."""
+
+    @contextmanager
+    def set_up() -> Iterator[World]:
+        with world(postgres, tmp_path_factory.mktemp("started"), seed=seed) as created:
+            created.set_up()
+            yield created
+
+    kept = Reused(set_up)
+    yield kept
+    kept.close()
+
+
+@pytest.fixture
+def started(worlds: Reused[World], request: pytest.FixtureRequest) -> Iterator[World]:
+    """Set up, with a witness of all that follows. Each test leaves it caught up, with nothing
+    running; one that fails costs the next one a new world.
+    """
+    with worlds.lent(request) as lent:
+        yield lent
 
 
 @pytest.fixture

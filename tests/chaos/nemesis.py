@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.local.sluice import SluiceProcess
 from tests.chaos.world import World, events
+from tools.local.sluice import SluiceProcess
 
 CRASHED = 137
 """The exit status that a fault point leaves with, as a shell shows kill -9."""
@@ -20,7 +20,9 @@ _LOOK_SECONDS = 0.002
 
 
 def points(package: str) -> list[str]:
-    """The names of all fault points below `package`: one that is added is killed at without further ado."""
+    """The names of all fault points below `package`: one that is added is killed at without further
+    ado.
+    """
     root = Path(__file__).parents[2] / package
     return sorted({name for path in root.rglob("*.py") for name in _POINT.findall(path.read_text())})
 
@@ -37,7 +39,9 @@ def crash(process: SluiceProcess, *, at: str) -> None:
 
 @dataclass(frozen=True)
 class Moment:
-    """After `count` of what `what` names have happened since the start of the process, and `seconds` more."""
+    """After `count` of what `what` names have happened since the start of the process, and
+    `seconds` more.
+    """
 
     what: str
     count: int
@@ -69,7 +73,9 @@ class Moment:
 
 
 def ingest_moment(choice: random.Random) -> Moment:
-    """From the first moments of a start, through the first entries, to the middle of a steady stream."""
+    """From the first moments of a start, through the first entries, to the middle of a steady
+    stream.
+    """
     what = choice.choice(["start", "entries", "acknowledgements"])
     most = {"start": 0, "entries": 12, "acknowledgements": 6}[what]
     return Moment(what, choice.randint(min(1, most), most), choice.uniform(0, 1.5 if what == "start" else 0.1))

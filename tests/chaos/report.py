@@ -1,4 +1,6 @@
-"""`python -m tests.chaos.report build/chaos/results.jsonl`: writes the table of results in docs/reliability.md from the lines of a run of chaos."""
+"""`python -m tests.chaos.report build/chaos/results.jsonl`: writes the table of results in
+docs/reliability.md from the lines of a run of chaos.
+"""
 
 import json
 import sys
@@ -12,7 +14,12 @@ BEGIN, END = "<!-- results: written by python -m tests.chaos.report -->", "<!-- 
 
 
 def main(arguments: Sequence[str]) -> int:
-    lines = [json.loads(line) for name in arguments for line in Path(name).read_text(encoding="utf-8").splitlines() if line.strip()]
+    lines = [
+        json.loads(line)
+        for name in arguments
+        for line in Path(name).read_text(encoding="utf-8").splitlines()
+        if line.strip()
+    ]
     page = PAGE.read_text(encoding="utf-8")
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
@@ -25,13 +32,32 @@ def rendered(lines: Iterable[dict[str, Any]]) -> str:
     by_commit: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for line in lines:
         by_commit.setdefault((line["commit"], line["major"]), []).append(line)
-    heads = ("commit", "PostgreSQL", "seeds", "faults", "transactions", "rows", "lost", "doubled", "torn", "live and unequal", "hung", "failed seeds")
+    heads = (
+        "commit",
+        "PostgreSQL",
+        "seeds",
+        "faults",
+        "transactions",
+        "rows",
+        "lost",
+        "doubled",
+        "torn",
+        "live and unequal",
+        "hung",
+        "failed seeds",
+    )
     rows = [_totals(commit, major, found) for (commit, major), found in by_commit.items()]
     faults: Counter[str] = Counter()
     for found in by_commit.values():
         for line in found:
             faults.update(line["faults"])
-    return "\n" + _table(heads, rows) + "\n" + _table(("fault", "times"), [(what, f"{count:,}") for what, count in sorted(faults.items())]) + "\n"
+    return (
+        "\n"
+        + _table(heads, rows)
+        + "\n"
+        + _table(("fault", "times"), [(what, f"{count:,}") for what, count in sorted(faults.items())])
+        + "\n"
+    )
 
 
 def _totals(commit: str, major: int, found: list[dict[str, Any]]) -> tuple[str, ...]:
@@ -39,7 +65,12 @@ def _totals(commit: str, major: int, found: list[dict[str, Any]]) -> tuple[str, 
     faults = sum(sum(line["faults"].values()) for line in found)
     unequal, hung = sum(len(line["unequal_live"]) for line in found), sum(line["hung"] for line in found)
     failed = [str(line["seed"]) for line in found if line["verdict"] == "failed"]
-    return (commit, str(major), *(f"{number:,}" for number in (len(found), faults, *summed, unequal, hung)), ", ".join(failed) or "none")
+    return (
+        commit,
+        str(major),
+        *(f"{number:,}" for number in (len(found), faults, *summed, unequal, hung)),
+        ", ".join(failed) or "none",
+    )
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

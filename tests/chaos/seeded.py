@@ -1,17 +1,20 @@
-"""Chaos by seed: short stories that mix the whole workload with faults of every kind, each judged by the oracle, each repeated by its number.
+"""Chaos by seed: short stories that mix the whole workload with faults of every kind, each judged
+by the oracle, each repeated by its number.
 
     python -m tests.chaos --seeds 20                 twenty new seeds
     python -m tests.chaos --seeds 200 --minutes 60   as many as there is time for
     SEED=123 python -m tests.chaos                   that one again
 
-A story is one pipeline in a database of its own: a load that never stops (small, large, streamed, prepared and rolled-back transactions, changed keys,
-values that are not sent, columns added and dropped), real processes that are started with a fault armed, struck, and started again, and in the end a healthy
-run that must catch up. A seed decides what happens and in which order; the moment at which it happens is the machine's, so a seed repeats the story and not
-the microsecond.
+A story is one pipeline in a database of its own: a load that never stops (small, large, streamed,
+prepared and rolled-back transactions, changed keys, values that are not sent, columns added and
+dropped), real processes that are started with a fault armed, struck, and started again, and in the
+end a healthy run that must catch up. A seed decides what happens and in which order; the moment at
+which it happens is the machine's, so a seed repeats the story and not the microsecond.
 
-Legal are two ends: everything is equal, or what is not says so by name (a table that is stale or quarantined, an exit code of docs/exit-codes.md that the
-faults of the story explain). A transaction that is lost, doubled or torn, a table that is `live` and unequal, an acknowledgement of what is not durable, and
-a process that hangs are failures.
+Legal are two ends: everything is equal, or what is not says so by name (a table that is stale or
+quarantined, an exit code of docs/exit-codes.md that the faults of the story explain). A transaction
+that is lost, doubled or torn, a table that is `live` and unequal, an acknowledgement of what is not
+durable, and a process that hangs are failures.
 """
 
 import contextlib
@@ -30,8 +33,6 @@ from typing import Any, Self
 
 import psycopg
 
-from deploy.local.postgres import PostgresServer
-from deploy.local.sluice import Pipeline, SluiceProcess
 from tests.chaos import storefaults, writer
 from tests.chaos.storefaults import Place
 from tests.chaos.witness import Witness
@@ -42,6 +43,8 @@ from tests.support.pgproxy import Cut, Direction, Message, PgProxy
 from tests.support.pipeline import AckOracle
 from tests.support.sources import Database, fresh_database
 from tests.support.workload import Workload
+from tools.local.postgres import PostgresServer
+from tools.local.sluice import Pipeline, SluiceProcess
 
 CATCH_UP_SECONDS = 120.0
 """For a healthy run, on a machine that does other things as well."""
@@ -51,11 +54,40 @@ LOST_EXITS = (7,)
 _TAGS = "BCSEAcbPpKrRIUDTk"
 
 POINTS = (
-    "batch.received", "decode.before", "build.before", "catalog.asked", "unit.cut.before", "unit.submit.before", "segment.put.before", "segment.put.after",
-    "store.put.before", "store.put.after", "commit.before", "commit.after", "manifest.append.before", "manifest.append.after", "store.create.before",
-    "store.create.after", "receipt.before", "status.before", "status.after", "copy.locked", "copy.read", "copy.final.before", "copy.final.after",
-)  # fmt: skip
-ERRORS = ("SourceUnavailable", "StoreUnavailable", "StoreRefused", "DecodeError", "OSError", "MemoryError", "UnsupportedChange", "ValueError")
+    "batch.received",
+    "decode.before",
+    "build.before",
+    "catalog.asked",
+    "unit.cut.before",
+    "unit.submit.before",
+    "segment.put.before",
+    "segment.put.after",
+    "store.put.before",
+    "store.put.after",
+    "commit.before",
+    "commit.after",
+    "manifest.append.before",
+    "manifest.append.after",
+    "store.create.before",
+    "store.create.after",
+    "receipt.before",
+    "status.before",
+    "status.after",
+    "copy.locked",
+    "copy.read",
+    "copy.final.before",
+    "copy.final.after",
+)
+ERRORS = (
+    "SourceUnavailable",
+    "StoreUnavailable",
+    "StoreRefused",
+    "DecodeError",
+    "OSError",
+    "MemoryError",
+    "UnsupportedChange",
+    "ValueError",
+)
 
 
 @dataclass
@@ -64,7 +96,9 @@ class Outcome:
 
     seed: int
     verdict: str = "failed"
-    """`equal`, `marked` (equal but for tables that say they are not), `stopped` (by name, for good), or `failed`."""
+    """`equal`, `marked` (equal but for tables that say they are not), `stopped` (by name, for
+    good), or `failed`.
+    """
     error: str = ""
     seconds: float = 0.0
     place: str = ""
@@ -96,7 +130,9 @@ class Hung(AssertionError):
 
 
 class Load:
-    """Writes until it is stopped, through every loss of its connection. Two connections: short transactions never wait for a large one."""
+    """Writes until it is stopped, through every loss of its connection. Two connections: short
+    transactions never wait for a large one.
+    """
 
     def __init__(self, workload: Workload, database: Database, choice: random.Random, *, two_phase: bool) -> None:
         self._workload = workload
@@ -106,7 +142,9 @@ class Load:
         self._stop = threading.Event()
         self._pause = threading.Event()
         self._columns = 0
-        self._threads = [threading.Thread(target=self._run, args=(step,), daemon=True) for step in (self._small, self._large)]
+        self._threads = [
+            threading.Thread(target=self._run, args=(step,), daemon=True) for step in (self._small, self._large)
+        ]
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -144,14 +182,25 @@ class Load:
         with psycopg.connect(self._database.dsn, autocommit=True) as connection:
             while not self._stop.wait(choice.uniform(0.1, 0.6)):
                 first, count = choice.randrange(0, 3000), choice.choice([3, 60, 300])
-                kind = choice.choice(["commit", "commit", "rollback", *(["prepare", "prepare and roll back"] if self._two_phase else [])])
+                kind = choice.choice(
+                    ["commit", "commit", "rollback", *(["prepare", "prepare and roll back"] if self._two_phase else [])]
+                )
                 connection.execute("BEGIN")
                 connection.execute(
-                    f"INSERT INTO {writer.LARGE} SELECT i, 0, {writer.BODY} FROM generate_series({first}, {first + count}) i"
+                    f"INSERT INTO {writer.LARGE} SELECT i, 0, {writer.BODY} FROM "
+                    f"generate_series({first}, {first + count}) i"
                     " ON CONFLICT (id) DO UPDATE SET n = c_large.n + 1".encode()
                 )
-                with contextlib.suppress(psycopg.Rollback), connection.transaction(force_rollback=choice.random() < 0.5):
-                    connection.execute(f"UPDATE {writer.LARGE} SET n = -1, id = -id WHERE id % 17 = {choice.randrange(17)} AND id > 0".encode())
+                with (
+                    contextlib.suppress(psycopg.Rollback),
+                    connection.transaction(force_rollback=choice.random() < 0.5),
+                ):
+                    connection.execute(
+                        (
+                            f"UPDATE {writer.LARGE} SET n = -1, id = -id WHERE id % 17 = "
+                            f"{choice.randrange(17)} AND id > 0"
+                        ).encode()
+                    )
                 connection.execute(f"DELETE FROM {writer.LARGE} WHERE id % 23 = {choice.randrange(23)}".encode())
                 if kind.startswith("prepare"):
                     gid = f"{self._database.name}-{choice.getrandbits(48):x}"
@@ -165,7 +214,9 @@ class Load:
 class Story:
     """One seed from its first transaction to its verdict."""
 
-    def __init__(self, seed: int, server: PostgresServer, folder: Path, *, applier: bool = False, place: Place | None = None) -> None:
+    def __init__(
+        self, seed: int, server: PostgresServer, folder: Path, *, applier: bool = False, place: Place | None = None
+    ) -> None:
         self.seed = seed
         self.outcome = Outcome(seed, applier=applier)
         self._choice = random.Random(seed)
@@ -202,9 +253,17 @@ class Story:
         with fresh_database(self._server) as database, contextlib.ExitStack() as stack:
             proxy = stack.enter_context(PgProxy(self._server.port, on_status=AckOracle(self._place.reader("t"))))
             database.execute(f"ALTER DATABASE {database.name} SET logical_decoding_work_mem = '64kB'", *writer.CREATE)
-            workload = stack.enter_context(Workload(database.dsn, seed=self.seed, truncates=self._choice.random() < 0.5))
+            workload = stack.enter_context(
+                Workload(database.dsn, seed=self.seed, truncates=self._choice.random() < 0.5)
+            )
             workload.create(rows=5)
-            tables = "ALL TABLES" if self._choice.random() < 0.3 else "TABLES IN SCHEMA public" if self._major() >= 15 else "ALL TABLES"
+            tables = (
+                "ALL TABLES"
+                if self._choice.random() < 0.3
+                else "TABLES IN SCHEMA public"
+                if self._major() >= 15
+                else "ALL TABLES"
+            )
             database.execute(f"CREATE PUBLICATION {database.publication} FOR {tables}")
             yield database, proxy, self._pipeline(database, proxy), workload
 
@@ -217,11 +276,21 @@ class Story:
                 "two_phase": self._two_phase,
                 "streaming": choice.choice(["auto", "auto", "on", "off"]),
             },
-            "spool": {"max_delay": choice.choice(["50ms", "200ms", "1s"]), "transaction_memory": "1MiB", "options": self._place.options},
-            "apply": {"poll": "200ms", "driver_memory": "1GiB", "conf": {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}},
+            "spool": {
+                "max_delay": choice.choice(["50ms", "200ms", "1s"]),
+                "transaction_memory": "1MiB",
+                "options": self._place.options,
+            },
+            "apply": {
+                "poll": "200ms",
+                "driver_memory": "1GiB",
+                "conf": {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"},
+            },
             "telemetry": {"listen": "127.0.0.1:0", "apply_listen": "127.0.0.1:0", "log_format": "json"},
         }
-        return Pipeline(self._folder, name="t", dsn=proxy.dsn(dbname=database.name), spool_uri=self._place.uri, settings=settings)
+        return Pipeline(
+            self._folder, name="t", dsn=proxy.dsn(dbname=database.name), spool_uri=self._place.uri, settings=settings
+        )
 
     def _major(self) -> int:
         with self._server.superuser() as connection:
@@ -246,12 +315,18 @@ class Story:
             self._apply(database, pipeline)
 
     def _act(self, database: Database, proxy: PgProxy, pipeline: Pipeline) -> None:
-        """One life of the process: started, with a fault armed or struck by one, and ended in some way."""
+        """One life of the process: started, with a fault armed or struck by one, and ended in some
+        way.
+        """
         choice = self._choice
         faults = self._armed() if choice.random() < 0.6 else ""
         process = pipeline.start("run", environment={"SLUICE_FAULTS": faults})
         try:
-            strikes = [] if faults and choice.random() < 0.5 else [choice.choice(self._strikes()) for _ in range(choice.randint(1, 2))]
+            strikes = (
+                []
+                if faults and choice.random() < 0.5
+                else [choice.choice(self._strikes()) for _ in range(choice.randint(1, 2))]
+            )
             self._streams(process, proxy)
             self._live(process, choice.uniform(0.0, 1.2))
             for strike in strikes:
@@ -272,7 +347,14 @@ class Story:
     def _armed(self) -> str:
         choice = self._choice
         point = choice.choice(POINTS)
-        action = choice.choice(["crash", f"raise:{choice.choice(ERRORS)}", f"delay:{choice.choice([0.05, 0.5])}", f"delay:0.3+raise:{choice.choice(ERRORS)}"])
+        action = choice.choice(
+            [
+                "crash",
+                f"raise:{choice.choice(ERRORS)}",
+                f"delay:{choice.choice([0.05, 0.5])}",
+                f"delay:0.3+raise:{choice.choice(ERRORS)}",
+            ]
+        )
         self._struck[f"stage armed to {action.partition(':')[0] if '+' not in action else 'delay and raise'}"] += 1
         return f"{point}={action}@{choice.choice([1, 1, 2, 3, 5, 8])}"
 
@@ -291,7 +373,9 @@ class Story:
         return [*common, *common, self._restart, self._lose_slot] if self.seed % 5 == 0 else common
 
     def _streams(self, process: SluiceProcess, proxy: PgProxy) -> None:
-        """Until it acknowledges to the server, but in one life of four for less than a start takes. The story itself may keep it from that."""
+        """Until it acknowledges to the server, but in one life of four for less than a start takes.
+        The story itself may keep it from that.
+        """
         known = len(proxy.statuses)
         patience = self._choice.choice([0.8, 15.0, 15.0, 15.0])
         deadline = time.monotonic() + patience
@@ -314,7 +398,9 @@ class Story:
             self._terminate_gently(process)
 
     def _terminate_gently(self, process: SluiceProcess) -> None:
-        """A stop may wait for what holds it up, which is why everything that does is released a moment later; then it must end."""
+        """A stop may wait for what holds it up, which is why everything that does is released a
+        moment later; then it must end.
+        """
         process._process.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(2.0)
@@ -329,7 +415,8 @@ class Story:
     def _note_exit(self, process: SluiceProcess, how: str) -> None:
         status = process.status
         self._ended[f"{status} {how}"] += 1
-        # A signal that comes before the interpreter has taken charge of it ends the process as it would any other.
+        # A signal that comes before the interpreter has taken charge of it ends the process as it
+        # would any other.
         documented = (0, 1, 2, 5, 6, 7, 8, 75, CRASHED, -signal.SIGTERM, 128 + signal.SIGTERM)
         assert status in documented, f"ended with {status}, which no page documents:\n{process.log_tail(30)}"
 
@@ -339,7 +426,9 @@ class Story:
         choice = self._choice
         where, tag = choice.choice(list(Cut)), choice.choice(_TAGS)
         direction = choice.choice([Direction.TO_CLIENT, Direction.TO_CLIENT, Direction.TO_SERVER])
-        matches: Callable[[Message], bool] = (lambda one: one.tag == tag) if direction is Direction.TO_CLIENT else (lambda one: one.tag == "r")
+        matches: Callable[[Message], bool] = (
+            (lambda one: one.tag == tag) if direction is Direction.TO_CLIENT else (lambda one: one.tag == "r")
+        )
         fired = proxy.cut(where, count=choice.randint(1, 3), direction=direction, matches=matches)
         if fired.wait(1.5):
             self._struck[f"connection cut {where.value}"] += 1
@@ -349,7 +438,8 @@ class Story:
 
     def _change(self, database: Database, proxy: PgProxy) -> None:
         how = self._choice.choice([pgproxy.corrupted, pgproxy.lengthened, pgproxy.shortened])
-        # Of a message that carries a value only the length is changed: a value that is another one is beyond what any reader can notice.
+        # Of a message that carries a value only the length is changed: a value that is another one
+        # is beyond what any reader can notice.
         tags = "BCSEcRT" if how is pgproxy.corrupted else _TAGS.replace("k", "")
         tag = self._choice.choice(tags)
         if how is pgproxy.corrupted:
@@ -372,7 +462,8 @@ class Story:
         """The server ends one of our sessions."""
         with database.connect() as connection:
             ours = connection.execute(
-                "SELECT pid FROM pg_stat_activity WHERE datname = %s AND application_name ILIKE 'sluice%%' AND pid <> pg_backend_pid() ORDER BY backend_start",
+                "SELECT pid FROM pg_stat_activity WHERE datname = %s AND application_name ILIKE "
+                "'sluice%%' AND pid <> pg_backend_pid() ORDER BY backend_start",
                 (database.name,),
             ).fetchall()
             if ours:
@@ -385,11 +476,20 @@ class Story:
         self._server.restart("fast" if mode == "fast" else "immediate")
 
     def _lose_slot(self, database: Database, proxy: PgProxy) -> None:
-        """The slot goes, or goes ahead of us: exit code 7, and nothing else mends it than a new beginning."""
+        """The slot goes, or goes ahead of us: exit code 7, and nothing else mends it than a new
+        beginning.
+        """
         how = self._choice.choice(["dropped", "advanced"])
         with database.connect() as connection:
-            connection.execute("SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = %s", (database.slot,))
-            statement = "SELECT pg_drop_replication_slot(%s)" if how == "dropped" else "SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())"
+            connection.execute(
+                "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = %s",
+                (database.slot,),
+            )
+            statement = (
+                "SELECT pg_drop_replication_slot(%s)"
+                if how == "dropped"
+                else "SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())"
+            )
             with contextlib.suppress(psycopg.Error):
                 connection.execute(statement, (database.slot,))
                 self._lost_slot = True
@@ -404,7 +504,9 @@ class Story:
         with contextlib.suppress(psycopg.Error), database.connect() as connection:
             connection.execute("SET lock_timeout = '2s'")
             for statement in statements:
-                connection.execute(statement.format(publication=database.publication, number=choice.randrange(10**6)).encode())
+                connection.execute(
+                    statement.format(publication=database.publication, number=choice.randrange(10**6)).encode()
+                )
             self._struck[what] += 1
 
     # the end
@@ -415,17 +517,25 @@ class Story:
 
     def _end_prepared(self, database: Database) -> None:
         with database.connect() as connection:
-            for (gid,) in connection.execute("SELECT gid FROM pg_prepared_xacts WHERE database = %s", (database.name,)).fetchall():
+            for (gid,) in connection.execute(
+                "SELECT gid FROM pg_prepared_xacts WHERE database = %s", (database.name,)
+            ).fetchall():
                 connection.execute(f"COMMIT PREPARED '{gid}'".encode())
 
     def _catch_up(self, proxy: PgProxy, pipeline: Pipeline) -> None:
-        """A healthy run. Once more when the first ends with what a retry mends: the server may still hold the slot for the one before."""
+        """A healthy run. Once more when the first ends with what a retry mends: the server may
+        still hold the slot for the one before.
+        """
         status = -1
         for _ in range(3):
             try:
                 done = pipeline.run("run", "--until-caught-up", timeout=CATCH_UP_SECONDS)
             except subprocess.TimeoutExpired as expired:
-                said = expired.stderr.decode(errors="replace") if isinstance(expired.stderr, bytes) else str(expired.stderr)
+                said = (
+                    expired.stderr.decode(errors="replace")
+                    if isinstance(expired.stderr, bytes)
+                    else str(expired.stderr)
+                )
                 raise Hung(f"a healthy run did not catch up within {CATCH_UP_SECONDS:.0f} s:\n{said[-3000:]}") from None
             status = done.returncode
             self._ended[f"{status} caught up"] += 1
@@ -456,8 +566,12 @@ class Story:
         outcome.lost = sum(1 for end in seen if end not in published)
         outcome.doubled = sum(1 for end in published if end not in seen)
         outcome.torn = len(torn)
-        outcome.unequal_live = [f"{verdict.table}: {'; '.join(verdict.differences)}" for verdict in verdicts if verdict.is_silent_difference]
-        outcome.marked = {verdict.table: f"{verdict.state}: {verdict.reason}" for verdict in verdicts if verdict.state != "live"}
+        outcome.unequal_live = [
+            f"{verdict.table}: {'; '.join(verdict.differences)}" for verdict in verdicts if verdict.is_silent_difference
+        ]
+        outcome.marked = {
+            verdict.table: f"{verdict.state}: {verdict.reason}" for verdict in verdicts if verdict.state != "live"
+        }
         unfinished = [verdict.table for verdict in verdicts if verdict.state in ("copying", "unknown")]
         wrong = {
             "not copied though caught up": unfinished,
@@ -476,15 +590,25 @@ class Story:
         What is in a table's snapshot need not be in the log: it may have come in an older shape.
         """
         snapshots = {table.name: table.snapshots.get(table.generation, 0) for table in spool.tables.values()}
-        return {one[0] for one in rows if one[0] in whole and end > snapshots.get(one[0], 0) and spool.transactions[end][one] != rows[one]}
+        return {
+            one[0]
+            for one in rows
+            if one[0] in whole and end > snapshots.get(one[0], 0) and spool.transactions[end][one] != rows[one]
+        }
 
     def _apply(self, database: Database, pipeline: Pipeline) -> None:
-        """The lake, by an applier that is killed once on its way, equals the source in every live table."""
+        """The lake, by an applier that is killed once on its way, equals the source in every live
+        table.
+        """
         outcome = self.outcome
         verdict, outcome.verdict = outcome.verdict, "failed"
         live = [name for name in _published(database) if f"public.{name}" not in outcome.marked]
-        point = self._choice.choice(["apply.commit.before", "apply.commit.after", "apply.log.before", "apply.log.after"])
-        pipeline.run("apply", "--once", environment={"SLUICE_FAULTS": f"{point}=crash@{self._choice.randint(1, 4)}"}, timeout=600)
+        point = self._choice.choice(
+            ["apply.commit.before", "apply.commit.after", "apply.log.before", "apply.log.after"]
+        )
+        pipeline.run(
+            "apply", "--once", environment={"SLUICE_FAULTS": f"{point}=crash@{self._choice.randint(1, 4)}"}, timeout=600
+        )
         self._struck["applier crashed"] += 1
         done = pipeline.run("apply", "--once", timeout=600)
         assert done.returncode == 0, done.stderr[-3000:]
@@ -493,10 +617,22 @@ class Story:
 
 
 CATALOG: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("column added and dropped", ("ALTER TABLE w_text ADD COLUMN passing_{number} int DEFAULT 3", "ALTER TABLE w_text DROP COLUMN passing_{number}")),
+    (
+        "column added and dropped",
+        (
+            "ALTER TABLE w_text ADD COLUMN passing_{number} int DEFAULT 3",
+            "ALTER TABLE w_text DROP COLUMN passing_{number}",
+        ),
+    ),
     ("column added", ("ALTER TABLE w_pair ADD COLUMN added_{number} text DEFAULT 'constant'",)),
     ("column added with a rewrite", ("ALTER TABLE w_uuid ADD COLUMN added_{number} float8 DEFAULT random()",)),
-    ("column renamed and back", ("ALTER TABLE w_uuid RENAME COLUMN day TO day_{number}", "ALTER TABLE w_uuid RENAME COLUMN day_{number} TO day")),
+    (
+        "column renamed and back",
+        (
+            "ALTER TABLE w_uuid RENAME COLUMN day TO day_{number}",
+            "ALTER TABLE w_uuid RENAME COLUMN day_{number} TO day",
+        ),
+    ),
     ("column widened", ("ALTER TABLE w_full ALTER COLUMN n TYPE bigint",)),
     (
         "publish toggled",
@@ -526,5 +662,7 @@ def _head_corrupted(body: bytes) -> bytes:
 
 def _published(database: Database) -> list[str]:
     with database.connect() as connection:
-        found = connection.execute("SELECT tablename::text FROM pg_publication_tables WHERE pubname = %s ORDER BY 1", (database.publication,)).fetchall()
+        found = connection.execute(
+            "SELECT tablename::text FROM pg_publication_tables WHERE pubname = %s ORDER BY 1", (database.publication,)
+        ).fetchall()
     return [name for (name,) in found]

@@ -1,7 +1,9 @@
-"""One pipeline whose stages are made to fail, one edge at a time, with the real ingest in this process and a real server behind the proxy.
+"""One pipeline whose stages are made to fail, one edge at a time, with the real ingest in this
+process and a real server behind the proxy.
 
-A case arms a fault point behind which work waits, lets it fail, and starts again in good health. What is judged is the manifest, against a second slot on
-the same WAL, and every acknowledgement, against what was durable when it was sent.
+A case arms a fault point behind which work waits, lets it fail, and starts again in good health.
+What is judged is the manifest, against a second slot on the same WAL, and every acknowledgement,
+against what was durable when it was sent.
 """
 
 import threading
@@ -15,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from service import faults, lsn
-from service.errors import ServiceError
-from service.runtime import ingest as ingest_module
-from service.store.opening import open_store
+from sluice import faults, lsn
+from sluice.errors import ServiceError
+from sluice.ingest import supervisor as ingest_module
+from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline, Running
 from tests.support.oracle import Change, Spool
 from tests.support.pgproxy import PgProxy
@@ -42,11 +44,14 @@ class Situation(Enum):
 
 @dataclass(frozen=True)
 class Edge:
-    """Where one stage hands to another: `point` fails on its first passage after `change` was committed.
+    """Where one stage hands to another: `point` fails on its first passage after `change` was
+    committed.
 
-    `behind` says when later work has come as near to the failing stage as it can while that is held: `handed` to the decoder, or `submitted` as a unit.
-    A point `on_loop` cannot be held there, so the commit thread is held in its place until work waits behind. One thread passes a point that is `serial`:
-    after a failure that ends the process nothing may pass it again, and a drain must not hide that failure.
+    `behind` says when later work has come as near to the failing stage as it can while that is
+    held: `handed` to the decoder, or `submitted` as a unit. A point `on_loop` cannot be held there,
+    so the commit thread is held in its place until work waits behind. One thread passes a point
+    that is `serial`: after a failure that ends the process nothing may pass it again, and a drain
+    must not hide that failure.
     """
 
     point: str
@@ -60,7 +65,11 @@ EDGES = (
     Edge("batch.received", "submitted", on_loop=True),
     Edge("decode.before", "handed", serial=True),
     Edge("build.before", "handed", serial=True),
-    Edge("catalog.asked", "handed", change="ALTER TABLE a ADD COLUMN {fresh} int; INSERT INTO a (t, {fresh}) VALUES ('shaped', 1)"),
+    Edge(
+        "catalog.asked",
+        "handed",
+        change="ALTER TABLE a ADD COLUMN {fresh} int; INSERT INTO a (t, {fresh}) VALUES ('shaped', 1)",
+    ),
     Edge("unit.cut.before", "handed", serial=True),
     Edge("unit.submit.before", "handed", serial=True),
     Edge("segment.put.before", "submitted"),
@@ -78,13 +87,25 @@ EDGES = (
 
 
 PASSING = ("SourceUnavailable", "StoreUnavailable")
-"""Errors that a stop may end with as with a success: what was left out comes again with the next connection, and nothing was acknowledged for it."""
-COPY_EDGES = ("copy.locked", "copy.read", "segment.put.before", "segment.put.after", "copy.taken", "copy.final.before", "copy.final.after")
+"""Errors that a stop may end with as with a success: what was left out comes again with the next
+connection, and nothing was acknowledged for it.
+"""
+COPY_EDGES = (
+    "copy.locked",
+    "copy.read",
+    "segment.put.before",
+    "segment.put.after",
+    "copy.taken",
+    "copy.final.before",
+    "copy.final.after",
+)
 """Between reading a table, uploading its rows and the entry that publishes them."""
 
 
 class Stages:
-    """A pipeline that has joined its tables and has nothing to do. Used by one case after the other, as long as each ends well."""
+    """A pipeline that has joined its tables and has nothing to do. Used by one case after the
+    other, as long as each ends well.
+    """
 
     def __init__(self, database: Database, folder: Path) -> None:
         self.folder = folder
@@ -93,12 +114,12 @@ class Stages:
         self.proxy = PgProxy(database.server.port, on_status=AckOracle(folder / "spool" / "test"))
         store = open_store((folder / "spool").as_uri(), prefix="test/", options={})
         self.pipeline = Pipeline(database, store, dsn=self.proxy.dsn(dbname=database.name))
-        self.sound = True
         self._numbers = 0
         self._witness = f"{database.slot}_witness"
         self._seen: dict[int, Counter[Change]] = {}
         database.execute(
-            "CREATE TABLE a (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, t text)", "CREATE TABLE b (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY)"
+            "CREATE TABLE a (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, t text)",
+            "CREATE TABLE b (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY)",
         )
         self.pipeline.run()
         database.execute(f"SELECT pg_create_logical_replication_slot('{self._witness}', 'pgoutput')")
@@ -108,8 +129,9 @@ class Stages:
         self.proxy.close()
 
     def case(self, edge: Edge, error: str, situation: Situation) -> None:
-        """Fails at `edge` with `error`, then starts again. AssertionError says what was lost, doubled, acknowledged too early, or never ended."""
-        self.sound = False
+        """Fails at `edge` with `error`, then starts again. AssertionError says what was lost,
+        doubled, acknowledged too early, or never ended.
+        """
         self._numbers += 1
         gate = self.folder / f"gate-{self._numbers}"
         running = self._started()
@@ -123,15 +145,15 @@ class Stages:
             faults.arm("")
         self._assert_ended_by_name(running, error)
         if edge.serial and (running.error is not None or situation is Situation.DRAINING):
-            assert passages == 1, f"after it had failed, the stage at {edge.point} took {passages - 1} more pieces of work"
+            assert passages == 1, f"after it had failed, {edge.point} was passed {passages - 1} times more"
         if edge.serial and situation is Situation.DRAINING and error not in PASSING:
             assert running.error is not None, "a drain that left something out ended as if it had not"
         self.assert_healthy()
-        self.sound = True
 
     def copy_case(self, point: str, error: str, situation: Situation) -> None:
-        """A table is copied for the first time and that fails at `point`, with another table and with changes of both behind it, as `situation` says."""
-        self.sound = False
+        """A table is copied for the first time and that fails at `point`, with another table and
+        with changes of both behind it, as `situation` says.
+        """
         self._numbers += 1
         gate = self.folder / f"gate-{self._numbers}"
         copied = [f"copied_{self._numbers}_{which}" for which in "ab"]
@@ -148,7 +170,10 @@ class Stages:
             self.wait(lambda: faults.passages(point) > 0, running, f"{point} is reached")
             if situation is not Situation.IDLE:
                 for table in copied:
-                    self.commit(f"UPDATE {table} SET t = 'changed' WHERE id < 10; DELETE FROM {table} WHERE id = 11; INSERT INTO {table} VALUES (100, 'new')")
+                    self.commit(
+                        f"UPDATE {table} SET t = 'changed' WHERE id < 10; DELETE FROM {table} WHERE "
+                        f"id = 11; INSERT INTO {table} VALUES (100, 'new')"
+                    )
                 position = self.commit("INSERT INTO b DEFAULT VALUES")
                 self.wait(lambda: _handed(running) > position, running, "the transactions behind are received")
             if situation is Situation.DRAINING:
@@ -162,11 +187,12 @@ class Stages:
             running.stop()
         self._assert_ended_by_name(running, error)
         self.assert_healthy()
-        self.sound = True
 
     @contextmanager
     def at_work(self) -> Iterator[Running]:
-        """An ingest that streams and has published. It is stopped in the end, and what it ended with is the caller's to judge."""
+        """An ingest that streams and has published. It is stopped in the end, and what it ended
+        with is the caller's to judge.
+        """
         running = self._started()
         try:
             self._publishes(running)
@@ -186,20 +212,30 @@ class Stages:
         return running
 
     def _publishes(self, running: Running) -> None:
-        """It streams, and the relations are known to the decoder, so that nothing of later work depends on what fails."""
-        self.wait(lambda: running.ingest is not None and running.ingest.view.state == "streaming", running, "it streams")
+        """It streams, and the relations are known to the decoder, so that nothing of later work
+        depends on what fails.
+        """
+        self.wait(
+            lambda: running.ingest is not None and running.ingest.view.state == "streaming", running, "it streams"
+        )
         position = self.commit("INSERT INTO a (t) VALUES ('before'); INSERT INTO b DEFAULT VALUES")
         self.wait(lambda: self.proxy.flushed > position, running, "it publishes")
         assert running.error is None, running.error
 
     def assert_whole(self) -> None:
-        """The manifest has each transaction that the second slot shows, once and with its rows, and no acknowledgement was ever wrong."""
+        """The manifest has each transaction that the second slot shows, once and with its rows, and
+        no acknowledgement was ever wrong.
+        """
         self.proxy.check()
         self.spool.read()
         self._see()
         published = self.spool.transactions
-        assert not (lost := [end for end in self._seen if end not in published]), f"{len(lost)} transactions are lost, the first ends at {lsn.show(lost[0])}"
-        assert not (made_up := [end for end in published if end not in self._seen]), f"{len(made_up)} were never committed"
+        assert not (lost := [end for end in self._seen if end not in published]), (
+            f"{len(lost)} transactions are lost, the first ends at {lsn.show(lost[0])}"
+        )
+        assert not (made_up := [end for end in published if end not in self._seen]), (
+            f"{len(made_up)} were never committed"
+        )
         wrong = [end for end in published if published[end] != self._seen[end]]
         assert not wrong, f"{len(wrong)} transactions have other rows"
         with self.database.connect() as connection:
@@ -209,7 +245,10 @@ class Stages:
     def _fail(self, running: Running, gate: Path, edge: Edge, error: str, situation: Situation) -> None:
         failing = f"{edge.point}=raise:{error}@1"
         held = "commit.before" if edge.on_loop else edge.point
-        faults.arm(f"{held}=hold:{gate}{'' if edge.on_loop else f'+raise:{error}'}@1" + ("" if held == _UNITS else f",{_UNITS}=count"))
+        faults.arm(
+            f"{held}=hold:{gate}{'' if edge.on_loop else f'+raise:{error}'}@1"
+            + ("" if held == _UNITS else f",{_UNITS}=count")
+        )
         self.commit(edge.change)
         self.wait(lambda: faults.passages(held) > 0, running, f"{held} is reached")
         if situation is not Situation.IDLE:
@@ -217,7 +256,8 @@ class Stages:
         if edge.on_loop:
             faults.arm(failing)
         elif situation is Situation.QUEUED:
-            # A busy event loop hears of the failure late: what waits behind must not depend on its being told in time.
+            # A busy event loop hears of the failure late: what waits behind must not depend on its
+            # being told in time.
             running.ask(lambda: threading.Event().wait(_BUSY_SECONDS))
         if situation is Situation.DRAINING:
             self._drain(running, edge)
@@ -235,13 +275,21 @@ class Stages:
             self.wait(lambda: _handed(running) > position, running, "the transactions behind wait for the decoder")
 
     def _drain(self, running: Running, edge: Edge) -> None:
-        """A point on the loop may fail before the drain has begun, and nothing but the gate is waited for then."""
+        """A point on the loop may fail before the drain has begun, and nothing but the gate is
+        waited for then.
+        """
         running.ask_to_stop()
         failed = edge.point if edge.on_loop else ""
-        self.wait(lambda: faults.passages(failed) > 0 or _view_state(running) in ("draining", "reconnecting", "stopped"), running, "it drains")
+        self.wait(
+            lambda: faults.passages(failed) > 0 or _view_state(running) in ("draining", "reconnecting", "stopped"),
+            running,
+            "it drains",
+        )
 
     def _goes_on_or_ends(self, running: Running) -> None:
-        """It recovers by itself, which the acknowledgement of a new transaction shows, or the process ends. It must not hang."""
+        """It recovers by itself, which the acknowledgement of a new transaction shows, or the
+        process ends. It must not hang.
+        """
         position = self.commit("INSERT INTO a (t) VALUES ('afterwards')")
         self.wait(lambda: self.proxy.flushed > position, running, "it goes on or ends")
 
@@ -259,7 +307,9 @@ class Stages:
         deadline = time.monotonic() + BOUND_SECONDS
         tick = threading.Event()
         while not holds() and running.thread.is_alive():
-            assert time.monotonic() < deadline, f"{what}: not within {BOUND_SECONDS:.0f} s, state {_view_state(running)}"
+            assert time.monotonic() < deadline, (
+                f"{what}: not within {BOUND_SECONDS:.0f} s, state {_view_state(running)}"
+            )
             tick.wait(_LOOK_SECONDS)
 
     def _assert_ended_by_name(self, running: Running, error: str) -> None:
@@ -270,9 +320,12 @@ class Stages:
     def _see(self) -> None:
         """Takes what the second slot has since the last time."""
         with self.database.connect() as connection:
-            tables: dict[int, str] = dict(connection.execute("SELECT oid::int, relname::text FROM pg_class WHERE relkind = 'r'").fetchall())
+            tables: dict[int, str] = dict(
+                connection.execute("SELECT oid::int, relname::text FROM pg_class WHERE relkind = 'r'").fetchall()
+            )
             heads = connection.execute(
-                "SELECT substring(data FOR 256) FROM pg_logical_slot_get_binary_changes(%s, NULL, NULL, 'proto_version', '1', 'publication_names', %s)",
+                "SELECT substring(data FOR 256) FROM pg_logical_slot_get_binary_changes(%s, NULL, "
+                "NULL, 'proto_version', '1', 'publication_names', %s)",
                 (self._witness, self.database.publication),
             ).fetchall()
         rows: Counter[Change] = Counter()

@@ -1,6 +1,8 @@
-"""Where a story's spool lies, and what may happen to it there: a disk that is full or cannot be written, an S3 server that answers wrongly.
+"""Where a story's spool lies, and what may happen to it there: a disk that is full or cannot be
+written, an S3 server that answers wrongly.
 
-Mounting a file system of one's own needs root; an ordinary user takes rights away instead, which root would not notice. Every damage is undone by `heal`.
+Mounting a file system of one's own needs root; an ordinary user takes rights away instead, which
+root would not notice. Every damage is undone by `heal`.
 """
 
 import contextlib
@@ -14,13 +16,28 @@ from pathlib import Path
 
 import boto3
 
-from deploy.local.s3 import S3Server
-from tests.support.s3proxy_faults import S3FaultProxy, delayed, error, error_after, reset_after, reset_before, stale_list, truncated
+from tests.support.s3proxy_faults import (
+    S3FaultProxy,
+    delayed,
+    error,
+    error_after,
+    reset_after,
+    reset_before,
+    stale_list,
+    truncated,
+)
+from tools.local.s3 import S3Server
 
 DISK = "64m"
 AT_RANDOM = (
-    error(503, "SlowDown"), error(500, "InternalError"), error_after(500, "InternalError"), reset_before(), reset_after(), truncated(), delayed(0.2),
-)  # fmt: skip
+    error(503, "SlowDown"),
+    error(500, "InternalError"),
+    error_after(500, "InternalError"),
+    reset_before(),
+    reset_after(),
+    truncated(),
+    delayed(0.2),
+)
 
 
 class Place:
@@ -53,9 +70,16 @@ class Place:
 
     def hurt(self, choice: random.Random) -> str:
         """Does one kind of damage and says which."""
-        ways: list[tuple[str, Callable[[], None]]] = [("store: full disk", self._fill), ("store: read-only", self._forbid)]
+        ways: list[tuple[str, Callable[[], None]]] = [
+            ("store: full disk", self._fill),
+            ("store: read-only", self._forbid),
+        ]
         if not self._mounted:
-            ways = [("store: permission lost", self._revoke)] if os.geteuid() != 0 else [("store: untouched (no file system of its own)", lambda: None)]
+            ways = (
+                [("store: permission lost", self._revoke)]
+                if os.geteuid() != 0
+                else [("store: untouched (no file system of its own)", lambda: None)]
+            )
         name, do = choice.choice(ways)
         do()
         return name
@@ -85,7 +109,9 @@ class Place:
 
 
 class Bucket(Place):
-    """An S3 server behind a proxy that answers wrongly when it is told to. The oracle reads past the proxy."""
+    """An S3 server behind a proxy that answers wrongly when it is told to. The oracle reads past
+    the proxy.
+    """
 
     def __init__(self, folder: Path, server: S3Server) -> None:
         super().__init__(folder)
@@ -114,7 +140,9 @@ class Bucket(Place):
     def reader(self, pipeline: str) -> Callable[[str], bytes | None]:
         def read(key: str) -> bytes | None:
             try:
-                content: bytes = self._client.get_object(Bucket=self._bucket, Key=f"spool/{pipeline}/{key}")["Body"].read()
+                content: bytes = self._client.get_object(Bucket=self._bucket, Key=f"spool/{pipeline}/{key}")[
+                    "Body"
+                ].read()
             except self._client.exceptions.NoSuchKey:
                 return None
             return content

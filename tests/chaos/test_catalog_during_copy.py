@@ -1,4 +1,6 @@
-"""The catalog and the publication change at each step of a copy. In the end the table equals the source, or it says by name that it does not."""
+"""The catalog and the publication change at each step of a copy. In the end the table equals the
+source, or it says by name that it does not.
+"""
 
 import os
 import threading
@@ -8,13 +10,15 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from service import faults
+from sluice import faults
 from tests.chaos import stages
 from tests.support.ingesting import Pipeline, Running
 from tests.support.oracle import Spool
 
 FULL = os.environ.get("CHAOS") == "full"
-STEPS = ("copy.locked", "copy.read", "copy.final.before", "copy.final.after") if FULL else ("copy.read", "copy.final.after")
+STEPS = (
+    ("copy.locked", "copy.read", "copy.final.before", "copy.final.after") if FULL else ("copy.read", "copy.final.after")
+)
 """All of them in `make chaos`."""
 CHANGES: dict[str, tuple[str, ...]] = {
     "enum label renamed": ("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'",),
@@ -46,7 +50,9 @@ def calm(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("what", CHANGES, ids=lambda what: what.replace(" ", "_"))
-def test_what_changes_while_a_table_is_copied_is_followed_or_named(pipeline: Pipeline, tmp_path: Path, what: str, step: str) -> None:
+def test_what_changes_while_a_table_is_copied_is_followed_or_named(
+    pipeline: Pipeline, tmp_path: Path, what: str, step: str
+) -> None:
     database = pipeline.database
     database.execute(
         "CREATE TYPE mood AS ENUM ('sad', 'ok')",
@@ -68,7 +74,8 @@ def test_what_changes_while_a_table_is_copied_is_followed_or_named(pipeline: Pip
         # What waits for the copy's own lock goes on when the copy does; everything else happens now.
         changing.join(0.5)
         for _ in range(2):
-            # The catalog watch looks while the copy is under way, and must not take for known what the copy does not have.
+            # The catalog watch looks while the copy is under way, and must not take for known what
+            # the copy does not have.
             seen = beat(running)
             running.wait_until(lambda seen=seen: beat(running) > seen)
         gate.touch()

@@ -1,7 +1,9 @@
-"""kill -9 behind each kind of message that begins or ends a transaction, before what it brought is durable and after.
+"""kill -9 behind each kind of message that begins or ends a transaction, before what it brought is
+durable and after.
 
-The connection goes silent right behind the message, so that the process has it and nothing later. Nothing is lost, nothing comes twice, and nothing of a
-transaction that has not committed is ever visible. (PostgreSQL: Logical Replication Message Formats)
+The connection goes silent right behind the message, so that the process has it and nothing later.
+Nothing is lost, nothing comes twice, and nothing of a transaction that has not committed is ever
+visible. (PostgreSQL: Logical Replication Message Formats)
 """
 
 import itertools
@@ -12,26 +14,33 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from deploy.local.sluice import SluiceProcess
 from tests.chaos import writer
 from tests.chaos.world import Gate, World
 from tests.support.pgproxy import Cut, Message
 from tests.support.pipeline import wait_until
+from tools.local.sluice import SluiceProcess
 
 TAGS = "BCSEAcbPpKr"
 _NUMBERS = itertools.count()
 
 
 def history(world: World) -> None:
-    """One transaction of each kind: ordinary, streamed with a part rolled back, streamed and rolled back whole, prepared and ended in both ways."""
+    """One transaction of each kind: ordinary, streamed with a part rolled back, streamed and rolled
+    back whole, prepared and ended in both ways.
+    """
     number = next(_NUMBERS)
-    streamed = f"INSERT INTO {writer.LARGE} SELECT i, {number}, {writer.BODY} FROM generate_series({1000 * number}, {1000 * number + 99}) i"
+    streamed = (
+        f"INSERT INTO {writer.LARGE} SELECT i, {number}, {writer.BODY} FROM "
+        f"generate_series({1000 * number}, {1000 * number + 99}) i"
+    )
     with psycopg.connect(world.database.dsn, autocommit=True) as connection:
         connection.execute(f"INSERT INTO {writer.LARGE} VALUES ({1000 * number + 990}, 0, 'ordinary')".encode())
         with connection.transaction():
             connection.execute(streamed.encode())
             with connection.transaction(force_rollback=True):
-                connection.execute(f"UPDATE {writer.LARGE} SET n = -1, body = body || 'never' WHERE n = {number}".encode())
+                connection.execute(
+                    f"UPDATE {writer.LARGE} SET n = -1, body = body || 'never' WHERE n = {number}".encode()
+                )
         with connection.transaction(force_rollback=True):
             connection.execute(f"UPDATE {writer.LARGE} SET n = -2, body = body || 'never' WHERE n = {number}".encode())
         for gid, statement, end in (
@@ -43,7 +52,9 @@ def history(world: World) -> None:
             connection.execute("BEGIN")
             connection.execute(statement.encode())
             connection.execute(f"PREPARE TRANSACTION '{gid}'".encode())
-            connection.execute(f"INSERT INTO {writer.LARGE} VALUES ({1000 * number + 993 + len(gid)}, 0, 'between')".encode())
+            connection.execute(
+                f"INSERT INTO {writer.LARGE} VALUES ({1000 * number + 993 + len(gid)}, 0, 'between')".encode()
+            )
             connection.execute(f"{end} PREPARED '{gid}'".encode())
 
 
@@ -52,9 +63,13 @@ def tagged(tag: str) -> Callable[[Message], bool]:
 
 
 def left_open(world: World, streaming: psycopg.Connection, *, durable: bool) -> None:
-    """Two transactions that stay open through all the kills: one is streamed meanwhile, the other prepared. Were they published, the witness would object."""
+    """Two transactions that stay open through all the kills: one is streamed meanwhile, the other
+    prepared. Were they published, the witness would object.
+    """
     first = 1000 * next(_NUMBERS)
-    streaming.execute(f"INSERT INTO {writer.LARGE} SELECT i, -6, {writer.BODY} FROM generate_series({first}, {first + 99}) i".encode())
+    streaming.execute(
+        f"INSERT INTO {writer.LARGE} SELECT i, -6, {writer.BODY} FROM generate_series({first}, {first + 99}) i".encode()
+    )
     with psycopg.connect(world.database.dsn, autocommit=True) as connection:
         connection.execute("BEGIN")
         connection.execute(f"INSERT INTO {writer.LARGE} VALUES ({first + 200}, -7, 'prepared')".encode())
@@ -62,7 +77,9 @@ def left_open(world: World, streaming: psycopg.Connection, *, durable: bool) -> 
 
 
 def stored(world: World, process: SluiceProcess, gate: Gate) -> None:
-    """What `process` has heard is durable, and it has not come to acknowledging that; or there was nothing to store, and it has left."""
+    """What `process` has heard is durable, and it has not come to acknowledging that; or there was
+    nothing to store, and it has left.
+    """
     before = world.spool.newest_seq
     gate.close()
     os.kill(process.pid, signal.SIGTERM)

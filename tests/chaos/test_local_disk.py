@@ -1,4 +1,6 @@
-"""A local spool whose disk is full, whose rights are lost or whose folder is gone, with work behind it: it waits or ends by name, and nothing is lost."""
+"""A local spool whose disk is full, whose rights are lost or whose folder is gone, with work behind
+it: it waits or ends by name, and nothing is lost.
+"""
 
 import os
 from collections.abc import Callable, Iterator
@@ -6,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.postgres import PostgresServer
-from service import faults
-from service.errors import StoreRefused
-from service.runtime import committer
+from sluice import faults
+from sluice.errors import StoreRefused
+from sluice.ingest.commit import committer
 from tests.chaos import stages
 from tests.chaos.stages import Stages
 from tests.support.ingesting import Running
 from tests.support.sources import fresh_database
+from tools.local.postgres import PostgresServer
 
 WAITS = ("ENOSPC", "EDQUOT", "EIO")
 ENDS = ("EROFS", "EACCES")
@@ -39,7 +41,9 @@ def _hurried(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("error", WAITS)
 @pytest.mark.parametrize("point", POINTS)
-def test_a_disk_that_takes_nothing_for_a_while_is_waited_for_on_the_same_connection(shared: Stages, point: str, error: str) -> None:
+def test_a_disk_that_takes_nothing_for_a_while_is_waited_for_on_the_same_connection(
+    shared: Stages, point: str, error: str
+) -> None:
     """As an ordinary user meets it, who cannot mount a small disk."""
     with shared.at_work() as running:
         faults.arm(f"{point}=errno:{error}")
@@ -59,7 +63,9 @@ def test_a_disk_that_takes_nothing_for_a_while_is_waited_for_on_the_same_connect
 
 @pytest.mark.parametrize("error", ENDS)
 @pytest.mark.parametrize("point", POINTS)
-def test_a_disk_that_refuses_ends_ingest_by_name_and_the_next_start_has_everything(shared: Stages, point: str, error: str) -> None:
+def test_a_disk_that_refuses_ends_ingest_by_name_and_the_next_start_has_everything(
+    shared: Stages, point: str, error: str
+) -> None:
     with shared.at_work() as running:
         faults.arm(f"{point}=errno:{error}")
         shared.commit("INSERT INTO a (t) VALUES ('first')")
@@ -102,7 +108,9 @@ def _set_rights(folders: list[Path], mode: int) -> None:
 
 
 @pytest.mark.parametrize("hurt", [_put_away, _emptied, _forbidden], ids=["gone", "not mounted", "permission lost"])
-def test_a_spool_that_is_taken_away_ends_ingest_by_name_and_is_not_begun_anew(shared: Stages, hurt: Callable[[Path], Callable[[], object]]) -> None:
+def test_a_spool_that_is_taken_away_ends_ingest_by_name_and_is_not_begun_anew(
+    shared: Stages, hurt: Callable[[Path], Callable[[], object]]
+) -> None:
     with shared.at_work() as running:
         flushed = shared.proxy.flushed
         heal = hurt(shared.folder / "spool")

@@ -1,4 +1,6 @@
-"""A slot that is invalidated, dropped or advanced, while ingest is away and while it runs: exit code 7 by name, every time, and nothing is hidden."""
+"""A slot that is invalidated, dropped or advanced, while ingest is away and while it runs: exit
+code 7 by name, every time, and nothing is hidden.
+"""
 
 import json
 import os
@@ -8,11 +10,11 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from deploy.local.postgres import PostgresServer, temporary_server
-from deploy.local.sluice import SluiceProcess
 from tests.chaos.world import Gate, World, world
 from tests.support.pipeline import wait_until
 from tests.support.sources import Database
+from tools.local.postgres import PostgresServer, temporary_server
+from tools.local.sluice import SluiceProcess
 
 SETTINGS = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
 FULL = os.environ.get("CHAOS") == "full"
@@ -46,14 +48,25 @@ def lose(database: Database, how: str) -> None:
         while _wal_status(database) != "lost":
             assert time.monotonic() < deadline, "the server keeps what it was told not to keep"
             database.execute(
-                "SELECT pg_switch_wal()", "INSERT INTO filler VALUES ('x')", "SELECT pg_switch_wal()", "INSERT INTO filler VALUES ('x')", "CHECKPOINT"
+                "SELECT pg_switch_wal()",
+                "INSERT INTO filler VALUES ('x')",
+                "SELECT pg_switch_wal()",
+                "INSERT INTO filler VALUES ('x')",
+                "CHECKPOINT",
             )
         return
-    gone = "SELECT pg_drop_replication_slot(%s)" if how == "dropped" else "SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())"
+    gone = (
+        "SELECT pg_drop_replication_slot(%s)"
+        if how == "dropped"
+        else "SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())"
+    )
     with database.connect() as connection:
         deadline = time.monotonic() + _END_SECONDS
         while True:
-            connection.execute("SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots WHERE slot_name = %s", (database.slot,))
+            connection.execute(
+                "SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots WHERE slot_name = %s",
+                (database.slot,),
+            )
             connection.execute("SELECT pg_catalog.pg_logical_emit_message(true, 'test', 'unseen')")
             try:
                 connection.execute(gone.encode(), (database.slot,))
@@ -65,13 +78,17 @@ def lose(database: Database, how: str) -> None:
 
 def _wal_status(database: Database) -> str:
     with database.connect() as connection:
-        row = connection.execute("SELECT wal_status FROM pg_replication_slots WHERE slot_name = %s", (database.slot,)).fetchone()
+        row = connection.execute(
+            "SELECT wal_status FROM pg_replication_slots WHERE slot_name = %s", (database.slot,)
+        ).fetchone()
     assert row is not None
     return str(row[0])
 
 
 def assert_said(world: World, how: str, ended: SluiceProcess) -> None:
-    """The process ended by name, the next one does too, `status` and `check` say so, and what is in the manifest is whole."""
+    """The process ended by name, the next one does too, `status` and `check` say so, and what is in
+    the manifest is whole.
+    """
     assert ended.status == LOST, ended.log_tail(40)
     assert SAYS[how] in ended.log_tail(40), ended.log_tail(40)
     world.check()

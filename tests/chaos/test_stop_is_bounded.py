@@ -1,4 +1,6 @@
-"""One SIGTERM ends the process in the time that a stop may take, whatever it waits for, and nothing is lost by it."""
+"""One SIGTERM ends the process in the time that a stop may take, whatever it waits for, and nothing
+is lost by it.
+"""
 
 import os
 import signal
@@ -6,11 +8,11 @@ import time
 
 import psycopg
 
-from deploy.local.sluice import SluiceProcess
-from service.errors import ApplyError, Interrupted
+from sluice.errors import ApplyError, Interrupted
 from tests.chaos.world import Gate, World, events
 from tests.support.pgproxy import Direction
 from tests.support.pipeline import wait_until
+from tools.local.sluice import SluiceProcess
 
 STOP_SECONDS = 6.0
 SLACK_SECONDS = 20.0
@@ -19,7 +21,9 @@ OURS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
 
 
 def test_with_the_store_away_and_a_backlog(started: World) -> None:
-    """Nothing that was received can be stored, the decoder waits for room, and the socket for the decoder."""
+    """Nothing that was received can be stored, the decoder waits for room, and the socket for the
+    decoder.
+    """
     gate = Gate(started.pipeline.directory / "gate")
     with _ingest(started, faults=gate.holding("store.put.before")) as ingest:
         started.streaming(ingest)
@@ -39,7 +43,11 @@ def test_with_a_store_that_refuses_connections_and_a_backlog(started: World) -> 
         spool.rename(spool.with_name("away"))
         spool.touch()
         started.workload.transact(50)
-        wait_until(lambda: "store did not answer, trying again" in events(ingest) or ingest.status is not None, what="it notices", timeout=60)
+        wait_until(
+            lambda: "store did not answer, trying again" in events(ingest) or ingest.status is not None,
+            what="it notices",
+            timeout=60,
+        )
         if ingest.status is None:
             _stopped(ingest)
         spool.unlink()
@@ -53,7 +61,9 @@ def test_after_a_connection_was_lost_to_a_server_that_does_not_answer(started: W
         started.proxy.hold(Direction.TO_CLIENT)
         connections = started.proxy.connections
         started.proxy.drop()
-        wait_until(lambda: "lost contact, trying again" in events(ingest), what="the connection is lost", processes=(ingest,))
+        wait_until(
+            lambda: "lost contact, trying again" in events(ingest), what="the connection is lost", processes=(ingest,)
+        )
         wait_until(lambda: started.proxy.connections > connections, what="it connects again", processes=(ingest,))
         assert _stopped(ingest) == 0, ingest.log_tail(40)
         started.proxy.release(Direction.TO_CLIENT)
@@ -73,18 +83,30 @@ def test_while_it_streams_from_a_server_that_no_longer_answers(started: World) -
 
 
 def test_while_a_copy_waits_for_a_lock(started: World) -> None:
-    """The server is asked to stop as well: no session of ours is left waiting there. A copy that got no lock in time waits for its next snapshot instead."""
+    """The server is asked to stop as well: no session of ours is left waiting there. A copy that
+    got no lock in time waits for its next snapshot instead.
+    """
     publication = started.database.publication
-    started.database.execute("CREATE TABLE locked (id int PRIMARY KEY)", f"ALTER PUBLICATION {publication} ADD TABLE locked")
+    started.database.execute(
+        "CREATE TABLE locked (id int PRIMARY KEY)", f"ALTER PUBLICATION {publication} ADD TABLE locked"
+    )
     gate = Gate(started.pipeline.directory / "gate")
     gate.close()
-    with _ingest(started, faults=gate.holding("copy.lock.before")) as ingest, psycopg.connect(started.database.dsn) as other:
+    with (
+        _ingest(started, faults=gate.holding("copy.lock.before")) as ingest,
+        psycopg.connect(started.database.dsn) as other,
+    ):
         wait_until(lambda: "copy started" in events(ingest), what="the copy starts", processes=(ingest,), timeout=90)
         other.execute("LOCK TABLE locked IN ACCESS EXCLUSIVE MODE")
         gate.open()
-        waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE 'LOCK TABLE%'"
+        waiting = (
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND "
+            "wait_event_type = 'Lock' AND query LIKE 'LOCK TABLE%'"
+        )
         again = "the snapshot waits for older transactions to end"
-        wait_until(lambda: _count(started, waiting) == 1 or again in events(ingest), what="the copy waits", processes=(ingest,))
+        wait_until(
+            lambda: _count(started, waiting) == 1 or again in events(ingest), what="the copy waits", processes=(ingest,)
+        )
         assert _stopped(ingest) == 0, ingest.log_tail(40)
         wait_until(lambda: _count(started, OURS) == 0, what="no session is left", timeout=120)
     _nothing_is_lost(started)
@@ -92,10 +114,17 @@ def test_while_a_copy_waits_for_a_lock(started: World) -> None:
 
 def test_while_a_slot_waits_for_an_older_transaction(started: World) -> None:
     publication = started.database.publication
-    started.database.execute("CREATE TABLE added (id int PRIMARY KEY)", f"ALTER PUBLICATION {publication} ADD TABLE added")
+    started.database.execute(
+        "CREATE TABLE added (id int PRIMARY KEY)", f"ALTER PUBLICATION {publication} ADD TABLE added"
+    )
     with psycopg.connect(started.database.dsn) as old, _ingest(started) as ingest:
         old.execute("INSERT INTO added VALUES (1)")
-        wait_until(lambda: "the snapshot waits for older transactions to end" in events(ingest), what="the slot waits", processes=(ingest,), timeout=90)
+        wait_until(
+            lambda: "the snapshot waits for older transactions to end" in events(ingest),
+            what="the slot waits",
+            processes=(ingest,),
+            timeout=90,
+        )
         assert _stopped(ingest) == 0, ingest.log_tail(40)
         wait_until(lambda: _count(started, OURS) == 0, what="no session is left", timeout=120)
 
@@ -125,7 +154,9 @@ def test_a_second_signal_leaves_at_once_in_the_middle_of_all_that(started: World
 
 
 def _ingest(world: World, *, faults: str = "", stop: str = f"{STOP_SECONDS:.0f}s") -> SluiceProcess:
-    return world.pipeline.start("run", environment={"SLUICE_FAULTS": faults, "SLUICE_SPOOL__MAX_DELAY": "100ms", "SLUICE_STOP_TIMEOUT": stop})
+    return world.pipeline.start(
+        "run", environment={"SLUICE_FAULTS": faults, "SLUICE_SPOOL__MAX_DELAY": "100ms", "SLUICE_STOP_TIMEOUT": stop}
+    )
 
 
 def _stopped(ingest: SluiceProcess) -> int:

@@ -1,4 +1,6 @@
-"""Stops that are asked for: the first SIGTERM drains and acknowledges, the second leaves at once, and neither loses or doubles anything."""
+"""Stops that are asked for: the first SIGTERM drains and acknowledges, the second leaves at once,
+and neither loses or doubles anything.
+"""
 
 import os
 import signal

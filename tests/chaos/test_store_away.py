@@ -1,4 +1,6 @@
-"""A store that takes nothing for longer than the server's patience: nothing is acknowledged, the connection lives, and all of it is there in the end."""
+"""A store that takes nothing for longer than the server's patience: nothing is acknowledged, the
+connection lives, and all of it is there in the end.
+"""
 
 import contextlib
 import itertools
@@ -11,20 +13,24 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.postgres import PostgresServer
-from deploy.local.sluice import SluiceProcess
 from tests.chaos.world import Gate, World, events, world
+from tools.local.postgres import PostgresServer
+from tools.local.sluice import SluiceProcess
 
 WAL_SENDER_TIMEOUT_SECONDS = 2.0
 DISK = "24m"
 
 
-def test_a_store_that_hangs_for_three_timeouts_costs_no_connection_and_no_row(postgres: PostgresServer, tmp_path: Path, seed: int) -> None:
+def test_a_store_that_hangs_for_three_timeouts_costs_no_connection_and_no_row(
+    postgres: PostgresServer, tmp_path: Path, seed: int
+) -> None:
     with world(postgres, tmp_path, seed=seed) as started:
         started.set_up()
         _hurry(started)
         gate = Gate(tmp_path / "gate")
-        with started.ingest(faults=f"{gate.holding('store.put.before')},{gate.holding('store.create.before')}") as ingest:
+        with started.ingest(
+            faults=f"{gate.holding('store.put.before')},{gate.holding('store.create.before')}"
+        ) as ingest:
             started.streaming(ingest)
             gate.close()
             _outlast(started, ingest)
@@ -32,7 +38,9 @@ def test_a_store_that_hangs_for_three_timeouts_costs_no_connection_and_no_row(po
             _recovers(started, ingest)
 
 
-def test_a_disk_that_is_full_for_three_timeouts_costs_no_connection_and_no_row(postgres: PostgresServer, tmp_path: Path, seed: int) -> None:
+def test_a_disk_that_is_full_for_three_timeouts_costs_no_connection_and_no_row(
+    postgres: PostgresServer, tmp_path: Path, seed: int
+) -> None:
     with _small_disk(tmp_path / "disk") as disk, world(postgres, tmp_path, seed=seed, spool=disk / "spool") as started:
         started.set_up()
         _hurry(started)
@@ -46,11 +54,15 @@ def test_a_disk_that_is_full_for_three_timeouts_costs_no_connection_and_no_row(p
 
 
 def _hurry(started: World) -> None:
-    started.database.execute(f"ALTER DATABASE {started.database.name} SET wal_sender_timeout = '{WAL_SENDER_TIMEOUT_SECONDS:.0f}s'")
+    started.database.execute(
+        f"ALTER DATABASE {started.database.name} SET wal_sender_timeout = '{WAL_SENDER_TIMEOUT_SECONDS:.0f}s'"
+    )
 
 
 def _outlast(started: World, ingest: SluiceProcess) -> None:
-    """Three timeouts of writing pass: status messages flow all the while, on one connection, and acknowledge nothing new."""
+    """Three timeouts of writing pass: status messages flow all the while, on one connection, and
+    acknowledge nothing new.
+    """
     through_lsn = _published(started)
     began = time.monotonic()
     for patience in (1, 2, 3):

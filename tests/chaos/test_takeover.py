@@ -1,11 +1,13 @@
-"""A writer that was paused and replaced must not publish when it wakes up: it ends with 8, and each transaction is in the log once. (failures.md 3.5: I-6)"""
+"""A writer that was paused and replaced must not publish when it wakes up: it ends with 8, and each
+transaction is in the log once. (failures.md 3.5: I-6)
+"""
 
 import os
 import signal
 
 import pytest
 
-from service.errors import WriterFenced
+from sluice.errors import WriterFenced
 from tests.chaos.world import Gate, World
 
 WAKES_SECONDS = 90.0

@@ -1,4 +1,6 @@
-"""A second logical slot on the same WAL: what was committed, by the server's own account and without any code of ours on the way."""
+"""A second logical slot on the same WAL: what was committed, by the server's own account and
+without any code of ours on the way.
+"""
 
 from collections import Counter
 
@@ -9,7 +11,9 @@ _OPTIONS = "'proto_version', '1', 'publication_names'"
 
 
 class Witness:
-    """Sees every transaction whose commit follows its creation. Reading it consumes nothing; the database's own clean-up drops its slot."""
+    """Sees every transaction whose commit follows its creation. Reading it consumes nothing; the
+    database's own clean-up drops its slot.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -19,9 +23,14 @@ class Witness:
     def transactions(self) -> dict[int, Counter[Change]]:
         """Rows by kind of each transaction, by its commit's end LSN, in commit order."""
         with self._database.connect() as connection:
-            tables: dict[int, str] = dict(connection.execute("SELECT oid::int, relname::text FROM pg_class WHERE relkind = 'r'").fetchall())
+            tables: dict[int, str] = dict(
+                connection.execute("SELECT oid::int, relname::text FROM pg_class WHERE relkind = 'r'").fetchall()
+            )
             heads = connection.execute(
-                f"SELECT substring(data FOR 256) FROM pg_logical_slot_peek_binary_changes(%s, NULL, NULL, {_OPTIONS}, %s)".encode(),
+                (
+                    "SELECT substring(data FOR 256) FROM pg_logical_slot_peek_binary_changes(%s, NULL, "
+                    f"NULL, {_OPTIONS}, %s)"
+                ).encode(),
                 (self._slot, self._database.publication),
             ).fetchall()
         found: dict[int, Counter[Change]] = {}
@@ -35,5 +44,7 @@ class Witness:
                 rows[tables[int.from_bytes(head[1:5], "big")], kind.lower()] += 1
             elif kind == "T":
                 count = int.from_bytes(head[1:5], "big")
-                rows.update((tables[int.from_bytes(head[at : at + 4], "big")], "t") for at in range(6, 6 + 4 * count, 4))
+                rows.update(
+                    (tables[int.from_bytes(head[at : at + 4], "big")], "t") for at in range(6, 6 + 4 * count, 4)
+                )
         return found

@@ -1,4 +1,6 @@
-"""One pipeline that bad things happen to: a source under load, real processes behind the proxy with its oracle, a witness, and the verdict at the end."""
+"""One pipeline that bad things happen to: a source under load, real processes behind the proxy with
+its oracle, a witness, and the verdict at the end.
+"""
 
 import json
 from collections.abc import Iterator
@@ -7,9 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deploy.local.postgres import PostgresServer
-from deploy.local.sluice import Pipeline, SluiceProcess
-from service import lsn
+from sluice import lsn
 from tests.chaos import writer
 from tests.chaos.witness import Witness
 from tests.support.oracle import Spool
@@ -17,6 +17,8 @@ from tests.support.pgproxy import PgProxy
 from tests.support.pipeline import AckOracle, wait_until
 from tests.support.sources import Database, fresh_database
 from tests.support.workload import TABLE_NAMES, Workload
+from tools.local.postgres import PostgresServer
+from tools.local.sluice import Pipeline, SluiceProcess
 
 TABLES = (*TABLE_NAMES, writer.LARGE)
 NAME = "t"
@@ -49,7 +51,9 @@ class Gate:
 
 @dataclass
 class World:
-    """`spool` is read on demand. Every connection of the pipeline goes through `proxy`, whose oracle objects to a wrong acknowledgement."""
+    """`spool` is read on demand. Every connection of the pipeline goes through `proxy`, whose
+    oracle objects to a wrong acknowledgement.
+    """
 
     database: Database
     proxy: PgProxy
@@ -98,7 +102,9 @@ class World:
 
     @contextmanager
     def second(self) -> Iterator["World"]:
-        """Another instance of the same pipeline, on a machine of its own as it were: configuration, log, proxy and oracle are its own."""
+        """Another instance of the same pipeline, on a machine of its own as it were: configuration,
+        log, proxy and oracle are its own.
+        """
         first = self.pipeline
         with PgProxy(self.database.server.port, on_status=AckOracle(first.own_spool)) as proxy:
             pipeline = _pipeline(self.database, proxy, first.directory / "second", spool_uri=first.spool_uri)
@@ -110,25 +116,37 @@ class World:
         assert outcome.returncode == 0, outcome.stderr[-4000:]
 
     def check(self) -> None:
-        """What must hold at any moment: no acknowledgement was ever wrong, and the log and all it names are whole."""
+        """What must hold at any moment: no acknowledgement was ever wrong, and the log and all it
+        names are whole.
+        """
         self.proxy.check()
         self.spool.read()
 
     def assert_exactly_once(self) -> None:
-        """Each transaction that the witness saw is in the manifest once, with the same rows of each kind in each table, and nothing else is."""
+        """Each transaction that the witness saw is in the manifest once, with the same rows of each
+        kind in each table, and nothing else is.
+        """
         assert self.witness is not None
         self.check()
         seen, published = self.witness.transactions(), self.spool.transactions
         assert seen, "the witness saw nothing"
-        assert not (lost := [end for end in seen if end not in published]), f"{len(lost)} transactions are lost, the first ends at {lsn.show(lost[0])}"
-        assert not (made_up := [end for end in published if end not in seen]), f"{len(made_up)} were never committed, one ends at {lsn.show(made_up[0])}"
+        assert not (lost := [end for end in seen if end not in published]), (
+            f"{len(lost)} transactions are lost, the first ends at {lsn.show(lost[0])}"
+        )
+        assert not (made_up := [end for end in published if end not in seen]), (
+            f"{len(made_up)} were never committed, one ends at {lsn.show(made_up[0])}"
+        )
         wrong = [lsn.show(end) for end in seen if seen[end] != published[end]]
-        assert not wrong, f"{len(wrong)} transactions have other rows, the first ends at {wrong[0]}: {seen[lsn.parse(wrong[0])]}"
+        assert not wrong, (
+            f"{len(wrong)} transactions have other rows, the first ends at {wrong[0]}: {seen[lsn.parse(wrong[0])]}"
+        )
 
     def confirmed(self) -> int:
         """The slot's confirmed_flush_lsn."""
         with self.database.connect() as connection:
-            row = connection.execute("SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s", (self.database.slot,)).fetchone()
+            row = connection.execute(
+                "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s", (self.database.slot,)
+            ).fetchone()
         assert row is not None
         return lsn.parse(row[0])
 
@@ -136,20 +154,32 @@ class World:
         """Returns when no walsender holds the slot any more."""
         query = "SELECT active FROM pg_replication_slots WHERE slot_name = %s"
         with self.database.connect() as connection:
-            wait_until(lambda: connection.execute(query, (self.database.slot,)).fetchone() == (False,), what="the slot is free", timeout=120)
+            wait_until(
+                lambda: connection.execute(query, (self.database.slot,)).fetchone() == (False,),
+                what="the slot is free",
+                timeout=120,
+            )
 
     def end_connection(self) -> None:
         """The server ends the walsender that holds the slot."""
-        query = "SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots WHERE slot_name = %s AND active"
+        query = (
+            "SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots WHERE slot_name = %s AND active"
+        )
         with self.database.connect() as connection:
             connection.execute(query, (self.database.slot,))
 
 
 @contextmanager
 def world(server: PostgresServer, folder: Path, *, seed: int, spool: Path | None = None) -> Iterator[World]:
-    """Tables with rows, and a pipeline that has not run yet. `spool` is where a local store lies, if not below `folder`."""
+    """Tables with rows, and a pipeline that has not run yet. `spool` is where a local store lies,
+    if not below `folder`.
+    """
     own_spool = (spool or folder / "spool") / NAME
-    with fresh_database(server) as database, PgProxy(server.port, on_status=AckOracle(own_spool)) as proxy, Workload(database.dsn, seed=seed) as workload:
+    with (
+        fresh_database(server) as database,
+        PgProxy(server.port, on_status=AckOracle(own_spool)) as proxy,
+        Workload(database.dsn, seed=seed) as workload,
+    ):
         database.execute(f"ALTER DATABASE {database.name} SET {SERVER_KEEPS_LITTLE}", *writer.CREATE)
         workload.create()
         pipeline = _pipeline(database, proxy, folder, spool_uri=spool.as_uri() if spool else "")
@@ -158,7 +188,12 @@ def world(server: PostgresServer, folder: Path, *, seed: int, spool: Path | None
 
 def _pipeline(database: Database, proxy: PgProxy, folder: Path, *, spool_uri: str) -> Pipeline:
     settings: dict[str, dict[str, Any]] = {
-        "source": {"slot": database.slot, "publication": database.publication, "tables": ["public.*"], "two_phase": True},
+        "source": {
+            "slot": database.slot,
+            "publication": database.publication,
+            "tables": ["public.*"],
+            "two_phase": True,
+        },
         "spool": {"max_delay": MAX_DELAY, "transaction_memory": "1MiB"},
         "apply": {"poll": "200ms", "driver_memory": "1GiB", "conf": {"spark.driver.extraJavaOptions": SHORT_LIVED}},
         "telemetry": {"listen": "127.0.0.1:0", "apply_listen": "127.0.0.1:0", "log_format": "json"},

@@ -1,4 +1,6 @@
-"""Load that goes on while processes die: the seeded workload, beside it large transactions that are streamed before they end, and prepared ones."""
+"""Load that goes on while processes die: the seeded workload, beside it large transactions that are
+streamed before they end, and prepared ones.
+"""
 
 import itertools
 import queue
@@ -17,12 +19,16 @@ CREATE = (
     f"ALTER TABLE {LARGE} ALTER COLUMN body SET STORAGE EXTERNAL",
 )
 _ROWS = 300
-"""About 1.5 MB of changes: past the server's memory for decoding and past ours for one open transaction."""
+"""About 1.5 MB of changes: past the server's memory for decoding and past ours for one open
+transaction.
+"""
 BODY = "(SELECT string_agg(md5(i || '-' || j), '') FROM generate_series(1, 150) j)"
 
 
 class Writer:
-    """Writes until the block ends; an error of a thread is raised there. `pause_s` lies between two transactions of the workload."""
+    """Writes until the block ends; an error of a thread is raised there. `pause_s` lies between two
+    transactions of the workload.
+    """
 
     def __init__(self, workload: Workload, dsn: str, *, pause_s: float, large_pause_s: float) -> None:
         self._workload = workload
@@ -32,7 +38,10 @@ class Writer:
         self._stop = threading.Event()
         self._asked: queue.SimpleQueue[Callable[[Workload], None]] = queue.SimpleQueue()
         self._errors: list[Exception] = []
-        self._threads = [threading.Thread(target=self._run, args=(body,), daemon=True) for body in (self._write_small, self._write_large, self._write_prepared)]
+        self._threads = [
+            threading.Thread(target=self._run, args=(body,), daemon=True)
+            for body in (self._write_small, self._write_large, self._write_prepared)
+        ]
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -70,18 +79,27 @@ class Writer:
             self._workload.transact()
 
     def _write_large(self) -> None:
-        """Each with a part that is rolled back, and open for long enough that others commit in between."""
+        """Each with a part that is rolled back, and open for long enough that others commit in
+        between.
+        """
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             for number in itertools.count():
                 if self._stop.wait(self._pauses[1]):
                     return
                 first = number * _ROWS
                 with connection.transaction():
-                    connection.execute(f"INSERT INTO {LARGE} SELECT i, 0, {BODY} FROM generate_series({first}, {first + _ROWS - 1}) i".encode())
+                    connection.execute(
+                        (
+                            f"INSERT INTO {LARGE} SELECT i, 0, {BODY} FROM generate_series({first}, "
+                            f"{first + _ROWS - 1}) i"
+                        ).encode()
+                    )
                     with connection.transaction(force_rollback=True):
                         connection.execute(f"UPDATE {LARGE} SET n = -1, body = 'never' WHERE id >= {first}".encode())
                     connection.execute(f"UPDATE {LARGE} SET n = n + 1 WHERE id % 7 = 0".encode())
-                    connection.execute(f"DELETE FROM {LARGE} WHERE id < {first - _ROWS} OR id % 11 = {number % 11}".encode())
+                    connection.execute(
+                        f"DELETE FROM {LARGE} WHERE id < {first - _ROWS} OR id % 11 = {number % 11}".encode()
+                    )
 
     def _write_prepared(self) -> None:
         """Every third is rolled back, and each stays open for a while."""
@@ -89,7 +107,12 @@ class Writer:
             for number in itertools.count(1):
                 gid = f"{self._token}-{number}"
                 connection.execute("BEGIN")
-                connection.execute(f"INSERT INTO {LARGE} VALUES (-{number}, 0, 'prepared') ON CONFLICT (id) DO UPDATE SET n = c_large.n + 1".encode())
+                connection.execute(
+                    (
+                        f"INSERT INTO {LARGE} VALUES (-{number}, 0, 'prepared') ON CONFLICT (id) DO "
+                        "UPDATE SET n = c_large.n + 1"
+                    ).encode()
+                )
                 connection.execute(f"PREPARE TRANSACTION '{gid}'".encode())
                 stopped = self._stop.wait(self._pauses[1] / 4)
                 connection.execute(f"{'ROLLBACK' if number % 3 == 0 else 'COMMIT'} PREPARED '{gid}'".encode())

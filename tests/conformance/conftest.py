@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from service.store.base import ObjectStore
-from service.store.opening import open_store
+from sluice.store.base import ObjectStore
+from sluice.store.opening import open_store
 
 
 @pytest.fixture(params=["memory", "local", "s3"])

@@ -1,4 +1,6 @@
-"""Garbage collection deletes what every table has in the lake and nothing else, says so first, and stops at any doubt."""
+"""Garbage collection deletes what every table has in the lake and nothing else, says so first, and
+stops at any doubt.
+"""
 
 import json
 import os
@@ -15,18 +17,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.contract import keys
-from service.contract.applied import AppliedLog, AppliedTable, Complete
-from service.contract.entries import BodyCommit, Changes, Commits, Copy, Prepared, PreparedEnd, PreparedPart, Segment, digest
-from service.errors import ManifestCorrupt, StoreUnavailable
-from service.manifest import checkpoint, gc
-from service.manifest.follow import load_state
-from service.manifest.log import ManifestLog
-from service.manifest.state import PipelineState
-from service.manifest.verify import verify
-from service.store.base import ObjectStore
-from service.store.local import LocalStore
-from service.store.memory import MemoryStore
+from sluice.contract import keys
+from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.contract.entries import (
+    BodyCommit,
+    Changes,
+    Commits,
+    Copy,
+    Prepared,
+    PreparedEnd,
+    PreparedPart,
+    Segment,
+    digest,
+)
+from sluice.errors import ManifestCorrupt, StoreUnavailable
+from sluice.manifest import checkpoint
+from sluice.manifest.follow import load_state
+from sluice.manifest.log import ManifestLog
+from sluice.manifest.state import PipelineState
+from sluice.operate import gc
+from sluice.operate.verify import verify
+from sluice.store.base import ObjectStore
+from sluice.store.local import LocalStore
+from sluice.store.memory import MemoryStore
 from tests.support.manifests import opened, put, schema, segment, table
 
 CONTENT = b"rows of a table"
@@ -86,7 +99,11 @@ class World:
         part = replace(waiting.parts[0].segment, first_lsn=lsn, last_lsn=lsn, body=BodyCommit(lsn, 1, 700))
         committed = fate == "committed"
         commits = Commits([lsn], [1], [700]) if committed else Commits()
-        put(self.log, Changes((part,) if committed else (), commits, ended=(PreparedEnd(waiting.gid, waiting.end_lsn, fate),)), through_lsn=lsn)
+        put(
+            self.log,
+            Changes((part,) if committed else (), commits, ended=(PreparedEnd(waiting.gid, waiting.end_lsn, fate),)),
+            through_lsn=lsn,
+        )
 
     def _stored(self, key: str, table_id: str, *, lsn: int) -> Segment:
         self.store.put(key, CONTENT)
@@ -97,15 +114,25 @@ class World:
         self.number += 1
         rows = {
             table_id: AppliedTable(
-                table_id, "public", f"t{table_id}", "p", "mirror", known.generation,
-                states.get(f"t{table_id}", known.state), through_seq=(through or {}).get(table_id, self.state.seq if known.state == "live" else 0),
+                table_id,
+                "public",
+                f"t{table_id}",
+                "p",
+                "mirror",
+                known.generation,
+                states.get(f"t{table_id}", known.state),
+                through_seq=(through or {}).get(table_id, self.state.seq if known.state == "live" else 0),
             )
             for table_id, known in self.state.tables.items()
-        }  # fmt: skip
-        self.store.create(keys.apply_log(self.number), AppliedLog(self.number, "a", "2026-01-01T00:00:00+00:00", rows).encode())
+        }
+        self.store.create(
+            keys.apply_log(self.number), AppliedLog(self.number, "a", "2026-01-01T00:00:00+00:00", rows).encode()
+        )
         self.store.create(
             keys.apply_complete(self.number),
-            Complete(self.number, 1, self.state.seq if complete is None else complete, "2026-01-01T00:00:00+00:00", {}).encode(),
+            Complete(
+                self.number, 1, self.state.seq if complete is None else complete, "2026-01-01T00:00:00+00:00", {}
+            ).encode(),
         )
 
     def plan(self, keep: timedelta = AT_ONCE, now: datetime = LATER) -> gc.Plan:
@@ -164,14 +191,20 @@ def test_the_table_that_is_furthest_behind_keeps_what_it_needs_and_is_named(worl
     world.change("7")
     world.applied({"7": world.state.seq, "8": through})
     found = world.plan()
-    assert (found.through_seq, str(found.holds[0])) == (through, f"public.t8 is applied through entry {through}: everything after entry {through} stays")
+    assert (found.through_seq, str(found.holds[0])) == (
+        through,
+        f"public.t8 is applied through entry {through}: everything after entry {through} stays",
+    )
     assert world.collect() == first
 
 
 def test_without_a_record_of_the_applier_everything_stays(world: World) -> None:
     world.join("7")
     world.change("7")
-    assert (world.plan().through_seq, str(world.plan().holds[0])) == (0, "the applier has not reported yet: everything stays")
+    assert (world.plan().through_seq, str(world.plan().holds[0])) == (
+        0,
+        "the applier has not reported yet: everything stays",
+    )
     assert world.collect() == set()
 
 
@@ -281,10 +314,22 @@ def test_old_checkpoints_go_and_a_start_still_finds_one(world: World) -> None:
 @pytest.mark.parametrize("wrong", ["ahead", "generation", "table", "complete"])
 def test_a_record_of_another_manifest_stops_it(world: World, wrong: str) -> None:
     world.join("7")
-    row = AppliedTable("8" if wrong == "table" else "7", "public", "t7", "p", "mirror", 2 if wrong == "generation" else 1, "live", through_seq=1)
+    row = AppliedTable(
+        "8" if wrong == "table" else "7",
+        "public",
+        "t7",
+        "p",
+        "mirror",
+        2 if wrong == "generation" else 1,
+        "live",
+        through_seq=1,
+    )
     row = replace(row, through_seq=99) if wrong == "ahead" else row
     world.store.create(keys.apply_log(1), AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", {row.table_id: row}).encode())
-    world.store.create(keys.apply_complete(1), Complete(1, 1, 99 if wrong == "complete" else 1, "2026-01-01T00:00:00+00:00", {}).encode())
+    world.store.create(
+        keys.apply_complete(1),
+        Complete(1, 1, 99 if wrong == "complete" else 1, "2026-01-01T00:00:00+00:00", {}).encode(),
+    )
     with pytest.raises(ManifestCorrupt, match="the applier"):
         world.plan()
 
@@ -394,34 +439,57 @@ def test_its_example_policy_allows_what_it_does_and_nothing_that_could_unmake_th
     store.asked.clear()
     gc.carry_out(store, plan)
     statements = json.loads(POLICY.read_text(encoding="utf-8"))["Statement"]
-    allowed = {one["Action"]: [one["Resource"]] if isinstance(one["Resource"], str) else one["Resource"] for one in statements}
-    denied = [(action, key) for action, key in store.asked if not any(fnmatchcase(f"{PLACE}/{key}", pattern) for pattern in allowed[action])]
+    allowed = {
+        one["Action"]: [one["Resource"]] if isinstance(one["Resource"], str) else one["Resource"] for one in statements
+    }
+    denied = [
+        (action, key)
+        for action, key in store.asked
+        if not any(fnmatchcase(f"{PLACE}/{key}", pattern) for pattern in allowed[action])
+    ]
     assert {action for action, _ in store.asked} == {"s3:PutObject", "s3:DeleteObject"}
     assert denied == []
     entry = f"{PLACE}/{keys.manifest_entry(1)}"
-    assert not any(fnmatchcase(entry, pattern) for action in ("s3:PutObject", "s3:DeleteObject") for pattern in allowed[action])
+    assert not any(
+        fnmatchcase(entry, pattern) for action in ("s3:PutObject", "s3:DeleteObject") for pattern in allowed[action]
+    )
 
 
-STEPS = st.lists(st.sampled_from(["change 7", "change 8", "prepare", "commit", "roll back", "apply", "collect", "open", "copy 7"]), max_size=40)
+STEPS = st.lists(
+    st.sampled_from(["change 7", "change 8", "prepare", "commit", "roll back", "apply", "collect", "open", "copy 7"]),
+    max_size=40,
+)
 
 
-@pytest.mark.parametrize(("point", "gone"), [("gc.horizon.before", 0), ("gc.horizon.after", 0), ("gc.delete.before", 0), ("gc.delete.before@3", 2)])
-def test_a_collection_that_is_killed_leaves_a_spool_that_is_whole_and_the_next_one_ends_it(tmp_path: Path, point: str, gone: int) -> None:
+@pytest.mark.parametrize(
+    ("point", "gone"),
+    [("gc.horizon.before", 0), ("gc.horizon.after", 0), ("gc.delete.before", 0), ("gc.delete.before@3", 2)],
+)
+def test_a_collection_that_is_killed_leaves_a_spool_that_is_whole_and_the_next_one_ends_it(
+    tmp_path: Path, point: str, gone: int
+) -> None:
     world = World(LocalStore(tmp_path))
     old = {world.join("7"), world.join("8"), world.change("7"), world.change("8")}
     world.applied()
     kept = world.change("7")
     script = f"""
 from datetime import timedelta
-from service.manifest import gc
-from service.store.opening import open_store
+from sluice.operate import gc
+from sluice.store.opening import open_store
 gc.THREADS = 1
 store = open_store("file://{tmp_path}", options={{}})
 gc.carry_out(store, gc.plan(store, keep=timedelta(0), now=lambda: __import__("datetime").datetime.fromisoformat("{LATER.isoformat()}")))
 """
     name, _, passage = point.partition("@")
     environment = {**os.environ, "SLUICE_FAULTS": f"{name}=crash@{passage or 1}"}
-    result = subprocess.run([sys.executable, "-c", script], env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment,
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert result.returncode == 137, result.stderr
     assert len(old - world.objects()) == gone
     assert verify(world.store, content=True).flaws == []
@@ -431,8 +499,12 @@ gc.carry_out(store, gc.plan(store, keep=timedelta(0), now=lambda: __import__("da
 
 @settings(max_examples=150, deadline=None)
 @given(STEPS, st.data())
-def test_whatever_happens_no_object_that_is_still_to_be_applied_ever_goes(steps: list[str], data: st.DataObject) -> None:
-    """A model: what each table still needs are the objects of entries after the one it reported, in its generation, and of open prepared transactions."""
+def test_whatever_happens_no_object_that_is_still_to_be_applied_ever_goes(
+    steps: list[str], data: st.DataObject
+) -> None:
+    """A model: what each table still needs are the objects of entries after the one it reported, in
+    its generation, and of open prepared transactions.
+    """
     world = World(MemoryStore(uuid.uuid4().hex))
     world.join("7")
     world.join("8")

@@ -1,4 +1,6 @@
-"""What older writers left behind goes; what any entry names, and what a living writer may yet publish, stays."""
+"""What older writers left behind goes; what any entry names, and what a living writer may yet
+publish, stays.
+"""
 
 import threading
 import uuid
@@ -8,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.contract import keys
-from service.contract.entries import BodyCommit, Changes, Commits, Copy, Prepared, PreparedEnd, PreparedPart
-from service.errors import ManifestCorrupt, StoreRefused
-from service.manifest import leftovers
-from service.manifest.follow import load_state
-from service.manifest.leftovers import collect, referenced
-from service.manifest.log import ManifestLog
-from service.store.base import ObjectStore
-from service.store.memory import MemoryStore
+from sluice.contract import keys
+from sluice.contract.entries import BodyCommit, Changes, Commits, Copy, Prepared, PreparedEnd, PreparedPart
+from sluice.errors import ManifestCorrupt, StoreRefused
+from sluice.manifest import leftovers
+from sluice.manifest.follow import load_state
+from sluice.manifest.leftovers import collect, referenced
+from sluice.manifest.log import ManifestLog
+from sluice.store.base import ObjectStore
+from sluice.store.memory import MemoryStore
 from tests.support.manifests import changes, opened, put, schema, segment, table
 
 
@@ -26,12 +28,17 @@ def writer(store: ObjectStore) -> ManifestLog:
 
 def naming(log: ManifestLog, *names: str, lsn: int) -> None:
     """An entry that names these objects, bodies and segments alike."""
-    parts = [replace(segment(first_lsn=lsn), key=name, body=BodyCommit(lsn, 1, 7) if name.startswith("stage/") else None) for name in names]
+    parts = [
+        replace(segment(first_lsn=lsn), key=name, body=BodyCommit(lsn, 1, 7) if name.startswith("stage/") else None)
+        for name in names
+    ]
     put(log, Changes(tuple(parts), Commits([lsn], [1], [7])), through_lsn=lsn)
 
 
 def run(store: ObjectStore, log: ManifestLog, *, stop: threading.Event | None = None) -> int:
-    return collect(store, opened_seq=log.state.seq, epoch=log.state.epoch, table_ids=["7", "8"], stop=stop or threading.Event())
+    return collect(
+        store, opened_seq=log.state.seq, epoch=log.state.epoch, table_ids=["7", "8"], stop=stop or threading.Event()
+    )
 
 
 def objects(store: ObjectStore) -> set[str]:
@@ -142,7 +149,9 @@ def test_a_store_that_lets_nobody_delete_is_an_error_and_loses_nothing() -> None
         run(store, writer(store))
 
 
-def test_epochs_that_were_cut_off_by_the_look_back_are_left_alone(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_epochs_that_were_cut_off_by_the_look_back_are_left_alone(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(leftovers, "ENTRIES_AT_ONCE", 2)
     monkeypatch.setattr(leftovers, "LOOK_BACK_ENTRIES", 3)
     first = writer(store)
@@ -160,8 +169,14 @@ def test_epochs_that_were_cut_off_by_the_look_back_are_left_alone(store: ObjectS
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.lists(st.tuples(st.booleans(), st.booleans(), st.sampled_from("78")), max_size=6), min_size=1, max_size=4))
-def test_whatever_epochs_there_were_only_named_objects_of_ended_ones_are_left(epochs: list[list[tuple[bool, bool, str]]]) -> None:
+@given(
+    st.lists(
+        st.lists(st.tuples(st.booleans(), st.booleans(), st.sampled_from("78")), max_size=6), min_size=1, max_size=4
+    )
+)
+def test_whatever_epochs_there_were_only_named_objects_of_ended_ones_are_left(
+    epochs: list[list[tuple[bool, bool, str]]],
+) -> None:
     """Each writer stores objects, some as bodies, and names some of them."""
     store = MemoryStore(uuid.uuid4().hex)
     log = writer(store)

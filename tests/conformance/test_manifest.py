@@ -1,4 +1,6 @@
-"""The log on every kind of store: what is appended is read again, one writer wins, and no damage goes unseen."""
+"""The log on every kind of store: what is appended is read again, one writer wins, and no damage
+goes unseen.
+"""
 
 import itertools
 import os
@@ -16,18 +18,26 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.contract import keys
-from service.contract.entries import Body, Entry, Progress
-from service.contract.receipt import DurableReceipt
-from service.errors import FormatTooNew, ManifestCorrupt, ObjectMissing, ServiceError, StoreRefused, StoreUnavailable, WriterFenced
-from service.manifest import checkpoint
-from service.manifest.follow import load_state, read_entries, read_entry
-from service.manifest.log import ManifestLog
-from service.manifest.state import PipelineState, reduce
-from service.manifest.verify import verify
-from service.store.base import ObjectStore
-from service.store.local import LocalStore
-from service.store.memory import MemoryStore
+from sluice.contract import keys
+from sluice.contract.entries import Body, Entry, Progress
+from sluice.contract.receipt import DurableReceipt
+from sluice.errors import (
+    FormatTooNew,
+    ManifestCorrupt,
+    ObjectMissing,
+    ServiceError,
+    StoreRefused,
+    StoreUnavailable,
+    WriterFenced,
+)
+from sluice.manifest import checkpoint
+from sluice.manifest.follow import load_state, read_entries, read_entry
+from sluice.manifest.log import ManifestLog
+from sluice.manifest.state import PipelineState, reduce
+from sluice.operate.verify import verify
+from sluice.store.base import ObjectStore
+from sluice.store.local import LocalStore
+from sluice.store.memory import MemoryStore
 from tests.support.manifests import changes, copy, histories, opened, put, table
 
 
@@ -140,7 +150,9 @@ def test_of_writers_that_open_at_once_with_equal_words_one_wins(store: ObjectSto
 
 
 class Doubtful(MemoryStore):
-    """Answers the creates of manifest entries by a script: `ok`, `lost` (done, no answer), `down` (not done), `stolen` (someone else was first)."""
+    """Answers the creates of manifest entries by a script: `ok`, `lost` (done, no answer), `down`
+    (not done), `stolen` (someone else was first).
+    """
 
     def __init__(self, *script: str) -> None:
         super().__init__(uuid.uuid4().hex)
@@ -189,7 +201,11 @@ def test_a_doubt_that_another_writer_used_fences() -> None:
 def test_a_log_left_in_doubt_takes_nothing_more(script: list[str], ending: str) -> None:
     store, stop = Doubtful(*script), threading.Event()
     # Stopping at the first try is deterministic: the callback runs before the log waits.
-    options: dict[str, Any] = {"retry_seconds": 0.05} if ending == "deadline" else {"stop": stop, "on_trouble": lambda _what, _error: stop.set()}
+    options: dict[str, Any] = (
+        {"retry_seconds": 0.05}
+        if ending == "deadline"
+        else {"stop": stop, "on_trouble": lambda _what, _error: stop.set()}
+    )
     log = _open(store, **options)
     with pytest.raises(StoreUnavailable, match="may or may not be there"):
         put(log, Progress(), through_lsn=5)
@@ -208,20 +224,33 @@ def test_a_refusing_store_closes_the_log_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("point", "stored"), [("manifest.append.before", 1), ("store.create.before", 1), ("store.create.after", 2), ("manifest.append.after", 2)]
+    ("point", "stored"),
+    [
+        ("manifest.append.before", 1),
+        ("store.create.before", 1),
+        ("store.create.after", 2),
+        ("manifest.append.after", 2),
+    ],
 )
 def test_after_a_crash_at_any_point_the_next_writer_goes_on(tmp_path: Path, point: str, stored: int) -> None:
     script = f"""
-from service.contract.entries import Body, Progress
-from service.manifest.log import ManifestLog
-from service.manifest.state import PipelineState
-from service.store.opening import open_store
+from sluice.contract.entries import Body, Progress
+from sluice.manifest.log import ManifestLog
+from sluice.manifest.state import PipelineState
+from sluice.store.opening import open_store
 from tests.support.manifests import opened
 log = ManifestLog.open(open_store("file://{tmp_path}", options={{}}), opened(), PipelineState())
 log.publish(Progress(), from_lsn=0, through_lsn=5)
 """
     environment = {**os.environ, "SLUICE_FAULTS": f"{point}=crash@2"}
-    result = subprocess.run([sys.executable, "-c", script], env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment,
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert result.returncode == 137, result.stderr
     store = LocalStore(tmp_path)
     assert load_state(store).seq == stored
@@ -247,9 +276,15 @@ DAMAGES: dict[str, tuple[Callable[[ObjectStore], None], str]] = {
     "missing": (lambda store: store.delete(keys.manifest_entry(20)), "entry 20 is missing"),
     "first one missing": (lambda store: store.delete(keys.manifest_entry(1)), "entry 1 is missing"),
     "all but the last missing": (lambda store: _delete(store, range(1, 30)), "entry 1 is missing"),
-    "cut short": (lambda store: store.put(keys.manifest_entry(20), store.get(keys.manifest_entry(20))[:-9]), "entry 20"),
+    "cut short": (
+        lambda store: store.put(keys.manifest_entry(20), store.get(keys.manifest_entry(20))[:-9]),
+        "entry 20",
+    ),
     "empty": (lambda store: store.put(keys.manifest_entry(30), b""), "entry 30"),
-    "moved": (lambda store: store.put(keys.manifest_entry(31), store.get(keys.manifest_entry(30))), "entry 31 calls itself 30"),
+    "moved": (
+        lambda store: store.put(keys.manifest_entry(31), store.get(keys.manifest_entry(30))),
+        "entry 31 calls itself 30",
+    ),
     "a foreign object": (lambda store: store.put("manifest/notes.txt", b""), "unexpected object"),
 }
 
@@ -267,7 +302,9 @@ def test_damage_is_named_and_never_read_over(store: ObjectStore, damage: str) ->
 
 def test_an_entry_of_a_newer_format_stops_the_reader(store: ObjectStore) -> None:
     _filled(store, 3)
-    store.put(keys.manifest_entry(3), store.get(keys.manifest_entry(3)).replace(b'"format_version":1', b'"format_version":2'))
+    store.put(
+        keys.manifest_entry(3), store.get(keys.manifest_entry(3)).replace(b'"format_version":1', b'"format_version":2')
+    )
     with pytest.raises(FormatTooNew, match="entry 3"):
         load_state(store)
 
@@ -304,7 +341,9 @@ def test_a_chain_that_does_not_continue_what_the_reader_had_is_corrupt(store: Ob
 
 
 class WrittenMeanwhile(MemoryStore):
-    """Says once that entry 3 is missing, as a reader sees it who asked just before entries 3 and 4 were written."""
+    """Says once that entry 3 is missing, as a reader sees it who asked just before entries 3 and 4
+    were written.
+    """
 
     missed = False
 
@@ -335,7 +374,10 @@ class Counting(MemoryStore):
 def test_a_start_reads_from_the_newest_checkpoint_and_arrives_at_the_same_state() -> None:
     store = Counting(uuid.uuid4().hex)
     log = _filled(store, 2 * checkpoint.EVERY_ENTRIES + 3)
-    assert list(store.list(keys.CHECKPOINTS)) == [keys.checkpoint(checkpoint.EVERY_ENTRIES), keys.checkpoint(2 * checkpoint.EVERY_ENTRIES)]
+    assert list(store.list(keys.CHECKPOINTS)) == [
+        keys.checkpoint(checkpoint.EVERY_ENTRIES),
+        keys.checkpoint(2 * checkpoint.EVERY_ENTRIES),
+    ]
     store.gets = 0
     assert load_state(store) == log.state
     assert store.gets < 30
@@ -352,7 +394,9 @@ def test_a_reader_at_the_end_asks_for_one_entry() -> None:
     assert store.gets == 1
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"format_version":1,"state_sha256":"0","state":{}}', b"\xff"])
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"[1]", b'{"format_version":1,"state_sha256":"0","state":{}}', b"\xff"]
+)
 def test_an_unreadable_checkpoint_is_passed_over(store: ObjectStore, content: bytes) -> None:
     log = _filled(store, 5)
     state = next(itertools.islice(_states(store), 2, None))
@@ -384,7 +428,9 @@ def test_a_checkpoint_that_contradicts_the_chain_is_corrupt(store: ObjectStore) 
 def test_a_checkpoint_of_a_newer_format_stops_the_reader(store: ObjectStore) -> None:
     log = _filled(store, 2)
     checkpoint.write(store, log.state)
-    store.put(keys.checkpoint(2), store.get(keys.checkpoint(2)).replace(b'"format_version":1', b'"format_version":2', 1))
+    store.put(
+        keys.checkpoint(2), store.get(keys.checkpoint(2)).replace(b'"format_version":1', b'"format_version":2', 1)
+    )
     with pytest.raises(FormatTooNew):
         load_state(store)
 
@@ -407,7 +453,9 @@ def test_a_checkpoint_that_cannot_be_stored_harms_nothing() -> None:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(history=histories(), data=st.data())
-def test_a_restart_from_any_checkpoint_equals_a_full_replay(history: list[tuple[Any, int]], data: st.DataObject) -> None:
+def test_a_restart_from_any_checkpoint_equals_a_full_replay(
+    history: list[tuple[Any, int]], data: st.DataObject
+) -> None:
     store = _memory()
     log: ManifestLog | None = None
     at = data.draw(st.integers(0, len(history) - 1))

@@ -1,4 +1,6 @@
-"""The misbehaving S3 proxy itself: each fault is seen by a real client as what it claims to be, and nothing else changes."""
+"""The misbehaving S3 proxy itself: each fault is seen by a real client as what it claims to be, and
+nothing else changes.
+"""
 
 import http.client
 import urllib.error
@@ -9,10 +11,20 @@ from typing import Any
 
 import pytest
 
-from service.store.base import ObjectStore
-from service.store.opening import open_store
-from service.store.probe import probe
-from tests.support.s3proxy_faults import Fault, S3FaultProxy, delayed, error, error_after, reset_after, reset_before, stale_list, truncated
+from sluice.store.base import ObjectStore
+from sluice.store.opening import open_store
+from sluice.store.probe import probe
+from tests.support.s3proxy_faults import (
+    Fault,
+    S3FaultProxy,
+    delayed,
+    error,
+    error_after,
+    reset_after,
+    reset_before,
+    stale_list,
+    truncated,
+)
 from tests.support.sources import Bucket
 
 SIGNED = "AWS4-HMAC-SHA256 Credential=test/20240101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
@@ -31,7 +43,9 @@ def beside(moto: Bucket) -> ObjectStore:
     return open_store(f"{moto.uri}/spool", options=moto.options)
 
 
-def _ask(proxy: S3FaultProxy, moto: Bucket, method: str, key: str, body: bytes | None = None, **headers: str) -> tuple[int, bytes]:
+def _ask(
+    proxy: S3FaultProxy, moto: Bucket, method: str, key: str, body: bytes | None = None, **headers: str
+) -> tuple[int, bytes]:
     request = urllib.request.Request(f"{proxy.endpoint}/{moto.name}/{key}", method=method, data=body, headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
@@ -52,7 +66,9 @@ def test_without_a_plan_the_store_keeps_every_promise_through_the_proxy(proxy: S
 
 
 @pytest.mark.parametrize(
-    ("fault", "stored"), [(error(403, "AccessDenied"), False), (error_after(500, "InternalError"), True)], ids=["before the server", "after the server"]
+    ("fault", "stored"),
+    [(error(403, "AccessDenied"), False), (error_after(500, "InternalError"), True)],
+    ids=["before the server", "after the server"],
 )
 def test_an_error_is_an_s3_document_and_says_nothing_about_what_was_stored(
     proxy: S3FaultProxy, moto: Bucket, beside: ObjectStore, fault: Fault, stored: bool
@@ -67,8 +83,12 @@ def test_an_error_is_an_s3_document_and_says_nothing_about_what_was_stored(
     assert [str(done) if done else "" for _, done in proxy.requests] == [str(fault), ""]
 
 
-@pytest.mark.parametrize(("fault", "stored"), [(reset_before(), False), (reset_after(), True)], ids=["before the server", "after the server"])
-def test_a_reset_ends_the_connection_without_an_answer(proxy: S3FaultProxy, moto: Bucket, beside: ObjectStore, fault: Fault, stored: bool) -> None:
+@pytest.mark.parametrize(
+    ("fault", "stored"), [(reset_before(), False), (reset_after(), True)], ids=["before the server", "after the server"]
+)
+def test_a_reset_ends_the_connection_without_an_answer(
+    proxy: S3FaultProxy, moto: Bucket, beside: ObjectStore, fault: Fault, stored: bool
+) -> None:
     proxy.plan(fault, matches=lambda request: request.key == "spool/k")
     with pytest.raises((ConnectionError, urllib.error.URLError)):
         _ask(proxy, moto, "PUT", "spool/k", b"1")

@@ -2,19 +2,21 @@
 
 from dataclasses import replace
 
-from service.contract import keys
-from service.contract.entries import Changes, Commits, Prepared, PreparedPart, digest
-from service.manifest.follow import load_state
-from service.manifest.log import ManifestLog
-from service.manifest.verify import Verdict, verify
-from service.store.base import ObjectStore
+from sluice.contract import keys
+from sluice.contract.entries import Changes, Commits, Prepared, PreparedPart, digest
+from sluice.manifest.follow import load_state
+from sluice.manifest.log import ManifestLog
+from sluice.operate.verify import Verdict, verify
+from sluice.store.base import ObjectStore
 from tests.support.manifests import opened, put, schema, segment, table
 
 CONTENT = b"rows of a table"
 
 
 def filled(store: ObjectStore, count: int) -> list[str]:
-    """A manifest with one entry for each of so many files, and one that holds a prepared transaction; the keys of the files, in that order."""
+    """A manifest with one entry for each of so many files, and one that holds a prepared
+    transaction; the keys of the files, in that order.
+    """
     log = ManifestLog.open(store, opened(), load_state(store))
     log.append(table("7"))
     plain = replace(segment(first_lsn=20), bytes=len(CONTENT), sha256=digest(CONTENT))
@@ -23,10 +25,16 @@ def filled(store: ObjectStore, count: int) -> list[str]:
         lsn = 20 + number
         names.append(keys.segment("7", 1, number + 1))
         store.put(names[-1], CONTENT)
-        put(log, Changes((replace(plain, key=names[-1], first_lsn=lsn, last_lsn=lsn),), Commits([lsn], [1], [7])), through_lsn=lsn)
+        put(
+            log,
+            Changes((replace(plain, key=names[-1], first_lsn=lsn, last_lsn=lsn),), Commits([lsn], [1], [7])),
+            through_lsn=lsn,
+        )
     names.append(keys.staged(1, 700, 99))
     store.put(names[-1], CONTENT)
-    waiting = Prepared("gid", 700, 20 + count, 1, rows=1, parts=(PreparedPart(schema(), replace(plain, key=names[-1])),))
+    waiting = Prepared(
+        "gid", 700, 20 + count, 1, rows=1, parts=(PreparedPart(schema(), replace(plain, key=names[-1])),)
+    )
     put(log, Changes((), Commits(), prepared=(waiting,)), through_lsn=20 + count)
     return names
 
@@ -38,7 +46,12 @@ def found(verdict: Verdict) -> list[tuple[int, str, str]]:
 def test_a_whole_spool_is_found_whole(store: ObjectStore) -> None:
     names = filled(store, 5)
     verdict = verify(store, content=True)
-    assert (found(verdict), verdict.objects, verdict.bytes, verdict.state.seq) == ([], len(names), len(names) * len(CONTENT), 8)
+    assert (found(verdict), verdict.objects, verdict.bytes, verdict.state.seq) == (
+        [],
+        len(names),
+        len(names) * len(CONTENT),
+        8,
+    )
 
 
 def test_what_is_missing_cut_short_or_replaced_is_named(store: ObjectStore) -> None:
@@ -49,7 +62,11 @@ def test_what_is_missing_cut_short_or_replaced_is_named(store: ObjectStore) -> N
     store.delete(names[-1])
     flaws = [(3, names[0], "is missing"), (5, names[2], "has 14 bytes instead of 15"), (8, names[-1], "is missing")]
     assert found(verify(store, content=False)) == flaws
-    assert found(verify(store, content=True)) == [*flaws[:2], (6, names[3], "has another content than was written"), flaws[2]]
+    assert found(verify(store, content=True)) == [
+        *flaws[:2],
+        (6, names[3], "has another content than was written"),
+        flaws[2],
+    ]
 
 
 def test_a_break_of_the_chain_ends_the_look_and_is_named(store: ObjectStore) -> None:

@@ -1,20 +1,35 @@
-"""Every store keeps the promises of service.store.base, word for word."""
+"""Every store keeps the promises of sluice.store.base, word for word."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from service.errors import ObjectExists, ObjectMissing, StoreRefused
-from service.store.base import ObjectStore
-from service.store.memory import MemoryStore
-from service.store.probe import probe
-from service.store.remote import PAGE_KEYS
+from sluice.errors import ObjectExists, ObjectMissing, StoreRefused
+from sluice.store.base import ObjectStore
+from sluice.store.memory import MemoryStore
+from sluice.store.probe import probe
+from sluice.store.remote import PAGE_KEYS
 
 HOSTILE = [
-    "", "/", "/etc/passwd", "../outside", "a/../../outside", "a//b", "a/", "./a", "a/.", "a\\b", "a\x00b", "a\nb", "\udcff", ".sluice-half", "a/.sluice-half",
-    "x" * 241, "/".join(["x" * 100] * 10),
-]  # fmt: skip
+    "",
+    "/",
+    "/etc/passwd",
+    "../outside",
+    "a/../../outside",
+    "a//b",
+    "a/",
+    "./a",
+    "a/.",
+    "a\\b",
+    "a\x00b",
+    "a\nb",
+    "\udcff",
+    ".sluice-half",
+    "a/.sluice-half",
+    "x" * 241,
+    "/".join(["x" * 100] * 10),
+]
 
 
 def test_a_create_stores_once_and_a_second_create_changes_nothing(store: ObjectStore) -> None:
@@ -53,7 +68,9 @@ def test_of_eight_racing_creates_exactly_one_wins_and_its_content_stays(store: O
         assert store.get(key) == b"%d" % winners[0]
 
 
-@pytest.mark.parametrize("content", [b"", b"\x00\xff\r\n\x1a" * 7, bytes(range(256)) * 47_000], ids=["empty", "binary", "12 MB"])
+@pytest.mark.parametrize(
+    "content", [b"", b"\x00\xff\r\n\x1a" * 7, bytes(range(256)) * 47_000], ids=["empty", "binary", "12 MB"]
+)
 def test_content_comes_back_byte_for_byte(store: ObjectStore, content: bytes) -> None:
     store.create("created", memoryview(content))
     store.put("put", content)
@@ -97,7 +114,13 @@ def test_a_listing_goes_on_past_a_page(store: ObjectStore) -> None:
 
 @pytest.mark.parametrize("key", HOSTILE)
 def test_a_key_that_could_leave_the_prefix_is_refused_by_every_operation(store: ObjectStore, key: str) -> None:
-    for operation in (store.get, store.size, store.delete, lambda key: store.put(key, b""), lambda key: store.create(key, b"")):
+    for operation in (
+        store.get,
+        store.size,
+        store.delete,
+        lambda key: store.put(key, b""),
+        lambda key: store.create(key, b""),
+    ):
         with pytest.raises(StoreRefused):
             operation(key)
     assert list(store.list("")) == []
@@ -140,7 +163,14 @@ class ListsLate(MemoryStore):
         return iter(list(super().list(prefix, after=after))[1:])
 
 
-@pytest.mark.parametrize(("kind", "what"), [(IgnoresTheHeader, "a second create"), (ChecksBeforeItWrites, "of 4 racing creates"), (ListsLate, "does not list")])
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        (IgnoresTheHeader, "a second create"),
+        (ChecksBeforeItWrites, "of 4 racing creates"),
+        (ListsLate, "does not list"),
+    ],
+)
 def test_the_probe_names_the_promise_that_does_not_hold(kind: type[MemoryStore], what: str) -> None:
     with pytest.raises(StoreRefused, match=what):
         probe(kind(kind.__name__))

@@ -1,4 +1,6 @@
-"""`check --object-store`: twelve calls, each of which can fail by its own name and leaves the others to be tried."""
+"""`check --object-store`: twelve calls, each of which can fail by its own name and leaves the
+others to be tried.
+"""
 
 import uuid
 from typing import Any
@@ -6,11 +8,11 @@ from typing import Any
 import obstore.store
 import pytest
 
-from service.errors import ObjectExists, StoreRefused, StoreUnavailable
-from service.store.base import ObjectStore
-from service.store.conformance import Conformance, examine
-from service.store.memory import MemoryStore
-from service.store.remote import RemoteStore
+from sluice.errors import ObjectExists, StoreRefused, StoreUnavailable
+from sluice.store.base import ObjectStore
+from sluice.store.conformance import Conformance, examine
+from sluice.store.memory import MemoryStore
+from sluice.store.remote import RemoteStore
 
 CALLS = 12
 
@@ -55,7 +57,14 @@ class Away(MemoryStore):
 
 
 @pytest.mark.parametrize(
-    ("kind", "code"), [(Twice, "store.create"), (Forgetful, "store.overwrite"), (ListsLate, "store.list"), (Keeps, "store.delete"), (Away, "store.reach")]
+    ("kind", "code"),
+    [
+        (Twice, "store.create"),
+        (Forgetful, "store.overwrite"),
+        (ListsLate, "store.list"),
+        (Keeps, "store.delete"),
+        (Away, "store.reach"),
+    ],
 )
 def test_what_the_pipeline_stands_on_is_named_when_it_does_not_hold(kind: type[MemoryStore], code: str) -> None:
     seen = examine(kind(uuid.uuid4().hex), options={})
@@ -71,7 +80,11 @@ class Broken:
         self._name, self._instead = name, instead
 
     def __getattr__(self, name: str) -> Any:
-        return (lambda *given, **named: self._instead(self._good, *given, **named)) if name == self._name else getattr(self._good, name)
+        return (
+            (lambda *given, **named: self._instead(self._good, *given, **named))
+            if name == self._name
+            else getattr(self._good, name)
+        )
 
 
 def unsupported(*_: Any, **__: Any) -> None:
@@ -119,8 +132,15 @@ def test_a_clock_that_is_off_is_named() -> None:
 
 
 def test_http_to_another_machine_is_named_and_to_this_one_it_is_not() -> None:
-    for endpoint, expected in (("http://minio.internal:9000", ["store.plain"]), ("http://127.0.0.1:9000", []), ("https://minio.internal", [])):
-        assert [finding.code for finding in examine(MemoryStore(uuid.uuid4().hex), options={"aws_endpoint": endpoint}).findings] == expected
+    for endpoint, expected in (
+        ("http://minio.internal:9000", ["store.plain"]),
+        ("http://127.0.0.1:9000", []),
+        ("https://minio.internal", []),
+    ):
+        assert [
+            finding.code
+            for finding in examine(MemoryStore(uuid.uuid4().hex), options={"aws_endpoint": endpoint}).findings
+        ] == expected
 
 
 def test_an_object_that_was_there_before_is_not_touched(store: ObjectStore) -> None:

@@ -1,4 +1,6 @@
-"""A real S3 server behind a proxy that misbehaves: what each answer means, and that the next try finds a store that works."""
+"""A real S3 server behind a proxy that misbehaves: what each answer means, and that the next try
+finds a store that works.
+"""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -6,13 +8,22 @@ from datetime import timedelta
 
 import pytest
 
-from service.errors import ObjectExists, StoreRefused, StoreUnavailable
-from service.store import remote
-from service.store.base import ObjectStore
-from service.store.opening import open_store
-from service.store.refusals import PATIENCE_SECONDS, Refusals
-from service.store.remote import RemoteStore
-from tests.support.s3proxy_faults import Fault, Operation, S3FaultProxy, error, error_after, reset_after, reset_before, truncated
+from sluice.errors import ObjectExists, StoreRefused, StoreUnavailable
+from sluice.store import remote
+from sluice.store.base import ObjectStore
+from sluice.store.opening import open_store
+from sluice.store.refusals import PATIENCE_SECONDS, Refusals
+from sluice.store.remote import RemoteStore
+from tests.support.s3proxy_faults import (
+    Fault,
+    Operation,
+    S3FaultProxy,
+    error,
+    error_after,
+    reset_after,
+    reset_before,
+    truncated,
+)
 from tests.support.sources import Bucket
 
 LARGE = bytes(range(256)) * (80 << 10)
@@ -58,7 +69,9 @@ def test_an_upload_in_parts_that_is_disturbed_anywhere_is_tried_again_whole(
 
 
 @pytest.mark.parametrize("operation", ["part", "complete upload"])
-def test_an_upload_that_the_store_no_longer_knows_begins_again(proxy: S3FaultProxy, store: ObjectStore, operation: Operation) -> None:
+def test_an_upload_that_the_store_no_longer_knows_begins_again(
+    proxy: S3FaultProxy, store: ObjectStore, operation: Operation
+) -> None:
     proxy.plan(error(404, "NoSuchUpload"), operations={operation})
     with pytest.raises(StoreUnavailable, match="NoSuchUpload"):
         store.put("data/large", LARGE)
@@ -67,7 +80,9 @@ def test_an_upload_that_the_store_no_longer_knows_begins_again(proxy: S3FaultPro
 
 
 @pytest.mark.parametrize("fault", [*PASSING, truncated()], ids=str)
-def test_reading_writing_and_listing_pass_over_a_disturbance(proxy: S3FaultProxy, store: ObjectStore, fault: Fault) -> None:
+def test_reading_writing_and_listing_pass_over_a_disturbance(
+    proxy: S3FaultProxy, store: ObjectStore, fault: Fault
+) -> None:
     store.put("data/there", b"1")
     actions: list[Callable[[], object]] = [
         lambda: store.get("data/there"),
@@ -98,7 +113,9 @@ def test_a_create_in_doubt_is_settled_by_the_next_one(proxy: S3FaultProxy, store
     assert store.get("manifest/1.json") == b"ours"
 
 
-def test_a_route_that_is_missing_for_a_moment_is_not_an_object_that_is_missing(proxy: S3FaultProxy, store: ObjectStore) -> None:
+def test_a_route_that_is_missing_for_a_moment_is_not_an_object_that_is_missing(
+    proxy: S3FaultProxy, store: ObjectStore
+) -> None:
     store.create("manifest/1.json", b"1")
     assert store.get("manifest/1.json") == b"1"
     proxy.plan(error(404, "default backend"), operations={"get"})
@@ -119,7 +136,9 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("status", "code"), REFUSALS, ids=[code for _, code in REFUSALS])
-def test_what_worked_and_is_refused_is_tried_again_for_a_while_and_then_refused(proxy: S3FaultProxy, store: ObjectStore, status: int, code: str) -> None:
+def test_what_worked_and_is_refused_is_tried_again_for_a_while_and_then_refused(
+    proxy: S3FaultProxy, store: ObjectStore, status: int, code: str
+) -> None:
     assert isinstance(store, RemoteStore)
     times = itertools.chain([0.0, PATIENCE_SECONDS - 1, PATIENCE_SECONDS + 1], itertools.repeat(1000.0))
     patient = RemoteStore(store.backend, uri="s3://x/", refusals=Refusals(clock=lambda: next(times)))

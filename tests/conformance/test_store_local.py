@@ -1,4 +1,6 @@
-"""What only the local store must prove: durability on disk, whole objects through kills, and no way out of its root."""
+"""What only the local store must prove: durability on disk, whole objects through kills, and no way
+out of its root.
+"""
 
 import os
 import shutil
@@ -11,15 +13,25 @@ from typing import Any
 
 import pytest
 
-from service.errors import ObjectExists, StoreRefused
-from service.store.local import LocalStore
+from sluice.errors import ObjectExists, StoreRefused
+from sluice.store.local import LocalStore
 
 REPOSITORY = Path(__file__).parents[2]
 
 
-def _run(script: str, *arguments: object, wrapper: tuple[str, ...] = (), **environment: str) -> "subprocess.CompletedProcess[str]":
+def _run(
+    script: str, *arguments: object, wrapper: tuple[str, ...] = (), **environment: str
+) -> "subprocess.CompletedProcess[str]":
     command = [*wrapper, sys.executable, "-c", script, *map(str, arguments)]
-    return subprocess.run(command, cwd=REPOSITORY, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        command,
+        cwd=REPOSITORY,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 class SystemCalls:
@@ -33,7 +45,11 @@ class SystemCalls:
     def __call__(self, frame: FrameType, event: str, called: Any) -> None:
         if event == "c_call" and getattr(called, "__module__", "") == "posix" and called.__name__ in self.NAMES:
             local = frame.f_locals
-            path = Path(f"/proc/self/fd/{local['descriptor']}").readlink() if called.__name__ == "fsync" else local.get("self", local.get("path"))
+            path = (
+                Path(f"/proc/self/fd/{local['descriptor']}").readlink()
+                if called.__name__ == "fsync"
+                else local.get("self", local.get("path"))
+            )
             self.seen.append((called.__name__, str(path)))
 
     def __enter__(self) -> list[tuple[str, str]]:
@@ -51,7 +67,8 @@ def test_file_and_folder_and_every_new_folder_are_synced_before_a_write_returns(
     with SystemCalls() as calls:
         getattr(store, operation)("data/7/a.parquet", b"content")
     synced = [path for name, path in calls if name == "fsync"]
-    # Each folder's own name is durable before anything is put into it, the folder above an old root included.
+    # Each folder's own name is durable before anything is put into it, the folder above an old root
+    # included.
     assert synced[:-2] == [str(tmp_path), str(tmp_path / "new"), str(root), str(root / "data")]
     file, folder = synced[-2:]
     assert file.startswith(str(root / "data/7/.sluice-"))
@@ -71,8 +88,8 @@ def test_what_a_create_found_is_synced_too_before_it_says_so(tmp_path: Path) -> 
 FAILING_SYNC = """
 import sys
 from pathlib import Path
-from service.errors import ServiceError
-from service.store.local import LocalStore
+from sluice.errors import ServiceError
+from sluice.store.local import LocalStore
 store = LocalStore(Path(sys.argv[1]))
 def attempt(key):
     try:
@@ -84,22 +101,28 @@ attempt("warm"); attempt("a"); attempt("a"); attempt("b")
 print(*store.list(""))
 """
 needs_strace = pytest.mark.skipif(
-    shutil.which("strace") is None or subprocess.run(["strace", "-o", "/dev/null", "true"], check=False, capture_output=True).returncode != 0,
+    shutil.which("strace") is None
+    or subprocess.run(["strace", "-o", "/dev/null", "true"], check=False, capture_output=True).returncode != 0,
     reason="needs strace and the right to trace",
 )
 
 
 @needs_strace
 @pytest.mark.parametrize(("call", "when", "outcome"), [
-    # fsync of: 1 the folder above the root, 2 and 3 file and folder of `warm`, 4 and 5 of the first `a`
+    # fsync of: 1 the folder above the root, 2 and 3 file and folder of `warm`, 4 and 5 of the first
+    # `a`
     ("fsync:error=EIO", 4, ["stored", "StoreUnavailable", "stored", "stored", "a b warm"]),
     ("fsync:error=EIO", 5, ["stored", "StoreUnavailable", "StoreRefused", "StoreRefused", "a warm"]),
     ("fsync:error=ENOSPC", 4, ["stored", "StoreUnavailable", "stored", "stored", "a b warm"]),
     ("linkat,link:error=ENOSPC", 2, ["stored", "StoreUnavailable", "stored", "stored", "a b warm"]),
     ("linkat,link:error=EROFS", 2, ["stored", "StoreRefused", "stored", "stored", "a b warm"]),
 ])  # fmt: skip
-def test_a_failed_sync_is_never_repeated_on_the_same_file(tmp_path: Path, call: str, when: int, outcome: list[str]) -> None:
-    result = _run(FAILING_SYNC, tmp_path, wrapper=("strace", "-f", "-o", "/dev/null", "-e", f"inject={call}:when={when}"))
+def test_a_failed_sync_is_never_repeated_on_the_same_file(
+    tmp_path: Path, call: str, when: int, outcome: list[str]
+) -> None:
+    result = _run(
+        FAILING_SYNC, tmp_path, wrapper=("strace", "-f", "-o", "/dev/null", "-e", f"inject={call}:when={when}")
+    )
     assert result.stdout.splitlines() == outcome, result.stderr
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
@@ -107,7 +130,7 @@ def test_a_failed_sync_is_never_repeated_on_the_same_file(tmp_path: Path, call: 
 WRITE_UNTIL_KILLED = """
 import itertools, sys
 from pathlib import Path
-from service.store.local import LocalStore
+from sluice.store.local import LocalStore
 store = LocalStore(Path(sys.argv[1]))
 for number in itertools.count():
     key = f"{sys.argv[2]}/{number:06d}"
@@ -119,7 +142,12 @@ for number in itertools.count():
 def test_kill_9_leaves_whole_objects_only_and_none_that_was_confirmed_is_missing(tmp_path: Path) -> None:
     confirmed: list[str] = []
     for attempt in range(6):
-        writer = subprocess.Popen([sys.executable, "-c", WRITE_UNTIL_KILLED, str(tmp_path), str(attempt)], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITE_UNTIL_KILLED, str(tmp_path), str(attempt)],
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         assert writer.stdout is not None
         confirmed += [writer.stdout.readline().strip() for _ in range(3 + attempt)]
         writer.send_signal(signal.SIGKILL)
@@ -136,8 +164,8 @@ def test_kill_9_leaves_whole_objects_only_and_none_that_was_confirmed_is_missing
 CREATE_ALL = """
 import sys
 from pathlib import Path
-from service.errors import ObjectExists
-from service.store.local import LocalStore
+from sluice.errors import ObjectExists
+from sluice.store.local import LocalStore
 store = LocalStore(Path(sys.argv[1]))
 sys.stdin.readline()
 for number in range(60):
@@ -151,15 +179,24 @@ for number in range(60):
 
 def test_of_processes_that_race_for_a_key_exactly_one_wins(tmp_path: Path) -> None:
     command = [sys.executable, "-c", CREATE_ALL, str(tmp_path)]
-    racers = [subprocess.Popen([*command, str(name)], cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for name in range(3)]
+    racers = [
+        subprocess.Popen(
+            [*command, str(name)], cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for name in range(3)
+    ]
     for racer in racers:
         assert racer.stdin is not None
         racer.stdin.write("go\n")
         racer.stdin.flush()
-    won = {name: [int(number) for number in racer.communicate(timeout=60)[0].split()] for name, racer in enumerate(racers)}
+    won = {
+        name: [int(number) for number in racer.communicate(timeout=60)[0].split()] for name, racer in enumerate(racers)
+    }
     assert sorted(number for numbers in won.values() for number in numbers) == list(range(60))
     store = LocalStore(tmp_path)
-    assert all(store.get(f"deep/{number % 7}/{number}") == b"%d" % name for name, numbers in won.items() for number in numbers)
+    assert all(
+        store.get(f"deep/{number % 7}/{number}") == b"%d" % name for name, numbers in won.items() for number in numbers
+    )
 
 
 def test_no_key_leads_out_through_a_symbolic_link(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""URIs and options: what is accepted opens the right place, what is not is refused without repeating a secret."""
+"""URIs and options: what is accepted opens the right place, what is not is refused without
+repeating a secret.
+"""
 
 import os
 import subprocess
@@ -7,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from service.errors import UsageError
-from service.store.opening import open_store
+from sluice.errors import UsageError
+from sluice.store.opening import open_store
 
 S3 = {"region": "us-east-1", "access_key_id": "k", "secret_access_key": "hidden"}
 
@@ -21,10 +23,22 @@ S3 = {"region": "us-east-1", "access_key_id": "k", "secret_access_key": "hidden"
         ("file://localhost/x", {}, "file:///x/shop/"),
         ("memory://name", {}, "memory://name/shop/"),
         ("s3://bucket", S3, "s3://bucket/shop/"),
-        ("s3://bucket/a/b/", {**S3, "aws_allow_http": "true", "AWS_ENDPOINT": "http://127.0.0.1:1"}, "s3://bucket/a/b/shop/"),
+        (
+            "s3://bucket/a/b/",
+            {**S3, "aws_allow_http": "true", "AWS_ENDPOINT": "http://127.0.0.1:1"},
+            "s3://bucket/a/b/shop/",
+        ),
         ("gs://bucket/a", {"google_skip_signature": "true"}, "gs://bucket/a/shop/"),
-        ("az://container/a", {"azure_storage_account_name": "account", "azure_skip_signature": "true"}, "az://container/a/shop/"),
-        ("abfss://container@account.dfs.core.windows.net/a", {"azure_skip_signature": "true"}, "abfss://container@account.dfs.core.windows.net/a/shop/"),
+        (
+            "az://container/a",
+            {"azure_storage_account_name": "account", "azure_skip_signature": "true"},
+            "az://container/a/shop/",
+        ),
+        (
+            "abfss://container@account.dfs.core.windows.net/a",
+            {"azure_skip_signature": "true"},
+            "abfss://container@account.dfs.core.windows.net/a/shop/",
+        ),
     ],
 )
 def test_each_kind_of_uri_opens_below_the_pipeline(uri: str, options: dict[str, str], described: str) -> None:
@@ -80,8 +94,8 @@ def test_memory_stores_of_one_name_share_their_objects_and_prefixes_keep_apart()
 @pytest.mark.parametrize("kind", ["memory", "file"])
 def test_a_fault_before_a_write_leaves_nothing_and_after_it_everything(tmp_path: Path, point: str, kind: str) -> None:
     script = f"""
-from service.errors import StoreUnavailable
-from service.store.opening import open_store
+from sluice.errors import StoreUnavailable
+from sluice.store.opening import open_store
 store = open_store({"memory://x" if kind == "memory" else f"file://{tmp_path}"!r}, options={{}})
 try:
     store.{point.split(".")[1]}("k", b"1")
@@ -89,5 +103,12 @@ except StoreUnavailable:
     print("unavailable", store.size("k"))
 """
     environment = {**os.environ, "SLUICE_FAULTS": f"{point}=raise"}
-    result = subprocess.run([sys.executable, "-c", script], env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment,
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert result.stdout.split() == ["unavailable", "1" if "after" in point else "None"], result.stderr

@@ -1,4 +1,6 @@
-"""What a server's answer means: each status becomes the error whose disposition is right, and nothing of the answer's text gets out."""
+"""What a server's answer means: each status becomes the error whose disposition is right, and
+nothing of the answer's text gets out.
+"""
 
 import http.server
 import threading
@@ -9,18 +11,20 @@ from typing import Any
 import pytest
 from obstore.store import S3Store
 
-from service.errors import ObjectExists, ObjectMissing, StoreError, StoreRefused, StoreUnavailable
-from service.manifest.follow import load_state
-from service.manifest.log import ManifestLog
-from service.manifest.state import PipelineState
-from service.store.remote import RemoteStore
+from sluice.errors import ObjectExists, ObjectMissing, StoreError, StoreRefused, StoreUnavailable
+from sluice.manifest.follow import load_state
+from sluice.manifest.log import ManifestLog
+from sluice.manifest.state import PipelineState
+from sluice.store.remote import RemoteStore
 from tests.support.manifests import opened
 
 CONFIDENTIAL = "string-to-sign-of-somebody"
 
 
 class Answers(http.server.ThreadingHTTPServer):
-    """A server that gives one answer to everything, or, without one, keeps objects and forgets to answer the first `lost` creates."""
+    """A server that gives one answer to everything, or, without one, keeps objects and forgets to
+    answer the first `lost` creates.
+    """
 
     daemon_threads = True
 
@@ -51,7 +55,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             else:
                 self.connection.close()
         elif "list-type" in self.path:
-            self._send(200, b'<?xml version="1.0"?><ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>')
+            self._send(
+                200, b'<?xml version="1.0"?><ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>'
+            )
         elif self.path in self.server.objects:
             self._send(200, self.server.objects[self.path])
         else:
@@ -90,7 +96,10 @@ def _store(port: int, *, retries: int = 0) -> RemoteStore:
         access_key_id="test",
         secret_access_key="test",
         client_options={"allow_http": True, "timeout": timedelta(seconds=5)},
-        retry_config={"max_retries": retries, "backoff": {"init_backoff": timedelta(milliseconds=1), "max_backoff": timedelta(milliseconds=2), "base": 2}},
+        retry_config={
+            "max_retries": retries,
+            "backoff": {"init_backoff": timedelta(milliseconds=1), "max_backoff": timedelta(milliseconds=2), "base": 2},
+        },
     )
     return RemoteStore(backend, uri="s3://bucket/")
 
@@ -131,7 +140,9 @@ EVERY = "create put get list"
         (507, "InsufficientStorage", EVERY, StoreUnavailable),
     ],
 )
-def test_a_status_has_one_meaning_and_its_text_stays_inside(server: Answers, status: int, code: str, operations: str, error: type[StoreError]) -> None:
+def test_a_status_has_one_meaning_and_its_text_stays_inside(
+    server: Answers, status: int, code: str, operations: str, error: type[StoreError]
+) -> None:
     server.answer = (status, code)
     for operation in operations.split():
         with pytest.raises(error) as raised:

@@ -1,11 +1,12 @@
 """Every built-in type of PostgreSQL with the values that are easy to get wrong, as SQL.
 
-`HELD` has those that the column's lake type holds, `MARKED` those that it cannot hold and that must be found as text in `_sluice_special`. Types that the
-lake keeps as text hold everything. What the major under test does not have is left out.
+`HELD` has those that the column's lake type holds, `MARKED` those that it cannot hold and that must
+be found as text in `_sluice_special`. Types that the lake keeps as text hold everything. What the
+major under test does not have is left out.
 """
 
-from deploy.local.binaries import default_major
 from tests.support.type_matrix import DEFINITIONS as NAMED_TYPES
+from tools.local.binaries import default_major
 
 DEFINITIONS = (
     *NAMED_TYPES,
@@ -14,7 +15,8 @@ DEFINITIONS = (
     "CREATE TYPE public.floatrange AS RANGE (subtype = float8)",
     "CREATE TYPE public.nested AS (p public.pair, list public.pair[], day date)",
     "CREATE TABLE public.holder (id int PRIMARY KEY, note text)",
-    # Servers without libxml refuse every text that is to become xml. Its bytes are the text's, so that the type itself can be carried there too.
+    # Servers without libxml refuse every text that is to become xml. Its bytes are the text's, so
+    # that the type itself can be carried there too.
     "CREATE CAST (bytea AS xml) WITHOUT FUNCTION",
 )
 
@@ -26,10 +28,33 @@ HELD: dict[str, tuple[str, ...]] = {
     "integer": ("-2147483648", "2147483647", "0"),
     "bigint": ("-9223372036854775808", "9223372036854775807", "9007199254740993"),
     "oid": ("4294967295", "0"),
-    "real": ("0.1", "'NaN'", "'Infinity'", "'-Infinity'", "'-0'", "0", "3.4028235e38", "1e-45", "-1.17549435e-38", "16777217", "1e6", "123456.7"),
+    "real": (
+        "0.1",
+        "'NaN'",
+        "'Infinity'",
+        "'-Infinity'",
+        "'-0'",
+        "0",
+        "3.4028235e38",
+        "1e-45",
+        "-1.17549435e-38",
+        "16777217",
+        "1e6",
+        "123456.7",
+    ),
     "double precision": (
-        "0.1::float8 + 0.2", "'NaN'", "'Infinity'", "'-Infinity'", "'-0'", "0", "1.7976931348623157e308", "5e-324", "-2.2250738585072014e-308", "1e15",
-        "1e-5", "9007199254740993",
+        "0.1::float8 + 0.2",
+        "'NaN'",
+        "'Infinity'",
+        "'-Infinity'",
+        "'-0'",
+        "0",
+        "1.7976931348623157e308",
+        "5e-324",
+        "-2.2250738585072014e-308",
+        "1e15",
+        "1e-5",
+        "9007199254740993",
     ),
     "numeric(12,2)": ("1.1", "-0.004", "9999999999.99", "-9999999999.99", "0"),
     "numeric(38,0)": ("99999999999999999999999999999999999999", "-99999999999999999999999999999999999999", "7"),
@@ -37,21 +62,47 @@ HELD: dict[str, tuple[str, ...]] = {
     "numeric(38,38)": ("0.99999999999999999999999999999999999999", "-0.1"),
     "numeric(3,-2)": ("12345", "-99949", "0"),
     "numeric(2,5)": ("0.00012", "-0.00099"),
-    "date": ("'0001-01-01'", "'9999-12-31'", "'1582-10-04'", "'1582-10-15'", "'1000-01-01'", "'1969-12-31'", "'2024-02-29'"),
+    "date": (
+        "'0001-01-01'",
+        "'9999-12-31'",
+        "'1582-10-04'",
+        "'1582-10-15'",
+        "'1000-01-01'",
+        "'1969-12-31'",
+        "'2024-02-29'",
+    ),
     "timestamp": (
-        "'0001-01-01 00:00:00'", "'9999-12-31 23:59:59.999999'", "'1582-10-10 12:00:00.5'", "'1899-12-31 23:59:59.999999'",
-        "'1969-12-31 23:59:59.999999'", "'2024-02-29 12:00:00.000001'",
+        "'0001-01-01 00:00:00'",
+        "'9999-12-31 23:59:59.999999'",
+        "'1582-10-10 12:00:00.5'",
+        "'1899-12-31 23:59:59.999999'",
+        "'1969-12-31 23:59:59.999999'",
+        "'2024-02-29 12:00:00.000001'",
     ),
     "timestamp(0)": ("'2024-12-31 23:59:59.6'",),
     "timestamptz": (
-        "'0001-01-01 00:00:00+00'", "'9999-12-31 23:59:59.999999+00'", "'1000-01-01 00:00:00+00'", "'1883-11-18 12:03:58-04:56:02'",
-        "'1969-12-31 23:59:59.999999+00'", "'2024-07-01 12:00:00.5+05:30'",
+        "'0001-01-01 00:00:00+00'",
+        "'9999-12-31 23:59:59.999999+00'",
+        "'1000-01-01 00:00:00+00'",
+        "'1883-11-18 12:03:58-04:56:02'",
+        "'1969-12-31 23:59:59.999999+00'",
+        "'2024-07-01 12:00:00.5+05:30'",
     ),
     "timestamptz(3)": ("'2024-07-01 12:00:00.0005+05:30'",),
     "bytea": ("'\\x'", "'\\x00'", "'\\x00ff275c0a'", "decode(repeat('00ff5c78', 2000), 'hex')"),
     "text": (
-        "''", "'NULL'", "'null'", "'\\N'", "' '", "E'tab\\tnew\\nline\\r\\\\ \"ü\" '' \\001\\177'", "'ünï çødé 🦆 \u202e\ufeff'", "E'e\\u0301'", "E'\\u00e9'",
-        "repeat('long ü ', 30000)", "'{a,b}'", "'\\x00'",
+        "''",
+        "'NULL'",
+        "'null'",
+        "'\\N'",
+        "' '",
+        "E'tab\\tnew\\nline\\r\\\\ \"ü\" '' \\001\\177'",
+        "'ünï çødé 🦆 \u202e\ufeff'",
+        "E'e\\u0301'",
+        "E'\\u00e9'",
+        "repeat('long ü ', 30000)",
+        "'{a,b}'",
+        "'\\x00'",
     ),
     "varchar(20)": ("'v '", "''", "'20 characters exact.'"),
     "varchar": ("'any'", "''"),
@@ -59,14 +110,20 @@ HELD: dict[str, tuple[str, ...]] = {
     "bpchar": ("'blank  '", "''"),
     '"char"': ("'c'", "''", "'\\303'", "'\\'"),
     "name": ("'n'", "''", "repeat('n', 63)"),
-}  # fmt: skip
+}
 """Typed, or text that the table of types lists by itself."""
 
 MARKED: dict[str, tuple[str, ...]] = {
     "numeric(12,2)": ("'NaN'",),
     "numeric(38,20)": ("'NaN'",),
     "date": (*_LATE, "'4714-11-24 BC'", "'0001-12-31 BC'", "'10000-01-01'", "'5874897-12-31'"),
-    "timestamp": (*_LATE, "'4714-11-24 00:00:00 BC'", "'0001-12-31 23:59:59.999999 BC'", "'10000-01-01 00:00:00'", "'294276-12-31 23:59:59.999999'"),
+    "timestamp": (
+        *_LATE,
+        "'4714-11-24 00:00:00 BC'",
+        "'0001-12-31 23:59:59.999999 BC'",
+        "'10000-01-01 00:00:00'",
+        "'294276-12-31 23:59:59.999999'",
+    ),
     "timestamp(0)": ("'9999-12-31 23:59:59.6'",),
     "timestamptz": (
         *_LATE,
@@ -79,17 +136,45 @@ MARKED: dict[str, tuple[str, ...]] = {
 }
 
 TEXTS: dict[str, tuple[str, ...]] = {
-    "numeric": ("'NaN'", "'Infinity'", "'-Infinity'", "1e1000", "1e-1000", "1.10", "1.1", "0.000", "-12345678901234567890123456789012345678901234567890.5"),
+    "numeric": (
+        "'NaN'",
+        "'Infinity'",
+        "'-Infinity'",
+        "1e1000",
+        "1e-1000",
+        "1.10",
+        "1.1",
+        "0.000",
+        "-12345678901234567890123456789012345678901234567890.5",
+    ),
     "numeric(39,0)": ("999999999999999999999999999999999999999", "'NaN'"),
     "numeric(1000,500)": ("0.5", "1e499"),
     "uuid": ("'A0EEBC999C0B4EF8BB6D6BB9BD380A11'", "'00000000-0000-0000-0000-000000000000'"),
-    "json": ('\'{"b": 1, "a":  2, "a": 3, "u": "\\u0000 \\ud800"}\'', "'null'", "' 1e400 '", "'[1.10, 123456789012345678901234567890, -0]'", "'\"\"'"),
-    "jsonb": ('\'{"b": 1.10, "a": 2, "a": 3}\'', "'null'", "'[1e400, -0.0, 123456789012345678901234567890.10]'", "'\"\"'", "'{}'"),
+    "json": (
+        '\'{"b": 1, "a":  2, "a": 3, "u": "\\u0000 \\ud800"}\'',
+        "'null'",
+        "' 1e400 '",
+        "'[1.10, 123456789012345678901234567890, -0]'",
+        "'\"\"'",
+    ),
+    "jsonb": (
+        '\'{"b": 1.10, "a": 2, "a": 3}\'',
+        "'null'",
+        "'[1e400, -0.0, 123456789012345678901234567890.10]'",
+        "'\"\"'",
+        "'{}'",
+    ),
     "jsonpath": ("'$.a[*] ? (@ > 1)'",),
     "xml": ("'<a b=\"1\">ü &amp; <!-- c --></a>'::text::bytea::xml",),
     "money": ("'-92233720368547758.08'", "'92233720368547758.07'", "'0'"),
     "interval": (
-        "'1 year -2 days 03:00:00.5'", "'-1 mon +1 day'", "'-178000000 years'", "'0'", "'infinity'", "'-infinity'", "'-00:00:00.000001'",
+        "'1 year -2 days 03:00:00.5'",
+        "'-1 mon +1 day'",
+        "'-178000000 years'",
+        "'0'",
+        "'infinity'",
+        "'-infinity'",
+        "'-00:00:00.000001'",
         "'1 mon -30 days 720:00:00'",
     ),
     "interval year to month": ("'1 year 2 mons'",),
@@ -150,14 +235,17 @@ TEXTS: dict[str, tuple[str, ...]] = {
     "public.mood": ("'it''s \"ok\", {fine}'", "'sad'"),
     '"odd ""schema"."odd type"': ("'a'",),
     "public.pair": (
-        "ROW(1.5, 'sad', '2024-07-01 12:00+02')::public.pair", "ROW(NULL, NULL, NULL)::public.pair",
+        "ROW(1.5, 'sad', '2024-07-01 12:00+02')::public.pair",
+        "ROW(NULL, NULL, NULL)::public.pair",
         "ROW(NULL, 'it''s \"ok\", {fine}', 'infinity')::public.pair",
     ),
     "public.checked_pair": ("ROW(1, 'sad', NULL)",),
-    "public.nested": ("ROW(ROW(1, NULL, NULL), ARRAY[ROW(2, 'sad', NULL)::public.pair, NULL], 'infinity')::public.nested",),
+    "public.nested": (
+        ("ROW(ROW(1, NULL, NULL), ARRAY[ROW(2, 'sad', NULL)::public.pair, NULL], 'infinity')::public.nested"),
+    ),
     "public.holder": ("ROW(1, 'a \"row\", (with) all')::public.holder", "ROW(NULL, '')::public.holder"),
     "public.floatrange": ("'[0.1,Infinity)'",),
-}  # fmt: skip
+}
 """Kept as the server's own text."""
 
 DOMAINS: dict[str, tuple[str, ...]] = {
@@ -179,9 +267,17 @@ if default_major() < 15:
 if default_major() < 17:
     TEXTS["interval"] = tuple(value for value in TEXTS["interval"] if "infinity" not in value)
 
-NO_VALUE_BY_SQL = frozenset({
-    "gtsvector", "pg_node_tree", "pg_ndistinct", "pg_dependencies", "pg_mcv_list", "pg_brin_bloom_summary", "pg_brin_minmax_multi_summary",
-})  # fmt: skip
+NO_VALUE_BY_SQL = frozenset(
+    {
+        "gtsvector",
+        "pg_node_tree",
+        "pg_ndistinct",
+        "pg_dependencies",
+        "pg_mcv_list",
+        "pg_brin_bloom_summary",
+        "pg_brin_minmax_multi_summary",
+    }
+)
 """Their input functions refuse every text: no column of a user's table holds a value."""
 
 
@@ -197,4 +293,8 @@ def held_arrays(element: str, values: tuple[str, ...]) -> tuple[str, ...]:
 
 def odd_arrays(element: str, value: str) -> tuple[str, ...]:
     """Arrays that are not plain lists."""
-    return f"array_fill({value}::{element}, ARRAY[2, 1])", f"array_fill({value}::{element}, ARRAY[2], ARRAY[0])", f"array_fill(NULL::{element}, ARRAY[1, 1, 1])"
+    return (
+        f"array_fill({value}::{element}, ARRAY[2, 1])",
+        f"array_fill({value}::{element}, ARRAY[2], ARRAY[0])",
+        f"array_fill(NULL::{element}, ARRAY[1, 1, 1])",
+    )

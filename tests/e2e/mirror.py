@@ -1,7 +1,8 @@
-"""The whole path inside one process, a step at a time: SQL at the source, ingest into a spool on local disk, the applier, Delta read by another engine.
+"""The whole path inside one process, a step at a time: SQL at the source, ingest into a spool on
+local disk, the applier, Delta read by another engine.
 
-A lake is followed step by step; `rebuild` fills a second one from the finished spool, where each table takes its copy and then all its changes in one
-window. What a test claims must hold in both.
+A lake is followed step by step; `rebuild` fills a second one from the finished spool, where each
+table takes its copy and then all its changes in one window. What a test claims must hold in both.
 """
 
 import shutil
@@ -15,12 +16,12 @@ from deltalake import DeltaTable
 from psycopg import sql
 from pyspark.sql import SparkSession
 
-from service.contract import keys
-from service.contract.applied import AppliedLog, AppliedTable, Complete
-from service.store.base import ObjectStore
-from service.store.opening import open_store
-from spark_jobs.applier import Applier
-from spark_jobs.options import ApplyOptions
+from sluice.contract import keys
+from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.store.base import ObjectStore
+from sluice.store.opening import open_store
+from sluice_spark.applier import Applier
+from sluice_spark.options import ApplyOptions
 from tests.support import ingesting
 from tests.support.compare import assert_equal
 from tests.support.sources import Database
@@ -49,7 +50,9 @@ class Mirror:
                 connection.execute(statement.encode())
 
     def follow(self) -> None:
-        """Everything committed by now is in the spool, and then in the lake. What came since the last call is one window of each table."""
+        """Everything committed by now is in the spool, and then in the lake. What came since the
+        last call is one window of each table.
+        """
         self.pipeline.run()
         self.apply()
 
@@ -68,7 +71,9 @@ class Mirror:
 
     def apply(self, lake: str = FOLLOWED, *, workers: int = 2) -> None:
         """Until everything in the spool is applied, by an applier that has just started."""
-        options = ApplyOptions("test", self._spool_uri(lake), self.lake_uri(lake), workers=workers, once=True, poll_seconds=0.05)
+        options = ApplyOptions(
+            "test", self._spool_uri(lake), self.lake_uri(lake), workers=workers, once=True, poll_seconds=0.05
+        )
         Applier(options, self.store(lake), self._spark, stop=threading.Event()).run()
 
     def lake_path(self, lake: str = FOLLOWED) -> Path:
@@ -85,8 +90,12 @@ class Mirror:
         return DeltaTable(self.lake_path(lake) / keys.lake_path(schema, table))
 
     def rows(self, table: str, *, lake: str = FOLLOWED, schema: str = "public") -> list[dict[str, Any]]:
-        """Rows as the lake has them, in no order; a scan, because delta-rs's counts do not look at deletion vectors."""
-        rows: list[dict[str, Any]] = pa.table(self.delta(table, lake=lake, schema=schema).scan()).to_pylist(maps_as_pydicts="strict")
+        """Rows as the lake has them, in no order; a scan, because delta-rs's counts do not look at
+        deletion vectors.
+        """
+        rows: list[dict[str, Any]] = pa.table(self.delta(table, lake=lake, schema=schema).scan()).to_pylist(
+            maps_as_pydicts="strict"
+        )
         return rows
 
     def values(self, table: str, *columns: str, lake: str = FOLLOWED) -> list[tuple[Any, ...]]:
@@ -94,14 +103,21 @@ class Mirror:
         return sorted(tuple(row[column] for column in columns) for row in self.rows(table, lake=lake))
 
     def server_texts(self, table: str, columns: Sequence[str], *, key: str) -> dict[str, tuple[str | None, ...]]:
-        """By the text of `key`: the server's own text of `columns`, from `format`, which calls the types' output functions."""
+        """By the text of `key`: the server's own text of `columns`, from `format`, which calls the
+        types' output functions.
+        """
         formats = sql.SQL(", ").join(
-            sql.SQL("CASE WHEN {0} IS NULL AND pg_catalog.num_nulls({0}) = 1 THEN NULL ELSE pg_catalog.format('%s', {0}) END").format(sql.Identifier(column))
+            sql.SQL(
+                "CASE WHEN {0} IS NULL AND pg_catalog.num_nulls({0}) = 1 THEN NULL ELSE "
+                "pg_catalog.format('%s', {0}) END"
+            ).format(sql.Identifier(column))
             for column in columns
         )
         with self.database.connect() as connection:
             connection.execute("SET search_path = ''; SET timezone = 'UTC'; SET lc_monetary = 'C'")
-            found = connection.execute(sql.SQL("SELECT {}, {} FROM {}").format(sql.Identifier(key), formats, sql.Identifier("public", table))).fetchall()
+            found = connection.execute(
+                sql.SQL("SELECT {}, {} FROM {}").format(sql.Identifier(key), formats, sql.Identifier("public", table))
+            ).fetchall()
         return {str(row[0]): row[1:] for row in found}
 
     def applied(self, lake: str = FOLLOWED) -> dict[str, AppliedTable]:

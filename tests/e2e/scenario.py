@@ -1,7 +1,9 @@
-"""Scenarios: small stories that share one pipeline and one apply, each in a schema of its own, so that each can fail by itself.
+"""Scenarios: small stories that share one pipeline and one apply, each in a schema of its own, so
+that each can fail by itself.
 
-A scenario is publisher SQL and what must be true of the lake afterwards: tables that equal the source, tables that are stopped by name. Everything in
-`before` is found by the copy, everything in `after` comes through the stream.
+A scenario is publisher SQL and what must be true of the lake afterwards: tables that equal the
+source, tables that are stopped by name. Everything in `before` is found by the copy, everything in
+`after` comes through the stream.
 """
 
 import re
@@ -13,7 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from service import lsn
+from sluice import lsn
 from tests.e2e.mirror import FOLLOWED, Mirror
 from tests.support.source_setup import server_major, since
 from tests.support.sources import Database
@@ -21,7 +23,9 @@ from tests.support.sources import Database
 PAUSE = "-- pause"
 """A line at which the position of the log is noted, see `positions`."""
 WORKERS = 4
-"""Tables that are merged side by side: they are many and small, and mostly wait for each other's turn."""
+"""Tables that are merged side by side: they are many and small, and mostly wait for each other's
+turn.
+"""
 _LINE = re.compile(r"(?:(\w+): )?(.+)")
 
 
@@ -29,10 +33,12 @@ _LINE = re.compile(r"(?:(\w+): )?(.+)")
 class Scenario:
     """`name` is also the schema, which statements find without naming it.
 
-    `before` and `after` have a statement on each line; `{publication}` is the pipeline's publication. A line may begin with a session's name and a colon:
-    sessions live through the script, each in autocommit until it says BEGIN. `publish` are the scenario's entries in a publication that lists tables.
-    A table in `equal`, `stopped` or `absent` belongs to the schema unless it is qualified. `stopped` tells by table which state it must be in, and a part of
-    the reason.
+    `before` and `after` have a statement on each line; `{publication}` is the pipeline's
+    publication. A line may begin with a session's name and a colon: sessions live through the
+    script, each in autocommit until it says BEGIN. `publish` are the scenario's entries in a
+    publication that lists tables. A table in `equal`, `stopped` or `absent` belongs to the schema
+    unless it is qualified. `stopped` tells by table which state it must be in, and a part of the
+    reason.
     """
 
     name: str
@@ -82,7 +88,9 @@ class World:
             found = known if known.state != "live" else applied[qualified]
             assert (found.state, left_out.get(qualified)) == (state, state), found.reason
             assert says in found.reason
-        known_names = {f"{table.schema_name}.{table.table_name}" for table in self.mirror.pipeline.state().tables.values()}
+        known_names = {
+            f"{table.schema_name}.{table.table_name}" for table in self.mirror.pipeline.state().tables.values()
+        }
         assert not known_names & {".".join(scenario.qualified(table)) for table in scenario.absent}
 
     def filtered(self, query: str) -> list[tuple[Any, ...]]:
@@ -93,13 +101,20 @@ class World:
     def lake_rows(self, schema: str, table: str, *columns: str, lake: str = FOLLOWED) -> list[tuple[Any, ...]]:
         """Rows of the lake, sorted by their text; all own columns when none is named."""
         rows = self.mirror.rows(table, schema=schema, lake=lake)
-        return sorted((tuple(row[column] for column in columns or [name for name in row if not name.startswith("_sluice")]) for row in rows), key=str)
+        return sorted(
+            (
+                tuple(row[column] for column in columns or [name for name in row if not name.startswith("_sluice")])
+                for row in rows
+            ),
+            key=str,
+        )
 
 
 def begin(mirror: Mirror, scenarios: Sequence[Scenario], *, publication: str, **options: Any) -> World:
     """Schemas, tables and first rows; then the copy, without an apply.
 
-    `publication` is the rest of CREATE PUBLICATION; `{entries}` in it stands for what the scenarios publish.
+    `publication` is the rest of CREATE PUBLICATION; `{entries}` in it stands for what the scenarios
+    publish.
     """
     major = server_major(mirror.database)
     world = World(mirror, tuple(scenarios))
@@ -114,7 +129,9 @@ def begin(mirror: Mirror, scenarios: Sequence[Scenario], *, publication: str, **
 
 
 def go_on(world: World, *, at_pause: Callable[[], None] = lambda: None) -> None:
-    """What happens after the copy, scenario by scenario; nothing reads it meanwhile but what `at_pause` does."""
+    """What happens after the copy, scenario by scenario; nothing reads it meanwhile but what
+    `at_pause` does.
+    """
     major = server_major(world.database)
     for scenario in world.scenarios:
         if scenario.since <= major:

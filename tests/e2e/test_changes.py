@@ -1,7 +1,8 @@
-"""Changes of rows on the whole path: values that were not sent, keys that move, TRUNCATE, and every replica identity.
+"""Changes of rows on the whole path: values that were not sent, keys that move, TRUNCATE, and every
+replica identity.
 
-One story in three windows. Each claim is looked at twice: in the lake that followed window by window, and in the one rebuilt from the spool, where the
-whole story of a table is a single window.
+One story in three windows. Each claim is looked at twice: in the lake that followed window by
+window, and in the one rebuilt from the spool, where the whole story of a table is a single window.
 """
 
 import pytest
@@ -9,12 +10,23 @@ import pytest
 from tests.e2e.mirror import LAKES, Mirror
 
 LARGE = ("body", "raw", "ints", "grid", "days", "doc", "wide")
-"""Stored out of line, so that an update of another column does not send them. `grid` and `days` hold what an array column cannot: they are marked."""
+"""Stored out of line, so that an update of another column does not send them. `grid` and `days`
+hold what an array column cannot: they are marked.
+"""
 
 FUNCTIONS = (
-    "CREATE FUNCTION big(seed text) RETURNS text IMMUTABLE RETURN (SELECT string_agg(md5(seed || i), '') FROM generate_series(1, 150) i)",
-    "CREATE FUNCTION number(seed text, i int) RETURNS int IMMUTABLE RETURN ('x' || substr(md5(seed || i), 1, 7))::bit(28)::int",
-    "CREATE FUNCTION numbers(seed text) RETURNS int[] IMMUTABLE RETURN ARRAY(SELECT number(seed, i) FROM generate_series(1, 1500) i)",
+    (
+        "CREATE FUNCTION big(seed text) RETURNS text IMMUTABLE RETURN (SELECT string_agg(md5(seed || i), "
+        "'') FROM generate_series(1, 150) i)"
+    ),
+    (
+        "CREATE FUNCTION number(seed text, i int) RETURNS int IMMUTABLE RETURN ('x' || substr(md5(seed "
+        "|| i), 1, 7))::bit(28)::int"
+    ),
+    (
+        "CREATE FUNCTION numbers(seed text) RETURNS int[] IMMUTABLE RETURN ARRAY(SELECT number(seed, i) "
+        "FROM generate_series(1, 1500) i)"
+    ),
     """CREATE FUNCTION days(seed text) RETURNS date[] IMMUTABLE
     RETURN ARRAY(SELECT '2000-01-01'::date + number(seed, i) % 9999 FROM generate_series(1, 1500) i) || 'infinity'::date""",
     """CREATE FUNCTION digits(seed text) RETURNS numeric IMMUTABLE
@@ -22,14 +34,20 @@ FUNCTIONS = (
 )
 
 _TOAST = (
-    "CREATE TABLE {0} (id int PRIMARY KEY, n int, body text, raw bytea, ints int[], grid int[], days date[], doc jsonb, wide numeric)",
+    (
+        "CREATE TABLE {0} (id int PRIMARY KEY, n int, body text, raw bytea, ints int[], grid int[], days "
+        "date[], doc jsonb, wide numeric)"
+    ),
     *(f"ALTER TABLE {{0}} ALTER COLUMN {column} SET STORAGE EXTERNAL" for column in LARGE),
 )
 
 
 def _large(seed: str) -> str:
     at = f"'{seed}'"
-    return f"big({at}), big({at})::bytea, numbers({at}), ARRAY[numbers({at}), numbers({at} || 'b')], days({at}), to_jsonb(big({at})), digits({at})"
+    return (
+        f"big({at}), big({at})::bytea, numbers({at}), ARRAY[numbers({at}), numbers({at} || 'b')], "
+        f"days({at}), to_jsonb(big({at})), digits({at})"
+    )
 
 
 def _toast_row(table: str, key: int, *, seed: str = "") -> str:
@@ -52,7 +70,10 @@ TABLES = (
     "ALTER TABLE cut_bag REPLICA IDENTITY FULL",
     "CREATE TABLE cut_log (v text)",
     "CREATE TABLE emptied (id int PRIMARY KEY)",
-    "CREATE TABLE by_index (id int PRIMARY KEY, code text NOT NULL, region int NOT NULL, v text, CONSTRAINT by_code UNIQUE (region, code))",
+    (
+        "CREATE TABLE by_index (id int PRIMARY KEY, code text NOT NULL, region int NOT NULL, v text, "
+        "CONSTRAINT by_code UNIQUE (region, code))"
+    ),
     "ALTER TABLE by_index REPLICA IDENTITY USING INDEX by_code",
     "CREATE TABLE by_whole_row (id int PRIMARY KEY, v text, body text)",
     "ALTER TABLE by_whole_row REPLICA IDENTITY FULL",
@@ -97,14 +118,21 @@ def _toast_first(table: str) -> list[list[str]]:
         [touch + "2"],
         [touch + "3"],
         [f"UPDATE {table} SET ({', '.join(LARGE)}) = ROW({_large('new 3')}) WHERE id = 3", touch + "3"],
-        [touch + "4", f"UPDATE {table} SET ({', '.join(LARGE)}) = ROW({', '.join(['NULL'] * len(LARGE))}) WHERE id = 4"],
+        [
+            touch + "4",
+            f"UPDATE {table} SET ({', '.join(LARGE)}) = ROW({', '.join(['NULL'] * len(LARGE))}) WHERE id = 4",
+        ],
         [f"UPDATE {table} SET body = NULL, grid = NULL, wide = NULL WHERE id = 5"],
         [touch + "5"],
         [f"UPDATE {table} SET id = 106 WHERE id = 6"],
         [f"UPDATE {table} SET id = 107 WHERE id = 7", touch + "107"],
         [f"UPDATE {table} SET id = 207 WHERE id = 107"],
         [touch + "8", f"DELETE FROM {table} WHERE id = 8"],
-        [touch + "9", f"UPDATE {table} SET id = 109 WHERE id = 9", f"UPDATE {table} SET body = big('new 9'), days = days('new 9') WHERE id = 109"],
+        [
+            touch + "9",
+            f"UPDATE {table} SET id = 109 WHERE id = 9",
+            f"UPDATE {table} SET body = big('new 9'), days = days('new 9') WHERE id = 109",
+        ],
         _swap(table, "id", 10, 11),
         [touch + "12", f"DELETE FROM {table} WHERE id = 12", _toast_row(table, 12, seed="again"), touch + "12"],
         [_toast_row(table, 13), touch + "13"],
@@ -120,7 +148,11 @@ def _toast_second(table: str) -> list[list[str]]:
     return [
         [f"UPDATE {table} SET n = n + 1"],
         [f"UPDATE {table} SET id = 6 WHERE id = 106"],
-        [f"UPDATE {table} SET body = big('back') WHERE id = 4", f"UPDATE {table} SET body = NULL WHERE id = 4", f"UPDATE {table} SET n = 7 WHERE id = 4"],
+        [
+            f"UPDATE {table} SET body = big('back') WHERE id = 4",
+            f"UPDATE {table} SET body = NULL WHERE id = 4",
+            f"UPDATE {table} SET n = 7 WHERE id = 4",
+        ],
         [f"UPDATE {table} SET grid = numbers('flat'), ints = ARRAY[ints, ints], days = days[1:10] WHERE id = 1"],
         [f"UPDATE {table} SET id = 13 - id + 100 WHERE id = 13", f"UPDATE {table} SET n = 99 WHERE id = 100"],
     ]
@@ -134,15 +166,33 @@ def _swap(table: str, key: str, one: int, other: int) -> list[str]:
 KEYS = [
     _swap("keys", "k", 1, 2),
     [f"UPDATE keys SET k = {k + 100} WHERE k = {k}" for k in (3, 4, 5)],
-    ["UPDATE keys SET k = 200 WHERE k = 6", "UPDATE keys SET k = 6 WHERE k = 7", "UPDATE keys SET k = 7 WHERE k = 8", "UPDATE keys SET k = 8 WHERE k = 200"],
+    [
+        "UPDATE keys SET k = 200 WHERE k = 6",
+        "UPDATE keys SET k = 6 WHERE k = 7",
+        "UPDATE keys SET k = 7 WHERE k = 8",
+        "UPDATE keys SET k = 8 WHERE k = 200",
+    ],
     ["DELETE FROM keys WHERE k = 9", "INSERT INTO keys VALUES (9, 'again')"],
     ["DELETE FROM keys WHERE k = 10"],
     ["INSERT INTO keys VALUES (10, 'later')"],
     ["DELETE FROM keys WHERE k = 11", "UPDATE keys SET k = 11 WHERE k = 12"],
-    ["UPDATE keys SET k = 300 WHERE k = 13", "INSERT INTO keys VALUES (13, 'new')", "UPDATE keys SET v = 'moved' WHERE k = 300"],
+    [
+        "UPDATE keys SET k = 300 WHERE k = 13",
+        "INSERT INTO keys VALUES (13, 'new')",
+        "UPDATE keys SET v = 'moved' WHERE k = 300",
+    ],
     ["INSERT INTO keys VALUES (400, 'never')", "DELETE FROM keys WHERE k = 400"],
-    ["INSERT INTO keys VALUES (401, 'moves')", "UPDATE keys SET k = 402 WHERE k = 401", "DELETE FROM keys WHERE k = 402"],
-    ["UPDATE keys SET k = 500 WHERE k = 14", "DELETE FROM keys WHERE k = 500", "INSERT INTO keys VALUES (14, 'third')", "UPDATE keys SET k = 500 WHERE k = 14"],
+    [
+        "INSERT INTO keys VALUES (401, 'moves')",
+        "UPDATE keys SET k = 402 WHERE k = 401",
+        "DELETE FROM keys WHERE k = 402",
+    ],
+    [
+        "UPDATE keys SET k = 500 WHERE k = 14",
+        "DELETE FROM keys WHERE k = 500",
+        "INSERT INTO keys VALUES (14, 'third')",
+        "UPDATE keys SET k = 500 WHERE k = 14",
+    ],
     ["UPDATE keys SET k = k + 1000 WHERE k BETWEEN 20 AND 30"],
     ["UPDATE keys SET k = k - 1000, v = v || ' back' WHERE k BETWEEN 1020 AND 1025"],
 ]
@@ -159,7 +209,12 @@ DEFERRED = [
     ["UPDATE deferred SET k = k + 1 WHERE k IN (4, 5, 6)"],
 ]
 CUTS = [
-    ["INSERT INTO cut VALUES (4, 'lost')", "UPDATE cut SET v = 'lost' WHERE id = 1", "TRUNCATE cut", "INSERT INTO cut VALUES (1, 'new'), (5, 'new')"],
+    [
+        "INSERT INTO cut VALUES (4, 'lost')",
+        "UPDATE cut SET v = 'lost' WHERE id = 1",
+        "TRUNCATE cut",
+        "INSERT INTO cut VALUES (1, 'new'), (5, 'new')",
+    ],
     ["UPDATE cut SET v = 'newer' WHERE id = 5", "INSERT INTO cut VALUES (6, 'after')"],
     [
         "TRUNCATE cut_other, cut_bag, cut_log",
@@ -167,7 +222,12 @@ CUTS = [
         "INSERT INTO cut_bag VALUES ('new'), ('new')",
         "INSERT INTO cut_log VALUES ('new')",
     ],
-    ["INSERT INTO cut_log VALUES ('lost')", "TRUNCATE cut_log", "TRUNCATE cut_log", "INSERT INTO cut_log VALUES ('new'), ('newer')"],
+    [
+        "INSERT INTO cut_log VALUES ('lost')",
+        "TRUNCATE cut_log",
+        "TRUNCATE cut_log",
+        "INSERT INTO cut_log VALUES ('new'), ('newer')",
+    ],
     ["TRUNCATE emptied"],
     [
         "TRUNCATE toast_cut",
@@ -179,14 +239,31 @@ CUTS = [
     ["SAVEPOINT s", "TRUNCATE by_index", "ROLLBACK TO s", "UPDATE by_index SET v = 'still here' WHERE id = 0"],
 ]
 IDENTITIES = [
-    ["UPDATE by_index SET v = 'u' WHERE id = 1", "UPDATE by_index SET id = 100 WHERE id = 2", "UPDATE by_index SET region = 50 WHERE id = 3"],
+    [
+        "UPDATE by_index SET v = 'u' WHERE id = 1",
+        "UPDATE by_index SET id = 100 WHERE id = 2",
+        "UPDATE by_index SET region = 50 WHERE id = 3",
+    ],
     ["DELETE FROM by_index WHERE id = 4", "INSERT INTO by_index VALUES (4, 'new', 7, 'v')"],
-    ["UPDATE by_whole_row SET v = 'u' WHERE id = 1", "UPDATE by_whole_row SET id = 20 WHERE id = 2", "DELETE FROM by_whole_row WHERE id = 3"],
+    [
+        "UPDATE by_whole_row SET v = 'u' WHERE id = 1",
+        "UPDATE by_whole_row SET id = 20 WHERE id = 2",
+        "DELETE FROM by_whole_row WHERE id = 3",
+    ],
     ["DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag WHERE f = 'NaN')"],
     ["DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag WHERE a IS NULL)", "DELETE FROM bag WHERE f::text = '0'"],
-    ["UPDATE bag SET a = 3 WHERE ctid = (SELECT min(ctid) FROM bag WHERE f = 'NaN')", "UPDATE bag SET a = 4 WHERE b = ''"],
-    ["INSERT INTO bag SELECT 5, 'five', 5, NULL, NULL FROM generate_series(1, 3)", "DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag WHERE a = 5)"],
-    ["INSERT INTO without_identity VALUES ('same'), ('new')", "INSERT INTO identity_nothing VALUES ('second'), ('second')"],
+    [
+        "UPDATE bag SET a = 3 WHERE ctid = (SELECT min(ctid) FROM bag WHERE f = 'NaN')",
+        "UPDATE bag SET a = 4 WHERE b = ''",
+    ],
+    [
+        "INSERT INTO bag SELECT 5, 'five', 5, NULL, NULL FROM generate_series(1, 3)",
+        "DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag WHERE a = 5)",
+    ],
+    [
+        "INSERT INTO without_identity VALUES ('same'), ('new')",
+        "INSERT INTO identity_nothing VALUES ('second'), ('second')",
+    ],
     ["INSERT INTO key_but_nothing VALUES (2, 'two')"],
 ]
 LAST = [
@@ -200,9 +277,22 @@ LAST = [
 ]
 
 MIRRORED = (
-    *TOAST_TABLES, "keys", "pairs", "deferred", "cut", "cut_other", "cut_bag", "cut_log", "emptied", "by_index", "by_whole_row", "bag",
-    "without_identity", "identity_nothing", "key_but_nothing",
-)  # fmt: skip
+    *TOAST_TABLES,
+    "keys",
+    "pairs",
+    "deferred",
+    "cut",
+    "cut_other",
+    "cut_bag",
+    "cut_log",
+    "emptied",
+    "by_index",
+    "by_whole_row",
+    "bag",
+    "without_identity",
+    "identity_nothing",
+    "key_but_nothing",
+)
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +300,15 @@ def story(mirror: Mirror) -> Mirror:
     mirror.execute(*TABLES)
     mirror.transaction(*INITIAL)
     mirror.follow()
-    for transaction in (*_toast_first("toast"), *_toast_first("toast_full"), *KEYS, *PAIRS, *DEFERRED, *CUTS, *IDENTITIES):
+    for transaction in (
+        *_toast_first("toast"),
+        *_toast_first("toast_full"),
+        *KEYS,
+        *PAIRS,
+        *DEFERRED,
+        *CUTS,
+        *IDENTITIES,
+    ):
         mirror.transaction(*transaction)
     mirror.follow()
     mirror.assert_equal(*MIRRORED)
@@ -235,10 +333,15 @@ def test_every_table_equals_the_source(story: Mirror, lake: str) -> None:
 
 
 @pytest.mark.parametrize("table", TOAST_TABLES)
-def test_G01_G03_values_that_were_not_sent_stay_through_updates_key_changes_and_truncates(story: Mirror, table: str, lake: str) -> None:
+def test_G01_G03_values_that_were_not_sent_stay_through_updates_key_changes_and_truncates(
+    story: Mirror, table: str, lake: str
+) -> None:
     story.assert_equal(table, lake=lake)
     rows = {row["id"]: row for row in story.rows(table, lake=lake)}
-    absent = {key: {column for column in LARGE if row[column] is None and column not in (row["_sluice_special"] or {})} for key, row in rows.items()}
+    absent = {
+        key: {column for column in LARGE if row[column] is None and column not in (row["_sluice_special"] or {})}
+        for key, row in rows.items()
+    }
     told = {} if table == "toast_cut" else {4: set(LARGE), 5: {"body", "grid", "wide"}}
     assert {key: columns for key, columns in absent.items() if columns} == told
 
@@ -246,7 +349,11 @@ def test_G01_G03_values_that_were_not_sent_stay_through_updates_key_changes_and_
 @pytest.mark.parametrize("table", ["toast", "toast_cut"])
 def test_the_server_did_leave_out_every_large_column(story: Mirror, table: str, lake: str) -> None:
     """Else the test before proves nothing."""
-    attnums = {str(column.attnum) for column in story.pipeline.table(f"public.{table}").schemas[1].columns if column.name in LARGE}
+    attnums = {
+        str(column.attnum)
+        for column in story.pipeline.table(f"public.{table}").schemas[1].columns
+        if column.name in LARGE
+    }
     left_out = [segment.unchanged for segment in story.pipeline.segments(f"public.{table}")]
     assert {attnum for counts in left_out for attnum, count in counts.items() if count} == attnums
 
@@ -273,7 +380,14 @@ def test_G04_composite_keys_tell_rows_apart_by_every_part(story: Mirror, lake: s
 
 def test_rows_that_share_a_key_inside_a_transaction_are_told_apart(story: Mirror, lake: str) -> None:
     """A deferred constraint allows it. The row that came before the one it replaces had left stays."""
-    assert story.values("deferred", "k", "v", lake=lake) == [(1, "row 2"), (2, "row 1"), (3, "second"), (5, "row 4"), (6, "row 5"), (7, "row 6")]
+    assert story.values("deferred", "k", "v", lake=lake) == [
+        (1, "row 2"),
+        (2, "row 1"),
+        (3, "second"),
+        (5, "row 4"),
+        (6, "row 5"),
+        (7, "row 6"),
+    ]
 
 
 def test_D24_what_follows_a_truncate_in_its_transaction_stays_and_nothing_else(story: Mirror, lake: str) -> None:
@@ -285,10 +399,20 @@ def test_D24_what_follows_a_truncate_in_its_transaction_stays_and_nothing_else(s
 def test_one_truncate_of_several_tables_empties_each_at_its_place(story: Mirror, lake: str) -> None:
     assert story.values("cut_other", "id", "v", lake=lake) == [(2, "new")]
     assert story.values("cut_bag", "v", lake=lake) == [("new",), ("new",)]
-    log = sorted((row["_sluice_lsn"], row["_sluice_ordinal"], row["_sluice_op"], row["v"]) for row in story.rows("cut_log", lake=lake))
+    log = sorted(
+        (row["_sluice_lsn"], row["_sluice_ordinal"], row["_sluice_op"], row["v"])
+        for row in story.rows("cut_log", lake=lake)
+    )
     assert [(op, v) for _, _, op, v in log] == [
-        ("i", "old"), ("t", None), ("i", "new"), ("i", "lost"), ("t", None), ("t", None), ("i", "new"), ("i", "newer"),
-    ]  # fmt: skip
+        ("i", "old"),
+        ("t", None),
+        ("i", "new"),
+        ("i", "lost"),
+        ("t", None),
+        ("t", None),
+        ("i", "new"),
+        ("i", "newer"),
+    ]
 
 
 def test_a_truncate_that_was_rolled_back_removes_nothing(story: Mirror, lake: str) -> None:
@@ -299,14 +423,19 @@ def test_a_truncate_that_was_rolled_back_removes_nothing(story: Mirror, lake: st
 def test_an_identity_index_names_rows_before_the_primary_key_does(story: Mirror, lake: str) -> None:
     (schema,) = story.pipeline.table("public.by_index").schemas.values()
     assert [column.name for column in schema.key_columns] == ["code", "region"]
-    rows = {(code, region): row_id for code, region, row_id in story.values("by_index", "code", "region", "id", lake=lake)}
+    rows = {
+        (code, region): row_id for code, region, row_id in story.values("by_index", "code", "region", "id", lake=lake)
+    }
     assert (rows["c2", 0], rows["c0", 50], rows["new", 7]) == (100, 3, 4)
     assert ("c0", 1) not in rows
     assert ("c1", 1) not in rows
 
 
 def test_G05_of_equal_rows_without_a_key_as_many_stay_as_the_source_has(story: Mirror, lake: str) -> None:
-    rows = [(row["a"], row["b"], str(row["f"]), (row["_sluice_special"] or {}).get("d")) for row in story.rows("bag", lake=lake)]
+    rows = [
+        (row["a"], row["b"], str(row["f"]), (row["_sluice_special"] or {}).get("d"))
+        for row in story.rows("bag", lake=lake)
+    ]
     assert rows.count((1, "x", "nan", "infinity")) == 2
     assert rows.count((3, "x", "nan", "infinity")) == 1
     assert rows.count((1, "x", "-0.0", None)) == 1
@@ -314,11 +443,16 @@ def test_G05_of_equal_rows_without_a_key_as_many_stay_as_the_source_has(story: M
     assert len(rows) == 6
 
 
-@pytest.mark.parametrize(("table", "expected"), [
-    ("without_identity", ["same", "same", None, "same", "new", "last"]),
-    ("identity_nothing", ["first", "second", "second"]),
-])  # fmt: skip
-def test_G11_a_table_whose_rows_cannot_be_told_apart_is_a_changelog_and_says_so(story: Mirror, table: str, expected: list[str | None], lake: str) -> None:
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ("without_identity", ["same", "same", None, "same", "new", "last"]),
+        ("identity_nothing", ["first", "second", "second"]),
+    ],
+)
+def test_G11_a_table_whose_rows_cannot_be_told_apart_is_a_changelog_and_says_so(
+    story: Mirror, table: str, expected: list[str | None], lake: str
+) -> None:
     assert story.applied(lake)[f"public.{table}"].mode == "changelog"
     rows = story.rows(table, lake=lake)
     assert [row["v"] for row in sorted(rows, key=lambda row: (row["_sluice_lsn"], row["_sluice_ordinal"]))] == expected
@@ -326,7 +460,9 @@ def test_G11_a_table_whose_rows_cannot_be_told_apart_is_a_changelog_and_says_so(
 
 
 def test_replaying_everything_commits_nothing(story: Mirror, lake: str) -> None:
-    """By an applier that starts again, and by one that has lost all notes and has the lake's own markers only."""
+    """By an applier that starts again, and by one that has lost all notes and has the lake's own
+    markers only.
+    """
     before = {table: story.delta(table, lake=lake).version() for table in MIRRORED}
     story.apply(lake)
     story.forget_notes(lake)

@@ -1,10 +1,12 @@
-"""Hostile names on the whole path: each is carried to the byte or refused by name, and the tables beside a refused one go on."""
+"""Hostile names on the whole path: each is carried to the byte or refused by name, and the tables
+beside a refused one go on.
+"""
 
 import pytest
 
-from deploy.local.compare import read_lake, read_source
-from service.contract import keys
+from sluice.contract import keys
 from tests.e2e.mirror import Mirror
+from tools.local.compare import read_lake, read_source
 
 TABLES = (
     ("a/b", "../../x y.z"),
@@ -24,12 +26,58 @@ TABLES = (
 """No two of them may meet anywhere: neither on disk nor in a report."""
 
 COLUMNS = (
-    ".", "..", ".x", "[0]", "a.b", "a[0]", "it's", 'quo"te', "`tick`", "back\\slash", "tab\tand\nline", " ", "trailing ", "ü" * 31, "c" * 63, "é", "e\u0301",
-    "🦆", "select", "NULL", "%s", "{}", "$1", ",", ";", "=", "(", "struct<a:int>", "t", "s", "name", "text", "key", "value", "element", "file_path",
-    "row_index", "_change_data", "_delta_log", "_partition", "id ", "~7e", "%2e", "*", "?", "#",
-    "--", "/*",
-)  # fmt: skip
-"""Of one table, all text; with a key, a date that is marked and a large value under names just as odd."""
+    ".",
+    "..",
+    ".x",
+    "[0]",
+    "a.b",
+    "a[0]",
+    "it's",
+    'quo"te',
+    "`tick`",
+    "back\\slash",
+    "tab\tand\nline",
+    " ",
+    "trailing ",
+    "ü" * 31,
+    "c" * 63,
+    "é",
+    "e\u0301",
+    "🦆",
+    "select",
+    "NULL",
+    "%s",
+    "{}",
+    "$1",
+    ",",
+    ";",
+    "=",
+    "(",
+    "struct<a:int>",
+    "t",
+    "s",
+    "name",
+    "text",
+    "key",
+    "value",
+    "element",
+    "file_path",
+    "row_index",
+    "_change_data",
+    "_delta_log",
+    "_partition",
+    "id ",
+    "~7e",
+    "%2e",
+    "*",
+    "?",
+    "#",
+    "--",
+    "/*",
+)
+"""Of one table, all text; with a key, a date that is marked and a large value under names just as
+odd.
+"""
 ID, DAY, LARGE = ".id", "[key].day", "'.b`i\\g\""
 
 REFUSED = {
@@ -53,12 +101,18 @@ def _quoted(*names: str) -> str:
 def _odd(name: str, *, key: bool) -> str:
     columns = [f"{_quoted(column)} text" for column in COLUMNS]
     primary = [f"PRIMARY KEY ({_quoted(ID)}, {_quoted(DAY)})"] if key else []
-    return f"CREATE TABLE {name} ({', '.join([*columns, _quoted(ID) + ' int', _quoted(DAY) + ' date', _quoted(LARGE) + ' text', *primary])})"
+    return (
+        f"CREATE TABLE {name} "
+        f"({', '.join([*columns, _quoted(ID) + ' int', _quoted(DAY) + ' date', _quoted(LARGE) + ' text', *primary])})"
+    )
 
 
 def _odd_row(name: str, number: int) -> str:
     values = ", ".join("'" + f"{number} {column}".replace("'", "''") + "'" for column in COLUMNS)
-    return f"INSERT INTO {name} VALUES ({values}, {number}, '{'infinity' if number % 2 else '2024-01-01'}', repeat('{number}', 9000))"
+    return (
+        f"INSERT INTO {name} VALUES ({values}, {number}, '{'infinity' if number % 2 else '2024-01-01'}', "
+        f"repeat('{number}', 9000))"
+    )
 
 
 def _odd_changes(name: str) -> list[str]:
@@ -80,15 +134,26 @@ def story(mirror: Mirror) -> Mirror:
         mirror.execute(f"CREATE TABLE {_quoted(schema, table)} (id int PRIMARY KEY, v text)")
         mirror.execute(f"INSERT INTO {_quoted(schema, table)} VALUES (1, 'copied'), (2, 'copied')")
     for name in ("odd", "odd_bag"):
-        mirror.execute(_odd(name, key=name == "odd"), f"ALTER TABLE {name} ALTER COLUMN {_quoted(LARGE)} SET STORAGE EXTERNAL")
+        mirror.execute(
+            _odd(name, key=name == "odd"), f"ALTER TABLE {name} ALTER COLUMN {_quoted(LARGE)} SET STORAGE EXTERNAL"
+        )
         mirror.execute(*(_odd_row(name, number) for number in range(1, 7)))
     mirror.execute("ALTER TABLE odd_bag REPLICA IDENTITY FULL")
     mirror.execute(*(f"CREATE TABLE {name} ({columns})" for name, (columns, _) in REFUSED.items()))
-    mirror.execute(*(f"INSERT INTO {name} VALUES (1, NULL)" for name in ("by_envelope", "by_prefix", "by_feed", "by_merge", "by_files")))
+    mirror.execute(
+        *(
+            f"INSERT INTO {name} VALUES (1, NULL)"
+            for name in ("by_envelope", "by_prefix", "by_feed", "by_merge", "by_files")
+        )
+    )
     mirror.follow()
     for number, (schema, table) in enumerate(TABLES):
         name = _quoted(schema, table)
-        mirror.transaction(f"UPDATE {name} SET v = 'of table {number}' WHERE id = 1", f"DELETE FROM {name} WHERE id = 2", f"INSERT INTO {name} VALUES (3, '')")
+        mirror.transaction(
+            f"UPDATE {name} SET v = 'of table {number}' WHERE id = 1",
+            f"DELETE FROM {name} WHERE id = 2",
+            f"INSERT INTO {name} VALUES (3, '')",
+        )
     mirror.transaction(*_odd_changes("odd"), *_odd_changes("odd_bag"))
     mirror.execute(*(f"INSERT INTO {name} (id) VALUES (2)" for name in REFUSED))
     mirror.follow()
@@ -99,7 +164,10 @@ def story(mirror: Mirror) -> Mirror:
 def test_a_table_of_any_name_is_carried(story: Mirror, schema: str, table: str) -> None:
     story.assert_equal(table, schema=schema)
     number = TABLES.index((schema, table))
-    assert sorted((row["id"], row["v"]) for row in story.rows(table, schema=schema)) == [(1, f"of table {number}"), (3, "")]
+    assert sorted((row["id"], row["v"]) for row in story.rows(table, schema=schema)) == [
+        (1, f"of table {number}"),
+        (3, ""),
+    ]
 
 
 def test_no_name_leaves_the_lake_or_meets_another(story: Mirror) -> None:
@@ -118,7 +186,9 @@ def test_a_report_names_every_table_once(story: Mirror) -> None:
 
 
 @pytest.mark.parametrize("table", ["odd", "odd_bag"])
-def test_columns_of_any_name_are_carried_as_keys_old_values_marked_values_and_large_ones(story: Mirror, table: str) -> None:
+def test_columns_of_any_name_are_carried_as_keys_old_values_marked_values_and_large_ones(
+    story: Mirror, table: str
+) -> None:
     story.assert_equal(table)
     rows = {row[ID]: row for row in story.rows(table)}
     assert sorted(rows) == [1, 3, 6, 7, 20]

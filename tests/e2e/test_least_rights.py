@@ -1,4 +1,6 @@
-"""The whole path as the role of deploy/postgres/grants.sql: copied, changed and applied without one right more."""
+"""The whole path as the role of deploy/postgres/grants.sql: copied, changed and applied without one
+right more.
+"""
 
 from collections.abc import Iterator
 

@@ -1,6 +1,8 @@
-"""What operations does to a pipeline over the years: garbage is collected while it lives, its lake survives the loss of its slot.
+"""What operations does to a pipeline over the years: garbage is collected while it lives, its lake
+survives the loss of its slot.
 
-One story: copy, changes, collection; then life goes on, by the applier's own notes and without them; then the slot is lost and a new pipeline takes over.
+One story: copy, changes, collection; then life goes on, by the applier's own notes and without
+them; then the slot is lost and a new pipeline takes over.
 """
 
 import shutil
@@ -12,15 +14,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import SparkSession
 
-from service.contract import keys
-from service.contract.control import COPY, Request
-from service.errors import SlotLost
-from service.manifest import gc
-from service.manifest.verify import verify
-from service.store.base import ObjectStore
-from service.store.opening import open_store
-from spark_jobs.applier import Applier
-from spark_jobs.options import ApplyOptions
+from sluice.contract import keys
+from sluice.contract.control import COPY, Request
+from sluice.errors import SlotLost
+from sluice.operate import gc
+from sluice.operate.verify import verify
+from sluice.store.base import ObjectStore
+from sluice.store.opening import open_store
+from sluice_spark.applier import Applier
+from sluice_spark.options import ApplyOptions
 from tests.e2e.mirror import Mirror
 from tests.support import ingesting
 
@@ -38,7 +40,10 @@ class Story:
 
     def live_on(self, number: int) -> None:
         for table in TABLES:
-            self.mirror.execute(f"UPDATE {table} SET v = 'changed {number}' WHERE id <= {number}", f"INSERT INTO {table} VALUES ({100 + number}, 'new')")
+            self.mirror.execute(
+                f"UPDATE {table} SET v = 'changed {number}' WHERE id <= {number}",
+                f"INSERT INTO {table} VALUES ({100 + number}, 'new')",
+            )
         self.mirror.execute(f"SELECT pg_logical_emit_message(true, 'note', 'number {number}')")
         self.mirror.pipeline.run(messages=True)
         self.mirror.apply()
@@ -56,7 +61,10 @@ class Story:
 @pytest.fixture(scope="module")
 def story(mirror: Mirror) -> Story:
     for table in TABLES:
-        mirror.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, v text)", f"INSERT INTO {table} SELECT i, 'old' FROM generate_series(1, 20) i")
+        mirror.execute(
+            f"CREATE TABLE {table} (id int PRIMARY KEY, v text)",
+            f"INSERT INTO {table} SELECT i, 'old' FROM generate_series(1, 20) i",
+        )
     told = Story(mirror)
     told.live_on(1)
     return told

@@ -1,4 +1,6 @@
-"""Columns added to tables that nobody writes to afterwards: the lake has them, with the values that the source's rows read as."""
+"""Columns added to tables that nobody writes to afterwards: the lake has them, with the values that
+the source's rows read as.
+"""
 
 import pytest
 
@@ -18,7 +20,9 @@ def quiet(mirror: Mirror) -> Mirror:
         "INSERT INTO bag VALUES (1), (1)",
     )
     mirror.follow()
-    mirror.execute("INSERT INTO keyed VALUES (4, 4)", "DELETE FROM keyed WHERE id = 1", "INSERT INTO written VALUES (1)")
+    mirror.execute(
+        "INSERT INTO keyed VALUES (4, 4)", "DELETE FROM keyed WHERE id = 1", "INSERT INTO written VALUES (1)"
+    )
     for table in ("keyed", "bag", "written"):
         mirror.execute(*(f"ALTER TABLE {table} ADD COLUMN {column}" for column in DEFAULTS))
     mirror.execute("INSERT INTO written (id, note) VALUES (2, 'given')")
@@ -38,7 +42,11 @@ def test_a_column_that_no_row_announces_is_in_the_lake_with_its_default(quiet: M
 
 
 def test_a_column_that_no_row_announces_does_not_disturb_what_comes_later(quiet: Mirror) -> None:
-    quiet.execute("INSERT INTO keyed (id, v) VALUES (9, 9)", "UPDATE keyed SET note = NULL WHERE id = 2", "ALTER TABLE keyed ADD COLUMN later text DEFAULT 'l'")
+    quiet.execute(
+        "INSERT INTO keyed (id, v) VALUES (9, 9)",
+        "UPDATE keyed SET note = NULL WHERE id = 2",
+        "ALTER TABLE keyed ADD COLUMN later text DEFAULT 'l'",
+    )
     quiet.execute("INSERT INTO keyed (id) VALUES (10)")
     quiet.follow()
     quiet.assert_equal("keyed")

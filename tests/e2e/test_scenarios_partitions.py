@@ -1,6 +1,8 @@
-"""Scenarios of partitioned tables that are published as their root, and of schemas that are published whole.
+"""Scenarios of partitioned tables that are published as their root, and of schemas that are
+published whole.
 
-What the server does not send under a published root (TRUNCATE of a leaf, ATTACH, DETACH, old rows of another identity) must turn the table stale by name.
+What the server does not send under a published root (TRUNCATE of a leaf, ATTACH, DETACH, old rows
+of another identity) must turn the table stale by name.
 """
 
 from collections.abc import Iterator
@@ -8,11 +10,11 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from deploy.local.postgres import PostgresServer
 from tests.e2e.mirror import Mirror
 from tests.e2e.scenario import Scenario, World, names, play
 from tests.support.source_setup import since
 from tests.support.sources import fresh_database
+from tools.local.postgres import PostgresServer
 
 _ROOT = """
     CREATE TABLE r (id int, k int, v text, PRIMARY KEY (id, k)) PARTITION BY RANGE (k)
@@ -247,7 +249,10 @@ WHOLE = Scenario(
         ALTER TABLE elsewhere.returns SET SCHEMA whole
     """,
     equal=("stays", "made", "comes"),
-    stopped={"leaves": ("detached", "no longer carries it"), "returns": ("stale", "left the publication and came back")},
+    stopped={
+        "leaves": ("detached", "no longer carries it"),
+        "returns": ("stale", "left the publication and came back"),
+    },
     since=15,
 )
 """Its schema is published, not its tables."""
@@ -259,11 +264,15 @@ def world(mirror: Mirror) -> World:
 
 
 @pytest.fixture(scope="module")
-def whole_schema(postgres: PostgresServer, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def whole_schema(
+    postgres: PostgresServer, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
     """By itself: one publication cannot have column lists and whole schemas."""
     with fresh_database(postgres) as database:
         since(database, WHOLE.since, "publishing whole schemas")
-        yield play(Mirror(database, spark, tmp_path_factory.mktemp("whole")), [WHOLE], publication="FOR TABLES IN SCHEMA whole")
+        yield play(
+            Mirror(database, spark, tmp_path_factory.mktemp("whole")), [WHOLE], publication="FOR TABLES IN SCHEMA whole"
+        )
 
 
 @names(PARTITIONS)

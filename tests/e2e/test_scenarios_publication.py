@@ -1,6 +1,8 @@
-"""Scenarios of what a publication sends of a table: row filters, column lists, generated columns, tables that leave, come and come back.
+"""Scenarios of what a publication sends of a table: row filters, column lists, generated columns,
+tables that leave, come and come back.
 
-The lake holds what is published. Where an event was not sent because of it, the table is stale by name.
+The lake holds what is published. Where an event was not sent because of it, the table is stale by
+name.
 """
 
 import pytest
@@ -9,7 +11,10 @@ from tests.e2e.mirror import Mirror
 from tests.e2e.scenario import Scenario, World, names, play
 from tests.support.source_setup import since
 
-_LIST = ("CREATE TABLE t (id int PRIMARY KEY, a text, hidden text, b int)", "INSERT INTO t SELECT i, 'a', 'h', i FROM generate_series(1, 6) i")
+_LIST = (
+    "CREATE TABLE t (id int PRIMARY KEY, a text, hidden text, b int)",
+    "INSERT INTO t SELECT i, 'a', 'h', i FROM generate_series(1, 6) i",
+)
 _PLAIN = ("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'x'), (2, 'x')")
 
 PUBLISHED = (

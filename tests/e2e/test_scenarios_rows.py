@@ -1,4 +1,5 @@
-"""Scenarios with plain options, under a publication of all tables: rows, keys, identities, types, TRUNCATE, and leaves that are published as themselves.
+"""Scenarios with plain options, under a publication of all tables: rows, keys, identities, types,
+TRUNCATE, and leaves that are published as themselves.
 
 docs/protocol.md says which of the server's own scenarios each of them answers to.
 """

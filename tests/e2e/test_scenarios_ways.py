@@ -1,7 +1,9 @@
-"""One log read in every way the server offers: whole, streamed, prepared, in binary. Each way has a slot and a lake of its own; all lakes must be alike.
+"""One log read in every way the server offers: whole, streamed, prepared, in binary. Each way has a
+slot and a lake of its own; all lakes must be alike.
 
-The scenarios are those that only differ in what the server sends: interleaved and large transactions, savepoints, DDL inside them, prepared transactions,
-messages, origins. Every pipeline is stopped in the middle, while transactions are prepared, and started again.
+The scenarios are those that only differ in what the server sends: interleaved and large
+transactions, savepoints, DDL inside them, prepared transactions, messages, origins. Every pipeline
+is stopped in the middle, while transactions are prepared, and started again.
 """
 
 import dataclasses
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from service.runtime.builder import BuilderLimits
+from sluice.ingest.encode.builder import BuilderLimits
 from tests.e2e.mirror import FOLLOWED, Mirror
 from tests.e2e.scenario import WORKERS, Scenario, World, begin, go_on, names
 from tests.support.ingesting import Pipeline
@@ -247,7 +249,9 @@ class Way:
 
 WAYS = {
     FOLLOWED: Way(options={"streaming": "off"}),
-    "streamed": Way(streamed=True, binary=True, options={"streaming": "parallel", "builder": BuilderLimits(body_bytes=1)}),
+    "streamed": Way(
+        streamed=True, binary=True, options={"streaming": "parallel", "builder": BuilderLimits(body_bytes=1)}
+    ),
     "prepared": Way(two_phase=True, options={"streaming": "off"}),
     "prepared-streamed": Way(two_phase=True, streamed=True, options={"streaming": "on"}),
     "without-origins": Way(options={"streaming": "off", "origin": "none"}),
@@ -281,7 +285,12 @@ class Ways:
 @pytest.fixture(scope="module")
 def ways(mirror: Mirror) -> Ways:
     since(mirror.database, 16, "streaming of small transactions")
-    world = begin(mirror, STREAMED, publication="FOR TABLE " + ", ".join(f"{one.name}.{table}" for one in STREAMED for table in one.equal), messages=True)
+    world = begin(
+        mirror,
+        STREAMED,
+        publication="FOR TABLE " + ", ".join(f"{one.name}.{table}" for one in STREAMED for table in one.equal),
+        messages=True,
+    )
     pipelines = {name: _pipeline(mirror, name) for name in WAYS if name != FOLLOWED}
     mirror.pipeline.run(messages=True, tables=())
     for name in pipelines:
@@ -299,7 +308,9 @@ def _pipeline(mirror: Mirror, name: str) -> Pipeline:
     """On a slot of its own, which begins now."""
     way = WAYS[name]
     slot = f"{mirror.database.slot}_{name.replace('-', '_')}"
-    mirror.execute(f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput', false, {str(way.two_phase).lower()})")
+    mirror.execute(
+        f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput', false, {str(way.two_phase).lower()})"
+    )
     database = dataclasses.replace(mirror.database, slot=slot)
     return Pipeline(database, mirror.store(name), database.dsn + (IMMEDIATELY if way.streamed else ""))
 
@@ -329,7 +340,9 @@ def test_every_way_of_reading_the_log_gives_the_same_changes_row_for_row(ways: W
 
 
 def _told(rows: list[dict[str, Any]]) -> list[str]:
-    """Numbers of subtransactions, gaps between ordinals and positions at the origin are all that may differ."""
+    """Numbers of subtransactions, gaps between ordinals and positions at the origin are all that
+    may differ.
+    """
     hidden = ("_sluice_xid", "_sluice_ordinal", "_sluice_origin_lsn")
     return sorted(str([(name, str(value)) for name, value in row.items() if name not in hidden]) for row in rows)
 
@@ -341,18 +354,24 @@ def test_every_way_gives_the_same_messages_and_marks_those_that_may_have_been_un
     found = {(row["prefix"], row["content"].decode()): row["in_doubt"] for row in rows}
     assert len(found) == len(rows)
     assert set(certain) <= set(found)
-    assert {message for message in found if message not in certain} == ({("undone", "with its savepoint")} if WAYS[way].streamed else set())
+    assert {message for message in found if message not in certain} == (
+        {("undone", "with its savepoint")} if WAYS[way].streamed else set()
+    )
     assert found.get(("undone", "with its savepoint"), True)
     assert not any(in_doubt for in_doubt in found.values()) or WAYS[way].streamed
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_server_did_send_it_this_way(ways: Ways, way: str) -> None:
-    """Else the tests before prove nothing. A prepared transaction without published rows is not sent from 18 on."""
+    """Else the tests before prove nothing. A prepared transaction without published rows is not
+    sent from 18 on.
+    """
     assert ways.waiting[way] - {"empty"} == ({"kept", "dropped"} if WAYS[way].two_phase else set())
     slot = ways.world.database.slot + ("" if way == FOLLOWED else f"_{way.replace('-', '_')}")
     with ways.world.database.connect() as connection:
-        row = connection.execute("SELECT stream_txns FROM pg_stat_replication_slots WHERE slot_name = %s", (slot,)).fetchone()
+        row = connection.execute(
+            "SELECT stream_txns FROM pg_stat_replication_slots WHERE slot_name = %s", (slot,)
+        ).fetchone()
     assert row is not None
     assert (row[0] > 0) == WAYS[way].streamed
 

@@ -1,6 +1,8 @@
-"""Tables that change their shape on the whole path: added columns in commit order, and what cannot be followed stops alone, by name.
+"""Tables that change their shape on the whole path: added columns in commit order, and what cannot
+be followed stops alone, by name.
 
-Looked at twice: in the lake that followed, and in the one rebuilt from the spool, where rows of several shapes meet in one window.
+Looked at twice: in the lake that followed, and in the one rebuilt from the spool, where rows of
+several shapes meet in one window.
 """
 
 import threading
@@ -54,7 +56,10 @@ TABLES = (
     "CREATE TABLE steady (id int PRIMARY KEY, v text)",
 )
 INITIAL = (
-    *(f"INSERT INTO {table} SELECT i, 'old' FROM generate_series(1, 5) i" for table in ("grown", "grown_full", "dropped", "became_full", "was_full", "steady")),
+    *(
+        f"INSERT INTO {table} SELECT i, 'old' FROM generate_series(1, 5) i"
+        for table in ("grown", "grown_full", "dropped", "became_full", "was_full", "steady")
+    ),
     "INSERT INTO grown_bag VALUES ('a'), ('a'), ('a'), ('b'), (NULL)",
     "INSERT INTO grown_log VALUES ('a')",
     "INSERT INTO defaults VALUES (1), (2)",
@@ -70,34 +75,76 @@ def _add(table: str, *columns: str) -> str:
 
 def _grow(table: str) -> list[list[str]]:
     return [
-        [f"INSERT INTO {table} VALUES (6, 'before')", f"UPDATE {table} SET v = 'before' WHERE id = 1", f"UPDATE {table} SET id = 20 WHERE id = 2"],
+        [
+            f"INSERT INTO {table} VALUES (6, 'before')",
+            f"UPDATE {table} SET v = 'before' WHERE id = 1",
+            f"UPDATE {table} SET id = 20 WHERE id = 2",
+        ],
         [f"DELETE FROM {table} WHERE id = 3", f"INSERT INTO {table} VALUES (3, 'again')"],
         [
-            f"INSERT INTO {table} VALUES (7, 'same transaction')", _add(table, "note text NOT NULL DEFAULT 'constant'"),
-            f"INSERT INTO {table} VALUES (8, 'same transaction', 'own')", f"UPDATE {table} SET note = 'changed' WHERE id = 4",
+            f"INSERT INTO {table} VALUES (7, 'same transaction')",
+            _add(table, "note text NOT NULL DEFAULT 'constant'"),
+            f"INSERT INTO {table} VALUES (8, 'same transaction', 'own')",
+            f"UPDATE {table} SET note = 'changed' WHERE id = 4",
         ],
         [f"ALTER TABLE {table} ALTER COLUMN note SET DEFAULT 'another'", f"INSERT INTO {table} (id) VALUES (9)"],
-        [f"UPDATE {table} SET v = 'after' WHERE id = 20", f"UPDATE {table} SET id = 21 WHERE id = 6", f"DELETE FROM {table} WHERE id = 1"],
-        ["SAVEPOINT s", _add(table, "undone int DEFAULT 3"), f"INSERT INTO {table} (id) VALUES (10)", "ROLLBACK TO s", f"INSERT INTO {table} (id) VALUES (11)"],
-        [_add(table, "day date DEFAULT 'infinity'", "n int"), f"INSERT INTO {table} (id, day, n) VALUES (12, '2024-01-01', 1)"],
-    ]  # fmt: skip
+        [
+            f"UPDATE {table} SET v = 'after' WHERE id = 20",
+            f"UPDATE {table} SET id = 21 WHERE id = 6",
+            f"DELETE FROM {table} WHERE id = 1",
+        ],
+        [
+            "SAVEPOINT s",
+            _add(table, "undone int DEFAULT 3"),
+            f"INSERT INTO {table} (id) VALUES (10)",
+            "ROLLBACK TO s",
+            f"INSERT INTO {table} (id) VALUES (11)",
+        ],
+        [
+            _add(table, "day date DEFAULT 'infinity'", "n int"),
+            f"INSERT INTO {table} (id, day, n) VALUES (12, '2024-01-01', 1)",
+        ],
+    ]
 
 
 def _switch(table: str, *, identity: str) -> list[list[str]]:
     """The same moves before and after the replica identity changes."""
     moves = [
         [f"INSERT INTO {table} VALUES (10, 'new')", f"UPDATE {table} SET id = 11 WHERE id = 10"],
-        [f"UPDATE {table} SET v = v || '+' WHERE id IN (1, 11)", f"UPDATE {table} SET id = 20 WHERE id = 2", f"DELETE FROM {table} WHERE id = 3"],
-        [f"INSERT INTO {table} VALUES (12, 'brief'), (3, 'again')", f"DELETE FROM {table} WHERE id = 12", f"UPDATE {table} SET id = 2 WHERE id = 20"],
+        [
+            f"UPDATE {table} SET v = v || '+' WHERE id IN (1, 11)",
+            f"UPDATE {table} SET id = 20 WHERE id = 2",
+            f"DELETE FROM {table} WHERE id = 3",
+        ],
+        [
+            f"INSERT INTO {table} VALUES (12, 'brief'), (3, 'again')",
+            f"DELETE FROM {table} WHERE id = 12",
+            f"UPDATE {table} SET id = 2 WHERE id = 20",
+        ],
     ]
-    return [*moves, [f"ALTER TABLE {table} REPLICA IDENTITY {identity}"], [f"DELETE FROM {table} WHERE id = 11"], *moves]
+    return [
+        *moves,
+        [f"ALTER TABLE {table} REPLICA IDENTITY {identity}"],
+        [f"DELETE FROM {table} WHERE id = 11"],
+        *moves,
+    ]
 
 
 BAG = [
-    ["INSERT INTO grown_bag VALUES ('a'), ('c')", "DELETE FROM grown_bag WHERE ctid = (SELECT min(ctid) FROM grown_bag WHERE v = 'a')"],
+    [
+        "INSERT INTO grown_bag VALUES ('a'), ('c')",
+        "DELETE FROM grown_bag WHERE ctid = (SELECT min(ctid) FROM grown_bag WHERE v = 'a')",
+    ],
     [_add("grown_bag", "n int DEFAULT 7")],
-    ["DELETE FROM grown_bag WHERE ctid = (SELECT min(ctid) FROM grown_bag WHERE v = 'a')", "UPDATE grown_bag SET n = 8 WHERE v = 'b'"],
-    ["UPDATE grown_bag SET v = 'd' WHERE v = 'c'", "INSERT INTO grown_bag VALUES ('a', 7), ('e', NULL)", "DELETE FROM grown_bag WHERE v IS NULL"],
+    [
+        "DELETE FROM grown_bag WHERE ctid = (SELECT min(ctid) FROM grown_bag WHERE v = 'a')",
+        "UPDATE grown_bag SET n = 8 WHERE v = 'b'",
+    ],
+    [
+        "UPDATE grown_bag SET v = 'd' WHERE v = 'c'",
+        "INSERT INTO grown_bag VALUES ('a', 7), ('e', NULL)",
+        "DELETE FROM grown_bag WHERE v IS NULL",
+    ],
 ]
 SWITCHES = [*_switch("became_full", identity="FULL"), *_switch("was_full", identity="DEFAULT")]
 OTHERS = [
@@ -105,7 +152,12 @@ OTHERS = [
     [
         _add(
             "defaults",
-            *(f"d{number} {declared}" for number, declared in enumerate(f"{kind} DEFAULT {value}" for kind, values in DEFAULTS.items() for value in values)),
+            *(
+                f"d{number} {declared}"
+                for number, declared in enumerate(
+                    f"{kind} DEFAULT {value}" for kind, values in DEFAULTS.items() for value in values
+                )
+            ),
         )
     ],
     ["INSERT INTO defaults VALUES (3)"],
@@ -115,9 +167,16 @@ OTHERS = [
     ["INSERT INTO dropped VALUES (7)", "INSERT INTO steady VALUES (7, 'after')"],
 ]
 LATER = [
-    *([f"UPDATE {table} SET v = v || ' later' WHERE id IN (5, 7, 21)", f"DELETE FROM {table} WHERE id = 20"] for table in GROWN),
+    *(
+        [f"UPDATE {table} SET v = v || ' later' WHERE id IN (5, 7, 21)", f"DELETE FROM {table} WHERE id = 20"]
+        for table in GROWN
+    ),
     ["DELETE FROM grown_bag WHERE ctid = (SELECT min(ctid) FROM grown_bag WHERE v = 'a')"],
-    ["UPDATE defaults SET d0 = false WHERE id = 1", "INSERT INTO steady VALUES (8, 'later')", "INSERT INTO dropped VALUES (8)"],
+    [
+        "UPDATE defaults SET d0 = false WHERE id = 1",
+        "INSERT INTO steady VALUES (8, 'later')",
+        "INSERT INTO dropped VALUES (8)",
+    ],
 ]
 SWITCHED = ("became_full", "was_full")
 EQUAL = (*GROWN, *SWITCHED, "grown_bag", "defaults", "flowing", "steady")
@@ -151,7 +210,9 @@ def _flow(mirror: Mirror) -> None:
                 for _ in range(40):
                     assert written.acquire(timeout=120)
                 mirror.execute(_add("flowing", f"c{number} text DEFAULT 'default {number}'"))
-                running.wait_until(lambda version=number + 2: version in mirror.pipeline.table("public.flowing").schemas)
+                running.wait_until(
+                    lambda version=number + 2: version in mirror.pipeline.table("public.flowing").schemas
+                )
         finally:
             enough.set()
             writer.join()
@@ -177,10 +238,22 @@ pytestmark = pytest.mark.parametrize("lake", LAKES)
 
 
 @pytest.mark.parametrize("table", GROWN)
-def test_an_added_column_has_its_constant_in_rows_that_were_there_and_its_own_value_in_others(story: Story, table: str, lake: str) -> None:
+def test_an_added_column_has_its_constant_in_rows_that_were_there_and_its_own_value_in_others(
+    story: Story, table: str, lake: str
+) -> None:
     story.mirror.assert_equal(table, lake=lake)
     notes = dict(story.mirror.values(table, "id", "note", lake=lake))
-    assert notes == {3: "constant", 4: "changed", 5: "constant", 7: "constant", 8: "own", 9: "another", 11: "another", 12: "another", 21: "constant"}
+    assert notes == {
+        3: "constant",
+        4: "changed",
+        5: "constant",
+        7: "constant",
+        8: "own",
+        9: "another",
+        11: "another",
+        12: "another",
+        21: "constant",
+    }
     marks = {row["id"]: (row["_sluice_special"] or {}).get("day") for row in story.mirror.rows(table, lake=lake)}
     assert marks == {**dict.fromkeys(notes, "infinity"), 12: None}
 
@@ -204,7 +277,9 @@ def test_columns_added_while_rows_flow_arrive_in_commit_order(story: Story, lake
 
 def test_a_changelog_keeps_older_changes_as_they_were(story: Story, lake: str) -> None:
     """Its rows are what was sent, and nothing was sent for the older ones."""
-    rows = sorted(story.mirror.rows("grown_log", lake=lake), key=lambda row: (row["_sluice_lsn"], row["_sluice_ordinal"]))
+    rows = sorted(
+        story.mirror.rows("grown_log", lake=lake), key=lambda row: (row["_sluice_lsn"], row["_sluice_ordinal"])
+    )
     assert [row["v"] for row in rows] == ["a", "b", "c"]
     assert [row["n"] for row in rows] == [None, None, 7]
 
@@ -212,11 +287,20 @@ def test_a_changelog_keeps_older_changes_as_they_were(story: Story, lake: str) -
 @pytest.mark.parametrize("table", SWITCHED)
 def test_G07_a_change_names_its_row_by_the_identity_that_was_in_force(story: Story, table: str, lake: str) -> None:
     story.mirror.assert_equal(table, lake=lake)
-    assert story.mirror.values(table, "id", "v", lake=lake) == [(1, "old++"), (2, "old"), (3, "again"), (4, "old"), (5, "old"), (11, "new+")]
+    assert story.mirror.values(table, "id", "v", lake=lake) == [
+        (1, "old++"),
+        (2, "old"),
+        (3, "again"),
+        (4, "old"),
+        (5, "old"),
+        (11, "new+"),
+    ]
 
 
 @pytest.mark.parametrize(("table", "says"), [("dropped", "column v was dropped"), ("listed", "numbers")])
-def test_a_table_that_cannot_be_followed_is_stale_by_name_and_the_others_are_complete_without_it(story: Story, table: str, says: str, lake: str) -> None:
+def test_a_table_that_cannot_be_followed_is_stale_by_name_and_the_others_are_complete_without_it(
+    story: Story, table: str, says: str, lake: str
+) -> None:
     stopped = story.mirror.applied(lake)[f"public.{table}"]
     assert stopped.state == "stale"
     assert says in stopped.reason
@@ -228,7 +312,9 @@ def test_a_table_that_cannot_be_followed_is_stale_by_name_and_the_others_are_com
 
 
 def test_a_stale_table_keeps_what_it_had_before_the_change(story: Story, lake: str) -> None:
-    """Only where the lake followed: it does not get there by a replay, which sees at once that the table is stale."""
+    """Only where the lake followed: it does not get there by a replay, which sees at once that the
+    table is stale.
+    """
     if lake == FOLLOWED:
         assert story.mirror.values("listed", "id") == [(1,)]
 

@@ -1,6 +1,8 @@
-"""Every built-in type with its extremes on the whole path: what the server prints is what the lake holds, typed or marked, never NULL in its place.
+"""Every built-in type with its extremes on the whole path: what the server prints is what the lake
+holds, typed or marked, never NULL in its place.
 
-Values arrive in all ways there are: copied, inserted, updated in the lake, updated before they reach the lake, as old rows, and as keys.
+Values arrive in all ways there are: copied, inserted, updated in the lake, updated before they
+reach the lake, as old rows, and as keys.
 """
 
 import struct
@@ -12,16 +14,30 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.matrix import DEFINITIONS, DOMAINS, HELD, MARKED, MARKED_DOMAINS, NO_VALUE_BY_SQL, TEXTS, held_arrays, odd_arrays
+from tests.e2e.matrix import (
+    DEFINITIONS,
+    DOMAINS,
+    HELD,
+    MARKED,
+    MARKED_DOMAINS,
+    NO_VALUE_BY_SQL,
+    TEXTS,
+    held_arrays,
+    odd_arrays,
+)
 from tests.e2e.mirror import Mirror
 
 COPIED, UPDATED, STREAMED, STREAMED_UPDATED, DELETED = 0, 1000, 2000, 3000, 4000
-"""First ids of the rows that hold the matrix, by how they arrive. An update moves every column to the next row's value."""
+"""First ids of the rows that hold the matrix, by how they arrive. An update moves every column to
+the next row's value.
+"""
 
 
 @dataclass(frozen=True)
 class Column:
-    """Row r of the matrix holds the r-th of `held` and `marked` together, NULL where there are no more."""
+    """Row r of the matrix holds the r-th of `held` and `marked` together, NULL where there are no
+    more.
+    """
 
     name: str
     type_name: str
@@ -55,11 +71,18 @@ class Matrix:
         return (row_id % 1000 + shift) % self.height
 
     def create(self) -> str:
-        return f"CREATE TABLE {self.name} (id int PRIMARY KEY, {', '.join(f'{column.name} {column.type_name}' for column in self.columns)})"
+        return (
+            f"CREATE TABLE {self.name} (id int PRIMARY KEY, "
+            f"{', '.join(f'{column.name} {column.type_name}' for column in self.columns)})"
+        )
 
     def insert(self, first_id: int) -> list[str]:
         return [
-            f"INSERT INTO {self.name} VALUES ({first_id + row}, {', '.join(column.expression(row) for column in self.columns)})" for row in range(self.height)
+            (
+                f"INSERT INTO {self.name} VALUES ({first_id + row}, "
+                f"{', '.join(column.expression(row) for column in self.columns)})"
+            )
+            for row in range(self.height)
         ]
 
     def update(self, first_id: int) -> str:
@@ -73,10 +96,14 @@ class Matrix:
 
 def _columns(*groups: dict[str, tuple[tuple[str, ...], tuple[str, ...]]]) -> tuple[Column, ...]:
     types = [item for group in groups for item in group.items()]
-    return tuple(Column(f"c{number}", type_name, held, marked) for number, (type_name, (held, marked)) in enumerate(types))
+    return tuple(
+        Column(f"c{number}", type_name, held, marked) for number, (type_name, (held, marked)) in enumerate(types)
+    )
 
 
-def _with_marked(held: dict[str, tuple[str, ...]], marked: dict[str, tuple[str, ...]]) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+def _with_marked(
+    held: dict[str, tuple[str, ...]], marked: dict[str, tuple[str, ...]]
+) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
     return {type_name: (values, marked.get(type_name, ())) for type_name, values in held.items()}
 
 
@@ -96,9 +123,18 @@ def _typed_arrays() -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
 
 
 def _text_arrays() -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-    every = {**{name: values for name, values in TEXTS.items() if f"{name}[]" not in _typed_arrays()}, "public.price": DOMAINS["public.price"]}
+    every = {
+        **{name: values for name, values in TEXTS.items() if f"{name}[]" not in _typed_arrays()},
+        "public.price": DOMAINS["public.price"],
+    }
     return {
-        f"{type_name}[]": ((*held_arrays(type_name, _casted(type_name, values)), *odd_arrays(type_name, _casted(type_name, values)[0])), ())
+        f"{type_name}[]": (
+            (
+                *held_arrays(type_name, _casted(type_name, values)),
+                *odd_arrays(type_name, _casted(type_name, values)[0]),
+            ),
+            (),
+        )
         for type_name, values in every.items()
     }
 
@@ -110,16 +146,46 @@ TEXT_ARRAYS = Matrix("text_arrays", _columns(_text_arrays()))
 MATRICES = (TYPED, TEXT, ARRAYS, TEXT_ARRAYS)
 
 KEY_TYPES = (
-    "boolean", "smallint", "bigint", "oid", "real", "double precision", "numeric(12,2)", "numeric(38,20)", "date", "timestamp", "timestamptz",
-    "bytea", "text", "varchar(20)", "char(8)", '"char"', "name", "numeric", "uuid", "jsonb", "interval", "timetz", "inet", "bit varying", "numrange",
-    "public.mood", "public.price", "public.day", "integer[]", "text[]", "date[]",
-)  # fmt: skip
+    "boolean",
+    "smallint",
+    "bigint",
+    "oid",
+    "real",
+    "double precision",
+    "numeric(12,2)",
+    "numeric(38,20)",
+    "date",
+    "timestamp",
+    "timestamptz",
+    "bytea",
+    "text",
+    "varchar(20)",
+    "char(8)",
+    '"char"',
+    "name",
+    "numeric",
+    "uuid",
+    "jsonb",
+    "interval",
+    "timetz",
+    "inet",
+    "bit varying",
+    "numrange",
+    "public.mood",
+    "public.price",
+    "public.day",
+    "integer[]",
+    "text[]",
+    "date[]",
+)
 """With one more, as many columns as an index can have."""
 
 
 @dataclass(frozen=True)
 class Keys:
-    """A table whose primary key has a column of each kind, odd values included; row r is named by `r`, and each row changes in one column of its own."""
+    """A table whose primary key has a column of each kind, odd values included; row r is named by
+    `r`, and each row changes in one column of its own.
+    """
 
     columns: tuple[Column, ...]
 
@@ -138,24 +204,38 @@ class Keys:
 
     def create(self) -> str:
         listed = ", ".join(f"{column.name} {column.type_name}" for column in self.columns)
-        return f"CREATE TABLE keys (r int, v int, {listed}, PRIMARY KEY (r, {', '.join(column.name for column in self.columns)}))"
+        return (
+            f"CREATE TABLE keys (r int, v int, {listed}, PRIMARY KEY (r, "
+            f"{', '.join(column.name for column in self.columns)}))"
+        )
 
     def insert(self) -> list[str]:
-        return [f"INSERT INTO keys VALUES ({row}, 0, {', '.join(self._value(column, row) for column in self.columns)})" for row in range(len(self.columns))]
+        return [
+            f"INSERT INTO keys VALUES ({row}, 0, {', '.join(self._value(column, row) for column in self.columns)})"
+            for row in range(len(self.columns))
+        ]
 
     def move(self) -> list[str]:
-        return [f"UPDATE keys SET {column.name} = {self._value(column, row + 1)} WHERE r = {row}" for row, column in enumerate(self.columns)]
+        return [
+            f"UPDATE keys SET {column.name} = {self._value(column, row + 1)} WHERE r = {row}"
+            for row, column in enumerate(self.columns)
+        ]
 
 
 KEYS = Keys.build()
-BAG = tuple(Column(f"b{number}", column.type_name, ()) for number, column in enumerate((*TYPED.columns, *ARRAYS.columns)))
+BAG = tuple(
+    Column(f"b{number}", column.type_name, ()) for number, column in enumerate((*TYPED.columns, *ARRAYS.columns))
+)
 
 
 def _bag() -> list[str]:
     """Every typed row twice, without a key, told apart by nothing but its values."""
     names = [f"t.{column.name} AS b{number}" for number, column in enumerate(TYPED.columns)]
     names += [f"a.{column.name} AS b{number}" for number, column in enumerate(ARRAYS.columns, len(TYPED.columns))]
-    rows = f"SELECT t.id AS r, {', '.join(names)} FROM typed t LEFT JOIN arrays a USING (id), generate_series(1, 2) WHERE t.id < 1000"
+    rows = (
+        f"SELECT t.id AS r, {', '.join(names)} FROM typed t LEFT JOIN arrays a USING (id), "
+        "generate_series(1, 2) WHERE t.id < 1000"
+    )
     return [f"CREATE TABLE bag AS {rows}", "ALTER TABLE bag REPLICA IDENTITY FULL"]
 
 
@@ -163,7 +243,10 @@ def _bag_changes() -> list[str]:
     names = ", ".join(column.name for column in BAG)
     one = "ctid IN (SELECT min(ctid) FROM bag GROUP BY r HAVING r % 2 = {})"
     following = f"SELECT {names} FROM bag v WHERE v.r = t.r + 1 LIMIT 1"
-    return [f"DELETE FROM bag WHERE {one.format(0)}", f"UPDATE bag t SET ({names}) = ({following}) WHERE {one.format(1)}"]
+    return [
+        f"DELETE FROM bag WHERE {one.format(0)}",
+        f"UPDATE bag t SET ({names}) = ({following}) WHERE {one.format(1)}",
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +258,9 @@ def story(mirror: Mirror) -> Mirror:
     mirror.transaction(*KEYS.insert())
     mirror.follow()
     for matrix in MATRICES:
-        mirror.transaction(matrix.update(UPDATED), *matrix.insert(STREAMED), *matrix.insert(STREAMED_UPDATED), matrix.delete(DELETED))
+        mirror.transaction(
+            matrix.update(UPDATED), *matrix.insert(STREAMED), *matrix.insert(STREAMED_UPDATED), matrix.delete(DELETED)
+        )
         mirror.transaction(matrix.update(STREAMED_UPDATED))
     mirror.transaction(*_bag_changes())
     mirror.transaction(*KEYS.move())
@@ -201,7 +286,12 @@ def test_every_built_in_type_is_here(story: Mirror) -> None:
 @pytest.mark.parametrize("matrix", MATRICES, ids=lambda matrix: matrix.name)
 def test_every_value_copied_inserted_or_updated_equals_the_servers_own_text(story: Mirror, matrix: Matrix) -> None:
     story.assert_equal(matrix.name)
-    assert {row["id"] // 1000 * 1000 for row in story.rows(matrix.name)} == {COPIED, UPDATED, STREAMED, STREAMED_UPDATED}
+    assert {row["id"] // 1000 * 1000 for row in story.rows(matrix.name)} == {
+        COPIED,
+        UPDATED,
+        STREAMED,
+        STREAMED_UPDATED,
+    }
 
 
 @pytest.mark.parametrize("matrix", MATRICES, ids=lambda matrix: matrix.name)
@@ -210,14 +300,18 @@ def test_a_value_is_typed_unless_its_type_cannot_hold_it_and_marked_only_then(st
     for row in story.rows(matrix.name):
         at, marks = matrix.row_of(row["id"]), row.get("_sluice_special") or {}
         for column in matrix.columns:
-            if (column.name in marks) != column.is_marked(at) or (row[column.name] is None) != (column.is_marked(at) or column.is_null(at)):
+            if (column.name in marks) != column.is_marked(at) or (row[column.name] is None) != (
+                column.is_marked(at) or column.is_null(at)
+            ):
                 wrong.add(f"{column.type_name} in row {at}")
     assert wrong == set()
 
 
 @pytest.mark.parametrize("matrix", MATRICES, ids=lambda matrix: matrix.name)
 def test_what_the_lake_keeps_as_text_is_that_text_to_the_byte(story: Mirror, matrix: Matrix) -> None:
-    """Without the comparison's rendering in between: `format` at the server against the string, typed or marked."""
+    """Without the comparison's rendering in between: `format` at the server against the string,
+    typed or marked.
+    """
     names = [column.name for column in matrix.columns]
     expected = story.server_texts(matrix.name, names, key="id")
     wrong = set()
@@ -263,7 +357,9 @@ def test_typed_values_are_these(story: Mirror) -> None:
         ("integer[]", 0): [],
     }
     here = [*HELD, "integer[]"]
-    assert {type_name for type_name, _ in expected} - set(here) <= {"numeric(3,-2)", "numeric(2,5)"}, "only 14 lacks them"
+    assert {type_name for type_name, _ in expected} - set(here) <= {"numeric(3,-2)", "numeric(2,5)"}, (
+        "only 14 lacks them"
+    )
     for (type_name, row_id), value in ((key, value) for key, value in expected.items() if key[0] in here):
         for group in (COPIED, STREAMED):
             assert _typed(story, type_name, group + row_id) == value, type_name

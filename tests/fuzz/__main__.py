@@ -1,7 +1,9 @@
-"""`python -m tests.fuzz [TARGET ...]`: coverage-guided fuzzing, FUZZ_SECONDS (60) in all, from the saved corpus.
+"""`python -m tests.fuzz [TARGET ...]`: coverage-guided fuzzing, FUZZ_SECONDS (60) in all, from the
+saved corpus.
 
-What it finds is kept below build/fuzz/: new inputs that reach new code, and `crash-*` for the one that made a target fail; the exit code is then not 0.
-`python -m tests.fuzz corpus` writes tests/fuzz/corpus again from the recordings.
+What it finds is kept below build/fuzz/: new inputs that reach new code, and `crash-*` for the one
+that made a target fail; the exit code is then not 0. `python -m tests.fuzz corpus` writes
+tests/fuzz/corpus again from the recordings.
 """
 
 import os
@@ -23,7 +25,10 @@ ONE_INPUT_SECONDS = 5
 
 
 def write_corpus() -> None:
-    recordings = {f"{path.parent.name}-{path.stem}": path.read_bytes() for path in sorted((HERE.parent / "golden").glob("pg*/*.bin"))}
+    recordings = {
+        f"{path.parent.name}-{path.stem}": path.read_bytes()
+        for path in sorted((HERE.parent / "golden").glob("pg*/*.bin"))
+    }
     entries = {body.kind: written(body).encode() for body in EXAMPLES}
     for name in TARGETS:
         folder = CORPUS / name
@@ -56,7 +61,10 @@ def main(wanted: list[str]) -> int:
         command = [sys.executable, "-m", "tests.fuzz.once", name, str(found), str(CORPUS / name), *flags]
         if subprocess.run(command, check=False).returncode:
             failed.append(name)
-    print(f"fuzz: {', '.join(failed)} failed, see {FOUND}" if failed else f"fuzz: nothing found in {', '.join(names)}", file=sys.stderr)
+    print(
+        f"fuzz: {', '.join(failed)} failed, see {FOUND}" if failed else f"fuzz: nothing found in {', '.join(names)}",
+        file=sys.stderr,
+    )
     return 1 if failed else 0
 
 

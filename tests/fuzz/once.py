@@ -1,13 +1,20 @@
-"""One target under atheris, in a process that libFuzzer owns: `python -m tests.fuzz.once TARGET CORPUS... [-flag=value ...]`."""
+"""One target under atheris, in a process that libFuzzer owns: `python -m tests.fuzz.once TARGET
+CORPUS... [-flag=value ...]`.
+"""
 
 import sys
 
 try:
     import atheris
 except ImportError:
-    sys.exit(f"make fuzz needs atheris, which has no wheel for Python {sys.version_info.major}.{sys.version_info.minor} on this machine")
+    sys.exit(
+        "make fuzz needs atheris, which has no wheel for Python "
+        f"{sys.version_info.major}.{sys.version_info.minor} on this machine"
+    )
 
-with atheris.instrument_imports(include=["service.protocol", "service.transaction", "service.contract", "service.ack"]):
+with atheris.instrument_imports(
+    include=["sluice.protocol", "sluice.ingest.assemble", "sluice.contract", "sluice.ingest.commit"]
+):
     from tests.fuzz.targets import TARGETS
 
 

@@ -1,7 +1,9 @@
 """The fuzz targets: bytes in, nothing out, and only the errors that are declared may escape.
 
-Each target also checks what must hold whatever the input is: positions never go back, and nothing is acknowledged that the batch in which an error was found
-had brought. Inputs are the recordings' own form, so that every recording is a seed: a byte of options, then frames, each behind its length (four bytes).
+Each target also checks what must hold whatever the input is: positions never go back, and nothing
+is acknowledged that the batch in which an error was found had brought. Inputs are the recordings'
+own form, so that every recording is a seed: a byte of options, then frames, each behind its length
+(four bytes).
 """
 
 import contextlib
@@ -9,23 +11,25 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from service.ack.watermark import Watermark
-from service.contract.entries import Entry
-from service.contract.receipt import DurableReceipt
-from service.errors import DecodeError, FormatTooNew, LimitReached, ManifestCorrupt, ProtocolViolation
-from service.lsn import MAX_STORED
-from service.protocol.copyrows import CopyRows
-from service.protocol.decoder import decode_control
-from service.protocol.frames import control_positions, join, relation_oids, stream_xids
-from service.protocol.tuples import walk_rows
-from service.transaction.assembler import Assembler, AssemblerLimits
-from service.transaction.assembly import Assembly
+from sluice.contract.entries import Entry
+from sluice.contract.receipt import DurableReceipt
+from sluice.errors import DecodeError, FormatTooNew, LimitReached, ManifestCorrupt, ProtocolViolation
+from sluice.ingest.assemble.assembler import Assembler, AssemblerLimits
+from sluice.ingest.assemble.assembly import Assembly
+from sluice.ingest.commit.watermark import Watermark
+from sluice.lsn import MAX_STORED
+from sluice.protocol.copy_rows import CopyRows
+from sluice.protocol.decoder import decode_control
+from sluice.protocol.frames import control_positions, join, relation_oids, stream_xids
+from sluice.protocol.tuples import walk_rows
 
 LIMITS = AssemblerLimits(open_streams=50, aborted_intervals=10_000)
 
 
 def split(data: bytes) -> list[bytes]:
-    """Frames behind their lengths; a length that is too long takes what there is, so that every input is some stream."""
+    """Frames behind their lengths; a length that is too long takes what there is, so that every
+    input is some stream.
+    """
     frames = []
     at = 0
     while at < len(data):
@@ -40,7 +44,9 @@ def spell(frames: list[bytes]) -> bytes:
 
 
 def read_frames(frames: list[bytes], *, in_stream: bool, column_count: int) -> None:
-    """Every public function of the decoder over `frames`. A DecodeError of one does not keep the next from its turn; anything else escapes."""
+    """Every public function of the decoder over `frames`. A DecodeError of one does not keep the
+    next from its turn; anything else escapes.
+    """
     try:
         table = join(frames)
     except DecodeError:
@@ -72,7 +78,9 @@ def assemble(data: bytes) -> None:
 
 
 def connections(frames: list[bytes], *, batch: int, per_connection: int) -> int:
-    """`frames` in batches; a new connection after so many batches and after each error. Returns the position acknowledged last."""
+    """`frames` in batches; a new connection after so many batches and after each error. Returns the
+    position acknowledged last.
+    """
     acknowledged = 0
     batches = [frames[at : at + batch] for at in range(0, len(frames), batch)]
     while batches:
@@ -82,7 +90,9 @@ def connections(frames: list[bytes], *, batch: int, per_connection: int) -> int:
 
 
 def session(batches: list[list[bytes]], *, start_lsn: int) -> tuple[int, int]:
-    """One connection: what it acknowledged and how many batches it took. After an error it takes no more, and acknowledges no more."""
+    """One connection: what it acknowledged and how many batches it took. After an error it takes no
+    more, and acknowledges no more.
+    """
     assembler = Assembler(start_lsn=start_lsn, limits=LIMITS)
     watermark = Watermark(start_lsn=start_lsn)
     watermark.receive(MAX_STORED)
@@ -133,11 +143,18 @@ def entry(data: bytes) -> None:
         assert Entry.decode(found.encode()) == found
 
 
-TARGETS: dict[str, Callable[[bytes], None]] = {"frames": frames, "assemble": assemble, "copyrows": copyrows, "entry": entry}
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    "frames": frames,
+    "assemble": assemble,
+    "copyrows": copyrows,
+    "entry": entry,
+}
 
 
 def seeds(name: str, recordings: dict[str, bytes], entries: dict[str, bytes]) -> Iterator[tuple[str, bytes]]:
-    """(file name, input) of the corpus of target `name`, from recorded streams and copies and from written entries."""
+    """(file name, input) of the corpus of target `name`, from recorded streams and copies and from
+    written entries.
+    """
     for source, data in entries.items() if name == "entry" else recordings.items():
         is_copy = source.rpartition("-")[2].startswith("copy")
         if name == "entry":

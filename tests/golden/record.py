@@ -1,8 +1,9 @@
-"""Records what a real server sends: `python -m tests.golden.record 14 15` writes tests/golden/pg<major>/*.bin, and *.json as the reference decoder reads it.
+"""Records what a real server sends: `python -m tests.golden.record 14 15` writes
+tests/golden/pg<major>/*.bin, and *.json as the reference decoder reads it.
 
-A .bin file is a sequence of CopyData payloads, each behind its length as four big-endian bytes. The .json beside it is for people and for the test
-that compares service.protocol with it; it is never written by service.protocol.
-(PostgreSQL: Streaming Replication Protocol.)
+A .bin file is a sequence of CopyData payloads, each behind its length as four big-endian bytes. The
+.json beside it is for people and for the test that compares sluice.protocol with it; it is never
+written by sluice.protocol. (PostgreSQL: Streaming Replication Protocol.)
 """
 
 import json
@@ -16,8 +17,8 @@ from pathlib import Path
 import psycopg
 from psycopg import pq
 
-from deploy.local.postgres import PostgresServer, temporary_server
 from tests.support.reference_decoder import readable
+from tools.local.postgres import PostgresServer, temporary_server
 
 FOLDER = Path(__file__).parent
 DEADLINE_SECONDS = 30.0
@@ -55,7 +56,9 @@ ORIGIN_OF_TRANSACTION = "SELECT pg_replication_origin_xact_setup('0/ABCD', '2026
 
 
 class Recorder:
-    """One slot and the connection that streams from it. `pump` collects frames until one satisfies its caller."""
+    """One slot and the connection that streams from it. `pump` collects frames until one satisfies
+    its caller.
+    """
 
     def __init__(self, server: PostgresServer, name: str, options: str, *, two_phase: bool = False) -> None:
         self.frames: list[bytes] = []
@@ -70,7 +73,9 @@ class Recorder:
             raise RuntimeError(self._connection.error_message.decode())
 
     def pump_open(self, enough: Callable[[bytes], bool]) -> None:
-        """`pump`, for what a transaction that is still open has written: only flushed WAL is decoded, and nothing else flushes it soon."""
+        """`pump`, for what a transaction that is still open has written: only flushed WAL is
+        decoded, and nothing else flushes it soon.
+        """
         with self._server.superuser() as admin:
             admin.execute("SELECT pg_switch_wal()")
         self.pump(enough)
@@ -81,7 +86,8 @@ class Recorder:
             length, payload = self._connection.get_copy_data(1)
             if length > 0:
                 frame = bytes(payload)
-                # Only the first keepalive is worth keeping: there is one every few messages, all alike.
+                # Only the first keepalive is worth keeping: there is one every few messages, all
+                # alike.
                 if frame[:1] == b"w" or not any(kept[:1] == b"k" for kept in self.frames):
                     self.frames.append(frame)
                 if enough(frame):
@@ -104,13 +110,20 @@ def ordinary(server: PostgresServer, name: str, options: str) -> list[bytes]:
     """B C O R Y I U D T M k."""
     recorder = Recorder(server, name, options)
     with psycopg.connect(server.dsn()) as writer:
-        for statements in (ROWS, TRUNCATE, ORIGIN, ORIGIN_OF_TRANSACTION + "INSERT INTO audit VALUES (2, 'from elsewhere');"):
+        for statements in (
+            ROWS,
+            TRUNCATE,
+            ORIGIN,
+            ORIGIN_OF_TRANSACTION + "INSERT INTO audit VALUES (2, 'from elsewhere');",
+        ):
             writer.execute(statements.encode())
             writer.commit()
     with psycopg.connect(server.dsn()) as writer:
         writer.execute("SELECT pg_logical_emit_message(false, 'outside', 'text')")
         # With a savepoint rolled back.
-        writer.execute("INSERT INTO audit VALUES (3, 'kept'); SAVEPOINT s; INSERT INTO audit VALUES (4, 'gone'); ROLLBACK TO s;")
+        writer.execute(
+            "INSERT INTO audit VALUES (3, 'kept'); SAVEPOINT s; INSERT INTO audit VALUES (4, 'gone'); ROLLBACK TO s;"
+        )
         writer.execute("TRUNCATE audit")
         writer.commit()
     for _ in range(4):
@@ -149,7 +162,11 @@ def prepared(server: PostgresServer, name: str, options: str, *, ending: bytes, 
     recorder = Recorder(server, name, options, two_phase=True)
     with server.superuser() as writer:
         for gid, finish in (("gid/kept", "COMMIT"), ("", "COMMIT"), ("gid dropped", "ROLLBACK")):
-            for statement in ("BEGIN", f"INSERT INTO audit VALUES (8, 'prepared as {gid}'); {grow}", f"PREPARE TRANSACTION '{gid}'"):
+            for statement in (
+                "BEGIN",
+                f"INSERT INTO audit VALUES (8, 'prepared as {gid}'); {grow}",
+                f"PREPARE TRANSACTION '{gid}'",
+            ):
                 writer.execute(statement.encode())
             recorder.pump_to(ending)
             writer.execute(f"{finish} PREPARED '{gid}'".encode())
@@ -162,7 +179,9 @@ def prepared(server: PostgresServer, name: str, options: str, *, ending: bytes, 
 def copied(server: PostgresServer, source: str) -> list[bytes]:
     """The initial copy's format: a header, rows of text, a trailer."""
     connection = pq.PGconn.connect(server.dsn().encode())
-    connection.exec_(f"COPY (SELECT textin(int8out(n)), textin(textout(t)) FROM {source} AS v(n, t)) TO STDOUT (FORMAT binary)".encode())
+    connection.exec_(
+        f"COPY (SELECT textin(int8out(n)), textin(textout(t)) FROM {source} AS v(n, t)) TO STDOUT (FORMAT binary)".encode()
+    )
     chunks = []
     while (chunk := connection.get_copy_data(0))[0] > 0:
         chunks.append(bytes(chunk[1]))
@@ -181,7 +200,9 @@ def main(major: int) -> None:
     immediate = major >= 16
     streaming = {"debug_logical_replication_streaming": "immediate"} if immediate else SMALLEST
     grow = "" if immediate else GROW
-    with temporary_server(major=major, settings={**streaming, "wal_writer_delay": "10ms", "autovacuum": "off"}) as server:
+    with temporary_server(
+        major=major, settings={**streaming, "wal_writer_delay": "10ms", "autovacuum": "off"}
+    ) as server:
         with server.superuser() as admin:
             admin.execute(SCHEMA.encode())
         folder = FOLDER / f"pg{major}"
@@ -193,13 +214,19 @@ def main(major: int) -> None:
             options = "proto_version '3', two_phase 'true'"
             write(folder, "protocol3_two_phase", prepared(server, "three", options, ending=b"P"))
             options = "proto_version '3', streaming 'on', two_phase 'true'"
-            write(folder, "protocol3_streaming_two_phase", prepared(server, "three_streaming", options, ending=b"p", grow=grow))
+            write(
+                folder,
+                "protocol3_streaming_two_phase",
+                prepared(server, "three_streaming", options, ending=b"p", grow=grow),
+            )
         if major >= 16:
             options = "proto_version '4', streaming 'parallel'"
             write(folder, "protocol4_parallel", streamed(server, "four", options, grow=grow))
             options += ", two_phase 'true'"
             write(folder, "protocol4_two_phase", prepared(server, "four_two_phase", options, ending=b"p", grow=grow))
-        write(folder, "copy_rows", copied(server, "(VALUES (1::bigint, 'tëa'), (NULL, ''), (-3, NULL))"), described=False)
+        write(
+            folder, "copy_rows", copied(server, "(VALUES (1::bigint, 'tëa'), (NULL, ''), (-3, NULL))"), described=False
+        )
         write(folder, "copy_empty", copied(server, "(SELECT 1::bigint, 'x'::text WHERE false)"), described=False)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from service.store.opening import open_store
+from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline
 from tests.support.sources import Database
 

@@ -1,4 +1,6 @@
-"""Nothing that a pipeline shows holds a row value or a secret: not its logs, answers, metrics and pages, not its errors, not its last words."""
+"""Nothing that a pipeline shows holds a row value or a secret: not its logs, answers, metrics and
+pages, not its errors, not its last words.
+"""
 
 import http.client
 import json
@@ -11,29 +13,44 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deploy.local.sluice import Pipeline, SluiceProcess
-from service.errors import DecodeError, ServiceError
-from service.protocol.decoder import decode_control
-from service.protocol.frames import join
-from service.protocol.tuples import walk_rows
-from service.source.sessions import open_query, translated
+from sluice.errors import DecodeError, ServiceError
+from sluice.protocol.decoder import decode_control
+from sluice.protocol.frames import join
+from sluice.protocol.tuples import walk_rows
+from sluice.source.sessions import open_query, translated
 from tests.support import canary, ingesting
 from tests.support import pgoutput_bytes as wire
 from tests.support.pipeline import wait_until
 from tests.support.source_setup import options_of, since
 from tests.support.sources import Database
+from tools.local.sluice import Pipeline, SluiceProcess
 
 NOTE = f"{canary.ROW} and 'more'"
 SEEN_BY_PEOPLE = (
-    ("status",), ("status", "--json"), ("tables",), ("tables", "--json"), ("check",), ("check", "--json"), ("check", "--object-store"), ("config", "show"),
-    ("config", "show", "--json"), ("spool", "ls"), ("spool", "verify"), ("slot", "show"),
-)  # fmt: skip
+    ("status",),
+    ("status", "--json"),
+    ("tables",),
+    ("tables", "--json"),
+    ("check",),
+    ("check", "--json"),
+    ("check", "--object-store"),
+    ("config", "show"),
+    ("config", "show", "--json"),
+    ("spool", "ls"),
+    ("spool", "verify"),
+    ("slot", "show"),
+)
 
 
 def configured(database: Database, directory: Path) -> Pipeline:
     secret = {"aws_secret_access_key": canary.SECRET}
     settings: dict[str, dict[str, Any]] = {
-        "source": {"slot": database.slot, "publication": database.publication, "tables": ["public.*"], "messages": True},
+        "source": {
+            "slot": database.slot,
+            "publication": database.publication,
+            "tables": ["public.*"],
+            "messages": True,
+        },
         "spool": {"max_delay": "100ms", "options": secret},
         "lake": {"options": secret},
         "apply": {"conf": {"spark.hadoop.fs.s3a.secret.key": canary.SECRET}},
@@ -62,7 +79,11 @@ def test_a_running_pipeline_shows_no_canary_and_dies_without_a_core(database: Da
     )
     pipeline = configured(database, tmp_path / "t")
     with pipeline.start("run", environment={"SLUICE_TELEMETRY__LOG_LEVEL": "debug"}) as process:
-        wait_until(lambda: spooled(pipeline, canary.ROW) and '"listening"' in process.log.read_text(), what="the copy is in the spool", processes=(process,))
+        wait_until(
+            lambda: spooled(pipeline, canary.ROW) and '"listening"' in process.log.read_text(),
+            what="the copy is in the spool",
+            processes=(process,),
+        )
         database.execute(
             f"UPDATE t SET body = '{canary.ROW} changed'",
             f"SELECT pg_logical_emit_message(true, '{canary.ROW[:30]}', '{canary.ROW} said')",
@@ -101,8 +122,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("statement", "sqlstate"), REFUSED.values(), ids=REFUSED)
-def test_what_the_server_quotes_when_it_refuses_does_not_reach_the_error(database: Database, statement: str, sqlstate: str) -> None:
-    database.execute(f"CREATE TABLE t (id int PRIMARY KEY, body text CHECK (body <> '{canary.ROW}'))", "INSERT INTO t VALUES (1, 'one')")
+def test_what_the_server_quotes_when_it_refuses_does_not_reach_the_error(
+    database: Database, statement: str, sqlstate: str
+) -> None:
+    database.execute(
+        f"CREATE TABLE t (id int PRIMARY KEY, body text CHECK (body <> '{canary.ROW}'))",
+        "INSERT INTO t VALUES (1, 'one')",
+    )
     with open_query(options_of(database)) as conn:
         conn.execute("SET search_path = public")
         with pytest.raises(ServiceError, match=sqlstate) as caught, translated("trying"):
@@ -151,7 +177,9 @@ def test_the_decoder_quotes_nothing_of_a_message_that_it_cannot_read() -> None:
         for length in range(1, len(message)):
             table = join([wire.xlogdata(message[:length])])
             with pytest.raises(DecodeError) as caught:
-                walk_rows(table, np.arange(1), 1, in_stream=False) if message is row else decode_control(table, 0, in_stream=False)
+                walk_rows(table, np.arange(1), 1, in_stream=False) if message is row else decode_control(
+                    table, 0, in_stream=False
+                )
             assert canary.in_text(str(caught.value)) == []
 
 
@@ -159,6 +187,9 @@ def test_the_net_itself_catches(tmp_path: Path) -> None:
     (tmp_path / "run.log").write_text(f"streaming {canary.ROW}")
     (tmp_path / "core.17").write_bytes(b"\0" + canary.SECRET.encode())
     (tmp_path / "sluice.yaml").write_text(canary.SECRET)
-    assert sorted(finding.rpartition("/")[2] for finding in canary.in_files(tmp_path)) == [f"core.17 holds {canary.SECRET}", f"run.log holds {canary.ROW}"]
+    assert sorted(finding.rpartition("/")[2] for finding in canary.in_files(tmp_path)) == [
+        f"core.17 holds {canary.SECRET}",
+        f"run.log holds {canary.ROW}",
+    ]
     for path in tmp_path.iterdir():
         path.unlink()

@@ -1,4 +1,6 @@
-"""`sluice check` as a person and as a script run it: exit codes, JSON, the file of SQL, and what it says it could not look at."""
+"""`sluice check` as a person and as a script run it: exit codes, JSON, the file of SQL, and what it
+says it could not look at.
+"""
 
 import json
 import logging
@@ -9,11 +11,12 @@ from typing import Any
 import pytest
 import structlog
 
-from deploy.local.sluice import Pipeline
-from service.cli import checking, cli, exits
+from sluice.cli import check as check_command
+from sluice.cli import cli, exits
 from tests.support import canary
 from tests.support.least_rights import grant, options_as, pipeline_role, run_script
 from tests.support.sources import Bucket, Database
+from tools.local.sluice import Pipeline
 
 CALLS = 12
 
@@ -40,7 +43,9 @@ def logs_as_before() -> Iterator[None]:
     structlog.reset_defaults()
 
 
-def check(pipeline: Pipeline, capsys: pytest.CaptureFixture[str], *arguments: str, command: str = "check") -> tuple[int, str, str]:
+def check(
+    pipeline: Pipeline, capsys: pytest.CaptureFixture[str], *arguments: str, command: str = "check"
+) -> tuple[int, str, str]:
     capsys.readouterr()
     code = exits.execute(cli, [command, *arguments, "-c", str(pipeline.config)])
     seen = capsys.readouterr()
@@ -65,7 +70,9 @@ def test_critical_is_3_and_mended_by_the_file_it_is_0_and_strict_minds_warnings(
     assert check(pipeline, capsys, "--strict", command="doctor")[0] == 0
 
 
-def test_json_is_one_document_whose_fields_are_those_of_the_contract(pipeline: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_one_document_whose_fields_are_those_of_the_contract(
+    pipeline: Pipeline, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, said, _ = check(pipeline, capsys, "--json")
     document: dict[str, Any] = json.loads(said)
     assert (code, document["schema_version"]) == (3, 1)
@@ -79,7 +86,13 @@ def test_json_is_one_document_whose_fields_are_those_of_the_contract(pipeline: P
 def test_the_object_store_alone_is_asked_its_twelve_calls_and_nothing_else(
     pipeline: Pipeline, moto: Bucket, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    remote = Pipeline(tmp_path / "r", name="shop", dsn="host=127.0.0.1 port=1", spool_uri=f"{moto.uri}/spool", settings={"spool": {"options": moto.options}})
+    remote = Pipeline(
+        tmp_path / "r",
+        name="shop",
+        dsn="host=127.0.0.1 port=1",
+        spool_uri=f"{moto.uri}/spool",
+        settings={"spool": {"options": moto.options}},
+    )
     code, said, _ = check(remote, capsys, "--object-store", "--json")
     document = json.loads(said)
     assert (code, document["findings"]) == (0, [])
@@ -95,7 +108,9 @@ def test_an_installation_of_one_side_says_that_it_could_not_look_at_the_other(
     pipeline: Pipeline, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for package, what in (("pyspark", "Java, Spark and the lake"), ("psycopg", "the source")):
-        monkeypatch.setattr(checking, "find_spec", lambda name, package=package: None if name == package else object())
+        monkeypatch.setattr(
+            check_command, "find_spec", lambda name, package=package: None if name == package else object()
+        )
         document = json.loads(check(pipeline, capsys, "--json")[1])
         assert [unseen["what"] for unseen in document["not_examined"]] == [what]
 
@@ -103,6 +118,8 @@ def test_an_installation_of_one_side_says_that_it_could_not_look_at_the_other(
 def test_the_lake_is_looked_at_too(pipeline: Pipeline, database: Database, capsys: pytest.CaptureFixture[str]) -> None:
     log = pipeline.directory / "lake" / "public" / "t" / "_delta_log"
     log.mkdir(parents=True)
-    (log / f"{0:020d}.json").write_text('{"protocol":{"minReaderVersion":3,"minWriterVersion":7,"readerFeatures":["quantum"],"writerFeatures":["quantum"]}}')
+    (log / f"{0:020d}.json").write_text(
+        '{"protocol":{"minReaderVersion":3,"minWriterVersion":7,"readerFeatures":["quantum"],"writerFeatures":["quantum"]}}'
+    )
     document = json.loads(check(pipeline, capsys, "--json")[1])
     assert "lake.protocol" in {finding["code"] for finding in document["findings"]}

@@ -1,4 +1,6 @@
-"""`setup`, `run`, `status` against a real server, as processes: what they create, what they say, how they end."""
+"""`setup`, `run`, `status` against a real server, as processes: what they create, what they say,
+how they end.
+"""
 
 import http.client
 import json
@@ -32,7 +34,9 @@ telemetry: {{listen: "127.0.0.1:0", log_format: json}}
 """,
         encoding="utf-8",
     )
-    database.execute("CREATE TABLE orders (id int PRIMARY KEY, note text)", "INSERT INTO orders VALUES (1, 'row-value-canary')")
+    database.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY, note text)", "INSERT INTO orders VALUES (1, 'row-value-canary')"
+    )
     plain = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
     return {**plain, "PYTHONPATH": str(ROOT), "SLUICE_CONFIG": str(tmp_path / "sluice.yaml")}
 
@@ -40,14 +44,23 @@ telemetry: {{listen: "127.0.0.1:0", log_format: json}}
 @pytest.fixture
 def sluice(environment: dict[str, str]) -> Run:
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run([sys.executable, "-m", "service", *arguments], env=environment, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run(
+            [sys.executable, "-m", "sluice", *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
 
     return run
 
 
 @pytest.fixture
 def running(environment: dict[str, str]) -> Iterator["subprocess.Popen[str]"]:
-    process = subprocess.Popen([sys.executable, "-m", "service", "run"], env=environment, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sluice", "run"], env=environment, stderr=subprocess.PIPE, text=True
+    )
     yield process
     if process.poll() is None:
         process.kill()
@@ -58,7 +71,9 @@ def running(environment: dict[str, str]) -> Iterator["subprocess.Popen[str]"]:
 
 def slots(database: Database) -> int:
     with database.connect() as connection:
-        return len(connection.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", (database.slot,)).fetchall())
+        return len(
+            connection.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", (database.slot,)).fetchall()
+        )
 
 
 def test_the_slot_is_shown_advanced_within_the_manifest_only_and_dropped_by_its_own_name(
@@ -87,7 +102,10 @@ def test_the_slot_is_shown_advanced_within_the_manifest_only_and_dropped_by_its_
 
 def test_a_dry_run_creates_nothing_and_its_sql_is_all_that_is_needed(sluice: Run, database: Database) -> None:
     planned = json.loads(sluice("setup", "--dry-run", "--json").stdout)
-    assert [(step["kind"], bool(step["statement"])) for step in planned["steps"]] == [("publication", True), ("slot", True)]
+    assert [(step["kind"], bool(step["statement"])) for step in planned["steps"]] == [
+        ("publication", True),
+        ("slot", True),
+    ]
     assert slots(database) == 0
     statements = sluice("setup", "--print-sql")
     assert statements.returncode == 0
@@ -99,7 +117,9 @@ def test_a_dry_run_creates_nothing_and_its_sql_is_all_that_is_needed(sluice: Run
     assert [step["statement"] for step in json.loads(again.stdout)["steps"]] == ["", ""]
 
 
-def test_check_passes_with_warnings_fails_when_strict_and_its_sql_mends(sluice: Run, database: Database, tmp_path: Path) -> None:
+def test_check_passes_with_warnings_fails_when_strict_and_its_sql_mends(
+    sluice: Run, database: Database, tmp_path: Path
+) -> None:
     loose = sluice("check", "--json")
     assert loose.returncode == 0, loose.stderr
     assert not [finding for finding in json.loads(loose.stdout)["findings"] if finding["severity"] == "critical"]
@@ -111,7 +131,11 @@ def test_check_passes_with_warnings_fails_when_strict_and_its_sql_mends(sluice: 
     script = (tmp_path / "mend.sql").read_text(encoding="utf-8")
     assert "no" in mended.stdout
     assert "REPLICA IDENTITY" in script
-    statements = [statement for statement in re.split(r"^-- .*\n", script, flags=re.MULTILINE) if statement and not statement.startswith("ALTER SYSTEM")]
+    statements = [
+        statement
+        for statement in re.split(r"^-- .*\n", script, flags=re.MULTILINE)
+        if statement and not statement.startswith("ALTER SYSTEM")
+    ]
     assert len(statements) >= 2
     database.execute(*statements)
     with database.connect() as connection:

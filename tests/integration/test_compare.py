@@ -1,4 +1,6 @@
-"""The comparison that decides every end-to-end test finds each kind of difference, and only differences."""
+"""The comparison that decides every end-to-end test finds each kind of difference, and only
+differences.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -9,18 +11,28 @@ from deltalake import write_deltalake
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from deploy.local.compare import Comparison, compare_table, read_source
-from deploy.local.postgres import PostgresServer
-from deploy.local.rendering import array_text, float_text, postgres_texts, same_float
 from tests.support.sources import Database
+from tools.local.compare import Comparison, compare_table, read_source
+from tools.local.postgres import PostgresServer
+from tools.local.rendering import array_text, float_text, postgres_texts, same_float
 
 ROWS: list[dict[str, Any]] = [{"id": 1, "name": "one", "amount": None}, {"id": 2, "name": None, "amount": 2.5}]
-SCHEMA = pa.schema([("id", pa.int32()), ("name", pa.string()), ("amount", pa.float64()), ("_sluice_special", pa.map_(pa.string(), pa.string()))])
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int32()),
+        ("name", pa.string()),
+        ("amount", pa.float64()),
+        ("_sluice_special", pa.map_(pa.string(), pa.string())),
+    ]
+)
 
 
 @pytest.fixture
 def source(database: Database) -> Database:
-    database.execute("CREATE TABLE t (id int PRIMARY KEY, name text, amount float8)", "INSERT INTO t VALUES (1, 'one', NULL), (2, NULL, 2.5)")
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, name text, amount float8)",
+        "INSERT INTO t VALUES (1, 'one', NULL), (2, NULL, 2.5)",
+    )
     return database
 
 
@@ -51,7 +63,9 @@ def test_equal_tables_have_no_difference_and_one_checksum(source: Database, tmp_
         ([ROWS[0], {**ROWS[1], "amount": None}], "differs in amount"),
     ],
 )
-def test_each_kind_of_difference_is_found_and_told_without_a_value(source: Database, tmp_path: Path, rows: list[dict[str, Any]], told: str) -> None:
+def test_each_kind_of_difference_is_found_and_told_without_a_value(
+    source: Database, tmp_path: Path, rows: list[dict[str, Any]], told: str
+) -> None:
     outcome = compare(source, tmp_path, rows)
     assert not outcome.is_equal
     assert outcome.source_checksum != outcome.lake_checksum
@@ -60,7 +74,9 @@ def test_each_kind_of_difference_is_found_and_told_without_a_value(source: Datab
 
 
 def test_a_marked_value_counts_as_its_text(source: Database, tmp_path: Path) -> None:
-    assert compare(source, tmp_path, [ROWS[0], {**ROWS[1], "amount": None, "_sluice_special": [("amount", "2.5")]}]).is_equal
+    assert compare(
+        source, tmp_path, [ROWS[0], {**ROWS[1], "amount": None, "_sluice_special": [("amount", "2.5")]}]
+    ).is_equal
 
 
 def test_a_column_that_one_side_lacks_is_a_difference(source: Database, tmp_path: Path) -> None:
@@ -85,9 +101,13 @@ def test_duplicates_without_a_key_are_counted(database: Database, tmp_path: Path
 
 def test_a_changelog_is_compared_by_the_inserts_behind_its_last_truncate(database: Database, tmp_path: Path) -> None:
     database.execute("CREATE TABLE t (id int)", "INSERT INTO t VALUES (2), (2)")
-    schema = pa.schema([("id", pa.int32()), ("_sluice_op", pa.string()), ("_sluice_lsn", pa.int64()), ("_sluice_ordinal", pa.int64())])
+    schema = pa.schema(
+        [("id", pa.int32()), ("_sluice_op", pa.string()), ("_sluice_lsn", pa.int64()), ("_sluice_ordinal", pa.int64())]
+    )
     changes = [(1, "i", 10, 0), (2, "i", 10, 1), (None, "t", 20, 0), (2, "i", 20, 1), (2, "i", 30, 0)]
-    assert compare(database, tmp_path, [dict(zip(schema.names, change, strict=True)) for change in changes], schema).is_equal
+    assert compare(
+        database, tmp_path, [dict(zip(schema.names, change, strict=True)) for change in changes], schema
+    ).is_equal
 
 
 def test_texts_are_those_the_server_prints_for_every_typed_family(database: Database) -> None:
@@ -116,20 +136,39 @@ def test_texts_are_those_the_server_prints_for_every_typed_family(database: Data
         printed, _ = read_source(connection, schema="public", table="t")
         typed = [list(values) for values in zip(*connection.execute("SELECT * FROM t").fetchall(), strict=True)]
     arrow = [
-        pa.bool_(), pa.int16(), pa.int64(), pa.decimal128(38, 20), pa.decimal128(12, 2), pa.float32(), pa.float64(), pa.date32(), pa.timestamp("us"),
-        pa.timestamp("us", "UTC"), pa.binary(), pa.list_(pa.string()), pa.list_(pa.int32()), pa.list_(pa.timestamp("us", "UTC")), pa.list_(pa.binary()),
+        pa.bool_(),
+        pa.int16(),
+        pa.int64(),
+        pa.decimal128(38, 20),
+        pa.decimal128(12, 2),
+        pa.float32(),
+        pa.float64(),
+        pa.date32(),
+        pa.timestamp("us"),
+        pa.timestamp("us", "UTC"),
+        pa.binary(),
+        pa.list_(pa.string()),
+        pa.list_(pa.int32()),
+        pa.list_(pa.timestamp("us", "UTC")),
+        pa.list_(pa.binary()),
         pa.list_(pa.float64()),
-    ]  # fmt: skip
+    ]
     for at, name in enumerate(columns):
         assert postgres_texts(pa.array(typed[at], arrow[at])) == [row[at] for row in printed.rows], name
 
 
 @settings(max_examples=25, deadline=None)
-@given(wide=st.lists(st.floats(), min_size=30, max_size=60), narrow=st.lists(st.floats(width=32), min_size=30, max_size=60))
+@given(
+    wide=st.lists(st.floats(), min_size=30, max_size=60), narrow=st.lists(st.floats(width=32), min_size=30, max_size=60)
+)
 @example(wide=[4.96914087259905e16, 1e15, 1e14, -0.0, 5e-324], narrow=[1e6, 999999.0, -0.0])
-def test_floats_have_one_spelling_for_the_server_and_the_lake(postgres: PostgresServer, wide: list[float], narrow: list[float]) -> None:
+def test_floats_have_one_spelling_for_the_server_and_the_lake(
+    postgres: PostgresServer, wide: list[float], narrow: list[float]
+) -> None:
     with postgres.superuser() as connection:
-        row = connection.execute("SELECT array(SELECT unnest(%s::float8[])::text), array(SELECT unnest(%s::float4[])::text)", (wide, narrow)).fetchone()
+        row = connection.execute(
+            "SELECT array(SELECT unnest(%s::float8[])::text), array(SELECT unnest(%s::float4[])::text)", (wide, narrow)
+        ).fetchone()
     assert row is not None
     assert [float_text(value, bits=64) for value in wide] == [same_float(text, bits=64) for text in row[0]]
     assert [float_text(value, bits=32) for value in narrow] == [same_float(text, bits=32) for text in row[1]]
@@ -137,7 +176,13 @@ def test_floats_have_one_spelling_for_the_server_and_the_lake(postgres: Postgres
 
 
 @settings(max_examples=25, deadline=None)
-@given(arrays=st.lists(st.lists(st.none() | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))), min_size=1, max_size=20))
+@given(
+    arrays=st.lists(
+        st.lists(st.none() | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))),
+        min_size=1,
+        max_size=20,
+    )
+)
 def test_arrays_are_quoted_as_the_server_quotes_them(postgres: PostgresServer, arrays: list[list[str | None]]) -> None:
     with postgres.superuser() as connection:
         for array in arrays:

@@ -1,10 +1,12 @@
-"""Junk below control/: whatever people or tools leave there, ingest and every report go on, at every restart."""
+"""Junk below control/: whatever people or tools leave there, ingest and every report go on, at
+every restart.
+"""
 
 import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-from service.contract.control import COPY, Request
+from sluice.contract.control import COPY, Request
 from tests.support.looks import Pipe, orders
 from tests.support.sources import Database
 
@@ -16,7 +18,9 @@ JUNK = {
     "refused/list.json": "[]",
     "back\\slash.json": "{}",
     "deep.json": "[" * 100_000,
-    "numbers.json": json.dumps({"format_version": 1, "action": COPY, "schema_name": 1, "table_name": [], "requested_at": None}),
+    "numbers.json": json.dumps(
+        {"format_version": 1, "action": COPY, "schema_name": 1, "table_name": [], "requested_at": None}
+    ),
     "x" * 250: "{}",
     "below/a/folder.json": "{}",
 }
@@ -29,7 +33,9 @@ def leave_junk(pipe: Pipe) -> None:
         junk.write_text(content)
 
 
-def test_junk_below_control_stops_neither_ingest_nor_status_nor_a_request_behind_it(database: Database, tmp_path: Path) -> None:
+def test_junk_below_control_stops_neither_ingest_nor_status_nor_a_request_behind_it(
+    database: Database, tmp_path: Path
+) -> None:
     orders(database)
     with Pipe(database, tmp_path).start().streaming().live() as pipe:
         pipe.applied()
@@ -41,7 +47,9 @@ def test_junk_below_control_stops_neither_ingest_nor_status_nor_a_request_behind
         request.write_bytes(Request(COPY, "public", "orders", datetime.now(UTC).isoformat()).encode())
         pipe.wait(lambda: not request.exists(), 120)
         named = [event["key"] for event in pipe.events() if event["event"] == "an object below control/ is left alone"]
-        assert sorted(named) == sorted(ascii(f"control/{path}"[:200]) for path in ("back\\slash.json", "x" * 250, "below/a/folder.json"))
+        assert sorted(named) == sorted(
+            ascii(f"control/{path}"[:200]) for path in ("back\\slash.json", "x" * 250, "below/a/folder.json")
+        )
         pipe.live()
         again = pipe("status", "--json")
         assert again.returncode in (0, 9), again.stdout + again.stderr

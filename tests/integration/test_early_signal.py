@@ -20,7 +20,9 @@ def signals_are_armed(pid: int) -> bool:
 
 
 @pytest.mark.parametrize(("arguments", "code"), [(("run",), 0), (("run", "--until-caught-up"), 75)])
-def test_a_signal_in_the_first_moment_of_a_run_is_kept_and_ends_it_in_order(database: Database, tmp_path: Path, arguments: tuple[str, ...], code: int) -> None:
+def test_a_signal_in_the_first_moment_of_a_run_is_kept_and_ends_it_in_order(
+    database: Database, tmp_path: Path, arguments: tuple[str, ...], code: int
+) -> None:
     orders(database)
     with Pipe(database, tmp_path).start(*arguments) as pipe:
         process = pipe.process

@@ -1,4 +1,6 @@
-"""The verdict on a real pipeline: what stands still, is lost or was mistyped is said by every command, and by its exit code."""
+"""The verdict on a real pipeline: what stands still, is lost or was mistyped is said by every
+command, and by its exit code.
+"""
 
 import json
 import shutil
@@ -10,12 +12,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from service.contract import keys
-from service.contract.applied import AppliedLog, AppliedTable
-from service.contract.control import COPY, Request
-from service.manifest.follow import load_state
-from service.store.base import ObjectStore
-from service.store.opening import open_store
+from sluice.contract import keys
+from sluice.contract.applied import AppliedLog, AppliedTable
+from sluice.contract.control import COPY, Request
+from sluice.manifest.follow import load_state
+from sluice.store.base import ObjectStore
+from sluice.store.opening import open_store
 from tests.integration.test_cli_pipeline import Run, environment, running, sluice
 from tests.support.sources import Database
 
@@ -31,7 +33,18 @@ def applied(store: ObjectStore, *, seconds_ago: float, state: str = "live") -> N
     """The applier's record: everything that is in the manifest now is in the lake."""
     known, at = load_state(store), datetime.now(UTC) - timedelta(seconds=seconds_ago)
     tables = {
-        table.table_id: AppliedTable(table.table_id, "public", table.table_name, "x", "mirror", table.generation, state, "", known.seq, known.through_lsn)
+        table.table_id: AppliedTable(
+            table.table_id,
+            "public",
+            table.table_name,
+            "x",
+            "mirror",
+            table.generation,
+            state,
+            "",
+            known.seq,
+            known.through_lsn,
+        )
         for table in known.tables.values()
     }
     store.create(keys.apply_log(1), AppliedLog(1, "host/1/a", at.isoformat(), tables, at.isoformat()).encode())
@@ -47,7 +60,9 @@ def wait_for_streaming(sluice: Run) -> None:
         assert time.monotonic() < deadline
 
 
-def test_an_applier_that_was_killed_ten_minutes_ago_is_a_problem_and_not_exit_0(sluice: Run, running: object, store: ObjectStore) -> None:
+def test_an_applier_that_was_killed_ten_minutes_ago_is_a_problem_and_not_exit_0(
+    sluice: Run, running: object, store: ObjectStore
+) -> None:
     wait_for_streaming(sluice)
     applied(store, seconds_ago=600)
     ended = sluice("status", "--json")
@@ -68,11 +83,15 @@ def test_a_dropped_slot_is_lost_for_status_check_and_run_alike(sluice: Run, data
         assert sluice(*command).returncode == 7, command
     checked = json.loads(sluice("check", "--json").stdout)
     assert checked["state"] == "lost"
-    assert [(finding["severity"], finding["seen"].partition(":")[0]) for finding in checked["findings"] if finding["code"] == "pipeline.lost"] == [
-        ("critical", "MISSING")
-    ]
+    assert [
+        (finding["severity"], finding["seen"].partition(":")[0])
+        for finding in checked["findings"]
+        if finding["code"] == "pipeline.lost"
+    ] == [("critical", "MISSING")]
     assert codes(json.loads(sluice("status", "--json").stdout)) >= {"slot.lost"}
-    assert not [finding for finding in checked["findings"] if finding["code"] == "slot.missing"], "no run will create it"
+    assert not [finding for finding in checked["findings"] if finding["code"] == "slot.missing"], (
+        "no run will create it"
+    )
 
 
 def test_a_pipeline_that_does_not_run_is_stopped_and_check_of_it_passes(sluice: Run, store: ObjectStore) -> None:
@@ -90,7 +109,11 @@ def test_a_pipeline_that_does_not_run_is_stopped_and_check_of_it_passes(sluice: 
 
 
 def critical(ended: "subprocess.CompletedProcess[str]", *, code: str) -> list[str]:
-    return [one["seen"] for one in json.loads(ended.stdout)["findings"] if one["severity"] == "critical" and f"[{code}]" in one["seen"]]
+    return [
+        one["seen"]
+        for one in json.loads(ended.stdout)["findings"]
+        if one["severity"] == "critical" and f"[{code}]" in one["seen"]
+    ]
 
 
 @pytest.mark.parametrize("how", ["hole", "corrupt", "apply", "time"])
@@ -119,19 +142,26 @@ def test_check_calls_a_stale_table_as_critical_as_status_does(sluice: Run, store
     assert (checked.returncode, len(critical(checked, code="table.stale"))) == (3, 1), checked.stdout
 
 
-def test_a_foreign_client_of_the_slot_is_named_and_not_taken_for_ingest(sluice: Run, database: Database, store: ObjectStore) -> None:
+def test_a_foreign_client_of_the_slot_is_named_and_not_taken_for_ingest(
+    sluice: Run, database: Database, store: ObjectStore
+) -> None:
     assert sluice("run", "--until-caught-up").returncode == 0
     applied(store, seconds_ago=0)
     dsn = database.server.dsn(dbname=database.name)
     with psycopg.connect(dsn, replication="database", autocommit=True, application_name="pg_recvlogical") as stranger:
-        start = f"START_REPLICATION SLOT {database.slot} LOGICAL 0/0 (proto_version '1', publication_names '{database.publication}')"
+        start = (
+            f"START_REPLICATION SLOT {database.slot} LOGICAL 0/0 (proto_version '1', publication_names "
+            f"'{database.publication}')"
+        )
         stranger.pgconn.send_query(start.encode())
         wait_for_streaming(sluice)
         seen = sluice("status", "--json")
         stranger.pgconn.finish()
     document = json.loads(seen.stdout)
     assert (seen.returncode, codes(document)) == (10, {"slot.foreign", "ingest.stopped"})
-    assert "pg_recvlogical" in next(problem["message"] for problem in document["problems"] if problem["code"] == "slot.foreign")
+    assert "pg_recvlogical" in next(
+        problem["message"] for problem in document["problems"] if problem["code"] == "slot.foreign"
+    )
 
 
 def test_a_spool_that_is_gone_is_not_a_new_pipeline(sluice: Run, database: Database, tmp_path: Path) -> None:
@@ -145,7 +175,9 @@ def test_a_spool_that_is_gone_is_not_a_new_pipeline(sluice: Run, database: Datab
     assert (checked.returncode, len(critical(checked, code="spool.gone"))) == (3, 1)
 
 
-def test_a_pipeline_that_runs_with_its_applier_is_healthy_and_exit_0(sluice: Run, running: object, store: ObjectStore) -> None:
+def test_a_pipeline_that_runs_with_its_applier_is_healthy_and_exit_0(
+    sluice: Run, running: object, store: ObjectStore
+) -> None:
     wait_for_streaming(sluice)
     deadline = time.monotonic() + 90
     while {table.state for table in load_state(store).tables.values()} != {"live"}:
@@ -155,7 +187,9 @@ def test_a_pipeline_that_runs_with_its_applier_is_healthy_and_exit_0(sluice: Run
     assert (ended.returncode, json.loads(ended.stdout)["state"]) == (0, "healthy"), ended.stdout
 
 
-def test_a_table_that_nobody_publishes_is_not_copied_and_the_nearest_is_named(sluice: Run, database: Database, store: ObjectStore) -> None:
+def test_a_table_that_nobody_publishes_is_not_copied_and_the_nearest_is_named(
+    sluice: Run, database: Database, store: ObjectStore
+) -> None:
     assert sluice("run", "--until-caught-up").returncode == 0
     database.execute("CREATE TABLE aside (id int PRIMARY KEY)")
     for name in ("public.ordres", "public.aside"):
@@ -167,7 +201,9 @@ def test_a_table_that_nobody_publishes_is_not_copied_and_the_nearest_is_named(sl
     assert len(tuple(store.list(keys.CONTROL))) == 1
 
 
-def test_a_request_that_ingest_refuses_is_a_problem_until_it_is_carried_out(sluice: Run, running: object, database: Database, store: ObjectStore) -> None:
+def test_a_request_that_ingest_refuses_is_a_problem_until_it_is_carried_out(
+    sluice: Run, running: object, database: Database, store: ObjectStore
+) -> None:
     wait_for_streaming(sluice)
     # As if it had been dropped between the command's look and ingest's.
     store.create(keys.control_request("one"), Request(COPY, "public", "gone", datetime.now(UTC).isoformat()).encode())
@@ -177,7 +213,9 @@ def test_a_request_that_ingest_refuses_is_a_problem_until_it_is_carried_out(slui
     (refused,) = [problem for problem in document["problems"] if problem["code"] == "request.refused"]
     assert refused["where"] == "public.gone"
     assert refused["since"]
-    database.execute("CREATE TABLE gone (id int PRIMARY KEY)", f"ALTER PUBLICATION {database.publication} ADD TABLE gone")
+    database.execute(
+        "CREATE TABLE gone (id int PRIMARY KEY)", f"ALTER PUBLICATION {database.publication} ADD TABLE gone"
+    )
     assert sluice("copy", "public.gone").returncode == 0
     while "request.refused" in codes(json.loads(sluice("status", "--json").stdout)):
         assert time.monotonic() < deadline + 90

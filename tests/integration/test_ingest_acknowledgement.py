@@ -1,4 +1,6 @@
-"""What PostgreSQL is told is durable, seen on the wire, against what the store holds at that very moment."""
+"""What PostgreSQL is told is durable, seen on the wire, against what the store holds at that very
+moment.
+"""
 
 import threading
 from collections.abc import Iterator
@@ -6,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.postgres import temporary_server
-from service import lsn
-from service.errors import StoreUnavailable
-from service.manifest.follow import load_state
-from service.runtime.builder import BuilderLimits
-from service.store.base import ObjectStore
-from service.store.opening import open_store
+from sluice import lsn
+from sluice.errors import StoreUnavailable
+from sluice.ingest.encode.builder import BuilderLimits
+from sluice.manifest.follow import load_state
+from sluice.store.base import ObjectStore
+from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline
 from tests.support.pgproxy import PgProxy, Status
 from tests.support.sources import Database
+from tools.local.postgres import temporary_server
 
 
 def test_the_acknowledged_position_is_never_beyond_what_the_store_holds_at_that_moment(pipeline: Pipeline) -> None:
@@ -29,7 +31,9 @@ def test_the_acknowledged_position_is_never_beyond_what_the_store_holds_at_that_
         pipeline.dsn = proxy.dsn(dbname=pipeline.database.name)
         pipeline.run()
         for number in range(20):
-            pipeline.database.execute(f"INSERT INTO a SELECT i, repeat('x', 200) FROM generate_series({number * 100}, {number * 100 + 99}) i")
+            pipeline.database.execute(
+                f"INSERT INTO a SELECT i, repeat('x', 200) FROM generate_series({number * 100}, {number * 100 + 99}) i"
+            )
             if number % 5 == 4:
                 pipeline.run()
         proxy.check()
@@ -37,7 +41,9 @@ def test_the_acknowledged_position_is_never_beyond_what_the_store_holds_at_that_
     assert all(flush <= held for flush, held in claims)
 
 
-def test_a_store_that_takes_nothing_means_nothing_is_acknowledged_however_often_the_server_asks(pipeline: Pipeline) -> None:
+def test_a_store_that_takes_nothing_means_nothing_is_acknowledged_however_often_the_server_asks(
+    pipeline: Pipeline,
+) -> None:
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     pipeline.run()
     before = pipeline.confirmed()
@@ -61,7 +67,9 @@ def test_a_store_that_takes_nothing_means_nothing_is_acknowledged_however_often_
 
 
 def test_adjacent_commits_are_each_delivered_exactly_once_across_a_restart_between_them(pipeline: Pipeline) -> None:
-    """failures.md A2, A3: with the next commit record starting where the last one ended, one byte too far loses it and one too few repeats it."""
+    """failures.md A2, A3: with the next commit record starting where the last one ended, one byte
+    too far loses it and one too few repeats it.
+    """
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     pipeline.run()
     for attempt in range(200):
@@ -87,12 +95,15 @@ def test_adjacent_commits_are_each_delivered_exactly_once_across_a_restart_betwe
 
 
 def _last_two_commits(pipeline: Pipeline, attempt: int) -> tuple[int | None, int | None]:
-    """End of the first and of the second commit, when the second record starts where the first one ended; from an independent reader of the same WAL."""
+    """End of the first and of the second commit, when the second record starts where the first one
+    ended; from an independent reader of the same WAL.
+    """
     with pipeline.database.connect() as connection:
         name = f"{pipeline.database.slot}_w{attempt}"
         connection.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", (pipeline.database.slot, name))
         found = connection.execute(
-            "SELECT substring(data from 3 for 8), substring(data from 11 for 8) FROM pg_logical_slot_peek_binary_changes(%s, NULL, NULL,"
+            "SELECT substring(data from 3 for 8), substring(data from 11 for 8) FROM "
+            "pg_logical_slot_peek_binary_changes(%s, NULL, NULL,"
             " 'proto_version', '1', 'publication_names', %s) WHERE get_byte(data, 0) = 67",
             (name, pipeline.database.publication),
         ).fetchall()
@@ -106,7 +117,11 @@ def _last_two_commits(pipeline: Pipeline, attempt: int) -> tuple[int | None, int
 def test_rows_of_one_copy_share_an_lsn_and_all_arrive_in_order(pipeline: Pipeline) -> None:
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     pipeline.run()
-    with pipeline.database.connect() as connection, connection.cursor() as cursor, cursor.copy("COPY a FROM STDIN") as copy:
+    with (
+        pipeline.database.connect() as connection,
+        connection.cursor() as cursor,
+        cursor.copy("COPY a FROM STDIN") as copy,
+    ):
         for number in range(500):
             copy.write_row((number,))
     pipeline.run()
@@ -123,7 +138,8 @@ def test_quiet_tables_do_not_hold_the_slot_while_others_write(pipeline: Pipeline
         pipeline.database.execute("INSERT INTO busy SELECT i, repeat('x', 1000) FROM generate_series(1, 20000) i")
         target = lsn.parse(pipeline.wal_end())
         assert running.ingest is not None
-        # The idle advance is recorded first, so it may take one progress interval; a fast stop of the server would ask for it at once.
+        # The idle advance is recorded first, so it may take one progress interval; a fast stop of
+        # the server would ask for it at once.
         running.stop()
     assert pipeline.confirmed() <= pipeline.state().through_lsn
     pipeline.run(tables=("public.quiet",))
@@ -151,7 +167,9 @@ def test_a_transaction_past_the_memory_budget_is_one_entry_of_several_segments(p
 
 
 def test_a_crash_of_the_server_repeats_nothing(pipeline: Pipeline, tmp_path: Path) -> None:
-    """failures.md A10: after a crash the slot may be behind what it was told; starting at our own position makes that harmless."""
+    """failures.md A10: after a crash the slot may be behind what it was told; starting at our own
+    position makes that harmless.
+    """
     with temporary_server(durable=True) as server:
         database = Database(server, "postgres", "sluice_crash", "sluice_crash")
         own = Pipeline(database, open_store((tmp_path / "crash").as_uri(), prefix="test/", options={}))
@@ -175,7 +193,9 @@ def test_a_fast_stop_of_the_server_is_not_held_up_and_everything_committed_is_ke
         own = Pipeline(database, open_store((tmp_path / "stop").as_uri(), prefix="test/", options={}))
         database.execute("CREATE TABLE a (id int PRIMARY KEY)")
         with own.running() as running:
-            running.wait_until(lambda: bool(own.state().tables) and all(table.state == "live" for table in own.state().tables.values()))
+            running.wait_until(
+                lambda: bool(own.state().tables) and all(table.state == "live" for table in own.state().tables.values())
+            )
             database.execute("INSERT INTO a VALUES (1)")
             stopping = threading.Thread(target=server.stop, args=("fast",))
             stopping.start()

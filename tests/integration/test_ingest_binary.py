@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from service.errors import SourceRefused
-from service.source.preflight import run_preflight
-from service.source.sessions import SourceOptions
-from service.store.opening import open_store
+from sluice.errors import SourceRefused
+from sluice.operate.check.preflight import run_preflight
+from sluice.source.sessions import SourceOptions
+from sluice.store.opening import open_store
 from tests.e2e import matrix
 from tests.support.ingesting import Pipeline
 from tests.support.source_setup import since
@@ -17,7 +17,11 @@ REFUSED = {'"char"', "numeric", "numeric(39,0)", "numeric(1000,500)"}
 TYPES: dict[str, tuple[str, ...]] = {
     **{name: (*values, *matrix.MARKED.get(name, ())) for name, values in matrix.HELD.items() if name not in REFUSED},
     **{name: matrix.TEXTS[name] for name in ("uuid", "json", "jsonb", "public.mood", '"odd ""schema"."odd type"')},
-    **{name: (*values, *matrix.MARKED_DOMAINS.get(name, ())) for name, values in matrix.DOMAINS.items() if not name.endswith(("counts", "moods"))},
+    **{
+        name: (*values, *matrix.MARKED_DOMAINS.get(name, ()))
+        for name, values in matrix.DOMAINS.items()
+        if not name.endswith(("counts", "moods"))
+    },
 }
 
 
@@ -26,14 +30,24 @@ def binary(pipeline: Pipeline) -> SourceOptions:
 
 
 def story(types: dict[str, tuple[str, ...]]) -> list[str]:
-    """Each value inserted, updated into the next and deleted, under both kinds of old rows, with NULLs and values left out between them."""
+    """Each value inserted, updated into the next and deleted, under both kinds of old rows, with
+    NULLs and values left out between them.
+    """
     count = max(map(len, types.values())) + 1
-    rows = [[values[number] if number < len(values) else "NULL" for values in types.values()] for number in range(count)]
+    rows = [
+        [values[number] if number < len(values) else "NULL" for values in types.values()] for number in range(count)
+    ]
     statements = []
     for table in ("f", "d"):
-        statements += [f"INSERT INTO {table} VALUES ({number}, repeat('é', 5000), {', '.join(row)})" for number, row in enumerate(rows)]
+        statements += [
+            f"INSERT INTO {table} VALUES ({number}, repeat('é', 5000), {', '.join(row)})"
+            for number, row in enumerate(rows)
+        ]
         columns = ", ".join(f"c{number}" for number in range(len(types)))
-        statements += [f"UPDATE {table} SET ({columns}) = ROW({', '.join(rows[(number + 1) % count])}) WHERE id = {number}" for number in range(count)]
+        statements += [
+            f"UPDATE {table} SET ({columns}) = ROW({', '.join(rows[(number + 1) % count])}) WHERE id = {number}"
+            for number in range(count)
+        ]
         statements += [f"UPDATE {table} SET id = id + 1000 WHERE id % 3 = 0", f"DELETE FROM {table} WHERE id % 2 = 0"]
     return statements
 
@@ -45,11 +59,19 @@ def plain(rows: list[dict[str, Any]]) -> list[str]:
 def test_the_same_log_read_in_binary_and_as_text_gives_the_same_rows(pipeline: Pipeline, tmp_path: Any) -> None:
     database = pipeline.database
     columns = ", ".join(f"c{number} {name}" for number, name in enumerate(TYPES))
-    database.execute(*matrix.DEFINITIONS, *(f"CREATE TABLE {table} (id int PRIMARY KEY, big text, {columns})" for table in ("f", "d")))
-    database.execute("ALTER TABLE f REPLICA IDENTITY FULL", *(f"ALTER TABLE {table} ALTER big SET STORAGE EXTERNAL" for table in ("f", "d")))
+    database.execute(
+        *matrix.DEFINITIONS,
+        *(f"CREATE TABLE {table} (id int PRIMARY KEY, big text, {columns})" for table in ("f", "d")),
+    )
+    database.execute(
+        "ALTER TABLE f REPLICA IDENTITY FULL",
+        *(f"ALTER TABLE {table} ALTER big SET STORAGE EXTERNAL" for table in ("f", "d")),
+    )
     pipeline.run()
     other = Pipeline(database, open_store((tmp_path / "other").as_uri(), prefix="test/", options={}))
-    database.execute(f"SELECT pg_copy_logical_replication_slot('{database.slot}', '{database.slot}_kept')", *story(TYPES))
+    database.execute(
+        f"SELECT pg_copy_logical_replication_slot('{database.slot}', '{database.slot}_kept')", *story(TYPES)
+    )
     for key in pipeline.store.list(""):
         other.store.put(key, pipeline.store.get(key))
     pipeline.run()
@@ -68,17 +90,43 @@ def test_the_same_log_read_in_binary_and_as_text_gives_the_same_rows(pipeline: P
     assert any(row["_sluice_special"] for row in pipeline.rows("public.f"))
 
 
-def test_columns_that_cannot_be_read_exactly_are_refused_by_name_at_the_start_and_by_preflight(pipeline: Pipeline) -> None:
-    unreadable = ["int[]", "numeric", "interval", "aclitem", "aclitem[]", "inet", "int4range", "public.pair", "time", "xml", "public.counts", '"char"']
+def test_columns_that_cannot_be_read_exactly_are_refused_by_name_at_the_start_and_by_preflight(
+    pipeline: Pipeline,
+) -> None:
+    unreadable = [
+        "int[]",
+        "numeric",
+        "interval",
+        "aclitem",
+        "aclitem[]",
+        "inet",
+        "int4range",
+        "public.pair",
+        "time",
+        "xml",
+        "public.counts",
+        '"char"',
+    ]
     columns = ", ".join(f"c{number} {name}" for number, name in enumerate(unreadable))
     database = pipeline.database
-    database.execute(*matrix.DEFINITIONS, f"CREATE TABLE a (id int PRIMARY KEY, fine uuid, {columns})", "CREATE TABLE b (id int PRIMARY KEY, mood public.mood)")
-    with pytest.raises(SourceRefused, match=r"public\.a\.c0 \(integer\[\]\), public\.a\.c1 \(numeric\).* and 2 more") as caught:
+    database.execute(
+        *matrix.DEFINITIONS,
+        f"CREATE TABLE a (id int PRIMARY KEY, fine uuid, {columns})",
+        "CREATE TABLE b (id int PRIMARY KEY, mood public.mood)",
+    )
+    with pytest.raises(
+        SourceRefused, match=r"public\.a\.c0 \(integer\[\]\), public\.a\.c1 \(numeric\).* and 2 more"
+    ) as caught:
         pipeline.run(source=binary(pipeline))
     assert (caught.value.exit_code, "source.binary to false" in caught.value.hint) == (5, True)
     with database.connect() as connection:
-        assert connection.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", (database.slot,)).fetchone() is None
-    findings = [finding for finding in run_preflight(binary(pipeline), None).findings if finding.code == "column.binary"]
+        assert (
+            connection.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", (database.slot,)).fetchone()
+            is None
+        )
+    findings = [
+        finding for finding in run_preflight(binary(pipeline), None).findings if finding.code == "column.binary"
+    ]
     assert [finding.object for finding in findings] == [f"public.a.c{number}" for number in range(len(unreadable))]
     assert {finding.severity for finding in findings} == {"critical"}
     database.execute("INSERT INTO a (id) VALUES (1)")
@@ -92,7 +140,10 @@ def test_a_column_that_cannot_be_read_so_and_is_added_later_turns_its_table_stal
     with pipeline.running(source=binary(pipeline), watch_interval_s=600) as running:
         running.wait_until(lambda: [table.state for table in pipeline.state().tables.values()] == ["live"] * 2)
         database.execute(
-            "ALTER TABLE a ADD COLUMN span interval", "INSERT INTO a VALUES (1, NULL)", "INSERT INTO a VALUES (2, '1 day')", "INSERT INTO b VALUES (3, 1.5)"
+            "ALTER TABLE a ADD COLUMN span interval",
+            "INSERT INTO a VALUES (1, NULL)",
+            "INSERT INTO a VALUES (2, '1 day')",
+            "INSERT INTO b VALUES (3, 1.5)",
         )
         running.wait_until(lambda: pipeline.table("public.a").state == "stale" and "public.b" in written(pipeline))
     assert "public.a.span" in pipeline.table("public.a").reason
@@ -117,14 +168,19 @@ def test_a_type_that_the_server_itself_cannot_send_is_a_named_stop(pipeline: Pip
 def _stream_until_refused(pipeline: Pipeline) -> None:
     with pipeline.running(source=binary(pipeline)) as running:
         running.wait_until(lambda: [table.state for table in pipeline.state().tables.values()] == ["live"])
-        pipeline.database.execute("ALTER TABLE a ADD COLUMN rights aclitem[]", "INSERT INTO a VALUES (1, '{=r/postgres}')")
+        pipeline.database.execute(
+            "ALTER TABLE a ADD COLUMN rights aclitem[]", "INSERT INTO a VALUES (1, '{=r/postgres}')"
+        )
         running.wait_until(lambda: running.error is not None)
 
 
 def test_a_column_list_that_leaves_such_columns_out_is_a_remedy(pipeline: Pipeline) -> None:
     database = pipeline.database
     since(database, 15, "column lists")
-    database.execute("CREATE TABLE a (id int PRIMARY KEY, v uuid, rights aclitem[])", f"CREATE PUBLICATION {database.publication} FOR TABLE a (id, v)")
+    database.execute(
+        "CREATE TABLE a (id int PRIMARY KEY, v uuid, rights aclitem[])",
+        f"CREATE PUBLICATION {database.publication} FOR TABLE a (id, v)",
+    )
     pipeline.run(source=binary(pipeline))
     database.execute("INSERT INTO a VALUES (1, 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', '{=r/postgres}')")
     pipeline.run(source=binary(pipeline))

@@ -1,10 +1,12 @@
-"""What only the catalog or the configuration shows of a table that is live: followed in order, or said by name."""
+"""What only the catalog or the configuration shows of a table that is live: followed in order, or
+said by name.
+"""
 
 from typing import Any
 
 import pytest
 
-from service.contract.entries import Copy
+from sluice.contract.entries import Copy
 from tests.support.ingesting import Pipeline
 from tests.support.source_setup import since
 
@@ -16,7 +18,11 @@ def publish(pipeline: Pipeline, *tables: str) -> None:
 
 
 def two_tables(pipeline: Pipeline) -> None:
-    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY, v int)", "CREATE TABLE b (id int PRIMARY KEY)", "INSERT INTO a VALUES (1, 1)")
+    pipeline.database.execute(
+        "CREATE TABLE a (id int PRIMARY KEY, v int)",
+        "CREATE TABLE b (id int PRIMARY KEY)",
+        "INSERT INTO a VALUES (1, 1)",
+    )
     publish(pipeline, "a", "b")
     pipeline.run(**ALL)
 
@@ -38,7 +44,9 @@ def test_a_column_that_no_row_announces_is_followed_behind_the_rows_before_it(pi
 
 
 def test_a_table_is_not_live_while_its_new_shape_waits_for_the_stream(pipeline: Pipeline) -> None:
-    """The stream is stopped where it is, so that nothing tells whether rows of the older shape are still to come."""
+    """The stream is stopped where it is, so that nothing tells whether rows of the older shape are
+    still to come.
+    """
     two_tables(pipeline)
     pipeline.database.execute("ALTER TABLE a ADD COLUMN note text DEFAULT 'none'")
     target = pipeline.state().through_lsn
@@ -59,7 +67,9 @@ def test_a_table_is_not_live_while_its_new_shape_waits_for_the_stream(pipeline: 
         ("ALTER TABLE a DROP CONSTRAINT a_pkey", "the key changed"),
     ],
 )
-def test_a_change_of_shape_that_no_row_announces_and_the_lake_cannot_follow_is_named(pipeline: Pipeline, change: str, says: str) -> None:
+def test_a_change_of_shape_that_no_row_announces_and_the_lake_cannot_follow_is_named(
+    pipeline: Pipeline, change: str, says: str
+) -> None:
     two_tables(pipeline)
     pipeline.database.execute(change)
     pipeline.run(**ALL)
@@ -95,7 +105,9 @@ def test_a_table_is_detached_when_it_is_no_longer_selected_and_begins_again_when
 
 
 def test_a_table_that_is_selected_later_is_copied(pipeline: Pipeline) -> None:
-    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+    pipeline.database.execute(
+        "CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)"
+    )
     publish(pipeline, "a", "b")
     pipeline.run(tables=("public.b",))
     pipeline.database.execute("INSERT INTO a VALUES (2)")
@@ -104,7 +116,9 @@ def test_a_table_that_is_selected_later_is_copied(pipeline: Pipeline) -> None:
     assert pipeline.copied("public.a") == {("1",), ("2",)}
 
 
-def test_what_other_origins_wrote_while_they_were_left_out_turns_tables_stale_when_they_are_asked_for(pipeline: Pipeline) -> None:
+def test_what_other_origins_wrote_while_they_were_left_out_turns_tables_stale_when_they_are_asked_for(
+    pipeline: Pipeline,
+) -> None:
     since(pipeline.database, 16, "leaving out origins")
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     publish(pipeline, "a")
@@ -145,5 +159,7 @@ def test_a_copy_makes_its_table_live_by_one_entry(pipeline: Pipeline) -> None:
     entries = pipeline.entries()
     copies = {entry.body.table_id: entry for entry in entries if isinstance(entry.body, Copy)}
     assert len(copies) == 2
-    assert all(entry.body.fingerprint and entry.body.relfilenode for entry in copies.values() if isinstance(entry.body, Copy))
+    assert all(
+        entry.body.fingerprint and entry.body.relfilenode for entry in copies.values() if isinstance(entry.body, Copy)
+    )
     assert not [entry for entry in entries if getattr(entry.body, "state", "") == "live"]

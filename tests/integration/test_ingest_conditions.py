@@ -1,4 +1,6 @@
-"""Tables that cannot be carried exactly: set aside by name while all others go on, and carried again once what was wrong is mended."""
+"""Tables that cannot be carried exactly: set aside by name while all others go on, and carried
+again once what was wrong is mended.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,15 +10,15 @@ from typing import Any
 import psycopg
 import pytest
 
-from deploy.local.postgres import PostgresServer
-from service.contract.entries import Table
-from service.manifest.follow import read_entries
-from service.manifest.state import TableState
-from service.store.opening import open_store
+from sluice.contract.entries import Table
+from sluice.manifest.follow import read_entries
+from sluice.manifest.state import TableState
+from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline
 from tests.support.least_rights import options_as, pipeline_role
 from tests.support.source_setup import since
 from tests.support.sources import fresh_database
+from tools.local.postgres import PostgresServer
 
 EVERYTHING: dict[str, Any] = {"tables": (), "watch_interval_s": 0.2}
 """All that is published is carried; the catalog is looked at often enough for a test."""
@@ -27,21 +29,42 @@ ROOT = (
     "CREATE TABLE low PARTITION OF t FOR VALUES FROM (0) TO (100)",
     "INSERT INTO t SELECT generate_series(1, 5)",
 )
-UNLOGGED_LEAF = ("CREATE UNLOGGED TABLE high PARTITION OF t FOR VALUES FROM (100) TO (200)", "INSERT INTO t SELECT generate_series(101, 103)")
-KEYED = ("CREATE TABLE t (id int PRIMARY KEY, v int, body text)", "INSERT INTO t SELECT i, i, 'x' FROM generate_series(1, 5) i")
+UNLOGGED_LEAF = (
+    "CREATE UNLOGGED TABLE high PARTITION OF t FOR VALUES FROM (100) TO (200)",
+    "INSERT INTO t SELECT generate_series(101, 103)",
+)
+KEYED = (
+    "CREATE TABLE t (id int PRIMARY KEY, v int, body text)",
+    "INSERT INTO t SELECT i, i, 'x' FROM generate_series(1, 5) i",
+)
 
 # What is wrong, and what mends it.
 BROKEN: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], int]] = {
     "partition.not_logged": (ROOT, UNLOGGED_LEAF, ("ALTER TABLE high SET LOGGED",), 14),
-    "partition.identity": (ROOT, ("ALTER TABLE low REPLICA IDENTITY FULL",), ("ALTER TABLE low REPLICA IDENTITY DEFAULT",), 14),
+    "partition.identity": (
+        ROOT,
+        ("ALTER TABLE low REPLICA IDENTITY FULL",),
+        ("ALTER TABLE low REPLICA IDENTITY DEFAULT",),
+        14,
+    ),
     "publication.operations": (
         KEYED,
         ("ALTER PUBLICATION {p} SET (publish = 'insert')", "UPDATE t SET v = -v", "DELETE FROM t WHERE id = 2"),
         ("ALTER PUBLICATION {p} SET (publish = 'insert, update, delete, truncate')",),
         14,
     ),
-    "table.identity_not_published": (KEYED, ("ALTER PUBLICATION {p} SET TABLE t (v), other",), ("ALTER PUBLICATION {p} SET TABLE t, other",), 15),
-    "table.filter_hides_values": (KEYED, ("ALTER PUBLICATION {p} SET TABLE t WHERE (id > 1), other",), ("ALTER PUBLICATION {p} SET TABLE t, other",), 15),
+    "table.identity_not_published": (
+        KEYED,
+        ("ALTER PUBLICATION {p} SET TABLE t (v), other",),
+        ("ALTER PUBLICATION {p} SET TABLE t, other",),
+        15,
+    ),
+    "table.filter_hides_values": (
+        KEYED,
+        ("ALTER PUBLICATION {p} SET TABLE t WHERE (id > 1), other",),
+        ("ALTER PUBLICATION {p} SET TABLE t, other",),
+        15,
+    ),
     "column.reserved": (KEYED, ('ALTER TABLE t ADD "_sluice_op" text',), ('ALTER TABLE t DROP "_sluice_op"',), 14),
     "column.case": (KEYED, ('ALTER TABLE t ADD "V" int',), ('ALTER TABLE t DROP "V"',), 14),
 }
@@ -61,7 +84,12 @@ def encoded_in(postgres: PostgresServer, folder: Path, encoding: str) -> Iterato
     with fresh_database(postgres) as database:
         with postgres.superuser() as admin:
             admin.execute(f"DROP DATABASE {database.name}".encode())
-            admin.execute(f"CREATE DATABASE {database.name} ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0".encode())
+            admin.execute(
+                (
+                    f"CREATE DATABASE {database.name} ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C' "
+                    "TEMPLATE template0"
+                ).encode()
+            )
             admin.execute(f"ALTER DATABASE {database.name} SET client_encoding = 'UTF8'".encode())
         yield Pipeline(database, open_store((folder / "spool").as_uri(), prefix="test/", options={}))
 
@@ -81,7 +109,10 @@ def ascii_only(postgres: PostgresServer, tmp_path: Path) -> Iterator[Pipeline]:
 
 
 def publish(pipeline: Pipeline) -> None:
-    pipeline.database.execute(f"CREATE PUBLICATION {pipeline.database.publication} FOR TABLE t, other WITH (publish_via_partition_root = true)")
+    pipeline.database.execute(
+        f"CREATE PUBLICATION {pipeline.database.publication} FOR TABLE t, other WITH "
+        "(publish_via_partition_root = true)"
+    )
 
 
 def execute(pipeline: Pipeline, statements: tuple[str, ...]) -> None:
@@ -99,7 +130,9 @@ def is_set_aside(table: TableState, says: str) -> bool:
 
 
 @pytest.mark.parametrize("code", BROKEN)
-def test_a_condition_that_does_not_hold_keeps_a_table_from_joining_until_it_is_mended(pipeline: Pipeline, code: str) -> None:
+def test_a_condition_that_does_not_hold_keeps_a_table_from_joining_until_it_is_mended(
+    pipeline: Pipeline, code: str
+) -> None:
     before, bad, mend, major = BROKEN[code]
     since(pipeline.database, major, code)
     pipeline.database.execute(*PLAIN, *before)
@@ -130,7 +163,9 @@ def test_a_table_that_changes_while_its_condition_does_not_hold_stays_set_aside(
 
 
 @pytest.mark.parametrize("code", BROKEN)
-def test_a_condition_that_ceases_to_hold_takes_a_live_table_out_until_it_is_mended(pipeline: Pipeline, code: str) -> None:
+def test_a_condition_that_ceases_to_hold_takes_a_live_table_out_until_it_is_mended(
+    pipeline: Pipeline, code: str
+) -> None:
     before, bad, mend, major = BROKEN[code]
     since(pipeline.database, major, code)
     pipeline.database.execute(*PLAIN, *before)
@@ -158,7 +193,9 @@ def role(pipeline: Pipeline) -> Iterator[str]:
         yield name
 
 
-def test_a_table_without_the_right_to_read_it_is_set_aside_and_carried_once_it_is_granted(pipeline: Pipeline, role: str) -> None:
+def test_a_table_without_the_right_to_read_it_is_set_aside_and_carried_once_it_is_granted(
+    pipeline: Pipeline, role: str
+) -> None:
     pipeline.run(**EVERYTHING)
     assert is_set_aside(pipeline.table("public.t"), "cannot read it"), pipeline.table("public.t").reason
     assert pipeline.table("public.other").state == "live"
@@ -174,7 +211,9 @@ def test_a_right_to_the_columns_is_enough_to_copy(pipeline: Pipeline, role: str)
     assert pipeline.table("public.t").state == "live", pipeline.table("public.t").reason
 
 
-def test_a_table_with_row_security_is_set_aside_and_carried_once_it_does_not_apply(pipeline: Pipeline, role: str) -> None:
+def test_a_table_with_row_security_is_set_aside_and_carried_once_it_does_not_apply(
+    pipeline: Pipeline, role: str
+) -> None:
     pipeline.database.execute(f"GRANT SELECT ON t TO {role}", "ALTER TABLE t ENABLE ROW LEVEL SECURITY")
     pipeline.run(**EVERYTHING)
     assert is_set_aside(pipeline.table("public.t"), "row level security"), pipeline.table("public.t").reason
@@ -187,7 +226,9 @@ def test_a_table_with_row_security_is_set_aside_and_carried_once_it_does_not_app
 def test_a_table_that_fails_while_it_is_read_is_set_aside_and_tried_again(ascii_only: Pipeline) -> None:
     """Bytes that have no UTF-8 form. Once they are gone no fact of the catalog says so."""
     database = ascii_only.database
-    database.execute(*PLAIN, "CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, E'\\xff'), (2, 'x')")
+    database.execute(
+        *PLAIN, "CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, E'\\xff'), (2, 'x')"
+    )
     database.execute(f"CREATE PUBLICATION {database.publication} FOR ALL TABLES")
     ascii_only.run(**EVERYTHING)
     assert is_set_aside(ascii_only.table("public.t"), "22021"), ascii_only.table("public.t").reason
@@ -215,7 +256,12 @@ def test_without_a_free_slot_copies_wait_and_the_stream_goes_on(pipeline: Pipeli
             pass
         try:
             with pipeline.running(**EVERYTHING) as running:
-                running.wait_until(lambda: running.ingest is not None and any("replication slot" in one.message for one in running.ingest.errors.recent()))
+                running.wait_until(
+                    lambda: (
+                        running.ingest is not None
+                        and any("replication slot" in one.message for one in running.ingest.errors.recent())
+                    )
+                )
                 database.execute("INSERT INTO other VALUES (7)")
                 running.wait_until(lambda: [row["id"] for row in pipeline.rows("public.other")] == [7])
                 assert pipeline.table("public.t").state == "copying"
@@ -231,8 +277,14 @@ def test_without_a_free_slot_copies_wait_and_the_stream_goes_on(pipeline: Pipeli
 
 def test_a_name_that_is_longer_in_utf8_than_on_its_server_is_carried_or_set_aside(latin: Pipeline) -> None:
     long, longest = "\u00fc" * 40, "\u00fc" * 63
-    latin.database.execute(*PLAIN, f'CREATE TABLE "{long}" (id int PRIMARY KEY, "{longest}" text)', f'CREATE TABLE "{longest}" (id int PRIMARY KEY)')
-    latin.database.execute(f"INSERT INTO \"{long}\" VALUES (1, 'x')", f"CREATE PUBLICATION {latin.database.publication} FOR ALL TABLES")
+    latin.database.execute(
+        *PLAIN,
+        f'CREATE TABLE "{long}" (id int PRIMARY KEY, "{longest}" text)',
+        f'CREATE TABLE "{longest}" (id int PRIMARY KEY)',
+    )
+    latin.database.execute(
+        f"INSERT INTO \"{long}\" VALUES (1, 'x')", f"CREATE PUBLICATION {latin.database.publication} FOR ALL TABLES"
+    )
     latin.run(**EVERYTHING)
     assert latin.table(f"public.{long}").state == "live"
     assert latin.copied(f"public.{long}") == {("1", "x")}

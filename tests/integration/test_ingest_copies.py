@@ -1,4 +1,6 @@
-"""Tables that change, or cannot be read, while they are copied: taken again, set aside by name, and never in the way of the others."""
+"""Tables that change, or cannot be read, while they are copied: taken again, set aside by name, and
+never in the way of the others.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from deploy.local.postgres import temporary_server
-from service import faults
-from service.contract.control import COPY, Request
-from service.contract.keys import control_request
-from service.runtime.report import Reporter
-from service.source.slot import ensure_publication
-from service.store.opening import open_store
+from sluice import faults
+from sluice.contract.control import COPY, Request
+from sluice.contract.keys import control_request
+from sluice.health.report import Reporter
+from sluice.source.slot import ensure_publication
+from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline, Running
 from tests.support.sources import fresh_database
+from tools.local.postgres import temporary_server
 
 LOOKS: dict[str, Any] = {"watch_interval_s": 0.2, "tables": ()}
 """The catalog is looked at often enough for a test; everything that is published is carried."""
@@ -37,13 +39,17 @@ def arm(tmp_path: Path) -> Iterator[Arm]:
 
 @contextmanager
 def held(pipeline: Pipeline, arm: Arm, point: str) -> Iterator[Running]:
-    """Ingest that has come to `point` in the copy of public.a; goes on when the block ends, and until every table has left `copying`."""
+    """Ingest that has come to `point` in the copy of public.a; goes on when the block ends, and
+    until every table has left `copying`.
+    """
     gate = arm(point)
     with pipeline.running(**LOOKS) as running:
         running.wait_until(lambda: faults.passages(point) > 0)
         yield running
         gate.touch()
-        running.wait_until(lambda: all(table.state not in ("copying", "pending") for table in pipeline.state().tables.values()))
+        running.wait_until(
+            lambda: all(table.state not in ("copying", "pending") for table in pipeline.state().tables.values())
+        )
 
 
 def looked_again(running: Running) -> None:
@@ -67,7 +73,10 @@ SETUP = (
 )
 UNSEEN = {
     "an enum label renamed": ("a", ("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'",)),
-    "left and came back": ("a", ("ALTER PUBLICATION {p} DROP TABLE a", "DELETE FROM a WHERE id = 1", "ALTER PUBLICATION {p} ADD TABLE a")),
+    "left and came back": (
+        "a",
+        ("ALTER PUBLICATION {p} DROP TABLE a", "DELETE FROM a WHERE id = 1", "ALTER PUBLICATION {p} ADD TABLE a"),
+    ),
     "publish toggled": (
         "a",
         (
@@ -82,16 +91,22 @@ UNSEEN = {
 
 
 def publish(pipeline: Pipeline, *tables: str, options: str = "publish_via_partition_root = true") -> None:
-    pipeline.database.execute(f"CREATE PUBLICATION {pipeline.database.publication} FOR TABLE {', '.join(tables)} WITH ({options})")
+    pipeline.database.execute(
+        f"CREATE PUBLICATION {pipeline.database.publication} FOR TABLE {', '.join(tables)} WITH ({options})"
+    )
 
 
 @pytest.mark.parametrize("change", UNSEEN)
-def test_what_no_event_shows_while_a_table_is_copied_makes_the_copy_begin_again(pipeline: Pipeline, arm: Arm, change: str) -> None:
+def test_what_no_event_shows_while_a_table_is_copied_makes_the_copy_begin_again(
+    pipeline: Pipeline, arm: Arm, change: str
+) -> None:
     table, statements = UNSEEN[change]
     pipeline.database.execute(*SETUP)
     publish(pipeline, table)
     with held(pipeline, arm, "copy.taken") as running:
-        pipeline.database.execute(*(statement.replace("{p}", pipeline.database.publication) for statement in statements))
+        pipeline.database.execute(
+            *(statement.replace("{p}", pipeline.database.publication) for statement in statements)
+        )
         looked_again(running)
     found = pipeline.table(f"public.{table}")
     assert (found.state, found.generation) == ("live", 2), found.reason
@@ -99,21 +114,33 @@ def test_what_no_event_shows_while_a_table_is_copied_makes_the_copy_begin_again(
 
 
 @pytest.mark.parametrize("change", UNSEEN)
-def test_what_no_event_shows_between_the_last_look_and_the_entry_turns_the_table_stale(pipeline: Pipeline, arm: Arm, change: str) -> None:
-    """The entry carries the facts that the copy began with, so that the next look compares with those."""
+def test_what_no_event_shows_between_the_last_look_and_the_entry_turns_the_table_stale(
+    pipeline: Pipeline, arm: Arm, change: str
+) -> None:
+    """The entry carries the facts that the copy began with, so that the next look compares with
+    those.
+    """
     table, statements = UNSEEN[change]
     pipeline.database.execute(*SETUP)
     publish(pipeline, table)
     with held(pipeline, arm, "copy.final.before") as running:
-        pipeline.database.execute(*(statement.replace("{p}", pipeline.database.publication) for statement in statements))
+        pipeline.database.execute(
+            *(statement.replace("{p}", pipeline.database.publication) for statement in statements)
+        )
         looked_again(running)
     pipeline.run(**LOOKS)
     assert pipeline.table(f"public.{table}").state == "stale"
 
 
-def test_a_table_that_is_locked_is_copied_after_the_others_and_says_what_it_waits_for(pipeline: Pipeline, arm: Arm) -> None:
+def test_a_table_that_is_locked_is_copied_after_the_others_and_says_what_it_waits_for(
+    pipeline: Pipeline, arm: Arm
+) -> None:
     """The lock is taken behind the snapshot, which would wait for older transactions."""
-    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)", "CREATE TABLE c (id int PRIMARY KEY)")
+    pipeline.database.execute(
+        "CREATE TABLE a (id int PRIMARY KEY)",
+        "CREATE TABLE b (id int PRIMARY KEY)",
+        "CREATE TABLE c (id int PRIMARY KEY)",
+    )
     pipeline.database.execute("INSERT INTO b VALUES (1)")
     publish(pipeline, "a", "b", "c")
     gate = arm("copy.locked")
@@ -131,7 +158,9 @@ def test_a_table_that_is_locked_is_copied_after_the_others_and_says_what_it_wait
 
 
 def test_a_locked_table_does_not_keep_an_existing_publication_from_being_looked_at(pipeline: Pipeline) -> None:
-    """The first start asks whether the publication has all that source.tables names; the lock outlasts the question."""
+    """The first start asks whether the publication has all that source.tables names; the lock
+    outlasts the question.
+    """
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
     publish(pipeline, "a", "b")
     with pipeline.database.connect() as holder, pipeline.database.connect() as asking, holder.transaction():
@@ -140,14 +169,18 @@ def test_a_locked_table_does_not_keep_an_existing_publication_from_being_looked_
         assert not ensure_publication(asking, pipeline.database.publication, [("public", "a"), ("public", "b")]).created
 
 
-def test_a_table_that_goes_stale_while_its_copy_is_published_is_copied_again_when_asked(pipeline: Pipeline, arm: Arm) -> None:
+def test_a_table_that_goes_stale_while_its_copy_is_published_is_copied_again_when_asked(
+    pipeline: Pipeline, arm: Arm
+) -> None:
     """Neither the copy of the older generation is published, nor does anything end."""
     pipeline.database.execute(*SETUP)
     publish(pipeline, "a")
     with held(pipeline, arm, "copy.final.before") as running:
         pipeline.database.execute("ALTER TABLE a DROP COLUMN k", "INSERT INTO a VALUES (20)")
         running.wait_until(lambda: pipeline.table("public.a").state == "stale")
-        pipeline.store.create(control_request("one"), Request(COPY, "public", "a", "2030-01-01T00:00:00+00:00").encode())
+        pipeline.store.create(
+            control_request("one"), Request(COPY, "public", "a", "2030-01-01T00:00:00+00:00").encode()
+        )
         running.wait_until(lambda: pipeline.table("public.a").generation > 1)
     pipeline.run(**LOOKS)
     assert pipeline.table("public.a").state == "live"
@@ -159,9 +192,13 @@ def test_copies_that_the_server_has_no_slot_for_are_failing_for_who_looks_from_o
         pipeline = Pipeline(database, open_store((tmp_path / "spool").as_uri(), prefix="test/", options={}))
         database.execute("CREATE TABLE a (id int PRIMARY KEY)", "SELECT pg_create_physical_replication_slot('other')")
         publish(pipeline, "a")
-        reporter = Reporter(pipeline="test", store=pipeline.store, lake_uri=tmp_path.as_uri(), source=pipeline.options().source)
+        reporter = Reporter(
+            pipeline="test", store=pipeline.store, lake_uri=tmp_path.as_uri(), source=pipeline.options().source
+        )
         with pipeline.running(**LOOKS) as running:
-            running.wait_until(lambda: any("max_replication_slots" in table.reason for table in pipeline.state().tables.values()))
+            running.wait_until(
+                lambda: any("max_replication_slots" in table.reason for table in pipeline.state().tables.values())
+            )
             assert "table.failing" in {problem.code for problem in reporter.take().verdict.problems}
             database.execute("SELECT pg_drop_replication_slot('other')")
             running.wait_until(lambda: pipeline.table("public.a").state == "live")

@@ -1,4 +1,6 @@
-"""A stage fails while work is queued behind it: what is behind it is not published, and after a healthy start nothing is missing."""
+"""A stage fails while work is queued behind it: what is behind it is not published, and after a
+healthy start nothing is missing.
+"""
 
 import threading
 from collections.abc import Callable
@@ -6,17 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from service import faults
-from service.contract import keys
-from service.errors import StoreRefused
-from service.store.local import LocalStore
+from sluice import faults
+from sluice.contract import keys
+from sluice.errors import StoreRefused
+from sluice.store.local import LocalStore
 from tests.support.ingesting import Pipeline, Running
 from tests.support.pgproxy import PgProxy
 from tests.support.sources import Database
 
 
 class RefusedOnce(LocalStore):
-    """Refuses the first segment of changes, as a store does while credentials are replaced, and only when `when` says so."""
+    """Refuses the first segment of changes, as a store does while credentials are replaced, and
+    only when `when` says so.
+    """
 
     def __init__(self, root: Path, *, when: Callable[[], bool]) -> None:
         super().__init__(root)
@@ -67,7 +71,9 @@ def test_a_unit_behind_one_whose_upload_was_refused_is_not_published(filled: Pip
 
 
 def test_a_background_part_that_dies_while_nothing_streams_ends_the_process(filled: Pipeline, tmp_path: Path) -> None:
-    """With nobody to tell, a dead copier would leave its table waiting for ever under a healthy status."""
+    """With nobody to tell, a dead copier would leave its table waiting for ever under a healthy
+    status.
+    """
     gate = tmp_path / "gate"
     faults.arm(f"copy.read=hold:{gate}+raise:RuntimeError")
     database = filled.database

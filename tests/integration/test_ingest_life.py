@@ -1,4 +1,6 @@
-"""Start, loss, takeover and change of shape: what continues, what stops by name, and what turns one table stale."""
+"""Start, loss, takeover and change of shape: what continues, what stops by name, and what turns one
+table stale.
+"""
 
 import asyncio
 import dataclasses
@@ -6,17 +8,21 @@ import threading
 
 import pytest
 
-from service.contract.control import COPY, Request
-from service.contract.entries import Changes, Copy, Table
-from service.contract.keys import MANIFEST, control_request
-from service.errors import Interrupted, ServiceError, SlotBusy, SlotLost, WriterFenced
-from service.runtime.ingest import Ingest
+from sluice.contract.control import COPY, Request
+from sluice.contract.entries import Changes, Copy, Table
+from sluice.contract.keys import MANIFEST, control_request
+from sluice.errors import Interrupted, ServiceError, SlotBusy, SlotLost, WriterFenced
+from sluice.ingest.supervisor import Ingest
 from tests.support.ingesting import Pipeline
 
 
 def test_rows_that_were_there_join_the_stream_without_gap_or_overlap(pipeline: Pipeline) -> None:
-    """A writer storms while the table is copied; copy and later changes together are every row exactly once."""
-    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY, v int)", "INSERT INTO a SELECT i, 0 FROM generate_series(1, 2000) i")
+    """A writer storms while the table is copied; copy and later changes together are every row
+    exactly once.
+    """
+    pipeline.database.execute(
+        "CREATE TABLE a (id int PRIMARY KEY, v int)", "INSERT INTO a SELECT i, 0 FROM generate_series(1, 2000) i"
+    )
     storming = threading.Event()
     inserted: list[int] = []
 
@@ -64,7 +70,9 @@ def test_a_table_that_joins_later_is_copied_and_followed(pipeline: Pipeline) -> 
 def test_an_added_column_is_a_new_schema_version_with_the_value_that_older_rows_hold(pipeline: Pipeline) -> None:
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
     pipeline.run()
-    pipeline.database.execute("ALTER TABLE a ADD COLUMN note text NOT NULL DEFAULT 'it''s, {new}'", "INSERT INTO a VALUES (2, 'given')")
+    pipeline.database.execute(
+        "ALTER TABLE a ADD COLUMN note text NOT NULL DEFAULT 'it''s, {new}'", "INSERT INTO a VALUES (2, 'given')"
+    )
     pipeline.run()
     table = pipeline.table("public.a")
     assert table.state == "live"
@@ -89,18 +97,24 @@ def test_a_transaction_that_changes_the_shape_several_times_loses_none_of_its_ro
 
 
 def test_shapes_that_are_known_already_are_found_again_when_their_rows_are_sent_again(pipeline: Pipeline) -> None:
-    """As after a crash between the entry of the newest shape and that of the rows: the manifest ends with the shapes."""
+    """As after a crash between the entry of the newest shape and that of the rows: the manifest
+    ends with the shapes.
+    """
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     pipeline.run()
     kept = f"{pipeline.database.slot}_kept"
-    pipeline.database.execute(f"SELECT pg_copy_logical_replication_slot('{pipeline.database.slot}', '{kept}')", "INSERT INTO a VALUES (0)")
+    pipeline.database.execute(
+        f"SELECT pg_copy_logical_replication_slot('{pipeline.database.slot}', '{kept}')", "INSERT INTO a VALUES (0)"
+    )
     with pipeline.database.connect() as connection, connection.transaction():
         for number in (1, 2):
             connection.execute(f"ALTER TABLE a ADD COLUMN c{number} int".encode())
             connection.execute(f"INSERT INTO a VALUES ({number})".encode())
     pipeline.run()
     rows = next(entry.seq for entry in pipeline.entries() if isinstance(entry.body, Changes) and entry.body.segments)
-    shapes = [entry.seq for entry in pipeline.entries() if isinstance(entry.body, Table) and entry.body.schema is not None]
+    shapes = [
+        entry.seq for entry in pipeline.entries() if isinstance(entry.body, Table) and entry.body.schema is not None
+    ]
     assert max(shapes) < rows
     for key in [key for key in pipeline.store.list(MANIFEST) if int(key.split("/")[-1].removesuffix(".json")) >= rows]:
         pipeline.store.delete(key)
@@ -122,8 +136,14 @@ def test_shapes_that_are_known_already_are_found_again_when_their_rows_are_sent_
         ("ALTER TABLE a ALTER COLUMN v TYPE int USING v + 1", "rewritten"),
     ],
 )
-def test_a_change_that_the_lake_cannot_follow_turns_that_table_stale_with_the_reason_and_no_other(pipeline: Pipeline, change: str, says: str) -> None:
-    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY, v int)", "CREATE TABLE other (id int PRIMARY KEY)", "INSERT INTO a VALUES (1, 1)")
+def test_a_change_that_the_lake_cannot_follow_turns_that_table_stale_with_the_reason_and_no_other(
+    pipeline: Pipeline, change: str, says: str
+) -> None:
+    pipeline.database.execute(
+        "CREATE TABLE a (id int PRIMARY KEY, v int)",
+        "CREATE TABLE other (id int PRIMARY KEY)",
+        "INSERT INTO a VALUES (1, 1)",
+    )
     pipeline.run()
     name = "b" if "TO b" in change else "a"
     pipeline.database.execute(change, f"INSERT INTO {name} (id) VALUES (2)", "INSERT INTO other VALUES (7)")
@@ -134,7 +154,10 @@ def test_a_change_that_the_lake_cannot_follow_turns_that_table_stale_with_the_re
     assert [row["id"] for row in pipeline.rows("public.other")] == [7]
 
 
-@pytest.mark.parametrize("harmless", ["VACUUM FULL a", "ANALYZE a", "CREATE INDEX ON a (v)", "TRUNCATE a", "ALTER TABLE a ALTER COLUMN v SET DEFAULT 3"])
+@pytest.mark.parametrize(
+    "harmless",
+    ["VACUUM FULL a", "ANALYZE a", "CREATE INDEX ON a (v)", "TRUNCATE a", "ALTER TABLE a ALTER COLUMN v SET DEFAULT 3"],
+)
 def test_what_changes_no_row_unseen_leaves_the_table_live(pipeline: Pipeline, harmless: str) -> None:
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY, v int)", "INSERT INTO a VALUES (1, 1)")
     pipeline.run()
@@ -154,7 +177,9 @@ def test_a_table_that_leaves_the_publication_is_detached(pipeline: Pipeline) -> 
 
 def test_a_table_whose_column_has_our_name_is_quarantined_by_name_and_others_go_on(pipeline: Pipeline) -> None:
     pipeline.database.execute(
-        'CREATE TABLE a (id int PRIMARY KEY, "_Sluice_op" int)', 'CREATE TABLE b (id int PRIMARY KEY, x int, "X" int)', "CREATE TABLE c (i int)"
+        'CREATE TABLE a (id int PRIMARY KEY, "_Sluice_op" int)',
+        'CREATE TABLE b (id int PRIMARY KEY, x int, "X" int)',
+        "CREATE TABLE c (i int)",
     )
     pipeline.run()
     assert "_Sluice_op" in pipeline.table("public.a").reason
@@ -171,7 +196,9 @@ def test_a_missing_slot_is_a_named_stop_and_nothing_is_created(pipeline: Pipelin
         pipeline.run()
     assert caught.value.exit_code == 7
     with pipeline.database.connect() as connection:
-        assert connection.execute("SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", (pipeline.database.slot,)).fetchone() == (0,)
+        assert connection.execute(
+            "SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", (pipeline.database.slot,)
+        ).fetchone() == (0,)
 
 
 @pytest.mark.parametrize("how", ["advance", "recreate"])
@@ -183,7 +210,10 @@ def test_a_slot_that_is_ahead_of_the_manifest_is_a_named_stop(pipeline: Pipeline
     if how == "advance":
         pipeline.database.execute(f"SELECT pg_replication_slot_advance('{slot}', pg_current_wal_lsn())")
     else:
-        pipeline.database.execute(f"SELECT pg_drop_replication_slot('{slot}')", f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')")
+        pipeline.database.execute(
+            f"SELECT pg_drop_replication_slot('{slot}')",
+            f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')",
+        )
     with pytest.raises(SlotLost, match="AHEAD"):
         pipeline.run()
     assert not pipeline.commits()
@@ -203,7 +233,9 @@ def test_a_second_instance_is_refused_while_the_first_streams(pipeline: Pipeline
 
 
 def test_a_writer_that_was_replaced_is_fenced_out(pipeline: Pipeline) -> None:
-    """The old one loses its connection unnoticed, another takes over, the old one wakes up: it must not publish."""
+    """The old one loses its connection unnoticed, another takes over, the old one wakes up: it must
+    not publish.
+    """
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     with pytest.raises(WriterFenced):
         _stream_until_replaced(pipeline)
@@ -215,7 +247,10 @@ def _stream_until_replaced(pipeline: Pipeline) -> None:
     with pipeline.running() as running:
         running.wait_until(lambda: [table.state for table in pipeline.state().tables.values()] == ["live"])
         with pipeline.database.connect() as connection:
-            connection.execute("SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = %s", (pipeline.database.slot,))
+            connection.execute(
+                "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = %s",
+                (pipeline.database.slot,),
+            )
         _take_over(pipeline)
         pipeline.database.execute("INSERT INTO a VALUES (2)")
         running.wait_until(lambda: running.error is not None)
@@ -227,7 +262,10 @@ def _take_over(pipeline: Pipeline) -> None:
             pipeline.run(slot_wait_s=0.2)
         except SlotBusy:
             with pipeline.database.connect() as connection:
-                connection.execute("SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = %s", (pipeline.database.slot,))
+                connection.execute(
+                    "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = %s",
+                    (pipeline.database.slot,),
+                )
             continue
         return
     raise AssertionError("the slot never became free")
@@ -240,7 +278,8 @@ def test_a_connection_that_the_server_ends_is_opened_again_and_nothing_is_lost(p
             running.wait_until(lambda: running.ingest is not None and running.ingest.view.connected)
             pipeline.database.execute(
                 f"INSERT INTO a VALUES ({number})",
-                f"SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = '{pipeline.database.slot}'",
+                "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE "
+                f"slot_name = '{pipeline.database.slot}'",
             )
             running.wait_until(lambda: running.ingest is not None and len(pipeline.commits()) == number + 1)  # noqa: B023
     assert [row["id"] for row in pipeline.rows("public.a")] == [0, 1, 2]
@@ -249,7 +288,9 @@ def test_a_connection_that_the_server_ends_is_opened_again_and_nothing_is_lost(p
 
 
 def test_a_wrong_password_or_database_is_refused_at_once_without_naming_secrets(pipeline: Pipeline) -> None:
-    pipeline.dsn = pipeline.database.dsn.replace(pipeline.database.name, "no_such_database").replace("postgres@", "postgres:canary-secret@")
+    pipeline.dsn = pipeline.database.dsn.replace(pipeline.database.name, "no_such_database").replace(
+        "postgres@", "postgres:canary-secret@"
+    )
 
     async def start() -> None:
         await Ingest(pipeline.options(), pipeline.store).run(until_lsn=1)
@@ -264,7 +305,9 @@ def test_a_column_that_is_added_and_dropped_again_turns_the_table_stale(pipeline
     """The shape after the drop is the first one again, byte for byte; it must not be taken for it."""
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY, v int)")
     pipeline.run(watch_interval_s=600)
-    pipeline.database.execute("INSERT INTO a VALUES (1, 1)", "ALTER TABLE a ADD COLUMN w int", "INSERT INTO a VALUES (2, 2, 2)")
+    pipeline.database.execute(
+        "INSERT INTO a VALUES (1, 1)", "ALTER TABLE a ADD COLUMN w int", "INSERT INTO a VALUES (2, 2, 2)"
+    )
     pipeline.run(watch_interval_s=600)
     pipeline.database.execute("ALTER TABLE a DROP COLUMN w", "INSERT INTO a VALUES (3, 3)")
     pipeline.run(watch_interval_s=600)

@@ -1,18 +1,22 @@
-"""Transactions at their worst: too large, full of savepoints, or gone. A limit stops by name and loses nothing; what never committed leaves nothing behind."""
+"""Transactions at their worst: too large, full of savepoints, or gone. A limit stops by name and
+loses nothing; what never committed leaves nothing behind.
+"""
 
 from typing import Any
 
 import pytest
 
-from service.errors import LimitReached
-from service.runtime.builder import BuilderLimits
+from sluice.errors import LimitReached
+from sluice.ingest.encode.builder import BuilderLimits
 from tests.integration.test_ingest_streaming import IMMEDIATELY
 from tests.support.ingesting import Pipeline
 from tests.support.source_setup import since
 
 STORED_AT_ONCE: dict[str, Any] = {"streaming": "parallel", "builder": BuilderLimits(body_bytes=1)}
 SAVEPOINTS = 5_000
-"""A server that streams every change at once goes through all of a transaction's subtransactions each time; more of them would test its patience."""
+"""A server that streams every change at once goes through all of a transaction's subtransactions
+each time; more of them would test its patience.
+"""
 ROWS = 12_000
 """Of 1.6 KB: more than one batch has."""
 
@@ -30,10 +34,15 @@ def started(pipeline: Pipeline) -> Pipeline:
 
 
 @pytest.mark.parametrize(("streaming", "limit"), [("parallel", "transaction_bytes"), ("off", "staged_bytes")])
-def test_a_transaction_past_its_limit_stops_by_name_and_comes_whole_once_the_limit_is_raised(pipeline: Pipeline, limit: str, streaming: Any) -> None:
+def test_a_transaction_past_its_limit_stops_by_name_and_comes_whole_once_the_limit_is_raised(
+    pipeline: Pipeline, limit: str, streaming: Any
+) -> None:
     started(pipeline)
     before = pipeline.confirmed()
-    pipeline.database.execute(f"INSERT INTO a SELECT i, repeat(md5(i::text), 50) FROM generate_series(1, {ROWS}) i", "INSERT INTO a VALUES (0, 'after')")
+    pipeline.database.execute(
+        f"INSERT INTO a SELECT i, repeat(md5(i::text), 50) FROM generate_series(1, {ROWS}) i",
+        "INSERT INTO a VALUES (0, 'after')",
+    )
     with pytest.raises(LimitReached, match=r"limits\.(transaction|staged)") as caught:
         pipeline.run(streaming=streaming, builder=BuilderLimits(body_bytes=1 << 20, **{limit: 10_000}))
     assert "nothing is lost" in caught.value.hint
@@ -77,7 +86,9 @@ def test_thousands_of_savepoints_every_other_one_rolled_back_leave_the_others(pi
     assert max(size or 0 for size in entries) < 40_000
 
 
-def test_a_message_from_a_rolled_back_savepoint_is_in_doubt_when_it_was_streamed_and_absent_when_not(pipeline: Pipeline) -> None:
+def test_a_message_from_a_rolled_back_savepoint_is_in_doubt_when_it_was_streamed_and_absent_when_not(
+    pipeline: Pipeline,
+) -> None:
     started(pipeline)
     database = pipeline.database
 
@@ -93,4 +104,10 @@ def test_a_message_from_a_rolled_back_savepoint_is_in_doubt_when_it_was_streamed
     emit("whole")
     pipeline.run(messages=True, streaming="off", message_prefixes=("* before", "* inside", "* after"))
     rows = {row["prefix"]: row["in_doubt"] for row in pipeline.rows("_sluice.messages")}
-    assert rows == {"streamed before": True, "streamed inside": True, "streamed after": False, "whole before": False, "whole after": False}
+    assert rows == {
+        "streamed before": True,
+        "streamed inside": True,
+        "streamed after": False,
+        "whole before": False,
+        "whole after": False,
+    }

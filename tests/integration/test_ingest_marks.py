@@ -1,10 +1,12 @@
-"""A mark of a table goes when its cause does, and a shape on which the wire and the catalog agree is recorded once."""
+"""A mark of a table goes when its cause does, and a shape on which the wire and the catalog agree
+is recorded once.
+"""
 
 from pathlib import Path
 
 import pytest
 
-from service import faults
+from sluice import faults
 from tests.support.ingesting import Pipeline
 from tests.support.source_setup import since
 
@@ -50,15 +52,22 @@ def test_a_right_that_was_missing_for_a_moment_of_a_copy_costs_a_pause(pipeline:
     finally:
         faults.arm("")
         with database.connect() as connection:
-            connection.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = %s", (role,))
+            connection.execute(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = %s", (role,)
+            )
         database.execute(f"DROP OWNED BY {role}", f"DROP ROLE {role}")
 
 
-@pytest.mark.parametrize(("state", "statement"), [("stale", "ALTER TABLE t RENAME COLUMN v TO w"), ("quarantined", 'ALTER TABLE t ADD COLUMN "_sluice_x" int')])
+@pytest.mark.parametrize(
+    ("state", "statement"),
+    [("stale", "ALTER TABLE t RENAME COLUMN v TO w"), ("quarantined", 'ALTER TABLE t ADD COLUMN "_sluice_x" int')],
+)
 def test_a_marked_table_that_was_dropped_is_detached(pipeline: Pipeline, state: str, statement: str) -> None:
     database = pipeline.database
     database.execute(
-        "CREATE TABLE t (id int PRIMARY KEY, v int)", "CREATE TABLE u (id int PRIMARY KEY)", f"CREATE PUBLICATION {database.publication} FOR TABLE t, u"
+        "CREATE TABLE t (id int PRIMARY KEY, v int)",
+        "CREATE TABLE u (id int PRIMARY KEY)",
+        f"CREATE PUBLICATION {database.publication} FOR TABLE t, u",
     )
     pipeline.run(tables=())
     database.execute(statement, "INSERT INTO t VALUES (1, 1)")
@@ -74,7 +83,9 @@ def test_a_deferrable_primary_key_makes_one_schema_version(pipeline: Pipeline) -
     """The wire does not flag its columns: PostgreSQL tells no rows apart by it."""
     database = pipeline.database
     database.execute(
-        "CREATE TABLE t (id int PRIMARY KEY DEFERRABLE, v text)", "INSERT INTO t VALUES (0, 'x')", f"CREATE PUBLICATION {database.publication} FOR TABLE t"
+        "CREATE TABLE t (id int PRIMARY KEY DEFERRABLE, v text)",
+        "INSERT INTO t VALUES (0, 'x')",
+        f"CREATE PUBLICATION {database.publication} FOR TABLE t",
     )
     for number in range(1, 5):
         pipeline.run(tables=())

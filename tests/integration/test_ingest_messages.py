@@ -1,4 +1,6 @@
-"""Logical messages: kept as bytes, with their transaction or by themselves, never from a transaction that rolled back."""
+"""Logical messages: kept as bytes, with their transaction or by themselves, never from a
+transaction that rolled back.
+"""
 
 from tests.support.ingesting import Pipeline
 
@@ -33,4 +35,9 @@ def test_a_message_is_not_delivered_twice_across_restarts(pipeline: Pipeline) ->
     for number in range(4):
         pipeline.database.execute(f"SELECT pg_logical_emit_message(false, 'm{number}', 'x')")
         pipeline.run(messages=True)
-    assert [row["prefix"] for row in pipeline.rows("_sluice.messages") if row["prefix"] != "test"] == ["m0", "m1", "m2", "m3"]
+    assert [row["prefix"] for row in pipeline.rows("_sluice.messages") if row["prefix"] != "test"] == [
+        "m0",
+        "m1",
+        "m2",
+        "m3",
+    ]

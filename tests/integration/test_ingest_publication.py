@@ -1,14 +1,16 @@
-"""A publication that is dropped and created again: the process says so, goes on once the hint is followed, and no table that lost changes is live."""
+"""A publication that is dropped and created again: the process says so, goes on once the hint is
+followed, and no table that lost changes is live.
+"""
 
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from service.contract.control import COPY, Request
-from service.contract.keys import control_request
-from service.errors import SourceRefused
-from service.store.opening import open_store
+from sluice.contract.control import COPY, Request
+from sluice.contract.keys import control_request
+from sluice.errors import SourceRefused
+from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline
 from tests.support.source_setup import since
 from tests.support.sources import Database
@@ -30,7 +32,9 @@ def _drop_and_write(pipeline: Pipeline, number: int) -> None:
 
 
 def _create_and_write(pipeline: Pipeline, number: int) -> None:
-    pipeline.database.execute(f"CREATE PUBLICATION {pipeline.database.publication} FOR TABLE t", f"INSERT INTO t VALUES ({number})")
+    pipeline.database.execute(
+        f"CREATE PUBLICATION {pipeline.database.publication} FOR TABLE t", f"INSERT INTO t VALUES ({number})"
+    )
 
 
 def _run_until_it_is_dropped(pipeline: Pipeline) -> None:
@@ -49,13 +53,19 @@ def _ids(pipeline: Pipeline) -> list[int]:
     """What the table's newest generation has: its copy, and what came after."""
     table = pipeline.table("public.t")
     assert table.copy is not None
-    copied = [row["id"] for row in pipeline.rows("public.t", copied=True) if row["_sluice_lsn"] == table.copy.snapshot_lsn]
-    return sorted(copied + [row["id"] for row in pipeline.rows("public.t") if row["_sluice_lsn"] > table.copy.snapshot_lsn])
+    copied = [
+        row["id"] for row in pipeline.rows("public.t", copied=True) if row["_sluice_lsn"] == table.copy.snapshot_lsn
+    ]
+    return sorted(
+        copied + [row["id"] for row in pipeline.rows("public.t") if row["_sluice_lsn"] > table.copy.snapshot_lsn]
+    )
 
 
 def test_without_its_publication_the_process_ends_by_name(pipeline: Pipeline) -> None:
     _published(pipeline)
-    with pytest.raises(SourceRefused, match=f"publication {pipeline.database.publication} does not exist any more") as caught:
+    with pytest.raises(
+        SourceRefused, match=f"publication {pipeline.database.publication} does not exist any more"
+    ) as caught:
         _run_until_it_is_dropped(pipeline)
     assert (caught.value.exit_code, "sluice copy" in caught.value.hint) == (5, True)
     assert pipeline.commits() == []
@@ -93,7 +103,11 @@ def test_transactions_that_were_open_meanwhile_hold_nothing_up_for_ever(pipeline
             long.execute("INSERT INTO t VALUES (4)")
             long.commit()
             pipeline.database.execute("INSERT INTO t VALUES (5)")
-            running.wait_until(lambda: pipeline.table("public.t").state == "stale" or 5 in [row["id"] for row in pipeline.rows("public.t")])
+            running.wait_until(
+                lambda: (
+                    pipeline.table("public.t").state == "stale" or 5 in [row["id"] for row in pipeline.rows("public.t")]
+                )
+            )
     if pipeline.table("public.t").state == "stale":
         _copy_again(pipeline)
     pipeline.run()
@@ -108,7 +122,9 @@ def test_a_second_loss_of_the_publication_is_found_as_the_first_was(pipeline: Pi
         _create_and_write(pipeline, number + 1)
         pipeline.run(watch_interval_s=600)
         assert pipeline.table("public.t").state == "stale"
-        pipeline.store.create(control_request(f"copy{number}"), Request(COPY, "public", "t", "2030-01-01T00:00:00+00:00").encode())
+        pipeline.store.create(
+            control_request(f"copy{number}"), Request(COPY, "public", "t", "2030-01-01T00:00:00+00:00").encode()
+        )
         pipeline.run()
         assert pipeline.table("public.t").state == "live"
         assert _ids(pipeline) == list(range(1, number + 2))
@@ -130,7 +146,9 @@ def test_what_was_prepared_around_the_loss_neither_blocks_its_gid_nor_the_stream
     _drop_and_write(pipeline, 4)
     database.execute("COMMIT PREPARED 'ends'", _prepare("between", 5))
     _create_and_write(pipeline, 6)
-    with pytest.raises(SourceRefused, match=r"1 transactions were prepared while publication .* did not exist.*'between'"):
+    with pytest.raises(
+        SourceRefused, match=r"1 transactions were prepared while publication .* did not exist.*'between'"
+    ):
         pipeline.run(**two_phase)
     database.execute("COMMIT PREPARED 'between'")
     pipeline.run(**two_phase)

@@ -1,4 +1,6 @@
-"""Shapes that a transaction gives its tables while it is open: written in one schema version or kept as they came, and decided by rows that exist."""
+"""Shapes that a transaction gives its tables while it is open: written in one schema version or
+kept as they came, and decided by rows that exist.
+"""
 
 import io
 from typing import Any, cast
@@ -7,12 +9,12 @@ import psycopg
 import pyarrow.parquet as pq
 import pytest
 
-from service.contract import keys
-from service.contract.entries import Prepared
-from service.errors import StoreRefused
-from service.runtime.builder import BuilderLimits
-from service.spool.encode import segment_schema
-from service.store.base import ObjectStore
+from sluice.contract import keys
+from sluice.contract.entries import Prepared
+from sluice.errors import StoreRefused
+from sluice.ingest.encode.builder import BuilderLimits
+from sluice.ingest.encode.rows import segment_schema
+from sluice.store.base import ObjectStore
 from tests.integration.test_ingest_streaming import IMMEDIATELY
 from tests.support.ingesting import Pipeline, Running
 from tests.support.source_setup import since
@@ -21,7 +23,9 @@ KEPT: dict[str, Any] = {"streaming": "parallel"}
 STORED: dict[str, Any] = {"streaming": "parallel", "builder": BuilderLimits(body_bytes=1)}
 TABLES = ("CREATE TABLE a (id int PRIMARY KEY, t text)", "CREATE TABLE beat (n int)")
 WIDE = "repeat(md5(i::text), 100)"
-"""3.2 KB that compress to little, so that a value is stored out of line only where the column says so."""
+"""3.2 KB that compress to little, so that a value is stored out of line only where the column says
+so.
+"""
 
 
 @pytest.fixture(params=[KEPT, STORED], ids=["kept in memory", "stored at once"])
@@ -44,7 +48,9 @@ def streamed(pipeline: Pipeline) -> Pipeline:
 
 
 class RefusesFiles:
-    """The pipeline's store as it is while the right to write row files is missing: entries are taken, files are not."""
+    """The pipeline's store as it is while the right to write row files is missing: entries are
+    taken, files are not.
+    """
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -59,7 +65,9 @@ class RefusesFiles:
 
 
 def arrived(running: Running) -> None:
-    """Returns when all that open transactions have written is here: it is in the log before a commit that is in the manifest."""
+    """Returns when all that open transactions have written is here: it is in the log before a
+    commit that is in the manifest.
+    """
     known = len(running.pipeline.commits())
     running.pipeline.database.execute("INSERT INTO beat VALUES (1)")
     running.wait_until(lambda: len(running.pipeline.commits()) > known)
@@ -72,7 +80,9 @@ def ended(running: Running, commits: int) -> None:
 
 
 def readable(pipeline: Pipeline, name: str) -> None:
-    """Every published file of the table has the columns of the schema version that its entry names, with their types and numbers."""
+    """Every published file of the table has the columns of the schema version that its entry names,
+    with their types and numbers.
+    """
     versions = pipeline.table(name).schemas
     for segment in pipeline.segments(name):
         found = pq.read_schema(io.BytesIO(pipeline.store.get(segment.key)))
@@ -86,11 +96,16 @@ def readable(pipeline: Pipeline, name: str) -> None:
 
 def own(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     """(operation, own values...) of each row, as text."""
-    return [(row["_sluice_op"], *(str(value) for name, value in row.items() if not name.startswith("_sluice"))) for row in rows]
+    return [
+        (row["_sluice_op"], *(str(value) for name, value in row.items() if not name.startswith("_sluice")))
+        for row in rows
+    ]
 
 
 def add_columns(connection: psycopg.Connection) -> None:
-    """A transaction's first part: columns of types that the wire alone does not tell, and rows of them, one with a value that is not sent again."""
+    """A transaction's first part: columns of types that the wire alone does not tell, and rows of
+    them, one with a value that is not sent again.
+    """
     connection.execute("INSERT INTO a VALUES (1, 'before')")
     connection.execute("ALTER TABLE a ADD COLUMN price amount, ADD COLUMN how mood, ADD COLUMN big text")
     connection.execute("ALTER TABLE a ALTER COLUMN big SET STORAGE EXTERNAL")
@@ -115,7 +130,9 @@ def added(pipeline: Pipeline) -> None:
     readable(pipeline, "public.a")
 
 
-def test_columns_added_in_a_transaction_that_is_still_open_keep_their_types_and_numbers(streamed: Pipeline, way: dict[str, Any]) -> None:
+def test_columns_added_in_a_transaction_that_is_still_open_keep_their_types_and_numbers(
+    streamed: Pipeline, way: dict[str, Any]
+) -> None:
     with streamed.running(**way) as running:
         with streamed.database.connect() as connection, connection.transaction():
             add_columns(connection)
@@ -124,7 +141,9 @@ def test_columns_added_in_a_transaction_that_is_still_open_keep_their_types_and_
     added(streamed)
 
 
-def test_a_table_made_and_filled_in_a_transaction_that_is_still_open_comes_whole(streamed: Pipeline, way: dict[str, Any]) -> None:
+def test_a_table_made_and_filled_in_a_transaction_that_is_still_open_comes_whole(
+    streamed: Pipeline, way: dict[str, Any]
+) -> None:
     with streamed.running(watch_interval_s=0.2, **way) as running:
         with streamed.database.connect() as connection, connection.transaction():
             connection.execute("CREATE TABLE b (id int PRIMARY KEY, price amount)")
@@ -133,7 +152,11 @@ def test_a_table_made_and_filled_in_a_transaction_that_is_still_open_comes_whole
             connection.execute("TRUNCATE b")
             connection.execute("INSERT INTO b SELECT i, i FROM generate_series(51, 99) i")
             arrived(running)
-        running.wait_until(lambda: "public.b" in {f"{table.schema_name}.{table.table_name}" for table in streamed.state().tables.values()})
+        running.wait_until(
+            lambda: (
+                "public.b" in {f"{table.schema_name}.{table.table_name}" for table in streamed.state().tables.values()}
+            )
+        )
         running.wait_until(lambda: streamed.table("public.b").state == "live")
         streamed.database.execute("INSERT INTO b VALUES (100, 100)")
     streamed.run(**way)
@@ -146,7 +169,9 @@ def test_a_table_made_and_filled_in_a_transaction_that_is_still_open_comes_whole
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["in one session", "ingest started again in between"])
-def test_columns_added_in_a_prepared_transaction_keep_their_types_and_numbers(pipeline: Pipeline, way: dict[str, Any], restarted: bool) -> None:
+def test_columns_added_in_a_prepared_transaction_keep_their_types_and_numbers(
+    pipeline: Pipeline, way: dict[str, Any], restarted: bool
+) -> None:
     since(pipeline.database, 16, "streaming of small transactions")
     database, way = pipeline.database, {**way, "two_phase": True}
     database.execute(*TABLES, "CREATE DOMAIN amount AS numeric(12,2)", "CREATE TYPE mood AS ENUM ('sad', 'glad')")
@@ -174,7 +199,9 @@ def test_columns_added_in_a_prepared_transaction_keep_their_types_and_numbers(pi
 
 
 def rolled_back(connection: psycopg.Connection, running: Running) -> None:
-    """A transaction with a savepoint that adds a column and rows of it, streams them, and rolls back."""
+    """A transaction with a savepoint that adds a column and rows of it, streams them, and rolls
+    back.
+    """
     connection.execute("INSERT INTO a VALUES (1, 'kept')")
     connection.execute("SAVEPOINT s")
     connection.execute("ALTER TABLE a ADD COLUMN gone mood")
@@ -197,7 +224,9 @@ def test_a_column_of_a_rolled_back_savepoint_leaves_the_table_live(streamed: Pip
     readable(streamed, "public.a")
 
 
-def test_a_column_of_a_rolled_back_savepoint_of_a_prepared_transaction_leaves_the_table_live(pipeline: Pipeline, way: dict[str, Any]) -> None:
+def test_a_column_of_a_rolled_back_savepoint_of_a_prepared_transaction_leaves_the_table_live(
+    pipeline: Pipeline, way: dict[str, Any]
+) -> None:
     since(pipeline.database, 16, "streaming of small transactions")
     database, way = pipeline.database, {**way, "two_phase": True}
     database.execute(*TABLES, "CREATE TYPE mood AS ENUM ('sad', 'glad')")
@@ -213,7 +242,10 @@ def test_a_column_of_a_rolled_back_savepoint_of_a_prepared_transaction_leaves_th
     assert own(pipeline.rows("public.a")) == [("i", "1", "kept"), ("i", "3", "kept"), ("i", "4", "after")]
 
 
-MEGABYTES = "INSERT INTO a SELECT i, (SELECT string_agg(md5(i::text || j), '') FROM generate_series(1, 32) j) FROM generate_series({first}, {last}) i"
+MEGABYTES = (
+    "INSERT INTO a SELECT i, (SELECT string_agg(md5(i::text || j), '') FROM generate_series(1, 32) "
+    "j) FROM generate_series({first}, {last}) i"
+)
 """A thousand bytes and more a row."""
 
 
@@ -222,7 +254,9 @@ def wide_ids(pipeline: Pipeline) -> list[int]:
 
 
 @pytest.mark.parametrize("streaming", ["off", "auto"])
-def test_rows_a_new_column_and_rows_in_one_transaction_of_25_megabytes_leave_the_table_live(pipeline: Pipeline, streaming: str) -> None:
+def test_rows_a_new_column_and_rows_in_one_transaction_of_25_megabytes_leave_the_table_live(
+    pipeline: Pipeline, streaming: str
+) -> None:
     database = pipeline.database
     database.execute("CREATE TABLE a (id int PRIMARY KEY, t text)")
     pipeline.run()
@@ -240,7 +274,9 @@ def test_rows_a_new_column_and_rows_in_one_transaction_of_25_megabytes_leave_the
 
 @pytest.mark.parametrize("first", ["off", "on"])
 def test_what_came_half_in_one_way_may_come_again_in_the_other(pipeline: Pipeline, first: Any) -> None:
-    """A schema change that was recorded, and its transaction not: after the restart it comes by the other way."""
+    """A schema change that was recorded, and its transaction not: after the restart it comes by the
+    other way.
+    """
     since(pipeline.database, 16, "streaming of small transactions")
     database = pipeline.database
     database.execute("CREATE TABLE a (id int PRIMARY KEY, t text)")
@@ -262,7 +298,9 @@ def test_what_came_half_in_one_way_may_come_again_in_the_other(pipeline: Pipelin
     assert wide_ids(pipeline) == [*range(1, 9_011), 24_001]
 
 
-def test_two_transactions_that_add_a_column_each_and_arrive_together_are_followed_in_commit_order(pipeline: Pipeline) -> None:
+def test_two_transactions_that_add_a_column_each_and_arrive_together_are_followed_in_commit_order(
+    pipeline: Pipeline,
+) -> None:
     database = pipeline.database
     database.execute("CREATE TABLE a (id int PRIMARY KEY, t text)")
     pipeline.run()
@@ -280,7 +318,9 @@ def test_two_transactions_that_add_a_column_each_and_arrive_together_are_followe
     readable(pipeline, "public.a")
 
 
-def test_a_streamed_and_an_ordinary_transaction_that_add_a_column_each_are_followed_in_commit_order(streamed: Pipeline) -> None:
+def test_a_streamed_and_an_ordinary_transaction_that_add_a_column_each_are_followed_in_commit_order(
+    streamed: Pipeline,
+) -> None:
     with streamed.database.connect() as connection, connection.transaction():
         connection.execute("ALTER TABLE a ADD COLUMN v int")
         connection.execute("INSERT INTO a VALUES (1, 'first', 1)")

@@ -1,10 +1,12 @@
-"""Ingest against a store that answers wrongly once: the process goes on, on the connection that it has, and the rows are there once."""
+"""Ingest against a store that answers wrongly once: the process goes on, on the connection that it
+has, and the rows are there once.
+"""
 
 from collections.abc import Iterator
 
 import pytest
 
-from service.store.opening import open_store
+from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline
 from tests.support.s3proxy_faults import Fault, Operation, S3FaultProxy, error, error_after, reset_after
 from tests.support.sources import Bucket, Database
@@ -31,14 +33,18 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
-def test_one_wrong_answer_ends_no_process_and_loses_no_row(database: Database, moto: Bucket, proxy: S3FaultProxy, fault: Fault) -> None:
+def test_one_wrong_answer_ends_no_process_and_loses_no_row(
+    database: Database, moto: Bucket, proxy: S3FaultProxy, fault: Fault
+) -> None:
     store = open_store(f"{moto.uri}/spool", prefix="test/", options={**moto.options, "endpoint": proxy.endpoint})
     pipeline = Pipeline(database, store)
     database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (0)")
     operations: tuple[Operation, ...] = ("put", "create")
     number = 0
     with pipeline.running() as running:
-        running.wait_until(lambda: running.ingest is not None and running.ingest.view.state == "streaming" and pipeline.state().tables)
+        running.wait_until(
+            lambda: running.ingest is not None and running.ingest.view.state == "streaming" and pipeline.state().tables
+        )
         running.wait_until(lambda: pipeline.table("public.t").state == "live")
         for _ in range(ROUNDS):
             for operation in operations:

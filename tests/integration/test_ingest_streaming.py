@@ -5,19 +5,21 @@ from typing import Any
 import psycopg
 import pytest
 
-from service import lsn
-from service.errors import UsageError
-from service.protocol.messages import Truncate
-from service.runtime.builder import BuilderLimits
-from service.store.opening import open_store
-from service.transaction.assembler import Assembler
+from sluice import lsn
+from sluice.errors import UsageError
+from sluice.ingest.assemble.assembler import Assembler
+from sluice.ingest.encode.builder import BuilderLimits
+from sluice.protocol.messages import Truncate
+from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline
 from tests.support.oracle import Spool
 from tests.support.source_setup import server_major
 
 IMMEDIATELY = "?options=-c%20debug_logical_replication_streaming%3Dimmediate"
 SMALLEST = "?options=-c%20logical_decoding_work_mem%3D64kB"
-"""Before 16 only size makes the server stream: the least there is, and GROW behind what is to be streamed."""
+"""Before 16 only size makes the server stream: the least there is, and GROW behind what is to be
+streamed.
+"""
 GROW = "INSERT INTO unpublished SELECT repeat('x', 1000) FROM generate_series(1, 100)"
 
 
@@ -34,7 +36,9 @@ def grow(connection: psycopg.Connection, *, immediate: bool) -> None:
 
 @pytest.mark.parametrize("streaming", ["on", "parallel"])
 @pytest.mark.parametrize("body_bytes", [1, 32 << 20], ids=["stored at once", "kept in memory"])
-def test_the_same_log_read_streamed_and_unstreamed_gives_the_same_rows(pipeline: Pipeline, tmp_path: Any, streaming: Any, body_bytes: int) -> None:
+def test_the_same_log_read_streamed_and_unstreamed_gives_the_same_rows(
+    pipeline: Pipeline, tmp_path: Any, streaming: Any, body_bytes: int
+) -> None:
     database = pipeline.database
     immediate = server_major(database) >= 16
     database.execute("CREATE TABLE a (id int PRIMARY KEY, t text)", "CREATE TABLE b (id int PRIMARY KEY)")
@@ -85,8 +89,12 @@ def test_the_same_log_read_streamed_and_unstreamed_gives_the_same_rows(pipeline:
     for name in ("public.a", "public.b"):
         assert other.table(name).state == "live"
         assert _plain(other.rows(name)) == _plain(pipeline.rows(name))
-    streamed = [segment for name in ("public.a", "public.b") for segment in other.segments(name) if segment.body is not None]
-    assert bool(streamed) == (body_bytes == 1) or any(segment.body and segment.body.aborted_xids for segment in streamed)
+    streamed = [
+        segment for name in ("public.a", "public.b") for segment in other.segments(name) if segment.body is not None
+    ]
+    assert bool(streamed) == (body_bytes == 1) or any(
+        segment.body and segment.body.aborted_xids for segment in streamed
+    )
 
 
 @pytest.fixture
@@ -107,9 +115,13 @@ def truncates(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
 def test_a_truncate_that_a_savepoint_rolls_back_after_it_was_streamed_never_happened(
     pipeline: Pipeline, tmp_path: Any, truncates: list[int | None], body_bytes: int
 ) -> None:
-    """The server sends it while the savepoint is still open, and says later that the subtransaction was rolled back."""
+    """The server sends it while the savepoint is still open, and says later that the subtransaction
+    was rolled back.
+    """
     database, options = pipeline.database, {"builder": BuilderLimits(body_bytes=body_bytes)}
-    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t SELECT i, 'v' FROM generate_series(1, 5) i")
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t SELECT i, 'v' FROM generate_series(1, 5) i"
+    )
     pipeline.run(**options)
     pipeline.dsn = database.dsn + SMALLEST
     many = "INSERT INTO t SELECT i, repeat('a', 100) FROM generate_series(%s::int, %s::int) i"

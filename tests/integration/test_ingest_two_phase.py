@@ -1,4 +1,6 @@
-"""Prepared transactions: durable before their PREPARE is acknowledged, visible at COMMIT PREPARED, never before and never twice."""
+"""Prepared transactions: durable before their PREPARE is acknowledged, visible at COMMIT PREPARED,
+never before and never twice.
+"""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -6,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from deploy.local.postgres import temporary_server
-from service import lsn
-from service.contract.entries import Prepared
-from service.errors import SlotLost
-from service.runtime.builder import BuilderLimits
-from service.runtime.setup import prepare
-from service.store.opening import open_store
+from sluice import lsn
+from sluice.contract.entries import Prepared
+from sluice.errors import SlotLost
+from sluice.ingest.encode.builder import BuilderLimits
+from sluice.operate.setup import prepare
+from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline
 from tests.support.source_setup import since
 from tests.support.sources import Database
+from tools.local.postgres import temporary_server
 
 IMMEDIATELY = "?options=-c%20debug_logical_replication_streaming%3Dimmediate"
 WAYS: dict[str, dict[str, Any]] = {
@@ -67,7 +69,9 @@ def still_open(pipeline: Pipeline) -> list[Prepared]:
     return list(pipeline.state().prepared.values())
 
 
-def test_rows_of_a_prepared_transaction_are_durable_when_its_prepare_is_acknowledged_and_visible_when_it_commits(kept: Pipeline, way: dict[str, Any]) -> None:
+def test_rows_of_a_prepared_transaction_are_durable_when_its_prepare_is_acknowledged_and_visible_when_it_commits(
+    kept: Pipeline, way: dict[str, Any]
+) -> None:
     position = prepared_at(kept.database, "one", "INSERT INTO a VALUES (1, 'x'), (2, 'y')")
     kept.run(**way)
     (waiting,) = still_open(kept)
@@ -93,7 +97,9 @@ def test_a_rolled_back_prepared_transaction_leaves_nothing(kept: Pipeline, way: 
     assert (still_open(kept), ids(kept)) == ([], [3])
 
 
-def test_a_transaction_that_is_prepared_and_committed_within_one_entry_is_an_ordinary_one(kept: Pipeline, way: dict[str, Any]) -> None:
+def test_a_transaction_that_is_prepared_and_committed_within_one_entry_is_an_ordinary_one(
+    kept: Pipeline, way: dict[str, Any]
+) -> None:
     prepared_at(kept.database, "quick", "INSERT INTO a VALUES (1, 'x')")
     kept.database.execute("COMMIT PREPARED 'quick'")
     kept.run(**way)
@@ -112,7 +118,13 @@ def test_a_gid_may_be_used_again(kept: Pipeline, way: dict[str, Any]) -> None:
 
 
 def test_savepoints_that_were_rolled_back_before_prepare_leave_nothing(kept: Pipeline, way: dict[str, Any]) -> None:
-    statements = ("INSERT INTO a VALUES (1, 'x')", "SAVEPOINT s", "INSERT INTO a VALUES (2, 'no')", "ROLLBACK TO s", "INSERT INTO a VALUES (3, 'x')")
+    statements = (
+        "INSERT INTO a VALUES (1, 'x')",
+        "SAVEPOINT s",
+        "INSERT INTO a VALUES (2, 'no')",
+        "ROLLBACK TO s",
+        "INSERT INTO a VALUES (3, 'x')",
+    )
     prepared_at(kept.database, "savepoint", *statements)
     kept.run(**way)
     kept.database.execute("COMMIT PREPARED 'savepoint'")
@@ -120,7 +132,9 @@ def test_savepoints_that_were_rolled_back_before_prepare_leave_nothing(kept: Pip
     assert ids(kept) == [1, 3]
 
 
-def test_a_column_added_in_a_prepared_transaction_is_followed_when_it_commits(kept: Pipeline, way: dict[str, Any]) -> None:
+def test_a_column_added_in_a_prepared_transaction_is_followed_when_it_commits(
+    kept: Pipeline, way: dict[str, Any]
+) -> None:
     prepared_at(kept.database, "ddl", "ALTER TABLE a ADD COLUMN extra int", "INSERT INTO a VALUES (1, 'x', 7)")
     kept.run(**way)
     assert max(kept.table("public.a").schemas) == 1
@@ -152,15 +166,28 @@ def test_the_same_log_prepared_and_not_gives_the_same_rows(pipeline: Pipeline, t
         plain.store.put(key, pipeline.store.get(key))
     prepared_at(database, "one", "INSERT INTO a VALUES (1, 'x')", "UPDATE a SET t = 'y' WHERE id = 1")
     database.execute("INSERT INTO a VALUES (2, 'z')")
-    prepared_at(database, "two", "INSERT INTO b VALUES (3)", "TRUNCATE b", "INSERT INTO b VALUES (4)", "INSERT INTO a VALUES (4, 'x')")
+    prepared_at(
+        database,
+        "two",
+        "INSERT INTO b VALUES (3)",
+        "TRUNCATE b",
+        "INSERT INTO b VALUES (4)",
+        "INSERT INTO a VALUES (4, 'x')",
+    )
     database.execute("COMMIT PREPARED 'two'", "INSERT INTO a VALUES (5, 'z')", "COMMIT PREPARED 'one'")
     pipeline.run(two_phase=True)
-    database.execute(f"SELECT pg_drop_replication_slot('{database.slot}')", f"SELECT pg_copy_logical_replication_slot('plain_slot', '{database.slot}')")
+    database.execute(
+        f"SELECT pg_drop_replication_slot('{database.slot}')",
+        f"SELECT pg_copy_logical_replication_slot('plain_slot', '{database.slot}')",
+    )
     plain.run()
     assert pipeline.commits() == plain.commits()
     hidden = ("_sluice_xid",)
     for table in ("public.a", "public.b"):
-        rows = [[{name: value for name, value in row.items() if name not in hidden} for row in one.rows(table)] for one in (pipeline, plain)]
+        rows = [
+            [{name: value for name, value in row.items() if name not in hidden} for row in one.rows(table)]
+            for one in (pipeline, plain)
+        ]
         assert rows[0] == rows[1]
     database.execute("SELECT pg_drop_replication_slot('plain_slot')")
 
@@ -209,7 +236,11 @@ def test_a_copy_that_begins_while_a_transaction_is_prepared_has_its_rows_once(pi
     with pipeline.running(two_phase=True, watch_interval_s=0.2) as running:
         prepared_at(database, "waits", "INSERT INTO b VALUES (1)")
         database.execute(f"ALTER PUBLICATION {database.publication} ADD TABLE b")
-        running.wait_until(lambda: "public.b" in {f"{table.schema_name}.{table.table_name}" for table in pipeline.state().tables.values()})
+        running.wait_until(
+            lambda: (
+                "public.b" in {f"{table.schema_name}.{table.table_name}" for table in pipeline.state().tables.values()}
+            )
+        )
         database.execute("INSERT INTO b VALUES (2)", "COMMIT PREPARED 'waits'")
         running.wait_until(lambda: pipeline.table("public.b").state == "live")
     pipeline.run(two_phase=True)
@@ -225,14 +256,19 @@ def test_a_connection_lost_between_prepare_and_commit_changes_nothing(kept: Pipe
         prepared_at(kept.database, "cut", "INSERT INTO a VALUES (1, 'x')")
         running.wait_until(lambda: len(still_open(kept)) == 1)
         with kept.database.connect() as connection:
-            connection.execute("SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots WHERE slot_name = %s", (kept.database.slot,))
+            connection.execute(
+                "SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots WHERE slot_name = %s",
+                (kept.database.slot,),
+            )
         kept.database.execute("COMMIT PREPARED 'cut'")
         running.wait_until(lambda: ids(kept) == [1])
     assert still_open(kept) == []
 
 
 @pytest.mark.parametrize("ingest_goes_on", [False, True], ids=["ingest starts again too", "ingest goes on"])
-def test_a_server_that_crashes_between_prepare_and_commit_loses_and_repeats_nothing(tmp_path: Path, ingest_goes_on: bool) -> None:
+def test_a_server_that_crashes_between_prepare_and_commit_loses_and_repeats_nothing(
+    tmp_path: Path, ingest_goes_on: bool
+) -> None:
     with temporary_server(durable=True) as server:
         database = Database(server, "postgres", "sluice_prepared", "sluice_prepared")
         pipeline = Pipeline(database, open_store((tmp_path / "spool").as_uri(), prefix="test/", options={}))

@@ -1,4 +1,6 @@
-"""The grants of deploy/postgres/grants.sql are enough for ingest, and each of them is needed: without it `check` names it, and so does ingest, at once."""
+"""The grants of deploy/postgres/grants.sql are enough for ingest, and each of them is needed:
+without it `check` names it, and so does ingest, at once.
+"""
 
 import re
 from collections.abc import Iterator
@@ -6,8 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from service.errors import ServiceError
-from service.source.preflight import run_preflight
+from sluice.errors import ServiceError
+from sluice.operate.check.preflight import run_preflight
 from tests.support.ingesting import Pipeline
 from tests.support.least_rights import grant, options_as, pipeline_role
 from tests.support.sources import Database
@@ -32,7 +34,9 @@ class Poor:
 @pytest.fixture
 def poor(pipeline: Pipeline, database: Database) -> Iterator[Poor]:
     with pipeline_role(database) as role:
-        database.execute("CREATE SCHEMA s", "CREATE TABLE s.t (id int PRIMARY KEY, body text)", "INSERT INTO s.t VALUES (1, 'one')")
+        database.execute(
+            "CREATE SCHEMA s", "CREATE TABLE s.t (id int PRIMARY KEY, body text)", "INSERT INTO s.t VALUES (1, 'one')"
+        )
         grant(database, role, tables="s.t")
         pipeline.dsn = options_as(database, role).dsn
         yield Poor(pipeline, database, role)
@@ -41,18 +45,27 @@ def poor(pipeline: Pipeline, database: Database) -> Iterator[Poor]:
 def test_the_script_gives_what_ingest_needs_and_not_more(poor: Poor) -> None:
     assert poor.codes() == set()
     poor.pipeline.run()
-    poor.database.execute("INSERT INTO s.t VALUES (2, 'two')", "UPDATE s.t SET body = 'b' WHERE id = 1", "DELETE FROM s.t WHERE id = 2", "TRUNCATE s.t")
+    poor.database.execute(
+        "INSERT INTO s.t VALUES (2, 'two')",
+        "UPDATE s.t SET body = 'b' WHERE id = 1",
+        "DELETE FROM s.t WHERE id = 2",
+        "TRUNCATE s.t",
+    )
     poor.pipeline.run()
     assert [row["_sluice_op"] for row in poor.pipeline.rows("s.t")] == ["i", "u", "d", "t"]
     assert [row["id"] for row in poor.pipeline.rows("s.t", copied=True)] == [1]
     with poor.database.connect() as admin:
         role = admin.execute(
-            "SELECT rolcanlogin, rolreplication, rolsuper, rolbypassrls, rolcreatedb, rolcreaterole FROM pg_roles WHERE rolname = %s", (poor.role,)
+            "SELECT rolcanlogin, rolreplication, rolsuper, rolbypassrls, rolcreatedb, rolcreaterole "
+            "FROM pg_roles WHERE rolname = %s",
+            (poor.role,),
         ).fetchone()
         privileges = admin.execute(
             "SELECT 'table', privilege_type FROM pg_class, aclexplode(relacl) WHERE grantee = %(role)s::regrole"
-            " UNION ALL SELECT 'schema', privilege_type FROM pg_namespace, aclexplode(nspacl) WHERE grantee = %(role)s::regrole"
-            " UNION ALL SELECT 'database', privilege_type FROM pg_database, aclexplode(datacl) WHERE grantee = %(role)s::regrole"
+            " UNION ALL SELECT 'schema', privilege_type FROM pg_namespace, aclexplode(nspacl) WHERE "
+            "grantee = %(role)s::regrole"
+            " UNION ALL SELECT 'database', privilege_type FROM pg_database, aclexplode(datacl) WHERE "
+            "grantee = %(role)s::regrole"
             " UNION ALL SELECT 'member', roleid::regrole::text FROM pg_auth_members WHERE member = %(role)s::regrole",
             {"role": poor.role},
         ).fetchall()
@@ -61,7 +74,9 @@ def test_the_script_gives_what_ingest_needs_and_not_more(poor: Poor) -> None:
 
 
 def test_the_script_can_be_run_again_for_a_new_table(poor: Poor) -> None:
-    poor.database.execute("CREATE TABLE s.later (id int PRIMARY KEY)", f"ALTER PUBLICATION {poor.database.publication} ADD TABLE s.later")
+    poor.database.execute(
+        "CREATE TABLE s.later (id int PRIMARY KEY)", f"ALTER PUBLICATION {poor.database.publication} ADD TABLE s.later"
+    )
     assert poor.codes() == {"table.not_readable"}
     grant(poor.database, poor.role)
     assert poor.codes() == set()
@@ -70,7 +85,11 @@ def test_the_script_can_be_run_again_for_a_new_table(poor: Poor) -> None:
 REVOKED = {
     "LOGIN": ("ALTER ROLE {role} NOLOGIN", "source.connect", "not permitted to log in"),
     "REPLICATION": ("ALTER ROLE {role} NOREPLICATION", "role.replication", "(?i)replication"),
-    "CONNECT": ("REVOKE CONNECT ON DATABASE {database} FROM {role}, PUBLIC", "source.connect", "permission denied for database"),
+    "CONNECT": (
+        "REVOKE CONNECT ON DATABASE {database} FROM {role}, PUBLIC",
+        "source.connect",
+        "permission denied for database",
+    ),
     "USAGE": ("REVOKE USAGE ON SCHEMA s FROM {role}", "table.not_readable", "GRANT USAGE ON SCHEMA"),
     "SELECT": ("REVOKE SELECT ON s.t FROM {role}", "table.not_readable", "GRANT SELECT ON"),
     "the publication": ("DROP PUBLICATION {publication}", "publication.missing", "publication"),
@@ -79,7 +98,9 @@ REVOKED = {
 
 @pytest.mark.parametrize(("revoke", "code", "error"), REVOKED.values(), ids=REVOKED)
 def test_each_grant_is_needed_and_its_lack_is_named(poor: Poor, revoke: str, code: str, error: str) -> None:
-    poor.database.execute(revoke.format(role=poor.role, database=poor.database.name, publication=poor.database.publication))
+    poor.database.execute(
+        revoke.format(role=poor.role, database=poor.database.name, publication=poor.database.publication)
+    )
     assert poor.codes() == {code}
     if code == "table.not_readable":
         # The table alone is set aside.

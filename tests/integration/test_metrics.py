@@ -1,4 +1,6 @@
-"""Metrics of a running pipeline: every family that ingest serves has samples, and the samples are true."""
+"""Metrics of a running pipeline: every family that ingest serves has samples, and the samples are
+true.
+"""
 
 import asyncio
 import itertools
@@ -16,17 +18,17 @@ from pathlib import Path
 
 import pytest
 
-from service.cli import rooms
-from service.contract import keys
-from service.contract.applied import AppliedLog, AppliedTable, Complete
-from service.manifest.follow import load_state
-from service.runtime.pipeline import Process
-from service.settings import Settings, load
-from service.store.base import ObjectStore
-from service.telemetry import catalogue
-from service.telemetry.catalogue import Metric, served_by
-from service.telemetry.meteredstore import MeteredStore
-from service.telemetry.metrics import Metrics, identify
+from sluice.cli import wiring
+from sluice.contract import keys
+from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.manifest.follow import load_state
+from sluice.process.pipeline import Process
+from sluice.settings import Settings, load
+from sluice.store.base import ObjectStore
+from sluice.telemetry import catalogue
+from sluice.telemetry.catalogue import Metric, served_by
+from sluice.telemetry.metered_store import MeteredStore
+from sluice.telemetry.metrics import Metrics, identify
 from tests.support.sources import Database
 
 ROOT = Path(__file__).parents[2]
@@ -90,7 +92,10 @@ class Watched:
         self.process.observer.count()
         self.metrics.render()
         text = self.metrics.render().decode()
-        return {series: float(value) for series, _, value in (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))}
+        return {
+            series: float(value)
+            for series, _, value in (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+        }
 
     async def shows(self, holds: Callable[[dict[str, float]], bool]) -> dict[str, float]:
         """Looks until the samples are such; returns them."""
@@ -131,11 +136,19 @@ class Watched:
         state, now = load_state(self.store), datetime.now(UTC).isoformat()
         tables = {
             table_id: AppliedTable(
-                table_id, table.schema_name, table.table_name, "x", "mirror", table.generation, "live", through_seq=state.seq,
-                complete_through_lsn=state.through_lsn, rows_applied=3,
+                table_id,
+                table.schema_name,
+                table.table_name,
+                "x",
+                "mirror",
+                table.generation,
+                "live",
+                through_seq=state.seq,
+                complete_through_lsn=state.through_lsn,
+                rows_applied=3,
             )
             for table_id, table in state.tables.items()
-        }  # fmt: skip
+        }
         self.store.create(keys.apply_log(self.logs), AppliedLog(self.logs, "test", now, tables, now).encode())
         complete = Complete(self.logs, state.through_lsn, state.seq, now, {"public.a": 1, "public.idle": 1})
         self.store.create(keys.apply_complete(self.logs), complete.encode())
@@ -161,11 +174,11 @@ def watch(database: Database, folder: Path, scenario: Callable[[Watched], Awaita
     times = itertools.count()
     metrics = Metrics("test", monotonic=lambda: 2.0 * next(times))
     identify(metrics, config_hash=1)
-    store = Gate(rooms.open_spool(settings))
+    store = Gate(wiring.open_spool(settings))
     process = Process(
-        rooms.ingest_options(settings, instance="test"),
+        wiring.ingest_options(settings, instance="test"),
         store=MeteredStore(store, metrics),
-        reporter=rooms.reporter(settings),
+        reporter=wiring.reporter(settings),
         metrics=metrics,
         applier=None,
     )
@@ -174,7 +187,12 @@ def watch(database: Database, folder: Path, scenario: Callable[[Watched], Awaita
         watched = Watched(database, store, metrics, process)
         running = asyncio.create_task(process.run(until_lsn=None, until_caught_up=False))
         try:
-            await watched.until(lambda: running.done() or (process.ingest.view.connected and watched.states() and set(watched.states()) == {"live"}))
+            await watched.until(
+                lambda: (
+                    running.done()
+                    or (process.ingest.view.connected and watched.states() and set(watched.states()) == {"live"})
+                )
+            )
             await scenario(watched)
         finally:
             store.open.set()
@@ -190,7 +208,7 @@ def watch(database: Database, folder: Path, scenario: Callable[[Watched], Awaita
 
 @pytest.fixture(autouse=True)
 def _every_look_is_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.runtime.observe._FRESH_SECONDS", 0.0)
+    monkeypatch.setattr("sluice.health.export.observer._FRESH_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -215,7 +233,10 @@ def test_every_family_has_samples_and_they_are_true(limited: Database, tmp_path:
         await watched.durable("DELETE FROM a WHERE id = 11")
         await watched.durable("ALTER TABLE a ADD COLUMN more int", "INSERT INTO a VALUES (31, '', 2)")
         await watched.durable("TRUNCATE a")
-        await asyncio.to_thread(limited.execute, f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{limited.slot}'")
+        await asyncio.to_thread(
+            limited.execute,
+            f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{limited.slot}'",
+        )
         view = watched.process.ingest.view
         await watched.until(lambda: view.reconnects and view.connected)
         await watched.look()
@@ -231,7 +252,10 @@ def test_every_family_has_samples_and_they_are_true(limited: Database, tmp_path:
         told = ",".join(f'{name}="{text}"' for name, text in sorted({"pipeline": "test", **labels}.items()))
         return seen[f"{metric.name}{{{told}}}"]
 
-    changes = {op: value(catalogue.ROWS, schema="public", table="a", op=op) for op in ("insert", "update", "delete", "truncate")}
+    changes = {
+        op: value(catalogue.ROWS, schema="public", table="a", op=op)
+        for op in ("insert", "update", "delete", "truncate")
+    }
     assert changes == {"insert": 21, "update": 9, "delete": 1, "truncate": 1}
     assert value(catalogue.TRANSACTIONS, outcome="committed") == 5
     assert seen['sluice_transaction_rows_count{pipeline="test"}'] == 4, "a TRUNCATE is no row"
@@ -244,7 +268,11 @@ def test_every_family_has_samples_and_they_are_true(limited: Database, tmp_path:
     assert value(catalogue.SLOT_UNBOUNDED) == 0
     assert sum(value(catalogue.RECONNECTS, reason=reason) for reason in catalogue.RECONNECT_REASONS) == 1
     assert value(catalogue.RECONNECTS, reason="other") == 0
-    errors = [count for series, count in seen.items() if series.startswith(catalogue.ERRORS.name) and 'component="stream"' in series]
+    errors = [
+        count
+        for series, count in seen.items()
+        if series.startswith(catalogue.ERRORS.name) and 'component="stream"' in series
+    ]
     assert errors == [1]
     assert value(catalogue.SPOOL_FILES, kind="snapshot") == 1
     assert value(catalogue.SPOOL_FILES, kind="changes") == value(catalogue.SPOOL_ENTRIES) == 5
@@ -261,7 +289,9 @@ def test_a_store_that_stalls_is_lag_and_back_pressure_and_passes(database: Datab
     """What waits for the store is old, even though nothing of it can be seen in the store."""
     database.execute("CREATE TABLE a (id int PRIMARY KEY, note text)", "CREATE TABLE idle (id int PRIMARY KEY)")
 
-    flush, apply = (f'sluice_replication_lag_seconds{{pipeline="test",stage="{stage}"}}' for stage in ("flush", "apply"))
+    flush, apply = (
+        f'sluice_replication_lag_seconds{{pipeline="test",stage="{stage}"}}' for stage in ("flush", "apply")
+    )
     freshness = 'sluice_apply_freshness_seconds{pipeline="test",quantile_of_tables="max"}'
     idle = 'sluice_apply_table_watermark_timestamp_seconds{pipeline="test",schema="public",table="idle"}'
 
@@ -277,7 +307,9 @@ def test_a_store_that_stalls_is_lag_and_back_pressure_and_passes(database: Datab
         assert stalled[apply] >= _STALL_SECONDS
         assert watched.process.health.live_problems() == []
         watched.store.open.set()
-        behind = await watched.shows(lambda seen: seen[flush] < _STALL_SECONDS and seen['sluice_spool_pending_files{pipeline="test"}'] == 1)
+        behind = await watched.shows(
+            lambda seen: seen[flush] < _STALL_SECONDS and seen['sluice_spool_pending_files{pipeline="test"}'] == 1
+        )
         assert time.time() - behind['sluice_spool_oldest_pending_timestamp_seconds{pipeline="test"}'] >= _STALL_SECONDS
         assert behind[apply] >= _STALL_SECONDS
         watched.apply()
@@ -287,13 +319,19 @@ def test_a_store_that_stalls_is_lag_and_back_pressure_and_passes(database: Datab
     watch(database, tmp_path, scenario)
 
 
-def test_an_address_that_the_applier_cannot_have_is_a_usage_error_before_spark_starts(database: Database, tmp_path: Path) -> None:
+def test_an_address_that_the_applier_cannot_have_is_a_usage_error_before_spark_starts(
+    database: Database, tmp_path: Path
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         settings_for(database, tmp_path, more=f'telemetry: {{apply_listen: "127.0.0.1:{taken.getsockname()[1]}"}}\n')
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
         ended = subprocess.run(
-            [sys.executable, "-m", "service", "apply", "--once", "-c", str(tmp_path / "sluice.yaml")],
-            env={**environment, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+            [sys.executable, "-m", "sluice", "apply", "--once", "-c", str(tmp_path / "sluice.yaml")],
+            env={**environment, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
     assert ended.returncode == 2
     assert "telemetry.apply_listen" in ended.stderr

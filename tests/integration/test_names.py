@@ -26,7 +26,7 @@ def on_a_terminal(pipe: Pipe, *arguments: str) -> str:
     """What a person's terminal gets, stdout and stderr."""
     leader, follower = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "service", *arguments],
+        [sys.executable, "-m", "sluice", *arguments],
         env={**pipe.environment, "TERM": "xterm", "COLUMNS": "200"},
         stdin=follower,
         stdout=follower,
@@ -51,7 +51,17 @@ def test_no_escape_sequence_of_a_name_reaches_a_terminal(database: Database, tmp
     create(database)
     database.execute(f'CREATE TABLE "{ESCAPE}2" (id int)')
     pipe = Pipe(database, tmp_path)
-    commands = ("check", "setup", "run --until-caught-up", "status", "tables", "check", "spool ls", "setup --dry-run", "setup --print-sql")
+    commands = (
+        "check",
+        "setup",
+        "run --until-caught-up",
+        "status",
+        "tables",
+        "check",
+        "spool ls",
+        "setup --dry-run",
+        "setup --print-sql",
+    )
     shown: dict[str, str] = {}
     for command in commands:
         shown[command] = shown.get(command, "") + on_a_terminal(pipe, *command.split())
@@ -67,7 +77,11 @@ def test_what_check_and_copy_pipe_holds_no_control_character(database: Database,
     seen = pipe("check")
     near = pipe("copy", "public.e\x1b]0;owned\x07\x1b[31mre")
     assert "\x1b" not in seen.stdout + near.stderr
-    spelled = [line.partition("SQL: ")[2].partition("  (")[0] for line in seen.stdout.splitlines() if 'U&"' in line and "..." not in line]
+    spelled = [
+        line.partition("SQL: ")[2].partition("  (")[0]
+        for line in seen.stdout.splitlines()
+        if 'U&"' in line and "..." not in line
+    ]
     assert spelled, seen.stdout
     database.execute(*spelled)
 
@@ -80,7 +94,9 @@ def test_a_name_adds_no_line_to_tables_or_readyz(database: Database, tmp_path: P
         assert len(listed.splitlines()) == 6, listed
         pipe.wait(lambda: "table.stale" in pipe.get("/readyz")[1])
         text = pipe.get("/readyz")[1]
-        assert all(line.split(" ")[0] in ("critical", "warning", "info", "degraded") for line in text.splitlines()), text
+        assert all(line.split(" ")[0] in ("critical", "warning", "info", "degraded") for line in text.splitlines()), (
+            text
+        )
         assert len(text.splitlines()) == 2, text
         metrics = pipe.get("/metrics")[1]
         assert not [line for line in metrics.splitlines() if line.startswith(("public.orders", "healthy"))]

@@ -1,4 +1,6 @@
-"""The oracle itself: it says equal of what is equal, and sees each kind of damage that it is there to see."""
+"""The oracle itself: it says equal of what is equal, and sees each kind of damage that it is there
+to see.
+"""
 
 import json
 from collections.abc import Callable
@@ -72,9 +74,14 @@ def test_the_random_workload_over_every_identity_and_many_types_is_equal(pipelin
     assert sum(verdict.rows for verdict in verdicts) > 200
 
 
-def test_streamed_and_prepared_transactions_with_parts_rolled_back_are_equal(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_streamed_and_prepared_transactions_with_parts_rolled_back_are_equal(
+    pipeline: Pipeline, tmp_path: Path
+) -> None:
     database = pipeline.database
-    database.execute(f"ALTER DATABASE {database.name} SET logical_decoding_work_mem = '64kB'", "CREATE TABLE t (id int PRIMARY KEY, body text)")
+    database.execute(
+        f"ALTER DATABASE {database.name} SET logical_decoding_work_mem = '64kB'",
+        "CREATE TABLE t (id int PRIMARY KEY, body text)",
+    )
     pipeline.run(two_phase=True)
     with database.connect() as connection:
         with connection.transaction():
@@ -93,16 +100,30 @@ def test_streamed_and_prepared_transactions_with_parts_rolled_back_are_equal(pip
     assert (verdict.state, verdict.rows) == ("live", 267)
 
 
-@pytest.mark.parametrize("statement", ["INSERT INTO t VALUES (9)", "DELETE FROM t WHERE id = 3", "UPDATE t SET note = 'silent' WHERE id = 3", "TRUNCATE bag"])
-def test_a_change_that_the_spool_lacks_is_a_silent_difference(pipeline: Pipeline, tmp_path: Path, statement: str) -> None:
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO t VALUES (9)",
+        "DELETE FROM t WHERE id = 3",
+        "UPDATE t SET note = 'silent' WHERE id = 3",
+        "TRUNCATE bag",
+    ],
+)
+def test_a_change_that_the_spool_lacks_is_a_silent_difference(
+    pipeline: Pipeline, tmp_path: Path, statement: str
+) -> None:
     prepared(pipeline)
     pipeline.database.execute(statement)
     with pipeline.database.connect() as connection:
         verdicts = spool_of(pipeline, tmp_path).verdicts(connection, pipeline.database.publication)
-    assert [verdict.table for verdict in verdicts if verdict.is_silent_difference] == ["public.bag" if "bag" in statement else "public.t"]
+    assert [verdict.table for verdict in verdicts if verdict.is_silent_difference] == [
+        "public.bag" if "bag" in statement else "public.t"
+    ]
 
 
-def test_a_column_that_the_spool_lacks_is_a_silent_difference_though_no_row_changed(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_a_column_that_the_spool_lacks_is_a_silent_difference_though_no_row_changed(
+    pipeline: Pipeline, tmp_path: Path
+) -> None:
     prepared(pipeline)
     pipeline.database.execute("ALTER TABLE t ADD COLUMN silent int DEFAULT 5")
     with pipeline.database.connect() as connection:
@@ -123,15 +144,21 @@ def _cut_segment(folder: Path) -> None:
 
 
 def _forge_position(folder: Path) -> None:
-    """An entry that leaves a hole, in a chain that is whole: only the position it continues from tells."""
+    """An entry that leaves a hole, in a chain that is whole: only the position it continues from
+    tells.
+    """
     last = max(folder.glob("manifest/*.json"))
     entry = json.loads(last.read_bytes())
     entry["from_lsn"] = entry["through_lsn"] + 8
     last.write_text(json.dumps(entry | {"kind": "progress", "progress": {}, "through_lsn": entry["through_lsn"] + 16}))
 
 
-@pytest.mark.parametrize("damage", [lambda folder: min(folder.glob("manifest/*.json")).unlink(), _swap, _cut_segment, _forge_position])
-def test_damage_of_the_log_or_of_a_file_it_names_is_named(pipeline: Pipeline, tmp_path: Path, damage: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize(
+    "damage", [lambda folder: min(folder.glob("manifest/*.json")).unlink(), _swap, _cut_segment, _forge_position]
+)
+def test_damage_of_the_log_or_of_a_file_it_names_is_named(
+    pipeline: Pipeline, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
     prepared(pipeline)
     damage(tmp_path / "spool" / "test")
     with pytest.raises(AssertionError, match="entry"):
@@ -141,5 +168,7 @@ def test_damage_of_the_log_or_of_a_file_it_names_is_named(pipeline: Pipeline, tm
 def test_a_connection_that_writes_is_not_needed(pipeline: Pipeline, tmp_path: Path) -> None:
     """The oracle reads the source in read-only transactions."""
     prepared(pipeline)
-    with psycopg.connect(pipeline.database.dsn, autocommit=True, options="-c default_transaction_read_only=on") as connection:
+    with psycopg.connect(
+        pipeline.database.dsn, autocommit=True, options="-c default_transaction_read_only=on"
+    ) as connection:
         assert spool_of(pipeline, tmp_path).assert_equal(connection, pipeline.database.publication)

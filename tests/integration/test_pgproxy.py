@@ -1,4 +1,6 @@
-"""The proxy that judges acknowledgements sees each of them first, and breaks connections exactly where it is told to."""
+"""The proxy that judges acknowledgements sees each of them first, and breaks connections exactly
+where it is told to.
+"""
 
 import select
 import struct
@@ -60,13 +62,17 @@ def test_a_status_message_is_shown_before_the_server_sees_it(database: Database,
 
     def look(status: Status) -> None:
         with database.connect() as witness:
-            row = witness.execute("SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s", (slot,)).fetchone()
+            row = witness.execute(
+                "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s", (slot,)
+            ).fetchone()
             assert row is not None
             confirmed.append(row[0])
 
     with database.connect() as source:
         source.execute("INSERT INTO t VALUES (1)")
-        before = source.execute("SELECT confirmed_flush_lsn::text, pg_current_wal_flush_lsn() - '0/0' FROM pg_replication_slots").fetchone()
+        before = source.execute(
+            "SELECT confirmed_flush_lsn::text, pg_current_wal_flush_lsn() - '0/0' FROM pg_replication_slots"
+        ).fetchone()
     assert before is not None
     with PgProxy(database.server.port, on_status=look) as proxy:
         connection = start_stream(proxy, database)
@@ -94,7 +100,9 @@ def test_a_status_message_that_the_oracle_refuses_never_reaches_the_server(datab
 
 
 @pytest.mark.parametrize(("where", "seen"), [(Cut.BEFORE, "BRII"), (Cut.INSIDE, "BRII"), (Cut.AFTER, "BRIIC")])
-def test_a_connection_is_cut_exactly_at_the_chosen_message(database: Database, slot: str, where: Cut, seen: str) -> None:
+def test_a_connection_is_cut_exactly_at_the_chosen_message(
+    database: Database, slot: str, where: Cut, seen: str
+) -> None:
     def commits(message: Message) -> bool:
         return message.tag == "C"
 
@@ -136,7 +144,9 @@ def test_dropping_breaks_open_connections_and_lets_new_ones_in(database: Databas
 
 
 @pytest.mark.parametrize(("how", "changed"), [(corrupted, 0), (lengthened, 1), (shortened, -1)])
-def test_one_message_is_changed_with_its_length_and_the_next_is_whole_again(database: Database, slot: str, how: Callable[[bytes], bytes], changed: int) -> None:
+def test_one_message_is_changed_with_its_length_and_the_next_is_whole_again(
+    database: Database, slot: str, how: Callable[[bytes], bytes], changed: int
+) -> None:
     with PgProxy(database.server.port) as proxy:
         sizes = {}
         for bodies in ("whole", "changed"):
@@ -170,4 +180,6 @@ def insert_bodies(connection: psycopg.Connection, count: int) -> list[bytes]:
 
 def is_active(database: Database) -> bool:
     with database.connect() as connection:
-        return connection.execute("SELECT active FROM pg_replication_slots WHERE slot_name = %s", (database.slot,)).fetchone() == (True,)
+        return connection.execute(
+            "SELECT active FROM pg_replication_slots WHERE slot_name = %s", (database.slot,)
+        ).fetchone() == (True,)

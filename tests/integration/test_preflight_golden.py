@@ -1,4 +1,5 @@
-"""Each finding of `check` by itself: a perfect source has none; made bad in one way it has exactly that one; its SQL run, it has none again.
+"""Each finding of `check` by itself: a perfect source has none; made bad in one way it has exactly
+that one; its SQL run, it has none again.
 
 The source is looked at as the role of deploy/postgres/grants.sql, which sees less than a superuser.
 """
@@ -13,23 +14,29 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from deploy.local.postgres import PostgresServer, temporary_server
-from service.cli import findings as shown
-from service.contract.findings import KINDS, Finding
-from service.source import preflight_server
-from service.source.preflight import run_preflight
-from service.source.slot import ensure_slot
+from sluice.cli import findings_view as shown
+from sluice.findings import KINDS, Finding
+from sluice.operate.check import server as preflight_server
+from sluice.operate.check.preflight import run_preflight
+from sluice.source.slot import ensure_slot
 from tests.support.least_rights import grant, options_as, pipeline_role, run_script
 from tests.support.source_setup import server_major
 from tests.support.sources import Database, fresh_database
+from tools.local.postgres import PostgresServer, temporary_server
 
-PARTITIONED = ("CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)", "CREATE TABLE p1 PARTITION OF p DEFAULT", "GRANT SELECT ON p, p1 TO {role}")
+PARTITIONED = (
+    "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+    "CREATE TABLE p1 PARTITION OF p DEFAULT",
+    "GRANT SELECT ON p, p1 TO {role}",
+)
 ADD = "ALTER PUBLICATION {publication} ADD TABLE "
 
 
 @dataclass(frozen=True)
 class Case:
-    """One way to make the source bad. The findings' own SQL mends it; `mend` are statements for what a person has to decide."""
+    """One way to make the source bad. The findings' own SQL mends it; `mend` are statements for
+    what a person has to decide.
+    """
 
     bad: tuple[str, ...]
     expected: set[str]
@@ -42,10 +49,18 @@ class Case:
 
 CASES: dict[str, Case] = {
     "no identity": Case(
-        ("CREATE TABLE b (id int)", "GRANT SELECT ON b TO {role}", ADD + "b"), {"table.no_identity"}, mend=("ALTER TABLE b ADD PRIMARY KEY (id)",)
+        ("CREATE TABLE b (id int)", "GRANT SELECT ON b TO {role}", ADD + "b"),
+        {"table.no_identity"},
+        mend=("ALTER TABLE b ADD PRIMARY KEY (id)",),
     ),
     "no identity, by its own statement": Case(
-        ("CREATE TABLE b (id int PRIMARY KEY)", "ALTER TABLE b REPLICA IDENTITY NOTHING", "GRANT SELECT ON b TO {role}", ADD + "b"), {"table.no_identity"}
+        (
+            "CREATE TABLE b (id int PRIMARY KEY)",
+            "ALTER TABLE b REPLICA IDENTITY NOTHING",
+            "GRANT SELECT ON b TO {role}",
+            ADD + "b",
+        ),
+        {"table.no_identity"},
     ),
     "full without a key": Case(
         ("CREATE TABLE b (id int)", "ALTER TABLE b REPLICA IDENTITY FULL", "GRANT SELECT ON b TO {role}", ADD + "b"),
@@ -76,7 +91,9 @@ CASES: dict[str, Case] = {
         mend=("ALTER TABLE b ADD id int PRIMARY KEY",),
     ),
     "path by case": Case(
-        ('CREATE TABLE "T" (id int PRIMARY KEY)', 'GRANT SELECT ON "T" TO {role}', ADD + '"T"'), {"table.path"}, mend=('ALTER TABLE "T" RENAME TO u',)
+        ('CREATE TABLE "T" (id int PRIMARY KEY)', 'GRANT SELECT ON "T" TO {role}', ADD + '"T"'),
+        {"table.path"},
+        mend=('ALTER TABLE "T" RENAME TO u',),
     ),
     "reserved schema": Case(
         (
@@ -89,29 +106,56 @@ CASES: dict[str, Case] = {
         {"schema.reserved"},
         mend=("ALTER SCHEMA _sluice_own RENAME TO own",),
     ),
-    "reserved name": Case(('ALTER TABLE t ADD "_SLUICE_op" text',), {"column.reserved"}, mend=('ALTER TABLE t RENAME COLUMN "_SLUICE_op" TO op',)),
-    "names by case": Case(('ALTER TABLE t ADD "Id" int',), {"column.case"}, mend=('ALTER TABLE t RENAME COLUMN "Id" TO other',)),
+    "reserved name": Case(
+        ('ALTER TABLE t ADD "_SLUICE_op" text',),
+        {"column.reserved"},
+        mend=('ALTER TABLE t RENAME COLUMN "_SLUICE_op" TO op',),
+    ),
+    "names by case": Case(
+        ('ALTER TABLE t ADD "Id" int',), {"column.case"}, mend=('ALTER TABLE t RENAME COLUMN "Id" TO other',)
+    ),
     "generated": Case(("ALTER TABLE t ADD g int GENERATED ALWAYS AS (id) STORED",), {"column.generated"}, since=18),
     "generated, not to be mended before 18": Case(
-        ("ALTER TABLE t ADD g int GENERATED ALWAYS AS (id) STORED",), {"column.generated"}, mend=("ALTER TABLE t DROP g",)
+        ("ALTER TABLE t ADD g int GENERATED ALWAYS AS (id) STORED",),
+        {"column.generated"},
+        mend=("ALTER TABLE t DROP g",),
     ),
     "generated under full": Case(
-        ("ALTER TABLE t ADD g int GENERATED ALWAYS AS (id) STORED", "ALTER TABLE t REPLICA IDENTITY FULL"), {"column.generated_in_identity"}, since=18
+        ("ALTER TABLE t ADD g int GENERATED ALWAYS AS (id) STORED", "ALTER TABLE t REPLICA IDENTITY FULL"),
+        {"column.generated_in_identity"},
+        since=18,
     ),
-    "binary": Case(("ALTER TABLE t ADD a int[]",), {"column.binary"}, mend=("ALTER TABLE t DROP a",), options={"binary": True}),
-    "unlogged": Case(("CREATE UNLOGGED TABLE b (id int PRIMARY KEY)",), {"table.unlogged"}, patterns=("public.*",), mend=("DROP TABLE b",)),
+    "binary": Case(
+        ("ALTER TABLE t ADD a int[]",), {"column.binary"}, mend=("ALTER TABLE t DROP a",), options={"binary": True}
+    ),
+    "unlogged": Case(
+        ("CREATE UNLOGGED TABLE b (id int PRIMARY KEY)",),
+        {"table.unlogged"},
+        patterns=("public.*",),
+        mend=("DROP TABLE b",),
+    ),
     "unlogged, by its own statement": Case(
-        ("CREATE UNLOGGED TABLE b (id int PRIMARY KEY)", "GRANT SELECT ON b TO {role}"), {"table.unlogged"}, patterns=("public.t", "public.b")
+        ("CREATE UNLOGGED TABLE b (id int PRIMARY KEY)", "GRANT SELECT ON b TO {role}"),
+        {"table.unlogged"},
+        patterns=("public.t", "public.b"),
     ),
     "foreign": Case(
-        ("CREATE FOREIGN DATA WRAPPER f", "CREATE SERVER s FOREIGN DATA WRAPPER f", "CREATE FOREIGN TABLE b (id int) SERVER s"),
+        (
+            "CREATE FOREIGN DATA WRAPPER f",
+            "CREATE SERVER s FOREIGN DATA WRAPPER f",
+            "CREATE FOREIGN TABLE b (id int) SERVER s",
+        ),
         {"table.foreign"},
         patterns=("public.*",),
         mend=("DROP FOREIGN TABLE b",),
     ),
     "not readable": Case(("CREATE TABLE b (id int PRIMARY KEY)", ADD + "b"), {"table.not_readable"}),
-    "schema not usable": Case(("CREATE SCHEMA s", "CREATE TABLE s.b (id int PRIMARY KEY)", ADD + "s.b"), {"table.not_readable"}),
-    "row security": Case(("ALTER TABLE t ENABLE ROW LEVEL SECURITY",), {"table.row_security"}, mend=("ALTER ROLE {role} BYPASSRLS",)),
+    "schema not usable": Case(
+        ("CREATE SCHEMA s", "CREATE TABLE s.b (id int PRIMARY KEY)", ADD + "s.b"), {"table.not_readable"}
+    ),
+    "row security": Case(
+        ("ALTER TABLE t ENABLE ROW LEVEL SECURITY",), {"table.row_security"}, mend=("ALTER ROLE {role} BYPASSRLS",)
+    ),
     "reading fails": Case(
         (
             "CREATE FOREIGN DATA WRAPPER f",
@@ -125,14 +169,22 @@ CASES: dict[str, Case] = {
         {"table.read_failed", "partition.not_logged", "table.no_key"},
         mend=("ALTER PUBLICATION {publication} DROP TABLE p",),
     ),
-    "operations": Case(("ALTER PUBLICATION {publication} SET (publish = 'insert, update, delete')",), {"publication.operations"}),
-    "empty publication": Case(("ALTER PUBLICATION {publication} DROP TABLE t",), {"publication.empty"}, mend=(ADD + "t",)),
+    "operations": Case(
+        ("ALTER PUBLICATION {publication} SET (publish = 'insert, update, delete')",), {"publication.operations"}
+    ),
+    "empty publication": Case(
+        ("ALTER PUBLICATION {publication} DROP TABLE t",), {"publication.empty"}, mend=(ADD + "t",)
+    ),
     "no publication, and nothing said": Case(
-        ("DROP PUBLICATION {publication}",), {"publication.missing"}, mend=("CREATE PUBLICATION {publication} FOR TABLE t",)
+        ("DROP PUBLICATION {publication}",),
+        {"publication.missing"},
+        mend=("CREATE PUBLICATION {publication} FOR TABLE t",),
     ),
     "no publication": Case(("DROP PUBLICATION {publication}",), {"publication.missing"}, patterns=("public.*",)),
     "table outside the publication": Case(
-        ("CREATE TABLE b (id int PRIMARY KEY)", "GRANT SELECT ON b TO {role}"), {"publication.lacks_tables"}, patterns=("public.*",)
+        ("CREATE TABLE b (id int PRIMARY KEY)", "GRANT SELECT ON b TO {role}"),
+        {"publication.lacks_tables"},
+        patterns=("public.*",),
     ),
     "pattern without a table": Case(
         (),
@@ -165,18 +217,29 @@ CASES: dict[str, Case] = {
     "superuser": Case(("ALTER ROLE {role} SUPERUSER",), {"role.superuser"}, mend=("ALTER ROLE {role} NOSUPERUSER",)),
     "role may not log in": Case(("ALTER ROLE {role} NOLOGIN",), {"source.connect"}, mend=("ALTER ROLE {role} LOGIN",)),
     "no slot": Case(
-        ("SELECT pg_drop_replication_slot('{slot}')",), {"slot.missing"}, mend=("SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')",)
+        ("SELECT pg_drop_replication_slot('{slot}')",),
+        {"slot.missing"},
+        mend=("SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')",),
     ),
     "slot of another plugin": Case(
-        ("SELECT pg_drop_replication_slot('{slot}')", "SELECT pg_create_logical_replication_slot('{slot}', 'test_decoding')"),
+        (
+            "SELECT pg_drop_replication_slot('{slot}')",
+            "SELECT pg_create_logical_replication_slot('{slot}', 'test_decoding')",
+        ),
         {"slot.wrong"},
-        mend=("SELECT pg_drop_replication_slot('{slot}')", "SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')"),
+        mend=(
+            "SELECT pg_drop_replication_slot('{slot}')",
+            "SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')",
+        ),
     ),
     "two_phase": Case(
         (),
         {"slot.two_phase"},
         two_phase=True,
-        mend=("SELECT pg_drop_replication_slot('{slot}')", "SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput', false, true)"),
+        mend=(
+            "SELECT pg_drop_replication_slot('{slot}')",
+            "SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput', false, true)",
+        ),
         since=15,
     ),
     "slot without failover": Case(
@@ -195,14 +258,30 @@ CASES: dict[str, Case] = {
         mend=("ALTER SYSTEM SET synchronized_standby_slots = 'standby_{slot}'", "SELECT pg_reload_conf()"),
         since=17,
     ),
-    "unlimited WAL": Case(("ALTER SYSTEM SET max_slot_wal_keep_size = -1", "SELECT pg_reload_conf()"), {"server.keep_size"}),
+    "unlimited WAL": Case(
+        ("ALTER SYSTEM SET max_slot_wal_keep_size = -1", "SELECT pg_reload_conf()"), {"server.keep_size"}
+    ),
     "no WAL": Case(("ALTER SYSTEM SET max_slot_wal_keep_size = 0", "SELECT pg_reload_conf()"), {"server.keep_size"}),
-    "little WAL": Case(("ALTER SYSTEM SET max_slot_wal_keep_size = '1GB'", "SELECT pg_reload_conf()"), {"server.keep_size"}),
-    "idle slots": Case(("ALTER SYSTEM SET idle_replication_slot_timeout = 60", "SELECT pg_reload_conf()"), {"server.idle_slots"}, since=18),
-    "short timeout": Case(("ALTER SYSTEM SET wal_sender_timeout = '1s'", "SELECT pg_reload_conf()"), {"server.sender_timeout"}),
-    "no timeout": Case(("ALTER SYSTEM SET wal_sender_timeout = 0", "SELECT pg_reload_conf()"), {"server.sender_timeout"}),
+    "little WAL": Case(
+        ("ALTER SYSTEM SET max_slot_wal_keep_size = '1GB'", "SELECT pg_reload_conf()"), {"server.keep_size"}
+    ),
+    "idle slots": Case(
+        ("ALTER SYSTEM SET idle_replication_slot_timeout = 60", "SELECT pg_reload_conf()"),
+        {"server.idle_slots"},
+        since=18,
+    ),
+    "short timeout": Case(
+        ("ALTER SYSTEM SET wal_sender_timeout = '1s'", "SELECT pg_reload_conf()"), {"server.sender_timeout"}
+    ),
+    "no timeout": Case(
+        ("ALTER SYSTEM SET wal_sender_timeout = 0", "SELECT pg_reload_conf()"), {"server.sender_timeout"}
+    ),
     "synchronous": Case(
-        ("SET synchronous_commit = local", "ALTER SYSTEM SET synchronous_standby_names = 'sluice_test'", "SELECT pg_reload_conf()"),
+        (
+            "SET synchronous_commit = local",
+            "ALTER SYSTEM SET synchronous_standby_names = 'sluice_test'",
+            "SELECT pg_reload_conf()",
+        ),
         {"server.synchronous"},
         mend=("ALTER SYSTEM SET synchronous_standby_names = ''", "SELECT pg_reload_conf()"),
     ),
@@ -219,7 +298,11 @@ def server() -> Iterator[PostgresServer]:
 
 
 def _reset(admin: psycopg.Connection) -> None:
-    for statement in ("ALTER SYSTEM RESET ALL", "ALTER SYSTEM SET max_slot_wal_keep_size = '100GB'", "SELECT pg_reload_conf()"):
+    for statement in (
+        "ALTER SYSTEM RESET ALL",
+        "ALTER SYSTEM SET max_slot_wal_keep_size = '100GB'",
+        "SELECT pg_reload_conf()",
+    ):
         admin.execute(statement.encode())
 
 
@@ -234,16 +317,28 @@ def perfect(server: PostgresServer) -> Iterator[tuple[Database, str]]:
             yield database, role
         finally:
             with server.superuser() as admin:
-                for (name,) in admin.execute("SELECT slot_name FROM pg_replication_slots WHERE slot_type = 'physical'").fetchall():
+                for (name,) in admin.execute(
+                    "SELECT slot_name FROM pg_replication_slots WHERE slot_type = 'physical'"
+                ).fetchall():
                     admin.execute("SELECT pg_drop_replication_slot(%s)", (name,))
                 _reset(admin)
 
 
-def found(database: Database, role: str, case: Case | None = None, *, settled: Callable[[list[Finding]], bool] = lambda _: True) -> list[Finding]:
-    """Findings of one look. A reload of the server's configuration reaches its processes a moment later: looked at again until `settled`."""
+def found(
+    database: Database,
+    role: str,
+    case: Case | None = None,
+    *,
+    settled: Callable[[list[Finding]], bool] = lambda _: True,
+) -> list[Finding]:
+    """Findings of one look. A reload of the server's configuration reaches its processes a moment
+    later: looked at again until `settled`.
+    """
     case = case or Case((), set())
     for _ in range(100):
-        findings = run_preflight(options_as(database, role, **case.options), case.patterns, two_phase=case.two_phase).findings
+        findings = run_preflight(
+            options_as(database, role, **case.options), case.patterns, two_phase=case.two_phase
+        ).findings
         if settled(findings):
             break
         threading.Event().wait(0.02)
@@ -261,7 +356,9 @@ def test_a_perfect_source_has_no_finding_at_all(server: PostgresServer) -> None:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_each_way_to_be_bad_is_found_alone_and_gone_once_its_sql_has_run(server: PostgresServer, case: Case, tmp_path: Path) -> None:
+def test_each_way_to_be_bad_is_found_alone_and_gone_once_its_sql_has_run(
+    server: PostgresServer, case: Case, tmp_path: Path
+) -> None:
     with perfect(server) as (database, role):
         if server_major(database) < case.since:
             pytest.skip(f"needs PostgreSQL {case.since}, this is {server_major(database)}")
@@ -272,7 +369,9 @@ def test_each_way_to_be_bad_is_found_alone_and_gone_once_its_sql_has_run(server:
         findings = found(database, role, case, settled=lambda seen: codes(seen) == case.expected)
         assert codes(findings) == case.expected
         assert all(finding.fix_sql or finding.fix_setting or finding.severity == "info" for finding in findings)
-        assert not [finding for finding in findings if finding.fix_sql and not finding.by_hand and finding.code in BY_HAND], "a person has to decide on it"
+        assert not [
+            finding for finding in findings if finding.fix_sql and not finding.by_hand and finding.code in BY_HAND
+        ], "a person has to decide on it"
         for _ in range(ROUNDS):
             run = {finding.code for finding in findings if finding.fix_sql and not finding.by_hand}
             if not run:
@@ -290,14 +389,23 @@ def test_each_way_to_be_bad_is_found_alone_and_gone_once_its_sql_has_run(server:
 
 ROUNDS = 3
 """A table that can be carried at last is then missing in the publication."""
-BY_HAND = {kind.code for kind in KINDS if kind.code.endswith((".reserved", ".case", ".path", ".partitions", ".row_security", ".synchronous"))}
+BY_HAND = {
+    kind.code
+    for kind in KINDS
+    if kind.code.endswith((".reserved", ".case", ".path", ".partitions", ".row_security", ".synchronous"))
+}
 
 
-def test_a_limit_that_looks_large_is_told_in_minutes_of_outage_at_the_rate_of_wal(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_that_looks_large_is_told_in_minutes_of_outage_at_the_rate_of_wal(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with perfect(server) as (database, role):
         database.execute("SELECT pg_logical_emit_message(true, 'some', repeat('WAL', 100000))")
         assert found(database, role) == []
         monkeypatch.setattr(preflight_server, "SHORT_OUTAGE_MINUTES", float("inf"))
         (finding,) = found(database, role)
         assert (finding.code, finding.severity) == ("server.keep_size", "warning")
-        assert re.fullmatch(r"it is 102400 MB: an outage of about \d+ minutes, at the [\d.]+ MiB/s of WAL seen lately, loses the slot", finding.seen)
+        assert re.fullmatch(
+            r"it is 102400 MB: an outage of about \d+ minutes, at the [\d.]+ MiB/s of WAL seen lately, loses the slot",
+            finding.seen,
+        )

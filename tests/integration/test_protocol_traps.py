@@ -1,6 +1,8 @@
-"""What clients of the protocol are known to miss, against a real server of every major: one small story each (docs/protocol.md says which)."""
+"""What clients of the protocol are known to miss, against a real server of every major: one small
+story each (docs/protocol.md says which).
+"""
 
-from service import lsn
+from sluice import lsn
 from tests.support.ingesting import Pipeline
 from tests.support.source_setup import server_major
 
@@ -61,8 +63,12 @@ def test_a_table_that_was_dropped_and_made_again_is_another_table(pipeline: Pipe
     assert sorted(row["id"] for row in pipeline.rows("public.a", copied=True)) == [3, 4]
 
 
-def test_under_a_published_root_a_row_that_moves_between_partitions_is_a_delete_then_an_insert_of_the_root(pipeline: Pipeline) -> None:
-    """The leaf's own Relation message comes too, with its own column order; no table is made from it."""
+def test_under_a_published_root_a_row_that_moves_between_partitions_is_a_delete_then_an_insert_of_the_root(
+    pipeline: Pipeline,
+) -> None:
+    """The leaf's own Relation message comes too, with its own column order; no table is made from
+    it.
+    """
     pipeline.database.execute(
         "CREATE TABLE r (id int, k int, t text, PRIMARY KEY (id, k)) PARTITION BY RANGE (k)",
         "CREATE TABLE r1 PARTITION OF r FOR VALUES FROM (0) TO (10)",
@@ -71,10 +77,14 @@ def test_under_a_published_root_a_row_that_moves_between_partitions_is_a_delete_
         "ALTER TABLE r ATTACH PARTITION r2 FOR VALUES FROM (10) TO (20)",
     )
     pipeline.run()
-    pipeline.database.execute("INSERT INTO r VALUES (1, 1, 'one')", "UPDATE r SET k = 11 WHERE id = 1", "UPDATE r SET t = 'two' WHERE id = 1")
+    pipeline.database.execute(
+        "INSERT INTO r VALUES (1, 1, 'one')", "UPDATE r SET k = 11 WHERE id = 1", "UPDATE r SET t = 'two' WHERE id = 1"
+    )
     pipeline.run()
     assert [f"{table.schema_name}.{table.table_name}" for table in pipeline.state().tables.values()] == ["public.r"]
-    rows = [(row["_sluice_op"], (row["_sluice_old"] or row)["k"], row["k"], row["t"]) for row in pipeline.rows("public.r")]
+    rows = [
+        (row["_sluice_op"], (row["_sluice_old"] or row)["k"], row["k"], row["t"]) for row in pipeline.rows("public.r")
+    ]
     assert rows == [("i", 1, 1, "one"), ("d", 1, None, None), ("i", 11, 11, "one"), ("u", 11, 11, "two")]
 
 
@@ -89,7 +99,9 @@ def test_a_schema_that_is_renamed_turns_its_tables_stale_whether_the_server_says
     assert "renamed from s.a" in table.reason
 
 
-def test_streams_that_were_open_when_the_connection_was_lost_begin_again_and_those_that_rolled_back_are_forgotten(pipeline: Pipeline) -> None:
+def test_streams_that_were_open_when_the_connection_was_lost_begin_again_and_those_that_rolled_back_are_forgotten(
+    pipeline: Pipeline,
+) -> None:
     immediate = server_major(pipeline.database) >= 16
     setting = "debug_logical_replication_streaming%3Dimmediate" if immediate else "logical_decoding_work_mem%3D64kB"
     pipeline.dsn = f"{pipeline.database.dsn}?options=-c%20{setting}"
@@ -97,26 +109,38 @@ def test_streams_that_were_open_when_the_connection_was_lost_begin_again_and_tho
     pipeline.run()
     pipeline.database.execute("CREATE TABLE unpublished (t text)")
     slot = pipeline.database.slot
-    with pipeline.database.connect() as kept, pipeline.database.connect() as dropped, pipeline.running(streaming="on") as running:
+    with (
+        pipeline.database.connect() as kept,
+        pipeline.database.connect() as dropped,
+        pipeline.running(streaming="on") as running,
+    ):
         for connection, row in ((kept, 1), (dropped, 2)):
             connection.execute("BEGIN")
             connection.execute(f"INSERT INTO a VALUES ({row}); {GROW}".encode())
         pipeline.database.execute("SELECT pg_switch_wal()", "INSERT INTO other VALUES (1)")
         running.wait_until(lambda: running.ingest is not None and len(pipeline.commits()) == 1)
         dropped.execute("ROLLBACK")
-        pipeline.database.execute(f"SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = '{slot}'")
+        pipeline.database.execute(
+            f"SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = '{slot}'"
+        )
         kept.execute("INSERT INTO a VALUES (3)")
         kept.execute("COMMIT")
         running.wait_until(lambda: len(pipeline.commits()) == 2)
     assert [row["id"] for row in pipeline.rows("public.a")] == [1, 3]
     with pipeline.database.connect() as connection:
-        streamed = connection.execute("SELECT stream_txns FROM pg_stat_replication_slots WHERE slot_name = %s", (slot,)).fetchone()
+        streamed = connection.execute(
+            "SELECT stream_txns FROM pg_stat_replication_slots WHERE slot_name = %s", (slot,)
+        ).fetchone()
     assert streamed is not None
     assert streamed[0] >= 2
 
 
-def test_a_message_of_a_savepoint_that_was_rolled_back_is_kept_only_where_the_server_streams_it(pipeline: Pipeline) -> None:
-    """In a stream it carries the top transaction's number, so nothing tells it from a message that stayed: a limit of the server, and of the messages table."""
+def test_a_message_of_a_savepoint_that_was_rolled_back_is_kept_only_where_the_server_streams_it(
+    pipeline: Pipeline,
+) -> None:
+    """In a stream it carries the top transaction's number, so nothing tells it from a message that
+    stayed: a limit of the server, and of the messages table.
+    """
     immediate = server_major(pipeline.database) >= 16
     setting = "debug_logical_replication_streaming%3Dimmediate" if immediate else "logical_decoding_work_mem%3D64kB"
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")

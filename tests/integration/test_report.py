@@ -1,17 +1,19 @@
-"""The report against a real server: a slot that lost changes is told as lost, and one that is read while it moves is not."""
+"""The report against a real server: a slot that lost changes is told as lost, and one that is read
+while it moves is not.
+"""
 
 import time
 from pathlib import Path
 
 import pytest
 
-from service.errors import StoreUnavailable
-from service.runtime.ingest import Ingest
-from service.runtime.observe import Observer
-from service.runtime.report import Report, Reporter
-from service.store.base import ObjectStore
-from service.telemetry.health import Health
-from service.telemetry.metrics import Metrics
+from sluice.errors import StoreUnavailable
+from sluice.health.endpoint import Health
+from sluice.health.export.observer import Observer
+from sluice.health.report import Report, Reporter
+from sluice.ingest.supervisor import Ingest
+from sluice.store.base import ObjectStore
+from sluice.telemetry.metrics import Metrics
 from tests.support.ingesting import Pipeline
 from tests.support.sources import Database
 
@@ -25,13 +27,17 @@ def grievances(report: Report) -> list[str]:
     return [problem.message.partition(":")[0] for problem in report.verdict.problems if problem.part == "slot"]
 
 
-def test_a_slot_that_was_dropped_or_made_anew_is_lost(pipeline: Pipeline, database: Database, reporter: Reporter) -> None:
+def test_a_slot_that_was_dropped_or_made_anew_is_lost(
+    pipeline: Pipeline, database: Database, reporter: Reporter
+) -> None:
     database.execute("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
     pipeline.run()
     assert reporter.take().verdict.state == "stopped"
     database.execute(f"SELECT pg_drop_replication_slot('{database.slot}')")
     assert (reporter.take().verdict.state, grievances(reporter.take())) == ("lost", ["MISSING"])
-    database.execute("INSERT INTO a VALUES (2)", f"SELECT pg_create_logical_replication_slot('{database.slot}', 'pgoutput')")
+    database.execute(
+        "INSERT INTO a VALUES (2)", f"SELECT pg_create_logical_replication_slot('{database.slot}', 'pgoutput')"
+    )
     anew = reporter.take()
     assert (anew.verdict.state, grievances(anew)) == ("lost", ["AHEAD"])
     assert anew.to_json()["problems"][0]["what_to_do"]
@@ -50,7 +56,9 @@ class Failing:
         return getattr(self._inner, name)
 
 
-def test_a_slot_that_is_lost_while_the_store_is_away_is_lost_in_the_verdict_too(pipeline: Pipeline, database: Database, tmp_path: Path) -> None:
+def test_a_slot_that_is_lost_while_the_store_is_away_is_lost_in_the_verdict_too(
+    pipeline: Pipeline, database: Database, tmp_path: Path
+) -> None:
     database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     pipeline.run()
     store, metrics = Failing(pipeline.store), Metrics("test")
@@ -68,7 +76,10 @@ def test_a_slot_that_is_lost_while_the_store_is_away_is_lost_in_the_verdict_too(
         assert time.monotonic() < deadline
     observer.look_at_source()
     verdict = observer.verdict()
-    assert (verdict.state, [problem.code for problem in verdict.problems if problem.severity == "critical"][:2]) == ("lost", ["slot.lost", "spool.away"])
+    assert (verdict.state, [problem.code for problem in verdict.problems if problem.severity == "critical"][:2]) == (
+        "lost",
+        ["slot.lost", "spool.away"],
+    )
     observer.count()
     observer.export_verdict()
     text = metrics.render().decode()
@@ -77,7 +88,9 @@ def test_a_slot_that_is_lost_while_the_store_is_away_is_lost_in_the_verdict_too(
     observer.close()
 
 
-def test_a_spool_that_vanishes_under_an_idle_ingest_is_unreadable(pipeline: Pipeline, database: Database, reporter: Reporter) -> None:
+def test_a_spool_that_vanishes_under_an_idle_ingest_is_unreadable(
+    pipeline: Pipeline, database: Database, reporter: Reporter
+) -> None:
     database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     ingest, metrics = pipeline.run(), Metrics("test")
     observer = Observer(ingest=ingest, reporter=reporter, metrics=metrics, health=Health(metrics), applier=None)
@@ -93,7 +106,9 @@ def test_a_spool_that_vanishes_under_an_idle_ingest_is_unreadable(pipeline: Pipe
     observer.close()
 
 
-def test_a_slot_that_moves_while_it_is_looked_at_is_not_lost(pipeline: Pipeline, database: Database, reporter: Reporter) -> None:
+def test_a_slot_that_moves_while_it_is_looked_at_is_not_lost(
+    pipeline: Pipeline, database: Database, reporter: Reporter
+) -> None:
     database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     with pipeline.running() as running:
         running.wait_until(lambda: running.ingest is not None and running.ingest.view.state == "streaming")

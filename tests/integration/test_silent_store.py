@@ -1,20 +1,30 @@
-"""Commands that report, while the object store accepts connections and never answers; and what a bare `sluice` says."""
+"""Commands that report, while the object store accepts connections and never answers; and what a
+bare `sluice` says.
+"""
 
 import json
 import socket
 import time
 from pathlib import Path
 
-from service.cli.looking import LOOK_SECONDS
+from sluice.cli.status import LOOK_SECONDS
 from tests.support.looks import Pipe
 from tests.support.sources import Database
 
 
-def test_status_and_tables_say_within_a_bound_that_the_store_does_not_answer(database: Database, tmp_path: Path) -> None:
+def test_status_and_tables_say_within_a_bound_that_the_store_does_not_answer(
+    database: Database, tmp_path: Path
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         pipe = Pipe(database, tmp_path, spool="s3://bucket/spool")
-        options = {"aws_endpoint": address, "allow_http": "true", "aws_access_key_id": "x", "aws_secret_access_key": "y", "aws_region": "us-east-1"}
+        options = {
+            "aws_endpoint": address,
+            "allow_http": "true",
+            "aws_access_key_id": "x",
+            "aws_secret_access_key": "y",
+            "aws_region": "us-east-1",
+        }
         store = {f"SLUICE_SPOOL__OPTIONS__{name.upper()}": value for name, value in options.items()}
         began = time.monotonic()
         pipe.environment |= store

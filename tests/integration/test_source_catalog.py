@@ -1,12 +1,14 @@
-"""What the catalog says about a publication is what the server itself says, and asking waits for nobody."""
+"""What the catalog says about a publication is what the server itself says, and asking waits for
+nobody.
+"""
 
 import threading
 from contextlib import closing
 
 import pytest
 
-from service.source.catalog import Catalog
-from service.source.sessions import open_query
+from sluice.source.catalog import Catalog
+from sluice.source.sessions import open_query
 from tests.support.source_setup import options_of, since
 from tests.support.sources import Database
 
@@ -42,11 +44,16 @@ SINCE_15 = {
     "list": "FOR TABLE a (t, id), other.b",
     "list by root": "FOR TABLE r (id) WITH (publish_via_partition_root = true)",
 }
-SINCE_18 = {"generated": "FOR TABLE a WITH (publish_generated_columns = stored)", "generated in a list": "FOR TABLE a (id, twice)"}
+SINCE_18 = {
+    "generated": "FOR TABLE a WITH (publish_generated_columns = stored)",
+    "generated in a list": "FOR TABLE a (id, twice)",
+}
 
 
 @pytest.mark.parametrize("name", [*PUBLICATIONS, *SINCE_15, *SINCE_18])
-def test_the_published_tables_columns_and_filters_are_those_that_the_server_names(database: Database, name: str) -> None:
+def test_the_published_tables_columns_and_filters_are_those_that_the_server_names(
+    database: Database, name: str
+) -> None:
     if name in SINCE_15:
         since(database, 15, "this kind of publication")
     if name in SINCE_18:
@@ -54,7 +61,12 @@ def test_the_published_tables_columns_and_filters_are_those_that_the_server_name
     wanted = {**PUBLICATIONS, **SINCE_15, **SINCE_18}[name]
     database.execute(*TABLES, f"CREATE PUBLICATION {database.publication} {wanted}")
     with database.connect() as connection:
-        theirs = [row[0] for row in connection.execute("SELECT to_jsonb(p) FROM pg_publication_tables p WHERE pubname = %s", (database.publication,))]
+        theirs = [
+            row[0]
+            for row in connection.execute(
+                "SELECT to_jsonb(p) FROM pg_publication_tables p WHERE pubname = %s", (database.publication,)
+            )
+        ]
         generated = connection.info.server_version < 160000
     with closing(Catalog(open_query(options_of(database)))) as catalog:
         ours = catalog.published_tables(database.publication)
@@ -71,14 +83,18 @@ def test_the_published_tables_columns_and_filters_are_those_that_the_server_name
 
 
 def test_a_table_locked_by_an_alter_table_keeps_nobody_from_asking(database: Database) -> None:
-    database.execute(*TABLES, f"CREATE PUBLICATION {database.publication} FOR TABLE a, r WITH (publish_via_partition_root = true)")
+    database.execute(
+        *TABLES, f"CREATE PUBLICATION {database.publication} FOR TABLE a, r WITH (publish_via_partition_root = true)"
+    )
     with database.connect() as holder, closing(Catalog(open_query(options_of(database)))) as catalog:
         holder.execute("BEGIN")
         holder.execute("LOCK TABLE a, r IN ACCESS EXCLUSIVE MODE")
         patience = threading.Timer(20, lambda: holder.execute("ROLLBACK"))
         patience.start()
         asked = catalog.published_tables(database.publication)
-        still_locked = holder.execute("SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND mode = 'AccessExclusiveLock'").fetchone()
+        still_locked = holder.execute(
+            "SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND mode = 'AccessExclusiveLock'"
+        ).fetchone()
         patience.cancel()
         assert {facts.name for facts in asked} == {"a", "r"}
         assert still_locked is not None

@@ -1,4 +1,6 @@
-"""The initial copy and the stream spell every value in the same bytes, and a copy that races DDL says so."""
+"""The initial copy and the stream spell every value in the same bytes, and a copy that races DDL
+says so.
+"""
 
 import asyncio
 import struct
@@ -8,15 +10,15 @@ from typing import Any, cast
 
 import pytest
 
-from service.contract.schema import TableSchema
-from service.errors import SourceRefused, SourceUnavailable
-from service.source.catalog import Catalog, TableFacts
-from service.source.copy import SnapshotRaced, copy_table
-from service.source.schemas import build_schema, relation_of
-from service.source.sessions import SourceOptions, open_query
-from service.source.slot import ensure_publication, ensure_slot
-from service.source.snapshot import SnapshotHolder, Waiting
-from service.source.stream import ReplicationStream, StreamLimits
+from sluice.contract.schema import TableSchema
+from sluice.errors import SourceRefused, SourceUnavailable
+from sluice.ingest.receive.stream import ReplicationStream, StreamLimits
+from sluice.ingest.snapshot.reader import SnapshotRaced, copy_table
+from sluice.ingest.tables.schemas import build_schema, relation_of
+from sluice.source.catalog import Catalog, TableFacts
+from sluice.source.sessions import SourceOptions, open_query
+from sluice.source.slot import ensure_publication, ensure_slot
+from sluice.source.snapshot_export import SnapshotHolder, Waiting
 from tests.support import type_matrix
 from tests.support.source_setup import options_of, since
 from tests.support.sources import Database
@@ -36,7 +38,9 @@ def schema_of(facts: TableFacts) -> TableSchema:
 
 def copied(options: SourceOptions, facts: TableFacts, snapshot: str) -> list[Row]:
     """The rows of a copy, read by a parser of this test's own."""
-    payload = b"".join(b"".join(batch) for batch in copy_table(options, schema=schema_of(facts), facts=facts, snapshot=snapshot))
+    payload = b"".join(
+        b"".join(batch) for batch in copy_table(options, schema=schema_of(facts), facts=facts, snapshot=snapshot)
+    )
     assert payload[:11] == b"PGCOPY\n\xff\r\n\0"
     position = 19
     rows: list[Any] = []
@@ -80,7 +84,14 @@ def streamed_rows(frames: list[bytes]) -> list[Row]:
 
 async def streamed(options: SourceOptions, start_lsn: int) -> list[Row]:
     stream = await ReplicationStream.open(
-        options, start_lsn=start_lsn, proto_version=1, streaming="off", two_phase=False, messages=False, origin="any", limits=StreamLimits(max_delay_s=0.05)
+        options,
+        start_lsn=start_lsn,
+        proto_version=1,
+        streaming="off",
+        two_phase=False,
+        messages=False,
+        origin="any",
+        limits=StreamLimits(max_delay_s=0.05),
     )
     frames: list[bytes | memoryview] = []
     async with asyncio.timeout(20):
@@ -110,7 +121,9 @@ def test_copy_and_stream_send_the_same_bytes_for_every_type(database: Database) 
     assert copy[-1][1:] == (None,) * len(type_matrix.COLUMNS)
 
 
-def published(database: Database, *statements: str, tables: tuple[tuple[str, str], ...] = (("public", "t"),)) -> SourceOptions:
+def published(
+    database: Database, *statements: str, tables: tuple[tuple[str, str], ...] = (("public", "t"),)
+) -> SourceOptions:
     options = options_of(database)
     database.execute(*statements)
     with database.connect() as connection:
@@ -131,8 +144,14 @@ def published(database: Database, *statements: str, tables: tuple[tuple[str, str
         "ALTER TABLE t REPLICA IDENTITY FULL",
     ],
 )
-def test_a_table_that_changed_around_the_snapshot_is_never_taken_for_an_empty_one(database: Database, race: str) -> None:
-    options = published(database, "CREATE TABLE t (id int PRIMARY KEY, body text)", "INSERT INTO t SELECT i, 'x' FROM generate_series(1, 100) i")
+def test_a_table_that_changed_around_the_snapshot_is_never_taken_for_an_empty_one(
+    database: Database, race: str
+) -> None:
+    options = published(
+        database,
+        "CREATE TABLE t (id int PRIMARY KEY, body text)",
+        "INSERT INTO t SELECT i, 'x' FROM generate_series(1, 100) i",
+    )
     facts = facts_of(options)
     with closing(SnapshotHolder.open(options)) as holder:
         database.execute(race)
@@ -141,7 +160,9 @@ def test_a_table_that_changed_around_the_snapshot_is_never_taken_for_an_empty_on
 
 
 def test_rows_committed_after_the_snapshot_are_not_copied(database: Database) -> None:
-    options = published(database, "CREATE TABLE t (id int PRIMARY KEY, body text)", "INSERT INTO t VALUES (1, 'before')")
+    options = published(
+        database, "CREATE TABLE t (id int PRIMARY KEY, body text)", "INSERT INTO t VALUES (1, 'before')"
+    )
     facts = facts_of(options)
     with closing(SnapshotHolder.open(options)) as holder:
         database.execute("INSERT INTO t VALUES (2, 'after')", "UPDATE t SET body = 'after' WHERE id = 1")
@@ -160,15 +181,25 @@ def test_a_snapshot_whose_holder_is_gone_is_a_race_and_not_a_copy(database: Data
 
 
 def test_an_empty_reading_of_a_table_with_rows_is_doubted_once(database: Database) -> None:
-    options = published(database, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 100)", "ANALYZE t", "DELETE FROM t")
+    options = published(
+        database,
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "INSERT INTO t SELECT generate_series(1, 100)",
+        "ANALYZE t",
+        "DELETE FROM t",
+    )
     facts = facts_of(options)
     with closing(SnapshotHolder.open(options)) as holder:
         with pytest.raises(SnapshotRaced, match="empty"):
             list(copy_table(options, schema=schema_of(facts), facts=facts, snapshot=holder.snapshot_name))
-        assert list(copy_table(options, schema=schema_of(facts), facts=facts, snapshot=holder.snapshot_name, accept_empty=True))
+        assert list(
+            copy_table(options, schema=schema_of(facts), facts=facts, snapshot=holder.snapshot_name, accept_empty=True)
+        )
 
 
-def test_a_partitioned_table_is_copied_through_its_root_and_children_by_inheritance_are_left_out(database: Database) -> None:
+def test_a_partitioned_table_is_copied_through_its_root_and_children_by_inheritance_are_left_out(
+    database: Database,
+) -> None:
     options = published(
         database,
         "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)",
@@ -186,7 +217,9 @@ def test_a_partitioned_table_is_copied_through_its_root_and_children_by_inherita
             copied(options, facts, holder.snapshot_name)
 
 
-def test_only_rows_that_pass_the_publications_filter_are_copied_and_a_parents_children_are_not(database: Database) -> None:
+def test_only_rows_that_pass_the_publications_filter_are_copied_and_a_parents_children_are_not(
+    database: Database,
+) -> None:
     since(database, 15, "row filters")
     options = options_of(database)
     database.execute(
@@ -220,10 +253,16 @@ def test_row_level_security_stops_the_copy_instead_of_hiding_rows(database: Data
 
 
 def test_a_copy_abandoned_half_way_leaves_no_session_behind(database: Database) -> None:
-    options = published(database, "CREATE TABLE t (id int PRIMARY KEY, body text)", "INSERT INTO t SELECT i, repeat('x', 999) FROM generate_series(1, 9999) i")
+    options = published(
+        database,
+        "CREATE TABLE t (id int PRIMARY KEY, body text)",
+        "INSERT INTO t SELECT i, repeat('x', 999) FROM generate_series(1, 9999) i",
+    )
     facts = facts_of(options)
     with closing(SnapshotHolder.open(options)) as holder:
-        rows = copy_table(options, schema=schema_of(facts), facts=facts, snapshot=holder.snapshot_name, batch_bytes=64 * 1024)
+        rows = copy_table(
+            options, schema=schema_of(facts), facts=facts, snapshot=holder.snapshot_name, batch_bytes=64 * 1024
+        )
         assert next(rows)
         cast("Generator[Any, None, None]", rows).close()
     database.execute("ALTER TABLE t ADD COLUMN locked_no_more int")
@@ -235,11 +274,16 @@ def test_a_snapshot_that_waits_names_whom_it_waits_for_and_can_be_cancelled(data
     with database.connect() as blocking:
         blocking.execute("BEGIN")
         blocking.execute("INSERT INTO t VALUES (1)")
-        waiting = Waiting(report=lambda blockers: reported.extend(blocker.pid for blocker in blockers), cancelled=lambda: bool(reported))
+        waiting = Waiting(
+            report=lambda blockers: reported.extend(blocker.pid for blocker in blockers),
+            cancelled=lambda: bool(reported),
+        )
         with pytest.raises(SourceUnavailable, match="cancelled"):
             SnapshotHolder.open(options, waiting=waiting)
         assert blocking.info.backend_pid in reported
         blocking.execute("ROLLBACK")
     with database.connect() as connection:
-        leftover = connection.execute("SELECT count(*) FROM pg_replication_slots WHERE database = current_database() AND NOT active").fetchone()
+        leftover = connection.execute(
+            "SELECT count(*) FROM pg_replication_slots WHERE database = current_database() AND NOT active"
+        ).fetchone()
     assert leftover == (0,)

@@ -1,4 +1,6 @@
-"""What `check` finds where it takes more than one statement to be bad: servers that restart, sessions that stand in the way, slots that are lost."""
+"""What `check` finds where it takes more than one statement to be bad: servers that restart,
+sessions that stand in the way, slots that are lost.
+"""
 
 import shutil
 import subprocess
@@ -10,22 +12,25 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from deploy.local.binaries import helper_account
-from deploy.local.postgres import PostgresServer, temporary_server
-from service.cli import findings as shown
-from service.contract.findings import Finding
-from service.source import preflight, preflight_server
-from service.source.preflight import run_preflight
-from service.source.preflight_server import examine_version
-from service.source.sessions import SourceOptions
-from service.source.slot import ensure_slot
-from service.source.start import start_command, start_replication
+from sluice.cli import findings_view as shown
+from sluice.findings import Finding
+from sluice.operate.check import preflight
+from sluice.operate.check import server as preflight_server
+from sluice.operate.check.preflight import run_preflight
+from sluice.operate.check.server import examine_version
+from sluice.source.sessions import SourceOptions
+from sluice.source.slot import ensure_slot
+from sluice.source.start import start_command, start_replication
 from tests.support.least_rights import grant, options_as, pipeline_role, run_script
 from tests.support.source_setup import options_of, server_major, since
 from tests.support.sources import Database
+from tools.local.binaries import helper_account
+from tools.local.postgres import PostgresServer, temporary_server
 
 EXPECTED_HERE = {"role.superuser", "server.keep_size", "slot.missing"}
-"""True of every fresh database of the shared server, whose WAL retention is unlimited, looked at as its superuser."""
+"""True of every fresh database of the shared server, whose WAL retention is unlimited, looked at as
+its superuser.
+"""
 
 
 def codes(findings: list[Finding]) -> set[str]:
@@ -68,10 +73,15 @@ def test_a_right_to_the_columns_alone_is_enough(published: Database) -> None:
 
 def test_a_source_that_cannot_be_reached_is_a_finding() -> None:
     options = SourceOptions(dsn="host=127.0.0.1 port=1", slot="s", publication="p", application_name="a")
-    assert [(finding.code, finding.severity) for finding in run_preflight(options, None).findings] == [("source.connect", "critical")]
+    assert [(finding.code, finding.severity) for finding in run_preflight(options, None).findings] == [
+        ("source.connect", "critical")
+    ]
 
 
-@pytest.mark.parametrize(("version", "expected"), [(180006, []), (190000, ["server.untested"]), (170005, ["server.minor"]), (140018, ["server.minor"])])
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [(180006, []), (190000, ["server.untested"]), (170005, ["server.minor"]), (140018, ["server.minor"])],
+)
 def test_versions_that_lose_changes_and_versions_that_nobody_tried_are_named(version: int, expected: list[str]) -> None:
     assert [finding.code for finding in examine_version(version)] == expected
 
@@ -82,7 +92,9 @@ def test_a_clock_that_is_off_is_named_and_one_that_is_right_is_not(published: Da
     assert codes(found(published)) == set()
 
 
-def test_transactions_that_stay_open_are_named_by_who_holds_them(published: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transactions_that_stay_open_are_named_by_who_holds_them(
+    published: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(preflight_server, "LONG_TRANSACTION_S", 0)
     with published.connect() as preparing:
         preparing.execute("BEGIN")
@@ -109,7 +121,9 @@ def test_a_role_that_cannot_see_how_long_others_have_been_open_says_so(published
         assert "role.statistics" not in codes(found(published, user=role))
 
 
-def test_a_locked_table_is_named_and_waited_for_only_briefly(published: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locked_table_is_named_and_waited_for_only_briefly(
+    published: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(preflight, "_LOCK_WAIT", "50ms")
     with psycopg.connect(published.dsn) as holding:
         holding.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
@@ -132,7 +146,9 @@ def test_encodings_that_utf8_cannot_hold_are_named(database: Database) -> None:
 def test_a_slot_that_somebody_streams_from_is_named(published: Database) -> None:
     options = options_of(published)
     ensure_slot(options)
-    command = start_command(options, start_lsn=0, proto_version=1, streaming="off", two_phase=False, messages=False, origin="any")
+    command = start_command(
+        options, start_lsn=0, proto_version=1, streaming="off", two_phase=False, messages=False, origin="any"
+    )
     with closing(start_replication(options, command=command, expect=None).conn):
         assert codes(found(published)) == {"slot.active"}
 
@@ -147,11 +163,18 @@ def test_settings_that_need_a_restart_are_mended_by_the_script_and_a_restart(tmp
             del server.settings[name]
         server.start()
         database = Database(server, name="postgres", slot="s", publication="p")
-        database.execute("CREATE TABLE t (id int PRIMARY KEY)", *(f"ALTER SYSTEM SET {name} = '{value}'" for name, value in RESTART.items()))
+        database.execute(
+            "CREATE TABLE t (id int PRIMARY KEY)",
+            *(f"ALTER SYSTEM SET {name} = '{value}'" for name, value in RESTART.items()),
+        )
         server.restart()
         database.execute("ALTER SYSTEM SET wal_sender_timeout = '1s'", "SELECT pg_reload_conf()")
         findings = run_preflight(options_of(database), ("public.*",)).findings
-        assert {finding.code for finding in findings if finding.needs_restart} == {"server.wal_level", "server.slots", "server.senders"}
+        assert {finding.code for finding in findings if finding.needs_restart} == {
+            "server.wal_level",
+            "server.slots",
+            "server.senders",
+        }
         script = tmp_path / "mend.sql"
         script.write_text(shown.script(shown.ordered(findings), pipeline="t"), encoding="utf-8")
         run_script(database, script)
@@ -174,7 +197,9 @@ def test_a_slot_that_loses_its_wal_is_named_before_and_after() -> None:
         database.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '16MB'", "SELECT pg_reload_conf()")
         for _ in range(20):
             # The reload reaches the checkpointer, which removes WAL, a moment later.
-            database.execute("SELECT pg_logical_emit_message(true, 'some', 'WAL')", "SELECT pg_switch_wal()", "CHECKPOINT")
+            database.execute(
+                "SELECT pg_logical_emit_message(true, 'some', 'WAL')", "SELECT pg_switch_wal()", "CHECKPOINT"
+            )
             after, *_ = [finding for finding in found(database) if finding.code.startswith("slot.")]
             if after.code == "slot.invalidated":
                 break
@@ -201,7 +226,21 @@ def standby_of(server: PostgresServer, directory: Path, *, slot: str) -> Iterato
     """A streaming standby without hot_standby_feedback."""
     account = helper_account()
     target = directory / "standby"
-    command = [str(server.bin_dir / "pg_basebackup"), "-d", server.dsn(), "-D", str(target), "-R", "-X", "stream", "-c", "fast", "-S", slot, "-C"]
+    command = [
+        str(server.bin_dir / "pg_basebackup"),
+        "-d",
+        server.dsn(),
+        "-D",
+        str(target),
+        "-R",
+        "-X",
+        "stream",
+        "-c",
+        "fast",
+        "-S",
+        slot,
+        "-C",
+    ]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
     if account is not None:
         for path in (target, *target.rglob("*")):
@@ -234,8 +273,12 @@ def test_a_standby_is_examined_for_what_its_primary_could_do_to_the_slot() -> No
                 "SELECT pg_reload_conf()",
             )
             for _ in range(200):
-                # The slot is taken over once it has moved past what the standby needs, and the standby has replayed that.
-                primary.execute("SELECT pg_log_standby_snapshot()", f"SELECT pg_logical_slot_get_binary_changes('s', NULL, NULL, {PLAIN})")
+                # The slot is taken over once it has moved past what the standby needs, and the
+                # standby has replayed that.
+                primary.execute(
+                    "SELECT pg_log_standby_snapshot()",
+                    f"SELECT pg_logical_slot_get_binary_changes('s', NULL, NULL, {PLAIN})",
+                )
                 database.execute("SELECT pg_sync_replication_slots()")
                 if "slot.synced" in codes(found(database)):
                     break
@@ -249,5 +292,9 @@ def test_a_reported_role_is_the_pipelines_own(published: Database) -> None:
     with pipeline_role(published) as role:
         grant(published, role)
         published.execute(f"REVOKE SELECT ON t FROM {role}")
-        (finding,) = [finding for finding in run_preflight(options_as(published, role), None).findings if finding.code == "table.not_readable"]
+        (finding,) = [
+            finding
+            for finding in run_preflight(options_as(published, role), None).findings
+            if finding.code == "table.not_readable"
+        ]
         assert finding.fix_sql == f'GRANT SELECT ON "public"."t" TO "{role}";'

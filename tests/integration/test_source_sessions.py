@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.errors import SourceRefused
-from service.source.sessions import SourceOptions, open_query, open_replication
+from sluice.errors import SourceRefused
+from sluice.source.sessions import SourceOptions, open_query, open_replication
 from tests.support.source_setup import options_of
 from tests.support.sources import Database
 
@@ -50,13 +50,20 @@ HOSTILE = {
 
 @pytest.fixture
 def hostile(database: Database) -> Iterator[SourceOptions]:
-    """A role whose settings would spell every value differently and end every session; and a schema that shadows the catalog."""
+    """A role whose settings would spell every value differently and end every session; and a schema
+    that shadows the catalog.
+    """
     role = f"hostile_{database.name}"
     with database.connect() as connection:
         known = {name for (name,) in connection.execute("SELECT name FROM pg_settings").fetchall()}
     settings = {name: value for name, value in HOSTILE.items() if name in known}
-    database.execute(f"CREATE ROLE {role} LOGIN REPLICATION", *(f"ALTER ROLE {role} SET {name} = {value}" for name, value in settings.items()))
-    database.execute("CREATE FUNCTION public.current_setting(text) RETURNS text LANGUAGE sql AS $$ SELECT 'shadowed' $$")
+    database.execute(
+        f"CREATE ROLE {role} LOGIN REPLICATION",
+        *(f"ALTER ROLE {role} SET {name} = {value}" for name, value in settings.items()),
+    )
+    database.execute(
+        "CREATE FUNCTION public.current_setting(text) RETURNS text LANGUAGE sql AS $$ SELECT 'shadowed' $$"
+    )
     yield options_of(database, user=role)
     with database.server.superuser() as admin:
         admin.execute(f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = '{role}'".encode())
@@ -76,7 +83,10 @@ def test_every_pin_holds_against_a_role_that_is_set_to_the_contrary(hostile: Sou
 
 def test_what_the_connection_string_says_in_options_is_kept_unless_we_pin_it(database: Database) -> None:
     options = SourceOptions(
-        dsn=database.dsn + "?options=-c%20work_mem%3D1234kB%20-c%20timezone%3DAsia/Kolkata", slot="s", publication="p", application_name="a"
+        dsn=database.dsn + "?options=-c%20work_mem%3D1234kB%20-c%20timezone%3DAsia/Kolkata",
+        slot="s",
+        publication="p",
+        application_name="a",
     )
     conn = open_query(options)
     try:

@@ -7,28 +7,39 @@ from contextlib import closing
 
 import pytest
 
-from deploy.local.postgres import temporary_server
-from service.contract.entries import Opened
-from service.errors import SlotBusy, SlotLost, SourceRefused
-from service.source import slot
-from service.source.sessions import SourceOptions, open_query
-from service.source.slot import ensure_publication, ensure_slot, prove_continuity, server_facts, slot_facts, wait_until_free
-from service.source.start import Started, identify, start_command, start_replication
-from service.source.stream import ReplicationStream, StreamLimits
+from sluice.contract.entries import Opened
+from sluice.errors import SlotBusy, SlotLost, SourceRefused
+from sluice.ingest.receive.stream import ReplicationStream, StreamLimits
+from sluice.source import slot
+from sluice.source.sessions import SourceOptions, open_query
+from sluice.source.slot import (
+    ensure_publication,
+    ensure_slot,
+    prove_continuity,
+    server_facts,
+    slot_facts,
+    wait_until_free,
+)
+from sluice.source.start import Started, identify, start_command, start_replication
 from tests.support.source_setup import options_of, server_major
 from tests.support.sources import Database
+from tools.local.postgres import temporary_server
 
 HOSTILE_NAMES = ['we"ird, x', "it's", 'a"; DROP TABLE t; --', "\\", "new\nline", "Üpper Case", "a,b", " "]
 
 
-def test_a_missing_publication_is_created_with_every_operation_and_an_existing_one_is_left_alone(database: Database) -> None:
+def test_a_missing_publication_is_created_with_every_operation_and_an_existing_one_is_left_alone(
+    database: Database,
+) -> None:
     options = options_of(database)
     database.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)")
     with closing(open_query(options)) as conn:
         made = ensure_publication(conn, options.publication, [("public", "t")])
         assert made.created
         assert made.statement.startswith("CREATE PUBLICATION")
-        assert conn.execute("SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot FROM pg_publication").fetchone() == (True, False)
+        assert conn.execute(
+            "SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot FROM pg_publication"
+        ).fetchone() == (True, False)
         assert not ensure_publication(conn, options.publication, [("public", "t")]).created
         with pytest.raises(SourceRefused, match=r"public\.u") as caught:
             ensure_publication(conn, options.publication, [("public", "t"), ("public", "u")])
@@ -39,7 +50,9 @@ def test_a_missing_publication_is_created_with_every_operation_and_an_existing_o
 
 def test_a_partitioned_table_is_published_under_its_root(database: Database) -> None:
     options = options_of(database)
-    database.execute("CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)", "CREATE TABLE p1 PARTITION OF p DEFAULT")
+    database.execute(
+        "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)", "CREATE TABLE p1 PARTITION OF p DEFAULT"
+    )
     with closing(open_query(options)) as conn:
         ensure_publication(conn, options.publication, [("public", "p")])
         assert conn.execute("SELECT tablename::text FROM pg_publication_tables").fetchall() == [("p",)]
@@ -60,13 +73,26 @@ def test_a_role_that_may_not_publish_is_given_the_statement_for_somebody_who_may
 def test_a_slot_is_created_once_and_its_facts_agree_with_the_server(database: Database) -> None:
     options = options_of(database)
     first = ensure_slot(options)
-    assert (first.plugin, first.database, first.two_phase, first.temporary, first.invalidated) == ("pgoutput", database.name, False, False, "")
+    assert (first.plugin, first.database, first.two_phase, first.temporary, first.invalidated) == (
+        "pgoutput",
+        database.name,
+        False,
+        False,
+        "",
+    )
     assert ensure_slot(options, two_phase=True).two_phase is False
     with closing(open_query(options)) as conn:
         server = server_facts(conn)
         identity = identify(options)
-        assert (server.system_identifier, server.timeline, server.database) == (identity.system_identifier, identity.timeline, identity.database)
-        assert prove_continuity(None, 0, server=server, slot=slot_facts(conn, options.slot), two_phase=False) == first.confirmed_flush_lsn
+        assert (server.system_identifier, server.timeline, server.database) == (
+            identity.system_identifier,
+            identity.timeline,
+            identity.database,
+        )
+        assert (
+            prove_continuity(None, 0, server=server, slot=slot_facts(conn, options.slot), two_phase=False)
+            == first.confirmed_flush_lsn
+        )
         assert slot_facts(conn, "never_was") is None
 
 
@@ -86,7 +112,14 @@ def test_a_slot_in_use_is_named_with_its_process_after_a_bounded_wait(database: 
 
     async def scenario() -> None:
         stream = await ReplicationStream.open(
-            options, start_lsn=start, proto_version=1, streaming="off", two_phase=False, messages=False, origin="any", limits=StreamLimits()
+            options,
+            start_lsn=start,
+            proto_version=1,
+            streaming="off",
+            two_phase=False,
+            messages=False,
+            origin="any",
+            limits=StreamLimits(),
         )
         with closing(open_query(options)) as conn:
             with pytest.raises(SlotBusy, match=r"process \d+ \(application_name sluice_test\)"):
@@ -100,11 +133,15 @@ def test_a_slot_in_use_is_named_with_its_process_after_a_bounded_wait(database: 
 
 def _silent_stream(options: SourceOptions, start_lsn: int) -> Started:
     """A stream whose client never says anything again, as the server sees it."""
-    command = start_command(options, start_lsn=start_lsn, proto_version=1, streaming="off", two_phase=False, messages=False, origin="any")
+    command = start_command(
+        options, start_lsn=start_lsn, proto_version=1, streaming="off", two_phase=False, messages=False, origin="any"
+    )
     return start_replication(options, command=command, expect=None)
 
 
-def test_a_lost_connection_of_ours_is_waited_for_until_the_server_gives_it_up(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_connection_of_ours_is_waited_for_until_the_server_gives_it_up(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also longer than a living process is waited for."""
     monkeypatch.setattr(slot, "ALIVE_SECONDS", 0.5)
     options = options_of(database)
@@ -124,7 +161,9 @@ def test_a_lost_connection_of_ours_is_waited_for_until_the_server_gives_it_up(da
 
 
 @pytest.mark.parametrize("timeout", ["4s", "0"])
-def test_a_silent_connection_of_ours_is_named_when_the_server_never_gives_it_up(database: Database, timeout: str) -> None:
+def test_a_silent_connection_of_ours_is_named_when_the_server_never_gives_it_up(
+    database: Database, timeout: str
+) -> None:
     """Nothing sleeps here: the pauses are only counted."""
     options = options_of(database)
     database.execute("CREATE TABLE t (id int PRIMARY KEY)", f"CREATE PUBLICATION {options.publication} FOR TABLE t")
@@ -141,9 +180,15 @@ def test_a_silent_connection_of_ours_is_named_when_the_server_never_gives_it_up(
 def test_a_slot_of_somebody_else_is_refused_before_the_servers_timeout(database: Database) -> None:
     options = options_of(database)
     database.execute("CREATE TABLE t (id int PRIMARY KEY)", f"CREATE PUBLICATION {options.publication} FOR TABLE t")
-    started = _silent_stream(dataclasses.replace(options, application_name="somebody"), ensure_slot(options).confirmed_flush_lsn or 0)
+    started = _silent_stream(
+        dataclasses.replace(options, application_name="somebody"), ensure_slot(options).confirmed_flush_lsn or 0
+    )
     pauses: list[float] = []
-    with closing(started.conn), closing(open_query(options)) as conn, pytest.raises(SlotBusy, match="application_name somebody"):
+    with (
+        closing(started.conn),
+        closing(open_query(options)) as conn,
+        pytest.raises(SlotBusy, match="application_name somebody"),
+    ):
         wait_until_free(conn, options, sleep=pauses.append)
     assert slot.ALIVE_SECONDS <= sum(pauses) < slot.ALIVE_SECONDS + 3
 
@@ -157,11 +202,20 @@ def test_any_publication_name_reaches_the_server_as_itself(database: Database) -
             options = SourceOptions(dsn=database.dsn, slot=slot_name, publication=name, application_name="sluice_test")
             with closing(open_query(options)) as conn:
                 ensure_publication(conn, name, [("public", "t")])
-                assert conn.execute("SELECT pubname::text FROM pg_publication WHERE pubname = %s", (name,)).fetchone() == (name,)
+                assert conn.execute(
+                    "SELECT pubname::text FROM pg_publication WHERE pubname = %s", (name,)
+                ).fetchone() == (name,)
                 start = ensure_slot(options).confirmed_flush_lsn or 0
                 wait_until_free(conn, options, bound_s=10)
             stream = await ReplicationStream.open(
-                options, start_lsn=start, proto_version=1, streaming="off", two_phase=False, messages=False, origin="any", limits=StreamLimits(max_delay_s=0.05)
+                options,
+                start_lsn=start,
+                proto_version=1,
+                streaming="off",
+                two_phase=False,
+                messages=False,
+                origin="any",
+                limits=StreamLimits(max_delay_s=0.05),
             )
             database.execute(f"INSERT INTO t VALUES ({number})")
             async with asyncio.timeout(10):
@@ -190,11 +244,16 @@ def test_a_slot_that_someone_advanced_or_made_again_is_recognised(database: Data
         opened = _opened(server.system_identifier, server.database_oid, database.name)
         for statement in (
             f"SELECT pg_replication_slot_advance('{options.slot}', pg_current_wal_lsn())",
-            f"SELECT pg_drop_replication_slot('{options.slot}'), pg_create_logical_replication_slot('{options.slot}', 'pgoutput')",
+            (
+                f"SELECT pg_drop_replication_slot('{options.slot}'), "
+                f"pg_create_logical_replication_slot('{options.slot}', 'pgoutput')"
+            ),
         ):
             database.execute(statement)
             with pytest.raises(SlotLost, match=r"^AHEAD"):
-                prove_continuity(opened, through, server=server_facts(conn), slot=slot_facts(conn, options.slot), two_phase=False)
+                prove_continuity(
+                    opened, through, server=server_facts(conn), slot=slot_facts(conn, options.slot), two_phase=False
+                )
 
 
 def test_a_slot_whose_wal_was_removed_is_lost() -> None:
@@ -216,7 +275,15 @@ def test_a_slot_whose_wal_was_removed_is_lost() -> None:
 
         async def scenario() -> None:
             with pytest.raises(SlotLost, match=r"^INVALIDATED"):
-                await ReplicationStream.open(options, start_lsn=through, proto_version=1, streaming="off", two_phase=False, messages=False, origin="any")
+                await ReplicationStream.open(
+                    options,
+                    start_lsn=through,
+                    proto_version=1,
+                    streaming="off",
+                    two_phase=False,
+                    messages=False,
+                    origin="any",
+                )
 
         asyncio.run(scenario())
 

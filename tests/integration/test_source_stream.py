@@ -1,4 +1,5 @@
-"""The replication stream against a real server: liveness, acknowledgement, shutdown, and what ends it.
+"""The replication stream against a real server: liveness, acknowledgement, shutdown, and what ends
+it.
 
 Servers that a test stops or configures are its own; the others share the run's.
 """
@@ -12,15 +13,15 @@ from functools import partial
 import psycopg
 import pytest
 
-from deploy.local.postgres import PostgresServer, temporary_server
-from service import lsn
-from service.errors import ProtocolViolation, SlotBusy, SlotLost, SourceError, SourceUnavailable
-from service.source.sessions import SourceOptions
-from service.source.slot import ensure_publication, ensure_slot, slot_facts
-from service.source.stream import PublicationMissing, RawBatch, ReplicationStream, StreamLimits
+from sluice import lsn
+from sluice.errors import ProtocolViolation, SlotBusy, SlotLost, SourceError, SourceUnavailable
+from sluice.ingest.receive.stream import PublicationMissing, RawBatch, ReplicationStream, StreamLimits
+from sluice.source.sessions import SourceOptions
+from sluice.source.slot import ensure_publication, ensure_slot, slot_facts
 from tests.support.pgproxy import Direction, PgProxy
 from tests.support.source_setup import options_of, server_major
 from tests.support.sources import Database
+from tools.local.postgres import PostgresServer, temporary_server
 
 QUICK = StreamLimits(max_delay_s=0.05)
 
@@ -38,7 +39,14 @@ def prepare(database: Database, *statements: str) -> tuple[SourceOptions, int]:
 
 async def opened(options: SourceOptions, start_lsn: int, limits: StreamLimits = QUICK) -> ReplicationStream:
     return await ReplicationStream.open(
-        options, start_lsn=start_lsn, proto_version=1, streaming="off", two_phase=False, messages=False, origin="any", limits=limits
+        options,
+        start_lsn=start_lsn,
+        proto_version=1,
+        streaming="off",
+        two_phase=False,
+        messages=False,
+        origin="any",
+        limits=limits,
     )
 
 
@@ -94,7 +102,9 @@ def test_starting_at_the_acknowledged_position_sends_exactly_the_rest(database: 
         stream = await opened(options, start)
         database.execute("INSERT INTO t VALUES (1, 'a')")
         batches = await read_until(stream, lambda seen: "C" in tags(seen))
-        ends = [int.from_bytes(frame[9:17], "big") for batch in batches for frame in batch.frames if frame[25:26] == b"C"]
+        ends = [
+            int.from_bytes(frame[9:17], "big") for batch in batches for frame in batch.frames if frame[25:26] == b"C"
+        ]
         await stream.close()  # without acknowledging: the server still holds it
         database.execute("INSERT INTO t VALUES (2, 'b')")
         again = await opened(options, ends[-1])
@@ -141,7 +151,9 @@ def test_the_connection_outlives_a_reader_that_pauses_far_longer_than_wal_sender
         options, start = prepare(database)
 
         async def scenario() -> None:
-            database.execute("INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, 60000) i")  # more than socket buffers hold
+            database.execute(
+                "INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, 60000) i"
+            )  # more than socket buffers hold
             stream = await opened(options, start, replace(QUICK, batch_bytes=4096))
             await stream.next_batch()
             await asyncio.sleep(3.5)  # the pause itself is what is tested
@@ -193,7 +205,10 @@ def test_a_session_that_is_ended_by_an_administrator_is_to_be_retried(database: 
     async def scenario() -> None:
         stream = await opened(options, start)
         await read_until(stream, lambda _: stream.received_lsn >= start)
-        database.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active AND database = current_database()")
+        database.execute(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active AND "
+            "database = current_database()"
+        )
         with pytest.raises(SourceUnavailable, match=r"57P01|lost"):
             await read_until(stream, lambda _: False)
 
@@ -219,7 +234,14 @@ def test_another_server_behind_the_address_is_noticed_before_anything_streams(da
     async def scenario() -> None:
         with pytest.raises(SourceUnavailable, match="another"):
             await ReplicationStream.open(
-                options, start_lsn=start, proto_version=1, streaming="off", two_phase=False, messages=False, origin="any", expect=("1", 1)
+                options,
+                start_lsn=start,
+                proto_version=1,
+                streaming="off",
+                two_phase=False,
+                messages=False,
+                origin="any",
+                expect=("1", 1),
             )
 
     run(scenario())
@@ -274,7 +296,11 @@ async def _free(options: SourceOptions, database: Database) -> None:
 
 
 def stopped_while(
-    server: PostgresServer, database: Database, consume: Callable[[ReplicationStream], Awaitable[None]], *, rows: int = 10
+    server: PostgresServer,
+    database: Database,
+    consume: Callable[[ReplicationStream], Awaitable[None]],
+    *,
+    rows: int = 10,
 ) -> tuple[float, SourceError]:
     """Seconds that a fast shutdown took while `consume` ran, and the error that ended the stream."""
     options, start = prepare(database)
@@ -303,7 +329,9 @@ def test_a_fast_shutdown_ends_quickly_when_everything_is_acknowledged() -> None:
                 stream.acknowledge(batch.received_lsn)
 
     with temporary_server() as server:
-        took, error = stopped_while(server, Database(server, name="postgres", slot="stopping", publication="stopping"), consume)
+        took, error = stopped_while(
+            server, Database(server, name="postgres", slot="stopping", publication="stopping"), consume
+        )
     assert took < 5
     assert isinstance(error, SourceUnavailable)
     assert "stopping" in str(error) or "lost" in str(error)
@@ -320,7 +348,9 @@ def test_a_sink_that_never_acknowledges_holds_a_fast_shutdown_for_seconds_only()
                 shutdowns.append(batch)
 
     with temporary_server() as server:
-        took, error = stopped_while(server, Database(server, name="postgres", slot="stopping", publication="stopping"), consume)
+        took, error = stopped_while(
+            server, Database(server, name="postgres", slot="stopping", publication="stopping"), consume
+        )
     assert took < 15
     assert shutdowns
     assert isinstance(error, SourceUnavailable)
@@ -335,7 +365,9 @@ def test_a_reader_that_is_stuck_holds_a_fast_shutdown_for_seconds_only() -> None
             await asyncio.sleep(0.05)
 
     with temporary_server() as server:
-        took, error = stopped_while(server, Database(server, name="postgres", slot="stuck", publication="stuck"), consume, rows=60000)
+        took, error = stopped_while(
+            server, Database(server, name="postgres", slot="stuck", publication="stuck"), consume, rows=60000
+        )
     assert took < 15
     assert isinstance(error, SourceUnavailable)
 
@@ -390,7 +422,10 @@ def test_closing_twice_is_harmless_and_leaves_no_session_behind(database: Databa
         await stream.close()
         await _free(options, database)
         with psycopg.connect(database.dsn) as connection:
-            row = connection.execute("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'sluice_test' AND backend_type = 'walsender'").fetchone()
+            row = connection.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'sluice_test' AND "
+                "backend_type = 'walsender'"
+            ).fetchone()
         assert row == (0,)
 
     run(scenario())
@@ -448,7 +483,12 @@ def test_the_flush_position_never_moves_by_itself_however_often_the_server_asks(
                 for number in range(3):
                     database.execute(f"INSERT INTO t VALUES ({number}, 'a')")
                     batches = await read_until(stream, lambda seen: "C" in tags(seen))
-                    ends += [int.from_bytes(frame[9:17], "big") for batch in batches for frame in batch.frames if frame[25:26] == b"C"]
+                    ends += [
+                        int.from_bytes(frame[9:17], "big")
+                        for batch in batches
+                        for frame in batch.frames
+                        if frame[25:26] == b"C"
+                    ]
                 received = stream.received_lsn
                 assert received >= ends[2] > ends[1] > ends[0] > start
                 waiting = asyncio.ensure_future(read_until(stream, lambda _: False))
@@ -456,7 +496,10 @@ def test_the_flush_position_never_moves_by_itself_however_often_the_server_asks(
                 assert {status.flush for status in proxy.statuses} == {start}
                 assert {status.apply for status in proxy.statuses} == {start}
                 stream.acknowledge(ends[1])
-                await asyncio.to_thread(proxy.wait_for_status, lambda status: status.flush == ends[1] == status.apply and status.write >= received)
+                await asyncio.to_thread(
+                    proxy.wait_for_status,
+                    lambda status: status.flush == ends[1] == status.apply and status.write >= received,
+                )
                 assert {status.flush for status in proxy.statuses} == {start, ends[1]}
                 waiting.cancel()
                 await asyncio.gather(waiting, return_exceptions=True)

@@ -9,15 +9,15 @@ from typing import Any, get_args
 
 import pytest
 
-from service.errors import SourceRefused, SourceUnavailable
-from service.source.catalog import Catalog
-from service.source.copy import copy_table
-from service.source.schemas import build_schema, relation_of
-from service.source.sessions import open_query
-from service.source.slot import ensure_publication, ensure_slot
-from service.source.snapshot import SnapshotHolder
-from service.source.stream import ReplicationStream, StreamLimits
-from service.store.opening import open_store
+from sluice.errors import SourceRefused, SourceUnavailable
+from sluice.ingest.receive.stream import ReplicationStream, StreamLimits
+from sluice.ingest.snapshot.reader import copy_table
+from sluice.ingest.tables.schemas import build_schema, relation_of
+from sluice.source.catalog import Catalog
+from sluice.source.sessions import open_query
+from sluice.source.slot import ensure_publication, ensure_slot
+from sluice.source.snapshot_export import SnapshotHolder
+from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline
 from tests.support.source_setup import options_of
 from tests.support.sources import Database
@@ -37,14 +37,25 @@ def test_stream_and_copy_run_at_speed_over_tls(database: Database, tmp_path: Pat
     start = ensure_slot(plain).confirmed_flush_lsn or 0
     database.execute(f"INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, {ROWS}) i")
     with tls_front(database.server.port, certificate, key) as port:
-        options = replace(plain, dsn=f"host=127.0.0.1 port={port} user=postgres dbname={database.name} sslmode=verify-full sslrootcert={certificate}")
+        options = replace(
+            plain,
+            dsn=f"host=127.0.0.1 port={port} user=postgres dbname={database.name} sslmode=verify-full "
+            f"sslrootcert={certificate}",
+        )
         with closing(open_query(options)) as conn:
             assert conn.pgconn.ssl_in_use
             (facts,) = Catalog(conn).published_tables(options.publication)
 
         async def streamed() -> int:
             stream = await ReplicationStream.open(
-                options, start_lsn=start, proto_version=1, streaming="off", two_phase=False, messages=False, origin="any", limits=StreamLimits(max_delay_s=0.2)
+                options,
+                start_lsn=start,
+                proto_version=1,
+                streaming="off",
+                two_phase=False,
+                messages=False,
+                origin="any",
+                limits=StreamLimits(max_delay_s=0.2),
             )
             rows = 0
             while rows < ROWS:
@@ -58,7 +69,10 @@ def test_stream_and_copy_run_at_speed_over_tls(database: Database, tmp_path: Pat
         began = time.monotonic()
         with closing(SnapshotHolder.open(options)) as holder:
             schema = build_schema(relation_of(facts), facts, None, 1)
-            assert sum(map(len, copy_table(options, schema=schema, facts=facts, snapshot=holder.snapshot_name))) == ROWS + 1
+            assert (
+                sum(map(len, copy_table(options, schema=schema, facts=facts, snapshot=holder.snapshot_name)))
+                == ROWS + 1
+            )
         assert time.monotonic() - began < SECONDS
 
 
@@ -72,12 +86,17 @@ def test_stream_and_copy_run_at_speed_over_tls(database: Database, tmp_path: Pat
     ],
     ids=["another authority", "no authority", "another name", "expired"],
 )
-def test_a_server_that_cannot_prove_who_it_is_is_refused(database: Database, tmp_path: Path, made: dict[str, Any], root: str, said: str) -> None:
+def test_a_server_that_cannot_prove_who_it_is_is_refused(
+    database: Database, tmp_path: Path, made: dict[str, Any], root: str, said: str
+) -> None:
     certificate, key = make_certificate(tmp_path, **made)
     other, _ = make_certificate(tmp_path / "other")
     roots = {"own": certificate, "other": other, "missing": tmp_path / "none"}
     with tls_front(database.server.port, certificate, key) as port:
-        dsn = f"host=127.0.0.1 port={port} user=postgres dbname={database.name} sslmode=verify-full sslrootcert={roots[root]}"
+        dsn = (
+            f"host=127.0.0.1 port={port} user=postgres dbname={database.name} sslmode=verify-full "
+            f"sslrootcert={roots[root]}"
+        )
         with pytest.raises(SourceRefused, match=said) as caught:
             open_query(replace(options_of(database), dsn=dsn))
         assert "sslrootcert" in caught.value.hint
@@ -106,11 +125,15 @@ def test_ingest_goes_on_after_handshakes_that_were_cut(database: Database, tmp_p
     database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     cuts = [Cut(at, reset=True) for at in get_args(CutAt)[:3]]
     with tls_front(database.server.port, certificate, key, cuts=cuts) as port:
-        pipeline = Pipeline(database, open_store(tmp_path.as_uri(), options={}), dsn=_verified(database, port, certificate))
+        pipeline = Pipeline(
+            database, open_store(tmp_path.as_uri(), options={}), dsn=_verified(database, port, certificate)
+        )
         ingest = pipeline.run()
         assert ingest.view.reconnects == 3
         assert [row["id"] for row in pipeline.rows("public.t", copied=True)] == [1]
 
 
 def _verified(database: Database, port: int, certificate: Path) -> str:
-    return f"host=127.0.0.1 port={port} user=postgres dbname={database.name} sslmode=verify-full sslrootcert={certificate}"
+    return (
+        f"host=127.0.0.1 port={port} user=postgres dbname={database.name} sslmode=verify-full sslrootcert={certificate}"
+    )

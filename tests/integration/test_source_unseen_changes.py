@@ -1,4 +1,6 @@
-"""What is done and undone between two looks at the catalog, while ingest is down or within one interval, is followed or named."""
+"""What is done and undone between two looks at the catalog, while ingest is down or within one
+interval, is followed or named.
+"""
 
 from pathlib import Path
 
@@ -20,10 +22,15 @@ MOOD = (
     "INSERT INTO t VALUES (1, 'sad'), (2, 'ok')",
     "CREATE PUBLICATION {p} FOR TABLE t",
 )
-PLAIN = ("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a'), (2, 'b')", "CREATE PUBLICATION {p} FOR TABLE t")
+PLAIN = (
+    "CREATE TABLE t (id int PRIMARY KEY, v text)",
+    "INSERT INTO t VALUES (1, 'a'), (2, 'b')",
+    "CREATE PUBLICATION {p} FOR TABLE t",
+)
 ATTACHED = (
     (
-        "BEGIN; CREATE TABLE r2 (id int PRIMARY KEY, v int); INSERT INTO r2 SELECT i, i FROM generate_series(100, 109) i;"
+        "BEGIN; CREATE TABLE r2 (id int PRIMARY KEY, v int); INSERT INTO r2 SELECT i, i FROM "
+        "generate_series(100, 109) i;"
         " ALTER TABLE r ATTACH PARTITION r2 FOR VALUES FROM (100) TO (200); COMMIT"
     ),
     "INSERT INTO r VALUES (50, 50)",
@@ -32,19 +39,38 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "attach_in_one_transaction": (PARTED, ATTACHED),
     "root_default_then_drop_default": (
         PARTED,
-        ("BEGIN; ALTER TABLE r ADD COLUMN c int NOT NULL DEFAULT 5; ALTER TABLE r ALTER COLUMN c DROP DEFAULT; COMMIT", "INSERT INTO r VALUES (50, 50, 50)"),
+        (
+            (
+                "BEGIN; ALTER TABLE r ADD COLUMN c int NOT NULL DEFAULT 5; ALTER TABLE r ALTER COLUMN c "
+                "DROP DEFAULT; COMMIT"
+            ),
+            "INSERT INTO r VALUES (50, 50, 50)",
+        ),
     ),
     "partition_born_and_truncated": (
         PARTED,
-        ("CREATE TABLE r2 PARTITION OF r FOR VALUES FROM (100) TO (200)", "INSERT INTO r SELECT i, i FROM generate_series(100, 109) i", "TRUNCATE r2"),
+        (
+            "CREATE TABLE r2 PARTITION OF r FOR VALUES FROM (100) TO (200)",
+            "INSERT INTO r SELECT i, i FROM generate_series(100, 109) i",
+            "TRUNCATE r2",
+        ),
     ),
     "unlogged_for_a_moment": (
         (*PLAIN[:2], "CREATE PUBLICATION {p} FOR ALL TABLES"),
-        ("ALTER TABLE t SET UNLOGGED", "INSERT INTO t VALUES (3, 'c'), (4, 'd')", "UPDATE t SET v = 'x' WHERE id = 1", "ALTER TABLE t SET LOGGED"),
+        (
+            "ALTER TABLE t SET UNLOGGED",
+            "INSERT INTO t VALUES (3, 'c'), (4, 'd')",
+            "UPDATE t SET v = 'x' WHERE id = 1",
+            "ALTER TABLE t SET LOGGED",
+        ),
     ),
     "label_renamed_and_back": (
         MOOD,
-        ("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'", "INSERT INTO t VALUES (3, 'blue')", "ALTER TYPE mood RENAME VALUE 'blue' TO 'sad'"),
+        (
+            "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'",
+            "INSERT INTO t VALUES (3, 'blue')",
+            "ALTER TYPE mood RENAME VALUE 'blue' TO 'sad'",
+        ),
     ),
     "column_born_dropped_and_born_again": (
         PLAIN,
@@ -61,10 +87,19 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "primary_key_widened_under_full": (
         (*PLAIN[:2], "ALTER TABLE t REPLICA IDENTITY FULL", PLAIN[2]),
-        ("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id, v)", "INSERT INTO t VALUES (1, 'second row of id 1')"),
+        (
+            "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id, v)",
+            "INSERT INTO t VALUES (1, 'second row of id 1')",
+        ),
     ),
     "leaf_identity_toggled": (
-        (*PARTED[:3], "ALTER TABLE r REPLICA IDENTITY FULL", "ALTER TABLE r1 REPLICA IDENTITY FULL", "ALTER TABLE r DROP CONSTRAINT r_pkey", PARTED[3]),
+        (
+            *PARTED[:3],
+            "ALTER TABLE r REPLICA IDENTITY FULL",
+            "ALTER TABLE r1 REPLICA IDENTITY FULL",
+            "ALTER TABLE r DROP CONSTRAINT r_pkey",
+            PARTED[3],
+        ),
         (
             "ALTER TABLE r1 ADD PRIMARY KEY (id)",
             "ALTER TABLE r1 REPLICA IDENTITY DEFAULT",
@@ -85,7 +120,8 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (
             (
                 "BEGIN; CREATE TABLE r2 (id int PRIMARY KEY, v int) PARTITION BY RANGE (id);"
-                " CREATE TABLE r21 PARTITION OF r2 FOR VALUES FROM (100) TO (150); INSERT INTO r2 SELECT i, i FROM generate_series(100, 109) i;"
+                " CREATE TABLE r21 PARTITION OF r2 FOR VALUES FROM (100) TO (150); INSERT INTO r2 "
+                "SELECT i, i FROM generate_series(100, 109) i;"
                 " ALTER TABLE r ATTACH PARTITION r2 FOR VALUES FROM (100) TO (200); COMMIT"
             ),
         ),
@@ -130,11 +166,19 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 LIMITS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "label_added_and_renamed": (
         MOOD,
-        ("ALTER TYPE mood ADD VALUE 'new'", "INSERT INTO t VALUES (3, 'new')", "ALTER TYPE mood RENAME VALUE 'new' TO 'newer'"),
+        (
+            "ALTER TYPE mood ADD VALUE 'new'",
+            "INSERT INTO t VALUES (3, 'new')",
+            "ALTER TYPE mood RENAME VALUE 'new' TO 'newer'",
+        ),
     ),
     "partition_born_and_dropped": (
         PARTED,
-        ("CREATE TABLE r2 PARTITION OF r FOR VALUES FROM (100) TO (200)", "INSERT INTO r SELECT i, i FROM generate_series(100, 109) i", "DROP TABLE r2"),
+        (
+            "CREATE TABLE r2 PARTITION OF r FOR VALUES FROM (100) TO (200)",
+            "INSERT INTO r SELECT i, i FROM generate_series(100, 109) i",
+            "DROP TABLE r2",
+        ),
     ),
     "partition_born_and_detached": (
         PARTED,
@@ -145,7 +189,12 @@ LIMITS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
     ),
     "regclass_renamed": (
-        ("CREATE TABLE other (id int)", "CREATE TABLE t (id int PRIMARY KEY, c regclass)", "INSERT INTO t VALUES (1, 'other')", PLAIN[2]),
+        (
+            "CREATE TABLE other (id int)",
+            "CREATE TABLE t (id int PRIMARY KEY, c regclass)",
+            "INSERT INTO t VALUES (1, 'other')",
+            PLAIN[2],
+        ),
         ("ALTER TABLE other RENAME TO another", "INSERT INTO t VALUES (2, 'another')"),
     ),
 }
@@ -157,7 +206,9 @@ WITHIN_ONE_INTERVAL = (
     "primary_key_dropped_under_full",
     "unlogged_for_a_moment",
 )
-"""One of each kind; those that come by way of the stream take another way than while ingest is down."""
+"""One of each kind; those that come by way of the stream take another way than while ingest is
+down.
+"""
 
 
 def set_up(pipeline: Pipeline, statements: tuple[str, ...]) -> None:
@@ -197,7 +248,12 @@ def test_what_was_done_and_undone_within_one_interval_is_named(pipeline: Pipelin
         def looked_again(since: float) -> bool:
             return running.ingest is not None and running.ingest.view.catalog_beat > since
 
-        running.wait_until(lambda: bool(pipeline.state().tables) and all(table.state == "live" for table in pipeline.state().tables.values()))
+        running.wait_until(
+            lambda: (
+                bool(pipeline.state().tables)
+                and all(table.state == "live" for table in pipeline.state().tables.values())
+            )
+        )
         assert running.ingest is not None
         seen = running.ingest.view.catalog_beat
         running.wait_until(lambda: looked_again(seen))
@@ -209,18 +265,28 @@ def test_what_was_done_and_undone_within_one_interval_is_named(pipeline: Pipelin
 
 @pytest.mark.parametrize("name", LIMITS)
 def test_the_limits_that_the_guarantees_name_are_as_they_say(pipeline: Pipeline, tmp_path: Path, name: str) -> None:
-    """Not what anybody wants. When this fails the limit is gone: then its case belongs to the others, and its line in docs/ goes."""
+    """Not what anybody wants. When this fails the limit is gone: then its case belongs to the
+    others, and its line in docs/ goes.
+    """
     while_ingest_was_down(pipeline, *LIMITS[name])
     assert [verdict for verdict in verdicts(pipeline, tmp_path) if verdict.is_silent_difference]
 
 
 @pytest.mark.parametrize("publication", ["ALL TABLES", "TABLES IN SCHEMA public"])
-def test_a_streamed_truncate_of_a_table_that_is_not_named_stays_live(pipeline: Pipeline, tmp_path: Path, publication: str) -> None:
-    while_ingest_was_down(pipeline, (*PLAIN[:2], f"CREATE PUBLICATION {{p}} FOR {publication}"), ("TRUNCATE t", "INSERT INTO t VALUES (9, 'z')"))
+def test_a_streamed_truncate_of_a_table_that_is_not_named_stays_live(
+    pipeline: Pipeline, tmp_path: Path, publication: str
+) -> None:
+    while_ingest_was_down(
+        pipeline,
+        (*PLAIN[:2], f"CREATE PUBLICATION {{p}} FOR {publication}"),
+        ("TRUNCATE t", "INSERT INTO t VALUES (9, 'z')"),
+    )
     assert [verdict.state for verdict in verdicts(pipeline, tmp_path) if not verdict.is_silent_difference] == ["live"]
 
 
-def test_partitions_made_in_the_ordinary_ways_and_filled_through_their_root_stay_live(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_partitions_made_in_the_ordinary_ways_and_filled_through_their_root_stay_live(
+    pipeline: Pipeline, tmp_path: Path
+) -> None:
     after = (
         "CREATE TABLE r2 PARTITION OF r FOR VALUES FROM (100) TO (200)",
         "INSERT INTO r SELECT i, i FROM generate_series(100, 109) i",

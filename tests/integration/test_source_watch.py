@@ -1,12 +1,14 @@
-"""Changes that no stream carries are seen in the catalog; maintenance that changes no row is not mistaken for one."""
+"""Changes that no stream carries are seen in the catalog; maintenance that changes no row is not
+mistaken for one.
+"""
 
 from contextlib import closing
 
 import pytest
 
-from service.source.catalog import Catalog, TableFacts
-from service.source.sessions import open_query
-from service.source.watch import compare, fingerprint
+from sluice.ingest.tables.catalog_diff import compare, fingerprint
+from sluice.source.catalog import Catalog, TableFacts
+from sluice.source.sessions import open_query
 from tests.support.source_setup import options_of, since
 from tests.support.sources import Database
 
@@ -30,7 +32,9 @@ def looks(database: Database, table: str, *statements: str) -> tuple[TableFacts,
     if any(part in statement for statement in statements for part in ("SET TABLE t WHERE", "SET TABLE t (")):
         since(database, 15, "row filters and column lists")
     options = options_of(database)
-    database.execute(*SETUP, f"CREATE PUBLICATION {options.publication} FOR TABLE t, r WITH (publish_via_partition_root = true)")
+    database.execute(
+        *SETUP, f"CREATE PUBLICATION {options.publication} FOR TABLE t, r WITH (publish_via_partition_root = true)"
+    )
 
     def look() -> TableFacts:
         with closing(Catalog(open_query(options))) as catalog:
@@ -49,7 +53,11 @@ def looks(database: Database, table: str, *statements: str) -> tuple[TableFacts,
         ("t", "ALTER TABLE t ALTER body TYPE text USING upper(body)", "rewritten and column body was altered"),
         ("t", "ALTER TABLE t ADD COLUMN drawn float DEFAULT random()", "rewritten and column drawn was added"),
         ("t", "ALTER TABLE t ADD COLUMN counted bigserial", "rewritten and column counted was added"),
-        ("t", "ALTER TABLE t ADD COLUMN counted int GENERATED ALWAYS AS IDENTITY", "rewritten and column counted was added"),
+        (
+            "t",
+            "ALTER TABLE t ADD COLUMN counted int GENERATED ALWAYS AS IDENTITY",
+            "rewritten and column counted was added",
+        ),
         ("t", "ALTER TABLE t ALTER twice DROP EXPRESSION", "ceased to be generated"),
         ("t", "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'", "label 'sad' was renamed to 'blue'"),
         ("t", "ALTER TYPE pair ADD ATTRIBUTE z int", "composite type"),
@@ -62,7 +70,9 @@ def looks(database: Database, table: str, *statements: str) -> tuple[TableFacts,
         ("r", "DROP TABLE r2", "detached or dropped"),
     ],
 )
-def test_what_changes_rows_without_an_event_is_named(database: Database, table: str, statement: str, reason: str) -> None:
+def test_what_changes_rows_without_an_event_is_named(
+    database: Database, table: str, statement: str, reason: str
+) -> None:
     _, said = looks(database, table, statement)
     assert said is not None
     assert reason in said
@@ -71,13 +81,24 @@ def test_what_changes_rows_without_an_event_is_named(database: Database, table: 
 @pytest.mark.parametrize(
     ("table", "statements", "reason"),
     [
-        ("t", ("ALTER PUBLICATION {publication} DROP TABLE t", "ALTER PUBLICATION {publication} ADD TABLE t"), "left the publication and came back"),
         (
             "t",
-            ("ALTER PUBLICATION {publication} SET (publish = 'insert')", "ALTER PUBLICATION {publication} SET (publish = 'insert, update, delete, truncate')"),
+            ("ALTER PUBLICATION {publication} DROP TABLE t", "ALTER PUBLICATION {publication} ADD TABLE t"),
+            "left the publication and came back",
+        ),
+        (
+            "t",
+            (
+                "ALTER PUBLICATION {publication} SET (publish = 'insert')",
+                "ALTER PUBLICATION {publication} SET (publish = 'insert, update, delete, truncate')",
+            ),
             "the publication itself was altered",
         ),
-        ("r", ("ALTER TABLE r DETACH PARTITION r2", "ALTER TABLE r ATTACH PARTITION r2 FOR VALUES FROM (100) TO (200)"), "r2 was detached and attached again"),
+        (
+            "r",
+            ("ALTER TABLE r DETACH PARTITION r2", "ALTER TABLE r ATTACH PARTITION r2 FOR VALUES FROM (100) TO (200)"),
+            "r2 was detached and attached again",
+        ),
         (
             "r",
             (
@@ -89,7 +110,9 @@ def test_what_changes_rows_without_an_event_is_named(database: Database, table: 
         ),
     ],
 )
-def test_what_was_otherwise_for_a_moment_is_named(database: Database, table: str, statements: tuple[str, ...], reason: str) -> None:
+def test_what_was_otherwise_for_a_moment_is_named(
+    database: Database, table: str, statements: tuple[str, ...], reason: str
+) -> None:
     """Between two looks, so that before and after are alike but for the traces that it left."""
     _, said = looks(database, table, *statements)
     assert said is not None
@@ -107,7 +130,14 @@ def test_what_was_otherwise_for_a_moment_is_named(database: Database, table: str
         ("t", ("ALTER TABLE t ALTER body SET STATISTICS 500",)),
         ("t", ("ALTER TABLE t ADD COLUMN added text DEFAULT 'constant'",)),
         ("t", ("ALTER TABLE t ADD COLUMN added text",)),
-        ("t", ("CREATE TYPE kind AS ENUM ('a', 'b')", "CREATE TYPE kinds AS (k kind, n int)", "ALTER TABLE t ADD COLUMN added kinds")),
+        (
+            "t",
+            (
+                "CREATE TYPE kind AS ENUM ('a', 'b')",
+                "CREATE TYPE kinds AS (k kind, n int)",
+                "ALTER TABLE t ADD COLUMN added kinds",
+            ),
+        ),
         ("t", ("GRANT SELECT ON t TO PUBLIC", "REVOKE SELECT ON t FROM PUBLIC")),
         (
             "r",
@@ -116,7 +146,10 @@ def test_what_was_otherwise_for_a_moment_is_named(database: Database, table: str
                 "CREATE TABLE r4 PARTITION OF r FOR VALUES FROM (300) TO (400)",
                 "ALTER TABLE r4 SET (fillfactor = 90)",
                 "CREATE INDEX ON r4 (body)",
-                "BEGIN; CREATE TABLE r5 PARTITION OF r FOR VALUES FROM (400) TO (500); INSERT INTO r VALUES (401, 'x'); COMMIT",
+                (
+                    "BEGIN; CREATE TABLE r5 PARTITION OF r FOR VALUES FROM (400) TO (500); INSERT INTO r "
+                    "VALUES (401, 'x'); COMMIT"
+                ),
                 "CREATE TABLE deep PARTITION OF r FOR VALUES FROM (500) TO (600) PARTITION BY LIST (id)",
                 "CREATE TABLE deep1 PARTITION OF deep FOR VALUES IN (500)",
                 "INSERT INTO r VALUES (500, 'x')",
@@ -130,7 +163,9 @@ def test_what_was_otherwise_for_a_moment_is_named(database: Database, table: str
         ("t", ("CREATE TABLE other (id int PRIMARY KEY)", "ALTER PUBLICATION {publication} ADD TABLE other")),
     ],
 )
-def test_what_leaves_every_row_as_it_was_or_is_streamed_is_no_reason(database: Database, table: str, statements: tuple[str, ...]) -> None:
+def test_what_leaves_every_row_as_it_was_or_is_streamed_is_no_reason(
+    database: Database, table: str, statements: tuple[str, ...]
+) -> None:
     _, said = looks(database, table, *statements)
     assert said is None
 

@@ -1,10 +1,12 @@
-"""The event loop of ingest stands still: every surface of the process must say so, and a signal must still end it."""
+"""The event loop of ingest stands still: every surface of the process must say so, and a signal
+must still end it.
+"""
 
 import os
 import signal
 from pathlib import Path
 
-from service.errors import Interrupted
+from sluice.errors import Interrupted
 from tests.support.looks import Pipe, orders
 from tests.support.sources import Database
 

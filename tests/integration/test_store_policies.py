@@ -1,16 +1,18 @@
-"""The example policies of deploy/object-store: enough for each process, scoped to the pipeline's prefix, and nothing that could unmake the manifest."""
+"""The example policies of deploy/object-store: enough for each process, scoped to the pipeline's
+prefix, and nothing that could unmake the manifest.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 
-from service.contract import keys
-from service.errors import StoreRefused
-from service.store import probe
-from service.store.base import ObjectStore
-from service.store.conformance import examine
-from service.store.opening import open_store
+from sluice.contract import keys
+from sluice.errors import StoreRefused
+from sluice.store import probe
+from sluice.store.base import ObjectStore
+from sluice.store.conformance import examine
+from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline
 from tests.support.policies import GuardedS3, allows, guarded_s3, policy
 from tests.support.sources import Database
@@ -41,7 +43,9 @@ class Deleting:
         return getattr(self.store, name)
 
 
-def test_ingest_runs_copies_and_cleans_up_with_its_policy_alone(s3: GuardedS3, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ingest_runs_copies_and_cleans_up_with_its_policy_alone(
+    s3: GuardedS3, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # The server's own check and write are two steps; that racing is told apart is not the claim here.
     monkeypatch.setattr(probe, "RACERS", 1)
     seen = Deleting(as_user(s3, "ingest"), [])
@@ -63,7 +67,14 @@ MANIFEST, OTHER = "manifest/0000000000000001.json", "apply/log/1.json"
 
 
 @pytest.mark.parametrize(
-    ("user", "key"), [("ingest", OTHER), ("ingest", "x"), ("applier", MANIFEST), ("applier", "data/7/1.parquet"), ("applier", "control/1.json")]
+    ("user", "key"),
+    [
+        ("ingest", OTHER),
+        ("ingest", "x"),
+        ("applier", MANIFEST),
+        ("applier", "data/7/1.parquet"),
+        ("applier", "control/1.json"),
+    ],
 )
 def test_neither_process_writes_what_belongs_to_the_other(s3: GuardedS3, user: str, key: str) -> None:
     with pytest.raises(StoreRefused, match="403"):
@@ -87,7 +98,9 @@ def test_nobody_may_delete_the_manifest_and_lists_are_of_the_own_prefix(user: st
     lists = [statement for statement in document["Statement"] if statement["Action"] == "s3:ListBucket"]
     assert lists
     assert all(statement["Condition"]["StringLike"]["s3:prefix"] for statement in lists)
-    assert "*" not in {statement["Action"] for statement in document["Statement"] if isinstance(statement["Action"], str)}
+    assert "*" not in {
+        statement["Action"] for statement in document["Statement"] if isinstance(statement["Action"], str)
+    }
 
 
 def test_check_is_satisfied_with_ingests_policy_and_says_what_it_could_not_ask(s3: GuardedS3) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from service.errors import Interrupted
+from sluice.errors import Interrupted
 from tests.support.looks import Pipe, orders
 from tests.support.sources import Database
 

@@ -4,10 +4,10 @@ from collections import Counter
 
 import pytest
 
-from deploy.local.compare import read_source
-from deploy.local.postgres import PostgresServer
 from tests.support.sources import Database
 from tests.support.workload import LOG, TABLE_NAMES, Workload
+from tools.local.compare import read_source
+from tools.local.postgres import PostgresServer
 
 TRANSACTIONS = 150
 
@@ -44,8 +44,10 @@ def test_it_sends_every_kind_of_change_of_every_identity(database: Database) -> 
     database.execute(f"SELECT pg_create_logical_replication_slot('{database.slot}', 'pgoutput')")
     run(database.dsn, seed=3)
     query = (
-        "SELECT chr(get_byte(data, 0)), CASE WHEN chr(get_byte(data, 0)) IN ('U', 'D') THEN chr(get_byte(data, 5)) ELSE '' END, count(*)"
-        f" FROM pg_logical_slot_get_binary_changes('{database.slot}', NULL, NULL, 'proto_version', '1', 'publication_names', '{database.publication}')"
+        "SELECT chr(get_byte(data, 0)), CASE WHEN chr(get_byte(data, 0)) IN ('U', 'D') THEN "
+        "chr(get_byte(data, 5)) ELSE '' END, count(*)"
+        f" FROM pg_logical_slot_get_binary_changes('{database.slot}', NULL, NULL, 'proto_version', "
+        f"'1', 'publication_names', '{database.publication}')"
         " GROUP BY 1, 2"
     )
     with database.connect() as connection:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.binaries import LocalServerError
-from deploy.local.tools import tool
+from tools.local.binaries import LocalServerError
+from tools.local.tools import tool
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,10 @@
-"""Objects of other people's kinds: checked key by key against what their definitions have, and by the Prometheus operator's own validators.
+"""Objects of other people's kinds: checked key by key against what their definitions have, and by
+the Prometheus operator's own validators.
 
-The schemas here are closed lists of the keys that the chart may write, so that a mistyped one is found; an API server would drop it silently. The
-validators know types, patterns and what is required; they come from the npm package that `make crds` puts into build/crds where npm is installed.
-(Prometheus operator: API reference; Spark operator: API reference, v1beta2.)
+The schemas here are closed lists of the keys that the chart may write, so that a mistyped one is
+found; an API server would drop it silently. The validators know types, patterns and what is
+required; they come from the npm package that `make crds` puts into build/crds where npm is
+installed. (Prometheus operator: API reference; Spark operator: API reference, v1beta2.)
 """
 
 import json
@@ -36,13 +38,30 @@ _RELABELINGS: Schema = {
     "items": _closed(_keys("sourceLabels", "separator", "targetLabel", "regex", "modulus", "replacement", "action")),
 }
 _SELECTOR = _closed({"matchLabels": _STRINGS, "matchExpressions": _LIST})
-_ENDPOINT = {"port": _STRING, "path": _STRING, "interval": _STRING, "scrapeTimeout": _STRING, "relabelings": _RELABELINGS, "metricRelabelings": _RELABELINGS}
+_ENDPOINT = {
+    "port": _STRING,
+    "path": _STRING,
+    "interval": _STRING,
+    "scrapeTimeout": _STRING,
+    "relabelings": _RELABELINGS,
+    "metricRelabelings": _RELABELINGS,
+}
 _ENDPOINTS: Schema = {"type": "array", "minItems": 1, "items": _closed(_ENDPOINT, required=("port",))}
 _RULE = _closed(
-    {"alert": _STRING, "record": _STRING, "expr": _STRING, "for": _STRING, "keep_firing_for": _STRING, "labels": _STRINGS, "annotations": _STRINGS},
+    {
+        "alert": _STRING,
+        "record": _STRING,
+        "expr": _STRING,
+        "for": _STRING,
+        "keep_firing_for": _STRING,
+        "labels": _STRINGS,
+        "annotations": _STRINGS,
+    },
     required=("expr",),
 )
-_GROUP = _closed({"name": _STRING, "interval": _STRING, "rules": {"type": "array", "items": _RULE}}, required=("name", "rules"))
+_GROUP = _closed(
+    {"name": _STRING, "interval": _STRING, "rules": {"type": "array", "items": _RULE}}, required=("name", "rules")
+)
 _ROLE = {
     "cores": {"type": "integer", "minimum": 1},
     "memory": _STRING,
@@ -71,8 +90,14 @@ _APPLICATION = _closed(
     required=("driver", "executor", "mainApplicationFile", "sparkVersion", "type"),
 )
 SPECS: dict[str, tuple[str, Schema]] = {
-    "PodMonitor": ("monitoring.coreos.com/v1", _closed({"selector": _SELECTOR, "podMetricsEndpoints": _ENDPOINTS}, required=("selector",))),
-    "ServiceMonitor": ("monitoring.coreos.com/v1", _closed({"selector": _SELECTOR, "endpoints": _ENDPOINTS}, required=("selector", "endpoints"))),
+    "PodMonitor": (
+        "monitoring.coreos.com/v1",
+        _closed({"selector": _SELECTOR, "podMetricsEndpoints": _ENDPOINTS}, required=("selector",)),
+    ),
+    "ServiceMonitor": (
+        "monitoring.coreos.com/v1",
+        _closed({"selector": _SELECTOR, "endpoints": _ENDPOINTS}, required=("selector", "endpoints")),
+    ),
     "PrometheusRule": ("monitoring.coreos.com/v1", _closed({"groups": {"type": "array", "items": _GROUP}})),
     "SparkApplication": ("sparkoperator.k8s.io/v1beta2", _APPLICATION),
 }
@@ -101,6 +126,8 @@ def verdicts(manifests: list[Manifest]) -> list[str | None]:
     # Node looks for packages beside the program.
     program = VALIDATORS / _PROGRAM.name
     shutil.copyfile(_PROGRAM, program)
-    done = subprocess.run(["node", str(program)], input=json.dumps(manifests), capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        ["node", str(program)], input=json.dumps(manifests), capture_output=True, text=True, check=True, timeout=60
+    )
     answers: list[str | None] = json.loads(done.stdout)
     return answers

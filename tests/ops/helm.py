@@ -1,6 +1,8 @@
-"""Helm, as a library: the chart rendered and linted as `helm template` and `helm lint` do it, without a cluster.
+"""Helm, as a library: the chart rendered and linted as `helm template` and `helm lint` do it,
+without a cluster.
 
-Invariant: every test sees the chart through here, so that another way to call Helm is a change of this file alone.
+Invariant: every test sees the chart through here, so that another way to call Helm is a change of
+this file alone.
 """
 
 import functools
@@ -62,7 +64,12 @@ def _texts(values: str) -> dict[str, str]:
 
 def render(values: Values) -> list[Manifest]:
     """Every manifest of the release, test pods included. Raises Refused."""
-    documents = [document for path, text in texts(values).items() if not path.endswith(".txt") for document in yaml.load_all(text, Loader=yaml.CSafeLoader)]
+    documents = [
+        document
+        for path, text in texts(values).items()
+        if not path.endswith(".txt")
+        for document in yaml.load_all(text, Loader=yaml.CSafeLoader)
+    ]
     return [document for document in documents if document]
 
 
@@ -74,4 +81,8 @@ def notes(values: Values) -> str:
 def findings(values: Values) -> list[str]:
     """What `helm lint --strict` says, beyond information."""
     report = native.lint(CHART, values, strict=True)
-    return [f"{message['path']}: {message['error']}" for message in report["messages"] if message["severity"] > _SEVERITY_INFO] + list(report["errors"])
+    return [
+        f"{message['path']}: {message['error']}"
+        for message in report["messages"]
+        if message["severity"] > _SEVERITY_INFO
+    ] + list(report["errors"])

@@ -1,7 +1,10 @@
-"""`sluice` with every wait of its own divided by one factor, so that three minutes of trouble fit into seconds and still mean the same.
+"""`sluice` with every wait of its own divided by one factor, so that three minutes of trouble fit
+into seconds and still mean the same.
 
-`python -m tests.ops.hurried FACTOR ARGUMENTS...`. What is divided: each constant of the service whose name ends in _SECONDS, the time-outs and retries of the
-object store's client, and how old a heartbeat may be. What others decide is divided by whoever starts it (wal_sender_timeout, rules, settings).
+`python -m tests.ops.hurried FACTOR ARGUMENTS...`. What is divided: each constant of the service
+whose name ends in _SECONDS, the time-outs and retries of the object store's client, and how old a
+heartbeat may be. What others decide is divided by whoever starts it (wal_sender_timeout, rules,
+settings).
 """
 
 import importlib
@@ -10,10 +13,10 @@ import sys
 from datetime import timedelta
 from types import ModuleType
 
-import service
-from service.cli import main
-from service.store import remote
-from service.telemetry.health import Health
+import sluice
+from sluice.cli import main
+from sluice.health.endpoint import Health
+from sluice.store import remote
 
 _SUFFIX = "_SECONDS"
 
@@ -36,7 +39,7 @@ def hurry(factor: float) -> None:
 
 
 def _modules() -> list[ModuleType]:
-    found = pkgutil.walk_packages(service.__path__, prefix="service.")
+    found = pkgutil.walk_packages(sluice.__path__, prefix="sluice.")
     return [importlib.import_module(module.name) for module in found if not module.name.endswith("__main__")]
 
 

@@ -1,4 +1,6 @@
-"""The local stack as a person uses it: the commands behind the Makefile's targets, in a folder and on ports of one test's own."""
+"""The local stack as a person uses it: the commands behind the Makefile's targets, in a folder and
+on ports of one test's own.
+"""
 
 import json
 import os
@@ -11,14 +13,14 @@ from pathlib import Path
 
 import psycopg
 
-from deploy.demo import shop
-from deploy.local.compare import compare_table
-from deploy.local.postgres import free_port
-from deploy.local.s3 import ACCESS_KEY, REGION
-from deploy.stack.layout import PORTS
-from service.contract import keys
-from service.contract.applied import Complete
+from sluice.contract import keys
+from sluice.contract.applied import Complete
 from tests.support.pipeline import wait_until
+from tools.demo import shop
+from tools.local.compare import compare_table
+from tools.local.postgres import free_port
+from tools.local.s3 import ACCESS_KEY, REGION
+from tools.stack.layout import PORTS
 
 NAMES = ("postgres", "s3", "ingest", "applier", "prometheus")
 _QUICK = "-XX:TieredStopAtLevel=1"
@@ -27,20 +29,29 @@ _QUICK = "-XX:TieredStopAtLevel=1"
 
 @dataclass
 class LocalStack:
-    """`python -m deploy.stack` with these ports."""
+    """`python -m tools.stack` with these ports."""
 
     directory: Path
     ports: dict[str, int]
 
     def __call__(self, *arguments: str, timeout: float = 240.0, **environment: str) -> subprocess.CompletedProcess[str]:
         ours = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
-        chosen = {"STACK": str(self.directory), "JDK_JAVA_OPTIONS": _QUICK, **{name: str(port) for name, port in self.ports.items()}, **environment}
-        command = [sys.executable, "-m", "deploy.stack", *arguments]
-        return subprocess.run(command, env={**ours, **chosen}, capture_output=True, text=True, timeout=timeout, check=False)
+        chosen = {
+            "STACK": str(self.directory),
+            "JDK_JAVA_OPTIONS": _QUICK,
+            **{name: str(port) for name, port in self.ports.items()},
+            **environment,
+        }
+        command = [sys.executable, "-m", "tools.stack", *arguments]
+        return subprocess.run(
+            command, env={**ours, **chosen}, capture_output=True, text=True, timeout=timeout, check=False
+        )
 
     def pids(self) -> dict[str, int]:
         """What the pid files name."""
-        return {path.stem: json.loads(path.read_text())["pid"] for path in sorted((self.directory / "run").glob("*.pid"))}
+        return {
+            path.stem: json.loads(path.read_text())["pid"] for path in sorted((self.directory / "run").glob("*.pid"))
+        }
 
     def connect(self) -> psycopg.Connection:
         """As the superuser; the caller closes it."""
@@ -49,24 +60,40 @@ class LocalStack:
     def url(self, variable: str, path: str) -> str:
         return f"http://127.0.0.1:{self.ports[variable]}{path}"
 
-    def assert_the_lake_follows(self, *, timeout: float = 120.0) -> None:
-        """The applier comes to state that all tables are complete through what is committed now, and each of them equals its source, row by row."""
-        storage = {"aws_endpoint": self.url("S3_PORT", ""), "aws_region": REGION, "aws_access_key_id": ACCESS_KEY, "aws_secret_access_key": ACCESS_KEY}
+    def assert_the_lake_follows(self, *, timeout: float = 300.0) -> None:
+        """The applier comes to state that all tables are complete through what is committed now,
+        and each of them equals its source, row by row.
+        """
+        storage = {
+            "aws_endpoint": self.url("S3_PORT", ""),
+            "aws_region": REGION,
+            "aws_access_key_id": ACCESS_KEY,
+            "aws_secret_access_key": ACCESS_KEY,
+        }
         with self.connect() as connection:
             row = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'").fetchone()
-            # Something behind the position, for a table is complete through transactions, not through silence.
+            # Something behind the position, for a table is complete through transactions, not
+            # through silence.
             connection.execute("UPDATE products SET stock = stock + 1 WHERE sku = (SELECT min(sku) FROM products)")
             assert row is not None
             wait_until(lambda: self._complete_through() > int(row[0]), what="the lake is complete", timeout=timeout)
             for table in shop.TABLES:
                 compared = compare_table(
-                    connection, schema="public", table=table, lake_uri="s3://sluice/lake", storage_options={**storage, "allow_http": "true"}
+                    connection,
+                    schema="public",
+                    table=table,
+                    lake_uri="s3://sluice/lake",
+                    storage_options={**storage, "allow_http": "true"},
                 )
                 assert compared.is_equal, compared.differences
 
     def _complete_through(self) -> int:
-        """The LSN of the applier's newest statement, read from the file that the S3 server keeps it in; 0 before the first."""
-        newest = max((self.directory / "s3" / "sluice" / "spool" / "shop" / keys.APPLY_COMPLETE).glob("*.json"), default=None)
+        """The LSN of the applier's newest statement, read from the file that the S3 server keeps it
+        in; 0 before the first.
+        """
+        newest = max(
+            (self.directory / "s3" / "sluice" / "spool" / "shop" / keys.APPLY_COMPLETE).glob("*.json"), default=None
+        )
         return Complete.decode(newest.read_bytes()).lsn if newest else 0
 
 

@@ -1,4 +1,6 @@
-"""Ways through rendered manifests: objects by kind and name, pods wherever they are written, containers."""
+"""Ways through rendered manifests: objects by kind and name, pods wherever they are written,
+containers.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +13,9 @@ from tests.ops.helm import Manifest
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod that some manifest describes. `of_spark`: Spark fills in image, command and resources, so that they are not written here."""
+    """A pod that some manifest describes. `of_spark`: Spark fills in image, command and resources,
+    so that they are not written here.
+    """
 
     owner: str
     labels: dict[str, str]
@@ -38,7 +42,10 @@ def of_kind(manifests: list[Manifest], kind: str) -> list[Manifest]:
 def named(manifests: list[Manifest], kind: str, name: str) -> Manifest:
     """The one object of this kind and name."""
     found = [manifest for manifest in of_kind(manifests, kind) if manifest["metadata"]["name"] == name]
-    assert len(found) == 1, f"{len(found)} objects {kind} {name}, of {sorted(manifest['metadata']['name'] for manifest in of_kind(manifests, kind))}"
+    assert len(found) == 1, (
+        f"{len(found)} objects {kind} {name}, of "
+        f"{sorted(manifest['metadata']['name'] for manifest in of_kind(manifests, kind))}"
+    )
     return found[0]
 
 

@@ -1,12 +1,14 @@
-"""What every release keeps to, whatever the values: one function for each rule, which returns what breaks it.
+"""What every release keeps to, whatever the values: one function for each rule, which returns what
+breaks it.
 
-Pods come from everywhere a pod may be described: StatefulSets, test pods, templates for Spark and its operator.
+Pods come from everywhere a pod may be described: StatefulSets, test pods, templates for Spark and
+its operator.
 """
 
 import re
 from collections.abc import Callable, Iterator
 
-from service.runtime.ingest import STOP_SECONDS
+from sluice.ingest.supervisor import STOP_SECONDS
 from tests.ops.helm import Manifest
 from tests.ops.manifests import environment, of_kind, pods
 
@@ -36,7 +38,9 @@ def no_secret_is_written_out(manifests: list[Manifest]) -> Problems:
 
 
 def containers_are_confined(manifests: list[Manifest]) -> Problems:
-    """No root, no writable root file system, no capability, no way up, the runtime's seccomp profile."""
+    """No root, no writable root file system, no capability, no way up, the runtime's seccomp
+    profile.
+    """
     for pod in pods(manifests):
         of_pod = pod.spec.get("securityContext", {})
         if of_pod.get("seccompProfile") != {"type": "RuntimeDefault"}:
@@ -56,7 +60,9 @@ def containers_are_confined(manifests: list[Manifest]) -> Problems:
 
 
 def tokens_only_where_needed(manifests: list[Manifest]) -> Problems:
-    """A token of Kubernetes only for a driver with executors; no account offers one unasked; no links to services in the environment."""
+    """A token of Kubernetes only for a driver with executors; no account offers one unasked; no
+    links to services in the environment.
+    """
     executors = any(pod.component == "executor" for pod in pods(manifests))
     for pod in pods(manifests):
         needed = executors and pod.component in _WITH_TOKEN
@@ -70,7 +76,9 @@ def tokens_only_where_needed(manifests: list[Manifest]) -> Problems:
 
 
 def rights_are_the_driver_s(manifests: list[Manifest]) -> Problems:
-    """No right in the whole cluster; a Role only with executors, without a wildcard and without Secrets."""
+    """No right in the whole cluster; a Role only with executors, without a wildcard and without
+    Secrets.
+    """
     for manifest in manifests:
         if manifest["kind"] in ("ClusterRole", "ClusterRoleBinding"):
             yield manifest["kind"]
@@ -83,7 +91,9 @@ def rights_are_the_driver_s(manifests: list[Manifest]) -> Problems:
 
 
 def probes_cannot_kill_a_long_flush(manifests: list[Manifest]) -> Problems:
-    """Each of the three probes with a path of its own on the served port; two minutes of silence before a restart; time to stop."""
+    """Each of the three probes with a path of its own on the served port; two minutes of silence
+    before a restart; time to stop.
+    """
     for pod in pods(manifests):
         if pod.component not in _SERVED:
             continue
@@ -113,13 +123,17 @@ def at_most_one(manifests: list[Manifest]) -> Problems:
 
 
 def resources_are_stated(manifests: list[Manifest]) -> Problems:
-    """Every container asks for processor and memory and has a limit of memory; every emptyDir has one of size."""
+    """Every container asks for processor and memory and has a limit of memory; every emptyDir has
+    one of size.
+    """
     for pod in pods(manifests):
         for container in pod.containers:
             if pod.of_spark and container["name"].startswith("spark-kubernetes-"):
                 continue
             resources = container.get("resources", {})
-            if not {"cpu", "memory"} <= resources.get("requests", {}).keys() or "memory" not in resources.get("limits", {}):
+            if not {"cpu", "memory"} <= resources.get("requests", {}).keys() or "memory" not in resources.get(
+                "limits", {}
+            ):
                 yield f"{pod.owner} {container['name']}"
         for volume in pod.spec.get("volumes", []):
             if "emptyDir" in volume and not volume["emptyDir"].get("sizeLimit"):
@@ -137,13 +151,25 @@ def images_are_exact(manifests: list[Manifest]) -> Problems:
 
 
 def selectors_choose_their_pods(manifests: list[Manifest]) -> Problems:
-    """What selects pods selects those of its component and no others; labels that may change are in no selector."""
+    """What selects pods selects those of its component and no others; labels that may change are in
+    no selector.
+    """
     found = list(pods(manifests))
-    selectors = [(f"StatefulSet {item['metadata']['name']}", item["spec"]["selector"]["matchLabels"], item) for item in of_kind(manifests, "StatefulSet")]
-    selectors += [(f"Service {item['metadata']['name']}", item["spec"]["selector"], item) for item in of_kind(manifests, "Service")]
-    selectors += [(f"PDB {item['metadata']['name']}", item["spec"]["selector"]["matchLabels"], item) for item in of_kind(manifests, "PodDisruptionBudget")]
+    selectors = [
+        (f"StatefulSet {item['metadata']['name']}", item["spec"]["selector"]["matchLabels"], item)
+        for item in of_kind(manifests, "StatefulSet")
+    ]
     selectors += [
-        (f"NetworkPolicy {item['metadata']['name']}", item["spec"]["podSelector"]["matchLabels"], item) for item in of_kind(manifests, "NetworkPolicy")
+        (f"Service {item['metadata']['name']}", item["spec"]["selector"], item)
+        for item in of_kind(manifests, "Service")
+    ]
+    selectors += [
+        (f"PDB {item['metadata']['name']}", item["spec"]["selector"]["matchLabels"], item)
+        for item in of_kind(manifests, "PodDisruptionBudget")
+    ]
+    selectors += [
+        (f"NetworkPolicy {item['metadata']['name']}", item["spec"]["podSelector"]["matchLabels"], item)
+        for item in of_kind(manifests, "NetworkPolicy")
     ]
     for owner, labels, item in selectors:
         chosen = {pod.component for pod in found if labels.items() <= pod.labels.items()}
@@ -159,13 +185,20 @@ def selectors_choose_their_pods(manifests: list[Manifest]) -> Problems:
 
 
 def the_probe_s_port_stays_open(manifests: list[Manifest]) -> Problems:
-    """A NetworkPolicy lets everybody reach the port that the kubelet probes: a node is no peer that could be named."""
+    """A NetworkPolicy lets everybody reach the port that the kubelet probes: a node is no peer that
+    could be named.
+    """
     for policy in of_kind(manifests, "NetworkPolicy"):
         component = policy["metadata"]["labels"]["app.kubernetes.io/component"]
         for pod in pods(manifests):
             if pod.component == component and component in _SERVED:
-                port = next(port["containerPort"] for port in pod.spec["containers"][0]["ports"] if port["name"] == "metrics")
-                if not any({"port": port} in rule.get("ports", []) and "from" not in rule for rule in policy["spec"].get("ingress", [])):
+                port = next(
+                    port["containerPort"] for port in pod.spec["containers"][0]["ports"] if port["name"] == "metrics"
+                )
+                if not any(
+                    {"port": port} in rule.get("ports", []) and "from" not in rule
+                    for rule in policy["spec"].get("ingress", [])
+                ):
                     yield f"NetworkPolicy {policy['metadata']['name']}: {port}"
 
 
@@ -180,16 +213,26 @@ def the_applier_knows_nothing_of_the_source(manifests: list[Manifest]) -> Proble
     """Neither its Secret nor its certificates reach a pod that runs Spark."""
     for pod in pods(manifests):
         if pod.component in ("applier", "executor"):
-            yield from (f"{pod.owner} volume {volume['name']}" for volume in pod.spec.get("volumes", []) if volume["name"] in ("source", "tls"))
+            yield from (
+                f"{pod.owner} volume {volume['name']}"
+                for volume in pod.spec.get("volumes", [])
+                if volume["name"] in ("source", "tls")
+            )
             for container in pod.containers:
                 dsn = environment(container).get("SLUICE_SOURCE__DSN", "postgresql://")
-                if dsn != "postgresql://" or any(name.startswith("PG") or name == "SLUICE_SOURCE__DSN_FILE" for name in environment(container)):
+                if dsn != "postgresql://" or any(
+                    name.startswith("PG") or name == "SLUICE_SOURCE__DSN_FILE" for name in environment(container)
+                ):
                     yield f"{pod.owner} {container['name']}"
 
 
 def volumes_and_mounts_agree(manifests: list[Manifest]) -> Problems:
     """Every mount has its volume, no mount is there twice, and /tmp can be written."""
-    claims = {claim["metadata"]["name"] for item in of_kind(manifests, "StatefulSet") for claim in item["spec"].get("volumeClaimTemplates", [])}
+    claims = {
+        claim["metadata"]["name"]
+        for item in of_kind(manifests, "StatefulSet")
+        for claim in item["spec"].get("volumeClaimTemplates", [])
+    }
     for pod in pods(manifests):
         volumes = [volume["name"] for volume in pod.spec.get("volumes", [])]
         if len(volumes) != len(set(volumes)) or claims & set(volumes):
@@ -200,7 +243,9 @@ def volumes_and_mounts_agree(manifests: list[Manifest]) -> Problems:
                 yield f"{pod.owner} {container['name']}: a mount without a volume"
             if len({mount["mountPath"] for mount in mounts}) != len(mounts):
                 yield f"{pod.owner} {container['name']}: two mounts in one place"
-        if pod.component in (*_SERVED, "executor") and "/tmp" not in [mount["mountPath"] for mount in pod.spec["containers"][0]["volumeMounts"]]:
+        if pod.component in (*_SERVED, "executor") and "/tmp" not in [
+            mount["mountPath"] for mount in pod.spec["containers"][0]["volumeMounts"]
+        ]:
             yield f"{pod.owner}: /tmp"
 
 

@@ -13,8 +13,8 @@ from deploy.monitoring.alerts import ALERTS, DEFAULTS, RECORDINGS, THRESHOLDS
 from deploy.monitoring.files import PLAIN_RULES
 from deploy.monitoring.model import SCOPE, thresholds_of
 from deploy.monitoring.promql import Not, Selector
-from service.health import verdict
-from service.telemetry import catalogue
+from sluice.health import verdict
+from sluice.telemetry import catalogue
 from tests.ops.rule_cases import CASES, Case
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,9 @@ NAMES = [alert.name for alert in ALERTS]
 
 
 def _rules_of(alert: str, directory: Path) -> Path:
-    """The rules as they are, without the other alerts, and without recordings where none is read: promtool evaluates whatever is there, minute by minute."""
+    """The rules as they are, without the other alerts, and without recordings where none is read:
+    promtool evaluates whatever is there, minute by minute.
+    """
     recordings, alerts = yaml.safe_load((ROOT / PLAIN_RULES).read_text())["groups"]
     chosen = {**alerts, "rules": [rule for rule in alerts["rules"] if rule["alert"] == alert]}
     groups = [recordings, chosen] if "pipeline:" in chosen["rules"][0]["expr"] else [chosen]
@@ -32,7 +34,9 @@ def _rules_of(alert: str, directory: Path) -> Path:
 
 
 def _unit_test(cases: list[Case], directory: Path) -> str:
-    """promtool's own format. What fires is asked as a series, which leaves annotations to a test of their own."""
+    """promtool's own format. What fires is asked as a series, which leaves annotations to a test of
+    their own.
+    """
     return json.dumps(
         {
             "rule_files": [str(_rules_of(cases[0].alert, directory))],
@@ -46,7 +50,9 @@ def _unit_test(cases: list[Case], directory: Path) -> str:
                         {
                             "expr": f'sum without (severity) (ALERTS{{alertname="{case.alert}",alertstate="firing"}})',
                             "eval_time": f"{case.minutes}m",
-                            "exp_samples": [] if case.labels is None else [{"labels": _firing(case.alert, case.labels), "value": 1}],
+                            "exp_samples": []
+                            if case.labels is None
+                            else [{"labels": _firing(case.alert, case.labels), "value": 1}],
                         }
                     ],
                 }
@@ -93,7 +99,9 @@ def test_what_an_alert_says_is_filled_in(alert: str, promtool: Path, tmp_path: P
     case = next(case for case in CASES if case.alert == alert and case.labels is not None)
     unexpected = json.loads(_unit_test([case], tmp_path))
     unexpected["tests"][0]["promql_expr_test"] = []
-    unexpected["tests"][0]["alert_rule_test"] = [{"eval_time": f"{case.minutes}m", "alertname": alert, "exp_alerts": []}]
+    unexpected["tests"][0]["alert_rule_test"] = [
+        {"eval_time": f"{case.minutes}m", "alertname": alert, "exp_alerts": []}
+    ]
     written = tmp_path / "unexpected.yml"
     written.write_text(json.dumps(unexpected))
     status, said = _run(promtool, "test", "rules", str(written))
@@ -105,8 +113,14 @@ def test_what_an_alert_says_is_filled_in(alert: str, promtool: Path, tmp_path: P
 
 
 def test_the_verdict_and_the_alerts_on_the_same_quantity_agree_unless_somebody_chose_otherwise() -> None:
-    assert (DEFAULTS["walHeadroomWarningPercent"], DEFAULTS["walHeadroomCriticalPercent"]) == (100 * verdict.LOW_HEADROOM, 100 * verdict.SCARCE_HEADROOM)
-    assert (DEFAULTS["lagWarningSeconds"], DEFAULTS["lagCriticalSeconds"]) == (verdict.FLUSH_LAG_SECONDS, verdict.FLUSH_LAG_CRITICAL_SECONDS)
+    assert (DEFAULTS["walHeadroomWarningPercent"], DEFAULTS["walHeadroomCriticalPercent"]) == (
+        100 * verdict.LOW_HEADROOM,
+        100 * verdict.SCARCE_HEADROOM,
+    )
+    assert (DEFAULTS["lagWarningSeconds"], DEFAULTS["lagCriticalSeconds"]) == (
+        verdict.FLUSH_LAG_SECONDS,
+        verdict.FLUSH_LAG_CRITICAL_SECONDS,
+    )
     assert DEFAULTS["slotForecastSeconds"] == verdict.HEADROOM_SECONDS
     assert DEFAULTS["applySilenceSeconds"] == verdict.FAILING_CRITICAL_SECONDS
     assert DEFAULTS["freshnessTargetSeconds"] == verdict.LAKE_LAG_SECONDS
@@ -132,7 +146,10 @@ def test_every_selector_can_be_limited_to_one_pipeline() -> None:
 
 def test_a_selector_refuses_what_the_catalogue_does_not_know() -> None:
     choose = Selector('pipeline="shop"')
-    assert choose(catalogue.SLOT_STATUS, status=("reserved", "lost")) == 'sluice_slot_wal_status{pipeline="shop",status=~"reserved|lost"}'
+    assert (
+        choose(catalogue.SLOT_STATUS, status=("reserved", "lost"))
+        == 'sluice_slot_wal_status{pipeline="shop",status=~"reserved|lost"}'
+    )
     assert choose(catalogue.ROWS, schema=Not(("audit",))) == 'sluice_rows_total{pipeline="shop",schema!~"audit"}'
     with pytest.raises(ValueError, match="no status vanished"):
         choose(catalogue.SLOT_STATUS, status="vanished")

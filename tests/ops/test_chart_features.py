@@ -27,7 +27,17 @@ def _rules(policy: dict[str, Any], direction: str) -> list[set[Any]]:
 
 def test_the_default_is_ingest_and_applier_and_nothing_that_was_not_asked_for() -> None:
     kinds = sorted(manifest["kind"] for manifest in helm.render(helm.feature("default")))
-    assert kinds == ["ConfigMap", "Pod", "Pod", "Service", "Service", "ServiceAccount", "ServiceAccount", "StatefulSet", "StatefulSet"]
+    assert kinds == [
+        "ConfigMap",
+        "Pod",
+        "Pod",
+        "Service",
+        "Service",
+        "ServiceAccount",
+        "ServiceAccount",
+        "StatefulSet",
+        "StatefulSet",
+    ]
 
 
 def test_there_is_no_disruption_budget_unless_asked_for() -> None:
@@ -37,7 +47,10 @@ def test_there_is_no_disruption_budget_unless_asked_for() -> None:
 
 def test_paused_is_no_pod_and_keeps_everything_else() -> None:
     rendered = helm.render(helm.feature("paused"))
-    assert {item["metadata"]["name"]: item["spec"]["replicas"] for item in of_kind(rendered, "StatefulSet")} == {INGEST: 0, APPLIER: 0}
+    assert {item["metadata"]["name"]: item["spec"]["replicas"] for item in of_kind(rendered, "StatefulSet")} == {
+        INGEST: 0,
+        APPLIER: 0,
+    }
     assert "PAUSED" in helm.notes(helm.feature("paused"))
     # A test that waits for a pod that does not run would only fail.
     assert "readyz" not in {item["spec"]["containers"][0]["name"] for item in of_kind(rendered, "Pod")}
@@ -45,12 +58,20 @@ def test_paused_is_no_pod_and_keeps_everything_else() -> None:
 
 def test_the_applier_alone_can_be_paused() -> None:
     rendered = helm.render(helm.feature("applier-paused"))
-    assert {item["metadata"]["name"]: item["spec"]["replicas"] for item in of_kind(rendered, "StatefulSet")} == {INGEST: 1, APPLIER: 0}
+    assert {item["metadata"]["name"]: item["spec"]["replicas"] for item in of_kind(rendered, "StatefulSet")} == {
+        INGEST: 1,
+        APPLIER: 0,
+    }
 
 
 def test_a_paused_spark_application_is_suspended() -> None:
     assert of_kind(helm.render(helm.feature("spark-application")), "SparkApplication")[0]["spec"]["suspend"] is False
-    assert of_kind(helm.render(helm.feature("spark-application") | {"paused": True}), "SparkApplication")[0]["spec"]["suspend"] is True
+    assert (
+        of_kind(helm.render(helm.feature("spark-application") | {"paused": True}), "SparkApplication")[0]["spec"][
+            "suspend"
+        ]
+        is True
+    )
 
 
 @pytest.mark.parametrize("component", ["ingest", "applier"])
@@ -81,7 +102,9 @@ def test_credentials_and_certificates_come_from_secrets_that_exist() -> None:
     assert ingest["SLUICE_SOURCE__DSN"] == "secret shop-source/connection-string"
     assert ingest["SLUICE_SPOOL__OPTIONS__AWS_SECRET_ACCESS_KEY"] == "secret spool-keys/aws_secret_access_key"
     assert ingest["SLUICE_LAKE__OPTIONS__AWS_ACCESS_KEY_ID"] == "secret lake-keys/access"
-    assert {ingest[name] for name in ("PGSSLROOTCERT", "PGSSLCERT", "PGSSLKEY")} == {f"/etc/sluice/tls/{name}" for name in ("ca.crt", "tls.crt", "tls.key")}
+    assert {ingest[name] for name in ("PGSSLROOTCERT", "PGSSLCERT", "PGSSLKEY")} == {
+        f"/etc/sluice/tls/{name}" for name in ("ca.crt", "tls.crt", "tls.key")
+    }
     applier = environment(pod(rendered, "applier").container("applier"))
     assert applier["SLUICE_LAKE__OPTIONS__AWS_SECRET_ACCESS_KEY"] == "secret lake-keys/secret"
     assert applier["SLUICE_SOURCE__DSN"] == "postgresql://"
@@ -99,17 +122,27 @@ def test_an_existing_configmap_is_mounted_under_the_name_that_the_service_reads(
 
 def test_endpoints_listen_where_the_probes_look() -> None:
     rendered = helm.render(helm.feature("default"))
-    for component, variable, port in (("ingest", "SLUICE_TELEMETRY__LISTEN", 9187), ("applier", "SLUICE_TELEMETRY__APPLY_LISTEN", 9188)):
+    for component, variable, port in (
+        ("ingest", "SLUICE_TELEMETRY__LISTEN", 9187),
+        ("applier", "SLUICE_TELEMETRY__APPLY_LISTEN", 9188),
+    ):
         container = pod(rendered, component).container(component)
         assert environment(container)[variable] == f"0.0.0.0:{port}"
         assert {"name": "metrics", "containerPort": port} in container["ports"]
-        assert named(rendered, "Service", f"shop-sluice-{component}")["spec"]["ports"][0] == {"name": "metrics", "port": port, "targetPort": "metrics"}
+        assert named(rendered, "Service", f"shop-sluice-{component}")["spec"]["ports"][0] == {
+            "name": "metrics",
+            "port": port,
+            "targetPort": "metrics",
+        }
 
 
 def test_ipv6_addresses_reach_endpoints_and_driver() -> None:
     rendered = helm.render(helm.feature("ipv6"))
     assert environment(pod(rendered, "ingest").container("ingest"))["SLUICE_TELEMETRY__LISTEN"] == "[::]:9187"
-    assert "spark.driver.bindAddress ::\n" in named(rendered, "ConfigMap", "shop-sluice-spark")["data"]["spark-defaults.conf"]
+    assert (
+        "spark.driver.bindAddress ::\n"
+        in named(rendered, "ConfigMap", "shop-sluice-spark")["data"]["spark-defaults.conf"]
+    )
 
 
 def test_a_driver_with_executors_knows_how_to_make_them() -> None:
@@ -129,7 +162,11 @@ def test_a_driver_with_executors_knows_how_to_make_them() -> None:
         "driver": int(conf["spark.driver.port"]),
         "blocks": int(conf["spark.driver.blockManager.port"]),
     }
-    assert {port["name"] for port in named(rendered, "Service", APPLIER)["spec"]["ports"]} == {"metrics", "driver", "blocks"}
+    assert {port["name"] for port in named(rendered, "Service", APPLIER)["spec"]["ports"]} == {
+        "metrics",
+        "driver",
+        "blocks",
+    }
     # What the user gives comes over what the chart says.
     assert conf["spark.executor.cores"] == "2"
     assert (conf["spark.executor.instances"], conf["spark.executor.memory"]) == ("3", "4g")
@@ -138,7 +175,10 @@ def test_a_driver_with_executors_knows_how_to_make_them() -> None:
     assert executor["spec"]["serviceAccountName"] == conf["spark.kubernetes.authenticate.executor.serviceAccountName"]
     assert executor["spec"]["containers"][0]["name"] == conf["spark.kubernetes.executor.podTemplateContainerName"]
     files = {
-        item["key"]: item["path"] for volume in pod(rendered, "applier").spec["volumes"] if volume["name"] == "spark" for item in volume["configMap"]["items"]
+        item["key"]: item["path"]
+        for volume in pod(rendered, "applier").spec["volumes"]
+        if volume["name"] == "spark"
+        for item in volume["configMap"]["items"]
     }
     assert conf["spark.kubernetes.executor.podTemplateFile"] == f"/etc/sluice/spark/{files['executor.yaml']}"
     assert files["spark-defaults.conf"] == "conf/spark-defaults.conf"
@@ -161,7 +201,9 @@ def test_the_spark_operator_gets_the_image_s_program_and_archives() -> None:
     assert application["sparkConf"]["spark.driver.extraClassPath"] == "/opt/sluice/jars/*"
     assert application["driver"]["template"]["spec"]["containers"][0]["name"] == "spark-kubernetes-driver"
     assert application["timeToLiveSeconds"] == 86400
-    assert not {"Role", "RoleBinding"} - {manifest["kind"] for manifest in helm.render(helm.feature("spark-application"))}
+    assert not {"Role", "RoleBinding"} - {
+        manifest["kind"] for manifest in helm.render(helm.feature("spark-application"))
+    }
 
 
 def test_an_external_applier_leaves_nothing_behind() -> None:
@@ -181,7 +223,10 @@ def test_the_network_policy_lets_out_what_was_named_and_no_more() -> None:
 
 def test_driver_and_executors_reach_each_other_and_the_driver_the_api_server() -> None:
     rendered = helm.render(helm.feature("kubernetes"))
-    driver, executor = named(rendered, "NetworkPolicy", APPLIER), named(rendered, "NetworkPolicy", "shop-sluice-executor")
+    driver, executor = (
+        named(rendered, "NetworkPolicy", APPLIER),
+        named(rendered, "NetworkPolicy", "shop-sluice-executor"),
+    )
     assert {443, 6443} in _rules(driver, "egress")
     assert {443, 6443} not in _rules(executor, "egress")
     for policy in (driver, executor):
@@ -216,7 +261,11 @@ def test_a_persistent_volume_takes_the_place_of_the_node_s_disk() -> None:
 
 def test_images_are_named_by_registry_and_digest() -> None:
     rendered = helm.render(helm.feature("images"))
-    assert pod(rendered, "ingest").container("ingest")["image"].startswith("registry.example.com/data/sluice-ingest@sha256:0123")
+    assert (
+        pod(rendered, "ingest")
+        .container("ingest")["image"]
+        .startswith("registry.example.com/data/sluice-ingest@sha256:0123")
+    )
     assert pod(rendered, "applier").container("applier")["image"] == "registry.example.com/data/our-applier:0.1.0-ours"
 
 
@@ -264,7 +313,12 @@ def test_the_notes_say_what_to_do_next_and_what_is_missing() -> None:
 
 def test_a_probe_can_be_slowed_without_losing_the_rest() -> None:
     container = pod(helm.render(helm.feature("scheduling")), "ingest").container("ingest")
-    assert container["livenessProbe"] == {"httpGet": {"path": "/livez", "port": "metrics"}, "periodSeconds": 20, "timeoutSeconds": 5, "failureThreshold": 10}
+    assert container["livenessProbe"] == {
+        "httpGet": {"path": "/livez", "port": "metrics"},
+        "periodSeconds": 20,
+        "timeoutSeconds": 5,
+        "failureThreshold": 10,
+    }
 
 
 def test_an_extra_manifest_that_is_no_manifest_is_refused() -> None:

@@ -30,24 +30,34 @@ def _with(values: Values, **changed: object) -> Values:
 
 
 def _by_name(rule: Manifest) -> dict[str, dict[str, object]]:
-    return {found.get("alert") or found["record"]: found for group in rule["spec"]["groups"] for found in group["rules"]}
+    return {
+        found.get("alert") or found["record"]: found for group in rule["spec"]["groups"] for found in group["rules"]
+    }
 
 
 def test_prometheus_accepts_the_rules_of_the_chart(promtool: Path, tmp_path: Path) -> None:
     written = tmp_path / "rules.yml"
     written.write_text(json.dumps({"groups": _rule(helm.feature("prometheus-rule"))["spec"]["groups"]}))
-    done = subprocess.run([promtool, "check", "rules", written], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [promtool, "check", "rules", written], capture_output=True, text=True, check=False, timeout=60
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(ALERTS) + len(RECORDINGS) - 1} rules found" in done.stdout
 
 
 def test_the_chart_has_every_rule_but_those_that_are_excluded() -> None:
-    assert _by_name(_rule(helm.feature("prometheus-rule"))).keys() == (ALL - {"SluiceApplierDown"}) | {recording.name for recording in RECORDINGS}
+    assert _by_name(_rule(helm.feature("prometheus-rule"))).keys() == (ALL - {"SluiceApplierDown"}) | {
+        recording.name for recording in RECORDINGS
+    }
 
 
 def test_with_default_thresholds_the_chart_says_what_the_plain_rules_say_of_one_pipeline() -> None:
     ours = _by_name(_rule(_with(helm.feature("prometheus-rule"), thresholds={}, excludeRules=[], runbookUrl="")))
-    plain = {found.get("alert") or found["record"]: found for group in yaml.safe_load(Path(PLAIN_RULES).read_text())["groups"] for found in group["rules"]}
+    plain = {
+        found.get("alert") or found["record"]: found
+        for group in yaml.safe_load(Path(PLAIN_RULES).read_text())["groups"]
+        for found in group["rules"]
+    }
     assert ours.keys() == plain.keys()
     for name, rule in ours.items():
         scoped = _numbers(str(rule.pop("expr")).replace('{ pipeline="shop",', "{").replace('{ pipeline="shop"}', ""))
@@ -82,10 +92,14 @@ def test_every_alert_links_its_runbook() -> None:
 
 def test_rules_watch_the_release_s_own_pipeline_or_all_where_its_name_is_not_known() -> None:
     values = helm.feature("prometheus-rule")
-    assert 'sluice_problems{ pipeline="shop",code="slot.inactive"}' in str(_by_name(_rule(values))["SluiceSlotInactive"]["expr"])
+    assert 'sluice_problems{ pipeline="shop",code="slot.inactive"}' in str(
+        _by_name(_rule(values))["SluiceSlotInactive"]["expr"]
+    )
     values["existingConfigMap"] = {"name": "elsewhere"}
     values["config"] = {}
-    assert 'sluice_problems{ pipeline!="",code="slot.inactive"}' in str(_by_name(_rule(values))["SluiceSlotInactive"]["expr"])
+    assert 'sluice_problems{ pipeline!="",code="slot.inactive"}' in str(
+        _by_name(_rule(values))["SluiceSlotInactive"]["expr"]
+    )
 
 
 def test_no_mark_of_ours_and_no_template_of_helm_is_left_in_a_rule() -> None:
@@ -94,7 +108,14 @@ def test_no_mark_of_ours_and_no_template_of_helm_is_left_in_a_rule() -> None:
         assert left not in text
 
 
-@pytest.mark.parametrize("wrong", [{"excludeRules": ["SluiceNoSuchAlert"]}, {"thresholds": {"lagSeconds": 3}}, {"thresholds": {"reconnects": "many"}}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"excludeRules": ["SluiceNoSuchAlert"]},
+        {"thresholds": {"lagSeconds": 3}},
+        {"thresholds": {"reconnects": "many"}},
+    ],
+)
 def test_a_mistyped_rule_or_threshold_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(helm.Refused):
         helm.render(_with(helm.feature("prometheus-rule"), **wrong))
@@ -102,7 +123,11 @@ def test_a_mistyped_rule_or_threshold_is_refused(wrong: dict[str, object]) -> No
 
 def test_values_name_every_threshold_with_its_default_and_its_meaning() -> None:
     prefix = "metrics.prometheusRule.thresholds."
-    written = {value.name.removeprefix(prefix): value for value in chart_values.read(CHART / "values.yaml") if value.name.startswith(prefix)}
+    written = {
+        value.name.removeprefix(prefix): value
+        for value in chart_values.read(CHART / "values.yaml")
+        if value.name.startswith(prefix)
+    }
     assert {name: value.default for name, value in written.items()} == DEFAULTS
     for threshold in THRESHOLDS:
         assert written[threshold.name].description.rstrip(".").lower() == threshold.meaning.lower()
@@ -111,13 +136,23 @@ def test_values_name_every_threshold_with_its_default_and_its_meaning() -> None:
 def test_dashboards_are_inserted_letter_by_letter() -> None:
     values = helm.feature("dashboards")
     values["metrics"]["dashboards"]["namespace"] = "monitoring"
-    found = [each for each in manifests.of_kind(helm.render(values), "ConfigMap") if each["metadata"]["labels"].get("grafana_dashboard") == "1"]
+    found = [
+        each
+        for each in manifests.of_kind(helm.render(values), "ConfigMap")
+        if each["metadata"]["labels"].get("grafana_dashboard") == "1"
+    ]
     assert {each["metadata"]["namespace"] for each in found} == {"monitoring"}
     assert all(each["metadata"]["annotations"]["grafana_folder"] == "Sluice" for each in found)
-    assert {key: json.loads(text) for each in found for key, text in each["data"].items()} == {f"{board.uid}.json": board.to_json() for board in DASHBOARDS}
+    assert {key: json.loads(text) for each in found for key, text in each["data"].items()} == {
+        f"{board.uid}.json": board.to_json() for board in DASHBOARDS
+    }
 
 
 def test_nothing_of_it_is_made_unless_asked_for() -> None:
     rendered = helm.render(helm.feature("default"))
     assert manifests.of_kind(rendered, "PrometheusRule") == []
-    assert [each["metadata"]["name"] for each in manifests.of_kind(rendered, "ConfigMap") if "dashboard" in each["metadata"]["name"]] == []
+    assert [
+        each["metadata"]["name"]
+        for each in manifests.of_kind(rendered, "ConfigMap")
+        if "dashboard" in each["metadata"]["name"]
+    ] == []

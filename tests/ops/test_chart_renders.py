@@ -1,4 +1,6 @@
-"""Every feature of the chart becomes manifests that Kubernetes, old and new, and the operators accept."""
+"""Every feature of the chart becomes manifests that Kubernetes, old and new, and the operators
+accept.
+"""
 
 import functools
 import json
@@ -19,8 +21,12 @@ _OUR_KINDS = {"monitoring.coreos.com/v1", "sparkoperator.k8s.io/v1beta2"}
 
 def _kubernetes_versions() -> list[str]:
     """The oldest that the chart takes, one in the middle, the newest whose schemas there are."""
-    oldest = str(yaml.safe_load((CHART / "Chart.yaml").read_text())["kubeVersion"]).removeprefix(">=").removesuffix("-0")
-    known = [version for version in dict.fromkeys(utils.all_versions()) if utils.Version(version) >= utils.Version(oldest)]
+    oldest = (
+        str(yaml.safe_load((CHART / "Chart.yaml").read_text())["kubeVersion"]).removeprefix(">=").removesuffix("-0")
+    )
+    known = [
+        version for version in dict.fromkeys(utils.all_versions()) if utils.Version(version) >= utils.Version(oldest)
+    ]
     assert known[0] == oldest, "the oldest version that the chart takes can be validated"
     return [known[0], known[len(known) // 2], known[-1]]
 
@@ -28,7 +34,11 @@ def _kubernetes_versions() -> list[str]:
 @functools.cache
 def _everything() -> tuple[Manifest, ...]:
     """The different manifests of all features, each once."""
-    found = {json.dumps(manifest, sort_keys=True): manifest for path in helm.ci_files() for manifest in helm.render(helm.values_of(path))}
+    found = {
+        json.dumps(manifest, sort_keys=True): manifest
+        for path in helm.ci_files()
+        for manifest in helm.render(helm.values_of(path))
+    }
     return tuple(found.values())
 
 
@@ -68,7 +78,9 @@ def test_kubernetes_accepts_every_object_of_every_feature(version: str, schemas_
             checked += 1
     for pod in manifests.pods(list(_everything())):
         # What Spark fills in is left out here; the schema asks for a container's name alone.
-        kubernetes_validate.validate({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": pod.spec}, version, strict=True)
+        kubernetes_validate.validate(
+            {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": pod.spec}, version, strict=True
+        )
         checked += 1
     assert checked > 50
 
@@ -113,4 +125,6 @@ def test_two_releases_in_one_namespace_share_no_name() -> None:
 def test_a_long_release_name_still_makes_legal_names() -> None:
     values = helm.feature("kubernetes") | {"fullnameOverride": "a" * 60}
     for manifest in helm.render(values):
-        assert len(manifest["metadata"]["name"]) <= 52, "a StatefulSet's pods and their revision labels need the rest of 63"
+        assert len(manifest["metadata"]["name"]) <= 52, (
+            "a StatefulSet's pods and their revision labels need the rest of 63"
+        )

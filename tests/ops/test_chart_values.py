@@ -10,8 +10,8 @@ import yaml
 
 from deploy.chart import __main__ as generated
 from deploy.chart import values
-from service.errors import UsageError
-from service.settings import load
+from sluice.errors import UsageError
+from sluice.settings import load
 from tests.ops import helm, manifests
 from tests.ops.helm import CHART, Refused, Values
 
@@ -32,7 +32,9 @@ def _with(path: str, value: Any) -> Values:
 
 @pytest.mark.parametrize("name", generated.FILES)
 def test_a_generated_file_is_as_its_sources_say(name: str) -> None:
-    assert (CHART / name).read_text(encoding="utf-8") == generated.FILES[name](values.read(CHART / "values.yaml")), "run `make docs`"
+    assert (CHART / name).read_text(encoding="utf-8") == generated.FILES[name](values.read(CHART / "values.yaml")), (
+        "run `make docs`"
+    )
 
 
 def test_a_key_without_a_description_is_refused(tmp_path: Path) -> None:
@@ -104,7 +106,14 @@ def test_a_secret_in_values_is_refused(path: str, value: Any) -> None:
         ("config/source/dsn", "postgresql://sluice@db.example.com:5432/shop?sslmode=verify-full"),
         ("config/source/dsn", "postgresql://sluice:${PASSWORD}@[2001:db8::1]:5432/shop"),
         ("config/source/dsn", "host=db.example.com user=sluice password=${PASSWORD}"),
-        ("config/spool/options", {"aws_secret_access_key": "${SECRET}", "aws_region": "eu-central-1", "aws_web_identity_token_file": "/var/run/token"}),
+        (
+            "config/spool/options",
+            {
+                "aws_secret_access_key": "${SECRET}",
+                "aws_region": "eu-central-1",
+                "aws_web_identity_token_file": "/var/run/token",
+            },
+        ),
         ("config/lake/options", {"aws_endpoint": "https://objects.example.com"}),
         ("config/apply/conf", {"spark.hadoop.fs.s3a.secret.key": "${SECRET}", "spark.sql.shuffle.partitions": "8"}),
     ],
@@ -115,7 +124,11 @@ def test_a_variable_in_the_place_of_a_secret_is_taken(path: str, value: Any) -> 
 
 @pytest.mark.parametrize(
     ("missing", "said"),
-    [("pipeline", "config.pipeline is missing"), ("spool", "config.spool.uri is missing"), ("lake", "config.lake.uri is missing")],
+    [
+        ("pipeline", "config.pipeline is missing"),
+        ("spool", "config.spool.uri is missing"),
+        ("lake", "config.lake.uri is missing"),
+    ],
 )
 def test_a_missing_setting_is_named_with_what_to_do(missing: str, said: str) -> None:
     changed = helm.feature("default")
@@ -140,10 +153,16 @@ def test_both_monitors_at_once_are_refused() -> None:
 
 @pytest.mark.parametrize("path", FEATURES)
 def test_the_service_reads_what_the_chart_renders(path: Path, tmp_path: Path) -> None:
-    """File and environment of both pods, through the service's own loader; Secrets and existing ConfigMaps have stand-ins."""
+    """File and environment of both pods, through the service's own loader; Secrets and existing
+    ConfigMaps have stand-ins.
+    """
     rendered = helm.render(helm.values_of(path))
     own = [manifest for manifest in manifests.of_kind(rendered, "ConfigMap") if "sluice.yaml" in manifest["data"]]
-    text = own[0]["data"]["sluice.yaml"] if own else "{pipeline: shop, spool: {uri: 's3://spool'}, lake: {uri: 's3://lake'}}"
+    text = (
+        own[0]["data"]["sluice.yaml"]
+        if own
+        else "{pipeline: shop, spool: {uri: 's3://spool'}, lake: {uri: 's3://lake'}}"
+    )
     file = tmp_path / "sluice.yaml"
     file.write_text(text)
     secret = tmp_path / "dsn"
@@ -151,7 +170,10 @@ def test_the_service_reads_what_the_chart_renders(path: Path, tmp_path: Path) ->
     for pod in manifests.pods(rendered):
         if pod.component in ("ingest", "applier", "test"):
             container = pod.spec["containers"][0]
-            environ = {name: str(secret) if name.endswith("_FILE") else value for name, value in manifests.environment(container).items()}
+            environ = {
+                name: str(secret) if name.endswith("_FILE") else value
+                for name, value in manifests.environment(container).items()
+            }
             if container["name"] != "readyz":
                 loaded = load(str(file), environ=environ)
                 assert loaded.settings.pipeline == "shop"
@@ -164,8 +186,10 @@ def test_the_configuration_arrives_as_it_was_given() -> None:
 
 
 def test_the_configuration_s_schema_is_the_service_s_own() -> None:
-    """A key that the service gains or loses changes the chart's schema: every room has the same keys in both."""
-    from service.settings.present import json_schema
+    """A key that the service gains or loses changes the chart's schema: every room has the same
+    keys in both.
+    """
+    from sluice.settings.present import json_schema
 
     own = json.loads((CHART / "values.schema.json").read_text())
     service = json_schema()

@@ -1,4 +1,6 @@
-"""The compose file: well formed, complete by itself, and with the same configuration and dashboards as everything else."""
+"""The compose file: well formed, complete by itself, and with the same configuration and dashboards
+as everything else.
+"""
 
 import json
 import re
@@ -11,7 +13,7 @@ from compose_spec import PyCompose
 from yamllint import linter
 from yamllint.config import YamlLintConfig
 
-from service.settings import load
+from sluice.settings import load
 from tests.ops import helm
 
 DEPLOY = Path("deploy")
@@ -43,14 +45,17 @@ def compose() -> dict[str, Any]:
 
 
 def test_it_is_a_compose_file_by_the_specification() -> None:
-    # Engines resolve YAML's merge keys before they look at anything; the library leaves that to its caller.
+    # Engines resolve YAML's merge keys before they look at anything; the library leaves that to its
+    # caller.
     text = yaml.safe_dump(yaml.safe_load(_interpolated(COMPOSE.read_text())))
     assert "ingest" in PyCompose.from_yaml(text).service_names()
     with pytest.raises(ValueError, match="depend_on"):
         PyCompose.from_yaml(text.replace("depends_on", "depend_on", 1))
 
 
-@pytest.mark.parametrize("path", [COMPOSE, STACK, helm.CHART / "Chart.yaml", helm.CHART / "values.yaml", *helm.ci_files()], ids=str)
+@pytest.mark.parametrize(
+    "path", [COMPOSE, STACK, helm.CHART / "Chart.yaml", helm.CHART / "values.yaml", *helm.ci_files()], ids=str
+)
 def test_yaml_is_tidy(path: Path) -> None:
     assert [f"{path}:{problem.line}: {problem.desc}" for problem in linter.run(path.read_text(), _LINT)] == []
 
@@ -60,11 +65,17 @@ def test_every_variable_has_a_default() -> None:
 
 
 def test_the_profiles_are_the_three_that_are_described(compose: dict[str, Any]) -> None:
-    assert {profile for service in compose["services"].values() for profile in service["profiles"]} == {"core", "apply", "observability"}
+    assert {profile for service in compose["services"].values() for profile in service["profiles"]} == {
+        "core",
+        "apply",
+        "observability",
+    }
     # A profile brings what its services wait for.
     for name, service in compose["services"].items():
         for needed in service.get("depends_on", {}):
-            assert set(service["profiles"]) <= set(compose["services"][needed]["profiles"]), f"{name} waits for {needed}"
+            assert set(service["profiles"]) <= set(compose["services"][needed]["profiles"]), (
+                f"{name} waits for {needed}"
+            )
 
 
 def test_every_service_that_stays_has_a_health_check_and_waits_for_healthy_ones(compose: dict[str, Any]) -> None:
@@ -96,7 +107,9 @@ def test_volumes_and_files_that_are_mounted_exist(compose: dict[str, Any]) -> No
     for name, service in compose["services"].items():
         for volume in service.get("volumes", []):
             source = volume.split(":")[0]
-            assert (DEPLOY / source).exists() if source.startswith(".") else source in compose["volumes"], f"{name}: {source}"
+            assert (DEPLOY / source).exists() if source.startswith(".") else source in compose["volumes"], (
+                f"{name}: {source}"
+            )
         for config in service.get("configs", []):
             assert config["source"] in compose["configs"]
 
@@ -114,7 +127,9 @@ def test_our_containers_are_confined_as_in_the_chart(compose: dict[str, Any]) ->
 def test_the_service_reads_the_configuration_that_is_mounted(name: str, compose: dict[str, Any]) -> None:
     environ = compose["services"][name]["environment"]
     settings = load(str(STACK), environ=environ).settings
-    assert f"127.0.0.1:{settings.telemetry.listen.rpartition(':')[2]}" in str(compose["services"]["ingest"]["healthcheck"]["test"])
+    assert f"127.0.0.1:{settings.telemetry.listen.rpartition(':')[2]}" in str(
+        compose["services"]["ingest"]["healthcheck"]["test"]
+    )
     # The bucket that is made is the one that is written.
     assert settings.spool.uri.split("/")[2] in compose["services"]["bucket"]["command"][0]
     assert settings.source.publication in compose["configs"]["shop"]["content"]
@@ -132,10 +147,15 @@ def test_files_that_are_written_out_are_of_their_format(compose: dict[str, Any])
     configs = {name: config["content"] for name, config in compose["configs"].items()}
     keys = json.loads(configs["keys"])["identities"][0]["credentials"][0]
     options = compose["services"]["ingest"]["environment"]
-    assert keys == {"accessKey": options["SLUICE_SPOOL__OPTIONS__AWS_ACCESS_KEY_ID"], "secretKey": options["SLUICE_SPOOL__OPTIONS__AWS_SECRET_ACCESS_KEY"]}
+    assert keys == {
+        "accessKey": options["SLUICE_SPOOL__OPTIONS__AWS_ACCESS_KEY_ID"],
+        "secretKey": options["SLUICE_SPOOL__OPTIONS__AWS_SECRET_ACCESS_KEY"],
+    }
     scraped = yaml.safe_load(configs["prometheus"])
     assert scraped["rule_files"] == ["/etc/prometheus/rules.yml"]
     assert scraped["scrape_configs"][0]["static_configs"][0]["targets"] == ["ingest:9187", "applier:9188"]
     provider = yaml.safe_load(configs["dashboards"])["providers"][0]
-    assert any(volume.endswith(f":{provider['options']['path']}:ro") for volume in compose["services"]["grafana"]["volumes"])
+    assert any(
+        volume.endswith(f":{provider['options']['path']}:ro") for volume in compose["services"]["grafana"]["volumes"]
+    )
     assert yaml.safe_load(configs["datasource"])["datasources"][0]["url"] == "http://prometheus:9090"

@@ -11,8 +11,8 @@ import pytest
 from deploy.monitoring.dashboards import DASHBOARDS
 from deploy.monitoring.dashboards.panels import COLUMNS, RATE, UNITS, Dashboard, Json
 from deploy.monitoring.files import CHART
-from service.telemetry import catalogue
-from service.telemetry.catalogue import Counter
+from sluice.telemetry import catalogue
+from sluice.telemetry.catalogue import Counter
 
 ROOT = Path(__file__).parents[2]
 BOARDS = [pytest.param(board.to_json(), id=board.uid) for board in DASHBOARDS]
@@ -40,7 +40,9 @@ def test_a_dashboard_belongs_to_no_installation(board: Json) -> None:
     assert variables["pipeline"]["query"]["query"] == f"label_values({catalogue.BUILD_INFO.name}, pipeline)"
     assert "id" not in board
     assert board["editable"] is False
-    sources = re.findall(r'"datasource": (\{[^}]*\}[^}]*\})', json.dumps({"panels": board["panels"], "variable": variables["pipeline"]}))
+    sources = re.findall(
+        r'"datasource": (\{[^}]*\}[^}]*\})', json.dumps({"panels": board["panels"], "variable": variables["pipeline"]})
+    )
     assert sources
     assert {json.loads(source)["uid"] for source in sources} == {"${datasource}"}
 
@@ -53,7 +55,9 @@ def test_every_panel_says_what_it_shows(board: Json) -> None:
         assert panel["fieldConfig"]["defaults"]["unit"] in UNITS, panel["title"]
         assert panel["targets"], panel["title"]
         assert all(target["legendFormat"] for target in panel["targets"]), panel["title"]
-        assert [target["refId"] for target in panel["targets"]] == [chr(ord("A") + number) for number in range(len(panel["targets"]))]
+        assert [target["refId"] for target in panel["targets"]] == [
+            chr(ord("A") + number) for number in range(len(panel["targets"]))
+        ]
     titles = [panel["title"] for panel in _panels(board)]
     assert len(titles) == len(set(titles))
 
@@ -86,7 +90,11 @@ def test_panels_lie_side_by_side(board: Json) -> None:
     for panel in board["panels"]:
         place = panel["gridPos"]
         assert place["x"] + place["w"] <= COLUMNS, panel["title"]
-        cells = {(x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])}
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
         assert not cells & taken, panel["title"]
         taken |= cells
     numbers = [panel["id"] for panel in board["panels"]]
@@ -102,7 +110,9 @@ def test_dashboards_find_each_other() -> None:
 
 
 def test_the_chart_has_the_dashboards_as_they_are() -> None:
-    written: dict[str, Any] = {path.stem: json.loads(path.read_text()) for path in (ROOT / CHART / "dashboards").glob("*.json")}
+    written: dict[str, Any] = {
+        path.stem: json.loads(path.read_text()) for path in (ROOT / CHART / "dashboards").glob("*.json")
+    }
     assert written == {board.uid: board.to_json() for board in DASHBOARDS}
 
 

@@ -1,4 +1,6 @@
-"""The documentation is whole: links lead somewhere, promises name tests that exist, every page can be found."""
+"""The documentation is whole: links lead somewhere, promises name tests that exist, every page can
+be found.
+"""
 
 import re
 from pathlib import Path
@@ -25,7 +27,9 @@ def test_every_link_leads_to_a_file_and_a_heading_that_exist(page: Path) -> None
             continue
         path, _, fragment = link.partition("#")
         target = (page.parent / path).resolve() if path else page
-        if not target.exists() or (fragment and target.suffix == ".md" and fragment not in markdown.anchors(read(target))):
+        if not target.exists() or (
+            fragment and target.suffix == ".md" and fragment not in markdown.anchors(read(target))
+        ):
             broken.append(link)
     assert broken == []
 
@@ -38,12 +42,18 @@ def test_every_page_is_reached_from_the_readme() -> None:
         if page in reached or page.suffix != ".md" or not page.is_file():
             continue
         reached.add(page)
-        waiting += [(page.parent / link.partition("#")[0]).resolve() for link in markdown.links(read(page)) if not re.match(r"[a-z]+:|#", link)]
+        waiting += [
+            (page.parent / link.partition("#")[0]).resolve()
+            for link in markdown.links(read(page))
+            if not re.match(r"[a-z]+:|#", link)
+        ]
     assert [str(page.relative_to(ROOT)) for page in PAGES if page not in reached] == []
 
 
 def test_every_guarantee_names_tests_that_exist() -> None:
-    rows = [line for line in GUARANTEES.splitlines() if line.startswith("| ") and not line.startswith(("| what ", "| **"))]
+    rows = [
+        line for line in GUARANTEES.splitlines() if line.startswith("| ") and not line.startswith(("| what ", "| **"))
+    ]
     assert len(rows) > 20
     assert [row for row in rows if not PROOF.search(row)] == []
     missing = [f"{path}::{test}" for path, test in PROOF.findall(GUARANTEES) if f"def {test}(" not in _source(path)]
@@ -60,9 +70,13 @@ def test_the_readme_is_a_first_screen_and_no_manual() -> None:
 
 
 def test_a_commands_name_in_the_documentation_is_a_command() -> None:
-    from service.cli import cli
+    from sluice.cli import cli
 
-    named = {(page.name, match[1], match[2]) for page in PAGES for match in re.finditer(r"`sluice ([a-z]+)(?: ([a-z]+))?[` ]", read(page))}
+    named = {
+        (page.name, match[1], match[2])
+        for page in PAGES
+        for match in re.finditer(r"`sluice ([a-z]+)(?: ([a-z]+))?[` ]", read(page))
+    }
     wrong = []
     for page, group, command in named:
         found = cli.commands.get(group)

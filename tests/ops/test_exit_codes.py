@@ -1,4 +1,6 @@
-"""Each documented exit code, provoked for real: the command as a process, and what is wrong really wrong."""
+"""Each documented exit code, provoked for real: the command as a process, and what is wrong really
+wrong.
+"""
 
 import json
 import os
@@ -16,13 +18,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from service.cli import exits
-from service.contract import keys
-from service.contract.entries import Opened
-from service.manifest.log import ManifestLog
-from service.manifest.state import PipelineState
-from service.store.base import ObjectStore
-from service.store.opening import open_store
+from sluice.cli import exits
+from sluice.contract import keys
+from sluice.contract.entries import Opened
+from sluice.manifest.log import ManifestLog
+from sluice.manifest.state import PipelineState
+from sluice.store.base import ObjectStore
+from sluice.store.opening import open_store
 from tests.support import manifests
 from tests.support.manifests import put
 from tests.support.sources import Database
@@ -32,12 +34,17 @@ AWAY = "postgresql://u@127.0.0.1:1/d?connect_timeout=2"
 
 
 class Sluice:
-    """The command line in a directory of its own, with a configuration whose source nobody answers unless told otherwise."""
+    """The command line in a directory of its own, with a configuration whose source nobody answers
+    unless told otherwise.
+    """
 
     def __init__(self, directory: Path, *, dsn: str = AWAY, slot: str = "sluice_shop") -> None:
         self.directory = directory
         text = f'source: {{dsn: "{dsn}", slot: {slot}, publication: {slot}, tables: ["public.*"]}}\n'
-        text += f'spool: {{uri: "file://{directory}/spool"}}\nlake: {{uri: "file://{directory}/lake"}}\ntelemetry: {{listen: "127.0.0.1:0"}}\n'
+        text += (
+            f'spool: {{uri: "file://{directory}/spool"}}\nlake: {{uri: '
+            f'"file://{directory}/lake"}}\ntelemetry: {{listen: "127.0.0.1:0"}}\n'
+        )
         (directory / "sluice.yaml").write_text(f"version: 1\npipeline: shop\n{text}", encoding="utf-8")
         plain = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
         self.environment = {**plain, "PYTHONPATH": str(ROOT)}
@@ -47,12 +54,19 @@ class Sluice:
         return open_store(f"file://{self.directory}/spool", prefix="shop/", options={})
 
     def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "service", *arguments]
+        return [sys.executable, "-m", "sluice", *arguments]
 
     def __call__(self, *arguments: str, **environ: str) -> "subprocess.CompletedProcess[str]":
         environment = {**self.environment, **environ}
         return subprocess.run(
-            self.command(*arguments), cwd=self.directory, env=environment, capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL
+            self.command(*arguments),
+            cwd=self.directory,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            stdin=subprocess.DEVNULL,
         )
 
 
@@ -75,12 +89,15 @@ def test_code_1_the_server_sends_what_is_no_pgoutput(connected: Sluice, database
     assert connected("setup").returncode == 0
     database.execute("INSERT INTO orders VALUES (1)")
     with corrupting(database.server.port) as port:
-        ended = connected("run", "--until-caught-up", SLUICE_SOURCE__DSN=database.dsn.replace(str(database.server.port), str(port)))
+        ended = connected(
+            "run", "--until-caught-up", SLUICE_SOURCE__DSN=database.dsn.replace(str(database.server.port), str(port))
+        )
     assert ended.returncode == 1, ended.stderr
     assert "error: " in ended.stderr
     with database.connect() as connection:
         row = connection.execute(
-            "SELECT confirmed_flush_lsn < pg_current_wal_lsn() FROM pg_replication_slots WHERE slot_name = %s", (database.slot,)
+            "SELECT confirmed_flush_lsn < pg_current_wal_lsn() FROM pg_replication_slots WHERE slot_name = %s",
+            (database.slot,),
         ).fetchone()
     assert row == (True,), "nothing was acknowledged on its account"
 
@@ -117,11 +134,23 @@ def test_code_6_a_manifest_entry_was_changed(sluice: Sluice) -> None:
 def test_code_7_the_slot_of_a_pipeline_is_gone(connected: Sluice, database: Database) -> None:
     with database.connect() as connection:
         row = connection.execute(
-            "SELECT system_identifier, (SELECT oid FROM pg_database WHERE datname = current_database()) FROM pg_control_system()"
+            "SELECT system_identifier, (SELECT oid FROM pg_database WHERE datname = "
+            "current_database()) FROM pg_control_system()"
         ).fetchone()
     assert row is not None
     start, names = 1, (database.slot, database.slot)
-    opened = Opened(str(row[0]), 1, database.name, row[1], *names, two_phase=False, origin="any", server_version=180000, start_lsn=start, instance="t")
+    opened = Opened(
+        str(row[0]),
+        1,
+        database.name,
+        row[1],
+        *names,
+        two_phase=False,
+        origin="any",
+        server_version=180000,
+        start_lsn=start,
+        instance="t",
+    )
     ManifestLog.open(connected.store, opened, PipelineState(), through_lsn=start)
     ended = connected("run", "--until-caught-up")
     assert (ended.returncode, "MISSING" in ended.stderr) == (7, True), ended.stderr
@@ -134,13 +163,17 @@ def test_code_8_somebody_else_streams_from_the_slot(connected: Sluice, database:
         other.pgconn.send_query(f"START_REPLICATION SLOT {database.slot} LOGICAL 0/0 {names}".encode())
         with database.connect() as watching:
             deadline = time.monotonic() + 30
-            while watching.execute("SELECT active FROM pg_replication_slots WHERE slot_name = %s", (database.slot,)).fetchone() != (True,):
+            while watching.execute(
+                "SELECT active FROM pg_replication_slots WHERE slot_name = %s", (database.slot,)
+            ).fetchone() != (True,):
                 assert time.monotonic() < deadline
         assert connected("slot", "drop", "--confirm", database.slot).returncode == 8
 
 
 def test_code_9_it_runs_and_has_no_applier(connected: Sluice) -> None:
-    running = subprocess.Popen(connected.command("run"), cwd=connected.directory, env=connected.environment, stderr=subprocess.DEVNULL)
+    running = subprocess.Popen(
+        connected.command("run"), cwd=connected.directory, env=connected.environment, stderr=subprocess.DEVNULL
+    )
     try:
         deadline = time.monotonic() + 90
         while (ended := connected("status", "--json")).returncode != 9:
@@ -171,8 +204,19 @@ def test_code_12_nobody_can_say(sluice: Sluice) -> None:
 
 
 def test_code_75_the_object_store_does_not_answer(sluice: Sluice) -> None:
-    options = {"AWS_ENDPOINT": "http://127.0.0.1:1", "AWS_REGION": "x", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "canary", "ALLOW_HTTP": "true"}
-    ended = sluice("spool", "ls", SLUICE_SPOOL__URI="s3://bucket", **{f"SLUICE_SPOOL__OPTIONS__{name}": value for name, value in options.items()})
+    options = {
+        "AWS_ENDPOINT": "http://127.0.0.1:1",
+        "AWS_REGION": "x",
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "canary",
+        "ALLOW_HTTP": "true",
+    }
+    ended = sluice(
+        "spool",
+        "ls",
+        SLUICE_SPOOL__URI="s3://bucket",
+        **{f"SLUICE_SPOOL__OPTIONS__{name}": value for name, value in options.items()},
+    )
     assert ended.returncode == 75, ended.stderr
 
 
@@ -181,7 +225,12 @@ def test_code_130_somebody_pressed_ctrl_c(sluice: Sluice) -> None:
     # A shell that runs the tests in the background lets them, and all below them, ignore it.
     heard = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
     with subprocess.Popen(
-        arguments, cwd=sluice.directory, env=sluice.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, preexec_fn=heard
+        arguments,
+        cwd=sluice.directory,
+        env=sluice.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=heard,
     ) as watching:
         assert watching.stdout is not None
         assert watching.stdout.readline()
@@ -196,7 +245,9 @@ def test_every_documented_code_is_provoked_here() -> None:
 
 
 class corrupting:
-    """A relay to a server that turns the tag of the first pgoutput message, behind the 24 bytes of XLogData, into one that does not exist."""
+    """A relay to a server that turns the tag of the first pgoutput message, behind the 24 bytes of
+    XLogData, into one that does not exist.
+    """
 
     _TAG = re.compile(rb"(d....w.{24})B", re.DOTALL)
 

@@ -5,14 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from service.telemetry.catalogue import BOTH, CATALOGUE, Counter, Gauge, Histogram, Metric
-from service.telemetry.metrics import Metrics
+from sluice.telemetry.catalogue import BOTH, CATALOGUE, Counter, Gauge, Histogram, Metric
+from sluice.telemetry.metrics import Metrics
 
 AWKWARD = 'a "quoted" \\ name,\nof two lines'
 
 
 def filled(component: str) -> bytes:
-    """The exposition of a process in which every metric has a series, with label values as awkward as PostgreSQL allows."""
+    """The exposition of a process in which every metric has a series, with label values as awkward
+    as PostgreSQL allows.
+    """
     metrics = Metrics("shop", component=component)
     for metric in CATALOGUE:
         if component not in metric.components:
@@ -33,5 +35,7 @@ def _touch(metrics: Metrics, metric: Metric, labels: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("component", BOTH)
 def test_promtool_finds_nothing_to_object_to(promtool: Path, component: str) -> None:
-    checked = subprocess.run([promtool, "check", "metrics"], input=filled(component), capture_output=True, timeout=60, check=False)
+    checked = subprocess.run(
+        [promtool, "check", "metrics"], input=filled(component), capture_output=True, timeout=60, check=False
+    )
     assert (checked.returncode, (checked.stdout + checked.stderr).decode()) == (0, "")

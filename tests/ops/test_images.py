@@ -1,4 +1,6 @@
-"""The images: well formed, of the versions that everything else names, and an applier that starts without fetching anything."""
+"""The images: well formed, of the versions that everything else names, and an applier that starts
+without fetching anything.
+"""
 
 import os
 import re
@@ -13,8 +15,8 @@ import pyspark
 import pytest
 import yaml
 
-from service.errors import UsageError
-from spark_jobs import jars
+from sluice.errors import UsageError
+from sluice_spark import jars
 from tests.ops.helm import CHART
 
 IMAGES = Path("deploy/images")
@@ -27,7 +29,10 @@ CHART_FILE: dict[str, Any] = yaml.safe_load((CHART / "Chart.yaml").read_text())
 def _locked(file: str) -> dict[str, str]:
     """Package and marker to version, as one lock has it."""
     text = (Path("requirements") / file).read_text()
-    return {name + (marker or ""): version for name, version, marker in re.findall(r"^([a-z0-9-]+)==([^ \\]+)( ; [^\\]+)?", text, re.MULTILINE)}
+    return {
+        name + (marker or ""): version
+        for name, version, marker in re.findall(r"^([a-z0-9-]+)==([^ \\]+)( ; [^\\]+)?", text, re.MULTILINE)
+    }
 
 
 def _extra(name: str) -> str:
@@ -37,14 +42,18 @@ def _extra(name: str) -> str:
 @pytest.mark.parametrize("name", DOCKERFILES)
 def test_hadolint_has_nothing_to_say(name: str) -> None:
     hadolint = Path(sys.executable).with_name("hadolint")
-    done = subprocess.run([hadolint, IMAGES / f"{name}.Dockerfile"], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [hadolint, IMAGES / f"{name}.Dockerfile"], capture_output=True, text=True, check=False, timeout=60
+    )
     assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_hadolint_finds_what_is_wrong(tmp_path: Path) -> None:
     file = tmp_path / "Dockerfile"
     file.write_text("FROM debian\nRUN apt-get install tini\n")
-    done = subprocess.run([Path(sys.executable).with_name("hadolint"), file], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [Path(sys.executable).with_name("hadolint"), file], capture_output=True, text=True, check=False, timeout=60
+    )
     assert {"DL3006", "DL3008"} <= set(re.findall(r"DL\d+", done.stdout))
 
 
@@ -91,7 +100,11 @@ def test_spark_and_delta_have_one_version_everywhere() -> None:
             group, artifact, version = package.split(":")
             assert f"{group}_{artifact}-{version}.jar" in jar_set.checksums
     # What was measured stays as it was measured; every other page speaks of what is shipped.
-    pages = "\n".join(path.read_text() for path in (CHART / "README.md", Path("README.md"), *Path("docs").rglob("*.md")) if path.name != "benchmarks.md")
+    pages = "\n".join(
+        path.read_text()
+        for path in (CHART / "README.md", Path("README.md"), *Path("docs").rglob("*.md"))
+        if path.name != "benchmarks.md"
+    )
     assert set(re.findall(r"Spark (\d+\.\d+\.\d+)", pages)) == {spark}
     assert set(re.findall(r"Delta (?:Lake )?(\d+\.\d+\.\d+)", pages)) == {delta}
 
@@ -112,7 +125,9 @@ def test_java_and_python_are_those_that_are_tested() -> None:
 def test_an_image_s_lock_is_what_the_tests_run_with(extra: str) -> None:
     image, dev = _locked(f"{extra}.txt"), _locked("dev.txt")
     assert image.items() <= dev.items(), "run `make lock`"
-    direct = re.findall(r"([a-z0-9-]+)(?:\[[a-z]+\])?[>=]=", " ".join(PROJECT["project"]["dependencies"]) + " " + _extra(extra))
+    direct = re.findall(
+        r"([a-z0-9-]+)(?:\[[a-z]+\])?[>=]=", " ".join(PROJECT["project"]["dependencies"]) + " " + _extra(extra)
+    )
     assert {name for name in direct if not any(locked.split(" ")[0] == name for locked in image)} == set()
     assert not {"pytest", "mypy", "moto"} & image.keys()
     assert f"requirements/{extra}.txt" in DOCKERFILES["ingest" if extra == "service" else "applier"]
@@ -176,7 +191,9 @@ def _entrypoint(*arguments: str, environment: dict[str, str]) -> subprocess.Comp
 
 def _pipeline(tmp_path: Path) -> dict[str, str]:
     return {
-        "SLUICE_CONFIG": str(_file(tmp_path / "sluice.yaml", "{pipeline: shop, spool: {uri: 's3://spool'}, lake: {uri: 's3://lake'}}")),
+        "SLUICE_CONFIG": str(
+            _file(tmp_path / "sluice.yaml", "{pipeline: shop, spool: {uri: 's3://spool'}, lake: {uri: 's3://lake'}}")
+        ),
         "SLUICE_SOURCE__DSN": "postgresql://",
     }
 
@@ -186,7 +203,9 @@ def _file(path: Path, text: str) -> Path:
     return path
 
 
-def test_the_applier_starts_with_the_archives_of_the_image_and_fetches_none(image_environment: dict[str, str], tmp_path: Path) -> None:
+def test_the_applier_starts_with_the_archives_of_the_image_and_fetches_none(
+    image_environment: dict[str, str], tmp_path: Path
+) -> None:
     try:
         expected = jars.classpath(jars.default_directory(), s3=True)
     except UsageError as error:
@@ -195,11 +214,21 @@ def test_the_applier_starts_with_the_archives_of_the_image_and_fetches_none(imag
     asked = (tmp_path / "asked").read_text().splitlines()
     assert done.returncode != 0, "the Java of this test starts nothing"
     assert f"spark.jars={','.join(str(path) for path in expected)}" in asked
-    assert not [line for line in asked if line.startswith(("--packages", "--repositories", "spark.jars.packages", "spark.jars.repositories", "spark.jars.ivy"))]
+    assert not [
+        line
+        for line in asked
+        if line.startswith(
+            ("--packages", "--repositories", "spark.jars.packages", "spark.jars.repositories", "spark.jars.ivy")
+        )
+    ]
 
 
-def test_an_applier_without_its_archives_says_so_and_starts_nothing(image_environment: dict[str, str], tmp_path: Path) -> None:
-    done = _entrypoint("apply", environment={**image_environment, **_pipeline(tmp_path), "SLUICE_JARS": str(tmp_path / "empty")})
+def test_an_applier_without_its_archives_says_so_and_starts_nothing(
+    image_environment: dict[str, str], tmp_path: Path
+) -> None:
+    done = _entrypoint(
+        "apply", environment={**image_environment, **_pipeline(tmp_path), "SLUICE_JARS": str(tmp_path / "empty")}
+    )
     assert done.returncode == UsageError.exit_code
     assert "io.delta_delta-spark" in done.stderr
     assert not (tmp_path / "asked").exists()
@@ -225,20 +254,34 @@ def test_an_executor_is_started_as_spark_asks(image_environment: dict[str, str],
     named = dict(zip(asked[7::2], asked[8::2], strict=True))
     assert named["--driver-url"] == asked_for["SPARK_DRIVER_URL"]
     assert named["--podName"] == "shop-sluice-executor-3"
-    assert set(named) == {"--driver-url", "--executor-id", "--cores", "--app-id", "--hostname", "--resourceProfileId", "--podName"}
+    assert set(named) == {
+        "--driver-url",
+        "--executor-id",
+        "--cores",
+        "--app-id",
+        "--hostname",
+        "--resourceProfileId",
+        "--podName",
+    }
 
 
-def test_a_missing_variable_of_spark_s_is_told_and_starts_nothing(image_environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_missing_variable_of_spark_s_is_told_and_starts_nothing(
+    image_environment: dict[str, str], tmp_path: Path
+) -> None:
     done = _entrypoint("executor", environment=image_environment)
     assert done.returncode != 0
     assert "SPARK_EXECUTOR_MEMORY" in done.stderr
     assert not (tmp_path / "asked").exists()
 
 
-def test_a_driver_of_the_spark_operator_is_submitted_in_client_mode(image_environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_driver_of_the_spark_operator_is_submitted_in_client_mode(
+    image_environment: dict[str, str], tmp_path: Path
+) -> None:
     program = "local:///opt/sluice/apply.py"
     environment = {**image_environment, "SPARK_DRIVER_BIND_ADDRESS": "10.0.0.7"}
-    _entrypoint("driver", "--properties-file", "/opt/spark/conf/spark.properties", program, "apply", environment=environment)
+    _entrypoint(
+        "driver", "--properties-file", "/opt/spark/conf/spark.properties", program, "apply", environment=environment
+    )
     asked = (tmp_path / "asked").read_text().splitlines()
     assert "spark.driver.bindAddress=10.0.0.7" in asked
     assert asked[asked.index("--deploy-mode") + 1] == "client"
@@ -246,7 +289,9 @@ def test_a_driver_of_the_spark_operator_is_submitted_in_client_mode(image_enviro
 
 
 def test_the_spark_operator_s_program_is_the_command_line() -> None:
-    done = subprocess.run([sys.executable, IMAGES / "apply.py", "version"], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, IMAGES / "apply.py", "version"], capture_output=True, text=True, check=True, timeout=60
+    )
     assert done.stdout == f"sluice {VERSION}\n"
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.binaries import LocalServerError
-from deploy.local.postgres import free_port
-from deploy.local.prometheus import PrometheusServer, running_prometheus
-from deploy.local.tools import HINT, tool
+from tools.local.binaries import LocalServerError
+from tools.local.postgres import free_port
+from tools.local.prometheus import PrometheusServer, running_prometheus
+from tools.local.tools import HINT, tool
 
 
 def test_what_path_has_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,11 +50,13 @@ def test_a_server_that_cannot_start_says_why(prometheus: Path, tmp_path: Path) -
 
 def test_a_server_does_not_outlive_an_owner_that_was_killed(prometheus: Path) -> None:
     program = (
-        "import sys; from deploy.local.prometheus import running_prometheus\n"
+        "import sys; from tools.local.prometheus import running_prometheus\n"
         "with running_prometheus({}) as server:\n"
         "    print(server.pid, server.directory, flush=True); sys.stdin.read()"
     )
-    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as owner:
         assert owner.stdout is not None
         pid, directory = owner.stdout.readline().split()
         os.kill(int(pid), 0)

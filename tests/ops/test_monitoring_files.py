@@ -17,7 +17,11 @@ HEADINGS = ["What it means", "How to see it", "What to do", "What not to do"]
 
 
 def test_generated_files_are_what_the_code_says() -> None:
-    old = [str(path) for path, text in generated().items() if not (ROOT / path).is_file() or (ROOT / path).read_text(encoding="utf-8") != text]
+    old = [
+        str(path)
+        for path, text in generated().items()
+        if not (ROOT / path).is_file() or (ROOT / path).read_text(encoding="utf-8") != text
+    ]
     assert old == [], "run `make docs`"
 
 
@@ -44,9 +48,13 @@ def test_there_is_no_runbook_without_an_alert() -> None:
 
 def test_the_documented_configurations_are_valid(promtool: Path, tmp_path: Path) -> None:
     """Values that the chart takes, and a configuration that Prometheus takes."""
-    values, configuration = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/how-to/monitoring.md").read_text(), re.DOTALL)
+    values, configuration = re.findall(
+        r"```yaml\n(.*?)```", (ROOT / "docs/how-to/monitoring.md").read_text(), re.DOTALL
+    )
     helm.render(helm.feature("default") | yaml.safe_load(values))
     written = tmp_path / "prometheus.yml"
     written.write_text(configuration.replace("deploy/monitoring/rules.yml", str(ROOT / PLAIN_RULES)))
-    done = subprocess.run([promtool, "check", "config", written], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [promtool, "check", "config", written], capture_output=True, text=True, check=False, timeout=60
+    )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,7 +1,9 @@
-"""A running pipeline as Prometheus sees it: every expression of every alert and every panel is executed, and none is empty without a reason.
+"""A running pipeline as Prometheus sees it: every expression of every alert and every panel is
+executed, and none is empty without a reason.
 
-One pipeline is run for all tests here: PostgreSQL with a limit on retained WAL, ingest and applier as `sluice up` runs them, a copy, a large transaction
-that is streamed, and a workload; Prometheus scrapes both each second and evaluates the plain rules.
+One pipeline is run for all tests here: PostgreSQL with a limit on retained WAL, ingest and applier
+as `sluice up` runs them, a copy, a large transaction that is streamed, and a workload; Prometheus
+scrapes both each second and evaluates the plain rules.
 """
 
 import re
@@ -14,20 +16,25 @@ from typing import Any
 import psycopg
 import pytest
 
-from deploy.local.postgres import free_port, temporary_server
-from deploy.local.prometheus import PrometheusServer, QueryRefused, Series, running_prometheus
-from deploy.local.sluice import Pipeline, SluiceProcess
 from deploy.monitoring.alerts import ALERTS, DEFAULTS, RECORDINGS
 from deploy.monitoring.dashboards import DASHBOARDS
 from deploy.monitoring.dashboards.panels import Dashboard, Panel, Query
 from deploy.monitoring.files import PLAIN_RULES
 from deploy.monitoring.model import Alert
 from deploy.monitoring.rules import plain
+from tools.local.postgres import free_port, temporary_server
+from tools.local.prometheus import PrometheusServer, QueryRefused, Series, running_prometheus
+from tools.local.sluice import Pipeline, SluiceProcess
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_SECONDS = 150.0
 VARIABLES = {"$pipeline": ".+", "$__rate_interval": "10s", "$__range": "2m"}
-SETTINGS = {"max_slot_wal_keep_size": "4GB", "max_wal_size": "1GB", "logical_decoding_work_mem": "64kB", "autovacuum": "off"}
+SETTINGS = {
+    "max_slot_wal_keep_size": "4GB",
+    "max_wal_size": "1GB",
+    "logical_decoding_work_mem": "64kB",
+    "autovacuum": "off",
+}
 
 ABSENT_WHILE_WELL = {
     "sluice_errors_total": "no error has come up",
@@ -48,7 +55,9 @@ class Observed:
     began: float
 
     def values(self, query: Query, panel: Panel) -> list[Series]:
-        """What a panel would show: a course of values, or for one that shows the present, the present."""
+        """What a panel would show: a course of values, or for one that shows the present, the
+        present.
+        """
         expression = query.expression
         for name, value in VARIABLES.items():
             expression = expression.replace(name, value)
@@ -63,7 +72,10 @@ def observed(prometheus: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     ports = {"ingest": free_port(), "apply": free_port()}
     telemetry = {"listen": f"127.0.0.1:{ports['ingest']}", "apply_listen": f"127.0.0.1:{ports['apply']}"}
     targets = {component: [f"127.0.0.1:{port}"] for component, port in ports.items()}
-    with temporary_server(settings=SETTINGS) as server, running_prometheus(targets, rules=[ROOT / PLAIN_RULES]) as started:
+    with (
+        temporary_server(settings=SETTINGS) as server,
+        running_prometheus(targets, rules=[ROOT / PLAIN_RULES]) as started,
+    ):
         began = time.time()
         with server.superuser() as admin:
             _prepare(admin)
@@ -75,11 +87,17 @@ def observed(prometheus: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
             }
             pipeline = Pipeline(directory, name="shop", dsn=server.dsn(), settings=settings)
             with pipeline.start("up") as process:
-                _until(lambda: {table["state"] for table in pipeline.tables()} == {"live"}, process, "the tables are live")
+                _until(
+                    lambda: {table["state"] for table in pipeline.tables()} == {"live"}, process, "the tables are live"
+                )
                 _work(admin)
                 _until(lambda: _followed(started), process, "the workload is in the lake")
                 _work(admin)
-                _until(lambda: _followed(started) and _watched_for(started, began, 25), process, "there is something to see")
+                _until(
+                    lambda: _followed(started) and _watched_for(started, began, 25),
+                    process,
+                    "there is something to see",
+                )
                 yield Observed(started, began)
                 assert process.status is None, process.log_tail()
 
@@ -94,7 +112,9 @@ def _prepare(admin: psycopg.Connection) -> None:
 
 
 def _work(admin: psycopg.Connection) -> None:
-    """Each kind of change, a value that is not sent, a streamed transaction, a rolled-back one, a prepared one, a column more."""
+    """Each kind of change, a value that is not sent, a streamed transaction, a rolled-back one, a
+    prepared one, a column more.
+    """
     admin.execute("INSERT INTO orders SELECT coalesce(max(id), 0) + 1, 'new' FROM orders")
     admin.execute("UPDATE orders SET note = 'changed' WHERE id % 3 = 0")
     admin.execute("DELETE FROM customers WHERE id % 11 = 0")
@@ -130,7 +150,9 @@ def _until(condition: Callable[[], bool], process: SluiceProcess, what: str) -> 
 
 def test_every_rule_is_evaluated_without_an_error(observed: Observed) -> None:
     rules = observed.prometheus.rules()
-    assert {rule["name"] for rule in rules} == {alert.name for alert in ALERTS} | {recording.name for recording in RECORDINGS}
+    assert {rule["name"] for rule in rules} == {alert.name for alert in ALERTS} | {
+        recording.name for recording in RECORDINGS
+    }
     assert {rule["name"]: (rule["health"], rule.get("lastError")) for rule in rules if rule["health"] != "ok"} == {}
 
 

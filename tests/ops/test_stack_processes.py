@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.binaries import LocalServerError
-from deploy.stack.layout import PORTS, Layout
-from deploy.stack.processes import Daemon, Launch, started
 from tests.ops.local_stack import alive
 from tests.support.pipeline import wait_until
+from tools.local.binaries import LocalServerError
+from tools.stack.layout import PORTS, Layout
+from tools.stack.processes import Daemon, Launch, started
 
 STOP = ((signal.SIGTERM, 0.2),)
 STUBBORN = """
@@ -40,7 +40,9 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
 
 
 @pytest.mark.parametrize("since", ["an earlier boot", "another time of this boot"])
-def test_a_number_that_belongs_to_somebody_else_by_now_is_not_signalled(daemon: Daemon, tmp_path: Path, stranger: subprocess.Popen[bytes], since: str) -> None:
+def test_a_number_that_belongs_to_somebody_else_by_now_is_not_signalled(
+    daemon: Daemon, tmp_path: Path, stranger: subprocess.Popen[bytes], since: str
+) -> None:
     boot, _, ticks = str(started(stranger.pid)).rpartition(" ")
     noted = f"0000 {ticks}" if since == "an earlier boot" else f"{boot} {int(ticks) - 1}"
     (tmp_path / "run").mkdir()
@@ -51,7 +53,9 @@ def test_a_number_that_belongs_to_somebody_else_by_now_is_not_signalled(daemon: 
     assert not (tmp_path / "run" / "one.pid").exists()
 
 
-def test_one_that_was_started_here_is_found_by_another_command_and_stopped_with_its_children(daemon: Daemon, tmp_path: Path) -> None:
+def test_one_that_was_started_here_is_found_by_another_command_and_stopped_with_its_children(
+    daemon: Daemon, tmp_path: Path
+) -> None:
     daemon.start(Launch([sys.executable, "-c", STUBBORN]))
     wait_until(lambda: daemon.log_tail() != "", what="it runs", timeout=120)
     child = int(daemon.log_tail())
@@ -93,5 +97,9 @@ def test_a_port_that_cannot_be_is_refused_by_name(tmp_path: Path, asked: dict[st
 
 
 def test_two_commands_that_change_the_stack_do_not_meet(tmp_path: Path) -> None:
-    with Layout(tmp_path / "stack", asked={}).alone(), pytest.raises(LocalServerError, match="another command"), Layout(tmp_path / "stack", asked={}).alone():
+    with (
+        Layout(tmp_path / "stack", asked={}).alone(),
+        pytest.raises(LocalServerError, match="another command"),
+        Layout(tmp_path / "stack", asked={}).alone(),
+    ):
         raise AssertionError("both were let in")

@@ -1,7 +1,9 @@
-"""The object store accepts connections and answers nothing for three minutes: nobody restarts anything, and nothing is lost.
+"""The object store accepts connections and answers nothing for three minutes: nobody restarts
+anything, and nothing is lost.
 
-Time is scaled: PostgreSQL's wal_sender_timeout, Sluice's own waits, the alert's threshold and patience are all divided by the same factor as the three
-minutes. `make soak` plays it at full length, with every default as it is.
+Time is scaled: PostgreSQL's wal_sender_timeout, Sluice's own waits, the alert's threshold and
+patience are all divided by the same factor as the three minutes. `make soak` plays it at full
+length, with every default as it is.
 """
 
 import contextlib
@@ -20,20 +22,20 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.local.postgres import PostgresServer
-from deploy.local.prometheus import PrometheusServer, running_prometheus
-from deploy.local.s3 import S3Server, running_s3
-from deploy.local.sluice import Pipeline, SluiceProcess
 from deploy.monitoring.alerts import stream
 from deploy.monitoring.rules import plain_file
-from service.contract.entries import Changes
-from service.manifest.follow import read_entries
-from service.store.opening import open_store
+from sluice.contract.entries import Changes
+from sluice.manifest.follow import read_entries
+from sluice.store.opening import open_store
 from tests.chaos.witness import Witness
 from tests.ops.local_stack import alive, local_stack
 from tests.support.pipeline import wait_until
 from tests.support.sources import Database, fresh_database
 from tests.support.workload import Workload
+from tools.local.postgres import PostgresServer
+from tools.local.prometheus import PrometheusServer, running_prometheus
+from tools.local.s3 import S3Server, running_s3
+from tools.local.sluice import Pipeline, SluiceProcess
 
 SOAK = os.environ.get("SLUICE_TEST_SOAK") == "1"
 FACTOR = 1.0 if SOAK else 9.0
@@ -59,13 +61,17 @@ class Scene:
         root = str(Path(__file__).parents[2])
         command = [sys.executable, "-m", "tests.ops.hurried", str(FACTOR), *arguments, "-c", str(self.pipeline.config)]
         ours = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
-        return SluiceProcess(command, log=self.pipeline.directory / f"{arguments[0]}.log", environment={**ours, "PYTHONPATH": root})
+        return SluiceProcess(
+            command, log=self.pipeline.directory / f"{arguments[0]}.log", environment={**ours, "PYTHONPATH": root}
+        )
 
     def walsender(self) -> tuple[int | None, int]:
         """The process that serves the slot, and how far the slot is confirmed."""
         with self.database.connect() as connection:
             found = connection.execute(
-                "SELECT active_pid, (confirmed_flush_lsn - '0/0')::bigint FROM pg_replication_slots WHERE slot_name = %s", (self.database.slot,)
+                "SELECT active_pid, (confirmed_flush_lsn - '0/0')::bigint FROM pg_replication_slots "
+                "WHERE slot_name = %s",
+                (self.database.slot,),
             ).fetchone()
         assert found is not None
         return found[0], int(found[1])
@@ -73,12 +79,21 @@ class Scene:
     def published(self) -> list[int]:
         """The end of each transaction in the manifest, in its order."""
         store = open_store(f"s3://{BUCKET}/spool", prefix=f"{NAME}/", options=self.store.options())
-        return [end for entry, _ in read_entries(store, after_seq=0) if isinstance(entry.body, Changes) for end in entry.body.commits.end_lsn]
+        return [
+            end
+            for entry, _ in read_entries(store, after_seq=0)
+            if isinstance(entry.body, Changes)
+            for end in entry.body.commits.end_lsn
+        ]
 
 
 @pytest.fixture
 def scene(postgres: PostgresServer, tmp_path: Path) -> Iterator[Scene]:
-    with fresh_database(postgres) as database, running_s3(buckets=(BUCKET,)) as store, Workload(database.dsn, seed=7) as workload:
+    with (
+        fresh_database(postgres) as database,
+        running_s3(buckets=(BUCKET,)) as store,
+        Workload(database.dsn, seed=7) as workload,
+    ):
         database.execute(f"ALTER DATABASE {database.name} SET wal_sender_timeout = '{WAL_SENDER_TIMEOUT_MS}ms'")
         workload.create()
         settings: dict[str, dict[str, Any]] = {
@@ -86,15 +101,22 @@ def scene(postgres: PostgresServer, tmp_path: Path) -> Iterator[Scene]:
             "spool": {"options": store.options(), "max_delay": f"{2000 / FACTOR:.0f}ms"},
         }
         places = {"spool_uri": f"s3://{BUCKET}/spool", "lake_uri": f"s3://{BUCKET}/lake"}
-        yield Scene(database, store, Pipeline(tmp_path, name=NAME, dsn=database.dsn, settings=settings, **places), workload)
+        yield Scene(
+            database, store, Pipeline(tmp_path, name=NAME, dsn=database.dsn, settings=settings, **places), workload
+        )
 
 
-def test_a_store_that_stalls_for_three_minutes_costs_no_connection_no_restart_and_no_row(scene: Scene, tmp_path: Path) -> None:
+def test_a_store_that_stalls_for_three_minutes_costs_no_connection_no_restart_and_no_row(
+    scene: Scene, tmp_path: Path
+) -> None:
     with scene.start("run", "--until-caught-up") as first:
         assert first.wait(120) == 0, first.log_tail(40)
     witness = Witness(scene.database)
     address = _address(scene.pipeline)
-    with scene.start("run") as ingest, running_prometheus({"ingest": [address]}, rules=[_rules(tmp_path)]) as prometheus:
+    with (
+        scene.start("run") as ingest,
+        running_prometheus({"ingest": [address]}, rules=[_rules(tmp_path)]) as prometheus,
+    ):
         wait_until(lambda: _answers(address, "/readyz"), what="it streams", processes=(ingest,), timeout=60)
         scene.workload.transact(10)
         wait_until(lambda: bool(scene.published()), what="something is published", processes=(ingest,), timeout=60)
@@ -107,7 +129,9 @@ def test_a_store_that_stalls_for_three_minutes_costs_no_connection_no_restart_an
         wait_until(lambda: scene.walsender()[1] > position, what="all is acknowledged", processes=(ingest,), timeout=60)
         assert scene.walsender()[0] == walsender, "the stream was opened again"
         assert "lost contact, trying again" not in ingest.log.read_text()
-        wait_until(lambda: ALERT not in prometheus.firing(), what="the alert has ended", processes=(ingest,), timeout=60)
+        wait_until(
+            lambda: ALERT not in prometheus.firing(), what="the alert has ended", processes=(ingest,), timeout=60
+        )
         assert ingest.stop() == 0, ingest.log_tail(40)
     committed = list(witness.transactions())
     assert len(committed) > STALL_SECONDS / LOOK_SECONDS / 4
@@ -150,7 +174,9 @@ def _firing(url: str) -> set[str]:
     return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
 
 
-def _outlast(scene: Scene, ingest: SluiceProcess, prometheus: PrometheusServer, *, address: str, walsender: int) -> set[str]:
+def _outlast(
+    scene: Scene, ingest: SluiceProcess, prometheus: PrometheusServer, *, address: str, walsender: int
+) -> set[str]:
     """Writes and looks for as long as the store stalls. The alerts that fired meanwhile."""
     fired: set[str] = set()
     confirmed: set[int] = set()
@@ -159,10 +185,14 @@ def _outlast(scene: Scene, ingest: SluiceProcess, prometheus: PrometheusServer, 
         scene.workload.transact()
         if left < STALL_SECONDS - _ON_ITS_WAY_SECONDS:
             confirmed.add(scene.walsender()[1])
-        assert _answers(address, "/livez"), f"a probe would restart it {STALL_SECONDS - left:.1f} s into the stall:\n{ingest.log_tail(20)}"
+        assert _answers(address, "/livez"), (
+            f"a probe would restart it {STALL_SECONDS - left:.1f} s into the stall:\n{ingest.log_tail(20)}"
+        )
         assert _answers(address, "/metrics")
         assert ingest.status is None, ingest.log_tail(40)
-        assert scene.walsender()[0] == walsender, f"the connection was lost {STALL_SECONDS - left:.1f} s into the stall:\n{ingest.log_tail(20)}"
+        assert scene.walsender()[0] == walsender, (
+            f"the connection was lost {STALL_SECONDS - left:.1f} s into the stall:\n{ingest.log_tail(20)}"
+        )
         fired |= prometheus.firing()
         time.sleep(min(LOOK_SECONDS, left))
     assert len(confirmed) == 1, "something was acknowledged while nothing could be stored"
@@ -185,7 +215,9 @@ def _rules(folder: Path) -> Path:
     (alert,) = (alert for alert in stream.ALERTS if alert.name == ALERT)
     assert alert.wait.endswith("m")
     patience = round(float(alert.wait.removesuffix("m")) * 60_000 / FACTOR)
-    numbers = {one.name: one.default / FACTOR if one.name.endswith("Seconds") else one.default for one in stream.THRESHOLDS}
+    numbers = {
+        one.name: one.default / FACTOR if one.name.endswith("Seconds") else one.default for one in stream.THRESHOLDS
+    }
     path = folder / "rules.yml"
     path.write_text(plain_file([dataclasses.replace(alert, wait=f"{patience}ms")], [], numbers))
     return path

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.postgres import PostgresServer, temporary_server
 from tests.support import markdown
+from tools.local.postgres import PostgresServer, temporary_server
 
 ROOT = Path(__file__).parents[2]
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
@@ -29,22 +29,36 @@ def fresh_server() -> Iterator[PostgresServer]:
 
 
 def environment(directory: Path, server: PostgresServer) -> dict[str, str]:
-    """A user's shell after the step Install: `sluice`, `python` and `psql` on the path, and nothing of ours."""
+    """A user's shell after the step Install: `sluice`, `python` and `psql` on the path, and nothing
+    of ours.
+    """
     programs = directory / "bin"
     programs.mkdir()
-    for name, arguments in (("sluice", "-m service"), ("python", "")):
+    for name, arguments in (("sluice", "-m sluice"), ("python", "")):
         (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n', encoding="utf-8")
         (programs / name).chmod(0o755)
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(("SLUICE_", "PG")) and name != "SERVER"}
+    plain = {
+        name: value for name, value in os.environ.items() if not name.startswith(("SLUICE_", "PG")) and name != "SERVER"
+    }
     path = os.pathsep.join((str(programs), str(server.bin_dir), plain["PATH"]))
     return {**plain, "PATH": path, "PYTHONPATH": str(ROOT), "JAVA_TOOL_OPTIONS": _JAVA, "COLUMNS": "200"}
 
 
 def followed(script: str, *, cwd: Path, environ: dict[str, str]) -> str:
-    """What a shell and all that it started print, to its end or to the deadline; nothing of it is left running."""
+    """What a shell and all that it started print, to its end or to the deadline; nothing of it is
+    left running.
+    """
     output = cwd.with_name("output")
     with output.open("wb") as sink:
-        shell = subprocess.Popen(["bash", "-c", script], cwd=cwd, env=environ, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True)
+        shell = subprocess.Popen(
+            ["bash", "-c", script],
+            cwd=cwd,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+            start_new_session=True,
+        )
         try:
             shell.wait(_DEADLINE_SECONDS)
         except subprocess.TimeoutExpired:
@@ -59,7 +73,11 @@ def followed(script: str, *, cwd: Path, environ: dict[str, str]) -> str:
 def test_every_command_of_the_tutorial_does_what_it_says(tmp_path: Path, fresh_server: PostgresServer) -> None:
     found = markdown.blocks(TUTORIAL)
     commands = [block for block in found if block.language == "sh"]
-    promised = {number: after.text for number, (block, after) in enumerate(zip(found, [*found[1:], found[0]], strict=True)) if after.language == "text"}
+    promised = {
+        number: after.text
+        for number, (block, after) in enumerate(zip(found, [*found[1:], found[0]], strict=True))
+        if after.language == "text"
+    }
     script = ""
     for block in commands:
         text = block.text.replace(PLACEHOLDER, f"127.0.0.1:{fresh_server.port}")
@@ -72,7 +90,9 @@ def test_every_command_of_the_tutorial_does_what_it_says(tmp_path: Path, fresh_s
     for line in printed.splitlines():
         if line.startswith(_MARK):
             seen[int(line.split()[1])] = output
-            assert line.split()[2] == "0", f"the block in line {line.split()[1]} ended with {line.split()[2]}:\n{output}"
+            assert line.split()[2] == "0", (
+                f"the block in line {line.split()[1]} ended with {line.split()[2]}:\n{output}"
+            )
             output = ""
         else:
             output += line + "\n"
@@ -82,10 +102,14 @@ def test_every_command_of_the_tutorial_does_what_it_says(tmp_path: Path, fresh_s
 
 
 def _keeps(output: str, promised: str) -> None:
-    """Each promised line is there, in this order; in it the words in this order. The ellipsis stands for anything."""
+    """Each promised line is there, in this order; in it the words in this order. The ellipsis
+    stands for anything.
+    """
     lines = iter(output.splitlines())
     for wanted in promised.splitlines():
-        assert any(_has(line, wanted.replace("…", " ").split()) for line in lines), f"{wanted!r} is not in, or not in this order:\n{output}"
+        assert any(_has(line, wanted.replace("…", " ").split()) for line in lines), (
+            f"{wanted!r} is not in, or not in this order:\n{output}"
+        )
 
 
 def _has(line: str, words: list[str]) -> bool:
@@ -101,8 +125,22 @@ def _has(line: str, words: list[str]) -> bool:
 def test_the_commands_of_the_readme_are_those_of_the_tutorial() -> None:
     """In the same order, so that running the one runs the other."""
     page = markdown.section((ROOT / "README.md").read_text(encoding="utf-8"), "## Use it")
-    shown = [line.split("  #")[0].strip() for block in markdown.blocks(page) if block.language == "sh" for line in block.text.splitlines()]
-    run = iter([line.strip() for block in markdown.blocks(TUTORIAL) if block.language == "sh" for line in block.text.splitlines()])
+    shown = [
+        line.split("  #")[0].strip()
+        for block in markdown.blocks(page)
+        if block.language == "sh"
+        for line in block.text.splitlines()
+    ]
+    run = iter(
+        [
+            line.strip()
+            for block in markdown.blocks(TUTORIAL)
+            if block.language == "sh"
+            for line in block.text.splitlines()
+        ]
+    )
     assert shown
     for command in shown:
-        assert any(line == command or line.startswith((f"{command} ", f"{command} |")) for line in run), f"{command!r} is not run by the tutorial"
+        assert any(line == command or line.startswith((f"{command} ", f"{command} |")) for line in run), (
+            f"{command!r} is not run by the tutorial"
+        )

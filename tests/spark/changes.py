@@ -1,4 +1,6 @@
-"""Changes written by hand: rows as ingest would send them, segments as it would store them, entries as it would chain them."""
+"""Changes written by hand: rows as ingest would send them, segments as it would store them, entries
+as it would chain them.
+"""
 
 import io
 import json
@@ -9,21 +11,31 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from service.contract import columns as envelope
-from service.contract import keys
-from service.contract.entries import BodyCommit, Changes, Commits, Copy, Entry, Opened, Segment, Table, digest
-from service.contract.schema import ColumnSchema, TableSchema
-from service.contract.types import lake_type
-from service.store.base import ObjectStore
-from spark_jobs.constants import arrow_type
+from sluice.contract import envelope, keys
+from sluice.contract.entries import BodyCommit, Changes, Commits, Copy, Entry, Opened, Segment, Table, digest
+from sluice.contract.schema import ColumnSchema, TableSchema
+from sluice.contract.types import lake_type
+from sluice.store.base import ObjectStore
+from sluice_spark.read.column_defaults import arrow_type
 
 MAP = pa.map_(pa.string(), pa.string())
 TS = pa.timestamp("us", tz="UTC")
 INT4, INT8, TEXT, TIMESTAMP, NUMERIC, FLOAT8, INT4_ARRAY = 23, 20, 25, 1114, 1700, 701, 1007
 
 
-def column(name: str, attnum: int, oid: int, *, typmod: int = -1, key: bool = False, identity: bool | None = None, missing: str | None = None) -> ColumnSchema:
-    return ColumnSchema(name, attnum, oid, typmod, str(oid), lake_type(oid, typmod), key, key if identity is None else identity, missing)
+def column(
+    name: str,
+    attnum: int,
+    oid: int,
+    *,
+    typmod: int = -1,
+    key: bool = False,
+    identity: bool | None = None,
+    missing: str | None = None,
+) -> ColumnSchema:
+    return ColumnSchema(
+        name, attnum, oid, typmod, str(oid), lake_type(oid, typmod), key, key if identity is None else identity, missing
+    )
 
 
 def table_schema(*columns: ColumnSchema, identity: str = "d", version: int = 1, table: str = "items") -> TableSchema:
@@ -34,7 +46,9 @@ def table_schema(*columns: ColumnSchema, identity: str = "d", version: int = 1, 
 
 @dataclass
 class Change:
-    """One row. `values` and `old` map column names to values; `unchanged` names columns that were not sent."""
+    """One row. `values` and `old` map column names to values; `unchanged` names columns that were
+    not sent.
+    """
 
     op: str
     values: dict[str, Any] = field(default_factory=dict)
@@ -50,7 +64,8 @@ class Change:
 def segment_table(changes: list[Change], schema: TableSchema) -> pa.Table:
     """The Arrow form of a segment."""
     arrays: dict[str, pa.Array] = {
-        item.name: pa.array([change.values.get(item.name) for change in changes], arrow_type(item.lake.sql)) for item in schema.columns
+        item.name: pa.array([change.values.get(item.name) for change in changes], arrow_type(item.lake.sql))
+        for item in schema.columns
     }
     arrays[envelope.OP] = pa.array([change.op for change in changes], pa.string())
     arrays[envelope.LSN] = pa.array([change.lsn for change in changes], pa.int64())
@@ -58,12 +73,18 @@ def segment_table(changes: list[Change], schema: TableSchema) -> pa.Table:
     arrays[envelope.ORDINAL] = pa.array([change.ordinal for change in changes], pa.int64())
     arrays[envelope.XID] = pa.array([change.xid for change in changes], pa.int64())
     attnums = {item.name: item.attnum for item in schema.columns}
-    arrays[envelope.UNCHANGED] = pa.array([[attnums[name] for name in change.unchanged] or None for change in changes], pa.list_(pa.int16()))
+    arrays[envelope.UNCHANGED] = pa.array(
+        [[attnums[name] for name in change.unchanged] or None for change in changes], pa.list_(pa.int16())
+    )
     if schema.identity_columns:
         kind = pa.struct([(item.name, arrow_type(item.lake.sql)) for item in schema.identity_columns])
         arrays[envelope.OLD] = pa.array([change.old for change in changes], kind)
-    arrays[envelope.SPECIAL] = pa.array([list(change.special.items()) if change.special else None for change in changes], MAP)
-    arrays[envelope.OLD_SPECIAL] = pa.array([list(change.old_special.items()) if change.old_special else None for change in changes], MAP)
+    arrays[envelope.SPECIAL] = pa.array(
+        [list(change.special.items()) if change.special else None for change in changes], MAP
+    )
+    arrays[envelope.OLD_SPECIAL] = pa.array(
+        [list(change.old_special.items()) if change.old_special else None for change in changes], MAP
+    )
     return pa.table(arrays)
 
 
@@ -81,7 +102,19 @@ class Manifest:
         self.lsn = 100
         self.counter = 0
         self.append(
-            Opened("1", 1, "shop", 5, "sluice_shop", "sluice_shop", two_phase=False, origin=origin, server_version=180006, start_lsn=100, instance="tests")
+            Opened(
+                "1",
+                1,
+                "shop",
+                5,
+                "sluice_shop",
+                "sluice_shop",
+                two_phase=False,
+                origin=origin,
+                server_version=180006,
+                start_lsn=100,
+                instance="tests",
+            )
         )
 
     def append(self, body: Any, *, through_lsn: int | None = None) -> int:
@@ -93,18 +126,36 @@ class Manifest:
         return self.seq
 
     def table(
-        self, schema: TableSchema, *, state: str = "copying", generation: int = 1, reason: str = "", new: bool = True, publishes: str | None = "iudt"
+        self,
+        schema: TableSchema,
+        *,
+        state: str = "copying",
+        generation: int = 1,
+        reason: str = "",
+        new: bool = True,
+        publishes: str | None = "iudt",
     ) -> int:
-        """`publishes` is what the catalog says of the publication, None for a catalog that was never looked at."""
+        """`publishes` is what the catalog says of the publication, None for a catalog that was
+        never looked at.
+        """
         fingerprint = "" if publishes is None else json.dumps({"publishes": publishes})
         names = (schema.table_id, schema.schema_name, schema.table_name)
-        return self.append(Table(*names, state, generation, reason, schema=schema if new else None, fingerprint=fingerprint))
+        return self.append(
+            Table(*names, state, generation, reason, schema=schema if new else None, fingerprint=fingerprint)
+        )
 
     def segment(self, changes: list[Change], schema: TableSchema, *, body: BodyCommit | None = None) -> Segment:
         lsns = [body.end_lsn] if body else [change.lsn or 0 for change in changes]
-        unsent = Counter(str(item.attnum) for change in changes for item in schema.columns if item.name in change.unchanged)
-        moved = sum(change.op == "u" and change.old is not None and _key(change.old, schema) != _key(change.values, schema) for change in changes)
-        stored = self.stored(segment_table(changes, schema), schema, first_lsn=min(lsns, default=0), last_lsn=max(lsns, default=0))
+        unsent = Counter(
+            str(item.attnum) for change in changes for item in schema.columns if item.name in change.unchanged
+        )
+        moved = sum(
+            change.op == "u" and change.old is not None and _key(change.old, schema) != _key(change.values, schema)
+            for change in changes
+        )
+        stored = self.stored(
+            segment_table(changes, schema), schema, first_lsn=min(lsns, default=0), last_lsn=max(lsns, default=0)
+        )
         return replace(stored, unchanged=dict(unsent), key_changes=moved, body=body)
 
     def stored(self, rows: pa.Table, schema: TableSchema, *, first_lsn: int, last_lsn: int) -> Segment:
@@ -116,7 +167,9 @@ class Manifest:
         data = buffer.getvalue()
         self.store.create(key, data)
         ops = dict(Counter(rows[envelope.OP].to_pylist()))
-        return Segment(key, schema.table_id, schema.version, len(rows), len(data), digest(data), first_lsn, last_lsn, ops)
+        return Segment(
+            key, schema.table_id, schema.version, len(rows), len(data), digest(data), first_lsn, last_lsn, ops
+        )
 
     def copy(self, rows: list[dict[str, Any]], schema: TableSchema, *, generation: int = 1, final: bool = True) -> int:
         changes = [Change("i", row, lsn=self.lsn, ordinal=place) for place, row in enumerate(rows)]

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from service.contract import keys
-from service.contract.applied import AppliedLog, AppliedTable, Complete
-from service.contract.schema import TableSchema
-from service.errors import ServiceError
-from service.store.opening import open_store
-from spark_jobs.applier import Applier
-from spark_jobs.options import ApplyOptions
+from sluice.contract import keys
+from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.contract.schema import TableSchema
+from sluice.errors import ServiceError
+from sluice.store.opening import open_store
+from sluice_spark.applier import Applier
+from sluice_spark.options import ApplyOptions
 from tests.spark.changes import Manifest
 from tests.spark.lake import rows_in
 

@@ -1,7 +1,10 @@
-"""One pipeline whose applier is made to fail, one hand-over after the other, with a real Spark, and whose lake is compared with what the manifest holds.
+"""One pipeline whose applier is made to fail, one hand-over after the other, with a real Spark, and
+whose lake is compared with what the manifest holds.
 
-A case arms a fault point, lets it fail with as much waiting behind it as the case says, and goes on in good health. What is judged is the lake, and every
-report that was written on the way: the Delta version of a table that calls itself live has the rows of the entries that the report names, no more and no less.
+A case arms a fault point, lets it fail with as much waiting behind it as the case says, and goes on
+in good health. What is judged is the lake, and every report that was written on the way: the Delta
+version of a table that calls itself live has the rows of the entries that the report names, no more
+and no less.
 """
 
 import threading
@@ -11,13 +14,12 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from service import faults
-from service.contract import columns as envelope
-from service.contract import keys
-from service.contract.applied import AppliedLog, AppliedTable, Complete
-from service.contract.schema import TableSchema
-from service.errors import ObjectMissing, ServiceError
-from spark_jobs.applier import Applier
+from sluice import faults
+from sluice.contract import envelope, keys
+from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.contract.schema import TableSchema
+from sluice.errors import ObjectMissing, ServiceError
+from sluice_spark.applier import Applier
 from tests.chaos.stages import Situation
 from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline
@@ -35,7 +37,8 @@ Rows = Counter[tuple[object, ...]]
 
 @dataclass(frozen=True)
 class Edge:
-    """Where the applier hands over: `point` fails on its first passage after the change. `copied` says that the change is a snapshot and not a transaction.
+    """Where the applier hands over: `point` fails on its first passage after the change. `copied`
+    says that the change is a snapshot and not a transaction.
 
     A point `on_loop` is passed by the loop, which reads nothing more while it is held there.
     """
@@ -51,7 +54,10 @@ EDGES = (
     *(Edge(point) for point in WORKER),
     *(Edge(point, on_loop=True) for point in LOOP),
     *(Edge(point, copied=True) for point in WORKER),
-    *(Edge(point, on_loop=True, copied=True) for point in ("apply.log.before", "apply.complete.before", "apply.complete.after")),
+    *(
+        Edge(point, on_loop=True, copied=True)
+        for point in ("apply.log.before", "apply.complete.before", "apply.complete.after")
+    ),
 )
 
 
@@ -73,7 +79,9 @@ class Expected:
         return [rows for _, found, _, rows in self._after if found <= seq][-1]
 
     def at_lsn(self, lsn: int, generation: int) -> Rows:
-        """A generation of a changelog begins without the changes of the one before, at the same position."""
+        """A generation of a changelog begins without the changes of the one before, at the same
+        position.
+        """
         return [rows for of, _, found, rows in self._after if found <= lsn and of == generation][-1]
 
     @property
@@ -102,7 +110,9 @@ class Work:
 
 
 class Edges:
-    """Two live tables and nothing to do. Used by one case after the other, as long as each ends well."""
+    """Two live tables and nothing to do. Used by one case after the other, as long as each ends
+    well.
+    """
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.pipeline = Pipeline(spark, folder)
@@ -118,18 +128,31 @@ class Edges:
         self.assert_equal()
 
     def case(self, edge: Edge, error: str, situation: Situation) -> None:
-        """Fails at `edge` with `error` (empty: it only takes its time), and goes on in good health. AssertionError says what is wrong."""
+        """Fails at `edge` with `error` (empty: it only takes its time), and goes on in good health.
+        AssertionError says what is wrong.
+        """
         self.sound = False
         self.cases += 1
         gate = self.pipeline.folder / f"gate-{self.cases}"
         stop = threading.Event()
-        work = Work(Applier(self.pipeline.options(once=False, workers=2, tables=MODES), self.pipeline.store, self.pipeline.spark, stop=stop), stop)
+        work = Work(
+            Applier(
+                self.pipeline.options(once=False, workers=2, tables=MODES),
+                self.pipeline.store,
+                self.pipeline.spark,
+                stop=stop,
+            ),
+            stop,
+        )
         # Nobody waits for the first MERGE of a process here, which warming up would make in the background.
         work.applier._warm = True
         thread = threading.Thread(target=work.run)
         thread.start()
         try:
-            wait_until(lambda: bool(work.ended) or work.read_seq == self.pipeline.manifest.seq, what="the applier has read the manifest")
+            wait_until(
+                lambda: bool(work.ended) or work.read_seq == self.pipeline.manifest.seq,
+                what="the applier has read the manifest",
+            )
             self._fail(work, gate, edge, error, situation)
         finally:
             gate.touch()
@@ -152,18 +175,25 @@ class Edges:
         wait_until(lambda: bool(work.ended) or faults.passages(edge.point) > 0, what=f"{edge.point} is reached")
         if situation is not Situation.IDLE:
             seq = self._transact(*TABLES)
-            wait_until(lambda: bool(work.ended) or edge.on_loop or work.read_seq >= seq, what="what waits behind is read")
+            wait_until(
+                lambda: bool(work.ended) or edge.on_loop or work.read_seq >= seq, what="what waits behind is read"
+            )
         if situation is Situation.DRAINING:
             work.stop.set()
         gate.touch()
         if situation is not Situation.DRAINING:
             seq = self._transact(*TABLES)
-            wait_until(lambda: bool(work.ended) or all(_settled(row, seq) for row in self.pipeline.reported().values()), what="it goes on or ends")
+            wait_until(
+                lambda: bool(work.ended) or all(_settled(row, seq) for row in self.pipeline.reported().values()),
+                what="it goes on or ends",
+            )
 
     def _go_on(self, error: str) -> None:
         log = self.pipeline.apply(tables=MODES)
         stale = [schema for schema in TABLES if log.tables[schema.table_id].state == "stale"]
-        assert not stale or error == "UnsupportedChange", f"stale without a reason to be: {log.tables[stale[0].table_id].reason}"
+        assert not stale or error == "UnsupportedChange", (
+            f"stale without a reason to be: {log.tables[stale[0].table_id].reason}"
+        )
         for schema in stale:
             self._copy_again(schema)
         if stale:
@@ -180,7 +210,9 @@ class Edges:
         self.assert_reports_true()
 
     def assert_reports_true(self) -> None:
-        """Each report written since the last time says `live` and a position only of what the Delta version that it names holds."""
+        """Each report written since the last time says `live` and a position only of what the Delta
+        version that it names holds.
+        """
         store = self.pipeline.store
         for key in [*store.list(keys.APPLY_LOG), *store.list(keys.APPLY_COMPLETE)]:
             if key in self._judged:
@@ -200,16 +232,24 @@ class Edges:
         expected = self._expected[row.table_id]
         if row.state == "live":
             held = self._lake(expected.schema, row.delta_version)
-            _assert_same(held, expected.at_seq(row.through_seq), f"{key}: {row.table_name} through entry {row.through_seq}")
             _assert_same(
-                held, expected.at_lsn(row.complete_through_lsn, row.generation), f"{key}: {row.table_name} complete through {row.complete_through_lsn}"
+                held, expected.at_seq(row.through_seq), f"{key}: {row.table_name} through entry {row.through_seq}"
+            )
+            _assert_same(
+                held,
+                expected.at_lsn(row.complete_through_lsn, row.generation),
+                f"{key}: {row.table_name} complete through {row.complete_through_lsn}",
             )
 
     def _judge_complete(self, complete: Complete, key: str) -> None:
         for schema in TABLES:
             version = complete.versions.get(schema.qualified_name)
             if version is not None:
-                _assert_same(self._lake(schema, version), self._expected[schema.table_id].at_seq(complete.seq), f"{key}: {schema.table_name}")
+                _assert_same(
+                    self._lake(schema, version),
+                    self._expected[schema.table_id].at_seq(complete.seq),
+                    f"{key}: {schema.table_name}",
+                )
 
     def _lake(self, schema: TableSchema, version: int | None = None) -> Rows:
         rows = rows_in(self.pipeline.path(schema.table_name), metadata=True, version=version)
@@ -244,7 +284,9 @@ class Edges:
 
     def _copy_again(self, schema: TableSchema) -> None:
         expected = self._expected[schema.table_id]
-        self.pipeline.manifest.table(schema, state="stale", reason="somebody asked for it", generation=expected.generation, new=False)
+        self.pipeline.manifest.table(
+            schema, state="stale", reason="somebody asked for it", generation=expected.generation, new=False
+        )
         expected.generation += 1
         self.pipeline.manifest.table(schema, generation=expected.generation, new=False)
         self._copy(schema)

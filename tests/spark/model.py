@@ -1,14 +1,18 @@
-"""The oracle: a table as a dict, random histories over it, and what a MERGE of a folded window does to a dict."""
+"""The oracle: a table as a dict, random histories over it, and what a MERGE of a folded window does
+to a dict.
+"""
 
 from itertools import pairwise
 from typing import Any
 
 import hypothesis.strategies as st
 
-from spark_jobs.fold import DELETED, KEEP, KEY, MATCH, Folded
+from sluice_spark.fold.fold import DELETED, KEEP, KEY, MATCH, Folded
 from tests.spark.changes import INT4, INT8, TEXT, TIMESTAMP, Change, column, table_schema
 
-SCHEMA = table_schema(column("id", 1, INT8, key=True), column("v", 2, INT4), column("big", 3, TEXT), column("at", 5, TIMESTAMP))
+SCHEMA = table_schema(
+    column("id", 1, INT8, key=True), column("v", 2, INT4), column("big", 3, TEXT), column("at", 5, TIMESTAMP)
+)
 NAMES = ("id", "v", "big", "at")
 Lake = dict[int, dict[str, Any]]
 
@@ -19,7 +23,11 @@ def histories(draw: st.DrawFn, *, keys: int = 6, length: int = 30) -> list[tuple
     table: Lake = {}
     history: list[tuple[Change, Lake]] = []
     for step in range(draw(st.integers(1, length))):
-        change = _insert(draw, table, keys, step) if draw(st.integers(0, 9)) < 3 or not table else _other(draw, table, keys, step)
+        change = (
+            _insert(draw, table, keys, step)
+            if draw(st.integers(0, 9)) < 3 or not table
+            else _other(draw, table, keys, step)
+        )
         if change is not None:
             history.append((change, {key: dict(row) for key, row in table.items()}))
     return history
@@ -31,7 +39,12 @@ def _insert(draw: st.DrawFn, table: Lake, keys: int, step: int) -> Change | None
         return None
     key = draw(st.sampled_from(free))
     special = {"at": "infinity"} if draw(st.booleans()) else None
-    table[key] = {"id": key, "v": step, "big": draw(st.sampled_from([None, "x" * 9, f"b{step}"])), "at": special["at"] if special else None}
+    table[key] = {
+        "id": key,
+        "v": step,
+        "big": draw(st.sampled_from([None, "x" * 9, f"b{step}"])),
+        "at": special["at"] if special else None,
+    }
     return Change("i", {**table[key], "at": None}, special=special)
 
 
@@ -107,7 +120,9 @@ def _lake_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def keyed_by_what_was_sent(lake: Lake, changes: list[Change]) -> Lake:
-    """What rows by key are when nothing is known but `changes`: whoever takes a key takes the place of the row that had it."""
+    """What rows by key are when nothing is known but `changes`: whoever takes a key takes the place
+    of the row that had it.
+    """
     lake = dict(lake)
     for change in changes:
         if change.op == "t":
@@ -116,6 +131,8 @@ def keyed_by_what_was_sent(lake: Lake, changes: list[Change]) -> Lake:
         acts_on = (change.old or change.values)["id"]
         base = lake.pop(acts_on, {})
         if change.op != "d":
-            now: dict[str, Any] = {name: base[name] if name in change.unchanged else change.values.get(name) for name in NAMES}
+            now: dict[str, Any] = {
+                name: base[name] if name in change.unchanged else change.values.get(name) for name in NAMES
+            }
             lake[now["id"]] = {**now, **(change.special or {})}
     return lake

@@ -1,4 +1,6 @@
-"""The applier as it runs in production: a process of its own, options in, exit code and log lines out."""
+"""The applier as it runs in production: a process of its own, options in, exit code and log lines
+out.
+"""
 
 import contextlib
 import os
@@ -11,19 +13,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spark_jobs.options import ApplyOptions
+from sluice_spark.options import ApplyOptions
 
 SMALL_JVM: dict[str, Any] = {
     "spark_master": "local[2]",
     "driver_memory": "1g",
     "spark_conf": {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"},
 }
-"""Options of a process that lives for seconds: the JVM's second compiler would cost more than it gives back."""
+"""Options of a process that lives for seconds: the JVM's second compiler would cost more than it
+gives back.
+"""
 
 
 @dataclass(frozen=True)
 class Run:
-    """`output` is everything written to standard output and error, `commands` the command lines of the process and of those it started."""
+    """`output` is everything written to standard output and error, `commands` the command lines of
+    the process and of those it started.
+    """
 
     code: int
     output: str
@@ -35,7 +41,9 @@ def run_applier(options: ApplyOptions) -> Run:
     environment = {**os.environ, "SLUICE_APPLY_OPTIONS": options.to_json()}
     commands: set[str] = set()
     with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen([sys.executable, "-m", "spark_jobs"], env=environment, stdout=output, stderr=output)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "sluice_spark"], env=environment, stdout=output, stderr=output
+        )
         deadline = time.monotonic() + 300
         while process.poll() is None:
             commands |= set(_command_lines(process.pid))

@@ -3,10 +3,10 @@
 import threading
 from datetime import UTC, datetime
 
-from service.contract import keys
-from service.contract.applied import AppliedLog
-from spark_jobs.applier import Applier
-from spark_jobs.observe import ApplyTelemetry
+from sluice.contract import keys
+from sluice.contract.applied import AppliedLog
+from sluice_spark.applier import Applier
+from sluice_spark.observe import ApplyTelemetry
 from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline
 from tests.spark.model import SCHEMA
@@ -19,7 +19,9 @@ def test_windows_rows_phases_and_success_are_counted_and_recorded(pipeline: Pipe
     pipeline.manifest.copy(rows, SCHEMA)
     pipeline.manifest.table(SCHEMA, state="live", new=False)
     new = {"id": 9, "v": 0, "big": "B", "at": None}
-    pipeline.manifest.transaction([Change("i", new), Change("u", {**new, "v": 5}), Change("d", {"id": 0}, old={"id": 0})], SCHEMA)
+    pipeline.manifest.transaction(
+        [Change("i", new), Change("u", {**new, "v": 5}), Change("d", {"id": 0}, old={"id": 0})], SCHEMA
+    )
     options = pipeline.options()
     telemetry = ApplyTelemetry(options)
     Applier(options, pipeline.store, pipeline.spark, stop=threading.Event(), telemetry=telemetry).run()

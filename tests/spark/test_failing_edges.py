@@ -1,7 +1,10 @@
-"""Every hand-over of the applier fails, with each kind of error, while nothing, later windows, or a stop wait behind it.
+"""Every hand-over of the applier fails, with each kind of error, while nothing, later windows, or a
+stop wait behind it.
 
-From the manifest to a window, to its bytes, its fold, its commit, the look at the commit, the report and the boundary; and the same for a snapshot.
-Whatever fails, the lake then has each change exactly once, and no report on the way called a table live that was not as it said.
+From the manifest to a window, to its bytes, its fold, its commit, the look at the commit, the
+report and the boundary; and the same for a snapshot.
+Whatever fails, the lake then has each change exactly once, and no report on the way called a table
+live that was not as it said.
 """
 
 import os
@@ -10,13 +13,15 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from service import faults
-from spark_jobs import applier
+from sluice import faults
+from sluice_spark import applier
 from tests.chaos.stages import Situation
 from tests.spark.edges import EDGES, Edge, Edges
 
 WINDOW_ERRORS = ("ApplyError", "MemoryError", "UnsupportedChange", "StoreUnavailable", "WriterFenced", "")
-"""One that is tried again, one that is not ours, one that the table cannot outlive, one of the store, one that ends the process, and a delay."""
+"""One that is tried again, one that is not ours, one that the table cannot outlive, one of the
+store, one that ends the process, and a delay.
+"""
 LOOP_ERRORS = ("StoreUnavailable", "StoreRefused", "MemoryError", "")
 FULL = os.environ.get("CHAOS") == "full"
 """Every error in every situation at each edge, as `make chaos` does; otherwise QUICK."""
@@ -36,7 +41,9 @@ CASES_OF_ONE = 25
 
 
 class Shared:
-    """One pipeline for many cases; a case that ends badly costs the next one a new pipeline, so that each failure is its own."""
+    """One pipeline for many cases; a case that ends badly costs the next one a new pipeline, so
+    that each failure is its own.
+    """
 
     def __init__(self, spark: SparkSession, folders: pytest.TempPathFactory) -> None:
         self._spark = spark
@@ -64,7 +71,9 @@ def _hurried(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def _name(edge: Edge, error: str, situation: Situation) -> str:
-    return "-".join((f"{'copy.' if edge.copied else ''}{edge.point}", error or "delay", situation.value.replace(" ", "_")))
+    return "-".join(
+        (f"{'copy.' if edge.copied else ''}{edge.point}", error or "delay", situation.value.replace(" ", "_"))
+    )
 
 
 CASES = {
@@ -76,7 +85,10 @@ CASES = {
 assert CASES.keys() >= QUICK
 
 
-@pytest.mark.parametrize(("edge", "error", "situation"), [pytest.param(*case, id=name) for name, case in CASES.items() if FULL or name in QUICK])
+@pytest.mark.parametrize(
+    ("edge", "error", "situation"),
+    [pytest.param(*case, id=name) for name, case in CASES.items() if FULL or name in QUICK],
+)
 def test_an_applier_that_fails_anywhere_applies_each_change_once_and_calls_nothing_live_that_is_not(
     shared: Shared, edge: Edge, error: str, situation: Situation
 ) -> None:

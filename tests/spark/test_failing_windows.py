@@ -1,4 +1,6 @@
-"""Windows that fail, before their commit and after it: the table waits alone, nothing is applied twice, and old generations never come after new ones."""
+"""Windows that fail, before their commit and after it: the table waits alone, nothing is applied
+twice, and old generations never come after new ones.
+"""
 
 import os
 from collections.abc import Callable
@@ -7,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from service import faults
-from service.contract import keys
-from service.errors import ApplyError, StoreUnavailable
-from service.store.base import ObjectStore
-from spark_jobs import durable
+from sluice import faults
+from sluice.contract import keys
+from sluice.errors import ApplyError, StoreUnavailable
+from sluice.store.base import ObjectStore
+from sluice_spark.lake import durable
 from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline, running
 from tests.spark.model import SCHEMA
@@ -26,7 +28,9 @@ def _row(key: int, v: int = 0) -> dict[str, object]:
 
 
 class FailsAfterCommit(AwayStore):
-    """Its first removal of a scratch file fails, which is asked for right after the commit; `then` is called before."""
+    """Its first removal of a scratch file fails, which is asked for right after the commit; `then`
+    is called before.
+    """
 
     def __init__(self, inner: ObjectStore, then: Callable[[], object]) -> None:
         super().__init__(inner)
@@ -40,13 +44,17 @@ class FailsAfterCommit(AwayStore):
         super().delete(key)
 
 
-def test_a_window_that_failed_after_its_commit_landed_is_taken_for_applied(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_window_that_failed_after_its_commit_landed_is_taken_for_applied(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pipeline.begin(SCHEMA, _row(1))
     pipeline.apply()
-    monkeypatch.setattr("spark_jobs.handover.LOCAL_BYTES", 0)
+    monkeypatch.setattr("sluice_spark.lake.handover.LOCAL_BYTES", 0)
     pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
     # The next attempt finds more to do than the first one did.
-    pipeline.store = FailsAfterCommit(pipeline.store, lambda: pipeline.manifest.transaction([Change("i", _row(3))], SCHEMA))
+    pipeline.store = FailsAfterCommit(
+        pipeline.store, lambda: pipeline.manifest.transaction([Change("i", _row(3))], SCHEMA)
+    )
     with running(pipeline) as work:
         wait_until(lambda: bool(work.ended) or len(pipeline.rows()) > 2, what="both rows are applied")
     assert work.ended == []
@@ -54,7 +62,9 @@ def test_a_window_that_failed_after_its_commit_landed_is_taken_for_applied(pipel
     assert pipeline.reported()["16385"].state == "live"
 
 
-def test_a_window_of_an_old_generation_never_lands_after_the_copy_of_a_new_one(pipeline: Pipeline, request: pytest.FixtureRequest) -> None:
+def test_a_window_of_an_old_generation_never_lands_after_the_copy_of_a_new_one(
+    pipeline: Pipeline, request: pytest.FixtureRequest
+) -> None:
     pipeline.begin(SCHEMA, _row(1))
     pipeline.begin(OTHER)
     pipeline.apply()
@@ -66,14 +76,23 @@ def test_a_window_of_an_old_generation_never_lands_after_the_copy_of_a_new_one(p
         first = pipeline.manifest.transaction([Change("i", _row(4))], OTHER)
         wait_until(lambda: pipeline.reported()["16386"].committed_seq >= first, what="a first window")
         pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
-        wait_until(lambda: faults.passages("apply.commit.before") == 2, what="the old generation's window is about to be committed")
+        wait_until(
+            lambda: faults.passages("apply.commit.before") == 2,
+            what="the old generation's window is about to be committed",
+        )
         pipeline.manifest.table(SCHEMA, state="stale", reason="rewritten", new=False)
         pipeline.begin(SCHEMA, _row(9), generation=2)
         seq = pipeline.manifest.transaction([Change("i", _row(5))], OTHER)
-        # One worker is held: whatever could be begun before the other table's window has ended before it does.
-        wait_until(lambda: bool(work.ended) or pipeline.reported()["16386"].committed_seq >= seq, what="the other table's window")
+        # One worker is held: whatever could be begun before the other table's window has ended
+        # before it does.
+        wait_until(
+            lambda: bool(work.ended) or pipeline.reported()["16386"].committed_seq >= seq,
+            what="the other table's window",
+        )
         gate.touch()
-        wait_until(lambda: bool(work.ended) or pipeline.reported()["16385"].state == "live", what="the new generation is live")
+        wait_until(
+            lambda: bool(work.ended) or pipeline.reported()["16385"].state == "live", what="the new generation is live"
+        )
     assert (work.ended, pipeline.rows()) == ([], [_row(9)])
 
 
@@ -85,7 +104,12 @@ def test_I14_a_missing_segment_quarantines_its_table_by_name_and_no_other_until_
     data = pipeline.store.get(key)
     pipeline.store.delete(key)
     with running(pipeline) as work:
-        wait_until(lambda: pipeline.reported().get("16385") is not None and pipeline.reported()["16385"].state == "quarantined", what="it is quarantined")
+        wait_until(
+            lambda: (
+                pipeline.reported().get("16385") is not None and pipeline.reported()["16385"].state == "quarantined"
+            ),
+            what="it is quarantined",
+        )
         assert key in pipeline.reported()["16385"].reason
         seq = pipeline.manifest.transaction([Change("i", _row(7))], OTHER)
         wait_until(lambda: pipeline.reported()["16386"].committed_seq >= seq, what="the other table goes on")
@@ -151,13 +175,19 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return paths
 
 
-def test_every_file_and_folder_of_a_local_commit_is_synced_before_it_is_reported(pipeline: Pipeline, synced: list[str]) -> None:
+def test_every_file_and_folder_of_a_local_commit_is_synced_before_it_is_reported(
+    pipeline: Pipeline, synced: list[str]
+) -> None:
     pipeline.begin(SCHEMA, _row(1), _row(2), _row(3))
     pipeline.apply()
     pipeline.manifest.transaction([Change("u", _row(1, 5)), Change("i", _row(4))], SCHEMA)
     pipeline.apply()
     folder = pipeline.path()
-    ours = {str(path) for path in folder.rglob("*") if path.suffix in (".parquet", ".bin", ".json") and not path.name.startswith(".")}
+    ours = {
+        str(path)
+        for path in folder.rglob("*")
+        if path.suffix in (".parquet", ".bin", ".json") and not path.name.startswith(".")
+    }
     assert any(path.endswith(".bin") for path in ours), "no deletion vector, so that this test proves less than it says"
     folders = {str(Path(path).parent) for path in ours} | {str(folder), str(folder.parent), str(folder.parent.parent)}
     assert ours | folders <= set(synced)
@@ -165,10 +195,14 @@ def test_every_file_and_folder_of_a_local_commit_is_synced_before_it_is_reported
     newest = str(max((folder / "_delta_log").glob("*.json")))
     assert synced.index(newest) < reports[-1]
     for path in ours:
-        assert synced.index(path) < max(place for place, other in enumerate(synced) if other == str(Path(path).parent)), "a folder before its file"
+        assert synced.index(path) < max(
+            place for place, other in enumerate(synced) if other == str(Path(path).parent)
+        ), "a folder before its file"
 
 
-def test_a_commit_that_cannot_be_synced_stops_its_table_and_is_never_synced_again(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_that_cannot_be_synced_stops_its_table_and_is_never_synced_again(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pipeline.begin(SCHEMA, _row(1))
     pipeline.apply()
     tried: list[int] = []

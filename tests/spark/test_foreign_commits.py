@@ -1,4 +1,6 @@
-"""Commits to a lake table that are not the applier's: what changes data stops the table with its author, what only keeps house does not."""
+"""Commits to a lake table that are not the applier's: what changes data stops the table with its
+author, what only keeps house does not.
+"""
 
 import shutil
 from collections.abc import Callable
@@ -9,9 +11,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from service import faults
-from service.contract import keys
-from service.contract.schema import TableSchema
+from sluice import faults
+from sluice.contract import keys
+from sluice.contract.schema import TableSchema
 from tests.spark import lake
 from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline, running
@@ -101,7 +103,9 @@ def test_what_only_keeps_house_is_no_reason_to_stop(pipeline: Pipeline) -> None:
     assert sorted(pipeline.rows(), key=str) == [_row(1, 7), _row(2, 5)]
 
 
-def test_a_foreign_commit_between_the_look_and_ours_makes_the_table_stale(pipeline: Pipeline, request: pytest.FixtureRequest) -> None:
+def test_a_foreign_commit_between_the_look_and_ours_makes_the_table_stale(
+    pipeline: Pipeline, request: pytest.FixtureRequest
+) -> None:
     pipeline.begin(SCHEMA, _row(1))
     pipeline.apply()
     gate = pipeline.folder / "gate"
@@ -109,7 +113,10 @@ def test_a_foreign_commit_between_the_look_and_ours_makes_the_table_stale(pipeli
     request.addfinalizer(lambda: faults.arm(""))
     with running(pipeline) as work:
         pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
-        wait_until(lambda: faults.passages("apply.commit.before") > 0 or bool(work.ended), what="the window is about to be committed")
+        wait_until(
+            lambda: faults.passages("apply.commit.before") > 0 or bool(work.ended),
+            what="the window is about to be committed",
+        )
         _append_with_delta_rs(pipeline.path())
         gate.touch()
         wait_until(lambda: pipeline.reported()["16385"].state == "stale" or bool(work.ended), what="the table is stale")
@@ -124,7 +131,11 @@ def test_a_table_whose_folder_is_removed_while_the_applier_runs_is_stale_and_not
         shutil.rmtree(pipeline.path())
         seq = pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
         wait_until(
-            lambda: bool(work.ended) or pipeline.reported()["16385"].state == "stale" or pipeline.reported()["16385"].through_seq >= seq,
+            lambda: (
+                bool(work.ended)
+                or pipeline.reported()["16385"].state == "stale"
+                or pipeline.reported()["16385"].through_seq >= seq
+            ),
             what="it is taken or refused",
         )
     row = pipeline.reported()["16385"]
@@ -146,7 +157,11 @@ def test_another_table_put_in_the_place_of_ours_is_recognised_by_the_marker_alon
         elsewhere.rename(pipeline.path())
         seq = pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
         wait_until(
-            lambda: bool(work.ended) or pipeline.reported()["16385"].state == "stale" or pipeline.reported()["16385"].through_seq >= seq,
+            lambda: (
+                bool(work.ended)
+                or pipeline.reported()["16385"].state == "stale"
+                or pipeline.reported()["16385"].through_seq >= seq
+            ),
             what="it is taken or refused",
         )
     row = pipeline.reported()["16385"]
@@ -154,8 +169,10 @@ def test_another_table_put_in_the_place_of_ours_is_recognised_by_the_marker_alon
     assert "the lake table's marker is missing" in row.reason
 
 
-def test_a_table_whose_folder_is_removed_while_nothing_changes_is_stale_as_well(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_jobs.ledger.LOOK_SECONDS", 1.0)
+def test_a_table_whose_folder_is_removed_while_nothing_changes_is_stale_as_well(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluice_spark.ledger.LOOK_SECONDS", 1.0)
     pipeline.begin(SCHEMA, _row(1))
     with running(pipeline) as work:
         wait_until(lambda: any(pipeline.store.list(keys.APPLY_COMPLETE)), what="the copy is applied")

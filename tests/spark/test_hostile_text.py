@@ -1,4 +1,6 @@
-"""Text of the source in every place where a statement could read it as SQL: it arrives in the lake to the letter."""
+"""Text of the source in every place where a statement could read it as SQL: it arrives in the lake
+to the letter.
+"""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,23 +11,59 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from pyspark.sql import SparkSession
 
-from service.contract import keys
-from service.contract.columns import folded, is_reserved
-from service.contract.entries import Changes, Commits
-from service.contract.schema import TableSchema
-from spark_jobs.merge import MergePlan, merge_text, quote
-from spark_jobs.ranges import MAX_TEXT_BYTES, KeyRanges
-from spark_jobs.session import private
+from sluice.contract import keys
+from sluice.contract.entries import Changes, Commits
+from sluice.contract.envelope import folded, is_reserved
+from sluice.contract.schema import TableSchema
+from sluice_spark.fold.ranges import MAX_TEXT_BYTES, KeyRanges
+from sluice_spark.lake.merge import MergePlan, merge_text, quote
+from sluice_spark.session import private
 from tests.spark import lake
 from tests.spark.changes import TEXT, TIMESTAMP, Change, column, table_schema
 from tests.spark.conftest import Pipeline
 
 SECRET = "SLUICE_TEST_HOSTILE"
 PIECES = (
-    "${name}", "${env:SLUICE_TEST_HOSTILE}", "${system:user.dir}", "${spark:spark.master}", "${", "}", "$", "`", "``", "'", "''", '"', "\\", "\\'", "\\0",
+    "${name}",
+    "${env:SLUICE_TEST_HOSTILE}",
+    "${system:user.dir}",
+    "${spark:spark.master}",
+    "${",
+    "}",
+    "$",
+    "`",
+    "``",
+    "'",
+    "''",
+    '"',
+    "\\",
+    "\\'",
+    "\\0",
     "\\u0027",
-    "\n", "\r\n", "\t", "\x01", "\x7f", "--", "/*", "*/", ";", ":p", "?", "%", "_", ".", " ", "a", "B", "é", "\u2028", "\u202e", "\ufeff", "🦆", "X'00'",
-)  # fmt: skip
+    "\n",
+    "\r\n",
+    "\t",
+    "\x01",
+    "\x7f",
+    "--",
+    "/*",
+    "*/",
+    ";",
+    ":p",
+    "?",
+    "%",
+    "_",
+    ".",
+    " ",
+    "a",
+    "B",
+    "é",
+    "\u2028",
+    "\u202e",
+    "\ufeff",
+    "🦆",
+    "X'00'",
+)
 TEXTS = st.lists(st.sampled_from(PIECES), min_size=1, max_size=6).map("".join)
 NAMES = TEXTS.filter(lambda name: len(name.encode()) <= 63 and not is_reserved(name))
 
@@ -44,7 +82,9 @@ def _distinct(names: list[str]) -> bool:
 
 
 NAMED = st.builds(Names, NAMES, NAMES, st.lists(NAMES, min_size=5, max_size=5).filter(_distinct).map(tuple))
-WORST = Names("${env:SLUICE_TEST_HOSTILE}", "a`${x}", ("k`${x}", "'${env:SLUICE_TEST_HOSTILE}", "at\n--", "new`/*", "until\\'"))
+WORST = Names(
+    "${env:SLUICE_TEST_HOSTILE}", "a`${x}", ("k`${x}", "'${env:SLUICE_TEST_HOSTILE}", "at\n--", "new`/*", "until\\'")
+)
 
 
 @pytest.fixture(autouse=True)
@@ -53,12 +93,22 @@ def secret(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _schemas(names: Names, table_id: str, default: str, *, kind: str) -> tuple[TableSchema, TableSchema]:
-    """The table before and after two columns were added, one with a constant default and one with a default that its type cannot hold."""
+    """The table before and after two columns were added, one with a constant default and one with a
+    default that its type cannot hold.
+    """
     key, text, at, new, until = names.columns
     full = kind == "bag"
-    first = table_schema(column(key, 1, TEXT, key=not full), column(text, 2, TEXT), column(at, 3, TIMESTAMP), identity="f" if full else "d")
+    first = table_schema(
+        column(key, 1, TEXT, key=not full),
+        column(text, 2, TEXT),
+        column(at, 3, TIMESTAMP),
+        identity="f" if full else "d",
+    )
     wider = table_schema(
-        *first.columns, column(new, 4, TEXT, missing=default), column(until, 5, TIMESTAMP, missing="infinity"), identity=first.replica_identity
+        *first.columns,
+        column(new, 4, TEXT, missing=default),
+        column(until, 5, TIMESTAMP, missing="infinity"),
+        identity=first.replica_identity,
     )
     named = {"table_id": table_id, "schema_name": names.schema, "table_name": f"{names.table}{kind}"}
     return replace(first, **named), replace(wider, version=2, **named)  # type: ignore[arg-type]
@@ -68,15 +118,26 @@ def _old(row: dict[str, Any], schema: TableSchema) -> dict[str, Any] | None:
     return {item.name: row.get(item.name) for item in schema.identity_columns}
 
 
-@settings(max_examples=4, deadline=None, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=4, deadline=None, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck)
+)
 @given(names=NAMED, values=st.lists(TEXTS, min_size=4, max_size=4, unique=True), origin=TEXTS)
-@example(names=WORST, values=["user-${name}", "${env:SLUICE_TEST_HOSTILE}", "Dear ${name}", "it's \\' `"], origin="${env:SLUICE_TEST_HOSTILE}")
-def test_no_text_of_the_source_is_ever_read_as_sql(pipeline: Pipeline, names: Names, values: list[str], origin: str) -> None:
+@example(
+    names=WORST,
+    values=["user-${name}", "${env:SLUICE_TEST_HOSTILE}", "Dear ${name}", "it's \\' `"],
+    origin="${env:SLUICE_TEST_HOSTILE}",
+)
+def test_no_text_of_the_source_is_ever_read_as_sql(
+    pipeline: Pipeline, names: Names, values: list[str], origin: str
+) -> None:
     pipeline = Pipeline(pipeline.spark, pipeline.folder / str(pipeline.folder.stat().st_nlink))
     manifest = pipeline.manifest
     one, two, default, other = values
     key, text, at, new, until = names.columns
-    kinds = {kind: _schemas(names, str(16385 + place), default, kind=kind) for place, kind in enumerate(("mirror", "bag", "log"))}
+    kinds = {
+        kind: _schemas(names, str(16385 + place), default, kind=kind)
+        for place, kind in enumerate(("mirror", "bag", "log"))
+    }
     log_name = kinds["log"][0].qualified_name
     for first, _ in kinds.values():
         manifest.table(first)
@@ -86,7 +147,11 @@ def test_no_text_of_the_source_is_ever_read_as_sql(pipeline: Pipeline, names: Na
     for first, wider in kinds.values():
         manifest.table(wider)
         rows = [
-            Change("u", {key: one, text: two}, old=_old({key: one, text: other}, first) if first.replica_identity == "f" else None),
+            Change(
+                "u",
+                {key: one, text: two},
+                old=_old({key: one, text: other}, first) if first.replica_identity == "f" else None,
+            ),
             Change("d", {}, old=_old({key: two, text: None}, first)),
         ]
         later = [Change("i", {key: default, text: one, new: other}, special={at: "infinity", until: "-infinity"})]
@@ -102,23 +167,37 @@ def test_no_text_of_the_source_is_ever_read_as_sql(pipeline: Pipeline, names: Na
     }
     for kind in ("mirror", "bag"):
         assert {row[key]: row for row in _rows(pipeline, kinds[kind][0])} == expected
-    changes = {row["_sluice_ordinal"]: row for row in _rows(pipeline, kinds["log"][0], metadata=True) if row["_sluice_op"] != "i" or row[key] == default}
+    changes = {
+        row["_sluice_ordinal"]: row
+        for row in _rows(pipeline, kinds["log"][0], metadata=True)
+        if row["_sluice_op"] != "i" or row[key] == default
+    }
     assert {row["_sluice_origin"] for row in changes.values()} == {origin}
     assert changes[1]["_sluice_old"] == {key: two}
-    assert (changes[2][key], changes[2][new], dict(changes[2]["_sluice_special"])) == (default, other, {at: "infinity", until: "-infinity"})
+    assert (changes[2][key], changes[2][new], dict(changes[2]["_sluice_special"])) == (
+        default,
+        other,
+        {at: "infinity", until: "-infinity"},
+    )
 
 
 def _rows(pipeline: Pipeline, schema: TableSchema, *, metadata: bool = False) -> list[dict[str, Any]]:
-    return lake.rows_in(pipeline.folder / "lake" / keys.lake_path(schema.schema_name, schema.table_name), metadata=metadata)
+    return lake.rows_in(
+        pipeline.folder / "lake" / keys.lake_path(schema.schema_name, schema.table_name), metadata=metadata
+    )
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(one=TEXTS, other=TEXTS)
 def test_a_range_of_text_keys_holds_both_of_its_ends(spark: SparkSession, one: str, other: str) -> None:
-    """Ranges are the only values in a statement. The JVM's parser is asked what it reads in them. Keys too long for a range get none."""
+    """Ranges are the only values in a statement. The JVM's parser is asked what it reads in them.
+    Keys too long for a range get none.
+    """
     schema = table_schema(column("id", 1, TEXT, key=True))
     ranges = KeyRanges.of(pa.table({"_sluice_key_0": [one, other]}), schema)
-    statement = merge_text(MergePlan(schema, (), (), deletes=True, upserts=False, unmatched=False, ranges=ranges), target="t", source="s")
+    statement = merge_text(
+        MergePlan(schema, (), (), deletes=True, upserts=False, unmatched=False, ranges=ranges), target="t", source="s"
+    )
     condition = statement.splitlines()[0].partition(" AND ")[2]
     assert ("t.`id` BETWEEN " in condition) == all(len(key.encode()) <= MAX_TEXT_BYTES for key in (one, other))
     if not condition:

@@ -4,12 +4,17 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from spark_jobs.protocol import KNOWN_FEATURES
+from sluice_spark.lake.features import KNOWN_FEATURES
 
 
 def test_the_known_features_are_those_of_delta_itself(spark: SparkSession) -> None:
     jvm: Any = spark.sparkContext._jvm
-    features = getattr(jvm, "org.apache.spark.sql.delta.TableFeature$").__getattr__("MODULE$").allSupportedFeaturesMap().valuesIterator()
+    features = (
+        getattr(jvm, "org.apache.spark.sql.delta.TableFeature$")
+        .__getattr__("MODULE$")
+        .allSupportedFeaturesMap()
+        .valuesIterator()
+    )
     found = set()
     while features.hasNext():
         found.add(str(features.next().name()))

@@ -1,4 +1,6 @@
-"""Files that hold a large value are written in another form than others, and Spark, which reads those of a copy itself, reads them as well."""
+"""Files that hold a large value are written in another form than others, and Spark, which reads
+those of a copy itself, reads them as well.
+"""
 
 from collections import deque
 from pathlib import Path
@@ -6,8 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from service.spool.encode import LARGE_BYTES
-from service.spool.segment import write_large
+from sluice.ingest.encode.large import write_large
+from sluice.protocol.buffers import LARGE_BYTES
 from tests.support.spooled import inserted, table
 
 
@@ -18,6 +20,14 @@ def test_spark_reads_a_file_with_a_large_value(spark: SparkSession, tmp_path: Pa
     small = b"\\xff00" if type_oid == 17 else b"small"
     file = write_large(deque([inserted(schema, [b"1", small], [b"2", large], [b"3", None])]))
     (tmp_path / "large.parquet").write_bytes(file.data)
-    rows = spark.read.parquet(str(tmp_path)).selectExpr("id", "octet_length(v)", "_sluice_lsn", "_sluice_ordinal", "_sluice_op").collect()
+    rows = (
+        spark.read.parquet(str(tmp_path))
+        .selectExpr("id", "octet_length(v)", "_sluice_lsn", "_sluice_ordinal", "_sluice_op")
+        .collect()
+    )
     short = 2 if type_oid == 17 else 5
-    assert [tuple(row) for row in rows] == [(1, short, 1_000, 0, "i"), (2, LARGE_BYTES + 1, 1_000, 1, "i"), (3, None, 1_000, 2, "i")]
+    assert [tuple(row) for row in rows] == [
+        (1, short, 1_000, 0, "i"),
+        (2, LARGE_BYTES + 1, 1_000, 1, "i"),
+        (3, None, 1_000, 2, "i"),
+    ]

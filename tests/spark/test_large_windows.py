@@ -1,4 +1,6 @@
-"""Entries larger than memory may hold: folded in portions, one commit, the same table, and memory that does not grow with the entry."""
+"""Entries larger than memory may hold: folded in portions, one commit, the same table, and memory
+that does not grow with the entry.
+"""
 
 from collections.abc import Iterator
 
@@ -8,9 +10,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from service.contract import columns as envelope
-from service.contract.entries import BodyCommit, Changes, Commits
-from service.contract.xids import XidIntervals
+from sluice.contract import envelope
+from sluice.contract.entries import BodyCommit, Changes, Commits
+from sluice.contract.xids import XidIntervals
 from tests.spark import lake
 from tests.spark.changes import FLOAT8, INT4, INT8, MAP, TEXT, TS, Change, column, table_schema
 from tests.spark.conftest import Pipeline
@@ -30,9 +32,13 @@ def _by_key(rows: list[dict[str, object]]) -> dict[object, dict[str, object]]:
     return {row["id"]: row for row in rows}
 
 
-@settings(max_examples=2, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=2, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(history=histories(keys=40, length=80), name=st.integers(0, 10**9))
-def test_any_history_as_one_large_entry_leaves_the_delta_table_equal(pipeline: Pipeline, history: list[tuple[Change, Lake]], name: int) -> None:
+def test_any_history_as_one_large_entry_leaves_the_delta_table_equal(
+    pipeline: Pipeline, history: list[tuple[Change, Lake]], name: int
+) -> None:
     pipeline = Pipeline(pipeline.spark, pipeline.folder / f"{id(history)}-{name}")
     pipeline.manifest.table(SCHEMA)
     pipeline.manifest.copy([], SCHEMA)
@@ -69,9 +75,14 @@ def test_moves_unsent_values_and_deletes_of_one_large_entry_are_exact_in_one_com
 def test_a_truncate_and_a_rolled_back_part_of_a_large_streamed_entry(pipeline: Pipeline) -> None:
     pipeline.manifest.table(SCHEMA)
     pipeline.manifest.copy([_row(1), _row(2)], SCHEMA)
-    changes = [Change("i", _row(key), lsn=None, ordinal=place, xid=7 + key % 2) for place, key in enumerate(range(10, 60))]
+    changes = [
+        Change("i", _row(key), lsn=None, ordinal=place, xid=7 + key % 2) for place, key in enumerate(range(10, 60))
+    ]
     changes += [Change("t", lsn=None, ordinal=60), Change("t", lsn=None, ordinal=61, xid=8)]
-    changes += [Change("u" if key % 3 else "i", _row(key, 5), lsn=None, ordinal=100 + key, xid=7 + key % 2) for key in range(100)]
+    changes += [
+        Change("u" if key % 3 else "i", _row(key, 5), lsn=None, ordinal=100 + key, xid=7 + key % 2)
+        for key in range(100)
+    ]
     body = BodyCommit(end_lsn=500, commit_time_us=500, xid=7, aborted_xids=XidIntervals.of([8]))
     segment = pipeline.manifest.segment(changes, SCHEMA, body=body)
     pipeline.manifest.append(Changes((segment,), Commits([500], [500], [7])), through_lsn=500)
@@ -88,12 +99,20 @@ def test_new_rows_and_every_change_of_a_changelog_are_appended_as_they_stream_by
         pipeline.manifest.table(schema)
         pipeline.manifest.copy([_row(1)], schema)
     pipeline.manifest.table(wider, state="live")
-    older, newer = [Change("i", _row(key)) for key in range(2, 100)], [Change("i", {**_row(key), "extra": 1}) for key in range(100, 200)]
-    pipeline.manifest.entry([(older, SCHEMA), (newer, wider), ([Change("u", _row(key, 2)) for key in range(1, 90)], log)])
+    older, newer = (
+        [Change("i", _row(key)) for key in range(2, 100)],
+        [Change("i", {**_row(key), "extra": 1}) for key in range(100, 200)],
+    )
+    pipeline.manifest.entry(
+        [(older, SCHEMA), (newer, wider), ([Change("u", _row(key, 2)) for key in range(1, 90)], log)]
+    )
     pipeline.apply(max_memory_bytes=SMALL, tables={"public.log": {"mode": "changelog"}})
     assert _by_key(pipeline.rows()) == {key: {**_row(key), "extra": 7 if key < 100 else 1} for key in range(1, 200)}
     logged = lake.rows_in(pipeline.path("log"), metadata=True)
-    assert sorted((row["_sluice_op"], row["id"], row["_sluice_ordinal"]) for row in logged) == [("i", 1, 0), *(("u", key, 197 + key) for key in range(1, 90))]
+    assert sorted((row["_sluice_op"], row["id"], row["_sluice_ordinal"]) for row in logged) == [
+        ("i", 1, 0),
+        *(("u", key, 197 + key) for key in range(1, 90)),
+    ]
 
 
 def test_G05_G06_equal_rows_without_a_key_keep_their_number_in_a_large_entry(pipeline: Pipeline) -> None:
@@ -119,7 +138,9 @@ def arrow_memory() -> Iterator[pa.MemoryPool]:
     pa.set_memory_pool(before)
 
 
-def test_L8_one_transaction_of_hundreds_of_megabytes_is_applied_within_the_ceiling(pipeline: Pipeline, arrow_memory: pa.MemoryPool) -> None:
+def test_L8_one_transaction_of_hundreds_of_megabytes_is_applied_within_the_ceiling(
+    pipeline: Pipeline, arrow_memory: pa.MemoryPool
+) -> None:
     schema = table_schema(column("id", 1, INT8, key=True), column("v", 2, INT4), column("s", 3, TEXT))
     pipeline.manifest.table(schema)
     pipeline.manifest.copy([], schema)
@@ -138,14 +159,21 @@ def test_L8_one_transaction_of_hundreds_of_megabytes_is_applied_within_the_ceili
     pipeline.apply(max_memory_bytes=ceiling)
     assert pool.max_memory() - before < 6 * ceiling, "Arrow's peak"
     # Every key came in one segment and was updated in the next one, except for the last.
-    answer = pipeline.spark.read.format("delta").load(str(pipeline.path())).selectExpr("count(*)", "sum(v)", "sum(length(s))", "count(DISTINCT id)").first()
+    answer = (
+        pipeline.spark.read.format("delta")
+        .load(str(pipeline.path()))
+        .selectExpr("count(*)", "sum(v)", "sum(length(s))", "count(DISTINCT id)")
+        .first()
+    )
     half = at_once // 2
     assert answer is not None
     assert tuple(answer) == (count * half, half * (count * 2 - 1), 660 * count * half, count * half)
 
 
 def _wide_rows(number: int, size: int) -> pa.Table:
-    """Half inserts of this number's keys with v = 1, half updates of the number before's with v = 2 (of 0's own: of its inserts)."""
+    """Half inserts of this number's keys with v = 1, half updates of the number before's with v = 2
+    (of 0's own: of its inserts).
+    """
     half = size // 2
     mine, before = np.arange(half) + number * half, np.arange(half) + max(number - 1, 0) * half
     updates = number > 0
@@ -153,10 +181,19 @@ def _wide_rows(number: int, size: int) -> pa.Table:
     ops = ["i"] * half + ["u"] * half
     v = np.concatenate([np.full(half, 1), np.full(half, 2 if updates else 1)]).astype(np.int32)
     texts = [f"{place:010d}" * 66 for place in ids.tolist()]
-    return pa.table({
-        "id": pa.array(ids), "v": pa.array(v), "s": pa.array(texts),
-        envelope.OP: pa.array(ops), envelope.LSN: pa.array(np.full(size, 1000)), envelope.TS: pa.array(np.full(size, 1000)).cast(TS),
-        envelope.ORDINAL: pa.array(np.arange(size) + number * size), envelope.XID: pa.array(np.full(size, 7)),
-        envelope.UNCHANGED: pa.nulls(size, pa.list_(pa.int16())), envelope.OLD: pa.nulls(size, pa.struct([("id", pa.int64())])),
-        envelope.SPECIAL: pa.nulls(size, MAP), envelope.OLD_SPECIAL: pa.nulls(size, MAP),
-    })  # fmt: skip
+    return pa.table(
+        {
+            "id": pa.array(ids),
+            "v": pa.array(v),
+            "s": pa.array(texts),
+            envelope.OP: pa.array(ops),
+            envelope.LSN: pa.array(np.full(size, 1000)),
+            envelope.TS: pa.array(np.full(size, 1000)).cast(TS),
+            envelope.ORDINAL: pa.array(np.arange(size) + number * size),
+            envelope.XID: pa.array(np.full(size, 7)),
+            envelope.UNCHANGED: pa.nulls(size, pa.list_(pa.int16())),
+            envelope.OLD: pa.nulls(size, pa.struct([("id", pa.int64())])),
+            envelope.SPECIAL: pa.nulls(size, MAP),
+            envelope.OLD_SPECIAL: pa.nulls(size, MAP),
+        }
+    )

@@ -1,12 +1,14 @@
-"""Mirror tables through the whole applier: segments and manifest in, a Delta table out, read by another engine."""
+"""Mirror tables through the whole applier: segments and manifest in, a Delta table out, read by
+another engine.
+"""
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from service.contract import keys
-from service.errors import WriterFenced
-from service.store.opening import open_store
+from sluice.contract import keys
+from sluice.errors import WriterFenced
+from sluice.store.opening import open_store
 from tests.spark import lake
 from tests.spark.changes import INT4, INT8, TEXT, TIMESTAMP, Change, column, table_schema
 from tests.spark.conftest import Pipeline
@@ -28,9 +30,13 @@ def _begin(pipeline: Pipeline, *rows: dict[str, object]) -> None:
     pipeline.manifest.table(SCHEMA, state="live", new=False)
 
 
-@settings(max_examples=3, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=3, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(history=histories(length=40), cuts=st.integers(1, 4), start=st.data())
-def test_any_history_leaves_the_delta_table_equal(pipeline: Pipeline, history: list[tuple[Change, Lake]], cuts: int, start: st.DataObject) -> None:
+def test_any_history_leaves_the_delta_table_equal(
+    pipeline: Pipeline, history: list[tuple[Change, Lake]], cuts: int, start: st.DataObject
+) -> None:
     pipeline = Pipeline(pipeline.spark, pipeline.folder / f"{id(history)}-{start.draw(st.integers(0, 10**9))}")
     _begin(pipeline)
     size = -(-len(history) // cuts)
@@ -84,12 +90,19 @@ def test_inserts_updates_deletes_and_key_changes_in_one_window(pipeline: Pipelin
         SCHEMA,
     )
     pipeline.apply()
-    assert _by_key(pipeline.rows()) == {7: _row(7, 1, "one"), 3: _row(3, 9, "three"), 4: _row(4), 1: _row(1, 8, "again")}
+    assert _by_key(pipeline.rows()) == {
+        7: _row(7, 1, "one"),
+        3: _row(3, 9, "three"),
+        4: _row(4),
+        1: _row(1, 8, "again"),
+    }
 
 
 def test_a_truncate_leaves_only_what_came_after_it(pipeline: Pipeline) -> None:
     _begin(pipeline, _row(1), _row(2))
-    pipeline.manifest.transaction([Change("i", _row(3)), Change("t"), Change("i", _row(4)), Change("u", _row(4, 2))], SCHEMA)
+    pipeline.manifest.transaction(
+        [Change("i", _row(3)), Change("t"), Change("i", _row(4)), Change("u", _row(4, 2))], SCHEMA
+    )
     pipeline.apply()
     assert pipeline.rows() == [_row(4, 2)]
     pipeline.manifest.transaction([Change("t")], SCHEMA)
@@ -115,7 +128,9 @@ def test_a_marked_value_replaces_and_is_replaced(pipeline: Pipeline) -> None:
     pipeline.manifest.transaction([Change("u", {"id": 1, "v": 1, "big": "B"}, special={"at": "infinity"})], SCHEMA)
     pipeline.apply()
     assert _by_key(pipeline.rows())[1]["at"] == "infinity"
-    pipeline.manifest.transaction([Change("u", {"id": 1, "v": 2, "big": "B"}, unchanged=("at",)), Change("u", _row(2, 3))], SCHEMA)
+    pipeline.manifest.transaction(
+        [Change("u", {"id": 1, "v": 2, "big": "B"}, unchanged=("at",)), Change("u", _row(2, 3))], SCHEMA
+    )
     pipeline.apply()
     assert _by_key(pipeline.rows()) == {1: {**_row(1, 2), "at": "infinity"}, 2: _row(2, 3)}
     pipeline.manifest.transaction([Change("u", _row(1, 4))], SCHEMA)
@@ -129,7 +144,9 @@ def test_a_marked_value_in_a_key_is_matched_by_its_text(pipeline: Pipeline) -> N
     pipeline.manifest.copy([], schema)
     ends = [{"at": "infinity"}, {"at": "-infinity"}]
     pipeline.manifest.transaction([Change("i", {"v": place}, special=end) for place, end in enumerate(ends)], schema)
-    pipeline.manifest.transaction([Change("u", {"v": 5}, special=ends[0]), Change("d", old={}, old_special=ends[1])], schema)
+    pipeline.manifest.transaction(
+        [Change("u", {"v": 5}, special=ends[0]), Change("d", old={}, old_special=ends[1])], schema
+    )
     pipeline.apply(max_window_bytes=1)
     assert pipeline.rows() == [{"at": "infinity", "v": 5}]
 
@@ -192,13 +209,20 @@ def test_a_table_that_somebody_else_rolled_back_is_stale(pipeline: Pipeline) -> 
 
 def test_a_second_applier_on_the_pipeline_is_refused(pipeline: Pipeline) -> None:
     _begin(pipeline, _row(1))
-    pipeline.store.put(keys.APPLY_LEASE, b'{"instance": "elsewhere/1/x", "number": 1, "renewed_at": 99999999999, "seconds": 30}')
+    pipeline.store.put(
+        keys.APPLY_LEASE, b'{"instance": "elsewhere/1/x", "number": 1, "renewed_at": 99999999999, "seconds": 30}'
+    )
     with pytest.raises(WriterFenced, match="another applier owns"):
         pipeline.apply()
 
 
 def test_names_that_delta_and_sql_find_hard_are_kept(pipeline: Pipeline) -> None:
-    schema = table_schema(column("i d", 1, INT8, key=True), column("a,b;{}()=`\\'\"%", 2, TEXT), column("ключ.x", 3, TEXT), table="odd name/ä")
+    schema = table_schema(
+        column("i d", 1, INT8, key=True),
+        column("a,b;{}()=`\\'\"%", 2, TEXT),
+        column("ключ.x", 3, TEXT),
+        table="odd name/ä",
+    )
     pipeline.manifest.table(schema)
     pipeline.manifest.copy([], schema)
     first, second = ({"i d": key, "a,b;{}()=`\\'\"%": f"v{key}", "ключ.x": None} for key in (1, 2))

@@ -7,33 +7,51 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from service.contract.entries import Changes, Commits
-from service.contract.schema import TableSchema
-from service.errors import StoreUnavailable, UsageError, WriterFenced
-from service.store.opening import open_store
-from spark_jobs.delta import APP_ID, USER_METADATA, VERSION, LakeTable, Place
-from spark_jobs.lease import Lease
-from spark_jobs.options import ApplyOptions
+from sluice.contract.entries import Changes, Commits
+from sluice.contract.schema import TableSchema
+from sluice.errors import StoreUnavailable, UsageError, WriterFenced
+from sluice.store.opening import open_store
+from sluice_spark.lake.table import APP_ID, USER_METADATA, VERSION, LakeTable, Place
+from sluice_spark.lease import Lease
+from sluice_spark.options import ApplyOptions
 from tests.spark import lake
 from tests.spark.changes import FLOAT8, INT4, INT4_ARRAY, INT8, TEXT, TIMESTAMP, Change, column, table_schema
 from tests.spark.conftest import Pipeline
 
 
 def test_G05_G06_equal_rows_without_a_key_keep_their_number(pipeline: Pipeline) -> None:
-    schema = table_schema(column("a", 1, INT4), column("f", 2, FLOAT8), column("l", 3, INT4_ARRAY), column("at", 4, TIMESTAMP), identity="f")
+    schema = table_schema(
+        column("a", 1, INT4),
+        column("f", 2, FLOAT8),
+        column("l", 3, INT4_ARRAY),
+        column("at", 4, TIMESTAMP),
+        identity="f",
+    )
     row: dict[str, object] = {"a": 1, "f": -0.0, "l": [1, None], "at": None}
     null: dict[str, object] = {"a": None, "f": 0.0, "l": None, "at": None}
     pipeline.manifest.table(schema)
     pipeline.manifest.copy([row, row, row, {**row, "f": 0.0}, null, null], schema)
     pipeline.manifest.transaction(
-        [Change("d", old=row), Change("d", old=null), Change("u", {**row, "a": 2}, old=row), Change("i", {"a": 9}, special={"at": "infinity"})], schema
+        [
+            Change("d", old=row),
+            Change("d", old=null),
+            Change("u", {**row, "a": 2}, old=row),
+            Change("i", {"a": 9}, special={"at": "infinity"}),
+        ],
+        schema,
     )
     pipeline.apply()
     rows = pipeline.rows()
     assert sorted((str(item["a"]), str(item["f"]), str(item["at"])) for item in rows) == [
-        ("1", "-0.0", "None"), ("1", "0.0", "None"), ("2", "-0.0", "None"), ("9", "None", "infinity"), ("None", "0.0", "None"),
-    ]  # fmt: skip
-    pipeline.manifest.transaction([Change("d", old={"a": 9}, old_special={"at": "infinity"}), Change("d", old=null)], schema)
+        ("1", "-0.0", "None"),
+        ("1", "0.0", "None"),
+        ("2", "-0.0", "None"),
+        ("9", "None", "infinity"),
+        ("None", "0.0", "None"),
+    ]
+    pipeline.manifest.transaction(
+        [Change("d", old={"a": 9}, old_special={"at": "infinity"}), Change("d", old=null)], schema
+    )
     assert pipeline.apply().tables["16385"].state == "live"
     assert sorted(str(item["a"]) for item in pipeline.rows()) == ["1", "1", "2"]
     pipeline.manifest.transaction([Change("d", old=null)], schema)
@@ -48,8 +66,11 @@ def test_a_table_without_key_and_full_identity_becomes_a_changelog_and_says_so(p
     assert pipeline.apply().tables["16385"].mode == "changelog"
     rows = lake.rows_in(pipeline.path(), metadata=True)
     assert sorted((row["_sluice_lsn"], row["_sluice_ordinal"], row["_sluice_op"], row["a"]) for row in rows) == [
-        (100, 0, "i", 1), (110, 0, "i", 2), (110, 1, "t", None), (110, 2, "i", 3),
-    ]  # fmt: skip
+        (100, 0, "i", 1),
+        (110, 0, "i", 2),
+        (110, 1, "t", None),
+        (110, 2, "i", 3),
+    ]
 
 
 def test_a_changelog_by_configuration_keeps_old_rows_and_what_was_not_sent(pipeline: Pipeline) -> None:
@@ -70,10 +91,17 @@ def test_a_changelog_names_the_origin_of_each_transaction(pipeline: Pipeline, me
     pipeline.manifest.transaction([Change("i", {"id": 1})], schema)
     begun = pipeline.manifest.lsn
     ends = [begun + 10, begun + 20]
-    segment = pipeline.manifest.segment([Change("i", {"id": 2}, lsn=ends[0]), Change("i", {"id": 3}, lsn=ends[1])], schema)
-    pipeline.manifest.append(Changes((segment,), Commits(ends, ends, [7, 8], {1: ("upstream", 2**64 - 1)})), through_lsn=ends[1])
+    segment = pipeline.manifest.segment(
+        [Change("i", {"id": 2}, lsn=ends[0]), Change("i", {"id": 3}, lsn=ends[1])], schema
+    )
+    pipeline.manifest.append(
+        Changes((segment,), Commits(ends, ends, [7, 8], {1: ("upstream", 2**64 - 1)})), through_lsn=ends[1]
+    )
     pipeline.apply(max_memory_bytes=memory, tables={"public.items": {"mode": "changelog"}})
-    rows = {row["id"]: (row["_sluice_origin"], row["_sluice_origin_lsn"]) for row in lake.rows_in(pipeline.path(), metadata=True)}
+    rows = {
+        row["id"]: (row["_sluice_origin"], row["_sluice_origin_lsn"])
+        for row in lake.rows_in(pipeline.path(), metadata=True)
+    }
     assert rows == {0: (None, None), 1: (None, None), 2: (None, None), 3: ("upstream", 2**64 - 1)}
 
 
@@ -84,12 +112,20 @@ def test_history_mode_is_refused_by_name() -> None:
 
 def test_E05_rows_older_than_a_column_get_its_constant_once(pipeline: Pipeline) -> None:
     first = table_schema(column("id", 1, INT8, key=True), column("v", 2, INT4))
-    second = table_schema(*first.columns, column("n", 3, INT4, missing="7"), column("at", 4, TIMESTAMP, missing="infinity"), column("x", 5, TEXT), version=2)
+    second = table_schema(
+        *first.columns,
+        column("n", 3, INT4, missing="7"),
+        column("at", 4, TIMESTAMP, missing="infinity"),
+        column("x", 5, TEXT),
+        version=2,
+    )
     pipeline.manifest.table(first)
     pipeline.manifest.copy([{"id": 1, "v": 1}], first)
     pipeline.apply()
     pipeline.manifest.table(second, state="live")
-    pipeline.manifest.entry([([Change("i", {"id": 2, "v": 2})], first), ([Change("i", {"id": 3, "v": 3, "n": 8, "x": "y"})], second)])
+    pipeline.manifest.entry(
+        [([Change("i", {"id": 2, "v": 2})], first), ([Change("i", {"id": 3, "v": 3, "n": 8, "x": "y"})], second)]
+    )
     pipeline.manifest.transaction([Change("u", {"id": 3, "v": 3, "n": 9})], second)
     pipeline.apply(max_window_bytes=1)
     rows = {row["id"]: (row["n"], row["at"], row["x"]) for row in pipeline.rows()}
@@ -110,13 +146,19 @@ def test_a_dropped_column_makes_the_table_stale(pipeline: Pipeline) -> None:
 def test_large_and_small_windows_give_the_same_rows(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     schema = table_schema(column("id", 1, INT8, key=True), column("s", 2, TEXT), column("at", 3, TIMESTAMP))
     when = dt.datetime(2020, 2, 29, 1, 2, 3, 4)  # noqa: DTZ001 - timestamp without time zone
-    changes = [Change("i", {"id": 2, "s": "é", "at": when}), Change("i", {"id": 3}, special={"at": "infinity"}), Change("d", old={"id": 1})]
+    changes = [
+        Change("i", {"id": 2, "s": "é", "at": when}),
+        Change("i", {"id": 3}, special={"at": "infinity"}),
+        Change("d", old={"id": 1}),
+    ]
     pipeline.manifest.table(schema)
     pipeline.manifest.copy([{"id": 1}], schema)
     pipeline.manifest.transaction(changes, schema)
-    monkeypatch.setattr("spark_jobs.handover.LOCAL_BYTES", 0)
+    monkeypatch.setattr("sluice_spark.lake.handover.LOCAL_BYTES", 0)
     pipeline.apply()
-    assert sorted(pipeline.rows(), key=str) == sorted([{"id": 2, "s": "é", "at": when}, {"id": 3, "s": None, "at": "infinity"}], key=str)
+    assert sorted(pipeline.rows(), key=str) == sorted(
+        [{"id": 2, "s": "é", "at": when}, {"id": 3, "s": None, "at": "infinity"}], key=str
+    )
     assert list(pipeline.store.list("apply/scratch/")) == []
 
 
@@ -163,7 +205,9 @@ def test_an_identity_column_of_any_name_keeps_its_old_value_in_a_changelog(pipel
 
 
 @pytest.mark.parametrize(("before", "after"), [("mirror", "changelog"), ("changelog", "mirror")])
-def test_a_changed_mode_stops_the_table_by_name_until_it_is_changed_back_or_resynced(pipeline: Pipeline, before: str, after: str) -> None:
+def test_a_changed_mode_stops_the_table_by_name_until_it_is_changed_back_or_resynced(
+    pipeline: Pipeline, before: str, after: str
+) -> None:
     schema = table_schema(column("id", 1, INT8, key=True), column("v", 2, INT4))
     pipeline.manifest.table(schema)
     pipeline.manifest.copy([{"id": 1, "v": 1}], schema)
@@ -186,27 +230,42 @@ def test_a_changed_mode_stops_the_table_by_name_until_it_is_changed_back_or_resy
     pipeline.manifest.copy([{"id": 1, "v": 3}], schema, generation=2)
     pipeline.manifest.transaction([Change("u", {"id": 1, "v": 4})], schema)
     assert pipeline.apply(mode=after).tables["16385"].state == "live"
-    found = [(row["_sluice_op"], row["v"]) if after == "changelog" else row["v"] for row in lake.rows_in(pipeline.path(), metadata=True)]
+    found = [
+        (row["_sluice_op"], row["v"]) if after == "changelog" else row["v"]
+        for row in lake.rows_in(pipeline.path(), metadata=True)
+    ]
     assert sorted(found) == ([("i", 3), ("u", 4)] if after == "changelog" else [4])
 
 
 @pytest.mark.parametrize(
     ("identity", "options", "count"),
-    [("d", {}, 4), ("f", {}, 2), ("f", {"tables": {"public.items": {"mode": "changelog"}}}, 4), ("f", {"max_memory_bytes": 1}, 2)],
+    [
+        ("d", {}, 4),
+        ("f", {}, 2),
+        ("f", {"tables": {"public.items": {"mode": "changelog"}}}, 4),
+        ("f", {"max_memory_bytes": 1}, 2),
+    ],
 )
-def test_a_table_without_columns_is_carried(pipeline: Pipeline, identity: str, options: dict[str, object], count: int) -> None:
+def test_a_table_without_columns_is_carried(
+    pipeline: Pipeline, identity: str, options: dict[str, object], count: int
+) -> None:
     """Its rows are all alike, and there are as many of them as at the source."""
     schema = table_schema(identity=identity)
     pipeline.manifest.table(schema)
     pipeline.manifest.copy([{}], schema)
-    pipeline.manifest.transaction([Change("i"), Change("i"), Change("d", old={}) if identity == "f" else Change("i")], schema)
+    pipeline.manifest.transaction(
+        [Change("i"), Change("i"), Change("d", old={}) if identity == "f" else Change("i")], schema
+    )
     assert pipeline.apply(**options).tables["16385"].state == "live"
     assert len(lake.rows_in(pipeline.path(), metadata=True)) == count
 
 
 def test_a_table_of_which_no_column_is_left_is_stopped_by_name_and_others_go_on(pipeline: Pipeline) -> None:
     """Without its own columns and without ours there is nothing that Delta could hold."""
-    schema, other = table_schema(identity="f"), TableSchema("16386", 1, "public", "others", "d", (column("id", 1, INT8, key=True),))
+    schema, other = (
+        table_schema(identity="f"),
+        TableSchema("16386", 1, "public", "others", "d", (column("id", 1, INT8, key=True),)),
+    )
     for one in (schema, other):
         pipeline.manifest.table(one)
         pipeline.manifest.copy([{}] if one is schema else [{"id": 1}], one)

@@ -1,14 +1,16 @@
-"""Nothing of a row and no secret leaves the applier: not in its lines, not in Spark's, not in the reason of a table that stopped."""
+"""Nothing of a row and no secret leaves the applier: not in its lines, not in Spark's, not in the
+reason of a table that stopped.
+"""
 
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from service.contract import keys
-from service.contract.applied import AppliedLog
-from service.errors import ApplyError, UnsupportedChange
-from spark_jobs.failures import Cause, CommitConflict, translated_errors, verdict
+from sluice.contract import keys
+from sluice.contract.applied import AppliedLog
+from sluice.errors import ApplyError, UnsupportedChange
+from sluice_spark.lake.failures import Cause, CommitConflict, translated_errors, verdict
 from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline
 from tests.spark.model import SCHEMA
@@ -28,7 +30,10 @@ def test_a_row_that_delta_refuses_and_quotes_stays_out_of_lines_and_reasons(pipe
     pipeline.apply()
     pipeline.spark.sql(f"ALTER TABLE delta.`{pipeline.path()}` ADD CONSTRAINT small CHECK (v < 5)")
     pipeline.manifest.transaction([Change("u", _row(1, VALUE))], SCHEMA)
-    small: dict[str, Any] = {**SMALL_JVM, "spark_conf": {**SMALL_JVM["spark_conf"], "spark.hadoop.fs.s3a.secret.key": SECRET}}
+    small: dict[str, Any] = {
+        **SMALL_JVM,
+        "spark_conf": {**SMALL_JVM["spark_conf"], "spark.hadoop.fs.s3a.secret.key": SECRET},
+    }
     run = run_applier(pipeline.options(**small, log_format="json", lake_options={"aws_secret_access_key": SECRET}))
     table = AppliedLog.decode(pipeline.store.get(list(pipeline.store.list(keys.APPLY_LOG))[-1])).tables["16385"]
     assert (run.code, table.state) == (0, "stale")
@@ -56,8 +61,23 @@ def test_conditions_of_real_failures(spark: SparkSession) -> None:
     ("causes", "kind"),
     [
         ([Cause("SparkException"), Cause("SparkArithmeticException", "CAST_OVERFLOW", "22003")], UnsupportedChange),
-        ([Cause("SparkException", "TASK_WRITE_FAILED", "58030"), Cause("SparkRuntimeException", "DIVIDE_BY_ZERO", "22012")], UnsupportedChange),
-        ([Cause("DeltaUnsupportedOperationException", "DELTA_MULTIPLE_SOURCE_ROW_MATCHING_TARGET_ROW_IN_MERGE", "21506")], UnsupportedChange),
+        (
+            [
+                Cause("SparkException", "TASK_WRITE_FAILED", "58030"),
+                Cause("SparkRuntimeException", "DIVIDE_BY_ZERO", "22012"),
+            ],
+            UnsupportedChange,
+        ),
+        (
+            [
+                Cause(
+                    "DeltaUnsupportedOperationException",
+                    "DELTA_MULTIPLE_SOURCE_ROW_MATCHING_TARGET_ROW_IN_MERGE",
+                    "21506",
+                )
+            ],
+            UnsupportedChange,
+        ),
         ([Cause("SparkRuntimeException", "USER_RAISED_EXCEPTION", "P0001", ours=True)], UnsupportedChange),
         ([Cause("SparkException")], ApplyError),
         ([Cause("OutOfMemoryError", passing=True)], ApplyError),

@@ -1,12 +1,14 @@
-"""Shapes without rows, commits that landed before an error, and positions that no table can reach: what the lake holds, and what is said of it."""
+"""Shapes without rows, commits that landed before an error, and positions that no table can reach:
+what the lake holds, and what is said of it.
+"""
 
 from dataclasses import replace
 
 import pytest
 
-from service.contract import keys
-from service.contract.entries import Progress, Table
-from service.contract.schema import TableSchema
+from sluice.contract import keys
+from sluice.contract.entries import Progress, Table
+from sluice.contract.schema import TableSchema
 from tests.spark.changes import INT4, Change, column
 from tests.spark.conftest import Pipeline, running
 from tests.spark.model import SCHEMA
@@ -25,7 +27,18 @@ def _row(key: int) -> dict[str, object]:
 def _reshape(pipeline: Pipeline, schema: TableSchema) -> None:
     """The shape is in the manifest, and the stream has passed it without a row."""
     manifest = pipeline.manifest
-    manifest.append(Table(schema.table_id, "public", "items", "live", 1, lsn=manifest.lsn + 1, schema=schema, fingerprint='{"publishes": "iudt"}'))
+    manifest.append(
+        Table(
+            schema.table_id,
+            "public",
+            "items",
+            "live",
+            1,
+            lsn=manifest.lsn + 1,
+            schema=schema,
+            fingerprint='{"publishes": "iudt"}',
+        )
+    )
     manifest.append(Progress(), through_lsn=manifest.lsn + 10)
 
 
@@ -45,18 +58,23 @@ def test_a_column_dropped_in_silence_makes_the_table_stale(pipeline: Pipeline) -
     assert pipeline.apply().tables["16385"].state == "stale"
 
 
-def test_a_commit_that_landed_is_ours_even_when_most_of_its_entries_are_forgotten(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_that_landed_is_ours_even_when_most_of_its_entries_are_forgotten(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The next attempt ends before the marker; no other applier has been here for all that."""
-    monkeypatch.setattr("spark_jobs.ledger.KEPT_WHILE_WAITING", 4)
+    monkeypatch.setattr("sluice_spark.ledger.KEPT_WHILE_WAITING", 4)
     pipeline.begin(SCHEMA, _row(1))
     pipeline.begin(OTHER, _row(1))
     pipeline.apply()
-    monkeypatch.setattr("spark_jobs.handover.LOCAL_BYTES", 0)
+    monkeypatch.setattr("sluice_spark.lake.handover.LOCAL_BYTES", 0)
     for key in range(2, 8):
         pipeline.manifest.transaction([Change("i", _row(key))], SCHEMA)
     pipeline.store = FailsAfterCommit(pipeline.store, lambda: None)
     with running(pipeline) as work:
-        wait_until(lambda: bool(work.ended) or pipeline.reported()["16385"].through_seq >= pipeline.manifest.seq, what="all is applied")
+        wait_until(
+            lambda: bool(work.ended) or pipeline.reported()["16385"].through_seq >= pipeline.manifest.seq,
+            what="all is applied",
+        )
     assert work.ended == []
     assert sorted(int(str(row["id"])) for row in pipeline.rows()) == list(range(1, 8))
 

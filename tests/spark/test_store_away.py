@@ -1,15 +1,17 @@
-"""An object store that does not answer for longer than the applier's lease: it waits, takes its lease again and goes on, on its own."""
+"""An object store that does not answer for longer than the applier's lease: it waits, takes its
+lease again and goes on, on its own.
+"""
 
 import threading
 from collections.abc import Iterator
 
 import pytest
 
-from service.contract import keys
-from service.errors import ServiceError, StoreUnavailable
-from service.store.base import ObjectStore
-from spark_jobs import applier
-from spark_jobs.applier import Applier
+from sluice.contract import keys
+from sluice.errors import ServiceError, StoreUnavailable
+from sluice.store.base import ObjectStore
+from sluice_spark import applier
+from sluice_spark.applier import Applier
 from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline
 from tests.spark.model import SCHEMA
@@ -19,7 +21,9 @@ LEASE_SECONDS = 1.0
 
 
 class AwayStore(ObjectStore):
-    """A store that answers nothing while `away` is set; `refused` counts what it was asked meanwhile."""
+    """A store that answers nothing while `away` is set; `refused` counts what it was asked
+    meanwhile.
+    """
 
     def __init__(self, inner: ObjectStore) -> None:
         self._inner = inner
@@ -54,7 +58,9 @@ class AwayStore(ObjectStore):
         return self._inner.describe()
 
 
-def test_an_applier_outlives_a_store_that_is_away_for_longer_than_its_lease(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_applier_outlives_a_store_that_is_away_for_longer_than_its_lease(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(applier, "AWAY_SECONDS", 0.05)
     row = {"id": 1, "v": 0, "big": "B", "at": None}
     pipeline.manifest.table(SCHEMA)
@@ -80,7 +86,9 @@ def test_an_applier_outlives_a_store_that_is_away_for_longer_than_its_lease(pipe
         wait_until(lambda: store.refused > 50, what="it was asked in vain for longer than the lease lasts")
         pipeline.manifest.transaction([Change("u", {**row, "v": 7})], SCHEMA)
         store.away.clear()
-        wait_until(lambda: bool(ended) or [found["v"] for found in pipeline.rows()] == [7], what="the change is applied")
+        wait_until(
+            lambda: bool(ended) or [found["v"] for found in pipeline.rows()] == [7], what="the change is applied"
+        )
         assert ended == []
         assert claims() == 2, "the lease did not lapse, so that this test proves nothing"
     finally:

@@ -1,6 +1,8 @@
-"""Values that must never be seen outside the data: a secret that every pipeline under test is given, a row value that every workload writes.
+"""Values that must never be seen outside the data: a secret that every pipeline under test is
+given, a row value that every workload writes.
 
-They are of course in the spool, in the lake and in the configuration; what is searched is what Sluice shows: logs, answers, metrics, pages, crash reports.
+They are of course in the spool, in the lake and in the configuration; what is searched is what
+Sluice shows: logs, answers, metrics, pages, crash reports.
 """
 
 import os
@@ -21,16 +23,22 @@ def in_text(text: str) -> list[str]:
 
 
 def in_files(directory: Path) -> Iterator[str]:
-    """What each log, captured output and crash report below `directory` holds that it must not. A PostgreSQL server's own log is not ours."""
+    """What each log, captured output and crash report below `directory` holds that it must not. A
+    PostgreSQL server's own log is not ours.
+    """
     for folder, _, names in os.walk(directory):
         for name in names:
             path = Path(folder, name)
-            if (path.suffix in _SHOWN or name.startswith(_CRASHED)) and not (path.with_suffix("") / "PG_VERSION").exists():
+            if (path.suffix in _SHOWN or name.startswith(_CRASHED)) and not (
+                path.with_suffix("") / "PG_VERSION"
+            ).exists():
                 content = path.read_bytes()
                 yield from (f"{path} holds {marker}" for marker in MARKERS if marker.encode() in content)
 
 
 def with_password(dsn: str) -> str:
-    """`dsn` (a URI with a user) with the secret as its password, which a server that trusts its clients never asks for."""
+    """`dsn` (a URI with a user) with the secret as its password, which a server that trusts its
+    clients never asks for.
+    """
     head, at, rest = dsn.partition("@")
     return f"{head}:{SECRET}{at}{rest}"

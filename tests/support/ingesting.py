@@ -1,4 +1,6 @@
-"""One pipeline's ingest inside a test: bounded runs against a real server, and what they left in the store."""
+"""One pipeline's ingest inside a test: bounded runs against a real server, and what they left in
+the store.
+"""
 
 import asyncio
 import dataclasses
@@ -12,15 +14,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from service import lsn
-from service.contract.entries import Changes, Copy, Entry, Segment
-from service.manifest.follow import load_state, read_entries
-from service.manifest.state import PipelineState, TableState
-from service.runtime.ingest import Ingest, IngestOptions
-from service.runtime.session import FlushPolicy
-from service.source.sessions import SourceOptions
-from service.source.stream import StreamLimits
-from service.store.base import ObjectStore
+from sluice import lsn
+from sluice.contract.entries import Changes, Copy, Entry, Segment
+from sluice.ingest.receive.stream import StreamLimits
+from sluice.ingest.session import FlushPolicy
+from sluice.ingest.supervisor import Ingest, IngestOptions
+from sluice.manifest.follow import load_state, read_entries
+from sluice.manifest.state import PipelineState, TableState
+from sluice.source.sessions import SourceOptions
+from sluice.store.base import ObjectStore
 from tests.support.sources import Database
 
 QUICK = StreamLimits(max_delay_s=0.05)
@@ -36,13 +38,26 @@ class Pipeline:
 
     def options(self, **changes: Any) -> IngestOptions:
         source = SourceOptions(
-            dsn=self.dsn or self.database.dsn, slot=self.database.slot, publication=self.database.publication, application_name=self.database.slot
+            dsn=self.dsn or self.database.dsn,
+            slot=self.database.slot,
+            publication=self.database.publication,
+            application_name=self.database.slot,
         )
-        plain = IngestOptions(pipeline="test", source=source, tables=("*",), stream=QUICK, flush=FlushPolicy(max_delay_s=0.05), slot_wait_s=10, instance="test")
+        plain = IngestOptions(
+            pipeline="test",
+            source=source,
+            tables=("*",),
+            stream=QUICK,
+            flush=FlushPolicy(max_delay_s=0.05),
+            slot_wait_s=10,
+            instance="test",
+        )
         return dataclasses.replace(plain, **changes)
 
     def run(self, **changes: Any) -> Ingest:
-        """Until everything committed by now is durable and acknowledged, and every copy is finished."""
+        """Until everything committed by now is durable and acknowledged, and every copy is
+        finished.
+        """
         target = lsn.parse(self.wal_end())
         return self.run_until(target, **changes)
 
@@ -70,7 +85,9 @@ class Pipeline:
     def wal_end(self) -> str:
         """The position after a commit record written now, so that nothing before it is missed."""
         with self.database.connect() as connection:
-            row = connection.execute("SELECT pg_catalog.pg_logical_emit_message(true, 'test', ''), pg_catalog.pg_current_wal_insert_lsn()").fetchone()
+            row = connection.execute(
+                "SELECT pg_catalog.pg_logical_emit_message(true, 'test', ''), pg_catalog.pg_current_wal_insert_lsn()"
+            ).fetchone()
         assert row is not None
         return str(row[1])
 
@@ -96,10 +113,18 @@ class Pipeline:
         table_id = self.table(name).table_id
         bodies = [entry.body for entry in self.entries()]
         kind = Copy if copied else Changes
-        return [segment for body in bodies if isinstance(body, kind) for segment in body.segments if segment.table_id == table_id]
+        return [
+            segment
+            for body in bodies
+            if isinstance(body, kind)
+            for segment in body.segments
+            if segment.table_id == table_id
+        ]
 
     def rows(self, name: str, *, copied: bool = False) -> list[dict[str, Any]]:
-        """Change rows of a table in commit order, envelope included; commit positions of body segments filled in."""
+        """Change rows of a table in commit order, envelope included; commit positions of body
+        segments filled in.
+        """
         rows: list[dict[str, Any]] = []
         for segment in self.segments(name, copied=copied):
             table = pq.read_table(io.BytesIO(self.store.get(segment.key)))
@@ -108,12 +133,16 @@ class Pipeline:
                     if row["_sluice_xid"] in segment.body.aborted_xids:
                         continue
                     row["_sluice_lsn"] = segment.body.end_lsn
-                    row["_sluice_ts"] = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=segment.body.commit_time_us)
+                    row["_sluice_ts"] = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(
+                        microseconds=segment.body.commit_time_us
+                    )
                 rows.append(row)
         return sorted(rows, key=lambda row: (row["_sluice_lsn"], row["_sluice_ordinal"]))
 
     def copied(self, name: str) -> set[tuple[str, ...]]:
-        """Rows of the newest copy of a table, as text: all it has, when nobody wrote to it afterwards."""
+        """Rows of the newest copy of a table, as text: all it has, when nobody wrote to it
+        afterwards.
+        """
         table = self.table(name)
         assert table.copy is not None
         assert table.copy.final
@@ -124,14 +153,21 @@ class Pipeline:
     def source_rows(self, table: str) -> set[tuple[str, ...]]:
         """What the source has now, as text."""
         with self.database.connect() as connection:
-            return {tuple(str(value) for value in row) for row in connection.execute(f"SELECT * FROM {table}".encode()).fetchall()}
+            return {
+                tuple(str(value) for value in row)
+                for row in connection.execute(f"SELECT * FROM {table}".encode()).fetchall()
+            }
 
     def parquet(self, name: str) -> pa.Table:
-        return pa.concat_tables([pq.read_table(io.BytesIO(self.store.get(segment.key))) for segment in self.segments(name)])
+        return pa.concat_tables(
+            [pq.read_table(io.BytesIO(self.store.get(segment.key))) for segment in self.segments(name)]
+        )
 
     def confirmed(self) -> int:
         with self.database.connect() as connection:
-            row = connection.execute("SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s", (self.database.slot,)).fetchone()
+            row = connection.execute(
+                "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s", (self.database.slot,)
+            ).fetchone()
         assert row is not None
         return lsn.parse(row[0])
 
@@ -165,7 +201,9 @@ class Running:
                 self._loop.call_soon_threadsafe(action)
 
     def call(self, action: Callable[[], None]) -> None:
-        """Does `action` on the event loop and returns when it, and all that was due before it, is done. Does nothing when ingest has ended."""
+        """Does `action` on the event loop and returns when it, and all that was due before it, is
+        done. Does nothing when ingest has ended.
+        """
         done = threading.Event()
 
         def act() -> None:

@@ -1,11 +1,13 @@
-"""The role as a DBA makes it with deploy/postgres/grants.sql: a database in which the pipeline has exactly these rights."""
+"""The role as a DBA makes it with deploy/postgres/grants.sql: a database in which the pipeline has
+exactly these rights.
+"""
 
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from service.source.sessions import SourceOptions
+from sluice.source.sessions import SourceOptions
 from tests.support import canary
 from tests.support.sources import Database
 
@@ -15,7 +17,18 @@ SCRIPT = Path(__file__).parents[2] / "deploy" / "postgres" / "grants.sql"
 def run_script(database: Database, script: Path, **variables: str) -> None:
     """As psql does it for a DBA; fails at the first statement that fails."""
     given = [word for name, value in variables.items() for word in ("-v", f"{name}={value}")]
-    command = [str(database.server.bin_dir / "psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", database.dsn, *given, "-f", str(script)]
+    command = [
+        str(database.server.bin_dir / "psql"),
+        "-X",
+        "-q",
+        "-v",
+        "ON_ERROR_STOP=1",
+        "-d",
+        database.dsn,
+        *given,
+        "-f",
+        str(script),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -27,7 +40,9 @@ def grant(database: Database, role: str, *, tables: str = "") -> None:
 
 @contextmanager
 def pipeline_role(database: Database) -> Iterator[str]:
-    """The name of a role of this database alone; what it has is dropped at the end. It does not exist yet."""
+    """The name of a role of this database alone; what it has is dropped at the end. It does not
+    exist yet.
+    """
     role = f"sluice_r_{database.name}"
     try:
         yield role

@@ -12,10 +12,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
-from service.contract import keys
-from service.contract.applied import AppliedLog, AppliedTable
-from service.manifest.follow import load_state
-from service.store.opening import open_store
+from sluice.contract import keys
+from sluice.contract.applied import AppliedLog, AppliedTable
+from sluice.manifest.follow import load_state
+from sluice.store.opening import open_store
 from tests.support.sources import Database
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +23,15 @@ ROOT = Path(__file__).parents[2]
 
 class Pipe:
     def __init__(
-        self, database: Database, folder: Path, *, name: str = "shop", extra: str = "", dsn: str = "", tables: str = '["public.*"]', spool: str = ""
+        self,
+        database: Database,
+        folder: Path,
+        *,
+        name: str = "shop",
+        extra: str = "",
+        dsn: str = "",
+        tables: str = '["public.*"]',
+        spool: str = "",
     ) -> None:
         self.database, self.folder, self.name = database, folder, name
         self.config = folder / f"{name}.yaml"
@@ -39,19 +47,31 @@ telemetry: {{listen: "127.0.0.1:0", apply_listen: "127.0.0.1:0", log_format: jso
 """,
             encoding="utf-8",
         )
-        self.environment = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")} | {"PYTHONPATH": str(ROOT), "SLUICE_CONFIG": str(self.config)}
+        self.environment = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")} | {
+            "PYTHONPATH": str(ROOT),
+            "SLUICE_CONFIG": str(self.config),
+        }
         self.process: subprocess.Popen[bytes] | None = None
         self.log = folder / f"{name}.log"
 
     def __call__(self, *arguments: str, timeout: float = 150, **env: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [sys.executable, "-m", "service", *arguments], env={**self.environment, **env}, capture_output=True, text=True, timeout=timeout, check=False
+            [sys.executable, "-m", "sluice", *arguments],
+            env={**self.environment, **env},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
         )
 
-    def start(self, *arguments: str, program: tuple[str, ...] = ("-m", "service"), **env: str) -> "Pipe":
+    def start(self, *arguments: str, program: tuple[str, ...] = ("-m", "sluice"), **env: str) -> "Pipe":
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, *program, *(arguments or ("run",))], env={**self.environment, **env}, stdout=log, stderr=log, start_new_session=True
+                [sys.executable, *program, *(arguments or ("run",))],
+                env={**self.environment, **env},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         return self
 
@@ -99,22 +119,51 @@ telemetry: {{listen: "127.0.0.1:0", apply_listen: "127.0.0.1:0", log_format: jso
         return open_store(f"file://{self.folder}/spool", prefix=f"{self.name}/", options={})
 
     def live(self) -> "Pipe":
-        self.wait(lambda: (t := load_state(self.store).tables) and {x.state for x in t.values()} <= {"live", "quarantined"})
+        self.wait(
+            lambda: (t := load_state(self.store).tables) and {x.state for x in t.values()} <= {"live", "quarantined"}
+        )
         return self
 
-    def applied(self, number: int = 1, *, ago: float = 0, state: str = "live", reason: str = "", written_at: str = "", succeeded: bool = True) -> None:
+    def applied(
+        self,
+        number: int = 1,
+        *,
+        ago: float = 0,
+        state: str = "live",
+        reason: str = "",
+        written_at: str = "",
+        succeeded: bool = True,
+    ) -> None:
         known, at = load_state(self.store), (datetime.now(UTC) - timedelta(seconds=ago)).isoformat()
         tables = {
-            t.table_id: AppliedTable(t.table_id, t.schema_name, t.table_name, "x", "mirror", t.generation, state, reason, known.seq, known.through_lsn)
+            t.table_id: AppliedTable(
+                t.table_id,
+                t.schema_name,
+                t.table_name,
+                "x",
+                "mirror",
+                t.generation,
+                state,
+                reason,
+                known.seq,
+                known.through_lsn,
+            )
             for t in known.tables.values()
         }
-        self.store.create(keys.apply_log(number), AppliedLog(number, "host/1/a", written_at or at, tables, at if succeeded else "").encode())
+        self.store.create(
+            keys.apply_log(number),
+            AppliedLog(number, "host/1/a", written_at or at, tables, at if succeeded else "").encode(),
+        )
 
     def looks(self) -> dict[str, Any]:
         """Every surface at once."""
         cli = self("status", "--json")
-        document: dict[str, Any] = json.loads(cli.stdout) if cli.stdout else {"state": cli.stderr[-300:], "problems": []}
-        seen: dict[str, Any] = {"status": (cli.returncode, document.get("state"), [p["code"] for p in document.get("problems", [])])}
+        document: dict[str, Any] = (
+            json.loads(cli.stdout) if cli.stdout else {"state": cli.stderr[-300:], "problems": []}
+        )
+        seen: dict[str, Any] = {
+            "status": (cli.returncode, document.get("state"), [p["code"] for p in document.get("problems", [])])
+        }
         if self.process is not None and self.process.poll() is None:
             code, text = self.get("/status")
             page: dict[str, Any] = json.loads(text) if text.startswith("{") else {"state": text}
@@ -126,7 +175,11 @@ telemetry: {{listen: "127.0.0.1:0", apply_listen: "127.0.0.1:0", log_format: jso
 
     def health(self) -> list[str]:
         text = self.get("/metrics")[1]
-        return [line for line in text.splitlines() if line.startswith(("sluice_health{", "sluice_problems{")) and not line.endswith(" 0.0")]
+        return [
+            line
+            for line in text.splitlines()
+            if line.startswith(("sluice_health{", "sluice_problems{")) and not line.endswith(" 0.0")
+        ]
 
 
 def orders(database: Database) -> None:

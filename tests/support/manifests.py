@@ -1,41 +1,74 @@
-"""Builders of manifest entries: plain ones with defaults, and a strategy of lists of bodies that may follow one another."""
+"""Builders of manifest entries: plain ones with defaults, and a strategy of lists of bodies that
+may follow one another.
+"""
 
 from typing import Any
 
 from hypothesis import strategies as st
 
-from service.contract.entries import BodyCommit, Changes, Commits, Copy, Entry, Opened, Progress, Segment, Table, digest
-from service.contract.receipt import DurableReceipt
-from service.contract.schema import ColumnSchema, TableSchema
-from service.contract.types import lake_type
-from service.manifest.log import ManifestLog
-from service.manifest.state import MOVING, PipelineState, reduce
+from sluice.contract.entries import BodyCommit, Changes, Commits, Copy, Entry, Opened, Progress, Segment, Table, digest
+from sluice.contract.receipt import DurableReceipt
+from sluice.contract.schema import ColumnSchema, TableSchema
+from sluice.contract.types import lake_type
+from sluice.manifest.log import ManifestLog
+from sluice.manifest.state import MOVING, PipelineState, reduce
 
 WRITTEN_AT = "2030-01-01T00:00:00+00:00"
 
 
 def opened(**changes: Any) -> Opened:
     fields: dict[str, Any] = {
-        "system_identifier": "7000000000000000001", "timeline": 1, "database": "shop", "database_oid": 5, "slot": "sluice_shop",
-        "publication": "sluice_shop", "two_phase": False, "origin": "any", "server_version": 180000, "start_lsn": 16, "instance": "one",
-    }  # fmt: skip
+        "system_identifier": "7000000000000000001",
+        "timeline": 1,
+        "database": "shop",
+        "database_oid": 5,
+        "slot": "sluice_shop",
+        "publication": "sluice_shop",
+        "two_phase": False,
+        "origin": "any",
+        "server_version": 180000,
+        "start_lsn": 16,
+        "instance": "one",
+    }
     return Opened(**{**fields, **changes})
 
 
 def schema(table_id: str = "7", version: int = 1) -> TableSchema:
     columns = tuple(
-        ColumnSchema(f"c{attnum}", attnum, 20, -1, "bigint", lake_type(20, -1), key=attnum == 1, identity=attnum == 1, missing=None if attnum == 1 else "0")
+        ColumnSchema(
+            f"c{attnum}",
+            attnum,
+            20,
+            -1,
+            "bigint",
+            lake_type(20, -1),
+            key=attnum == 1,
+            identity=attnum == 1,
+            missing=None if attnum == 1 else "0",
+        )
         for attnum in range(1, version + 1)
     )
     return TableSchema(table_id, version, "public", f"t{table_id}", "d", columns)
 
 
 def table(table_id: str = "7", *, generation: int = 1, version: int | None = 1, **changes: Any) -> Table:
-    fields: dict[str, Any] = {"state": "copying", "schema": schema(table_id, version) if version else None, "relfilenode": 1, "fingerprint": "f"}
+    fields: dict[str, Any] = {
+        "state": "copying",
+        "schema": schema(table_id, version) if version else None,
+        "relfilenode": 1,
+        "fingerprint": "f",
+    }
     return Table(table_id, "public", f"t{table_id}", generation=generation, **{**fields, **changes})
 
 
-def segment(table_id: str = "7", *, first_lsn: int, last_lsn: int | None = None, version: int = 1, body: BodyCommit | None = None) -> Segment:
+def segment(
+    table_id: str = "7",
+    *,
+    first_lsn: int,
+    last_lsn: int | None = None,
+    version: int = 1,
+    body: BodyCommit | None = None,
+) -> Segment:
     return Segment(
         key=f"data/{table_id}/00000001-{first_lsn:010d}.parquet",
         table_id=table_id,
@@ -58,12 +91,27 @@ def changes(*lsns: int, table_id: str = "7", version: int = 1) -> Changes:
     return Changes((segment(table_id, first_lsn=lsns[0], last_lsn=lsns[-1], version=version),), commits)
 
 
-def copy(table_id: str = "7", *, generation: int = 1, version: int = 1, snapshot_lsn: int = 10, final: bool = True) -> Copy:
-    return Copy(table_id, generation, version, snapshot_lsn, (segment(table_id, first_lsn=snapshot_lsn, version=version),), final, 1, "f")
+def copy(
+    table_id: str = "7", *, generation: int = 1, version: int = 1, snapshot_lsn: int = 10, final: bool = True
+) -> Copy:
+    return Copy(
+        table_id,
+        generation,
+        version,
+        snapshot_lsn,
+        (segment(table_id, first_lsn=snapshot_lsn, version=version),),
+        final,
+        1,
+        "f",
+    )
 
 
-def follow(state: PipelineState, body: Any, *, through_lsn: int | None = None, **fields: Any) -> tuple[PipelineState, Entry]:
-    """The entry for `body` that continues `state`, and the state after it. `fields` make it a wrong one."""
+def follow(
+    state: PipelineState, body: Any, *, through_lsn: int | None = None, **fields: Any
+) -> tuple[PipelineState, Entry]:
+    """The entry for `body` that continues `state`, and the state after it. `fields` make it a wrong
+    one.
+    """
     entry = Entry(
         **{
             "seq": state.seq + 1,
@@ -95,7 +143,9 @@ def started() -> PipelineState:
 
 @st.composite
 def histories(draw: st.DrawFn, *, most: int = 30) -> list[tuple[Any, int]]:
-    """Bodies with their `through_lsn`, such that each may follow the ones before it; the first is `opened`."""
+    """Bodies with their `through_lsn`, such that each may follow the ones before it; the first is
+    `opened`.
+    """
     state, _ = follow(PipelineState(), opened())
     history: list[tuple[Any, int]] = [(opened(), 0)]
     for _ in range(draw(st.integers(0, most))):
@@ -115,8 +165,18 @@ def _step(draw: st.DrawFn, state: PipelineState) -> tuple[Any, int]:
             lsns = sorted(draw(st.sets(st.integers(state.through_lsn + 1, through_lsn), min_size=1, max_size=5)))
             possible.append(changes(*lsns, table_id=known.table_id, version=version))
         if known.state == "copying" and (known.copy is None or not known.copy.final):
-            version, snapshot_lsn = (known.copy.schema_version, known.copy.snapshot_lsn) if known.copy else (version, through_lsn)
-            possible.append(copy(known.table_id, generation=known.generation, version=version, snapshot_lsn=snapshot_lsn, final=draw(st.booleans())))
+            version, snapshot_lsn = (
+                (known.copy.schema_version, known.copy.snapshot_lsn) if known.copy else (version, through_lsn)
+            )
+            possible.append(
+                copy(
+                    known.table_id,
+                    generation=known.generation,
+                    version=version,
+                    snapshot_lsn=snapshot_lsn,
+                    final=draw(st.booleans()),
+                )
+            )
     body = draw(st.sampled_from(possible))
     return body, through_lsn if isinstance(body, MOVING) else state.through_lsn
 

@@ -1,10 +1,14 @@
-"""What the spool holds, read from its files alone, and whether that is what the source holds. No Spark, and nothing of the code that writes the files.
+"""What the spool holds, read from its files alone, and whether that is what the source holds. No
+Spark, and nothing of the code that writes the files.
 
-`Spool.read` follows the manifest and checks it on the way: numbers are dense, each entry continues the bytes of the one before and its position,
-epochs and positions only grow, a transaction is published once and in commit order, and every object that an entry names is there with the size
-and the hash it names. `differences` replays snapshot and changes of each table into rows in memory and compares them with the source by SQL.
+`Spool.read` follows the manifest and checks it on the way: numbers are dense, each entry continues
+the bytes of the one before and its position, epochs and positions only grow, a transaction is
+published once and in commit order, and every object that an entry names is there with the size and
+the hash it names. `differences` replays snapshot and changes of each table into rows in memory and
+compares them with the source by SQL.
 
-A table that is not `live` says itself that it does not equal the source: `Verdict.state` and `reason` have it, and its rows are not compared.
+A table that is not `live` says itself that it does not equal the source: `Verdict.state` and
+`reason` have it, and its rows are not compared.
 """
 
 import hashlib
@@ -20,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from psycopg import sql
 
-from deploy.local.rendering import postgres_texts, same_float
+from tools.local.rendering import postgres_texts, same_float
 
 Change = tuple[str, str]
 """Table and kind of change, `i`, `u`, `d` or `t`."""
@@ -30,19 +34,29 @@ Row = dict[Place, str | None]
 
 _FLOATS = {"float": 32, "double": 64, "array<float>": 32, "array<double>": 64}
 _SESSION = {
-    "datestyle": "ISO, MDY", "timezone": "UTC", "intervalstyle": "postgres", "extra_float_digits": "3", "bytea_output": "hex",
-    "lc_monetary": "C", "quote_all_identifiers": "off", "search_path": "",
-}  # fmt: skip
+    "datestyle": "ISO, MDY",
+    "timezone": "UTC",
+    "intervalstyle": "postgres",
+    "extra_float_digits": "3",
+    "bytea_output": "hex",
+    "lc_monetary": "C",
+    "quote_all_identifiers": "off",
+    "search_path": "",
+}
 """What changes the text of a value, as the stream's sessions have it too."""
 
 
 class TornRows(AssertionError):
-    """Rows that cannot follow what came before: a change of a row that is not there, a row that is there twice."""
+    """Rows that cannot follow what came before: a change of a row that is not there, a row that is
+    there twice.
+    """
 
 
 @dataclass(frozen=True)
 class _Part:
-    """A file of one table. `body` is what the entry supplies for rows that were written before their transaction ended."""
+    """A file of one table. `body` is what the entry supplies for rows that were written before
+    their transaction ended.
+    """
 
     path: Path
     version: int
@@ -72,7 +86,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of one table. `differences` is empty when its rows equal the source's; it says nothing unless `state` is `live`."""
+    """What became of one table. `differences` is empty when its rows equal the source's; it says
+    nothing unless `state` is `live`.
+    """
 
     table: str
     state: str
@@ -100,7 +116,9 @@ class Spool:
         self.start_lsn = 0
         """Where the log begins: what ended at or before it is none of its business."""
         self.marked: set[str] = set()
-        """Names of tables that were ever anything else than copied and live, or in more than one generation: their rows need not be in the log one by one."""
+        """Names of tables that were ever anything else than copied and live, or in more than one
+        generation: their rows need not be in the log one by one.
+        """
         self.states: dict[str, str] = {}
         self.tables: dict[str, Table] = {}
         """By table id."""
@@ -135,7 +153,9 @@ class Spool:
         assert epoch == self.epoch + (kind == "opened"), f"entry {number} of epoch {epoch} follows epoch {self.epoch}"
         assert through_lsn >= self.through_lsn, f"entry {number} goes back from {self.through_lsn} to {through_lsn}"
         from_lsn = entry["from_lsn"]
-        assert from_lsn == self.through_lsn, f"entry {number} continues from {from_lsn}, but entry {self.seq} goes through {self.through_lsn}"
+        assert from_lsn == self.through_lsn, (
+            f"entry {number} continues from {from_lsn}, but entry {self.seq} goes through {self.through_lsn}"
+        )
         body = entry[kind]
         if kind == "table":
             self._table(body)
@@ -147,10 +167,17 @@ class Spool:
             self._opened(kind, body)
         if number == 1:
             self.start_lsn = through_lsn
-        self.seq, self.epoch, self.through_lsn, self._sha256 = number, epoch, through_lsn, hashlib.sha256(data).hexdigest()
+        self.seq, self.epoch, self.through_lsn, self._sha256 = (
+            number,
+            epoch,
+            through_lsn,
+            hashlib.sha256(data).hexdigest(),
+        )
 
     def _opened(self, kind: str, body: dict[str, Any]) -> None:
-        """From here on other transactions may be sent: what was left out until now is missing in every table."""
+        """From here on other transactions may be sent: what was left out until now is missing in
+        every table.
+        """
         if kind != "opened":
             return
         if (self._origin, body["origin"]) == ("none", "any"):
@@ -164,7 +191,9 @@ class Spool:
     def _table(self, body: dict[str, Any]) -> None:
         self._tables[body["table_id"]] = body["table_name"]
         self.states[body["table_name"]] = body["state"]
-        table = self.tables.setdefault(body["table_id"], Table(body["table_id"], body["schema_name"], body["table_name"]))
+        table = self.tables.setdefault(
+            body["table_id"], Table(body["table_id"], body["schema_name"], body["table_name"])
+        )
         if body["state"] not in ("copying", "snapshot", "live") or body["generation"] > 1:
             self.marked.add(table.name)
         table.state, table.reason, table.generation = body["state"], body["reason"], body["generation"]
@@ -188,7 +217,9 @@ class Spool:
     def _changes(self, body: dict[str, Any], number: int, through_lsn: int) -> None:
         previous = self.through_lsn
         for end_lsn in body["commits"]["end_lsn"]:
-            assert previous < end_lsn <= through_lsn, f"entry {number}: the commit that ends at {end_lsn} was published before, or out of order"
+            assert previous < end_lsn <= through_lsn, (
+                f"entry {number}: the commit that ends at {end_lsn} was published before, or out of order"
+            )
             self.transactions[end_lsn] = Counter()
             previous = end_lsn
         aborted = {int(end_lsn): _spelled_out(steps) for end_lsn, steps in body["aborted_xids"].items()}
@@ -198,14 +229,18 @@ class Spool:
             path = self._object(segment, number)
             self._rows(segment, path, number, gone)
             if segment["table_id"] in self.tables:
-                self.tables[segment["table_id"]].changes.append(_Part(path, segment["schema_version"], commit, frozenset(gone)))
+                self.tables[segment["table_id"]].changes.append(
+                    _Part(path, segment["schema_version"], commit, frozenset(gone))
+                )
 
     def _object(self, segment: dict[str, Any], number: int) -> Path:
         path: Path = self._folder / segment["key"]
         assert path.exists(), f"entry {number} names {segment['key']}, which is not there"
         data = path.read_bytes()
         assert len(data) == segment["bytes"], f"entry {number}: {segment['key']} has another size"
-        assert hashlib.sha256(data).hexdigest() == segment["sha256"], f"entry {number}: {segment['key']} has another content"
+        assert hashlib.sha256(data).hexdigest() == segment["sha256"], (
+            f"entry {number}: {segment['key']} has another content"
+        )
         return path
 
     def _rows(self, segment: dict[str, Any], path: Path, number: int, gone: set[int]) -> None:
@@ -223,7 +258,9 @@ class Spool:
     # comparing
 
     def verdicts(self, connection: psycopg.Connection, publication: str) -> list[Verdict]:
-        """One for each table of the publication. What is committed by now must have been `read`, and nothing may be written meanwhile."""
+        """One for each table of the publication. What is committed by now must have been `read`,
+        and nothing may be written meanwhile.
+        """
         published = _published(connection, publication)
         newest = {table.table_id: table for table in self.tables.values()}
         found = []
@@ -239,7 +276,12 @@ class Spool:
     def assert_equal(self, connection: psycopg.Connection, publication: str) -> list[Verdict]:
         """Fails with every difference of a table that calls itself live; the verdicts of all."""
         verdicts = self.verdicts(connection, publication)
-        wrong = [f"{verdict.table}: {difference}" for verdict in verdicts if verdict.is_silent_difference for difference in verdict.differences]
+        wrong = [
+            f"{verdict.table}: {difference}"
+            for verdict in verdicts
+            if verdict.is_silent_difference
+            for difference in verdict.differences
+        ]
         assert not wrong, "\n".join(wrong)
         return verdicts
 
@@ -251,7 +293,12 @@ class Spool:
         shape = table.schemas[max(table.schemas)]["columns"]
         ours = [column["name"] for column in shape]
         if sorted(ours) != sorted(columns):
-            return (f"columns differ: the source publishes {sorted(set(columns) - set(ours))} more and {sorted(set(ours) - set(columns))} less",), 0
+            return (
+                (
+                    f"columns differ: the source publishes {sorted(set(columns) - set(ours))} more and "
+                    f"{sorted(set(ours) - set(columns))} less"
+                ),
+            ), 0
         bits = [_FLOATS.get(column["lake_type"]) for column in shape]
         source = Counter(
             tuple(same_float(text, bits=width) if width else text for text, width in zip(row, bits, strict=True))
@@ -259,12 +306,19 @@ class Spool:
         )
         places = [_place(column) for column in shape]
         spool = Counter(
-            tuple(same_float(row.get(place), bits=width) if width else row.get(place) for place, width in zip(places, bits, strict=True)) for row in replayed
+            tuple(
+                same_float(row.get(place), bits=width) if width else row.get(place)
+                for place, width in zip(places, bits, strict=True)
+            )
+            for row in replayed
         )
         lost, surplus = (source - spool).total(), (spool - source).total()
         found = []
         if lost or surplus:
-            found.append(f"{lost} rows of {source.total()} are not in the spool, {surplus} rows of {spool.total()} are not at the source")
+            found.append(
+                f"{lost} rows of {source.total()} are not in the spool, {surplus} rows of "
+                f"{spool.total()} are not at the source"
+            )
         return tuple(found), source.total()
 
 
@@ -277,7 +331,12 @@ def replay(table: Table) -> list[Row]:
     for part in table.copies[table.generation]:
         for _, row in sorted(_read(part, table), key=lambda one: one[0]):
             rows.take(row, part.version)
-    behind = ((order, change, part.version) for part in table.changes for order, change in _read(part, table) if order[0] > snapshot_lsn)
+    behind = (
+        (order, change, part.version)
+        for part in table.changes
+        for order, change in _read(part, table)
+        if order[0] > snapshot_lsn
+    )
     for _, change, version in sorted(behind, key=lambda one: one[0]):
         rows.take(change, version)
     rows.shape(max(table.schemas))
@@ -306,7 +365,9 @@ class _Rows:
         yield from self._bag
 
     def shape(self, version: int) -> None:
-        """Brings the rows into a newer shape: a column that was added has its constant default in older rows."""
+        """Brings the rows into a newer shape: a column that was added has its constant default in
+        older rows.
+        """
         if version <= self._version:
             return
         before = self._table.schemas.get(self._version)
@@ -346,7 +407,14 @@ class _Rows:
     def _take_unkeyed(self, change: _Change) -> None:
         old: Row = {}
         if change.op != "i":
-            at = next((at for at, row in enumerate(self._bag) if all(row.get(place) == value for place, value in change.old.items())), None)
+            at = next(
+                (
+                    at
+                    for at, row in enumerate(self._bag)
+                    if all(row.get(place) == value for place, value in change.old.items())
+                ),
+                None,
+            )
             if at is None:
                 raise TornRows("an update or delete finds no row that equals its old one")
             old = self._bag.pop(at)
@@ -365,7 +433,9 @@ def _filled(change: _Change, old: Row) -> Row:
 
 
 def _read(part: _Part, table: Table) -> list[tuple[tuple[int, int], _Change]]:
-    """The changes of one file with their place in commit order; those that were rolled back are left out."""
+    """The changes of one file with their place in commit order; those that were rolled back are
+    left out.
+    """
     file = pq.read_table(part.path)
     schema = table.schemas[part.version]
     new = _sides(file, file.schema, schema, file.column("_sluice_special"))
@@ -377,7 +447,10 @@ def _read(part: _Part, table: Table) -> list[tuple[tuple[int, int], _Change]]:
             old = _sides(fields, fields.schema, schema, file.column("_sluice_old_special"))
             old = [row if there else {} for row, there in zip(old, structs.is_valid().to_pylist(), strict=True)]
     found = []
-    envelope = (file.column(name).to_pylist() for name in ("_sluice_op", "_sluice_lsn", "_sluice_ordinal", "_sluice_xid", "_sluice_unchanged"))
+    envelope = (
+        file.column(name).to_pylist()
+        for name in ("_sluice_op", "_sluice_lsn", "_sluice_ordinal", "_sluice_xid", "_sluice_unchanged")
+    )
     for at, (op, lsn, ordinal, xid, unchanged) in enumerate(zip(*envelope, strict=True)):
         if xid not in part.gone:
             end_lsn = part.body["end_lsn"] if part.body else lsn
@@ -413,9 +486,11 @@ def _published(connection: psycopg.Connection, publication: str) -> dict[int, tu
     """By oid: schema, name and published columns."""
     listed = "p.attnames" if connection.info.server_version >= 150000 else "NULL::name[]"
     found = connection.execute(
-        f"SELECT c.oid::int8, n.nspname::text, c.relname::text, coalesce({listed}, ARRAY(SELECT a.attname FROM pg_attribute a"
+        f"SELECT c.oid::int8, n.nspname::text, c.relname::text, coalesce({listed}, ARRAY(SELECT "
+        "a.attname FROM pg_attribute a"
         " WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''))::text[]"
-        " FROM pg_publication_tables p JOIN pg_namespace n ON n.nspname = p.schemaname JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename"
+        " FROM pg_publication_tables p JOIN pg_namespace n ON n.nspname = p.schemaname JOIN pg_class "
+        "c ON c.relnamespace = n.oid AND c.relname = p.tablename"
         " WHERE p.pubname = %s".encode(),
         (publication,),
     ).fetchall()
@@ -426,16 +501,25 @@ def _source_rows(connection: psycopg.Connection, table: Table, columns: list[str
     with connection.transaction(), connection.cursor() as cursor:
         for name, value in _SESSION.items():
             cursor.execute("SELECT pg_catalog.set_config(%s, %s, true)", (name, value))
-        kind = cursor.execute("SELECT relkind::text FROM pg_catalog.pg_class WHERE oid = %s", (int(table.table_id),)).fetchone()
+        kind = cursor.execute(
+            "SELECT relkind::text FROM pg_catalog.pg_class WHERE oid = %s", (int(table.table_id),)
+        ).fetchone()
         only = sql.SQL("" if kind == ("p",) else "ONLY")
         listed = sql.SQL(", ").join(map(sql.Identifier, columns))
-        # COPY prints with the types' output functions, as the stream does; a cast to text would not (boolean, character(n)).
-        with cursor.copy(sql.SQL("COPY (SELECT {} FROM {} {}) TO STDOUT").format(listed, only, sql.Identifier(table.schema, table.name))) as copy:
+        # COPY prints with the types' output functions, as the stream does; a cast to text would not
+        # (boolean, character(n)).
+        with cursor.copy(
+            sql.SQL("COPY (SELECT {} FROM {} {}) TO STDOUT").format(
+                listed, only, sql.Identifier(table.schema, table.name)
+            )
+        ) as copy:
             return list(copy.rows())
 
 
 def _spelled_out(steps: list[int]) -> set[int]:
-    """Every id of a list of distances: to the first of a run, to its last, to the first of the next."""
+    """Every id of a list of distances: to the first of a run, to its last, to the first of the
+    next.
+    """
     xids: set[int] = set()
     for bound in range(0, len(steps), 2):
         first = sum(steps[: bound + 1])

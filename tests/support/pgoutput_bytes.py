@@ -1,7 +1,9 @@
-"""Replication bytes field by field, for tests of the decoder: written from the specification, sharing nothing with it, and able to build what no server sends.
+"""Replication bytes field by field, for tests of the decoder: written from the specification,
+sharing nothing with it, and able to build what no server sends.
 
-A tuple's field is None for NULL, UNCHANGED for a value that was not sent, bytes for text, Binary(bytes) for binary. Times count from 2000.
-(PostgreSQL: Logical Replication Message Formats; Streaming Replication Protocol; COPY, Binary Format.)
+A tuple's field is None for NULL, UNCHANGED for a value that was not sent, bytes for text,
+Binary(bytes) for binary. Times count from 2000. (PostgreSQL: Logical Replication Message Formats;
+Streaming Replication Protocol; COPY, Binary Format.)
 """
 
 import struct
@@ -108,9 +110,19 @@ def origin(lsn: int, name: str) -> bytes:
     return b"O" + u64(lsn) + text(name)
 
 
-def relation(oid: int, schema: str, name: str, columns: Sequence[tuple[int, str, int, int]], *, identity: bytes = b"d", xid: int | None = None) -> bytes:
+def relation(
+    oid: int,
+    schema: str,
+    name: str,
+    columns: Sequence[tuple[int, str, int, int]],
+    *,
+    identity: bytes = b"d",
+    xid: int | None = None,
+) -> bytes:
     """`columns` are (flags, name, type oid, typmod)."""
-    described = b"".join(u8(flags) + text(column) + u32(type_oid) + i32(typmod) for flags, column, type_oid, typmod in columns)
+    described = b"".join(
+        u8(flags) + text(column) + u32(type_oid) + i32(typmod) for flags, column, type_oid, typmod in columns
+    )
     return b"R" + prefix(xid) + u32(oid) + text(schema) + text(name) + identity + u16(len(columns)) + described
 
 
@@ -147,13 +159,28 @@ def begin_prepare(prepare_lsn: int, end_lsn: int, time: int, xid: int, gid: str)
     return b"b" + u64(prepare_lsn) + u64(end_lsn) + i64(time) + u32(xid) + text(gid)
 
 
-def prepare(prepare_lsn: int, end_lsn: int, time: int, xid: int, gid: str, *, flags: int = 0, tag: bytes = b"P") -> bytes:
-    """Prepare; with another `tag` the messages of the same form: K (commit prepared) and p (stream prepare)."""
+def prepare(
+    prepare_lsn: int, end_lsn: int, time: int, xid: int, gid: str, *, flags: int = 0, tag: bytes = b"P"
+) -> bytes:
+    """Prepare; with another `tag` the messages of the same form: K (commit prepared) and p (stream
+    prepare).
+    """
     return tag + u8(flags) + u64(prepare_lsn) + u64(end_lsn) + i64(time) + u32(xid) + text(gid)
 
 
-def rollback_prepared(prepare_end: int, rollback_end: int, prepared: int, rolled_back: int, xid: int, gid: str, *, flags: int = 0) -> bytes:
-    return b"r" + u8(flags) + u64(prepare_end) + u64(rollback_end) + i64(prepared) + i64(rolled_back) + u32(xid) + text(gid)
+def rollback_prepared(
+    prepare_end: int, rollback_end: int, prepared: int, rolled_back: int, xid: int, gid: str, *, flags: int = 0
+) -> bytes:
+    return (
+        b"r"
+        + u8(flags)
+        + u64(prepare_end)
+        + u64(rollback_end)
+        + i64(prepared)
+        + i64(rolled_back)
+        + u32(xid)
+        + text(gid)
+    )
 
 
 def copy_row(fields: Sequence[bytes | None]) -> bytes:

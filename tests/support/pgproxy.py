@@ -1,8 +1,10 @@
 """A TCP proxy between Sluice and PostgreSQL that knows where messages begin and end.
 
-It is the witness of the one rule: every standby status message is recorded, and shown to a hook *before* the server can read it, so that a test
-can compare the flush position with what the store holds at that very moment. It also breaks connections at chosen messages and holds traffic
-back. It changes no byte unless it was asked to with `change`. Plain TCP only. (PostgreSQL: Frontend/Backend Protocol, Streaming Replication Protocol.)
+It is the witness of the one rule: every standby status message is recorded, and shown to a hook
+*before* the server can read it, so that a test can compare the flush position with what the store
+holds at that very moment. It also breaks connections at chosen messages and holds traffic back. It
+changes no byte unless it was asked to with `change`. Plain TCP only. (PostgreSQL: Frontend/Backend
+Protocol, Streaming Replication Protocol.)
 """
 
 import contextlib
@@ -37,12 +39,16 @@ class Cut(Enum):
     INSIDE = "inside"
     AFTER = "after"
     SILENT = "silent"
-    """Right behind the message the connection falls silent in its direction; it stays up until `drop` or until an end closes it."""
+    """Right behind the message the connection falls silent in its direction; it stays up until
+    `drop` or until an end closes it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One protocol message. `kind` is its type letter (`d` is CopyData); `body` has neither letter nor length."""
+    """One protocol message. `kind` is its type letter (`d` is CopyData); `body` has neither letter
+    nor length.
+    """
 
     connection: int
     direction: Direction
@@ -51,7 +57,9 @@ class Message:
 
     @property
     def tag(self) -> str:
-        """pgoutput's letter in an XLogData message, `k` for a keepalive, `r` for a status message, empty for anything else."""
+        """pgoutput's letter in an XLogData message, `k` for a keepalive, `r` for a status message,
+        empty for anything else.
+        """
         if self.kind != "d" or not self.body:
             return ""
         outer = chr(self.body[0])
@@ -85,8 +93,8 @@ class _Rule:
 class PgProxy:
     """Listens on 127.0.0.1 and forwards to `target_port` there, from construction to `close`.
 
-    `on_status` runs in the forwarding thread. What it raises is kept in `violations`, and breaks the connection so that the server never
-    sees the message; `check` raises the first.
+    `on_status` runs in the forwarding thread. What it raises is kept in `violations`, and breaks
+    the connection so that the server never sees the message; `check` raises the first.
     """
 
     def __init__(self, target_port: int, *, on_status: Callable[[Status], None] | None = None) -> None:
@@ -132,9 +140,16 @@ class PgProxy:
             return max((status.flush for status in self.statuses), default=0)
 
     def cut(
-        self, where: Cut, *, count: int = 1, direction: Direction = Direction.TO_CLIENT, matches: Callable[[Message], bool] | None = None
+        self,
+        where: Cut,
+        *,
+        count: int = 1,
+        direction: Direction = Direction.TO_CLIENT,
+        matches: Callable[[Message], bool] | None = None,
     ) -> threading.Event:
-        """Breaks the connection once, at the `count`-th coming message that matches (any CopyData by default). The event tells when it has."""
+        """Breaks the connection once, at the `count`-th coming message that matches (any CopyData
+        by default). The event tells when it has.
+        """
         rule = _Rule(direction, matches or (lambda message: message.kind == "d"), count, where)
         with self._lock:
             self._rules.append(rule)
@@ -148,9 +163,11 @@ class PgProxy:
         direction: Direction = Direction.TO_CLIENT,
         matches: Callable[[Message], bool] | None = None,
     ) -> threading.Event:
-        """Replaces the body of the `count`-th coming message that matches (any CopyData by default) by what `how` makes of it, once; its length follows.
+        """Replaces the body of the `count`-th coming message that matches (any CopyData by default)
+        by what `how` makes of it, once; its length follows.
 
-        `corrupted`, `lengthened` and `shortened` are such changes. The event tells when it has happened.
+        `corrupted`, `lengthened` and `shortened` are such changes. The event tells when it has
+        happened.
         """
         rule = _Rule(direction, matches or (lambda message: message.kind == "d"), count, change=how)
         with self._lock:
@@ -180,7 +197,9 @@ class PgProxy:
             _break(endpoint)
 
     def wait_for_status(self, wanted: Callable[[Status], bool], *, timeout: float = 30.0) -> Status:
-        """The first recorded status message that is as `wanted`, waiting for it if need be. Raises TimeoutError."""
+        """The first recorded status message that is as `wanted`, waiting for it if need be. Raises
+        TimeoutError.
+        """
         with self._news:
             if not self._news.wait_for(lambda: any(map(wanted, self.statuses)), timeout):
                 raise TimeoutError("no such status message passed the proxy")
@@ -247,7 +266,8 @@ class PgProxy:
                     break
                 del pending[:done]
             else:
-                # An orderly end (the server's or the client's last words) stays orderly on the other side.
+                # An orderly end (the server's or the client's last words) stays orderly on the
+                # other side.
                 sink.sendall(pending)
                 sink.shutdown(socket.SHUT_WR)
                 return
@@ -263,7 +283,9 @@ class PgProxy:
         wake.wait()
 
     def _pass(self, pending: bytearray, direction: Direction, wire: "_Wire") -> tuple[int, Cut | None]:
-        """How many of `pending`'s bytes may go, all in whole messages unless a rule cuts inside one; and how the connection ends then, if it does."""
+        """How many of `pending`'s bytes may go, all in whole messages unless a rule cuts inside
+        one; and how the connection ends then, if it does.
+        """
         at = 0
         while (length := wire.next_length(pending, at, direction)) is not None:
             message = wire.message(pending, at, length, direction)
@@ -310,7 +332,9 @@ class PgProxy:
 
 
 class _Wire:
-    """Where one connection is in its conversation: before the StartupMessage messages have no type letter."""
+    """Where one connection is in its conversation: before the StartupMessage messages have no type
+    letter.
+    """
 
     def __init__(self, connection: int) -> None:
         self._connection = connection

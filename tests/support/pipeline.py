@@ -1,4 +1,5 @@
-"""A whole pipeline for one test: real commands as processes, the acknowledgement oracle on the wire, and the manifest read back.
+"""A whole pipeline for one test: real commands as processes, the acknowledgement oracle on the
+wire, and the manifest read back.
 
 The oracle reads the spool's files by itself and shares no code with the log that writes them.
 """
@@ -10,19 +11,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from deploy.local.sluice import Pipeline, SluiceProcess
-from service.contract import keys
-from service.contract.applied import Complete
+from sluice.contract import keys
+from sluice.contract.applied import Complete
 from tests.support.pgproxy import PgProxy, Status
 from tests.support.sources import Database
+from tools.local.sluice import Pipeline, SluiceProcess
 
 _LOOK_SECONDS = 0.05
 
 
 class AckOracle:
-    """Objects to a status message that acknowledges more than the spool holds at that moment, or that goes backwards. Give it to a PgProxy.
+    """Objects to a status message that acknowledges more than the spool holds at that moment, or
+    that goes backwards. Give it to a PgProxy.
 
-    `spool` is the pipeline's folder, or what gives the object of a key below it, None while there is none.
+    `spool` is the pipeline's folder, or what gives the object of a key below it, None while there
+    is none.
     """
 
     def __init__(self, spool: Path | Callable[[str], bytes | None]) -> None:
@@ -35,9 +38,13 @@ class AckOracle:
         while (entry := self._read(f"manifest/{self._seq + 1:016d}.json")) is not None:
             self._durable = json.loads(entry)["through_lsn"]
             self._seq += 1
-        assert status.flush <= self._durable, f"acknowledged {status.flush}, but manifest entry {self._seq} holds through {self._durable}"
+        assert status.flush <= self._durable, (
+            f"acknowledged {status.flush}, but manifest entry {self._seq} holds through {self._durable}"
+        )
         assert status.apply <= status.flush <= status.write, "the three positions of a status message are out of order"
-        assert status.flush in (0, max(status.flush, self._flushed)), f"acknowledged {status.flush} after {self._flushed}"
+        assert status.flush in (0, max(status.flush, self._flushed)), (
+            f"acknowledged {status.flush} after {self._flushed}"
+        )
         self._flushed = max(self._flushed, status.flush)
 
 
@@ -45,14 +52,19 @@ def _file_below(folder: Path) -> Callable[[str], bytes | None]:
     def read(key: str) -> bytes | None:
         try:
             return (folder / key).read_bytes()
-        except (FileNotFoundError, NotADirectoryError):  # the second while a test has put a file in the place of the folder
+        except (
+            FileNotFoundError,
+            NotADirectoryError,
+        ):  # the second while a test has put a file in the place of the folder
             return None
 
     return read
 
 
 def witnessed(database: Database, directory: Path) -> tuple[PgProxy, Pipeline]:
-    """A pipeline `t` in `directory` whose every connection to the source goes through a proxy with the oracle. The caller closes the proxy."""
+    """A pipeline `t` in `directory` whose every connection to the source goes through a proxy with
+    the oracle. The caller closes the proxy.
+    """
     proxy = PgProxy(database.server.port, on_status=AckOracle(directory.resolve() / "spool" / "t"))
     settings: dict[str, dict[str, Any]] = {
         "source": {"slot": database.slot, "publication": database.publication, "tables": ["public.*"]},
@@ -68,20 +80,30 @@ def complete_through(pipeline: Pipeline) -> int:
     return Complete.decode(newest.read_bytes()).lsn if newest else 0
 
 
-def wait_until(claim: Callable[[], bool], *, what: str, processes: tuple[SluiceProcess, ...] = (), timeout: float = 180.0) -> None:
-    """Returns when `claim` holds. Fails when it does not in time or when one of `processes` ends meanwhile, with the end of its log."""
+def wait_until(
+    claim: Callable[[], bool], *, what: str, processes: tuple[SluiceProcess, ...] = (), timeout: float = 180.0
+) -> None:
+    """Returns when `claim` holds. Fails when it does not in time or when one of `processes` ends
+    meanwhile, with the end of its log.
+    """
     deadline = time.monotonic() + timeout
     while not claim():
         for process in processes:
             assert process.status is None, f"ended with status {process.status} before {what}:\n{process.log_tail(40)}"
         if time.monotonic() > deadline:
-            raise AssertionError(f"{what}: not within {timeout:.0f} s\n" + "\n".join(process.log_tail(40) for process in processes))
+            raise AssertionError(
+                f"{what}: not within {timeout:.0f} s\n" + "\n".join(process.log_tail(40) for process in processes)
+            )
         time.sleep(_LOOK_SECONDS)
 
 
-def wait_complete(pipeline: Pipeline, lsn: int, *, processes: tuple[SluiceProcess, ...] = (), timeout: float = 180.0) -> None:
+def wait_complete(
+    pipeline: Pipeline, lsn: int, *, processes: tuple[SluiceProcess, ...] = (), timeout: float = 180.0
+) -> None:
     """Returns when the applier has stated that all tables are complete beyond `lsn`."""
-    wait_until(lambda: complete_through(pipeline) > lsn, what="the lake is complete", processes=processes, timeout=timeout)
+    wait_until(
+        lambda: complete_through(pipeline) > lsn, what="the lake is complete", processes=processes, timeout=timeout
+    )
 
 
 def commits(pipeline: Pipeline) -> Counter[int]:

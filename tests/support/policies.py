@@ -1,7 +1,8 @@
 """An S3 server that enforces the example policies of deploy/object-store, as far as it can.
 
-It looks at the action and the object of each request, not at conditions (they are taken out here), and for a delete at the bucket only, which it has to be
-allowed for. What it cannot enforce is compared with what was asked of it.
+It looks at the action and the object of each request, not at conditions (they are taken out here),
+and for a delete at the bucket only, which it has to be allowed for. What it cannot enforce is
+compared with what was asked of it.
 """
 
 import json
@@ -15,11 +16,17 @@ from typing import Any
 
 import boto3
 
-from deploy.local.s3 import ACCESS_KEY, REGION, S3Server, running_s3
+from tools.local.s3 import ACCESS_KEY, REGION, S3Server, running_s3
 
 POLICIES = Path(__file__).parents[2] / "deploy" / "object-store"
 BUCKET = "example"
-_NAMES = {"SPOOL-BUCKET": BUCKET, "LAKE-BUCKET": BUCKET, "SPOOL-PREFIX": "spool", "LAKE-PREFIX": "lake", "PIPELINE": "test"}
+_NAMES = {
+    "SPOOL-BUCKET": BUCKET,
+    "LAKE-BUCKET": BUCKET,
+    "SPOOL-PREFIX": "spool",
+    "LAKE-PREFIX": "lake",
+    "PIPELINE": "test",
+}
 _EVERYTHING = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
 
 
@@ -35,7 +42,8 @@ def policy(name: str) -> dict[str, Any]:
 def allows(document: dict[str, Any], action: str, key: str) -> bool:
     """Whether the policy lets `action` be done to an object. No statement here denies anything."""
     return any(
-        action in _listed(statement["Action"]) and any(fnmatchcase(f"arn:aws:s3:::{BUCKET}/{key}", pattern) for pattern in _listed(statement["Resource"]))
+        action in _listed(statement["Action"])
+        and any(fnmatchcase(f"arn:aws:s3:::{BUCKET}/{key}", pattern) for pattern in _listed(statement["Resource"]))
         for statement in document["Statement"]
     )
 
@@ -46,7 +54,9 @@ def _listed(value: str | list[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class GuardedS3:
-    """`options` by who asks: `ingest` and `applier` with their policies, `anybody` may do everything."""
+    """`options` by who asks: `ingest` and `applier` with their policies, `anybody` may do
+    everything.
+    """
 
     server: S3Server
     options: dict[str, dict[str, str]]
@@ -59,7 +69,9 @@ def guarded_s3() -> Iterator[GuardedS3]:
     with running_s3(buckets=(BUCKET,)) as server:
         users = {name: _user(server, name, document) for name, document in _documents().items()}
         # From here on every request needs a signature and a right.
-        request = urllib.request.Request(f"{server.endpoint}/moto-api/reset-auth", data=b"0", method="POST", headers={"Content-Type": "text/plain"})
+        request = urllib.request.Request(
+            f"{server.endpoint}/moto-api/reset-auth", data=b"0", method="POST", headers={"Content-Type": "text/plain"}
+        )
         urllib.request.urlopen(request, timeout=10).close()
         yield GuardedS3(server, users)
 
@@ -69,12 +81,20 @@ def _documents() -> dict[str, dict[str, Any]]:
     for document in found.values():
         for statement in document["Statement"]:
             statement.pop("Condition", None)
-        document["Statement"].append({"Effect": "Allow", "Action": "s3:DeleteObject", "Resource": f"arn:aws:s3:::{BUCKET}"})
+        document["Statement"].append(
+            {"Effect": "Allow", "Action": "s3:DeleteObject", "Resource": f"arn:aws:s3:::{BUCKET}"}
+        )
     return {**found, "anybody": _EVERYTHING}
 
 
 def _user(server: S3Server, name: str, document: dict[str, Any]) -> dict[str, str]:
-    iam = boto3.client("iam", endpoint_url=server.endpoint, region_name=REGION, aws_access_key_id=ACCESS_KEY, aws_secret_access_key=ACCESS_KEY)
+    iam = boto3.client(
+        "iam",
+        endpoint_url=server.endpoint,
+        region_name=REGION,
+        aws_access_key_id=ACCESS_KEY,
+        aws_secret_access_key=ACCESS_KEY,
+    )
     iam.create_user(UserName=name)
     iam.put_user_policy(UserName=name, PolicyName="example", PolicyDocument=json.dumps(document))
     key = iam.create_access_key(UserName=name)["AccessKey"]

@@ -1,8 +1,10 @@
-"""Messages decoded one by one with struct: slow, plain, and sharing nothing with service.protocol, which is compared with it.
+"""Messages decoded one by one with struct: slow, plain, and sharing nothing with sluice.protocol,
+which is compared with it.
 
-`decode_row` reads one pgoutput row message (no XLogData header) and raises Malformed for anything that is not exactly an Insert, Update or Delete.
-`readable` turns a recorded, well-formed stream into what people can check by eye.
-(PostgreSQL: Logical Replication Message Formats; Streaming Replication Protocol.)
+`decode_row` reads one pgoutput row message (no XLogData header) and raises Malformed for anything
+that is not exactly an Insert, Update or Delete. `readable` turns a recorded, well-formed stream
+into what people can check by eye. (PostgreSQL: Logical Replication Message Formats; Streaming
+Replication Protocol.)
 """
 
 import struct
@@ -100,19 +102,29 @@ _FORMS: dict[str, tuple[str, str]] = {
     "K": ("CommitPrepared", _PREPARED.replace("prepare_", "commit_")),
     "r": (
         "RollbackPrepared",
-        "flags:none prepare_end_lsn:lsn rollback_end_lsn:lsn prepare_time_us:time rollback_time_us:time xid:u32 gid:str",
+        (
+            "flags:none prepare_end_lsn:lsn rollback_end_lsn:lsn prepare_time_us:time "
+            "rollback_time_us:time xid:u32 gid:str"
+        ),
     ),
     "p": ("StreamPrepare", _PREPARED),
 }
 
 
 def readable(frames: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """Each frame as a dictionary: LSNs as numbers, times in microseconds since 1970, a field of a row as [kind] or [kind, text]."""
+    """Each frame as a dictionary: LSNs as numbers, times in microseconds since 1970, a field of a
+    row as [kind] or [kind, text].
+    """
     in_stream, widths = False, dict[int, int]()
     for frame in frames:
         if frame[:1] == b"k":
             end_lsn, sent, reply = struct.unpack(">QqB", frame[1:])
-            yield {"message": "Keepalive", "end_lsn": end_lsn, "sent_time_us": sent + _EPOCH_US, "reply_requested": bool(reply)}
+            yield {
+                "message": "Keepalive",
+                "end_lsn": end_lsn,
+                "sent_time_us": sent + _EPOCH_US,
+                "reply_requested": bool(reply),
+            }
             continue
         message = frame[25:]
         tag = chr(message[0])
@@ -129,9 +141,23 @@ def readable(frames: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 def _readable_row(row: ReferenceRow) -> dict[str, Any]:
     def shown(values: tuple[Value, ...] | None) -> list[list[str]] | None:
-        return None if values is None else [[kind] if kind in "nu" else [kind, content.decode() if kind == "t" else content.hex()] for kind, content in values]
+        return (
+            None
+            if values is None
+            else [
+                [kind] if kind in "nu" else [kind, content.decode() if kind == "t" else content.hex()]
+                for kind, content in values
+            ]
+        )
 
-    return {"message": row.op, "oid": row.oid, "stream_xid": row.xid, "old_kind": row.old_kind, "old": shown(row.old), "new": shown(row.new)}
+    return {
+        "message": row.op,
+        "oid": row.oid,
+        "stream_xid": row.xid,
+        "old_kind": row.old_kind,
+        "old": shown(row.old),
+        "new": shown(row.new),
+    }
 
 
 class _Fields:
@@ -194,4 +220,8 @@ class _Fields:
 
     def _truncate(self) -> dict[str, Any]:
         count, flags = self._take(">i"), self._take(">B")
-        return {"relation_oids": [self._take(">I") for _ in range(count)], "cascade": bool(flags & 1), "restart_identity": bool(flags & 2)}
+        return {
+            "relation_oids": [self._take(">I") for _ in range(count)],
+            "cascade": bool(flags & 1),
+            "restart_identity": bool(flags & 2),
+        }

@@ -1,4 +1,5 @@
-"""An HTTP/1.1 proxy on loopback, in front of an S3 server, that answers wrongly when told to: by plan, at random, or both.
+"""An HTTP/1.1 proxy on loopback, in front of an S3 server, that answers wrongly when told to: by
+plan, at random, or both.
 
     with running_s3(buckets=("b",)) as s3, S3FaultProxy(s3.port) as proxy:
         store = open_store("s3://b/spool", options=s3.options() | {"endpoint": proxy.endpoint})
@@ -8,10 +9,12 @@
         proxy.hold(); proxy.release()                                                  # every request waits, none is refused
         proxy.calm()                                                                   # no plan, no random fault, nothing held
 
-A fault acts before the request reaches the server (`error`, `reset_before`, `delayed`), or after the server has answered it (`error_after`,
-`reset_after`, `truncated`, `stale_list`). The first plan that matches acts; random faults come where no plan matches. `requests` lists what arrived
-with what was done to it, `counts` how often each fault acted. The proxy decides alone in one lock, so that a seed and one client at a time repeat a run.
-It checks no signature and changes nothing else. It answers plain HTTP only.
+A fault acts before the request reaches the server (`error`, `reset_before`, `delayed`), or after
+the server has answered it (`error_after`, `reset_after`, `truncated`, `stale_list`). The first plan
+that matches acts; random faults come where no plan matches. `requests` lists what arrived with what
+was done to it, `counts` how often each fault acted. The proxy decides alone in one lock, so that a
+seed and one client at a time repeat a run. It checks no signature and changes nothing else. It
+answers plain HTTP only.
 """
 
 import collections
@@ -28,10 +31,25 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
-Operation = Literal["get", "head", "list", "put", "create", "copy", "delete", "start upload", "part", "complete upload", "abort upload", "other"]
+Operation = Literal[
+    "get",
+    "head",
+    "list",
+    "put",
+    "create",
+    "copy",
+    "delete",
+    "start upload",
+    "part",
+    "complete upload",
+    "abort upload",
+    "other",
+]
 Kind = Literal["error", "error after", "reset before", "reset after", "truncated", "delayed", "stale list"]
 
-_HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "trailer", "upgrade", "proxy-connection", "expect"})
+_HOP_BY_HOP = frozenset(
+    {"connection", "keep-alive", "transfer-encoding", "trailer", "upgrade", "proxy-connection", "expect"}
+)
 _UPSTREAM_SECONDS = 60.0
 _CONTENTS = re.compile(rb"<Contents>.*?</Contents>", re.DOTALL)
 _KEY = re.compile(rb"<Key>(.*?)</Key>", re.DOTALL)
@@ -39,7 +57,9 @@ _KEY = re.compile(rb"<Key>(.*?)</Key>", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request. `key` is the path without the bucket, decoded; `create` is a PUT with If-None-Match: *."""
+    """One request. `key` is the path without the bucket, decoded; `create` is a PUT with
+    If-None-Match: *.
+    """
 
     number: int
     operation: Operation
@@ -59,7 +79,9 @@ class Fault:
     keys: int = 0
 
     def __str__(self) -> str:
-        return " ".join(str(part) for part in (self.kind, self.status or "", self.code, self.seconds or "", self.keys or "") if part)
+        return " ".join(
+            str(part) for part in (self.kind, self.status or "", self.code, self.seconds or "", self.keys or "") if part
+        )
 
 
 def error(status: int, code: str) -> Fault:
@@ -83,7 +105,9 @@ def reset_after() -> Fault:
 
 
 def truncated() -> Fault:
-    """The headers and half of the body, then the connection ends. An answer without a body is lost whole."""
+    """The headers and half of the body, then the connection ends. An answer without a body is lost
+    whole.
+    """
     return Fault("truncated")
 
 
@@ -93,7 +117,9 @@ def delayed(seconds: float) -> Fault:
 
 
 def stale_list(keys: int = 1) -> Fault:
-    """A listing that lacks the `keys` objects that were stored last through this proxy. Other requests pass."""
+    """A listing that lacks the `keys` objects that were stored last through this proxy. Other
+    requests pass.
+    """
     return Fault("stale list", keys=keys)
 
 
@@ -151,20 +177,28 @@ class S3FaultProxy:
         after: int = 0,
         count: int | None = 1,
     ) -> threading.Event:
-        """`fault` for the next `count` requests (None: until `calm`) that match, the first `after` of them spared. The event is set when it first acts."""
+        """`fault` for the next `count` requests (None: until `calm`) that match, the first `after`
+        of them spared. The event is set when it first acts.
+        """
         made = _Plan(fault, frozenset(operations), matches, after, count)
         with self._lock:
             self._plans.append(made)
         return made.fired
 
-    def at_random(self, rate: float, faults: Sequence[Fault], *, seed: int, operations: Collection[Operation] = ()) -> None:
-        """One of `faults` for each request with probability `rate`, where no plan matches. Replaces what was said before."""
+    def at_random(
+        self, rate: float, faults: Sequence[Fault], *, seed: int, operations: Collection[Operation] = ()
+    ) -> None:
+        """One of `faults` for each request with probability `rate`, where no plan matches. Replaces
+        what was said before.
+        """
         with self._lock:
             self._rate, self._random_faults, self._random_operations = rate, tuple(faults), frozenset(operations)
             self._random = random.Random(seed)
 
     def hold(self) -> None:
-        """Connections are accepted and requests read; none is forwarded or answered until `release`."""
+        """Connections are accepted and requests read; none is forwarded or answered until
+        `release`.
+        """
         self._open.clear()
 
     def release(self) -> None:
@@ -187,7 +221,9 @@ class S3FaultProxy:
     # called by the handler's threads
 
     def decide(self, operation: Operation, bucket: str, key: str, nbytes: int) -> Fault | None:
-        """What to do to a request that has been read whole; records it. Waits while requests are held."""
+        """What to do to a request that has been read whole; records it. Waits while requests are
+        held.
+        """
         self._open.wait()
         with self._lock:
             request = Request(len(self.requests) + 1, operation, bucket, key, nbytes)
@@ -229,7 +265,12 @@ class S3FaultProxy:
     def without_newest(self, bucket: str, body: bytes, keys: int) -> bytes:
         with self._lock:
             missing = {key.encode() for seen, key in self._stored[-keys:] if seen == bucket}
-        return _CONTENTS.sub(lambda part: b"" if (name := _KEY.search(part[0])) and unquote(name[1].decode()).encode() in missing else part[0], body)
+        return _CONTENTS.sub(
+            lambda part: (
+                b"" if (name := _KEY.search(part[0])) and unquote(name[1].decode()).encode() in missing else part[0]
+            ),
+            body,
+        )
 
     def forward(self, handler: "_Handler", body: bytes) -> tuple[http.client.HTTPResponse, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self._target_port, timeout=_UPSTREAM_SECONDS)
@@ -262,7 +303,10 @@ class _Handler(BaseHTTPRequestHandler):
     def handle_any(self) -> None:
         body = self._body()
         operation, bucket, key = _read(
-            self.command, self.path, conditional=self.headers.get("If-None-Match") == "*", copies="x-amz-copy-source" in self.headers
+            self.command,
+            self.path,
+            conditional=self.headers.get("If-None-Match") == "*",
+            copies="x-amz-copy-source" in self.headers,
         )
         proxy = self.server.proxy
         fault = proxy.decide(operation, bucket, key, len(body))
@@ -303,7 +347,10 @@ class _Handler(BaseHTTPRequestHandler):
         return b"".join(parts)
 
     def _refuse(self, fault: Fault) -> None:
-        document = f'<?xml version="1.0" encoding="UTF-8"?><Error><Code>{fault.code}</Code><Message>by plan</Message><RequestId>1</RequestId></Error>'.encode()
+        document = (
+            f'<?xml version="1.0" encoding="UTF-8"?><Error><Code>{fault.code}</Code><Message>by '
+            "plan</Message><RequestId>1</RequestId></Error>"
+        ).encode()
         self.send_response(fault.status)
         self.send_header("Content-Type", "application/xml")
         self.send_header("Content-Length", str(len(document)))

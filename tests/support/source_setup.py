@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.source.sessions import SourceOptions
+from sluice.source.sessions import SourceOptions
 from tests.support import canary
 from tests.support.sources import Database
 

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 
 import psycopg
 
-from deploy.local.postgres import PostgresServer
-from deploy.local.s3 import S3Server
 from tests.support import canary
+from tools.local.postgres import PostgresServer
+from tools.local.s3 import S3Server
 
 
 @dataclass(frozen=True)
 class Database:
-    """A database of one test. `slot` and `publication` are names that no other test uses; neither exists yet."""
+    """A database of one test. `slot` and `publication` are names that no other test uses; neither
+    exists yet.
+    """
 
     server: PostgresServer
     name: str
@@ -39,7 +41,9 @@ class Database:
 
 @contextmanager
 def fresh_database(server: PostgresServer) -> Iterator[Database]:
-    """An empty database; its slots and the database itself are dropped at the end, whatever still holds them."""
+    """An empty database; its slots and the database itself are dropped at the end, whatever still
+    holds them.
+    """
     token = uuid.uuid4().hex[:10]
     created = Database(server, name=f"t_{token}", slot=f"sluice_t_{token}", publication=f"sluice_t_{token}")
     with server.superuser() as admin:

@@ -1,21 +1,30 @@
-"""Tables and rows for tests of the spool: wire messages in, one Arrow batch out, and an independent reading of array text."""
+"""Tables and rows for tests of the spool: wire messages in, one Arrow batch out, and an independent
+reading of array text.
+"""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from service.contract.schema import ColumnSchema, TableSchema
-from service.contract.types import lake_type
-from service.protocol.frames import join
-from service.protocol.tuples import RowColumns, walk_rows
-from service.spool.encode import EncodedRows, encode_rows
+from sluice.contract.schema import ColumnSchema, TableSchema
+from sluice.contract.types import lake_type
+from sluice.ingest.encode.rows import EncodedRows, encode_rows
+from sluice.protocol.frames import join
+from sluice.protocol.tuples import RowColumns, walk_rows
 from tests.support.pgoutput_bytes import Tuple, insert, xlogdata
 
 OID = 16_400
 
 
-def table(*columns: tuple[str, int, int], key: Sequence[str] = (), identity: Sequence[str] | None = None, replica_identity: str = "d") -> TableSchema:
-    """public.t with (name, type oid, typmod) columns; the identity is the key unless given, every column with replica identity `f`."""
+def table(
+    *columns: tuple[str, int, int],
+    key: Sequence[str] = (),
+    identity: Sequence[str] | None = None,
+    replica_identity: str = "d",
+) -> TableSchema:
+    """public.t with (name, type oid, typmod) columns; the identity is the key unless given, every
+    column with replica identity `f`.
+    """
     if identity is None:
         identity = [name for name, _, _ in columns] if replica_identity == "f" else key
     return TableSchema(
@@ -25,7 +34,9 @@ def table(*columns: tuple[str, int, int], key: Sequence[str] = (), identity: Seq
         "t",
         replica_identity,
         tuple(
-            ColumnSchema(name, number, oid, typmod, "", lake_type(oid, typmod), key=name in key, identity=name in identity)
+            ColumnSchema(
+                name, number, oid, typmod, "", lake_type(oid, typmod), key=name in key, identity=name in identity
+            )
             for number, (name, oid, typmod) in enumerate(columns, 1)
         ),
     )
@@ -40,15 +51,26 @@ def encoded(schema: TableSchema, *messages: bytes, lsn: int | None = 1_000) -> E
     """The messages as rows 0, 1, ... of transaction 9."""
     count = len(messages)
     known = None if lsn is None else np.full(count, lsn)
-    return encode_rows(walked(schema, messages), schema, ordinal=np.arange(count), xid=np.full(count, 9), lsn=known, commit_time_us=known)
+    return encode_rows(
+        walked(schema, messages),
+        schema,
+        ordinal=np.arange(count),
+        xid=np.full(count, 9),
+        lsn=known,
+        commit_time_us=known,
+    )
 
 
 def inserted(schema: TableSchema, *rows: Tuple, lsn: int | None = 1_000) -> EncodedRows:
     return encoded(schema, *(insert(OID, row) for row in rows), lsn=lsn)
 
 
-def column_of(type_oid: int, values: Sequence[bytes | None], *, typmod: int = -1) -> tuple[list[object], list[str | None]]:
-    """What a column of this type makes of `values`: the typed values, and the special texts beside them."""
+def column_of(
+    type_oid: int, values: Sequence[bytes | None], *, typmod: int = -1
+) -> tuple[list[object], list[str | None]]:
+    """What a column of this type makes of `values`: the typed values, and the special texts beside
+    them.
+    """
     batch = inserted(table(("v", type_oid, typmod)), *([value] for value in values)).batch
     batch.validate(full=True)
     special = [None if marks is None else dict(marks)["v"] for marks in batch.column("_sluice_special").to_pylist()]

@@ -1,13 +1,15 @@
-"""`sluice` whose event loop stands still from the moment that the file $STALL exists (as after a bug, or a call that never returns)."""
+"""`sluice` whose event loop stands still from the moment that the file $STALL exists (as after a
+bug, or a call that never returns).
+"""
 
 import asyncio
 import os
 import time
 from pathlib import Path
 
-from service.cli import main
-from service.runtime.pipeline import Process
-from service.telemetry.health import Health
+from sluice.cli import main
+from sluice.health.endpoint import Health
+from sluice.process.pipeline import Process
 
 _run = Process.run
 

@@ -1,4 +1,5 @@
-"""TLS in front of a PostgreSQL server that was built without it: answers SSLRequest, decrypts, and forwards in plain.
+"""TLS in front of a PostgreSQL server that was built without it: answers SSLRequest, decrypts, and
+forwards in plain.
 
 Records to the client are kept small, as a walsender's are: one read of libpq's gives one of them.
 """
@@ -28,15 +29,19 @@ CutAt = Literal["request", "agreed", "hello", "middle", "done", "startup"]
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where a connection ends while it is being secured: after the client asked for TLS, after we agreed, after its hello, within our answer to it, when the
-    handshake is done, after the startup packet. By a reset, or by an orderly end."""
+    """Where a connection ends while it is being secured: after the client asked for TLS, after we
+    agreed, after its hello, within our answer to it, when the handshake is done, after the
+    startup packet. By a reset, or by an orderly end.
+    """
 
     at: CutAt
     reset: bool
 
 
 def make_certificate(directory: Path, *, address: str = "127.0.0.1", valid_hours: int = 1) -> tuple[Path, Path]:
-    """A self-signed certificate for `address` and its key; with negative hours one that has expired."""
+    """A self-signed certificate for `address` and its key; with negative hours one that has
+    expired.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "sluice-test")])
     now = dt.datetime.now(dt.UTC)
@@ -62,7 +67,9 @@ def make_certificate(directory: Path, *, address: str = "127.0.0.1", valid_hours
 
 @contextlib.contextmanager
 def tls_front(target_port: int, certificate: Path, key: Path, *, cuts: list[Cut] | None = None) -> Iterator[int]:
-    """The port of a TLS listener on 127.0.0.1 that forwards to `target_port`. Each of `cuts` is taken from the list by one connection, which ends there."""
+    """The port of a TLS listener on 127.0.0.1 that forwards to `target_port`. Each of `cuts` is
+    taken from the list by one connection, which ends there.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     context.num_tickets = 0

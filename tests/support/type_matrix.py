@@ -1,4 +1,6 @@
-"""A table with a column of every kind of type and the values that are easy to get wrong, under names that are easy to get wrong."""
+"""A table with a column of every kind of type and the values that are easy to get wrong, under
+names that are easy to get wrong.
+"""
 
 SCHEMA = 'odd "schema'
 NAME = 'it\'s, "t"'
@@ -35,7 +37,12 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "time": ("'24:00:00'", "'00:00:00.000001'"),
     "timetz": ("'12:00:00+05:30:15'", "'00:00-12'"),
     "timestamp": ("'2024-02-29 12:00:00.000001'", "'-infinity'", "'294276-12-31 23:59:59.999999'"),
-    "timestamptz": ("'2024-07-01 12:00:00.5+05:30'", "'4713-01-01 00:00:00+00 BC'", "'infinity'", "'1883-11-18 12:03:58-04:56:02'"),
+    "timestamptz": (
+        "'2024-07-01 12:00:00.5+05:30'",
+        "'4713-01-01 00:00:00+00 BC'",
+        "'infinity'",
+        "'1883-11-18 12:03:58-04:56:02'",
+    ),
     "interval": ("'1 year -2 days 03:00:00.5'", "'-1 mon +1 day'", "'178000000 years'", "'0'"),
     "uuid": ("'A0EEBC999C0B4EF8BB6D6BB9BD380A11'",),
     "json": ('\'{"b": 1, "a":  2, "a": 3, "u": "\\u0000"}\'', "'null'"),
@@ -81,7 +88,9 @@ ROW_COUNT = max(len(values) for values in COLUMNS.values()) + 1
 
 
 def create_table() -> str:
-    """The table: `id`, one column per type with a name to stumble over, and one of every kind at the end."""
+    """The table: `id`, one column per type with a name to stumble over, and one of every kind at
+    the end.
+    """
     columns = ", ".join(f'"C{number} ""ü"", \'{number}" {type_name}' for number, type_name in enumerate(COLUMNS))
     return f"CREATE TABLE {TABLE} (id int PRIMARY KEY, {columns})"
 

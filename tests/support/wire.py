@@ -1,9 +1,11 @@
-"""Frames put together by hand, for tests: the server's side of the protocol, written from the manual and sharing nothing with the decoder."""
+"""Frames put together by hand, for tests: the server's side of the protocol, written from the
+manual and sharing nothing with the decoder.
+"""
 
 import struct
 from collections.abc import Sequence
 
-from service.protocol.messages import POSTGRES_EPOCH_US
+from sluice.protocol.messages import POSTGRES_EPOCH_US
 
 Value = str | bytes | None
 UNCHANGED = b"\x00unchanged"
@@ -31,10 +33,24 @@ def origin(lsn: int, name: str) -> bytes:
 
 
 def relation(
-    oid: int, name: str, columns: Sequence[tuple[str, int, int, bool]], *, schema: str = "public", identity: str = "d", xid: int | None = None
+    oid: int,
+    name: str,
+    columns: Sequence[tuple[str, int, int, bool]],
+    *,
+    schema: str = "public",
+    identity: str = "d",
+    xid: int | None = None,
 ) -> bytes:
     """`columns` are (name, type oid, typmod, identity)."""
-    body = struct.pack(">I", oid) + schema.encode() + b"\0" + name.encode() + b"\0" + identity.encode() + struct.pack(">H", len(columns))
+    body = (
+        struct.pack(">I", oid)
+        + schema.encode()
+        + b"\0"
+        + name.encode()
+        + b"\0"
+        + identity.encode()
+        + struct.pack(">H", len(columns))
+    )
     for column, type_oid, typmod, key in columns:
         body += struct.pack(">B", key) + column.encode() + b"\0" + struct.pack(">Ii", type_oid, typmod)
     return frame(b"R" + _xid(xid) + body)
@@ -57,7 +73,15 @@ def insert(oid: int, values: Sequence[Value], *, lsn: int = 0, xid: int | None =
     return frame(b"I" + _xid(xid) + struct.pack(">I", oid) + b"N" + tuple_data(values), lsn=lsn)
 
 
-def update(oid: int, values: Sequence[Value], *, old: Sequence[Value] | None = None, kind: bytes = b"K", lsn: int = 0, xid: int | None = None) -> bytes:
+def update(
+    oid: int,
+    values: Sequence[Value],
+    *,
+    old: Sequence[Value] | None = None,
+    kind: bytes = b"K",
+    lsn: int = 0,
+    xid: int | None = None,
+) -> bytes:
     before = b"" if old is None else kind + tuple_data(old)
     return frame(b"U" + _xid(xid) + struct.pack(">I", oid) + before + b"N" + tuple_data(values), lsn=lsn)
 
@@ -67,11 +91,22 @@ def delete(oid: int, old: Sequence[Value], *, kind: bytes = b"K", lsn: int = 0, 
 
 
 def truncate(oids: Sequence[int], *, flags: int = 0, xid: int | None = None) -> bytes:
-    return frame(b"T" + _xid(xid) + struct.pack(">iB", len(oids), flags) + b"".join(struct.pack(">I", oid) for oid in oids))
+    return frame(
+        b"T" + _xid(xid) + struct.pack(">iB", len(oids), flags) + b"".join(struct.pack(">I", oid) for oid in oids)
+    )
 
 
 def message(prefix: str, content: bytes, *, lsn: int, transactional: bool, xid: int | None = None) -> bytes:
-    return frame(b"M" + _xid(xid) + struct.pack(">BQ", transactional, lsn) + prefix.encode() + b"\0" + struct.pack(">i", len(content)) + content, lsn=lsn)
+    return frame(
+        b"M"
+        + _xid(xid)
+        + struct.pack(">BQ", transactional, lsn)
+        + prefix.encode()
+        + b"\0"
+        + struct.pack(">i", len(content))
+        + content,
+        lsn=lsn,
+    )
 
 
 def stream_start(xid: int, *, first: bool) -> bytes:
@@ -92,16 +127,24 @@ def stream_abort(xid: int, subxid: int, *, lsn: int | None = None) -> bytes:
 
 
 def begin_prepare(prepare_lsn: int, end_lsn: int, xid: int, gid: str, *, time_us: int = POSTGRES_EPOCH_US) -> bytes:
-    return frame(b"b" + struct.pack(">QQqI", prepare_lsn, end_lsn, time_us - POSTGRES_EPOCH_US, xid) + gid.encode() + b"\0")
+    return frame(
+        b"b" + struct.pack(">QQqI", prepare_lsn, end_lsn, time_us - POSTGRES_EPOCH_US, xid) + gid.encode() + b"\0"
+    )
 
 
-def prepare(prepare_lsn: int, end_lsn: int, xid: int, gid: str, *, streamed: bool = False, time_us: int = POSTGRES_EPOCH_US) -> bytes:
+def prepare(
+    prepare_lsn: int, end_lsn: int, xid: int, gid: str, *, streamed: bool = False, time_us: int = POSTGRES_EPOCH_US
+) -> bytes:
     tag = b"p\0" if streamed else b"P\0"
-    return frame(tag + struct.pack(">QQqI", prepare_lsn, end_lsn, time_us - POSTGRES_EPOCH_US, xid) + gid.encode() + b"\0")
+    return frame(
+        tag + struct.pack(">QQqI", prepare_lsn, end_lsn, time_us - POSTGRES_EPOCH_US, xid) + gid.encode() + b"\0"
+    )
 
 
 def commit_prepared(commit_lsn: int, end_lsn: int, xid: int, gid: str, *, time_us: int = POSTGRES_EPOCH_US) -> bytes:
-    return frame(b"K\0" + struct.pack(">QQqI", commit_lsn, end_lsn, time_us - POSTGRES_EPOCH_US, xid) + gid.encode() + b"\0")
+    return frame(
+        b"K\0" + struct.pack(">QQqI", commit_lsn, end_lsn, time_us - POSTGRES_EPOCH_US, xid) + gid.encode() + b"\0"
+    )
 
 
 def rollback_prepared(prepare_end_lsn: int, rollback_end_lsn: int, xid: int, gid: str) -> bytes:

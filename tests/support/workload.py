@@ -1,7 +1,8 @@
 """A seeded random workload over tables of every identity and many types, in short transactions.
 
-The same seed on an empty database gives the same statements, so a failure can be run again. Each transaction leaves one row in `w_log`: what
-committed is known even when the connection died at COMMIT. One connection only; the source itself is the oracle.
+The same seed on an empty database gives the same statements, so a failure can be run again. Each
+transaction leaves one row in `w_log`: what committed is known even when the connection died at
+COMMIT. One connection only; the source itself is the oracle.
 """
 
 import random
@@ -27,7 +28,9 @@ def _one_of(*values: str | None) -> Value:
 
 def _text(choice: random.Random) -> str | None:
     noise = "".join(choice.choices(string.printable, k=20))
-    return choice.choice(["", "NULL", canary.ROW, "a,b", "q\"uo'te", "back\\slash", "tab\there\nline", "ünï çødé 🦆", None, noise])
+    return choice.choice(
+        ["", "NULL", canary.ROW, "a,b", "q\"uo'te", "back\\slash", "tab\there\nline", "ünï çødé 🦆", None, noise]
+    )
 
 
 def _large(choice: random.Random) -> str:
@@ -48,11 +51,20 @@ def _float(choice: random.Random) -> str:
 
 
 def _date(choice: random.Random) -> str | None:
-    return choice.choice([None, "infinity", "-infinity", "0044-03-15 BC", "10000-01-01", f"20{choice.randrange(10, 30)}-02-28"])
+    return choice.choice(
+        [None, "infinity", "-infinity", "0044-03-15 BC", "10000-01-01", f"20{choice.randrange(10, 30)}-02-28"]
+    )
 
 
 def _time(choice: random.Random) -> str | None:
-    return choice.choice([None, "infinity", "1969-12-31 23:59:59.999999", f"2024-05-0{choice.randint(1, 9)} 12:00:00.{choice.randrange(10**6):06}"])
+    return choice.choice(
+        [
+            None,
+            "infinity",
+            "1969-12-31 23:59:59.999999",
+            f"2024-05-0{choice.randint(1, 9)} 12:00:00.{choice.randrange(10**6):06}",
+        ]
+    )
 
 
 _BOOLEAN = _one_of("t", "f", None)
@@ -77,7 +89,9 @@ def _few_numbers(choice: random.Random) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """One table. `key` columns identify a row at the source; a table that is not `mutable` is only inserted into and truncated."""
+    """One table. `key` columns identify a row at the source; a table that is not `mutable` is only
+    inserted into and truncated.
+    """
 
     name: str
     columns: dict[str, tuple[str, Value]]
@@ -111,25 +125,48 @@ TABLES = (
     ),
     Table(
         "w_pair",
-        {"a": ("int", _few_numbers), "b": ("text", _few_letters), "v": ("float8", _float), "at": ("timestamptz", _time), "span": ("int4range", _RANGE)},
+        {
+            "a": ("int", _few_numbers),
+            "b": ("text", _few_letters),
+            "v": ("float8", _float),
+            "at": ("timestamptz", _time),
+            "span": ("int4range", _RANGE),
+        },
         key=("a", "b"),
         constraints=("PRIMARY KEY (b, a)",),
     ),
     Table(
         "w_uuid",
-        {"id": ("uuid", _uuid), "numbers": ("int[]", _INTEGERS), "labels": ("text[]", _TEXTS), "day": ("date", _date), "raw": ("bytea", _BYTES)},
+        {
+            "id": ("uuid", _uuid),
+            "numbers": ("int[]", _INTEGERS),
+            "labels": ("text[]", _TEXTS),
+            "day": ("date", _date),
+            "raw": ("bytea", _BYTES),
+        },
         key=("id",),
         constraints=("PRIMARY KEY (id)",),
     ),
     Table(
         "w_text",
-        {"id": ("text", _few_letters), "v": ("real", _float), "flag": ("boolean", _BOOLEAN), "at": ("timestamp", _time), "padded": ("char(5)", _few_letters)},
+        {
+            "id": ("text", _few_letters),
+            "v": ("real", _float),
+            "flag": ("boolean", _BOOLEAN),
+            "at": ("timestamp", _time),
+            "padded": ("char(5)", _few_letters),
+        },
         key=("id",),
         constraints=("PRIMARY KEY (id)",),
     ),
     Table(
         "w_index",
-        {"code": ("text NOT NULL", _few_letters), "n": ("bigint", _integer), "note": ("varchar(200)", _text), "body": ("text", _large)},
+        {
+            "code": ("text NOT NULL", _few_letters),
+            "n": ("bigint", _integer),
+            "note": ("varchar(200)", _text),
+            "body": ("text", _large),
+        },
         key=("code",),
         constraints=("CONSTRAINT w_index_code UNIQUE (code)",),
         after=("ALTER TABLE w_index REPLICA IDENTITY USING INDEX w_index_code",),
@@ -137,13 +174,22 @@ TABLES = (
     ),
     Table(
         "w_full",
-        {"id": ("int", _few_numbers), "body": ("text", _large), "doc": ("json", _JSON), "n": ("smallint", _few_numbers)},
+        {
+            "id": ("int", _few_numbers),
+            "body": ("text", _large),
+            "doc": ("json", _JSON),
+            "n": ("smallint", _few_numbers),
+        },
         key=("id",),
         constraints=("PRIMARY KEY (id)",),
         after=("ALTER TABLE w_full REPLICA IDENTITY FULL",),
         large=("body",),
     ),
-    Table("w_bag", {"a": ("int", _one_of("1", "2", None)), "b": ("text", _one_of("x", "", None))}, after=("ALTER TABLE w_bag REPLICA IDENTITY FULL",)),
+    Table(
+        "w_bag",
+        {"a": ("int", _one_of("1", "2", None)), "b": ("text", _one_of("x", "", None))},
+        after=("ALTER TABLE w_bag REPLICA IDENTITY FULL",),
+    ),
     Table("w_append", {"a": ("int", _integer), "b": ("text", _text)}, mutable=False),
 )
 LOG = "w_log"
@@ -177,7 +223,9 @@ class Workload:
             self._connection.execute(f"CREATE TABLE {LOG} (number bigint PRIMARY KEY, steps int NOT NULL)".encode())
 
     def transact(self, count: int = 1) -> None:
-        """`count` random transactions. psycopg.OperationalError passes through; then `reconnect` before the next."""
+        """`count` random transactions. psycopg.OperationalError passes through; then `reconnect`
+        before the next.
+        """
         for _ in range(count):
             self._number += 1
             steps = self._choice.randint(1, 6)
@@ -187,10 +235,14 @@ class Workload:
                     self._step()
 
     def add_column(self, name: str, *, default: str | None = None) -> None:
-        """Adds a text column to w_int, which inserts and updates fill from now on only by its default."""
+        """Adds a text column to w_int, which inserts and updates fill from now on only by its
+        default.
+        """
         clause = sql.SQL(" DEFAULT {}").format(sql.Literal(default)) if default is not None else sql.SQL("")
         with self._connection.transaction():
-            self._connection.execute(sql.SQL("ALTER TABLE w_int ADD COLUMN {} text{}").format(sql.Identifier(name), clause))
+            self._connection.execute(
+                sql.SQL("ALTER TABLE w_int ADD COLUMN {} text{}").format(sql.Identifier(name), clause)
+            )
 
     def reconnect(self) -> None:
         self._connection.close()
@@ -203,7 +255,9 @@ class Workload:
         return int(row[0]) if row else 0
 
     def position(self) -> int:
-        """A WAL position behind everything committed so far; the commit of one more transaction follows it."""
+        """A WAL position behind everything committed so far; the commit of one more transaction
+        follows it.
+        """
         with self._connection.transaction():
             row = self._connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'").fetchone()
         self.transact()
@@ -215,7 +269,17 @@ class Workload:
             self._choice.choices([self._insert, self._truncate], [30, 1])[0](table)
             return
         act = self._choice.choices(
-            [self._insert, self._update, self._delete, self._shrink, self._change_key, self._swap_keys, self._replace, self._undone, self._truncate],
+            [
+                self._insert,
+                self._update,
+                self._delete,
+                self._shrink,
+                self._change_key,
+                self._swap_keys,
+                self._replace,
+                self._undone,
+                self._truncate,
+            ],
             [30, 30, 10, 1, 8, 4, 5, 4, 1],
         )[0]
         act(table)
@@ -227,28 +291,44 @@ class Workload:
         names = list(table.columns)
         values = [key[name] if key and name in key else self._value(table, name) for name in names]
         self._connection.execute(
-            f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({', '.join(['%s'] * len(names))}) ON CONFLICT DO NOTHING".encode(), values
+            (
+                f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({', '.join(['%s'] * len(names))}) "
+                "ON CONFLICT DO NOTHING"
+            ).encode(),
+            values,
         )
 
     def _some_row(self, table: Table) -> str:
         """A condition for one random row: for a bag one of its equal rows."""
         order = ", ".join(table.key or table.columns)
         offset = self._choice.random()
-        return f"ctid = (SELECT ctid FROM {table.name} ORDER BY {order}, ctid LIMIT 1 OFFSET (SELECT floor({offset} * count(*)) FROM {table.name}))"
+        return (
+            f"ctid = (SELECT ctid FROM {table.name} ORDER BY {order}, ctid LIMIT 1 OFFSET (SELECT "
+            f"floor({offset} * count(*)) FROM {table.name}))"
+        )
 
     def _update(self, table: Table) -> None:
         """Columns at random; a large value is left alone more often than not."""
-        candidates = [name for name in table.columns if name not in table.key and (name not in table.large or self._choice.random() < 0.3)]
+        candidates = [
+            name
+            for name in table.columns
+            if name not in table.key and (name not in table.large or self._choice.random() < 0.3)
+        ]
         names = self._choice.sample(candidates, self._choice.randint(1, len(candidates))) if candidates else []
         if names:
             values = [self._value(table, name) for name in names]
-            self._connection.execute(f"UPDATE {table.name} SET {', '.join(f'{name} = %s' for name in names)} WHERE {self._some_row(table)}".encode(), values)
+            self._connection.execute(
+                f"UPDATE {table.name} SET {', '.join(f'{name} = %s' for name in names)} WHERE {self._some_row(table)}".encode(),
+                values,
+            )
 
     def _delete(self, table: Table) -> None:
         self._connection.execute(f"DELETE FROM {table.name} WHERE {self._some_row(table)}".encode())
 
     def _shrink(self, table: Table) -> None:
-        self._connection.execute(f"DELETE FROM {table.name} WHERE ctid IN (SELECT ctid FROM {table.name} ORDER BY ctid OFFSET {_SMALL})".encode())
+        self._connection.execute(
+            f"DELETE FROM {table.name} WHERE ctid IN (SELECT ctid FROM {table.name} ORDER BY ctid OFFSET {_SMALL})".encode()
+        )
 
     def _change_key(self, table: Table) -> None:
         """To a new key if it is free; everything else, large values too, stays as it is."""
@@ -256,7 +336,10 @@ class Workload:
             value = self._value(table, column)
             others = "".join(f" AND o.{name} = {table.name}.{name}" for name in table.key[:-1])
             free = f"NOT EXISTS (SELECT FROM {table.name} o WHERE o.{column} = %s{others})"
-            self._connection.execute(f"UPDATE {table.name} SET {column} = %s WHERE {self._some_row(table)} AND {free}".encode(), (value, value))
+            self._connection.execute(
+                f"UPDATE {table.name} SET {column} = %s WHERE {self._some_row(table)} AND {free}".encode(),
+                (value, value),
+            )
 
     def _swap_keys(self, table: Table) -> None:
         """Two rows exchange their keys over a third one, in one transaction."""
@@ -264,7 +347,9 @@ class Workload:
             return
         key = table.key[0]
         spare = "-1" if table.columns[key][0] == "int" else "spare"
-        found = self._connection.execute(f"SELECT {key}::text FROM {table.name} ORDER BY {key}::text".encode()).fetchall()
+        found = self._connection.execute(
+            f"SELECT {key}::text FROM {table.name} ORDER BY {key}::text".encode()
+        ).fetchall()
         if len(found) < 2:
             return
         (first,), (second,) = self._choice.sample(found, 2)
@@ -276,7 +361,9 @@ class Workload:
         if not table.key:
             return
         keys = ", ".join(f"{name}::text" for name in table.key)
-        row = self._connection.execute(f"DELETE FROM {table.name} WHERE {self._some_row(table)} RETURNING {keys}".encode()).fetchone()
+        row = self._connection.execute(
+            f"DELETE FROM {table.name} WHERE {self._some_row(table)} RETURNING {keys}".encode()
+        ).fetchone()
         if row is not None:
             self._insert(table, key=dict(zip(table.key, row, strict=True)))
 

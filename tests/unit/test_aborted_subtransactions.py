@@ -1,4 +1,6 @@
-"""Rolled-back subtransactions: exactly their rows vanish, and a hundred thousand of them cost no more than a few megabytes anywhere."""
+"""Rolled-back subtransactions: exactly their rows vanish, and a hundred thousand of them cost no
+more than a few megabytes anywhere.
+"""
 
 import json
 import tracemalloc
@@ -10,16 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.contract import columns as envelope
-from service.contract.entries import BodyCommit, Changes, Commits, Copy, Entry, Segment
-from service.contract.xids import MAX_XID, NO_XIDS, XidIntervals
-from service.errors import LimitReached, ManifestCorrupt
-from service.protocol.frames import join
-from service.transaction import aborted
-from service.transaction.aborted import AbortedXids
-from service.transaction.assembler import Assembler, AssemblerLimits
-from service.transaction.assembly import Published
-from spark_jobs.segments import committed
+from sluice.contract import envelope
+from sluice.contract.entries import BodyCommit, Changes, Commits, Copy, Entry, Segment
+from sluice.contract.xids import MAX_XID, NO_XIDS, XidIntervals
+from sluice.errors import LimitReached, ManifestCorrupt
+from sluice.ingest.assemble import aborted
+from sluice.ingest.assemble.aborted import AbortedXids
+from sluice.ingest.assemble.assembler import Assembler, AssemblerLimits
+from sluice.ingest.assemble.assembly import Published
+from sluice.protocol.frames import join
+from sluice_spark.read.segments import committed
 from tests.support import wire
 from tests.support.manifests import WRITTEN_AT
 
@@ -44,7 +46,9 @@ def test_an_id_in_a_gap_is_never_bridged_and_the_wrap_is_no_neighbourhood() -> N
     assert [*zip(found.firsts, found.lasts, strict=True)] == [(0, 0), (3, 3), (10, 10), (12, 12), (MAX_XID, MAX_XID)]
 
 
-@pytest.mark.parametrize("steps", [[1], [1, -1], [-1, 2], [5, 1, 1, 0], [5, 1, 0, 0], [MAX_XID, 1], [1.0, 1], ["1", 1], {}, None, [True, 1]])
+@pytest.mark.parametrize(
+    "steps", [[1], [1, -1], [-1, 2], [5, 1, 1, 0], [5, 1, 0, 0], [MAX_XID, 1], [1.0, 1], ["1", 1], {}, None, [True, 1]]
+)
 def test_a_list_that_is_no_set_is_refused(steps: object) -> None:
     with pytest.raises(ValueError, match="transaction id"):
         XidIntervals.from_json(steps)
@@ -66,7 +70,10 @@ def test_collecting_one_by_one_gives_the_same_set(xids: list[int]) -> None:
 def test_the_applier_drops_exactly_the_rows_of_the_set(gone: list[int], rows: list[int]) -> None:
     segment = _segment(BodyCommit(340, 5, 7, XidIntervals.of(gone)))
     names = (envelope.XID, envelope.LSN, envelope.TS)
-    table = pa.table([pa.array(rows, pa.int64()), pa.nulls(len(rows), pa.int64()), pa.nulls(len(rows), pa.timestamp("us", "UTC"))], names=names)
+    table = pa.table(
+        [pa.array(rows, pa.int64()), pa.nulls(len(rows), pa.int64()), pa.nulls(len(rows), pa.timestamp("us", "UTC"))],
+        names=names,
+    )
     left = committed(table, segment)
     assert left[envelope.XID].to_pylist() == [xid for xid in rows if xid not in gone]
     assert set(left[envelope.LSN].to_pylist()) <= {340}
@@ -82,7 +89,10 @@ def _entry(body: Changes | Copy) -> Entry:
 
 def test_an_entry_spells_the_set_once_however_many_bodies_share_it() -> None:
     body = BodyCommit(340, 5, 7, XidIntervals.of(range(1000, 3000, 2)))
-    one, many = (_entry(Changes(tuple(_segment(body, number) for number in range(count)), Commits([340], [5], [7]))) for count in (1, 50))
+    one, many = (
+        _entry(Changes(tuple(_segment(body, number) for number in range(count)), Commits([340], [5], [7])))
+        for count in (1, 50)
+    )
     spelled = len(one.encode())
     assert len(many.encode()) < spelled + 50 * 400
     assert Entry.decode(many.encode()) == many
@@ -106,8 +116,15 @@ CASES = {"neighbours": range(1000, 101_000), "every other one": range(1000, 201_
 @pytest.mark.parametrize("case", CASES)
 def test_a_hundred_thousand_aborted_subtransactions_cost_a_few_megabytes(case: str) -> None:
     xids = CASES[case]
-    frames = [wire.stream_start(7, first=True), wire.relation(1, "a", COLUMNS, xid=7), wire.insert(1, ["1"], xid=1000), wire.stream_stop()]
-    batches = [join(frames)] + [join([wire.stream_abort(7, xid) for xid in xids[at : at + 10_000]]) for at in range(0, len(xids), 10_000)]
+    frames = [
+        wire.stream_start(7, first=True),
+        wire.relation(1, "a", COLUMNS, xid=7),
+        wire.insert(1, ["1"], xid=1000),
+        wire.stream_stop(),
+    ]
+    batches = [join(frames)] + [
+        join([wire.stream_abort(7, xid) for xid in xids[at : at + 10_000]]) for at in range(0, len(xids), 10_000)
+    ]
     assembler = Assembler(start_lsn=0)
     tracemalloc.start()
     try:
@@ -135,7 +152,8 @@ def test_filtering_by_a_hundred_thousand_intervals_is_one_vector_step() -> None:
     gone = XidIntervals(array("I", range(1000, 201_000, 2)), array("I", range(1000, 201_000, 2)))
     xids = np.random.default_rng(1).integers(0, 300_000, 1_000_000)
     table = pa.table(
-        [pa.array(xids), pa.nulls(len(xids), pa.int64()), pa.nulls(len(xids), pa.timestamp("us", "UTC"))], names=["_sluice_xid", "_sluice_lsn", "_sluice_ts"]
+        [pa.array(xids), pa.nulls(len(xids), pa.int64()), pa.nulls(len(xids), pa.timestamp("us", "UTC"))],
+        names=["_sluice_xid", "_sluice_lsn", "_sluice_ts"],
     )
     left = committed(table, _segment(BodyCommit(340, 5, 7, gone)))
     assert len(left) == int(((xids < 1000) | (xids >= 201_000) | (xids % 2 == 1)).sum())
@@ -155,7 +173,17 @@ def test_more_open_streams_than_the_limit_end_the_session() -> None:
     assembler = Assembler(start_lsn=0, limits=AssemblerLimits(open_streams=2))
     for xid in (7, 8):
         assembler.feed(join([wire.stream_start(xid, first=True), wire.stream_stop()]))
-    assembler.feed(join([wire.stream_abort(8, 8), wire.stream_start(9, first=True), wire.stream_stop(), wire.stream_start(7, first=False), wire.stream_stop()]))
+    assembler.feed(
+        join(
+            [
+                wire.stream_abort(8, 8),
+                wire.stream_start(9, first=True),
+                wire.stream_stop(),
+                wire.stream_start(7, first=False),
+                wire.stream_stop(),
+            ]
+        )
+    )
     with pytest.raises(LimitReached, match=r"limits\.open_streams"):
         assembler.feed(join([wire.stream_start(10, first=True)]))
 

@@ -1,11 +1,13 @@
-"""The oracle that guards every acknowledgement in the end-to-end tests objects when it must, and only then."""
+"""The oracle that guards every acknowledgement in the end-to-end tests objects when it must, and
+only then.
+"""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from service.contract import keys
+from sluice.contract import keys
 from tests.support.pgproxy import Status
 from tests.support.pipeline import AckOracle
 

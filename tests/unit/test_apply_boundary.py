@@ -1,34 +1,49 @@
-"""A boundary is reached under any load: windows of other tables, far ahead or under way, do not hold it up."""
+"""A boundary is reached under any load: windows of other tables, far ahead or under way, do not
+hold it up.
+"""
 
 import uuid
 
 import hypothesis.strategies as st
 from hypothesis import Phase, given, settings
 
-from service.contract.applied import AppliedTable
-from service.manifest.follow import load_state, read_entries
-from service.store.memory import MemoryStore
-from spark_jobs.delta import Place
-from spark_jobs.ledger import Ledger, restore
-from spark_jobs.options import ApplyOptions
-from spark_jobs.progress import Boundary
-from spark_jobs.table import Applied
-from spark_jobs.window import Window
+from sluice.contract.applied import AppliedTable
+from sluice.manifest.follow import load_state, read_entries
+from sluice.store.memory import MemoryStore
+from sluice_spark.lake.table import Place
+from sluice_spark.ledger import Ledger, restore
+from sluice_spark.options import ApplyOptions
+from sluice_spark.progress import Boundary
+from sluice_spark.read.window import Window
+from sluice_spark.table_apply import Applied
 from tests.spark.changes import Change, Manifest
 from tests.spark.model import SCHEMA
 
 NOW = 0.0
 
 
-def _table(name: str, *, through_seq: int, committed_seq: int = 0, state: str = "live", version: int = 7) -> AppliedTable:
+def _table(
+    name: str, *, through_seq: int, committed_seq: int = 0, state: str = "live", version: int = 7
+) -> AppliedTable:
     return AppliedTable(
-        name, "public", name, "", "mirror", 1, state, through_seq=through_seq, committed_seq=committed_seq, delta_version=version
-    )  # fmt: skip
+        name,
+        "public",
+        name,
+        "",
+        "mirror",
+        1,
+        state,
+        through_seq=through_seq,
+        committed_seq=committed_seq,
+        delta_version=version,
+    )
 
 
 def test_a_table_that_went_on_is_in_the_boundary_with_the_version_it_had_there() -> None:
     boundary, since = Boundary(5, 50), {"a": 10, "b": 10}
-    boundary.pass_by({"a": _table("a", through_seq=5, committed_seq=5, version=3), "b": _table("b", through_seq=2)}, since_lsn=since)
+    boundary.pass_by(
+        {"a": _table("a", through_seq=5, committed_seq=5, version=3), "b": _table("b", through_seq=2)}, since_lsn=since
+    )
     later = {"a": _table("a", through_seq=9, committed_seq=9, version=8), "b": _table("b", through_seq=2)}
     boundary.pass_by(later, since_lsn=since)
     assert boundary.complete(later, since_lsn=since) is None
@@ -36,7 +51,12 @@ def test_a_table_that_went_on_is_in_the_boundary_with_the_version_it_had_there()
     boundary.pass_by(arrived, since_lsn=since)
     complete = boundary.complete(arrived, since_lsn=since)
     assert complete is not None
-    assert (complete.seq, complete.lsn, complete.versions, complete.left_out) == (5, 50, {"public.a": 3, "public.b": 6}, {})
+    assert (complete.seq, complete.lsn, complete.versions, complete.left_out) == (
+        5,
+        50,
+        {"public.a": 3, "public.b": 6},
+        {},
+    )
 
 
 def test_a_table_whose_snapshot_is_later_than_the_boundary_is_left_out_of_it() -> None:
@@ -50,7 +70,11 @@ def test_a_table_whose_snapshot_is_later_than_the_boundary_is_left_out_of_it() -
 
 def test_a_boundary_names_the_tables_that_do_not_follow() -> None:
     boundary, since = Boundary(5, 50), {"a": 10, "b": 10, "c": 10}
-    tables = {"a": _table("a", through_seq=5), "b": _table("b", through_seq=1, state="stale"), "c": _table("c", through_seq=1, state="quarantined")}
+    tables = {
+        "a": _table("a", through_seq=5),
+        "b": _table("b", through_seq=1, state="stale"),
+        "c": _table("c", through_seq=1, state="quarantined"),
+    }
     boundary.pass_by(tables, since_lsn=since)
     complete = boundary.complete(tables, since_lsn=since)
     assert complete is not None
@@ -63,7 +87,9 @@ class Lake:
     def __init__(self, name: str) -> None:
         self.store = MemoryStore(name, prefix="shop/")
         self.manifest = Manifest(self.store)
-        self.schemas = [type(SCHEMA)(str(16385 + number), 1, "public", f"t{number}", "d", SCHEMA.columns) for number in range(3)]
+        self.schemas = [
+            type(SCHEMA)(str(16385 + number), 1, "public", f"t{number}", "d", SCHEMA.columns) for number in range(3)
+        ]
         for schema in self.schemas:
             self.manifest.table(schema)
             self.manifest.copy([], schema)
@@ -96,12 +122,16 @@ class Lake:
         known = self.ledger.tables[key]
         self.contents[key].append(window.last_seq)
         self.ledger.busy.discard(f"public/{self.ledger.state.tables[key].table_name}")
-        self.ledger.applied(known, window, Applied(Place(known.place.version + 1, window.last_seq, seen=True), window.last_seq, 1, 1))
+        self.ledger.applied(
+            known, window, Applied(Place(known.place.version + 1, window.last_seq, seen=True), window.last_seq, 1, 1)
+        )
 
 
 @settings(max_examples=60, deadline=None, phases=[Phase.generate])
 @given(turns=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), min_size=20, max_size=40))
-def test_boundaries_are_published_while_windows_never_cease_and_each_version_holds_just_its_entries(turns: list[tuple[int, int]]) -> None:
+def test_boundaries_are_published_while_windows_never_cease_and_each_version_holds_just_its_entries(
+    turns: list[tuple[int, int]],
+) -> None:
     lake, published = Lake(uuid.uuid4().hex), set[int]()
     for turn, (table, ending) in enumerate(turns):
         for schema in lake.schemas:

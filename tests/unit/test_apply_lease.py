@@ -1,4 +1,6 @@
-"""Who may commit to the lake: an applier that was replaced may not, however many came after it and however long it slept."""
+"""Who may commit to the lake: an applier that was replaced may not, however many came after it and
+however long it slept.
+"""
 
 import os
 import socket
@@ -10,10 +12,10 @@ from dataclasses import replace
 
 import pytest
 
-from service.errors import StoreUnavailable, WriterFenced
-from service.store.base import ObjectStore
-from service.store.memory import MemoryStore
-from spark_jobs.lease import Lease, Process, _started
+from sluice.errors import StoreUnavailable, WriterFenced
+from sluice.store.base import ObjectStore
+from sluice.store.memory import MemoryStore
+from sluice_spark.lease import Lease, Process, _started
 
 
 class Clock:
@@ -64,7 +66,9 @@ def test_a_process_number_that_came_again_does_not_keep_a_dead_holder_alive() ->
 
 
 @pytest.mark.parametrize("elsewhere", [{"machine": "m"}, {"boot": "b"}, {"namespace": "pid:[1]"}])
-def test_a_holder_of_the_same_host_name_on_another_machine_or_in_another_container_is_alive(elsewhere: dict[str, str]) -> None:
+def test_a_holder_of_the_same_host_name_on_another_machine_or_in_another_container_is_alive(
+    elsewhere: dict[str, str],
+) -> None:
     store = MemoryStore(uuid.uuid4().hex)
     held_by(store, replace(ended_process(), **elsewhere))  # type: ignore[arg-type]
     with pytest.raises(WriterFenced, match="another applier owns"):

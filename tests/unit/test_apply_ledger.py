@@ -4,14 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from service.contract.applied import AppliedLog
-from service.manifest.follow import load_state, read_entries
-from service.store.memory import MemoryStore
-from spark_jobs.delta import Place
-from spark_jobs.ledger import LOOK_PAUSE_SECONDS, LOOK_SECONDS, Ledger, restore
-from spark_jobs.options import ApplyOptions
-from spark_jobs.table import Applied
-from spark_jobs.window import Window
+from sluice.contract.applied import AppliedLog
+from sluice.contract.entries import Changes
+from sluice.manifest.follow import load_state, read_entries
+from sluice.store.memory import MemoryStore
+from sluice_spark.lake.table import Place
+from sluice_spark.ledger import LOOK_PAUSE_SECONDS, LOOK_SECONDS, Ledger, restore
+from sluice_spark.options import ApplyOptions
+from sluice_spark.read.window import Window
+from sluice_spark.table_apply import Applied
 from tests.spark.changes import Change, Manifest
 from tests.spark.model import SCHEMA
 
@@ -58,14 +59,21 @@ def _two_tables(store: MemoryStore, *, entries: int) -> Manifest:
         manifest.table(schema)
         manifest.copy([], schema)
     for number in range(entries):
-        parts = [([Change("i", {"id": number})], schema) for schema in (SCHEMA, OTHER) if schema is OTHER or number % 3 == 0]
+        parts = [
+            ([Change("i", {"id": number})], schema) for schema in (SCHEMA, OTHER) if schema is OTHER or number % 3 == 0
+        ]
         manifest.entry(parts)
     return manifest
 
 
 def _opened(store: MemoryStore, *, markers: dict[str, int], log: AppliedLog | None = None) -> Ledger:
     ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l", max_window_bytes=1), load_state(store))
-    ledger.begin({table_id: restore(state, log, place=Place(1, markers[table_id])) for table_id, state in ledger.state.tables.items()})
+    ledger.begin(
+        {
+            table_id: restore(state, log, place=Place(1, markers[table_id]))
+            for table_id, state in ledger.state.tables.items()
+        }
+    )
     return ledger
 
 
@@ -106,15 +114,23 @@ def test_a_start_reads_from_the_table_that_works_and_keeps_what_a_stopped_one_ha
     assert again.read_seq >= manifest.seq - 1
     _read(again, store)
     row = again.report()["16385"]
-    assert (row.state, row.through_seq, row.complete_through_lsn) == ("stale", reported["16385"].through_seq, reported["16385"].complete_through_lsn)
+    assert (row.state, row.through_seq, row.complete_through_lsn) == (
+        "stale",
+        reported["16385"].through_seq,
+        reported["16385"].complete_through_lsn,
+    )
 
 
-def test_a_table_that_fails_keeps_little_and_gets_every_entry_in_order_when_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_jobs.ledger.KEPT_WHILE_WAITING", 4)
+def test_a_table_that_fails_keeps_little_and_gets_every_entry_in_order_when_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sluice_spark.ledger.KEPT_WHILE_WAITING", 4)
     store = MemoryStore("ledger of a failing table", prefix="shop/")
     _two_tables(store, entries=60)
     ledger = _opened(store, markers={"16385": 5, "16386": 5})
-    wanted = [entry.seq for entry, _ in read_entries(store, after_seq=5) for item in entry.body.segments if item.table_id == "16385"]  # type: ignore[union-attr]
+    bodies = [(entry.seq, entry.body) for entry, _ in read_entries(store, after_seq=5)]
+    segments = [(seq, item) for seq, body in bodies if isinstance(body, Changes) for item in body.segments]
+    wanted = [seq for seq, item in segments if item.table_id == "16385"]
     ledger.tables["16385"].failures = 1
     _read(ledger, store)
     backlog = ledger.tables["16385"].backlog

@@ -1,4 +1,6 @@
-"""The applier's own endpoint: what is served, what counts as dead, and an address that somebody else has."""
+"""The applier's own endpoint: what is served, what counts as dead, and an address that somebody
+else has.
+"""
 
 import http.client
 import re
@@ -6,15 +8,15 @@ import socket
 
 import pytest
 
-from service.errors import ApplyError, StoreUnavailable, UnsupportedChange, UsageError, WriterFenced
-from service.telemetry import catalogue
-from service.telemetry.health import Health
-from service.telemetry.metrics import Metrics
-from spark_jobs.delta import Place
-from spark_jobs.failures import Cause, CommitConflict, verdict
-from spark_jobs.observe import LOOP_SECONDS, ApplyTelemetry
-from spark_jobs.options import ApplyOptions
-from spark_jobs.table import Applied
+from sluice.errors import ApplyError, StoreUnavailable, UnsupportedChange, UsageError, WriterFenced
+from sluice.health.endpoint import Health
+from sluice.telemetry import catalogue
+from sluice.telemetry.metrics import Metrics
+from sluice_spark.lake.failures import Cause, CommitConflict, verdict
+from sluice_spark.lake.table import Place
+from sluice_spark.observe import LOOP_SECONDS, ApplyTelemetry
+from sluice_spark.options import ApplyOptions
+from sluice_spark.table_apply import Applied
 
 
 def telemetry() -> ApplyTelemetry:
@@ -25,7 +27,9 @@ def exposition(of: ApplyTelemetry) -> str:
     return of.metrics.render().decode()
 
 
-def test_the_endpoint_serves_the_appliers_metrics_and_probes_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_endpoint_serves_the_appliers_metrics_and_probes_and_nothing_else(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     served = telemetry()
 
     def get(path: str) -> tuple[int, str]:
@@ -54,8 +58,10 @@ def test_the_endpoint_serves_the_appliers_metrics_and_probes_and_nothing_else(ca
     assert 'sluice_build_info{component="apply",pipeline="shop"' in text
     assert 'sluice_config_hash{pipeline="shop"} 77.0' in text
     assert 'sluice_apply_workers{pipeline="shop",state="idle"} 2.0' in text
-    assert set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)) == {metric.name.removesuffix("_total") + "_total" * isinstance(metric, catalogue.Counter)
-                                                                     for metric in catalogue.served_by("apply")}  # fmt: skip
+    assert set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)) == {
+        metric.name.removesuffix("_total") + "_total" * isinstance(metric, catalogue.Counter)
+        for metric in catalogue.served_by("apply")
+    }
 
 
 def test_an_address_in_use_names_the_setting() -> None:
@@ -86,7 +92,10 @@ def test_a_window_of_hours_is_alive_as_long_as_the_loop_goes_round() -> None:
 
 def test_windows_are_counted_by_what_became_of_them() -> None:
     seen = telemetry()
-    seen.applied(Applied(Place(3, 9), 9, 12, 1, ops={"insert": 10, "delete": 2}, seconds={"read": 0.2, "merge": 3.0}), seconds=3.5)
+    seen.applied(
+        Applied(Place(3, 9), 9, 12, 1, ops={"insert": 10, "delete": 2}, seconds={"read": 0.2, "merge": 3.0}),
+        seconds=3.5,
+    )
     seen.applied(Applied(Place(3, 9), 9, committed=False), seconds=0.1)
     seen.failed(StoreUnavailable("x"))
     seen.failed(CommitConflict("x"))
@@ -110,7 +119,9 @@ def test_windows_are_counted_by_what_became_of_them() -> None:
 
 
 def test_a_commit_that_lost_to_another_is_a_conflict_and_is_tried_again() -> None:
-    lost = verdict([Cause("Py4JJavaError"), Cause("ConcurrentAppendException", condition="DELTA_CONCURRENT_APPEND", state="2D521")])
+    lost = verdict(
+        [Cause("Py4JJavaError"), Cause("ConcurrentAppendException", condition="DELTA_CONCURRENT_APPEND", state="2D521")]
+    )
     assert isinstance(lost, CommitConflict)
     assert isinstance(lost, ApplyError)
     assert not isinstance(verdict([Cause("SparkException", condition="X", state="XX000")]), CommitConflict)

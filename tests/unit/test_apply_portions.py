@@ -1,4 +1,6 @@
-"""A window in portions is the window: whatever is cut where, the lake ends as the table did, and no portion is larger than allowed."""
+"""A window in portions is the window: whatever is cut where, the lake ends as the table did, and no
+portion is larger than allowed.
+"""
 
 import contextlib
 from collections import Counter
@@ -11,17 +13,29 @@ import pyarrow as pa
 import pytest
 from hypothesis import assume, given, settings
 
-from service.contract.schema import TableSchema
-from service.errors import ManifestCorrupt, UnsupportedChange
-from spark_jobs.condense import condensed
-from spark_jobs.fold import fold
-from spark_jobs.identity import Numbers, number_rows
-from spark_jobs.modes.whole_rows import count
-from spark_jobs.partition import Cutter, Links, cutter_for, hash_rows, spaced, weight
-from spark_jobs.ranges import KeyRanges
-from spark_jobs.segments import unite
-from spark_jobs.spill import Versioned, coalesced, portions
-from tests.spark.changes import FLOAT8, INT4, INT4_ARRAY, INT8, NUMERIC, TEXT, TIMESTAMP, Change, column, segment_table, table_schema
+from sluice.contract.schema import TableSchema
+from sluice.errors import ManifestCorrupt, UnsupportedChange
+from sluice_spark.fold.condense import condensed
+from sluice_spark.fold.fold import fold
+from sluice_spark.fold.partition import Cutter, Links, cutter_for, hash_rows, spaced, weight
+from sluice_spark.fold.ranges import KeyRanges
+from sluice_spark.fold.spill import Versioned, coalesced, portions
+from sluice_spark.modes.whole_rows import count
+from sluice_spark.read.segments import unite
+from sluice_spark.row_identity import Numbers, number_rows
+from tests.spark.changes import (
+    FLOAT8,
+    INT4,
+    INT4_ARRAY,
+    INT8,
+    NUMERIC,
+    TEXT,
+    TIMESTAMP,
+    Change,
+    column,
+    segment_table,
+    table_schema,
+)
 from tests.spark.model import SCHEMA, Lake, histories, keyed_by_what_was_sent, merged, windows
 
 
@@ -43,7 +57,12 @@ def _merged_in_portions(lake: Lake, tables: list[pa.Table], schema: TableSchema,
     replaces = {part.replaces for part in folded}
     assert len(replaces) == 1, "a TRUNCATE is in every portion or in none"
     base = {} if replaces == {True} else lake
-    origins = Counter(row["_sluice_key_0"] for part in folded for row in part.rows.to_pylist() if not part.replaces and row["_sluice_match"])
+    origins = Counter(
+        row["_sluice_key_0"]
+        for part in folded
+        for row in part.rows.to_pylist()
+        if not part.replaces and row["_sluice_match"]
+    )
     assert not [key for key, times in origins.items() if times > 1], "two portions touch one row of the lake"
     gone, added = dict(base), []
     for part in folded:
@@ -60,8 +79,14 @@ def _merged_in_portions(lake: Lake, tables: list[pa.Table], schema: TableSchema,
 
 
 @settings(max_examples=100, deadline=None)
-@given(history=histories(keys=12, length=40), cuts=st.lists(st.integers(0, 40), max_size=3), limit=st.sampled_from([1500, 4000, 1 << 30]))
-def test_any_history_in_portions_leaves_the_lake_equal_to_the_table(history: list[tuple[Change, Lake]], cuts: list[int], limit: int) -> None:
+@given(
+    history=histories(keys=12, length=40),
+    cuts=st.lists(st.integers(0, 40), max_size=3),
+    limit=st.sampled_from([1500, 4000, 1 << 30]),
+)
+def test_any_history_in_portions_leaves_the_lake_equal_to_the_table(
+    history: list[tuple[Change, Lake]], cuts: list[int], limit: int
+) -> None:
     lake: Lake = {}
     done = 0
     for window in windows(history, cuts):
@@ -78,8 +103,14 @@ def test_any_history_in_portions_leaves_the_lake_equal_to_the_table(history: lis
 
 
 @settings(max_examples=100, deadline=None)
-@given(history=histories(keys=12, length=40), hidden=st.sets(st.integers(0, 40)), limit=st.sampled_from([1500, 4000, 1 << 30]))
-def test_a_row_takes_the_place_of_one_whose_removal_was_not_sent_in_portions(history: list[tuple[Change, Lake]], hidden: set[int], limit: int) -> None:
+@given(
+    history=histories(keys=12, length=40),
+    hidden=st.sets(st.integers(0, 40)),
+    limit=st.sampled_from([1500, 4000, 1 << 30]),
+)
+def test_a_row_takes_the_place_of_one_whose_removal_was_not_sent_in_portions(
+    history: list[tuple[Change, Lake]], hidden: set[int], limit: int
+) -> None:
     sent = [change for change in windows(history, [])[0] if change.op != "d" or (change.lsn or 0) - 1000 not in hidden]
     assume(sent)
     lake: Lake = {key: {"id": key, "v": -1, "big": "before", "at": None} for key in range(12)}
@@ -90,17 +121,24 @@ def test_a_row_takes_the_place_of_one_whose_removal_was_not_sent_in_portions(his
 
 @st.composite
 def deferred(draw: st.DrawFn) -> tuple[Lake, list[Change], Lake]:
-    """Whole-row updates that permute keys at once, as a deferred constraint allows: the table before, the changes, the table after."""
+    """Whole-row updates that permute keys at once, as a deferred constraint allows: the table
+    before, the changes, the table after.
+    """
     keys = draw(st.permutations(range(20)))
     before = {key: {"id": key, "v": 0, "big": f"b{key}", "at": None} for key in range(20)}
     order = draw(st.permutations(range(20)))
-    changes = [Change("u", {**before[key], "id": keys[key]}, old=before[key], lsn=1000, ordinal=place) for place, key in enumerate(order)]
+    changes = [
+        Change("u", {**before[key], "id": keys[key]}, old=before[key], lsn=1000, ordinal=place)
+        for place, key in enumerate(order)
+    ]
     return before, changes, {keys[key]: {**before[key], "id": keys[key]} for key in before}
 
 
 @settings(max_examples=15, deadline=None)
 @given(case=deferred())
-def test_a_permutation_of_keys_under_a_deferred_constraint_is_exact_in_portions(case: tuple[Lake, list[Change], Lake]) -> None:
+def test_a_permutation_of_keys_under_a_deferred_constraint_is_exact_in_portions(
+    case: tuple[Lake, list[Change], Lake],
+) -> None:
     before, changes, after = case
     schema = table_schema(*SCHEMA.columns, identity="f")
     table = segment_table(changes, schema)
@@ -115,19 +153,28 @@ _row = st.fixed_dictionaries({"a": st.sampled_from([None, 1, 2]), "f": st.sample
 
 
 @settings(max_examples=100, deadline=None)
-@given(changes=st.lists(st.tuples(st.sampled_from("iud"), _row, _row), min_size=1, max_size=40), truncate=st.integers(0, 80))
-def test_the_number_of_each_whole_row_is_the_same_in_portions(changes: list[tuple[str, dict[str, object], dict[str, object]]], truncate: int) -> None:
+@given(
+    changes=st.lists(st.tuples(st.sampled_from("iud"), _row, _row), min_size=1, max_size=40),
+    truncate=st.integers(0, 80),
+)
+def test_the_number_of_each_whole_row_is_the_same_in_portions(
+    changes: list[tuple[str, dict[str, object], dict[str, object]]], truncate: int
+) -> None:
     written = [Change(op, {} if op == "d" else new, old=None if op == "i" else old) for op, new, old in changes]
     if truncate < len(written):
         written = [Change("t") if place == truncate else change for place, change in enumerate(written)]
-        written[truncate:] = [change if change.op in "it" else Change("i", change.values or {"a": 1}) for change in written[truncate:]]
+        written[truncate:] = [
+            change if change.op in "it" else Change("i", change.values or {"a": 1}) for change in written[truncate:]
+        ]
     for place, change in enumerate(written):
         change.lsn, change.ordinal = 1000, place
     table = segment_table(written, ROWS)
     whole = count(table, ROWS)
     parts = [count(rows, ROWS) for rows in _cut([(table, ROWS)], limit=max(1500, weight(table, ROWS) // 3))]
     assert {part.replaces for part in parts} == {whole.replaces}
-    assert sorted(item for part in parts for item in _numbers(part.rows, part.net)) == sorted(_numbers(whole.rows, whole.net))
+    assert sorted(item for part in parts for item in _numbers(part.rows, part.net)) == sorted(
+        _numbers(whole.rows, whole.net)
+    )
     assert sum(len(part.rows) for part in parts) == len(whole.rows), "one row is in two portions"
 
 
@@ -148,7 +195,10 @@ def test_no_portion_weighs_more_than_the_limit_and_a_part_that_is_too_large_is_c
 def _ending(changes: list[Change], lake: Lake, schema: TableSchema, *, limit: int) -> Lake:
     for place, change in enumerate(changes):
         change.lsn, change.ordinal = 1000, place
-    tables = _cut([(segment_table(changes[start : start + 50], schema), schema) for start in range(0, len(changes), 50)], limit=limit)
+    tables = _cut(
+        [(segment_table(changes[start : start + 50], schema), schema) for start in range(0, len(changes), 50)],
+        limit=limit,
+    )
     assert max(weight(rows, schema) for rows in tables) <= limit
     return _merged_in_portions(lake, tables, schema)
 
@@ -184,7 +234,9 @@ def test_a_row_that_comes_and_goes_and_moves_all_the_time_ends_as_it_is(identity
 
 def test_equal_rows_that_come_and_go_all_the_time_are_counted_within_the_limit() -> None:
     row = {"a": 1, "f": 1.5}
-    changes = [Change("i", row) if place % 2 else Change("d", old=row) for place in range(4 * HOT)] + [Change("i", row)] * 3
+    changes = [Change("i", row) if place % 2 else Change("d", old=row) for place in range(4 * HOT)] + [
+        Change("i", row)
+    ] * 3
     changes = [replace(change, lsn=1000, ordinal=place) for place, change in enumerate(changes)]
     table = segment_table(changes, ROWS)
     counted = [count(rows, ROWS) for rows in _cut([(table, ROWS)], limit=4_000)]
@@ -194,36 +246,64 @@ def test_equal_rows_that_come_and_go_all_the_time_are_counted_within_the_limit()
 @pytest.mark.parametrize(
     ("says", "schema", "changes"),
     [
-        ("moved to other keys", SCHEMA, [Change("u", {"id": 1 + place % 2, "v": 1}, old={"id": 2 - place % 2}, unchanged=("big",)) for place in range(300)]),
+        (
+            "moved to other keys",
+            SCHEMA,
+            [
+                Change("u", {"id": 1 + place % 2, "v": 1}, old={"id": 2 - place % 2}, unchanged=("big",))
+                for place in range(300)
+            ],
+        ),
         ("equal rows of a table without a key", ROWS, [Change("i", {"a": 1}) for _ in range(300)]),
         ("changes of one row", SCHEMA, [Change("d", old={"id": 1}), Change("i", {"id": 1, "big": "x" * 20_000})]),
     ],
 )
-def test_what_cannot_be_followed_within_the_limit_is_refused_with_the_true_reason(says: str, schema: TableSchema, changes: list[Change]) -> None:
+def test_what_cannot_be_followed_within_the_limit_is_refused_with_the_true_reason(
+    says: str, schema: TableSchema, changes: list[Change]
+) -> None:
     changes = [replace(change, lsn=1000, ordinal=place) for place, change in enumerate(changes)]
     with pytest.raises(UnsupportedChange, match=says):
         _cut([(segment_table(changes, schema), schema)], limit=10_000)
 
 
 @settings(max_examples=300, deadline=None)
-@given(history=histories(keys=4, length=40), identity=st.sampled_from("df"), size=st.integers(1, 9), at_once=st.sampled_from([1, 2_000, 1 << 30]))
-def test_what_is_left_of_any_history_has_the_effect_of_all_of_it(history: list[tuple[Change, Lake]], identity: str, size: int, at_once: int) -> None:
+@given(
+    history=histories(keys=4, length=40),
+    identity=st.sampled_from("df"),
+    size=st.integers(1, 9),
+    at_once=st.sampled_from([1, 2_000, 1 << 30]),
+)
+def test_what_is_left_of_any_history_has_the_effect_of_all_of_it(
+    history: list[tuple[Change, Lake]], identity: str, size: int, at_once: int
+) -> None:
     schema = table_schema(*SCHEMA.columns, identity=identity)
     windows(history, [])
     steps = list(zip([{}, *(table for _, table in history)], history, strict=False))
     begins = max((place + 1 for place, (_, (change, _)) in enumerate(steps) if change.op == "t"), default=0)
     assume(begins < len(steps))
-    changes = [_whole(change, before, after) if identity == "f" else change for before, (change, after) in steps[begins:]]
-    batches = [(spaced(segment_table(changes[start : start + size], schema)), schema) for start in range(0, len(changes), size)]
+    changes = [
+        _whole(change, before, after) if identity == "f" else change for before, (change, after) in steps[begins:]
+    ]
+    batches = [
+        (spaced(segment_table(changes[start : start + size], schema)), schema) for start in range(0, len(changes), size)
+    ]
     cutter = cutter_for([schema])
     left = list(condensed(batches, cutter, at_once=at_once))
     expected = history[-1][1]
-    found = merged(steps[begins][0], fold(unite(left, schema), schema, keyed=True)) if sum(len(rows) for rows, _ in left) else steps[begins][0]
+    found = (
+        merged(steps[begins][0], fold(unite(left, schema), schema, keyed=True))
+        if sum(len(rows) for rows, _ in left)
+        else steps[begins][0]
+    )
     assert found == expected
     # And beside changes that it never saw.
     half = len(batches) // 2
     parts = [*condensed(batches[:half], cutter, at_once=at_once), *condensed(batches[half:], cutter, at_once=at_once)]
-    found = merged(steps[begins][0], fold(unite(parts, schema), schema, keyed=True)) if sum(len(rows) for rows, _ in parts) else steps[begins][0]
+    found = (
+        merged(steps[begins][0], fold(unite(parts, schema), schema, keyed=True))
+        if sum(len(rows) for rows, _ in parts)
+        else steps[begins][0]
+    )
     assert found == expected
 
 
@@ -240,12 +320,19 @@ def _whole(change: Change, before: Lake, after: Lake) -> Change:
 
 def test_one_change_that_is_larger_than_the_limit_is_a_portion_of_its_own() -> None:
     schema = table_schema(column("id", 1, INT8, key=True), column("s", 2, TEXT))
-    table = segment_table([Change("u", {"id": key, "s": "x" * 50_000}, lsn=1000, ordinal=key) for key in range(4)], schema)
-    assert [sum(len(rows) for rows, _ in piece) for piece in portions([(table, schema)], cutter_for([schema]), limit=10_000)] == [1, 1, 1, 1]
+    table = segment_table(
+        [Change("u", {"id": key, "s": "x" * 50_000}, lsn=1000, ordinal=key) for key in range(4)], schema
+    )
+    assert [
+        sum(len(rows) for rows, _ in piece) for piece in portions([(table, schema)], cutter_for([schema]), limit=10_000)
+    ] == [1, 1, 1, 1]
 
 
 def test_a_key_change_without_all_values_that_was_not_linked_is_refused() -> None:
-    changes = [Change("u", {"id": key + 100, "v": 1}, old={"id": key}, unchanged=("big",), lsn=1000, ordinal=key) for key in range(50)]
+    changes = [
+        Change("u", {"id": key + 100, "v": 1}, old={"id": key}, unchanged=("big",), lsn=1000, ordinal=key)
+        for key in range(50)
+    ]
     with pytest.raises(ManifestCorrupt, match="without all its values"):
         list(portions([(segment_table(changes, SCHEMA), SCHEMA)], cutter_for([SCHEMA]), limit=1 << 30))
 
@@ -272,7 +359,9 @@ def test_links_join_everything_that_is_connected_and_nothing_else() -> None:
         (pa.list_(pa.int32()), True, [[1, None], [1, None], [], None]),
     ],
 )
-def test_equal_rows_have_equal_hashes_and_others_mostly_not(kind: pa.DataType, bits: bool, values: list[object]) -> None:
+def test_equal_rows_have_equal_hashes_and_others_mostly_not(
+    kind: pa.DataType, bits: bool, values: list[object]
+) -> None:
     array = pa.array(values, kind)
     for column_ in (array, array.slice(1)):
         numbers, hashes = number_rows([column_], len(column_), bits=bits), hash_rows([column_], len(column_), bits=bits)
@@ -281,8 +370,14 @@ def test_equal_rows_have_equal_hashes_and_others_mostly_not(kind: pa.DataType, b
 
 def test_marked_keys_meet_by_their_text() -> None:
     schema = table_schema(column("at", 1, TIMESTAMP, key=True), column("v", 2, INT4))
-    changes = [Change("u", {"v": place}, special={"at": ("infinity", "-infinity")[place % 2]}, lsn=1, ordinal=place) for place in range(10)]
-    parts = [{part for part, _ in Cutter(schema.key_columns).cut(segment_table(changes[start::2], schema))} for start in (0, 1)]
+    changes = [
+        Change("u", {"v": place}, special={"at": ("infinity", "-infinity")[place % 2]}, lsn=1, ordinal=place)
+        for place in range(10)
+    ]
+    parts = [
+        {part for part, _ in Cutter(schema.key_columns).cut(segment_table(changes[start::2], schema))}
+        for start in (0, 1)
+    ]
     assert [len(found) for found in parts] == [1, 1]
     assert parts[0] != parts[1]
 

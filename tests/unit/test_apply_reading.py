@@ -1,18 +1,20 @@
-"""Tables that cannot go on, however many they are, stop neither the reading of the manifest nor what is said of the others."""
+"""Tables that cannot go on, however many they are, stop neither the reading of the manifest nor
+what is said of the others.
+"""
 
 import threading
 from dataclasses import replace
 
-from service.contract.entries import Changes, Commits, Segment
-from service.contract.schema import TableSchema
-from service.manifest.follow import load_state, read_entries
-from service.store.memory import MemoryStore
-from spark_jobs.applier import MAX_BACKLOG, Applier
-from spark_jobs.delta import Place
-from spark_jobs.ledger import Ledger, restore
-from spark_jobs.options import ApplyOptions
-from spark_jobs.progress import Boundary
-from spark_jobs.table import Applied
+from sluice.contract.entries import Changes, Commits, Segment
+from sluice.contract.schema import TableSchema
+from sluice.manifest.follow import load_state, read_entries
+from sluice.store.memory import MemoryStore
+from sluice_spark.applier import MAX_BACKLOG, Applier
+from sluice_spark.lake.table import Place
+from sluice_spark.ledger import Ledger, restore
+from sluice_spark.options import ApplyOptions
+from sluice_spark.progress import Boundary
+from sluice_spark.table_apply import Applied
 from tests.spark.changes import Manifest
 from tests.spark.model import SCHEMA
 
@@ -25,7 +27,9 @@ def _segment(table_id: str, lsn: int) -> Segment:
 
 def _changes(manifest: Manifest, ids: list[str]) -> int:
     end = manifest.lsn + 10
-    return manifest.append(Changes(tuple(_segment(item, end) for item in ids), Commits([end], [end], [7])), through_lsn=end)
+    return manifest.append(
+        Changes(tuple(_segment(item, end) for item in ids), Commits([end], [end], [7])), through_lsn=end
+    )
 
 
 def _applier(store: MemoryStore, ledger: Ledger) -> Applier:
@@ -40,7 +44,9 @@ def _names(count: int) -> list[TableSchema]:
 
 
 def test_a_long_copy_does_not_stop_the_reading_for_ever() -> None:
-    """Ten tables are copied while thousands of entries with changes of theirs come; another table is live. Then the copies are whole."""
+    """Ten tables are copied while thousands of entries with changes of theirs come; another table
+    is live. Then the copies are whole.
+    """
     store = MemoryStore("long copy", prefix="shop/")
     manifest = Manifest(store)
     manifest.table(OTHER)
@@ -56,7 +62,12 @@ def test_a_long_copy_does_not_stop_the_reading_for_ever() -> None:
     _changes(manifest, [waiting[0].table_id])
     state = load_state(store)
     ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), state)
-    ledger.begin({table_id: restore(table, None, place=Place(0, 3) if table_id == "16386" else Place()) for table_id, table in state.tables.items()})
+    ledger.begin(
+        {
+            table_id: restore(table, None, place=Place(0, 3) if table_id == "16386" else Place())
+            for table_id, table in state.tables.items()
+        }
+    )
     applier = _applier(store, ledger)
     rounds = 0
     while ledger.read_seq < manifest.seq and rounds < 200:
@@ -81,7 +92,12 @@ def test_forty_quarantined_tables_do_not_stop_the_others() -> None:
     _changes(manifest, ["16386"])
     state = load_state(store)
     ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), state)
-    ledger.begin({table_id: restore(table, None, place=Place(0, table.generation_seq)) for table_id, table in state.tables.items()})
+    ledger.begin(
+        {
+            table_id: restore(table, None, place=Place(0, table.generation_seq))
+            for table_id, table in state.tables.items()
+        }
+    )
     for schema in bad:
         known = ledger.tables[schema.table_id]
         for _ in range(5):
@@ -97,7 +113,9 @@ def test_forty_quarantined_tables_do_not_stop_the_others() -> None:
 
 
 def test_a_boundary_says_one_thing_of_a_name_that_two_tables_had() -> None:
-    """Dropped and created again: the old table id is detached for ever, the new one is live in the same lake folder."""
+    """Dropped and created again: the old table id is detached for ever, the new one is live in the
+    same lake folder.
+    """
     store = MemoryStore("names", prefix="shop/")
     manifest = Manifest(store)
     manifest.table(SCHEMA)

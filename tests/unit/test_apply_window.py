@@ -2,10 +2,10 @@
 
 import pyarrow as pa
 
-from service.contract import columns as envelope
-from service.contract.entries import Changes, Commits, Copy, Entry, Segment, Table
-from spark_jobs.modes.changelog import with_origins
-from spark_jobs.window import Backlog
+from sluice.contract import envelope
+from sluice.contract.entries import Changes, Commits, Copy, Entry, Segment, Table
+from sluice_spark.modes.changelog import with_origins
+from sluice_spark.read.window import Backlog
 from tests.support.manifests import schema
 
 
@@ -16,7 +16,11 @@ def _segment(seq: int, *, size: int = 10) -> Segment:
 def _backlog(*sizes: int, copied: bool = True) -> Backlog:
     backlog = Backlog(1, 1, 1, copied=copied)
     for seq, size in enumerate(sizes, start=2):
-        backlog.take_in(Entry(seq, 1, "", (seq - 1) * 10, seq * 10, "", Changes((_segment(seq, size=size),), Commits())), "t", through_lsn=(seq - 1) * 10)
+        backlog.take_in(
+            Entry(seq, 1, "", (seq - 1) * 10, seq * 10, "", Changes((_segment(seq, size=size),), Commits())),
+            "t",
+            through_lsn=(seq - 1) * 10,
+        )
     return backlog
 
 
@@ -77,7 +81,15 @@ def test_a_change_gets_the_origin_of_its_transaction_or_none() -> None:
 
 
 def _shaped(seq: int, *, lsn: int, through_lsn: int, version: int) -> Entry:
-    return Entry(seq, 1, "", through_lsn, through_lsn, "", Table("t", "public", "t", "live", 1, lsn=lsn, schema=schema("t", version)))
+    return Entry(
+        seq,
+        1,
+        "",
+        through_lsn,
+        through_lsn,
+        "",
+        Table("t", "public", "t", "live", 1, lsn=lsn, schema=schema("t", version)),
+    )
 
 
 def test_a_shape_without_rows_is_a_window_where_the_stream_has_passed_it() -> None:

@@ -1,4 +1,6 @@
-"""Messages to transactions: which rows belong to which commit, however the bytes are cut into batches."""
+"""Messages to transactions: which rows belong to which commit, however the bytes are cut into
+batches.
+"""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -7,11 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.contract.entries import Prepared
-from service.errors import ProtocolViolation
-from service.protocol.frames import join
-from service.transaction.assembler import Assembler
-from service.transaction.assembly import Assembly, Discarded, Ending, PreparedBody, PreparedCommitted, PreparedRolledBack, Published
+from sluice.contract.entries import Prepared
+from sluice.errors import ProtocolViolation
+from sluice.ingest.assemble.assembler import Assembler
+from sluice.ingest.assemble.assembly import (
+    Assembly,
+    Discarded,
+    Ending,
+    PreparedBody,
+    PreparedCommitted,
+    PreparedRolledBack,
+    Published,
+)
+from sluice.protocol.frames import join
 from tests.support import wire
 
 COLUMNS = [("id", 23, -1, True), ("note", 25, -1, False)]
@@ -20,7 +30,9 @@ WIDER = [*COLUMNS, ("extra", 25, -1, False)]
 
 @dataclass
 class Reader:
-    """Plays the builder: keeps (relation name, column count, frame bytes, ordinal, xid) of every row until its transaction ends."""
+    """Plays the builder: keeps (relation name, column count, frame bytes, ordinal, xid) of every
+    row until its transaction ends.
+    """
 
     assembler: Assembler
     bodies: dict[int, list[tuple[object, ...]]] = field(default_factory=lambda: defaultdict(list))
@@ -57,11 +69,15 @@ class Reader:
     def _end(self, ending: Ending) -> None:
         match ending:
             case Published():
-                self.rows[ending.end_lsn] += [row for row in self.bodies.pop(ending.body, []) if int(str(row[1])) not in ending.aborted_xids]
+                self.rows[ending.end_lsn] += [
+                    row for row in self.bodies.pop(ending.body, []) if int(str(row[1])) not in ending.aborted_xids
+                ]
             case Discarded():
                 self.bodies.pop(ending.body, None)
             case PreparedBody():
-                self.prepared[ending.fact.gid] = [row for row in self.bodies.pop(ending.body, []) if int(str(row[1])) not in ending.fact.aborted_xids]
+                self.prepared[ending.fact.gid] = [
+                    row for row in self.bodies.pop(ending.body, []) if int(str(row[1])) not in ending.fact.aborted_xids
+                ]
             case PreparedCommitted():
                 self.rows[ending.end_lsn] += self.prepared.pop(ending.gid)
             case PreparedRolledBack():
@@ -114,7 +130,12 @@ def test_a_truncate_takes_its_place_among_the_rows() -> None:
         wire.insert(1, ["2", "y"]),
         wire.commit(100, 140),
     )
-    assert [(row[0], row[2], row[4] == b"truncate") for row in read.result()[140]] == [(0, "a", False), (1, "a", True), (1, "b", True), (2, "a", False)]
+    assert [(row[0], row[2], row[4] == b"truncate") for row in read.result()[140]] == [
+        (0, "a", False),
+        (1, "a", True),
+        (1, "b", True),
+        (2, "a", False),
+    ]
 
 
 def test_a_keepalive_moves_through_lsn_between_transactions_only() -> None:
@@ -134,7 +155,9 @@ def test_an_open_transaction_does_not_move_through_lsn() -> None:
 
 def test_transactions_that_ended_at_or_before_the_start_are_dropped() -> None:
     read = reader(140)
-    assembly = read.feed(wire.begin(100, 7), wire.relation(1, "a", COLUMNS), wire.insert(1, ["1", "x"]), wire.commit(100, 140))
+    assembly = read.feed(
+        wire.begin(100, 7), wire.relation(1, "a", COLUMNS), wire.insert(1, ["1", "x"]), wire.commit(100, 140)
+    )
     assert not read.result()
     assert not read.commits
     assert assembly.counts == {"skipped": 1}
@@ -209,14 +232,21 @@ def test_messages_in_an_impossible_order_are_refused(frames: list[bytes]) -> Non
         reader().feed(*frames)
 
 
-PREPARED = (wire.begin_prepare(100, 140, 7, "g"), wire.relation(1, "a", COLUMNS), wire.insert(1, ["1", "x"]), wire.prepare(100, 140, 7, "g"))
+PREPARED = (
+    wire.begin_prepare(100, 140, 7, "g"),
+    wire.relation(1, "a", COLUMNS),
+    wire.insert(1, ["1", "x"]),
+    wire.prepare(100, 140, 7, "g"),
+)
 
 
 def test_rows_of_a_prepared_transaction_appear_at_its_commit_and_not_before() -> None:
     read = reader()
     assert read.feed(*PREPARED).through_lsn == 140
     assert (read.result(), read.commits) == ({}, [])
-    read.feed(wire.begin(200, 8), wire.insert(1, ["2", "y"]), wire.commit(200, 240), wire.commit_prepared(300, 340, 7, "g"))
+    read.feed(
+        wire.begin(200, 8), wire.insert(1, ["2", "y"]), wire.commit(200, 240), wire.commit_prepared(300, 340, 7, "g")
+    )
     assert {lsn: [row[1] for row in rows] for lsn, rows in read.result().items()} == {240: [8], 340: [7]}
     assert read.commits == [(240, 8), (340, 7)]
 
@@ -244,7 +274,9 @@ def test_a_prepared_stream_keeps_what_its_subtransactions_did_not_roll_back() ->
 
 def test_a_transaction_prepared_before_the_connection_is_known_from_what_is_durable() -> None:
     origin = ("elsewhere", 5)
-    read = Reader(Assembler(start_lsn=200, prepared=[Prepared("g", 7, 140, 0, rows=1, origin=origin)]), prepared={"g": []})
+    read = Reader(
+        Assembler(start_lsn=200, prepared=[Prepared("g", 7, 140, 0, rows=1, origin=origin)]), prepared={"g": []}
+    )
     again = read.feed(*PREPARED)
     assert [type(ending) for ending in again.endings] == [Discarded]
     read.feed(wire.commit_prepared(300, 340, 7, "g"))
@@ -286,7 +318,9 @@ def test_prepared_transactions_that_do_not_add_up_are_refused(frames: list[bytes
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[bytes]:
-    """A valid stream of ordinary and prepared transactions over two tables, with shape changes, truncates and keepalives."""
+    """A valid stream of ordinary and prepared transactions over two tables, with shape changes,
+    truncates and keepalives.
+    """
     frames: list[bytes] = []
     lsn = 1000
     widths: dict[int, int] = {}
@@ -295,7 +329,9 @@ def streams(draw: st.DrawFn) -> list[bytes]:
         final = lsn + draw(st.integers(1, 50))
         end = final + draw(st.integers(1, 50))
         prepares = draw(st.booleans())
-        frames.append(wire.begin_prepare(final, end, 500 + xid, f"gid {xid}") if prepares else wire.begin(final, 500 + xid))
+        frames.append(
+            wire.begin_prepare(final, end, 500 + xid, f"gid {xid}") if prepares else wire.begin(final, 500 + xid)
+        )
         for _ in range(draw(st.integers(0, 6))):
             oid = draw(st.sampled_from([1, 2]))
             if oid not in widths or draw(st.integers(0, 5)) == 0:
@@ -342,5 +378,7 @@ def test_how_the_stream_is_cut_into_batches_changes_nothing(frames: list[bytes],
     assert cut.result() == whole.result()
     assert cut.commits == whole.commits
     assert cut.assembler.through_lsn == whole.assembler.through_lsn
-    assert {gid: sorted(rows, key=str) for gid, rows in cut.prepared.items()} == {gid: sorted(rows, key=str) for gid, rows in whole.prepared.items()}
+    assert {gid: sorted(rows, key=str) for gid, rows in cut.prepared.items()} == {
+        gid: sorted(rows, key=str) for gid, rows in whole.prepared.items()
+    }
     assert not cut.bodies

@@ -15,15 +15,15 @@ import pytest
 import structlog
 from click.testing import CliRunner
 
-from service.cli import cli, exits, rooms
-from service.contract import keys
-from service.contract.applied import AppliedLog, AppliedTable, Complete
-from service.contract.entries import Opened, Table
-from service.manifest.log import ManifestLog
-from service.manifest.state import PipelineState
-from service.settings import load
-from service.store.opening import open_store
-from spark_jobs.options import ApplyOptions
+from sluice.cli import cli, exits, wiring
+from sluice.contract import keys
+from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.contract.entries import Opened, Table
+from sluice.manifest.log import ManifestLog
+from sluice.manifest.state import PipelineState
+from sluice.settings import load
+from sluice.store.opening import open_store
+from sluice_spark.options import ApplyOptions
 from tests.support import manifests
 from tests.support.manifests import put
 
@@ -198,31 +198,49 @@ def test_targets_of_run_exclude_each_other_and_must_be_lsns(configured: Path, sl
 
 def test_apply_hands_every_option_to_the_applier_and_none_on_the_command_line(configured: Path) -> None:
     settings = load(str(configured / "sluice.yaml"), environ={}).settings
-    told = ApplyOptions.from_json(rooms.apply_options(settings, log_format="json", once=True))
+    told = ApplyOptions.from_json(wiring.apply_options(settings, log_format="json", once=True))
     assert told.once
     assert told.spool_options == {"aws_secret_access_key": CANARY}
     assert told.lake_options == told.spool_options, "both are on one kind of store and the lake has none of its own"
     assert told.spark_conf == {"spark.x": CANARY}
     assert told.driver_memory == "1024m"
     assert told.mode_of("public.events") == "changelog"
-    assert CANARY not in " ".join(rooms.applier_command())
+    assert CANARY not in " ".join(wiring.applier_command())
 
 
 def opened() -> Opened:
-    return Opened("7", 1, "d", 5, "sluice_shop", "sluice_shop", two_phase=False, origin="any", server_version=180000, start_lsn=100, instance="test")
+    return Opened(
+        "7",
+        1,
+        "d",
+        5,
+        "sluice_shop",
+        "sluice_shop",
+        two_phase=False,
+        origin="any",
+        server_version=180000,
+        start_lsn=100,
+        instance="test",
+    )
 
 
 def table(table_id: str, name: str, state: str = "live") -> Table:
     return Table(table_id=table_id, schema_name="public", table_name=name, state=state, generation=1)
 
 
-def test_status_and_tables_work_while_nothing_runs_and_name_what_they_could_not_reach(configured: Path, sluice: Sluice) -> None:
+def test_status_and_tables_work_while_nothing_runs_and_name_what_they_could_not_reach(
+    configured: Path, sluice: Sluice
+) -> None:
     store = open_store(f"file://{configured}/spool", prefix="shop/", options={})
     log = ManifestLog.open(store, opened(), PipelineState(), through_lsn=100)
     put(log, table("16384", "orders", "copying"), through_lsn=100)
-    applied = AppliedTable("16384", "public", "orders", "x", "mirror", 1, "live", through_seq=2, complete_through_lsn=100, rows_applied=7)
+    applied = AppliedTable(
+        "16384", "public", "orders", "x", "mirror", 1, "live", through_seq=2, complete_through_lsn=100, rows_applied=7
+    )
     store.create(keys.apply_log(1), AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", {"16384": applied}).encode())
-    store.create(keys.apply_complete(1), Complete(1, 100, 2, "2026-01-01T00:00:00+00:00", {"public.orders": 3}).encode())
+    store.create(
+        keys.apply_complete(1), Complete(1, 100, 2, "2026-01-01T00:00:00+00:00", {"public.orders": 3}).encode()
+    )
     result = sluice("status", "--json", cwd=configured)
     assert result.returncode == 12
     status = json.loads(result.stdout)
@@ -232,9 +250,9 @@ def test_status_and_tables_work_while_nothing_runs_and_name_what_they_could_not_
     assert "server.unreachable" in [problem["code"] for problem in status["problems"]]
     assert CANARY not in result.stdout + result.stderr
     listed = json.loads(sluice("tables", "--json", cwd=configured).stdout)["tables"]
-    assert [(row["schema"], row["table"], row["state"], row["complete_through_lsn"], row["rows_applied"]) for row in listed] == [
-        ("public", "orders", "copying", "0/64", 7)
-    ]
+    assert [
+        (row["schema"], row["table"], row["state"], row["complete_through_lsn"], row["rows_applied"]) for row in listed
+    ] == [("public", "orders", "copying", "0/64", 7)]
     assert listed[0]["path"] == f"file://{configured}/lake/public/orders"
     people = sluice("status", cwd=configured)
     assert people.returncode == 12
@@ -265,9 +283,14 @@ def test_the_spool_is_listed_and_proven_whole_or_not(configured: Path, sluice: S
 
 
 def test_a_reader_that_closes_the_pipe_is_no_failure_of_ours(configured: Path) -> None:
-    command = f"{sys.executable} -m service config schema | head -c 10"
+    command = f"{sys.executable} -m sluice config schema | head -c 10"
     result = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {command}"], cwd=Path(rooms.__file__).parents[2], capture_output=True, text=True, timeout=60, check=False
+        ["bash", "-c", f"set -o pipefail; {command}"],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert "Traceback" not in result.stderr
     assert result.returncode in (0, exits.PIPE_CLOSED)
@@ -284,8 +307,14 @@ def test_what_is_piped_has_every_column_whole(configured: Path, sluice: Sluice) 
     store = open_store(f"file://{configured}/spool", prefix="shop/", options={})
     log = ManifestLog.open(store, opened(), PipelineState(), through_lsn=100)
     name, reason = "t" * 63, "because " * 40 + "of this"
-    put(log, Table(table_id="16384", schema_name="s" * 63, table_name=name, state="stale", reason=reason, generation=1), through_lsn=100)
-    applied = AppliedTable("16384", "s" * 63, name, "x", "mirror", 1, "live", through_seq=2, complete_through_lsn=100, rows_applied=7)
+    put(
+        log,
+        Table(table_id="16384", schema_name="s" * 63, table_name=name, state="stale", reason=reason, generation=1),
+        through_lsn=100,
+    )
+    applied = AppliedTable(
+        "16384", "s" * 63, name, "x", "mirror", 1, "live", through_seq=2, complete_through_lsn=100, rows_applied=7
+    )
     store.create(keys.apply_log(1), AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", {"16384": applied}).encode())
     for command in ("status", "tables"):
         said = sluice(command, cwd=configured).stdout

@@ -8,11 +8,12 @@ from pathlib import Path
 import click
 import pytest
 
-from service import errors
-from service.cli import docs, exits
-from service.errors import Disposition, ServiceError
+from sluice import errors
+from sluice.cli import exits
+from sluice.errors import Disposition, ServiceError
+from tools.docs import __main__ as docs
 
-ROOT = Path(exits.__file__).parents[2]
+ROOT = Path(__file__).parents[2]
 ROW_VALUE = "row-value-canary"
 CONTRACT = {
     "UsageError": 2,
@@ -52,7 +53,9 @@ def raising(error: BaseException) -> click.Command:
 
 
 @pytest.mark.parametrize(("name", "code"), CONTRACT.items())
-def test_each_error_ends_the_process_with_its_own_code_and_no_traceback(name: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_error_ends_the_process_with_its_own_code_and_no_traceback(
+    name: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     error = getattr(errors, name)("the slot sluice_shop is gone", hint="copy the tables again")
     assert exits.execute(raising(error), []) == code
     seen = capsys.readouterr()
@@ -71,7 +74,10 @@ def test_every_error_that_can_end_the_process_is_in_the_contract() -> None:
 def test_with_json_the_failure_is_one_document_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     assert exits.execute(raising(errors.SlotLost("MISSING: no slot", hint="copy again")), ["--json"]) == 7
     seen = capsys.readouterr()
-    assert json.loads(seen.out) == {"schema_version": 1, "error": {"class": "SlotLost", "message": "MISSING: no slot", "hint": "copy again", "exit_code": 7}}
+    assert json.loads(seen.out) == {
+        "schema_version": 1,
+        "error": {"class": "SlotLost", "message": "MISSING: no slot", "hint": "copy again", "exit_code": 7},
+    }
     assert "error: MISSING: no slot" in seen.err
 
 
@@ -101,7 +107,7 @@ def test_a_command_may_end_with_the_code_of_its_child() -> None:
 
 @pytest.mark.parametrize("name", docs.PAGES)
 def test_generated_pages_are_fresh(name: str) -> None:
-    assert (ROOT / name).read_text(encoding="utf-8") == docs.PAGES[name](), "run: python -m service.cli.docs"
+    assert (ROOT / name).read_text(encoding="utf-8") == docs.PAGES[name](), "run: python -m tools.docs"
 
 
 def test_every_code_is_documented() -> None:

@@ -1,4 +1,6 @@
-"""`spool inspect` and `spool gc` as a user runs them: facts without rows, rows only when asked for, nothing deleted unasked."""
+"""`spool inspect` and `spool gc` as a user runs them: facts without rows, rows only when asked for,
+nothing deleted unasked.
+"""
 
 import json
 import logging
@@ -10,15 +12,15 @@ import pytest
 import structlog
 import yaml
 
-from service.cli import cli, exits
-from service.contract import keys
-from service.contract.applied import AppliedLog, AppliedTable, Complete
-from service.contract.entries import Changes, Commits
-from service.manifest.log import ManifestLog
-from service.manifest.state import PipelineState
-from service.spool.segment import SegmentWriter
-from service.store.base import ObjectStore
-from service.store.opening import open_store
+from sluice.cli import cli, exits
+from sluice.contract import keys
+from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.contract.entries import Changes, Commits
+from sluice.ingest.encode.segment import SegmentWriter
+from sluice.manifest.log import ManifestLog
+from sluice.manifest.state import PipelineState
+from sluice.store.base import ObjectStore
+from sluice.store.opening import open_store
 from tests.support import manifests
 from tests.support.manifests import put
 from tests.support.spooled import inserted
@@ -33,7 +35,8 @@ Run = Callable[..., tuple[int, str, str]]
 def store(tmp_path: Path) -> ObjectStore:
     """A spool with one segment of real rows, which entry 3 names, applied."""
     (tmp_path / "sluice.yaml").write_text(
-        f'version: 1\npipeline: shop\nsource: {{dsn: "host=127.0.0.1 port=1"}}\nspool: {{uri: "file://{tmp_path}/spool"}}\nlake: {{uri: "file://{tmp_path}/lake"}}\n',
+        'version: 1\npipeline: shop\nsource: {dsn: "host=127.0.0.1 port=1"}\nspool: {uri: '
+        f'"file://{tmp_path}/spool"}}\nlake: {{uri: "file://{tmp_path}/lake"}}\n',
         encoding="utf-8",
     )
     store = open_store(f"file://{tmp_path}/spool", prefix="shop/", options={})
@@ -44,7 +47,14 @@ def store(tmp_path: Path) -> ObjectStore:
     store.put(KEY, file.data)
     log = ManifestLog.open(store, manifests.opened(), PipelineState())
     log.append(manifests.table("7"))
-    part = replace(manifests.segment(first_lsn=20), key=KEY, rows=2, bytes=len(file.data), sha256=file.sha256, key_ranges={"note": (CANARY, CANARY)})
+    part = replace(
+        manifests.segment(first_lsn=20),
+        key=KEY,
+        rows=2,
+        bytes=len(file.data),
+        sha256=file.sha256,
+        key_ranges={"note": (CANARY, CANARY)},
+    )
     put(log, Changes((part,), Commits([20], [1], [7])), through_lsn=20)
     row = AppliedTable("7", "public", "t7", "x", "mirror", 1, "live", through_seq=3)
     store.create(keys.apply_log(1), AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", {"7": row}).encode())
@@ -54,7 +64,9 @@ def store(tmp_path: Path) -> ObjectStore:
 
 @pytest.fixture
 def sluice(store: ObjectStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
-    """The command line in this process, whose logging is put back afterwards: it writes to a stream that ends with the test."""
+    """The command line in this process, whose logging is put back afterwards: it writes to a stream
+    that ends with the test.
+    """
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
 
@@ -73,8 +85,16 @@ def sluice(store: ObjectStore, tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_an_entry_shows_what_it_holds_and_no_value(sluice: Run) -> None:
     code, shown, _ = sluice("spool", "inspect", "3", "--json")
     facts = json.loads(shown)
-    assert (code, facts["kind"], facts["transactions"], facts["through_lsn"], facts["last_commit_lsn"]) == (0, "changes", 1, "0/14", "0/14")
-    assert [(segment["key"], segment["rows"], segment["ops"]) for segment in facts["segments"]] == [(KEY, 2, {"i": 2, "u": 1})]
+    assert (code, facts["kind"], facts["transactions"], facts["through_lsn"], facts["last_commit_lsn"]) == (
+        0,
+        "changes",
+        1,
+        "0/14",
+        "0/14",
+    )
+    assert [(segment["key"], segment["rows"], segment["ops"]) for segment in facts["segments"]] == [
+        (KEY, 2, {"i": 2, "u": 1})
+    ]
     assert facts["previous_sha256"] == json.loads(sluice("spool", "inspect", "2", "--json")[1])["sha256"]
     for entry in ("1", "2", "3"):
         for form in ("table", "json", "yaml"):
@@ -84,7 +104,12 @@ def test_an_entry_shows_what_it_holds_and_no_value(sluice: Run) -> None:
 
 def test_a_table_entry_shows_its_columns(sluice: Run) -> None:
     facts = json.loads(sluice("spool", "inspect", "2", "--json")[1])
-    assert (facts["table"], facts["state"], facts["columns"][0]["name"], facts["columns"][0]["key"]) == ("public.t7", "copying", "c1", True)
+    assert (facts["table"], facts["state"], facts["columns"][0]["name"], facts["columns"][0]["key"]) == (
+        "public.t7",
+        "copying",
+        "c1",
+        True,
+    )
 
 
 def test_a_segment_shows_its_columns_and_sizes_and_no_value(sluice: Run) -> None:

@@ -14,22 +14,22 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from service.cli import statusview
-from service.cli.output import amount, duration
-from service.contract import keys
-from service.contract.applied import AppliedLog, AppliedTable
-from service.errors import SlotLost
-from service.health.facts import ErrorSeen, ProcessSeen
-from service.manifest.follow import read_entry
-from service.manifest.log import ManifestLog
-from service.manifest.state import PipelineState
-from service.runtime.copyreport import CopyReport, CopyRound
-from service.runtime.forecast import SlotForecast
-from service.runtime.processfacts import ProcessFacts
-from service.runtime.report import Report, Reporter, public_uri
-from service.runtime.walreport import headroom
-from service.store.memory import MemoryStore
-from service.store.opening import open_store
+from sluice.cli import status_view
+from sluice.cli.output import amount, duration
+from sluice.contract import keys
+from sluice.contract.applied import AppliedLog, AppliedTable
+from sluice.errors import SlotLost
+from sluice.health.facts import ErrorSeen, ProcessSeen
+from sluice.health.forecast import SlotForecast
+from sluice.health.process_facts import ProcessFacts
+from sluice.health.report import Report, Reporter, public_uri
+from sluice.health.snapshots import CopyReport, CopyRound
+from sluice.health.wal import headroom
+from sluice.manifest.follow import read_entry
+from sluice.manifest.log import ManifestLog
+from sluice.manifest.state import PipelineState
+from sluice.store.memory import MemoryStore
+from sluice.store.opening import open_store
 from tests.support.manifests import put
 from tests.unit.test_cli_commands import Sluice, configured, opened, sluice, table
 from tests.unit.test_runtime_report import NOW, Pipeline
@@ -52,22 +52,44 @@ def report(pipeline: Pipeline, **changes: object) -> Report:
     forecast = SlotForecast()
     forecast.note(0, 0)
     forecast.note(100, 1000)
-    taken = Reporter(pipeline="shop", store=pipeline.store, lake_uri="file:///lake", spool_uri="s3://spool", source=None, clock=lambda: NOW).take()
-    facts = {"server": server(1000), "slot": slot(restart=200, safe=200), "headroom": headroom(server(1000), slot(restart=200, safe=200), forecast), **changes}
+    taken = Reporter(
+        pipeline="shop",
+        store=pipeline.store,
+        lake_uri="file:///lake",
+        spool_uri="s3://spool",
+        source=None,
+        clock=lambda: NOW,
+    ).take()
+    facts = {
+        "server": server(1000),
+        "slot": slot(restart=200, safe=200),
+        "headroom": headroom(server(1000), slot(restart=200, safe=200), forecast),
+        **changes,
+    }
     return dataclasses.replace(taken, **facts)  # type: ignore[arg-type]
 
 
 def drawn(seen: Report, *, width: int = 140, unicode: bool = True, top: int = 20) -> str:
     out = io.StringIO()
     console = Console(file=out, width=width, no_color=True, highlight=False)
-    console.print(statusview.status(seen, width=width, unicode=unicode, top=top))
+    console.print(status_view.status(seen, width=width, unicode=unicode, top=top))
     return out.getvalue()
 
 
 def test_status_for_people_has_every_part(pipeline: Pipeline) -> None:
     copy = CopyRound((CopyReport("public.events", 50, 200, 10.0, 15.0),), 50, 5.0, 15.0)
-    noted = ErrorSeen("SourceUnavailable", "replication", "connection lost", "see the server's log", 3, NOW.timestamp() - 90, NOW.timestamp() - 30)
-    facts = ProcessFacts(ProcessSeen("streaming", True, errors=(noted,)), NOW - timedelta(hours=2), "i", 1, 900, 900, None, copy, ())
+    noted = ErrorSeen(
+        "SourceUnavailable",
+        "replication",
+        "connection lost",
+        "see the server's log",
+        3,
+        NOW.timestamp() - 90,
+        NOW.timestamp() - 30,
+    )
+    facts = ProcessFacts(
+        ProcessSeen("streaming", True, errors=(noted,)), NOW - timedelta(hours=2), "i", 1, 900, 900, None, copy, ()
+    )
     text = drawn(report(pipeline, process=facts))
     for part in (
         "shop",
@@ -134,7 +156,12 @@ def test_a_name_cannot_write_on_the_terminal(pipeline: Pipeline) -> None:
 def test_what_is_worst_comes_first(pipeline: Pipeline) -> None:
     pipeline.table("waiting", state="pending")
     lines = drawn(report(pipeline)).splitlines()
-    assert [line.split()[0] for line in lines if line.startswith("public.")] == ["public.stock", "public.events", "public.waiting", "public.orders"]
+    assert [line.split()[0] for line in lines if line.startswith("public.")] == [
+        "public.stock",
+        "public.events",
+        "public.waiting",
+        "public.orders",
+    ]
 
 
 def test_top_limits_the_tables_and_says_how_many_there_are_more(pipeline: Pipeline) -> None:
@@ -154,11 +181,24 @@ def test_tables_are_sorted_and_chosen(configured: Path, sluice: Sluice) -> None:
     known = {}
     for number, (name, rows, state) in enumerate((("b", 5, "live"), ("a", 70, "live"), ("c", 9, "stale"))):
         put(log, table(str(number), name), through_lsn=100)
-        known[str(number)] = AppliedTable(str(number), "public", name, "x", "mirror", 1, state, through_seq=4, complete_through_lsn=100, rows_applied=rows)
+        known[str(number)] = AppliedTable(
+            str(number),
+            "public",
+            name,
+            "x",
+            "mirror",
+            1,
+            state,
+            through_seq=4,
+            complete_through_lsn=100,
+            rows_applied=rows,
+        )
     store.create(keys.apply_log(1), AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", known).encode())
 
     def names(*arguments: str) -> list[str]:
-        return [row["table"] for row in json.loads(sluice("tables", "--json", *arguments, cwd=configured).stdout)["tables"]]
+        return [
+            row["table"] for row in json.loads(sluice("tables", "--json", *arguments, cwd=configured).stdout)["tables"]
+        ]
 
     assert names() == ["a", "b", "c"]
     assert names("--sort", "rows") == ["a", "c", "b"]
@@ -170,7 +210,17 @@ def test_tables_are_sorted_and_chosen(configured: Path, sluice: Sluice) -> None:
 @pytest.fixture
 def watching(configured: Path) -> Iterator["subprocess.Popen[str]"]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
-    command = [sys.executable, "-m", "service", "status", "--watch", "--interval", "0.1", "-c", str(configured / "sluice.yaml")]
+    command = [
+        sys.executable,
+        "-m",
+        "sluice",
+        "status",
+        "--watch",
+        "--interval",
+        "0.1",
+        "-c",
+        str(configured / "sluice.yaml"),
+    ]
     # A shell that runs the tests in the background lets them, and all below them, ignore Ctrl-C.
     heard = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
     process = subprocess.Popen(
@@ -209,7 +259,16 @@ def test_addresses_are_shown_without_what_may_be_secret() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "words"),
-    [(None, "-"), (0, "0 s"), (0.04, "0.0 s"), (59.4, "59 s"), (61, "1 min 1 s"), (7260, "2 h 1 min"), (266400, "3 d 2 h"), (1e12, "more than 1000 d")],
+    [
+        (None, "-"),
+        (0, "0 s"),
+        (0.04, "0.0 s"),
+        (59.4, "59 s"),
+        (61, "1 min 1 s"),
+        (7260, "2 h 1 min"),
+        (266400, "3 d 2 h"),
+        (1e12, "more than 1000 d"),
+    ],
 )
 def test_durations_have_two_units_at_most(seconds: float | None, words: str) -> None:
     assert duration(seconds) == words
@@ -233,4 +292,9 @@ def test_the_present_epoch_began_with_its_own_entry(pipeline: Pipeline) -> None:
     entry = read_entry(pipeline.store, pipeline.log.state.seq - 1)
     assert entry is not None
     assert second == datetime.fromisoformat(entry.written_at)
-    assert Reporter(pipeline="shop", store=MemoryStore("status-nothing", prefix="shop/"), lake_uri="x", source=None).take().opened_at is None
+    assert (
+        Reporter(pipeline="shop", store=MemoryStore("status-nothing", prefix="shop/"), lake_uri="x", source=None)
+        .take()
+        .opened_at
+        is None
+    )

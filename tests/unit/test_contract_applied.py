@@ -8,17 +8,43 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.contract.applied import AppliedLog, AppliedTable, Complete
-from service.errors import FormatTooNew, ManifestCorrupt
+from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.errors import FormatTooNew, ManifestCorrupt
 
 texts = st.text(max_size=10)
 numbers = st.integers(-1, 2**63 - 1)
 tables = st.builds(
-    AppliedTable, texts, texts, texts, texts, texts, numbers, st.sampled_from(["live", "copying", "stale"]), texts, *[numbers] * 8, st.booleans()
+    AppliedTable,
+    texts,
+    texts,
+    texts,
+    texts,
+    texts,
+    numbers,
+    st.sampled_from(["live", "copying", "stale"]),
+    texts,
+    *[numbers] * 8,
+    st.booleans(),
 )
 times = st.datetimes(timezones=st.just(UTC)).map(datetime.isoformat)
-logs = st.builds(AppliedLog, numbers, texts, times, st.dictionaries(texts, tables, max_size=3), times | st.just(""), times | st.just(""))
-completes = st.builds(Complete, numbers, numbers, numbers, times, st.dictionaries(texts, numbers, max_size=3), st.dictionaries(texts, texts, max_size=3))
+logs = st.builds(
+    AppliedLog,
+    numbers,
+    texts,
+    times,
+    st.dictionaries(texts, tables, max_size=3),
+    times | st.just(""),
+    times | st.just(""),
+)
+completes = st.builds(
+    Complete,
+    numbers,
+    numbers,
+    numbers,
+    times,
+    st.dictionaries(texts, numbers, max_size=3),
+    st.dictionaries(texts, texts, max_size=3),
+)
 
 
 @given(logs | completes)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.contract.entries import (
+from sluice.contract.entries import (
     FATES,
     KINDS,
     Body,
@@ -26,10 +26,10 @@ from service.contract.entries import (
     Table,
     digest,
 )
-from service.contract.schema import ColumnSchema, TableSchema
-from service.contract.types import LakeType
-from service.contract.xids import XidIntervals
-from service.errors import FormatTooNew, ManifestCorrupt
+from sluice.contract.schema import ColumnSchema, TableSchema
+from sluice.contract.types import LakeType
+from sluice.contract.xids import XidIntervals
+from sluice.errors import FormatTooNew, ManifestCorrupt
 from tests.support.manifests import WRITTEN_AT, changes, copy, opened, table
 
 numbers = st.integers(0, 2**63 - 1)
@@ -37,15 +37,36 @@ texts = st.text(max_size=20)
 bodies_of_streams = st.builds(BodyCommit, numbers, numbers, numbers)
 key_values = st.one_of(st.integers(-(2**63), 2**63 - 1), texts)
 segments = st.builds(
-    Segment, key=texts, table_id=texts, schema_version=numbers, rows=numbers, bytes=numbers, sha256=texts, first_lsn=numbers, last_lsn=numbers,
-    ops=st.dictionaries(st.sampled_from("iudt"), numbers), unchanged=st.dictionaries(texts, numbers, max_size=2), key_changes=numbers,
-    key_ranges=st.dictionaries(texts, st.tuples(key_values, key_values), max_size=2), body=st.none() | bodies_of_streams,
-)  # fmt: skip
+    Segment,
+    key=texts,
+    table_id=texts,
+    schema_version=numbers,
+    rows=numbers,
+    bytes=numbers,
+    sha256=texts,
+    first_lsn=numbers,
+    last_lsn=numbers,
+    ops=st.dictionaries(st.sampled_from("iudt"), numbers),
+    unchanged=st.dictionaries(texts, numbers, max_size=2),
+    key_changes=numbers,
+    key_ranges=st.dictionaries(texts, st.tuples(key_values, key_values), max_size=2),
+    body=st.none() | bodies_of_streams,
+)
 columns = st.builds(
-    ColumnSchema, texts, numbers, numbers, st.integers(-1, 2**31), texts, st.builds(LakeType, texts, texts, texts), st.booleans(), st.booleans(),
+    ColumnSchema,
+    texts,
+    numbers,
+    numbers,
+    st.integers(-1, 2**31),
+    texts,
+    st.builds(LakeType, texts, texts, texts),
+    st.booleans(),
+    st.booleans(),
     st.none() | texts,
-)  # fmt: skip
-schemas = st.builds(TableSchema, texts, numbers, texts, texts, st.sampled_from("dnfi"), st.lists(columns, max_size=3).map(tuple))
+)
+schemas = st.builds(
+    TableSchema, texts, numbers, texts, texts, st.sampled_from("dnfi"), st.lists(columns, max_size=3).map(tuple)
+)
 commits = st.integers(0, 4).flatmap(
     lambda count: st.builds(
         Commits,
@@ -59,7 +80,9 @@ xids = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=3).map(XidInterv
 
 def _with_aborted(found: tuple[Segment, ...], aborted: XidIntervals) -> tuple[Segment, ...]:
     """All bodies of one transaction share one list; here they are made those of one."""
-    return tuple(replace(segment, body=BodyCommit(340, 5, 7, aborted)) if segment.body else segment for segment in found)
+    return tuple(
+        replace(segment, body=BodyCommit(340, 5, 7, aborted)) if segment.body else segment for segment in found
+    )
 
 
 bodies = st.one_of(
@@ -70,10 +93,24 @@ bodies = st.one_of(
     st.builds(Copy, texts, numbers, numbers, numbers, some_segments, st.booleans()),
 )
 parts = st.builds(PreparedPart, schemas, segments.map(lambda found: replace(found, body=None)))
-prepared = st.builds(Prepared, texts, numbers, numbers, numbers, numbers, st.lists(parts, max_size=2).map(tuple), xids, st.none() | st.tuples(texts, numbers))
+prepared = st.builds(
+    Prepared,
+    texts,
+    numbers,
+    numbers,
+    numbers,
+    numbers,
+    st.lists(parts, max_size=2).map(tuple),
+    xids,
+    st.none() | st.tuples(texts, numbers),
+)
 ends = st.builds(PreparedEnd, texts, numbers, st.sampled_from(FATES))
-bodies |= st.builds(Changes, some_segments, commits, st.lists(prepared, max_size=2).map(tuple), st.lists(ends, max_size=2).map(tuple))
-fields_of_the_future = st.dictionaries(st.text(min_size=1).map(lambda name: f"x_{name}"), st.none() | numbers | texts | st.lists(numbers), max_size=2)
+bodies |= st.builds(
+    Changes, some_segments, commits, st.lists(prepared, max_size=2).map(tuple), st.lists(ends, max_size=2).map(tuple)
+)
+fields_of_the_future = st.dictionaries(
+    st.text(min_size=1).map(lambda name: f"x_{name}"), st.none() | numbers | texts | st.lists(numbers), max_size=2
+)
 entries = st.builds(Entry, numbers, numbers, texts, numbers, numbers, texts, bodies, extra=fields_of_the_future)
 
 
@@ -112,7 +149,9 @@ def test_no_truncation_and_no_missing_field_is_half_understood(body: Any) -> Non
                 Entry.decode(json.dumps(damaged).encode())
 
 
-@pytest.mark.parametrize("changed", [{"format_version": 2}, {"kind": "merged"}, {"format_version": "1"}, {"kind": None}, {"kind": []}])
+@pytest.mark.parametrize(
+    "changed", [{"format_version": 2}, {"kind": "merged"}, {"format_version": "1"}, {"kind": None}, {"kind": []}]
+)
 def test_an_entry_of_another_version_or_kind_stops_the_reader(changed: dict[str, Any]) -> None:
     value = {**json.loads(written(Progress()).encode()), **changed}
     with pytest.raises(FormatTooNew):
@@ -120,7 +159,10 @@ def test_an_entry_of_another_version_or_kind_stops_the_reader(changed: dict[str,
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.binary(max_size=40) | st.recursive(st.none() | st.integers() | texts, lambda inner: st.lists(inner) | st.dictionaries(texts, inner)))
+@given(
+    st.binary(max_size=40)
+    | st.recursive(st.none() | st.integers() | texts, lambda inner: st.lists(inner) | st.dictionaries(texts, inner))
+)
 def test_foreign_content_raises_nothing_but_our_errors(content: Any) -> None:
     with pytest.raises((ManifestCorrupt, FormatTooNew)):
         Entry.decode(content if isinstance(content, bytes) else json.dumps(content).encode())

@@ -6,12 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.contract import keys
-from service.errors import ManifestCorrupt
-from service.store.base import checked_key
+from sluice.contract import keys
+from sluice.errors import ManifestCorrupt
+from sluice.store.base import checked_key
 
 identifiers = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), min_size=1, max_size=15)
-hostile = st.sampled_from([".", "..", "/", "~", "~2f", "%2F", "a/b", "A", "a", "\\", "\x01", "é", "e\u0301", "日本", "con", " ", "*"])
+hostile = st.sampled_from(
+    [".", "..", "/", "~", "~2f", "%2F", "a/b", "A", "a", "\\", "\x01", "é", "e\u0301", "日本", "con", " ", "*"]
+)
 names = identifiers | hostile
 
 
@@ -40,7 +42,10 @@ def test_entries_sort_as_their_numbers_and_before_every_checkpoint(one: int, oth
     assert keys.manifest_entry(one) < keys.checkpoint(other)
 
 
-@pytest.mark.parametrize("key", ["manifest/1.json", "manifest/checkpoint/0000000000000001.json", "manifest/0000000000000001.json.bak", "data/x"])
+@pytest.mark.parametrize(
+    "key",
+    ["manifest/1.json", "manifest/checkpoint/0000000000000001.json", "manifest/0000000000000001.json.bak", "data/x"],
+)
 def test_an_object_that_is_no_entry_is_named(key: str) -> None:
     with pytest.raises(ManifestCorrupt, match=re.escape(key)):
         keys.manifest_seq(key)

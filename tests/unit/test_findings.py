@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.findings import ordered, page, script
-from service.contract.findings import KINDS, Finding, Step
+from sluice.cli.findings_view import ordered, page, script
+from sluice.findings import KINDS, Finding, Step
 
 TESTS = Path(__file__).parents[1]
 
@@ -15,7 +15,11 @@ TESTS = Path(__file__).parents[1]
 def test_each_code_is_documented_and_proven_by_a_test(kind: object) -> None:
     code = kind.code  # type: ignore[attr-defined]
     assert f"| `{code}` |" in page()
-    proofs = [path for path in TESTS.rglob("test_*.py") if path != Path(__file__) and f'"{code}"' in path.read_text(encoding="utf-8")]
+    proofs = [
+        path
+        for path in TESTS.rglob("test_*.py")
+        if path != Path(__file__) and f'"{code}"' in path.read_text(encoding="utf-8")
+    ]
     assert proofs, f"no test finds {code}"
 
 
@@ -31,16 +35,36 @@ HOSTILE = 'evil"\n; DROP TABLE t; --\r\n'
 
 def test_a_script_runs_in_order_and_keeps_what_is_dangerous_in_comments() -> None:
     findings = [
-        Finding("critical", "slot.invalidated", "s", "lost", fix_sql="SELECT pg_drop_replication_slot('s');", by_hand=True),
+        Finding(
+            "critical", "slot.invalidated", "s", "lost", fix_sql="SELECT pg_drop_replication_slot('s');", by_hand=True
+        ),
         Finding("critical", "publication.lacks_tables", "p", "lacks", fix_sql="ALTER PUBLICATION p ADD TABLE t;"),
-        Finding("critical", "table.no_identity", HOSTILE, f"seen {HOSTILE}", fix_sql=f'ALTER TABLE "{HOSTILE}" REPLICA IDENTITY FULL;', by_hand=True),
-        Finding("critical", "server.wal_level", "wal_level", "replica", fix_sql="ALTER SYSTEM SET wal_level = 'logical';", needs_restart=True),
+        Finding(
+            "critical",
+            "table.no_identity",
+            HOSTILE,
+            f"seen {HOSTILE}",
+            fix_sql=f'ALTER TABLE "{HOSTILE}" REPLICA IDENTITY FULL;',
+            by_hand=True,
+        ),
+        Finding(
+            "critical",
+            "server.wal_level",
+            "wal_level",
+            "replica",
+            fix_sql="ALTER SYSTEM SET wal_level = 'logical';",
+            needs_restart=True,
+        ),
         Finding("critical", "table.not_readable", "t", "unreadable", fix_sql="GRANT SELECT ON t TO r;"),
         Finding("critical", "store.reach", "s3://b", "403", fix_setting="the policy"),
     ]
     text = script(ordered(findings), pipeline="shop")
     run = [line for line in text.splitlines() if line and not line.startswith("--")]
-    assert run == ["ALTER SYSTEM SET wal_level = 'logical';", "GRANT SELECT ON t TO r;", "ALTER PUBLICATION p ADD TABLE t;"]
+    assert run == [
+        "ALTER SYSTEM SET wal_level = 'logical';",
+        "GRANT SELECT ON t TO r;",
+        "ALTER PUBLICATION p ADD TABLE t;",
+    ]
     assert "-- SELECT pg_drop_replication_slot('s');" in text
     assert text.index("Restart the server now") < text.index("GRANT SELECT")
     assert "the policy" in text
@@ -56,5 +80,8 @@ def test_every_step_has_a_heading() -> None:
 
 def test_whatever_needs_mending_says_what_to_do() -> None:
     assert "pg_hba.conf" in Finding("critical", "source.connect", "source.dsn", "no answer").fix_setting
-    assert Finding("critical", "source.connect", "source.dsn", "no answer", fix_setting="start it").fix_setting == "start it"
+    assert (
+        Finding("critical", "source.connect", "source.dsn", "no answer", fix_setting="start it").fix_setting
+        == "start it"
+    )
     assert Finding("info", "slot.missing", "s", "not there yet").fix_setting == ""

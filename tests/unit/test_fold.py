@@ -4,16 +4,18 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from service.errors import UnsupportedChange
-from spark_jobs.fold import fold
-from spark_jobs.segments import unite
+from sluice.errors import UnsupportedChange
+from sluice_spark.fold.fold import fold
+from sluice_spark.read.segments import unite
 from tests.spark.changes import INT8, TEXT, Change, column, segment_table, table_schema
 from tests.spark.model import SCHEMA, Lake, histories, keyed_by_what_was_sent, merged, windows
 
 
 @settings(max_examples=400, deadline=None)
 @given(history=histories(), cuts=st.lists(st.integers(0, 30), max_size=3))
-def test_any_history_in_any_windows_leaves_the_lake_equal_to_the_table(history: list[tuple[Change, Lake]], cuts: list[int]) -> None:
+def test_any_history_in_any_windows_leaves_the_lake_equal_to_the_table(
+    history: list[tuple[Change, Lake]], cuts: list[int]
+) -> None:
     lake: Lake = {}
     done = 0
     for window in windows(history, cuts):
@@ -39,8 +41,14 @@ def test_G03_a_key_change_keeps_the_large_value_that_was_not_sent() -> None:
 
 
 def test_G04_a_swap_through_a_third_key_moves_both_rows_with_their_values() -> None:
-    swap = [Change("u", {"id": new, "v": 1}, old={"id": old}, unchanged=("big", "at")) for old, new in ((1, 9), (2, 1), (9, 2))]
-    assert _fold(*swap, lake={1: _row(1, big="one"), 2: _row(2, big="two")}) == {1: _row(1, 1, "two"), 2: _row(2, 1, "one")}
+    swap = [
+        Change("u", {"id": new, "v": 1}, old={"id": old}, unchanged=("big", "at"))
+        for old, new in ((1, 9), (2, 1), (9, 2))
+    ]
+    assert _fold(*swap, lake={1: _row(1, big="one"), 2: _row(2, big="two")}) == {
+        1: _row(1, 1, "two"),
+        2: _row(2, 1, "one"),
+    }
 
 
 def test_G04_a_swap_under_a_deferred_constraint_is_told_apart_by_whole_rows() -> None:
@@ -75,7 +83,10 @@ def test_a_chain_over_a_deleted_and_a_new_row_keeps_every_row_apart() -> None:
         Change("u", {"id": 2, "v": 1}, old={"id": 1}, unchanged=("big", "at")),
         Change("i", _row(1, 5, "new")),
     ]
-    assert _fold(*changes, lake={1: _row(1, big="one"), 2: _row(2, big="two")}) == {2: _row(2, 1, "one"), 1: _row(1, 5, "new")}
+    assert _fold(*changes, lake={1: _row(1, big="one"), 2: _row(2, big="two")}) == {
+        2: _row(2, 1, "one"),
+        1: _row(1, 5, "new"),
+    }
 
 
 @pytest.mark.parametrize(
@@ -85,7 +96,10 @@ def test_a_chain_over_a_deleted_and_a_new_row_keeps_every_row_apart() -> None:
         ("a value is missing behind a truncate", [Change("t"), Change("u", {"id": 1, "v": 1}, unchanged=("big",))]),
         ("a delete without a key", [Change("d")]),
         ("a key without a value", [Change("u", {"v": 1})]),
-        ("an update of a key that moved away", [Change("u", {"id": 2, "v": 1}, old={"id": 1}), Change("u", {"id": 1, "v": 1})]),
+        (
+            "an update of a key that moved away",
+            [Change("u", {"id": 2, "v": 1}, old={"id": 1}), Change("u", {"id": 1, "v": 1})],
+        ),
         ("a move onto a living row", [Change("u", _row(2)), Change("u", {"id": 2, "v": 1}, old={"id": 1})]),
         ("an unknown operation", [Change("x", _row(1))]),
     ],
@@ -111,14 +125,19 @@ def test_an_insert_only_window_is_an_append() -> None:
 
 def test_keys_of_several_columns_are_compared_by_all_of_them() -> None:
     schema = table_schema(column("a", 1, INT8, key=True), column("b", 2, TEXT, key=True), column("v", 3, INT8))
-    changes = [Change("u", {"a": a, "b": b, "v": v}, ordinal=v) for v, (a, b) in enumerate([(1, "x"), (1, "y"), (2, "x"), (1, "x")])]
+    changes = [
+        Change("u", {"a": a, "b": b, "v": v}, ordinal=v)
+        for v, (a, b) in enumerate([(1, "x"), (1, "y"), (2, "x"), (1, "x")])
+    ]
     rows = fold(segment_table(changes, schema), schema).rows.to_pylist()
     assert {(row["a"], row["b"]): row["v"] for row in rows} == {(1, "x"): 3, (1, "y"): 1, (2, "x"): 2}
 
 
 @settings(max_examples=400, deadline=None)
 @given(history=histories(), cuts=st.lists(st.integers(0, 30), max_size=3), hidden=st.sets(st.integers(0, 30)))
-def test_a_row_takes_the_place_of_one_whose_removal_was_not_sent(history: list[tuple[Change, Lake]], cuts: list[int], hidden: set[int]) -> None:
+def test_a_row_takes_the_place_of_one_whose_removal_was_not_sent(
+    history: list[tuple[Change, Lake]], cuts: list[int], hidden: set[int]
+) -> None:
     lake: Lake = {}
     for window in windows(history, cuts):
         sent = [change for change in window if change.op != "d" or (change.lsn or 0) - 1000 not in hidden]
@@ -130,13 +149,22 @@ def test_a_row_takes_the_place_of_one_whose_removal_was_not_sent(history: list[t
 
 @pytest.mark.parametrize("identity", ["d", "f"])
 def test_a_moved_row_takes_the_place_of_one_whose_removal_was_not_sent(identity: str) -> None:
-    changes = [Change("u", _row(2, 5), old={**_row(1), "v": 0}), Change("i", _row(1, 7)), Change("i", _row(2, 8)), Change("u", _row(3, 9), old=_row(9))]
+    changes = [
+        Change("u", _row(2, 5), old={**_row(1), "v": 0}),
+        Change("i", _row(1, 7)),
+        Change("i", _row(2, 8)),
+        Change("u", _row(3, 9), old=_row(9)),
+    ]
     assert _fold(*changes, lake={key: _row(key) for key in (1, 2, 3, 4)}, identity=identity, removals_sent=False) == {
         1: _row(1, 7), 2: _row(2, 8), 3: _row(3, 9), 4: _row(4),
     }  # fmt: skip
 
 
 def test_a_value_of_a_removed_row_is_never_the_one_of_the_next_row_with_its_key() -> None:
-    changes = [Change("u", _row(1, 1, "first")), Change("d", old={"id": 1}), Change("u", {"id": 1, "v": 2}, unchanged=("big",))]
+    changes = [
+        Change("u", _row(1, 1, "first")),
+        Change("d", old={"id": 1}),
+        Change("u", {"id": 1, "v": 2}, unchanged=("big",)),
+    ]
     with pytest.raises(UnsupportedChange, match="attribute 3"):
         _fold(*changes, lake={1: _row(1)}, removals_sent=False)

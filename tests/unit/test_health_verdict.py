@@ -1,4 +1,6 @@
-"""One verdict: every combination of parts that are dead, and every surface shows the same state and the same problems."""
+"""One verdict: every combination of parts that are dead, and every surface shows the same state and
+the same problems.
+"""
 
 import dataclasses
 import http.client
@@ -13,30 +15,46 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from service.cli import exits, looking, statusview
-from service.errors import SlotLost, StoreUnavailable
-from service.health.facts import ApplierSeen, Away, ChildSeen, Facts, ManifestSeen, ProcessSeen, RefusalSeen, SourceSeen, TableGroup, TableSeen, grouped
-from service.health.problems import BY_CODE, KINDS, SEVERITIES, Problem, page
-from service.health.verdict import CARRYING, STATES, Verdict, judge
-from service.manifest.state import PipelineState
-from service.runtime.forecast import SlotForecast
-from service.runtime.observe import export_verdict
-from service.runtime.processfacts import ProcessFacts
-from service.runtime.report import Report, Reporter
-from service.runtime.walreport import headroom
-from service.telemetry.health import Health, HealthServer
-from service.telemetry.metrics import Metrics
+from sluice.cli import exits, status, status_view
+from sluice.errors import SlotLost, StoreUnavailable
+from sluice.health.endpoint import Health, HealthServer
+from sluice.health.export.observer import export_verdict
+from sluice.health.facts import (
+    ApplierSeen,
+    Away,
+    ChildSeen,
+    Facts,
+    ManifestSeen,
+    ProcessSeen,
+    RefusalSeen,
+    SourceSeen,
+    TableGroup,
+    TableSeen,
+    grouped,
+)
+from sluice.health.forecast import SlotForecast
+from sluice.health.problems import BY_CODE, KINDS, SEVERITIES, Problem, page
+from sluice.health.process_facts import ProcessFacts
+from sluice.health.report import Report, Reporter
+from sluice.health.verdict import CARRYING, STATES, Verdict, judge
+from sluice.health.wal import headroom
+from sluice.manifest.state import PipelineState
+from sluice.telemetry.metrics import Metrics
 from tests.unit.test_runtime_report import NOW, Pipeline
 from tests.unit.test_runtime_walreport import server, slot
 
 AT = NOW.timestamp()
+WELL_SOURCE = SourceSeen(asked_at=AT, slot_active=True, wal_status="reserved", share_left=0.9)
+WELL_MANIFEST = ManifestSeen(opened=True, slot="sluice_shop", opened_at=AT - 9000)
+WELL_PROCESS = ProcessSeen("streaming", True, streaming_since=AT - 9000)
+WELL_APPLIER = ApplierSeen(AT - 5, "host/1/a", AT - 5, pending=3)
 WELL = Facts(
     now=AT,
     read_at=AT,
-    manifest=ManifestSeen(opened=True, slot="sluice_shop", opened_at=AT - 9000),
-    source=SourceSeen(asked_at=AT, slot_active=True, wal_status="reserved", share_left=0.9),
-    process=ProcessSeen("streaming", True, streaming_since=AT - 9000),
-    applier=ApplierSeen(AT - 5, "host/1/a", AT - 5, pending=3),
+    manifest=WELL_MANIFEST,
+    source=WELL_SOURCE,
+    process=WELL_PROCESS,
+    applier=WELL_APPLIER,
     flush_lag_seconds=1.0,
     lake_lag_seconds=2.0,
     tables=(TableGroup("live", "", "public.orders", 1, AT - 9000),),
@@ -48,30 +66,39 @@ Part = dict[str, tuple[dict[str, Any], str | None]]
 SOURCES: Part = {
     "slot well": ({}, None),
     "server unreachable": ({"source": None, "source_away": AWAY}, "server.unreachable"),
-    "slot lost": ({"source": replace(WELL.source, slot_active=None, lost="MISSING: gone", lost_hint="copy again")}, "slot.lost"),  # type: ignore[type-var]
-    "slot inactive": ({"source": replace(WELL.source, slot_active=False)}, "slot inactive"),  # type: ignore[type-var]
+    "slot lost": (
+        {"source": replace(WELL_SOURCE, slot_active=None, lost="MISSING: gone", lost_hint="copy again")},
+        "slot.lost",
+    ),
+    "slot inactive": ({"source": replace(WELL_SOURCE, slot_active=False)}, "slot inactive"),
 }
 INGESTS: Part = {
     "ingest streams": ({}, None),
     "ingest not asked": ({"process": None}, None),
     "ingest reconnects": ({"process": ProcessSeen("reconnecting", False)}, "ingest.stopped"),
-    "stage stuck": ({"process": replace(WELL.process, stuck=("the decoder has not moved for 400 s",))}, "ingest.stuck"),  # type: ignore[type-var]
+    "stage stuck": ({"process": replace(WELL_PROCESS, stuck=("the decoder has not moved for 400 s",))}, "ingest.stuck"),
 }
 APPLIERS: Part = {
     "applier well": ({}, None),
     "applier never ran": ({"applier": ApplierSeen()}, "applier.never"),
-    "applier's report is old": ({"applier": replace(WELL.applier, record_at=AT - 600)}, "applier.dead"),
-    "applier achieves nothing": ({"applier": replace(WELL.applier, succeeded_at=AT - 600)}, "applier.failing"),
+    "applier's report is old": ({"applier": replace(WELL_APPLIER, record_at=AT - 600)}, "applier.dead"),
+    "applier achieves nothing": ({"applier": replace(WELL_APPLIER, succeeded_at=AT - 600)}, "applier.failing"),
 }
 STORES: Part = {
     "store well": ({}, None),
     "store away": ({"unread": replace(AWAY, message="the store does not answer")}, "spool.away"),
-    "nothing was ever read": ({"manifest": None, "read_at": None, "unread": AWAY, "tables": (), "applier": ApplierSeen()}, "spool.away"),
+    "nothing was ever read": (
+        {"manifest": None, "read_at": None, "unread": AWAY, "tables": (), "applier": ApplierSeen()},
+        "spool.away",
+    ),
 }
 TABLES: Part = {
     "tables live": ({}, None),
     "one stale": ({"tables": grouped([TableSeen("public.stock", "stale", "rewritten")])}, "table.stale"),
-    "one quarantined": ({"tables": (*WELL.tables, *grouped([TableSeen("public.odd", "quarantined", "no key")]))}, "table.quarantined"),
+    "one quarantined": (
+        {"tables": (*WELL.tables, *grouped([TableSeen("public.odd", "quarantined", "no key")]))},
+        "table.quarantined",
+    ),
     "copied for hours": ({"tables": grouped([TableSeen("public.big", "copying", "", AT - 9999)])}, "table.copying"),
 }
 MANIFESTS: Part = {
@@ -83,7 +110,11 @@ COMBINATIONS = list(itertools.product(SOURCES, INGESTS, APPLIERS, STORES, TABLES
 
 def facts_of(names: tuple[str, ...]) -> Facts:
     changes: dict[str, Any] = {}
-    for part, name in zip((SOURCES, INGESTS, APPLIERS, TABLES, MANIFESTS, STORES), (names[0], names[1], names[2], names[4], names[5], names[3]), strict=True):
+    for part, name in zip(
+        (SOURCES, INGESTS, APPLIERS, TABLES, MANIFESTS, STORES),
+        (names[0], names[1], names[2], names[4], names[5], names[3]),
+        strict=True,
+    ):
         changes |= part[name][0]
     return dataclasses.replace(WELL, **changes)
 
@@ -139,7 +170,11 @@ class Shown:
         self._status: dict[str, Any] = {}
         self.metrics = Metrics("shop")
         self._server = HealthServer(
-            "127.0.0.1:0", metrics=self.metrics, health=Health(self.metrics), status=lambda: self._status, verdict=lambda: self._verdict
+            "127.0.0.1:0",
+            metrics=self.metrics,
+            health=Health(self.metrics),
+            status=lambda: self._status,
+            verdict=lambda: self._verdict,
         )
 
     def close(self) -> None:
@@ -162,7 +197,9 @@ class Shown:
         assert (served["state"], sorted(one["code"] for one in served["problems"])) == (verdict.state, codes)
         assert (tables["state"], tables["problems"]) == (served["state"], served["problems"])
         out = io.StringIO()
-        Console(file=out, width=10_000, highlight=False).print(statusview.status(report, width=10_000, unicode=True, top=20))
+        Console(file=out, width=10_000, highlight=False).print(
+            status_view.status(report, width=10_000, unicode=True, top=20)
+        )
         text = out.getvalue()
         assert f"State     {verdict.state}" in text
         assert sorted(line.split()[1] for line in text.splitlines() if line.split(" ")[0] in SEVERITIES) == codes
@@ -172,12 +209,16 @@ class Shown:
         export_verdict(self.metrics, verdict)
         assert exported(self.metrics) == (verdict.state, set(codes))
         assert (exits.HEALTH[verdict.state] == 0) == (verdict.state == "healthy")
-        assert looking.verdict_of(report) == verdict
+        assert status.verdict_of(report) == verdict
 
 
 def exported(metrics: Metrics) -> tuple[str, set[str]]:
     metrics._rendered = None
-    values = dict(line.rsplit(" ", 1) for line in metrics.render().decode().splitlines() if line.startswith(("sluice_health{", "sluice_problems{")))
+    values = dict(
+        line.rsplit(" ", 1)
+        for line in metrics.render().decode().splitlines()
+        if line.startswith(("sluice_health{", "sluice_problems{"))
+    )
     on = [name for name, value in values.items() if float(value) > 0]
     (state,) = [name.split('state="')[1].split('"')[0] for name in on if name.startswith("sluice_health")]
     return state, {name.split('code="')[1].split('"')[0] for name in on if name.startswith("sluice_problems")}
@@ -195,21 +236,34 @@ def reports() -> Iterator[Report]:
     pipeline = Pipeline()
     pipeline.table("orders")
     pipeline.applied("orders", through_seq=pipeline.log.state.seq, complete_through_lsn=100)
-    well = Reporter(pipeline="shop", store=pipeline.store, lake_uri="file:///lake", source=None, clock=lambda: NOW).take()
+    well = Reporter(
+        pipeline="shop", store=pipeline.store, lake_uri="file:///lake", source=None, clock=lambda: NOW
+    ).take()
     room = headroom(server(1000), slot(restart=200, safe=9999), SlotForecast())
     well = replace(well, server=server(1000), slot=slot(restart=200, safe=9999), headroom=room)
     (table,), applied = well.tables, well.applied
     assert applied is not None
     inactive = replace(slot(restart=200, safe=9999), active_pid=None)
     sources: list[dict[str, Any]] = [
-        {}, {"server": None, "slot": None, "headroom": None, "source_away": AWAY}, {"slot": None, "headroom": None, "lost": SlotLost("MISSING: gone", hint="")},
+        {},
+        {"server": None, "slot": None, "headroom": None, "source_away": AWAY},
+        {"slot": None, "headroom": None, "lost": SlotLost("MISSING: gone", hint="")},
         {"slot": inactive},
-    ]  # fmt: skip
+    ]
     old = replace(applied, written_at=(NOW - timedelta(seconds=600)).isoformat())
     lakes: list[dict[str, Any]] = [{}, {"applied": None}, {"applied": old}]
     stores: list[dict[str, Any]] = [{}, {"unread": AWAY}]
-    tables: list[dict[str, Any]] = [{}, *({"tables": (replace(table, state=state, reason="because"),)} for state in ("stale", "quarantined", "copying"))]
-    manifests: list[dict[str, Any]] = [{}, {"manifest": PipelineState(), "tables": (), "applied": None, "complete": None}]
+    tables: list[dict[str, Any]] = [
+        {},
+        *(
+            {"tables": (replace(table, state=state, reason="because"),)}
+            for state in ("stale", "quarantined", "copying")
+        ),
+    ]
+    manifests: list[dict[str, Any]] = [
+        {},
+        {"manifest": PipelineState(), "tables": (), "applied": None, "complete": None},
+    ]
     for changes in itertools.product(sources, processes(), lakes, stores, tables, manifests):
         merged: dict[str, Any] = {}
         for change in changes:
@@ -238,7 +292,7 @@ def test_all_surfaces_show_the_same_verdict_whatever_is_dead(shown: Shown) -> No
 
 def test_a_store_that_does_not_answer_is_unknown_on_every_surface(shown: Shown) -> None:
     away = StoreUnavailable("s3://bucket did not answer", hint="look at the network")
-    verdict = looking.verdict_of(away)
+    verdict = status.verdict_of(away)
     assert (verdict.state, [(one.code, one.message, one.remedy) for one in verdict.problems]) == (
         "unknown",
         [("spool.away", "s3://bucket did not answer", "look at the network")],
@@ -261,38 +315,50 @@ def test_a_store_that_hangs_is_a_problem_although_no_error_came() -> None:
 
 
 def test_an_applier_that_up_started_a_moment_ago_may_start() -> None:
-    old = replace(WELL.applier, record_at=AT - 86_400, instance="host/9/b")
+    old = replace(WELL_APPLIER, record_at=AT - 86_400, instance="host/9/b")
     child = ChildSeen(running=True, restarts=0, instance_prefix="host/1/", started_at=AT - 20)
-    process = replace(WELL.process, applier=child)  # type: ignore[type-var]
+    process = replace(WELL_PROCESS, applier=child)
     assert codes(replace(WELL, applier=old, process=process)) == {}
-    late = replace(WELL.process, applier=replace(child, started_at=AT - 400))  # type: ignore[type-var]
+    late = replace(WELL_PROCESS, applier=replace(child, started_at=AT - 400))
     assert set(codes(replace(WELL, applier=old, process=late))) == {"applier.dead"}
     assert codes(replace(WELL, process=late)) == {}
 
 
 def test_records_of_another_applier_than_the_one_that_runs_here_are_a_problem() -> None:
     child = ChildSeen(running=True, restarts=0, instance_prefix="host/77/", started_at=AT - 400)
-    process = replace(WELL.process, applier=child)  # type: ignore[type-var]
+    process = replace(WELL_PROCESS, applier=child)
     assert "host/1/a" in codes(replace(WELL, process=process))["applier.other"].where
 
 
 def test_an_applier_that_does_not_run_is_dead_at_once_although_its_record_is_fresh() -> None:
-    process = replace(WELL.process, applier=ChildSeen(running=False, restarts=3))  # type: ignore[type-var]
-    assert codes(replace(WELL, process=process))["applier.dead"].message == "the applier is not running, and 3 manifest entries wait for it"
+    process = replace(WELL_PROCESS, applier=ChildSeen(running=False, restarts=3))
+    assert (
+        codes(replace(WELL, process=process))["applier.dead"].message
+        == "the applier is not running, and 3 manifest entries wait for it"
+    )
 
 
 def test_a_slot_is_not_called_inactive_by_a_look_from_before_the_stream_began() -> None:
-    source = replace(WELL.source, slot_active=False)  # type: ignore[type-var]
-    begun = replace(WELL.process, streaming_since=AT - 3)  # type: ignore[type-var]
+    source = replace(WELL_SOURCE, slot_active=False)
+    begun = replace(WELL_PROCESS, streaming_since=AT - 3)
     assert codes(replace(WELL, source=source, process=begun)) == {}
     assert set(codes(replace(WELL, source=source))) == {"slot.inactive"}
 
 
 @pytest.mark.parametrize(
-    ("share", "seconds", "severity"), [(0.5, 60.0, None), (0.39, None, "warning"), (0.39, 3600.0, "warning"), (0.19, None, "critical"), (0.0, 0.0, "critical")]
+    ("share", "seconds", "severity"),
+    [
+        (0.5, 60.0, None),
+        (0.39, None, "warning"),
+        (0.39, 3600.0, "warning"),
+        (0.19, None, "critical"),
+        (0.0, 0.0, "critical"),
+    ],
 )
 def test_headroom_is_judged_by_what_is_left(share: float, seconds: float | None, severity: str | None) -> None:
-    found = codes(replace(WELL, source=replace(WELL.source, share_left=share, seconds_left=seconds))).get("slot.headroom")  # type: ignore[type-var]
+    found = codes(replace(WELL, source=replace(WELL_SOURCE, share_left=share, seconds_left=seconds))).get(
+        "slot.headroom"
+    )
     assert (found.severity if found else None) == severity
 
 
@@ -303,17 +369,33 @@ def test_headroom_is_judged_by_what_is_left(share: float, seconds: float | None,
         ({"flush_lag_seconds": 301.0}, "ingest.behind", "critical"),
         ({"lake_lag_seconds": 301.0}, "lake.behind", "warning"),
         ({"lake_lag_seconds": 1801.0}, "lake.behind", "critical"),
-        ({"manifest": replace(WELL.manifest, prepared_at=AT - 901)}, "prepared.open", "warning"),  # type: ignore[type-var]
-        ({"source": replace(WELL.source, wal_status="unreserved")}, "slot.unreserved", "critical"),  # type: ignore[type-var]
+        ({"manifest": replace(WELL_MANIFEST, prepared_at=AT - 901)}, "prepared.open", "warning"),
+        ({"source": replace(WELL_SOURCE, wal_status="unreserved")}, "slot.unreserved", "critical"),
         ({"unread": replace(AWAY, retryable=False)}, "spool.unreadable", "critical"),
-        ({"refusals": (RefusalSeen("public.typo", "not published", "publish it", AT - 60),)}, "request.refused", "warning"),
-        ({"tables": (TableGroup("live", "attempt 2 failed", "public.orders", 1, None, failing=True),)}, "table.failing", "warning"),
-        ({"tables": (TableGroup("copying", "attempt 2 failed", "public.orders", 1, AT - 5, failing=True),)}, "table.failing", "warning"),
-        ({"applier": replace(WELL.applier, succeeded_at=None, started_at=AT - 301)}, "applier.failing", "warning"),
-        ({"applier": replace(WELL.applier, ahead_seconds=61.0)}, "applier.clock", "warning"),
-        ({"source": replace(WELL.source, foreign="process 7 (application_name pg_recvlogical)")}, "slot.foreign", "critical"),  # type: ignore[type-var]
+        (
+            {"refusals": (RefusalSeen("public.typo", "not published", "publish it", AT - 60),)},
+            "request.refused",
+            "warning",
+        ),
+        (
+            {"tables": (TableGroup("live", "attempt 2 failed", "public.orders", 1, None, failing=True),)},
+            "table.failing",
+            "warning",
+        ),
+        (
+            {"tables": (TableGroup("copying", "attempt 2 failed", "public.orders", 1, AT - 5, failing=True),)},
+            "table.failing",
+            "warning",
+        ),
+        ({"applier": replace(WELL_APPLIER, succeeded_at=None, started_at=AT - 301)}, "applier.failing", "warning"),
+        ({"applier": replace(WELL_APPLIER, ahead_seconds=61.0)}, "applier.clock", "warning"),
+        (
+            {"source": replace(WELL_SOURCE, foreign="process 7 (application_name pg_recvlogical)")},
+            "slot.foreign",
+            "critical",
+        ),
         ({"tables": (TableGroup("paused", "", "public.orders", 1, None),)}, "table.paused", "warning"),
-        ({"applier": ApplierSeen(), "manifest": replace(WELL.manifest, opened_at=AT - 60)}, "applier.never", "warning"),  # type: ignore[type-var]
+        ({"applier": ApplierSeen(), "manifest": replace(WELL_MANIFEST, opened_at=AT - 60)}, "applier.never", "warning"),
         ({"applier": ApplierSeen()}, "applier.never", "critical"),
     ],
 )
@@ -324,19 +406,27 @@ def test_what_is_late_or_refused_degrades_the_pipeline(changes: dict[str, Any], 
 
 
 def test_a_slot_that_another_client_uses_is_no_sign_of_ingest() -> None:
-    taken = replace(WELL.source, foreign="process 7 (application_name pg_recvlogical)")  # type: ignore[type-var]
+    taken = replace(WELL_SOURCE, foreign="process 7 (application_name pg_recvlogical)")
     verdict = judge(replace(WELL, process=None, source=taken))
     assert (verdict.state, [one.code for one in verdict.problems]) == ("stopped", ["slot.foreign", "ingest.stopped"])
 
 
 def test_an_empty_spool_under_a_slot_that_has_served_is_gone_and_not_new() -> None:
-    gone = replace(WELL.source, gone="slot s has served a pipeline, and the spool has no manifest of it")  # type: ignore[type-var]
-    verdict = judge(replace(WELL, process=None, source=gone, manifest=ManifestSeen(opened=False), tables=(), applier=ApplierSeen()))
-    assert (verdict.state, [(one.code, one.severity) for one in verdict.problems]) == ("unknown", [("spool.gone", "critical")])
+    gone = replace(WELL_SOURCE, gone="slot s has served a pipeline, and the spool has no manifest of it")
+    verdict = judge(
+        replace(WELL, process=None, source=gone, manifest=ManifestSeen(opened=False), tables=(), applier=ApplierSeen())
+    )
+    assert (verdict.state, [(one.code, one.severity) for one in verdict.problems]) == (
+        "unknown",
+        [("spool.gone", "critical")],
+    )
 
 
 def test_a_table_that_lives_with_a_remark_is_not_failing() -> None:
-    assert codes(replace(WELL, tables=(TableGroup("live", "no key: an append-only changelog", "public.log", 1, None),))) == {}
+    assert (
+        codes(replace(WELL, tables=(TableGroup("live", "no key: an append-only changelog", "public.log", 1, None),)))
+        == {}
+    )
 
 
 def test_information_leaves_a_pipeline_healthy() -> None:

@@ -6,20 +6,25 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from service.errors import UnsupportedChange
-from spark_jobs.delta import Place, contradiction
-from spark_jobs.history import Commit, changes_data, read_commit, shape, tag
+from sluice.errors import UnsupportedChange
+from sluice_spark.lake.history import Commit, changes_data, read_commit, shape, tag
+from sluice_spark.lake.table import Place, contradiction
 
 SECRET = "row-value-918273"
 INFO = {
-    "operation": "DELETE", "timestamp": 1795316201895, "engineInfo": "Apache-Spark/4.2.0 Delta-Lake/4.4.0", "userName": "bob",
+    "operation": "DELETE",
+    "timestamp": 1795316201895,
+    "engineInfo": "Apache-Spark/4.2.0 Delta-Lake/4.4.0",
+    "userName": "bob",
     "operationParameters": {"predicate": f"id = '{SECRET}'"},
-}  # fmt: skip
+}
 ADD = {"path": f"part-{SECRET}.parquet", "size": 7, "stats": SECRET}
 
 
 def commit(*actions: dict[str, object], **info: object) -> Commit:
-    return read_commit(3, [json.dumps(action).encode() for action in ({"commitInfo": {**INFO, **info}}, *actions)], name="3.json")
+    return read_commit(
+        3, [json.dumps(action).encode() for action in ({"commitInfo": {**INFO, **info}}, *actions)], name="3.json"
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,7 +46,9 @@ def commit(*actions: dict[str, object], **info: object) -> Commit:
         ("STREAMING UPDATE", [{"txn": {"appId": "other", "version": 4}}], False),
     ],
 )
-def test_a_commit_changes_rows_unless_it_provably_does_not(operation: str, actions: list[dict[str, object]], changes: bool) -> None:
+def test_a_commit_changes_rows_unless_it_provably_does_not(
+    operation: str, actions: list[dict[str, object]], changes: bool
+) -> None:
     assert changes_data(commit(*actions, operation=operation)) is changes
 
 
@@ -62,7 +69,12 @@ def test_a_commit_is_ours_by_its_marker_or_its_tag() -> None:
         assert not commit(userMetadata=text).is_of(ours)
 
 
-@given(st.lists(st.binary(max_size=40) | st.sampled_from([b"", b'{"add":1}', b'{"txn":{}}', b"[]", b'{"metaData":{"schemaString":"{"}}', b"\0" * 9])))
+@given(
+    st.lists(
+        st.binary(max_size=40)
+        | st.sampled_from([b"", b'{"add":1}', b'{"txn":{}}', b"[]", b'{"metaData":{"schemaString":"{"}}', b"\0" * 9])
+    )
+)
 def test_a_damaged_commit_is_named_and_nothing_else_is_raised(lines: list[bytes]) -> None:
     with pytest.raises(UnsupportedChange, match=r"3\.json"):
         read_commit(3, [*lines, b'{"add":'], name="3.json")
@@ -72,7 +84,11 @@ def test_a_damaged_commit_is_named_and_nothing_else_is_raised(lines: list[bytes]
 
 def test_columns_differ_by_name_type_order_and_identity_but_not_by_comment() -> None:
     def schema(name: str = "a", kind: str = "long", **metadata: object) -> object:
-        return shape(json.dumps({"type": "struct", "fields": [{"name": name, "type": kind, "nullable": True, "metadata": metadata}]}))
+        return shape(
+            json.dumps(
+                {"type": "struct", "fields": [{"name": name, "type": kind, "nullable": True, "metadata": metadata}]}
+            )
+        )
 
     assert schema(comment="x") == schema()
     assert schema(name="b") != schema()
@@ -92,5 +108,7 @@ def test_columns_differ_by_name_type_order_and_identity_but_not_by_comment() -> 
         (Place(5, 10), Place(9, None), "marker is missing"),
     ],
 )
-def test_a_report_that_claims_more_than_the_lake_records_contradicts_it(reported: Place, found: Place, said: str) -> None:
+def test_a_report_that_claims_more_than_the_lake_records_contradicts_it(
+    reported: Place, found: Place, said: str
+) -> None:
     assert (said in contradiction(reported, found)) if said else contradiction(reported, found) == ""

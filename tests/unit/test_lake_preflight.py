@@ -7,19 +7,26 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from service.contract import keys
-from service.store.opening import open_store
-from spark_jobs import jars, preflight
-from spark_jobs.options import ApplyOptions
-from spark_jobs.preflight import examine, examine_java, examine_versions
-from spark_jobs.protocol import read_protocol, unknown_features
+from sluice.contract import keys
+from sluice.store.opening import open_store
+from sluice_spark import jars, preflight
+from sluice_spark.lake.features import read_protocol, unknown_features
+from sluice_spark.options import ApplyOptions
+from sluice_spark.preflight import examine, examine_java, examine_versions
 
 GOOD = 'openjdk version "17.0.15" 2025-04-15'
 
 
 @pytest.mark.parametrize(
     ("said", "bad"),
-    [(GOOD, False), ('java version "21"', False), ('java version "1.8.0_402"', True), ('openjdk version "11.0.2"', True), ("?", True), (None, True)],
+    [
+        (GOOD, False),
+        ('java version "21"', False),
+        ('java version "1.8.0_402"', True),
+        ('openjdk version "11.0.2"', True),
+        ("?", True),
+        (None, True),
+    ],
 )
 def test_java_must_be_there_and_new_enough(said: str | None, bad: bool) -> None:
     assert [finding.code for finding in examine_java(said)] == (["lake.java"] if bad else [])
@@ -35,7 +42,9 @@ def test_java_must_be_there_and_new_enough(said: str | None, bad: bool) -> None:
     ],
 )
 def test_spark_delta_and_scala_must_fit_each_other(spark: str, delta: str, core: str, wrong: int) -> None:
-    assert [finding.code for finding in examine_versions(spark, delta=delta, spark_jars=[Path(core)])] == ["lake.versions"] * wrong
+    assert [finding.code for finding in examine_versions(spark, delta=delta, spark_jars=[Path(core)])] == [
+        "lake.versions"
+    ] * wrong
 
 
 def found(tmp_path: Path, lake: str = "", tables: tuple[tuple[str, str], ...] = (), **changed: str) -> list[str]:
@@ -62,22 +71,38 @@ def test_missing_and_changed_archives_are_named(tmp_path: Path) -> None:
 def test_a_lake_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     assert found(tmp_path, f"file://{tmp_path}/file/lake") == ["lake.writable"]
-    options = {"aws_endpoint": "http://127.0.0.1:1", "allow_http": "true", "aws_access_key_id": "a", "aws_secret_access_key": "b", "aws_region": "x"}
+    options = {
+        "aws_endpoint": "http://127.0.0.1:1",
+        "allow_http": "true",
+        "aws_access_key_id": "a",
+        "aws_secret_access_key": "b",
+        "aws_region": "x",
+    }
     away = list(preflight._writable(ApplyOptions("shop", "file:///s", "s3://bucket/lake", lake_options=options)))
     assert [finding.code for finding in away] == ["lake.writable"]
 
 
 @pytest.mark.parametrize(
-    ("spool", "given"), [("az://container/spool", {}), ("s3://bucket/spool", {"aws_endpoint": "http://minio.internal"})], ids=["scheme", "plain http"]
+    ("spool", "given"),
+    [("az://container/spool", {}), ("s3://bucket/spool", {"aws_endpoint": "http://minio.internal"})],
+    ids=["scheme", "plain http"],
 )
 def test_addresses_that_spark_cannot_use_are_named(spool: str, given: dict[str, str]) -> None:
-    assert [finding.code for finding in preflight._addresses(ApplyOptions("shop", spool, "file:///lake", spool_options=given))] == ["lake.address"]
+    assert [
+        finding.code
+        for finding in preflight._addresses(ApplyOptions("shop", spool, "file:///lake", spool_options=given))
+    ] == ["lake.address"]
 
 
 def test_on_s3_it_is_said_who_may_commit() -> None:
     said = list(preflight._log_store(ApplyOptions("shop", "file:///s", "s3://bucket/lake")))
     assert [(finding.code, finding.severity) for finding in said] == [("lake.log_store", "info")]
-    told = ApplyOptions("shop", "file:///s", "s3://bucket/lake", spark_conf={"spark.delta.logStore.s3a.impl": "io.delta.storage.S3DynamoDBLogStore"})
+    told = ApplyOptions(
+        "shop",
+        "file:///s",
+        "s3://bucket/lake",
+        spark_conf={"spark.delta.logStore.s3a.impl": "io.delta.storage.S3DynamoDBLogStore"},
+    )
     assert list(preflight._log_store(told)) == []
     assert list(preflight._log_store(ApplyOptions("shop", "file:///s", "file:///lake"))) == []
 
@@ -89,7 +114,14 @@ def test_tables_with_features_that_delta_does_not_know_are_named_and_others_are_
     path = {name: lake / keys.lake_path("public", name) / "_delta_log" for name in ("strange", "newer", "broken")}
     (path["strange"] / f"{1:020d}.json").write_text(
         json.dumps(
-            {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["quantum"], "writerFeatures": ["quantum", "appendOnly"]}},
+            {
+                "protocol": {
+                    "minReaderVersion": 3,
+                    "minWriterVersion": 7,
+                    "readerFeatures": ["quantum"],
+                    "writerFeatures": ["quantum", "appendOnly"],
+                }
+            },
             separators=(",", ":"),
         )
     )
@@ -98,7 +130,9 @@ def test_tables_with_features_that_delta_does_not_know_are_named_and_others_are_
     tables = tuple(("public", name) for name in ("known", "strange", "newer", "broken", "not there"))
     options = ApplyOptions("shop", f"file://{tmp_path}/spool", f"file://{lake}")
     findings = [finding for finding in examine(options, tables) if finding.code == "lake.protocol"]
-    assert [(finding.object, "quantum" in finding.seen, "4, minWriterVersion 8" in finding.seen) for finding in findings] == [
+    assert [
+        (finding.object, "quantum" in finding.seen, "4, minWriterVersion 8" in finding.seen) for finding in findings
+    ] == [
         ("public.strange", True, False),
         ("public.newer", False, True),
         ("public.broken", False, False),
@@ -117,6 +151,9 @@ def test_the_protocol_is_found_behind_a_checkpoint_too(tmp_path: Path) -> None:
         (folder / "_delta_log" / f"{number:020d}.json").unlink()
     seen = read_protocol(open_store(f"file://{tmp_path}", options={}), "t/")
     assert seen is not None
-    assert (seen["minReaderVersion"], seen["minWriterVersion"]) == (expected.min_reader_version, expected.min_writer_version)
+    assert (seen["minReaderVersion"], seen["minWriterVersion"]) == (
+        expected.min_reader_version,
+        expected.min_writer_version,
+    )
     assert unknown_features(seen) == []
     assert read_protocol(open_store(f"file://{tmp_path}", options={}), "none/") is None

@@ -2,12 +2,19 @@
 
 import pytest
 
-from service import lsn
-from service.errors import UsageError
+from sluice import lsn
+from sluice.errors import UsageError
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("0/17841D0", 0x17841D0), ("0/017841D0", 0x17841D0), ("1/0", 1 << 32), ("1/00000000", 1 << 32), ("FFFFFFFF/FFFFFFFF", 2**64 - 1)]
+    ("text", "value"),
+    [
+        ("0/17841D0", 0x17841D0),
+        ("0/017841D0", 0x17841D0),
+        ("1/0", 1 << 32),
+        ("1/00000000", 1 << 32),
+        ("FFFFFFFF/FFFFFFFF", 2**64 - 1),
+    ],
 )
 def test_padded_and_unpadded_text_is_one_position(text: str, value: int) -> None:
     """19 pads the lower half to eight digits."""

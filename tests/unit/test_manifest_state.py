@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.contract.entries import Changes, Commits, Progress
-from service.errors import ManifestCorrupt
-from service.manifest.state import MOVING, PipelineState, from_json, reduce, to_json
+from sluice.contract.entries import Changes, Commits, Progress
+from sluice.errors import ManifestCorrupt
+from sluice.manifest.state import MOVING, PipelineState, from_json, reduce, to_json
 from tests.support.manifests import changes, copy, follow, histories, opened, schema, segment, started, table
 
 LATER = 100
@@ -26,30 +26,58 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "an epoch left out": (opened, {"epoch": 3}, "opens epoch 3"),
     "a position that goes back": (Progress, {"through_lsn": 9}, "goes back"),
     "a position that is no number": (Progress, {"through_lsn": "99"}, "goes back"),
-    "changes behind some that were left out": (lambda: changes(20), {"from_lsn": 15}, "continues from 0/F, but what came before it ends at 0/A"),
+    "changes behind some that were left out": (
+        lambda: changes(20),
+        {"from_lsn": 15},
+        "continues from 0/F, but what came before it ends at 0/A",
+    ),
     "an advance behind some that were left out": (Progress, {"from_lsn": 15}, "continues from 0/F"),
     "an entry from before the last one's end": (lambda: changes(20), {"from_lsn": 9}, "continues from 0/9"),
     "a start that is no number": (Progress, {"from_lsn": None}, "continues from no position"),
-    "a position that a table's entry moves": (lambda: table(version=None), {"through_lsn": LATER}, "of kind table moves the position"),
+    "a position that a table's entry moves": (
+        lambda: table(version=None),
+        {"through_lsn": LATER},
+        "of kind table moves the position",
+    ),
     "a position that a later opening moves": (opened, {"through_lsn": LATER}, "of kind opened moves the position"),
     "an unknown table": (lambda: changes(20, table_id="8"), {}, "unknown table 8"),
     "an unknown schema version": (lambda: changes(20, version=2), {}, "unknown schema version 2"),
     "a transaction that is stored already": (lambda: changes(10, 20), {}, "own range"),
     "a transaction beyond the declared end": (lambda: changes(20, LATER + 1), {}, "own range"),
     "commits without segments that are stored already": (lambda: Changes((), Commits([10], [0], [1])), {}, "own range"),
-    "a segment outside the entry": (lambda: Changes((segment(first_lsn=10),), Commits([20], [0], [1])), {}, "table 7 outside"),
-    "a segment that ends before it begins": (lambda: Changes((segment(first_lsn=30, last_lsn=20),), Commits([20], [0], [1])), {}, "table 7 outside"),
-    "transactions out of order": (lambda: Changes((), Commits([30, 20, 40], [0] * 3, [1] * 3)), {}, "out of commit order"),
+    "a segment outside the entry": (
+        lambda: Changes((segment(first_lsn=10),), Commits([20], [0], [1])),
+        {},
+        "table 7 outside",
+    ),
+    "a segment that ends before it begins": (
+        lambda: Changes((segment(first_lsn=30, last_lsn=20),), Commits([20], [0], [1])),
+        {},
+        "table 7 outside",
+    ),
+    "transactions out of order": (
+        lambda: Changes((), Commits([30, 20, 40], [0] * 3, [1] * 3)),
+        {},
+        "out of commit order",
+    ),
     "a transaction twice": (lambda: Changes((), Commits([20, 20], [0] * 2, [1] * 2)), {}, "out of commit order"),
     "an unknown state": (lambda: table(state="fine"), {}, "unknown state"),
     "an older generation": (lambda: table(generation=0, version=None), {}, "generation 1 to 0"),
     "a schema version left out": (lambda: table(version=3), {}, "schema version 3"),
-    "a schema version with another content": (lambda: table(schema=replace(schema(), table_name="other")), {}, "schema version 1"),
+    "a schema version with another content": (
+        lambda: table(schema=replace(schema(), table_name="other")),
+        {},
+        "schema version 1",
+    ),
     "a schema of another table": (lambda: table(schema=replace(schema("8"), version=2)), {}, "schema version 2"),
     "a copy of an unknown table": (lambda: copy("8"), {}, "table 8"),
     "a copy of another generation": (lambda: copy(generation=2), {}, "generation 2"),
     "a copy in an unknown schema version": (lambda: copy(version=2), {}, "table 7"),
-    "a copy with rows of another table": (lambda: replace(copy(), segments=(segment("8", first_lsn=1),)), {}, "mixes rows of table 8"),
+    "a copy with rows of another table": (
+        lambda: replace(copy(), segments=(segment("8", first_lsn=1),)),
+        {},
+        "mixes rows of table 8",
+    ),
 }
 
 
@@ -95,11 +123,19 @@ def test_a_new_generation_forgets_the_copy_and_keeps_the_schemas() -> None:
     assert known.copy is not None
     state, begun = follow(state, table(generation=2, version=2, relfilenode=9))
     known = state.tables["7"]
-    assert (known.generation, known.generation_seq, known.copy, sorted(known.schemas), known.relfilenode) == (2, begun.seq, None, [1, 2], 9)
+    assert (known.generation, known.generation_seq, known.copy, sorted(known.schemas), known.relfilenode) == (
+        2,
+        begun.seq,
+        None,
+        [1, 2],
+        9,
+    )
 
 
 def test_a_new_shape_moves_its_own_position_and_not_that_of_the_copy() -> None:
-    """What committed at or before the table's position is taken for copied, so a later shape must not push it forward."""
+    """What committed at or before the table's position is taken for copied, so a later shape must
+    not push it forward.
+    """
     state, _ = follow(started(), table(state="live", version=None, lsn=20))
     state, _ = follow(state, table(state="live", version=2, lsn=40))
     assert (state.tables["7"].lsn, state.tables["7"].schema_lsn) == (20, 40)
@@ -123,7 +159,9 @@ def _states(history: list[tuple[Any, int]]) -> list[PipelineState]:
 
 @settings(max_examples=100, deadline=None)
 @given(history=histories(), data=st.data())
-def test_going_on_from_any_stored_state_equals_going_on_from_the_beginning(history: list[tuple[Any, int]], data: st.DataObject) -> None:
+def test_going_on_from_any_stored_state_equals_going_on_from_the_beginning(
+    history: list[tuple[Any, int]], data: st.DataObject
+) -> None:
     states = _states(history)
     at = data.draw(st.integers(0, len(history)))
     state = from_json(json.loads(json.dumps(to_json(states[at]))))

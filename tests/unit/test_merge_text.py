@@ -1,4 +1,6 @@
-"""The MERGE statement as text: clauses only for what occurs, names and values quoted, ranges that cover every key."""
+"""The MERGE statement as text: clauses only for what occurs, names and values quoted, ranges that
+cover every key.
+"""
 
 import re
 
@@ -7,25 +9,34 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from service.errors import UnsupportedChange
-from spark_jobs.evolution import added_columns, plan
-from spark_jobs.merge import MergePlan, literal, merge_text, metadata_columns, quote
-from spark_jobs.ranges import MAX_RANGES, KeyRanges
+from sluice.errors import UnsupportedChange
+from sluice_spark.fold.ranges import MAX_RANGES, KeyRanges
+from sluice_spark.lake.evolution import added_columns, plan
+from sluice_spark.lake.merge import MergePlan, literal, merge_text, metadata_columns, quote
 from tests.spark.changes import INT4, INT8, NUMERIC, TEXT, TIMESTAMP, column, table_schema
 
 SCHEMA = table_schema(column("id", 1, INT8, key=True), column("big", 2, TEXT), column("at", 3, TIMESTAMP))
 
 
 def _text(**changed: object) -> str:
-    values: dict[str, object] = {"kept": (), "metadata": ("_sluice_lsn",), "deletes": False, "upserts": True, "unmatched": False, **changed}
+    values: dict[str, object] = {
+        "kept": (),
+        "metadata": ("_sluice_lsn",),
+        "deletes": False,
+        "upserts": True,
+        "unmatched": False,
+        **changed,
+    }
     return merge_text(MergePlan(SCHEMA, **values), target="delta.`/lake`", source="`w`")  # type: ignore[arg-type]
 
 
 def test_an_upsert_has_no_delete_and_no_case() -> None:
     assert _text() == (
         "MERGE INTO delta.`/lake` AS t USING `w` AS s ON t.`id` = s.`_sluice_key_0`\n"
-        "WHEN MATCHED THEN UPDATE SET t.`id` = s.`id`, t.`big` = s.`big`, t.`at` = s.`at`, t.`_sluice_lsn` = s.`_sluice_lsn`\n"
-        "WHEN NOT MATCHED THEN INSERT (`id`, `big`, `at`, `_sluice_lsn`) VALUES (s.`id`, s.`big`, s.`at`, s.`_sluice_lsn`)"
+        "WHEN MATCHED THEN UPDATE SET t.`id` = s.`id`, t.`big` = s.`big`, t.`at` = s.`at`, "
+        "t.`_sluice_lsn` = s.`_sluice_lsn`\n"
+        "WHEN NOT MATCHED THEN INSERT (`id`, `big`, `at`, `_sluice_lsn`) VALUES (s.`id`, s.`big`, "
+        "s.`at`, s.`_sluice_lsn`)"
     )
 
 
@@ -57,8 +68,15 @@ def test_a_row_that_must_not_match_is_kept_from_matching() -> None:
 
 def test_a_key_that_may_be_marked_is_compared_with_its_text() -> None:
     schema = table_schema(column("at", 1, TIMESTAMP, key=True))
-    text = merge_text(MergePlan(schema, (), metadata_columns(schema, wanted=True), deletes=True, upserts=False, unmatched=False), target="t", source="s")
-    assert f"t.`at` <=> s.`_sluice_key_0` AND element_at(t.`_sluice_special`, {literal('at')}) <=> s.`_sluice_key_special_0`" in text
+    text = merge_text(
+        MergePlan(schema, (), metadata_columns(schema, wanted=True), deletes=True, upserts=False, unmatched=False),
+        target="t",
+        source="s",
+    )
+    assert (
+        f"t.`at` <=> s.`_sluice_key_0` AND element_at(t.`_sluice_special`, {literal('at')}) <=> "
+        "s.`_sluice_key_special_0`"
+    ) in text
 
 
 @given(st.text())
@@ -75,7 +93,10 @@ def _ranges(keys: list[int]) -> str:
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=200))
 def test_integer_ranges_cover_every_key_and_stay_few(keys: list[int]) -> None:
     text = _ranges(keys)
-    ranges = [tuple(int(end.rstrip("L")) for end in part.split(" BETWEEN ")[1].split(" AND ")) for part in text.strip("()").split(" OR ")]
+    ranges = [
+        tuple(int(end.rstrip("L")) for end in part.split(" BETWEEN ")[1].split(" AND "))
+        for part in text.strip("()").split(" OR ")
+    ]
     assert len(ranges) <= MAX_RANGES
     assert all(any(low <= key <= high for low, high in ranges) for key in keys)
     assert {low for low, _ in ranges} | {high for _, high in ranges} <= set(keys)
@@ -92,7 +113,9 @@ def test_an_added_column_is_placed_and_filled() -> None:
     steps = plan(added, schema=after, metadata=("_sluice_special",), lake=lake, with_constants=True)
     assert steps.additions == ("`n` decimal(10,2) AFTER `at`",)
     assert steps.constants == (f"`n` = CAST({literal('1.50')} AS decimal(10,2))",)
-    assert plan((), schema=after, metadata=(), lake=[*lake, ("n", "decimal(10,2)")], with_constants=True).additions == ()
+    assert (
+        plan((), schema=after, metadata=(), lake=[*lake, ("n", "decimal(10,2)")], with_constants=True).additions == ()
+    )
 
 
 def test_a_constant_that_its_type_cannot_hold_is_marked() -> None:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from service.protocol.frames import join
-from service.runtime.messagetable import IN_DOUBT, encode_messages, prefix_filter, settled
-from service.transaction.assembler import Assembler
-from service.transaction.assembly import Assembly, Published
+from sluice.ingest.assemble.assembler import Assembler
+from sluice.ingest.assemble.assembly import Assembly, Published
+from sluice.ingest.tables.messages import IN_DOUBT, encode_messages, prefix_filter, settled
+from sluice.protocol.frames import join
 from tests.support import wire
 
 COLUMNS = [("id", 23, -1, True)]
@@ -40,7 +40,9 @@ def test_of_messages_that_are_not_wanted_nothing_is_kept_but_their_position() ->
         wire.commit(100, 140),
     )
     assert (assembly.messages, len(assembly.commits), assembly.through_lsn) == ([], 0, 140)
-    assembly = feed(assembler, wire.begin(200, 8), wire.message("kept", b"x", lsn=190, transactional=True), wire.commit(200, 240))
+    assembly = feed(
+        assembler, wire.begin(200, 8), wire.message("kept", b"x", lsn=190, transactional=True), wire.commit(200, 240)
+    )
     assert [run.message.prefix for run in assembly.messages] == ["kept"]
     assert list(assembly.commits.end_lsn) == [240]
 
@@ -51,7 +53,11 @@ def streamed(*blocks: list[bytes]) -> tuple[list[Assembly], Published]:
     found = []
     for number, frames in enumerate(blocks):
         outside = all(frame[25:26] == b"A" for frame in frames)
-        found.append(feed(assembler, *frames) if outside else feed(assembler, wire.stream_start(7, first=number == 0), *frames, wire.stream_stop()))
+        found.append(
+            feed(assembler, *frames)
+            if outside
+            else feed(assembler, wire.stream_start(7, first=number == 0), *frames, wire.stream_stop())
+        )
     found.append(feed(assembler, wire.stream_commit(7, 300, 340)))
     (ending,) = found[-1].endings
     assert isinstance(ending, Published)
@@ -70,7 +76,9 @@ def sent(prefix: str, lsn: int) -> bytes:
 
 
 def test_messages_before_a_rolled_back_savepoint_are_in_doubt_and_later_ones_are_not() -> None:
-    found, ending = streamed([sent("before", 10), sent("maybe inside", 20)], [wire.stream_abort(7, 8)], [sent("after", 30)])
+    found, ending = streamed(
+        [sent("before", 10), sent("maybe inside", 20)], [wire.stream_abort(7, 8)], [sent("after", 30)]
+    )
     assert certainty(found, ending) == {"before": True, "maybe inside": True, "after": False}
 
 
@@ -81,6 +89,9 @@ def test_messages_of_a_stream_without_rolled_back_savepoints_are_certain() -> No
 
 def test_messages_of_an_ordinary_transaction_are_certain_even_when_it_outlives_its_batch() -> None:
     assembler = Assembler(start_lsn=0)
-    found = [feed(assembler, wire.begin(100, 7), wire.message("long", b"", lsn=90, transactional=True)), feed(assembler, wire.commit(100, 140))]
+    found = [
+        feed(assembler, wire.begin(100, 7), wire.message("long", b"", lsn=90, transactional=True)),
+        feed(assembler, wire.commit(100, 140)),
+    ]
     (run,) = found[0].messages
     assert (run.body is not None, run.in_doubt) == (True, False)

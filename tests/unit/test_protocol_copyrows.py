@@ -1,4 +1,6 @@
-"""Rows of the initial copy: header, rows and trailer are told apart, values are the bytes sent, and a copy cut short is never whole."""
+"""Rows of the initial copy: header, rows and trailer are told apart, values are the bytes sent, and
+a copy cut short is never whole.
+"""
 
 from collections.abc import Sequence
 
@@ -6,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.errors import DecodeError
-from service.protocol.copyrows import CopyRows
-from service.protocol.tuples import RowColumns
+from sluice.errors import DecodeError
+from sluice.protocol.copy_rows import CopyRows
+from sluice.protocol.tuples import RowColumns
 from tests.support.pgoutput_bytes import COPY_HEADER, COPY_TRAILER, copy_row
 
 Row = Sequence[bytes | None]
@@ -21,14 +23,18 @@ def rows_of(columns: RowColumns) -> list[list[bytes | None]]:
     assert columns.old is None
     found: list[list[bytes | None]] = []
     for row in range(len(columns)):
-        fields = [(chr(f.kind[row]), raw[int(f.start[row]) : int(f.start[row]) + int(f.length[row])]) for f in columns.new]
+        fields = [
+            (chr(f.kind[row]), raw[int(f.start[row]) : int(f.start[row]) + int(f.length[row])]) for f in columns.new
+        ]
         assert all(kind == "t" or (kind, value) == ("n", b"") for kind, value in fields)
         found.append([value if kind == "t" else None for kind, value in fields])
     return found
 
 
 def chunks_of(rows: Sequence[Row]) -> list[bytes]:
-    """What the server sends: the header with the first row, one row a chunk, the trailer by itself (with the header when there is no row)."""
+    """What the server sends: the header with the first row, one row a chunk, the trailer by itself
+    (with the header when there is no row).
+    """
     chunks = [*map(copy_row, rows), COPY_TRAILER]
     return [COPY_HEADER + chunks[0], *chunks[1:]]
 
@@ -36,12 +42,16 @@ def chunks_of(rows: Sequence[Row]) -> list[bytes]:
 @st.composite
 def tables(draw: st.DrawFn) -> tuple[int, list[list[bytes | None]]]:
     width = draw(st.integers(0, 5))
-    return width, draw(st.lists(st.lists(st.none() | st.binary(max_size=12), min_size=width, max_size=width), max_size=12))
+    return width, draw(
+        st.lists(st.lists(st.none() | st.binary(max_size=12), min_size=width, max_size=width), max_size=12)
+    )
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(tables(), st.data())
-def test_a_copy_gives_its_rows_however_it_is_cut_into_batches(table: tuple[int, list[list[bytes | None]]], data: st.DataObject) -> None:
+def test_a_copy_gives_its_rows_however_it_is_cut_into_batches(
+    table: tuple[int, list[list[bytes | None]]], data: st.DataObject
+) -> None:
     width, expected = table
     chunks = chunks_of(expected)
     reader = CopyRows(width)
@@ -56,12 +66,16 @@ def test_a_copy_gives_its_rows_however_it_is_cut_into_batches(table: tuple[int, 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(tables(), st.data())
-def test_a_mutated_copy_gives_rows_or_a_decode_error(table: tuple[int, list[list[bytes | None]]], data: st.DataObject) -> None:
+def test_a_mutated_copy_gives_rows_or_a_decode_error(
+    table: tuple[int, list[list[bytes | None]]], data: st.DataObject
+) -> None:
     width, rows = table
     chunks = chunks_of(rows)
     chosen = data.draw(st.integers(0, len(chunks) - 1))
     changed = bytearray(chunks[chosen])
-    changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.sampled_from(b"\0\1\x7f\x80\xfe\xff") | st.integers(0, 255))
+    changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(
+        st.sampled_from(b"\0\1\x7f\x80\xfe\xff") | st.integers(0, 255)
+    )
     chunks[chosen] = bytes(changed[: len(changed) - data.draw(st.sampled_from([0, 0, 1, 4]))])
     reader = CopyRows(width)
     try:

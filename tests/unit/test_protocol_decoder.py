@@ -1,18 +1,24 @@
-"""Control messages: each decodes to the value that the specification gives its bytes, and to nothing else."""
+"""Control messages: each decodes to the value that the specification gives its bytes, and to
+nothing else.
+"""
 
 import pytest
 
-from service.errors import DecodeError
-from service.protocol import messages as m
-from service.protocol.decoder import decode_control
-from service.protocol.frames import join
+from sluice.errors import DecodeError
+from sluice.protocol import messages as m
+from sluice.protocol.decoder import decode_control
+from sluice.protocol.frames import join
 from tests.support import pgoutput_bytes as wire
 
 LSN, END, TIME, XID = 0x1234_5678_9ABC, 0x1234_5678_9B00, 812_345_678_901_234, 4_000_000_001
 UNIX = TIME + 946_684_800_000_000
 COLUMNS = [(1, "id", 20, -1), (0, 'naïve "x"', 1700, 0x000C_0006)]
 VERSION = m.RelationVersion(
-    16384, "shop", "ordérs", "d", (m.RelationColumn("id", 20, -1, identity=True), m.RelationColumn('naïve "x"', 1700, 0x000C_0006, identity=False))
+    16384,
+    "shop",
+    "ordérs",
+    "d",
+    (m.RelationColumn("id", 20, -1, identity=True), m.RelationColumn('naïve "x"', 1700, 0x000C_0006, identity=False)),
 )
 MAX_LSN = 0x7FFF_FFFF_FFFF_FFFF
 
@@ -30,7 +36,10 @@ OUTSIDE_A_STREAM: list[tuple[bytes, m.ControlMessage]] = [
     (wire.relation(1, "", "t", [], identity=b"n"), m.Relation(m.RelationVersion(1, "pg_catalog", "t", "n", ()), None)),
     (wire.type_name(60000, "shop", "mood"), m.TypeName(60000, "shop", "mood", None)),
     (wire.type_name(60000, "", "mood"), m.TypeName(60000, "pg_catalog", "mood", None)),
-    (wire.truncate([1, 0xFFFF_FFFF]), m.Truncate((1, 0xFFFF_FFFF), cascade=False, restart_identity=False, stream_xid=None)),
+    (
+        wire.truncate([1, 0xFFFF_FFFF]),
+        m.Truncate((1, 0xFFFF_FFFF), cascade=False, restart_identity=False, stream_xid=None),
+    ),
     (wire.truncate([7], flags=1), m.Truncate((7,), cascade=True, restart_identity=False, stream_xid=None)),
     (wire.truncate([7], flags=2), m.Truncate((7,), cascade=False, restart_identity=True, stream_xid=None)),
     (wire.truncate([7], flags=3), m.Truncate((7,), cascade=True, restart_identity=True, stream_xid=None)),
@@ -45,7 +54,10 @@ OUTSIDE_A_STREAM: list[tuple[bytes, m.ControlMessage]] = [
     (wire.begin_prepare(LSN, END, TIME, XID, ""), m.BeginPrepare(LSN, END, UNIX, XID, "")),
     (wire.prepare(LSN, END, TIME, XID, "../g id"), m.Prepare(LSN, END, UNIX, XID, "../g id")),
     (wire.prepare(LSN, END, TIME, XID, "g" * 199, tag=b"K"), m.CommitPrepared(LSN, END, UNIX, XID, "g" * 199)),
-    (wire.rollback_prepared(LSN, END, TIME, TIME + 5, XID, "g"), m.RollbackPrepared(LSN, END, UNIX, UNIX + 5, XID, "g")),
+    (
+        wire.rollback_prepared(LSN, END, TIME, TIME + 5, XID, "g"),
+        m.RollbackPrepared(LSN, END, UNIX, UNIX + 5, XID, "g"),
+    ),
     (wire.prepare(LSN, END, TIME, XID, "é" * 199, tag=b"p"), m.StreamPrepare(LSN, END, UNIX, XID, "é" * 199)),
 ]
 INSIDE_A_STREAM: list[tuple[bytes, m.ControlMessage]] = [
@@ -61,7 +73,11 @@ INSIDE_A_STREAM: list[tuple[bytes, m.ControlMessage]] = [
 ALL = [(*case, False) for case in OUTSIDE_A_STREAM] + [(*case, True) for case in INSIDE_A_STREAM]
 
 
-@pytest.mark.parametrize(("message", "value", "in_stream"), ALL, ids=lambda x: x.__class__.__name__ if not isinstance(x, bytes | bool) else "")
+@pytest.mark.parametrize(
+    ("message", "value", "in_stream"),
+    ALL,
+    ids=lambda x: x.__class__.__name__ if not isinstance(x, bytes | bool) else "",
+)
 def test_a_message_decodes_to_what_its_bytes_say(message: bytes, value: m.ControlMessage, in_stream: bool) -> None:
     assert decode(message, in_stream=in_stream) == value
 
@@ -146,7 +162,11 @@ def test_a_message_that_the_specification_does_not_allow_is_refused(case: str) -
 
 
 def test_streamed_messages_need_their_transaction_id() -> None:
-    for message in (wire.relation(1, "s", "t", [], xid=0), wire.truncate([1], xid=0), wire.type_name(1, "s", "t", xid=0)):
+    for message in (
+        wire.relation(1, "s", "t", [], xid=0),
+        wire.truncate([1], xid=0),
+        wire.type_name(1, "s", "t", xid=0),
+    ):
         with pytest.raises(DecodeError, match="no transaction id"):
             decode(message, in_stream=True)
 

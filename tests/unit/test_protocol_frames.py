@@ -1,11 +1,13 @@
-"""Joining CopyData payloads: bounds and tags are right, and nothing too short, unknown or too large gets past."""
+"""Joining CopyData payloads: bounds and tags are right, and nothing too short, unknown or too large
+gets past.
+"""
 
 import numpy as np
 import pytest
 
-from service.errors import DecodeError
-from service.protocol import limits
-from service.protocol.frames import Offsets, control_positions, join, relation_oids, stream_xids
+from sluice.errors import DecodeError
+from sluice.protocol import limits
+from sluice.protocol.frames import Offsets, control_positions, join, relation_oids, stream_xids
 from tests.support import pgoutput_bytes as wire
 
 KEEPALIVE = wire.keepalive(0x2_0000_0000, reply=1)
@@ -74,7 +76,9 @@ def test_more_than_string_views_can_address_is_refused_before_it_is_copied() -> 
 def test_relation_oids_and_xids_are_read_where_the_stream_puts_them() -> None:
     outside = join([INSERT, KEEPALIVE, wire.xlogdata(wire.delete(0xFFFF_FFFE, [b"1"]))])
     assert relation_oids(outside, rows(0, 2), in_stream=False).tolist() == [16384, 0xFFFF_FFFE]
-    inside = join([wire.xlogdata(wire.insert(16384, [b"1"], xid=0xFFFF_FFFF)), wire.xlogdata(wire.update(5, [b"1"], xid=3))])
+    inside = join(
+        [wire.xlogdata(wire.insert(16384, [b"1"], xid=0xFFFF_FFFF)), wire.xlogdata(wire.update(5, [b"1"], xid=3))]
+    )
     assert relation_oids(inside, rows(0, 1), in_stream=True).tolist() == [16384, 5]
     assert stream_xids(inside, rows(0, 1)).tolist() == [0xFFFF_FFFF, 3]
     assert relation_oids(inside, rows(), in_stream=True).tolist() == []

@@ -1,4 +1,6 @@
-"""Whatever the bytes, decoding them gives a value or a DecodeError, changes no input, and needs memory in proportion to them."""
+"""Whatever the bytes, decoding them gives a value or a DecodeError, changes no input, and needs
+memory in proportion to them.
+"""
 
 import contextlib
 import tracemalloc
@@ -9,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from service.errors import DecodeError
-from service.protocol.copyrows import CopyRows
-from service.protocol.decoder import decode_control
-from service.protocol.frames import FrameTable, control_positions, join
-from service.protocol.tuples import walk_rows
+from sluice.errors import DecodeError
+from sluice.protocol.copy_rows import CopyRows
+from sluice.protocol.decoder import decode_control
+from sluice.protocol.frames import FrameTable, control_positions, join
+from sluice.protocol.tuples import walk_rows
 from tests.fuzz.targets import TARGETS, connections, read_frames, session
 from tests.support import pgoutput_bytes as wire
 from tests.unit.test_protocol_golden import STREAMS, recorded
@@ -27,7 +29,9 @@ SEEDS = [frame for path in STREAMS for frame in recorded(path)]
 @given(st.lists(st.binary(max_size=60), max_size=4), st.booleans(), st.integers(-1, 4))
 @example([b""], False, 1)
 @example([b"w" + bytes(24)], False, 1)
-def test_arbitrary_bytes_give_a_value_or_a_decode_error(frames: list[bytes], in_stream: bool, column_count: int) -> None:
+def test_arbitrary_bytes_give_a_value_or_a_decode_error(
+    frames: list[bytes], in_stream: bool, column_count: int
+) -> None:
     read_frames(frames, in_stream=in_stream, column_count=column_count)
     with contextlib.suppress(DecodeError):
         CopyRows(max(0, column_count)).feed([wire.COPY_HEADER, *frames])
@@ -35,7 +39,9 @@ def test_arbitrary_bytes_give_a_value_or_a_decode_error(frames: list[bytes], in_
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=60), st.sampled_from(b"BCORYIUDTMSEcAbPKrpZ"), st.booleans(), st.integers(0, 4))
-def test_arbitrary_bytes_behind_a_tag_give_a_value_or_a_decode_error(body: bytes, tag: int, in_stream: bool, column_count: int) -> None:
+def test_arbitrary_bytes_behind_a_tag_give_a_value_or_a_decode_error(
+    body: bytes, tag: int, in_stream: bool, column_count: int
+) -> None:
     read_frames([wire.xlogdata(bytes([tag]) + body)], in_stream=in_stream, column_count=column_count)
 
 
@@ -137,7 +143,9 @@ def test_changed_corpus_inputs_raise_nothing_that_is_not_declared(path: Path, da
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(STREAMS), st.data())
-def test_frames_dropped_repeated_and_moved_end_a_connection_or_change_nothing_it_must_not(path: Path, data: st.DataObject) -> None:
+def test_frames_dropped_repeated_and_moved_end_a_connection_or_change_nothing_it_must_not(
+    path: Path, data: st.DataObject
+) -> None:
     frames = list(recorded(path))
     for _ in range(data.draw(st.integers(1, 4))):
         at, to = data.draw(st.integers(0, len(frames) - 1)), data.draw(st.integers(0, len(frames) - 1))
@@ -164,7 +172,11 @@ HOSTILE: dict[str, list[bytes]] = {
     "a length of -2": [BEGIN, RELATION, b"I" + wire.u32(5) + b"N\0\2t" + wire.i32(-2) + b"n"],
     "a length of 2**31-1": [BEGIN, RELATION, b"I" + wire.u32(5) + b"N\0\2t" + wire.i32(2**31 - 1) + b"n"],
     "a length past the end by one": [BEGIN, RELATION, b"I" + wire.u32(5) + b"N\0\2t" + wire.i32(2) + b"n"],
-    "an old tuple of another width": [BEGIN, RELATION, b"U" + wire.u32(5) + b"K" + wire.tuple_data([b"1"]) + b"N" + wire.tuple_data([b"1", None])],
+    "an old tuple of another width": [
+        BEGIN,
+        RELATION,
+        b"U" + wire.u32(5) + b"K" + wire.tuple_data([b"1"]) + b"N" + wire.tuple_data([b"1", None]),
+    ],
     "an update without its new tuple": [BEGIN, RELATION, b"U" + wire.u32(5) + b"K" + wire.tuple_data([b"1", None])],
     "a name without an end": [b"Y" + wire.u32(1) + b"name"],
     "a name that is not UTF-8": [b"Y" + wire.u32(1) + b"\xff\0n\0"],
@@ -195,7 +207,11 @@ HOSTILE: dict[str, list[bytes]] = {
     "the commit of a stream inside it": [wire.stream_start(7), wire.stream_commit(7, 200, 240, 0)],
     "an abort inside a stream": [wire.stream_start(7), wire.stream_abort(7, 7)],
     "an abort between its two forms": [wire.stream_abort(7, 7) + b"\0" * 8],
-    "a row in a stream without a transaction": [wire.stream_start(7), wire.relation(5, "s", "t", [(1, "id", 23, -1)], xid=7), wire.insert(5, [b"1"], xid=0)],
+    "a row in a stream without a transaction": [
+        wire.stream_start(7),
+        wire.relation(5, "s", "t", [(1, "id", 23, -1)], xid=7),
+        wire.insert(5, [b"1"], xid=0),
+    ],
     "a relation in a stream without its transaction": [wire.stream_start(7), RELATION],
     "prepare without its begin": [wire.prepare(200, 240, 0, 7, "gid")],
     "the commit of an unknown prepared transaction": [wire.prepare(200, 240, 0, 7, "gid", tag=b"K")],
@@ -210,11 +226,21 @@ HARMLESS: dict[str, list[bytes]] = {
     "the rollback of an unknown prepared transaction": [wire.rollback_prepared(200, 240, 0, 0, 7, "gid")],
     "a relation without columns": [BEGIN, wire.relation(5, "s", "t", []), wire.insert(5, []), wire.commit(200, 240, 0)],
     "another shape inside a stream": [
-        wire.stream_start(7), wire.relation(5, "s", "t", [(1, "id", 23, -1)], xid=7), wire.insert(5, [b"1"], xid=7),
-        wire.relation(5, "s", "t", [], xid=8), wire.insert(5, [], xid=8), wire.stream_stop(), wire.stream_commit(7, 200, 240, 0),
+        wire.stream_start(7),
+        wire.relation(5, "s", "t", [(1, "id", 23, -1)], xid=7),
+        wire.insert(5, [b"1"], xid=7),
+        wire.relation(5, "s", "t", [], xid=8),
+        wire.insert(5, [], xid=8),
+        wire.stream_stop(),
+        wire.stream_commit(7, 200, 240, 0),
     ],
-    "the highest positions and the first time": [wire.begin(TOP - 1, -(2**63), 7), RELATION, ROW, wire.commit(TOP - 1, TOP, -(2**63))],
-}  # fmt: skip
+    "the highest positions and the first time": [
+        wire.begin(TOP - 1, -(2**63), 7),
+        RELATION,
+        ROW,
+        wire.commit(TOP - 1, TOP, -(2**63)),
+    ],
+}
 BEFORE = [wire.begin(100, 0, 6), RELATION, ROW, wire.commit(100, 140, 0)]
 AFTER = [wire.begin(300, 0, 9), RELATION, ROW, wire.commit(300, 340, 0)]
 
@@ -229,7 +255,8 @@ def test_hostile_streams_end_the_connection_and_nothing_of_them_is_acknowledged(
     hostile = framed([*HOSTILE[case], *AFTER])
     batches = [framed(BEFORE), *([[frame] for frame in hostile] if one_by_one else [hostile])]
     acknowledged, taken = session(batches, start_lsn=0)
-    # What ended in a batch before the one with the error may be acknowledged, nothing that came with it or after it.
+    # What ended in a batch before the one with the error may be acknowledged, nothing that came
+    # with it or after it.
     assert acknowledged == (240 if (case, one_by_one) == ("positions that go back", True) else 140)
     assert taken < len(batches) or not one_by_one
 

@@ -1,4 +1,6 @@
-"""Streams recorded from real servers decode to what the reference decoder made of them (tests/golden/record.py), and hold every message there is."""
+"""Streams recorded from real servers decode to what the reference decoder made of them
+(tests/golden/record.py), and hold every message there is.
+"""
 
 import json
 import struct
@@ -10,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.protocol import messages as m
-from service.protocol.copyrows import CopyRows
-from service.protocol.decoder import decode_control
-from service.protocol.frames import FrameTable, control_positions, join, relation_oids, stream_xids
-from service.protocol.tuples import RowColumns, walk_rows
+from sluice.protocol import messages as m
+from sluice.protocol.copy_rows import CopyRows
+from sluice.protocol.decoder import decode_control
+from sluice.protocol.frames import FrameTable, control_positions, join, relation_oids, stream_xids
+from sluice.protocol.tuples import RowColumns, walk_rows
 from tests.unit.test_protocol_copyrows import rows_of
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -48,7 +50,9 @@ def readable(message: m.ControlMessage) -> dict[str, Any]:
     found: dict[str, Any] = {field.name: getattr(holder, field.name) for field in fields(holder)}
     if isinstance(message, m.Relation):
         found["stream_xid"] = message.stream_xid
-        found["columns"] = [{field.name: getattr(column, field.name) for field in fields(column)} for column in message.version.columns]
+        found["columns"] = [
+            {field.name: getattr(column, field.name) for field in fields(column)} for column in message.version.columns
+        ]
     if isinstance(message, m.Truncate):
         found["relation_oids"] = list(message.relation_oids)
     if isinstance(message, m.LogicalMessage):
@@ -62,7 +66,10 @@ def readable_rows(columns: RowColumns, oids: list[int], xids: list[int | None]) 
     def tuple_of(vectors: Any, row: int) -> list[list[str]]:
         found = []
         for vector in vectors:
-            kind, content = chr(vector.kind[row]), raw[int(vector.start[row]) : int(vector.start[row]) + int(vector.length[row])]
+            kind, content = (
+                chr(vector.kind[row]),
+                raw[int(vector.start[row]) : int(vector.start[row]) + int(vector.length[row])],
+            )
             found.append([kind] if kind in "nu" else [kind, content.decode() if kind == "t" else content.hex()])
         return found
 
@@ -70,12 +77,23 @@ def readable_rows(columns: RowColumns, oids: list[int], xids: list[int | None]) 
     for row, (op, old_kind) in enumerate(zip(columns.op.tolist(), columns.old_kind.tolist(), strict=True)):
         old = tuple_of(columns.old, row) if old_kind else None
         new = None if op == ord("D") else tuple_of(columns.new, row)
-        rows.append({"message": chr(op), "oid": oids[row], "stream_xid": xids[row], "old_kind": chr(old_kind) if old_kind else "", "old": old, "new": new})
+        rows.append(
+            {
+                "message": chr(op),
+                "oid": oids[row],
+                "stream_xid": xids[row],
+                "old_kind": chr(old_kind) if old_kind else "",
+                "old": old,
+                "new": new,
+            }
+        )
     return rows
 
 
 def decoded(table: FrameTable) -> list[dict[str, Any]]:
-    """The whole stream as the pipeline takes it: control messages one by one, the rows of each relation and stream state together."""
+    """The whole stream as the pipeline takes it: control messages one by one, the rows of each
+    relation and stream state together.
+    """
     found: list[dict[str, Any]] = [{}] * len(table)
     controls, in_stream, widths = set(control_positions(table).tolist()), False, dict[int, int]()
     groups: defaultdict[tuple[int, int, bool], list[int]] = defaultdict(list)
@@ -92,7 +110,11 @@ def decoded(table: FrameTable) -> list[dict[str, Any]]:
     for (oid, width, streamed), indices in groups.items():
         rows = np.array(indices)
         xids: list[int | None] = list(stream_xids(table, rows).tolist()) if streamed else [None] * len(rows)
-        for index, row in zip(indices, readable_rows(walk_rows(table, rows, width, in_stream=streamed), [oid] * len(rows), xids), strict=True):
+        for index, row in zip(
+            indices,
+            readable_rows(walk_rows(table, rows, width, in_stream=streamed), [oid] * len(rows), xids),
+            strict=True,
+        ):
             found[index] = row
     return found
 
@@ -105,7 +127,10 @@ def test_a_recorded_stream_decodes_to_what_it_says(path: Path) -> None:
 def test_every_major_is_recorded_in_every_protocol_that_it_speaks() -> None:
     assert [version.name for version in VERSIONS] == [f"pg{major}" for major in MAJORS]
     spoken = {version.name: {path.stem for path in version.glob("protocol*.bin")} for version in VERSIONS}
-    plain, two_phase = {"protocol1", "protocol1_binary", "protocol2_streaming"}, {"protocol3_two_phase", "protocol3_streaming_two_phase"}
+    plain, two_phase = (
+        {"protocol1", "protocol1_binary", "protocol2_streaming"},
+        {"protocol3_two_phase", "protocol3_streaming_two_phase"},
+    )
     assert spoken["pg14"] == plain
     assert spoken["pg15"] == plain | two_phase
     for version in since(PARALLEL_SINCE):
@@ -114,7 +139,10 @@ def test_every_major_is_recorded_in_every_protocol_that_it_speaks() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda path: path.name)
 def test_the_recordings_hold_every_kind_of_message(version: Path) -> None:
-    kinds = {path.stem: {chr(frame[25]) if frame[:1] == b"w" else "k" for frame in recorded(path)} for path in version.glob("protocol*.bin")}
+    kinds = {
+        path.stem: {chr(frame[25]) if frame[:1] == b"w" else "k" for frame in recorded(path)}
+        for path in version.glob("protocol*.bin")
+    }
     assert kinds["protocol1"] == set("kBCORYIUDTM")
     for stream in streams_of(version, "protocol2_streaming", "protocol4_parallel"):
         assert set("SEcAORYIUDTM") <= kinds[stream]
@@ -149,7 +177,9 @@ def test_a_recorded_stream_says_what_was_done_at_the_server(version: Path) -> No
     ]
     origin = stream.index({"message": "Origin", "lsn": 0xABCD, "name": "upstream"})
     assert stream[origin - 1]["commit_time_us"] == 1_767_323_045_678_901
-    assert [(row["prefix"], row["content"], row["transactional"]) for row in stream if row["message"] == "LogicalMessage"] == [
+    assert [
+        (row["prefix"], row["content"], row["transactional"]) for row in stream if row["message"] == "LogicalMessage"
+    ] == [
         ("inside", "00ff0a", True),
         ("outside", b"text".hex(), False),
     ]
@@ -158,7 +188,11 @@ def test_a_recorded_stream_says_what_was_done_at_the_server(version: Path) -> No
 @pytest.mark.parametrize("version", since(TWO_PHASE_SINCE), ids=lambda path: path.name)
 def test_a_recorded_two_phase_stream_says_which_transaction_ended_how(version: Path) -> None:
     for stream in streams_of(version, "protocol3_two_phase", "protocol3_streaming_two_phase", "protocol4_two_phase"):
-        ends = [(row["message"], row["gid"]) for row in decoded(join(recorded(version / f"{stream}.bin"))) if "gid" in row and row["message"] != "BeginPrepare"]
+        ends = [
+            (row["message"], row["gid"])
+            for row in decoded(join(recorded(version / f"{stream}.bin")))
+            if "gid" in row and row["message"] != "BeginPrepare"
+        ]
         first = "Prepare" if stream == "protocol3_two_phase" else "StreamPrepare"
         gone = [(first, "gid dropped"), ("RollbackPrepared", "gid dropped")]
         assert ends == [(first, "gid/kept"), ("CommitPrepared", "gid/kept"), (first, ""), ("CommitPrepared", ""), *gone]

@@ -1,4 +1,6 @@
-"""docs/protocol.md names all sixty points, each once, and every scenario; every test that it names exists."""
+"""docs/protocol.md names all sixty points, each once, and every scenario; every test that it names
+exists.
+"""
 
 import re
 from pathlib import Path

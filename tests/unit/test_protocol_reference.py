@@ -1,7 +1,9 @@
-"""Whole streams made up by Hypothesis decode column by column to what the reference decoder reads message by message.
+"""Whole streams made up by Hypothesis decode column by column to what the reference decoder reads
+message by message.
 
-The recordings (test_protocol_golden) hold what servers sent once; these hold what they may send: any order of blocks, relations that change their width in
-the middle of a stream, empty blocks and empty values, every kind of field in every place.
+The recordings (test_protocol_golden) hold what servers sent once; these hold what they may send:
+any order of blocks, relations that change their width in the middle of a stream, empty blocks and
+empty values, every kind of field in every place.
 """
 
 import string
@@ -9,7 +11,7 @@ import string
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from service.protocol.frames import join
+from sluice.protocol.frames import join
 from tests.support import pgoutput_bytes as wire
 from tests.support.reference_decoder import readable
 from tests.unit.test_protocol_golden import decoded
@@ -20,7 +22,10 @@ LSNS = st.integers(1, 2**63 - 1)
 TIMES = st.integers(-(2**60), 2**60)
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=8)
 FIELDS: st.SearchStrategy[wire.Field] = st.one_of(
-    st.none(), st.just(wire.UNCHANGED), st.text(string.printable, max_size=20).map(str.encode), st.binary(max_size=20).map(wire.Binary)
+    st.none(),
+    st.just(wire.UNCHANGED),
+    st.text(string.printable, max_size=20).map(str.encode),
+    st.binary(max_size=20).map(wire.Binary),
 )
 
 
@@ -28,9 +33,19 @@ FIELDS: st.SearchStrategy[wire.Field] = st.one_of(
 def relations(draw: st.DrawFn, widths: dict[int, int], xid: int | None) -> bytes:
     oid = draw(st.sampled_from(OIDS))
     names = draw(st.lists(NAMES, max_size=4, unique=True))
-    columns = [(draw(st.integers(0, 1)), name, draw(st.integers(1, 2**32 - 1)), draw(st.integers(-1, 2**31 - 1))) for name in names]
+    columns = [
+        (draw(st.integers(0, 1)), name, draw(st.integers(1, 2**32 - 1)), draw(st.integers(-1, 2**31 - 1)))
+        for name in names
+    ]
     widths[oid] = len(columns)
-    return wire.relation(oid, draw(NAMES | st.just("")), draw(NAMES), columns, identity=draw(st.sampled_from([b"d", b"n", b"f", b"i"])), xid=xid)
+    return wire.relation(
+        oid,
+        draw(NAMES | st.just("")),
+        draw(NAMES),
+        columns,
+        identity=draw(st.sampled_from([b"d", b"n", b"f", b"i"])),
+        xid=xid,
+    )
 
 
 @st.composite
@@ -62,9 +77,19 @@ def changes(draw: st.DrawFn, widths: dict[int, int], *, xid: int | None) -> list
             case "Y":
                 found.append(wire.type_name(draw(st.integers(1, 2**32 - 1)), draw(NAMES), draw(NAMES), xid=xid))
             case "T":
-                found.append(wire.truncate(draw(st.lists(st.sampled_from(OIDS), min_size=1, max_size=3)), flags=draw(st.integers(0, 3)), xid=xid))
+                found.append(
+                    wire.truncate(
+                        draw(st.lists(st.sampled_from(OIDS), min_size=1, max_size=3)),
+                        flags=draw(st.integers(0, 3)),
+                        xid=xid,
+                    )
+                )
             case "M":
-                found.append(wire.message(draw(LSNS), draw(NAMES), draw(st.binary(max_size=9)), flags=draw(st.integers(0, 1)), xid=xid))
+                found.append(
+                    wire.message(
+                        draw(LSNS), draw(NAMES), draw(st.binary(max_size=9)), flags=draw(st.integers(0, 1)), xid=xid
+                    )
+                )
     return found
 
 
@@ -75,14 +100,24 @@ def streams(draw: st.DrawFn) -> list[bytes]:
     found: list[bytes] = []
     for _ in range(draw(st.integers(1, 6))):
         lsn, time, xid, gid = draw(LSNS), draw(TIMES), draw(XIDS), draw(NAMES | st.just(""))
-        match draw(st.sampled_from(["ordinary", "streamed", "prepared", "commit", "abort", "stream prepare", "finish"])):
+        match draw(
+            st.sampled_from(["ordinary", "streamed", "prepared", "commit", "abort", "stream prepare", "finish"])
+        ):
             case "ordinary":
                 found += [wire.begin(lsn, time, xid), *draw(changes(widths, xid=None)), wire.commit(lsn, lsn, time)]
             case "streamed":
                 first = draw(st.integers(0, 1))
-                found += [wire.stream_start(xid, first=first), *draw(changes(widths, xid=draw(XIDS))), wire.stream_stop()]
+                found += [
+                    wire.stream_start(xid, first=first),
+                    *draw(changes(widths, xid=draw(XIDS))),
+                    wire.stream_stop(),
+                ]
             case "prepared":
-                found += [wire.begin_prepare(lsn, lsn, time, xid, gid), *draw(changes(widths, xid=None)), wire.prepare(lsn, lsn, time, xid, gid)]
+                found += [
+                    wire.begin_prepare(lsn, lsn, time, xid, gid),
+                    *draw(changes(widths, xid=None)),
+                    wire.prepare(lsn, lsn, time, xid, gid),
+                ]
             case "commit":
                 found.append(wire.stream_commit(xid, lsn, lsn, time))
             case "abort":
@@ -90,7 +125,16 @@ def streams(draw: st.DrawFn) -> list[bytes]:
             case "stream prepare":
                 found.append(wire.prepare(lsn, lsn, time, xid, gid, tag=b"p"))
             case _:
-                found.append(draw(st.sampled_from([wire.prepare(lsn, lsn, time, xid, gid, tag=b"K"), wire.rollback_prepared(lsn, lsn, time, time, xid, gid)])))
+                found.append(
+                    draw(
+                        st.sampled_from(
+                            [
+                                wire.prepare(lsn, lsn, time, xid, gid, tag=b"K"),
+                                wire.rollback_prepared(lsn, lsn, time, time, xid, gid),
+                            ]
+                        )
+                    )
+                )
     return [wire.xlogdata(message) for message in found]
 
 

@@ -1,4 +1,6 @@
-"""The columnar walk gives exactly what a row-by-row decoder gives, and refuses every row that is not exactly what it should be."""
+"""The columnar walk gives exactly what a row-by-row decoder gives, and refuses every row that is
+not exactly what it should be.
+"""
 
 from collections.abc import Sequence
 
@@ -7,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.errors import DecodeError
-from service.protocol import tuples
-from service.protocol.frames import FrameTable, join
-from service.protocol.tuples import FieldVector, RowColumns, walk_rows
+from sluice.errors import DecodeError
+from sluice.protocol import tuples
+from sluice.protocol.frames import FrameTable, join
+from sluice.protocol.tuples import FieldVector, RowColumns, walk_rows
 from tests.support import pgoutput_bytes as wire
 from tests.support.pgoutput_bytes import UNCHANGED, Binary
 from tests.support.reference_decoder import Malformed, ReferenceRow, Value, decode_row
@@ -34,7 +36,9 @@ def values(table: FrameTable, fields: tuple[FieldVector, ...], row: int) -> tupl
 
 
 def as_reference(columns: RowColumns, row: int, reference: ReferenceRow) -> ReferenceRow:
-    """Row `row` in the reference decoder's form; what the walk does not give (oid, xid) is taken from `reference`."""
+    """Row `row` in the reference decoder's form; what the walk does not give (oid, xid) is taken
+    from `reference`.
+    """
     op, old_kind = chr(columns.op[row]), chr(columns.old_kind[row]) if columns.old_kind[row] else ""
     new = values(columns.table, columns.new, row)
     old = values(columns.table, columns.old, row) if columns.old is not None else None
@@ -42,7 +46,9 @@ def as_reference(columns: RowColumns, row: int, reference: ReferenceRow) -> Refe
         assert all(value == ("n", b"") for value in new)
     if not old_kind:
         assert old is None or all(value == ("n", b"") for value in old)
-    return ReferenceRow(op, reference.xid, reference.oid, old_kind, old if old_kind else None, None if op == "D" else new)
+    return ReferenceRow(
+        op, reference.xid, reference.oid, old_kind, old if old_kind else None, None if op == "D" else new
+    )
 
 
 def assert_equals_reference(messages: Sequence[bytes], column_count: int, *, in_stream: bool) -> None:
@@ -55,7 +61,9 @@ def assert_equals_reference(messages: Sequence[bytes], column_count: int, *, in_
         assert len(vector.kind) == len(vector.start) == len(vector.length) == len(columns) == len(messages)
 
 
-FIELDS: st.SearchStrategy[wire.Field] = st.one_of(st.binary(max_size=20), st.none(), st.just(UNCHANGED), st.binary(max_size=9).map(Binary))
+FIELDS: st.SearchStrategy[wire.Field] = st.one_of(
+    st.binary(max_size=20), st.none(), st.just(UNCHANGED), st.binary(max_size=9).map(Binary)
+)
 
 
 @st.composite
@@ -81,13 +89,17 @@ def test_the_walk_equals_the_row_by_row_decoder(case: tuple[list[bytes], int, bo
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(row_messages().filter(lambda case: bool(case[0])), st.data())
-def test_a_mutated_row_is_refused_exactly_when_the_row_by_row_decoder_refuses_it(case: tuple[list[bytes], int, bool], data: st.DataObject) -> None:
+def test_a_mutated_row_is_refused_exactly_when_the_row_by_row_decoder_refuses_it(
+    case: tuple[list[bytes], int, bool], data: st.DataObject
+) -> None:
     messages, column_count, in_stream = case
     chosen = data.draw(st.integers(0, len(messages) - 1), label="row")
     changed = bytearray(messages[chosen])
     for _ in range(data.draw(st.integers(1, 3), label="changes")):
         at = data.draw(st.integers(0, len(changed) - 1), label="position")
-        changed[at] = data.draw(st.sampled_from(b"\0\1\2\x7f\x80\xfe\xffntubNKOIUDB") | st.integers(0, 255), label="byte")
+        changed[at] = data.draw(
+            st.sampled_from(b"\0\1\2\x7f\x80\xfe\xffntubNKOIUDB") | st.integers(0, 255), label="byte"
+        )
     tail = data.draw(st.sampled_from([0, 0, 1, 2, 5]), label="cut")
     messages[chosen] = bytes(changed[: max(1, len(changed) - tail)])
     try:
@@ -105,7 +117,11 @@ def test_rows_keep_their_order_across_blocks(block_rows: int, monkeypatch: pytes
     rows: list[bytes] = []
     for n in range(20):
         name = b"%d" % n
-        rows += [wire.insert(OID, [name, b"x" * n]), wire.update(OID, [name, UNCHANGED], old=[name, None]), wire.delete(OID, [name, name], marker=b"O")]
+        rows += [
+            wire.insert(OID, [name, b"x" * n]),
+            wire.update(OID, [name, UNCHANGED], old=[name, None]),
+            wire.delete(OID, [name, name], marker=b"O"),
+        ]
     assert_equals_reference(rows, 2, in_stream=False)
 
 
@@ -117,22 +133,30 @@ def test_chosen_rows_are_walked_in_the_order_asked_for() -> None:
 
 def test_no_rows_and_no_columns_are_walked_too() -> None:
     assert_equals_reference([], 3, in_stream=False)
-    assert_equals_reference([wire.insert(OID, []), wire.update(OID, [], old=[], marker=b"O"), wire.delete(OID, [])], 0, in_stream=False)
+    assert_equals_reference(
+        [wire.insert(OID, []), wire.update(OID, [], old=[], marker=b"O"), wire.delete(OID, [])], 0, in_stream=False
+    )
 
 
 def test_only_deletes_and_only_updates_with_old_tuples_are_walked_too() -> None:
-    assert_equals_reference([wire.delete(OID, [b"1", None]), wire.delete(OID, [b"2", b""], marker=b"O")], 2, in_stream=False)
+    assert_equals_reference(
+        [wire.delete(OID, [b"1", None]), wire.delete(OID, [b"2", b""], marker=b"O")], 2, in_stream=False
+    )
     assert_equals_reference([wire.update(OID, [b"1", UNCHANGED], old=[b"0", None])] * 3, 2, in_stream=False)
 
 
 @pytest.mark.parametrize("column_count", [255, 256, 257, 1600, 1664])
 def test_wide_rows_are_walked_whole(column_count: int) -> None:
     row: list[wire.Field] = [(b"v", None, UNCHANGED)[n % 3] for n in range(column_count)]
-    assert_equals_reference([wire.insert(OID, row), wire.delete(OID, row), wire.update(OID, row, old=row)], column_count, in_stream=False)
+    assert_equals_reference(
+        [wire.insert(OID, row), wire.delete(OID, row), wire.update(OID, row, old=row)], column_count, in_stream=False
+    )
 
 
 def test_a_value_with_a_three_byte_length_is_one_value() -> None:
-    assert_equals_reference([wire.insert(OID, [b"x" * 0x01_02_03, b"y"]), wire.insert(OID, [b"", b"z"])], 2, in_stream=False)
+    assert_equals_reference(
+        [wire.insert(OID, [b"x" * 0x01_02_03, b"y"]), wire.insert(OID, [b"", b"z"])], 2, in_stream=False
+    )
 
 
 GOOD = wire.insert(OID, [b"1", b"abc", None])
@@ -161,7 +185,9 @@ REFUSED: dict[str, bytes] = {
     "marker N on a Delete that ends there": b"D" + wire.u32(OID) + b"N",
     "marker X on an Update": b"U" + GOOD[1:].replace(b"N\0\3", b"X\0\3"),
     "update without its new tuple": wire.delete(OID, [b"1", b"2", None]).replace(b"D", b"U", 1),
-    "update with two old tuples": wire.update(OID, [b"1", b"2", None], old=[b"1", None, None]).replace(b"N\0\3", b"K\0\3"),
+    "update with two old tuples": wire.update(OID, [b"1", b"2", None], old=[b"1", None, None]).replace(
+        b"N\0\3", b"K\0\3"
+    ),
     "delete with a new tuple": b"D" + wire.update(OID, [b"1", b"2", None], old=[b"1", None, None])[1:],
     "old tuple of another width": wire.update(OID, [b"1", b"2", None], old=[b"1", None]),
     "old tuple wider than the new one": wire.update(OID, [b"1", b"2", None], old=[b"1", None, None, None]),
@@ -181,7 +207,12 @@ def test_a_row_that_the_specification_does_not_allow_is_refused_by_name(case: st
 
 @pytest.mark.parametrize(
     "message",
-    [GOOD, wire.update(OID, [b"1", UNCHANGED, None], old=[b"0", None, None]), wire.delete(OID, [b"1", None, None]), wire.insert(OID, [None] * 3)],
+    [
+        GOOD,
+        wire.update(OID, [b"1", UNCHANGED, None], old=[b"0", None, None]),
+        wire.delete(OID, [b"1", None, None]),
+        wire.insert(OID, [None] * 3),
+    ],
 )
 def test_every_truncation_of_a_row_is_refused(message: bytes) -> None:
     for length in range(1, len(message)):

@@ -1,4 +1,6 @@
-"""The applier as a child: what may pass is tried again, what may not ends `up` with its code, and no child outlives its parent."""
+"""The applier as a child: what may pass is tried again, what may not ends `up` with its code, and
+no child outlives its parent.
+"""
 
 import os
 import queue
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from service.runtime.applier_process import ApplierProcess, RestartPolicy, shell_status
+from sluice.process.applier_process import ApplierProcess, RestartPolicy, shell_status
 
 QUICK = RestartPolicy(pauses_seconds=(0.01,), lease_seconds=0.0)
 FORGIVING = RestartPolicy(pauses_seconds=(0.01,), lease_seconds=600.0)
@@ -33,10 +35,14 @@ os.kill(os.getpid(), -code) if code < 0 else sys.exit(code)
 def start(tmp_path: Path) -> Iterator[Start]:
     started: list[ApplierProcess] = []
 
-    def start(program: str, *, policy: RestartPolicy = QUICK, **environ: str) -> tuple[ApplierProcess, "queue.Queue[int]"]:
+    def start(
+        program: str, *, policy: RestartPolicy = QUICK, **environ: str
+    ) -> tuple[ApplierProcess, "queue.Queue[int]"]:
         ends: queue.Queue[int] = queue.Queue()
         environment = {**os.environ, "TURNS": str(tmp_path / "turns"), **environ}
-        process = ApplierProcess([sys.executable, "-c", program], environment=environment, on_end=ends.put, policy=policy)
+        process = ApplierProcess(
+            [sys.executable, "-c", program], environment=environment, on_end=ends.put, policy=policy
+        )
         started.append(process)
         process.start()
         return process, ends
@@ -90,7 +96,10 @@ while True:
 def test_a_child_that_does_not_listen_is_killed_in_the_end(start: Start, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     os.mkfifo(ready)
-    program = f"import pathlib, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); pathlib.Path({str(ready)!r}).write_text('x')\nwhile True: signal.pause()"
+    program = (
+        "import pathlib, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        f"pathlib.Path({str(ready)!r}).write_text('x')\nwhile True: signal.pause()"
+    )
     process, _ = start(program)
     ready.read_text()
     process.stop(timeout_seconds=0.2)
@@ -107,10 +116,13 @@ def test_what_the_child_prints_never_reaches_our_stdout(start: Start, capfd: pyt
 def test_a_parent_killed_at_once_takes_its_child_along(tmp_path: Path) -> None:
     ended = tmp_path / "ended"
     os.mkfifo(ended)
-    child = f"import os, signal\nfifo = os.open({str(ended)!r}, os.O_WRONLY)\nos.write(fifo, str(os.getpid()).encode())\nsignal.pause()"
+    child = (
+        f"import os, signal\nfifo = os.open({str(ended)!r}, os.O_WRONLY)\nos.write(fifo, "
+        "str(os.getpid()).encode())\nsignal.pause()"
+    )
     parent = f"""
 import os, signal, sys
-from service.runtime.applier_process import ApplierProcess
+from sluice.process.applier_process import ApplierProcess
 ApplierProcess([sys.executable, "-c", {child!r}], environment=os.environ, on_end=print).start()
 signal.pause()
 """

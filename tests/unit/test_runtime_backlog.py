@@ -1,18 +1,20 @@
-"""What is spooled and not applied: counted once, dropped when it is applied, and never taken for nothing because it was not read yet."""
+"""What is spooled and not applied: counted once, dropped when it is applied, and never taken for
+nothing because it was not read yet.
+"""
 
 import uuid
 
 import pytest
 
-from service.contract import keys
-from service.contract.applied import AppliedLog, AppliedTable
-from service.contract.entries import Changes, Commits, Copy, Opened, Segment, Table
-from service.contract.schema import TableSchema
-from service.manifest.log import ManifestLog
-from service.manifest.state import PipelineState
-from service.runtime import backlog
-from service.runtime.backlog import Backlog, Pending
-from service.store.memory import MemoryStore
+from sluice.contract import keys
+from sluice.contract.applied import AppliedLog, AppliedTable
+from sluice.contract.entries import Changes, Commits, Copy, Opened, Segment, Table
+from sluice.contract.schema import TableSchema
+from sluice.health import backlog
+from sluice.health.backlog import Backlog, Pending
+from sluice.manifest.log import ManifestLog
+from sluice.manifest.state import PipelineState
+from sluice.store.memory import MemoryStore
 from tests.support.manifests import put
 
 
@@ -21,7 +23,19 @@ class Spool:
 
     def __init__(self) -> None:
         self.store = MemoryStore(f"backlog-{uuid.uuid4().hex}", prefix="shop/")
-        opened = Opened("7", 1, "d", 5, "sluice_shop", "sluice_shop", two_phase=False, origin="any", server_version=180000, start_lsn=100, instance="test")
+        opened = Opened(
+            "7",
+            1,
+            "d",
+            5,
+            "sluice_shop",
+            "sluice_shop",
+            two_phase=False,
+            origin="any",
+            server_version=180000,
+            start_lsn=100,
+            instance="test",
+        )
         self.log = ManifestLog.open(self.store, opened, PipelineState(), through_lsn=100)
         self.backlog = Backlog(self.store)
         self.records: dict[str, AppliedTable] = {}
@@ -35,11 +49,17 @@ class Spool:
 
     def change(self, *names: str, at_us: int) -> int:
         lsn = self.log.state.through_lsn + 10
-        put(self.log, Changes(tuple(self._segment(name, lsn) for name in names), Commits([lsn], [at_us], [7])), through_lsn=lsn)
+        put(
+            self.log,
+            Changes(tuple(self._segment(name, lsn) for name in names), Commits([lsn], [at_us], [7])),
+            through_lsn=lsn,
+        )
         return self.log.state.seq
 
     def applied(self, name: str, *, through_seq: int, state: str = "live", generation: int = 1) -> None:
-        self.records[name] = AppliedTable(name, "public", name, "x", "mirror", generation, state, through_seq=through_seq)
+        self.records[name] = AppliedTable(
+            name, "public", name, "x", "mirror", generation, state, through_seq=through_seq
+        )
 
     def look(self) -> Pending:
         return self.backlog.look(self.log.state, AppliedLog(1, "a", "", self.records))

@@ -5,8 +5,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from service.errors import SessionBroken, SourceUnavailable
-from service.runtime.breaker import Breaker
+from sluice.errors import SessionBroken, SourceUnavailable
+from sluice.ingest.breaker import Breaker
 
 
 def failing(error: BaseException) -> None:

@@ -1,4 +1,6 @@
-"""Behind a failure of its connection nothing goes to the store any more: neither what comes now nor what waited in a queue already."""
+"""Behind a failure of its connection nothing goes to the store any more: neither what comes now nor
+what waited in a queue already.
+"""
 
 import threading
 import uuid
@@ -8,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from service import faults
-from service.contract import keys
-from service.contract.entries import Commits, digest
-from service.errors import SessionBroken, StoreRefused
-from service.manifest.log import ManifestLog
-from service.manifest.state import PipelineState
-from service.runtime.breaker import Breaker
-from service.runtime.builder import Unit
-from service.runtime.committer import UPLOAD_THREADS, CommitLine, Committer
-from service.spool.segment import SegmentFile
-from service.spool.stats import SegmentStats
-from service.store.memory import MemoryStore
+from sluice import faults
+from sluice.contract import keys
+from sluice.contract.entries import Commits, digest
+from sluice.errors import SessionBroken, StoreRefused
+from sluice.ingest.breaker import Breaker
+from sluice.ingest.commit.committer import UPLOAD_THREADS, CommitLine, Committer
+from sluice.ingest.encode.builder import Unit
+from sluice.ingest.encode.segment import SegmentFile
+from sluice.ingest.encode.stats import SegmentStats
+from sluice.manifest.log import ManifestLog
+from sluice.manifest.state import PipelineState
+from sluice.store.memory import MemoryStore
 from tests.support.manifests import opened, schema, table
 from tests.support.pipeline import wait_until
 
@@ -36,12 +38,16 @@ class Room:
         self.log.append(table("7"))
         self.broken: list[BaseException] = []
         self.breaker = Breaker(on_break=self.broken.append)
-        self.committer = Committer(self.store, self.log, on_receipt=lambda _: None, on_trouble=lambda _: None, stop=threading.Event())
+        self.committer = Committer(
+            self.store, self.log, on_receipt=lambda _: None, on_trouble=lambda _: None, stop=threading.Event()
+        )
         self.line: CommitLine = self.committer.line(self.breaker)
 
     def upload(self, number: int) -> "Future[object]":
         data = b"rows"
-        return self.line.upload(keys.segment("7", 1, number), schema(), SegmentFile(data, digest(data), SegmentStats(1)))  # type: ignore[return-value]
+        return self.line.upload(
+            keys.segment("7", 1, number), schema(), SegmentFile(data, digest(data), SegmentStats(1))
+        )  # type: ignore[return-value]
 
     def submit(self, from_lsn: int) -> "Future[None]":
         end = from_lsn + 10

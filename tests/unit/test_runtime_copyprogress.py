@@ -1,6 +1,8 @@
-"""How far a round of copies is, and for how much longer: from what was read and what the server expects, or not at all."""
+"""How far a round of copies is, and for how much longer: from what was read and what the server
+expects, or not at all.
+"""
 
-from service.runtime.copier import CopyProgress
+from sluice.ingest.snapshot.snapshotter import CopyProgress
 
 
 def progress(**waiting: int) -> CopyProgress:

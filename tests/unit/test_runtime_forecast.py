@@ -1,6 +1,8 @@
-"""The forecast of a slot's end: the server's own rate over the last minutes, and silence where there is nothing to say."""
+"""The forecast of a slot's end: the server's own rate over the last minutes, and silence where
+there is nothing to say.
+"""
 
-from service.runtime.forecast import SlotForecast
+from sluice.health.forecast import SlotForecast
 
 MEBI = 1024**2
 
@@ -18,7 +20,9 @@ def test_the_room_is_used_up_at_the_rate_of_the_last_minutes() -> None:
 
 
 def test_only_the_last_minutes_count() -> None:
-    quiet_then_busy = watched(*((60.0 * look, 0) for look in range(10)), *((600.0 + 60 * look, 60 * look * MEBI) for look in range(6)))
+    quiet_then_busy = watched(
+        *((60.0 * look, 0) for look in range(10)), *((600.0 + 60 * look, 60 * look * MEBI) for look in range(6))
+    )
     assert quiet_then_busy.bytes_per_second() == MEBI
 
 

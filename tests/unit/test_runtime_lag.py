@@ -1,8 +1,10 @@
-"""For how long a stage has been behind: proven from what was seen of the server and from what is not durable."""
+"""For how long a stage has been behind: proven from what was seen of the server and from what is
+not durable.
+"""
 
-from service.runtime.backpressure import Backpressure
-from service.runtime.sourceclock import MOST, SourceClock
-from service.runtime.unflushed import Unflushed
+from sluice.health.source_clock import MOST, SourceClock
+from sluice.ingest.commit.unflushed import Unflushed
+from sluice.ingest.receive.backpressure import Backpressure
 
 
 def clock(*looks: tuple[float, int]) -> SourceClock:

@@ -1,11 +1,13 @@
-"""What a running process remembers of itself: an hour of minutes, and its errors without anybody's values."""
+"""What a running process remembers of itself: an hour of minutes, and its errors without anybody's
+values.
+"""
 
-from service.errors import SourceUnavailable
-from service.health.facts import Facts, TableSeen, grouped
-from service.health.verdict import judge
-from service.runtime.copyreport import CopyReport, CopyRound, copies, under_way
-from service.runtime.recenterrors import KEPT, RECENT_SECONDS, RecentErrors
-from service.runtime.throughput import MINUTES, Throughput
+from sluice.errors import SourceUnavailable
+from sluice.health.facts import Facts, TableSeen, grouped
+from sluice.health.snapshots import CopyReport, CopyRound, copies, under_way
+from sluice.health.throughput import MINUTES, Throughput
+from sluice.health.verdict import judge
+from sluice.ingest.recent_errors import KEPT, RECENT_SECONDS, RecentErrors
 from tests.unit.test_runtime_report import Pipeline
 
 
@@ -73,7 +75,9 @@ def test_a_flood_of_kinds_keeps_the_newest() -> None:
 
 
 def test_a_thousand_tables_with_one_reason_are_one_problem() -> None:
-    tables = [TableSeen(f"public.t{n}", "stale", "rewritten", float(n + 5)) for n in range(1000)] + [TableSeen("public.other", "stale", "dropped")]
+    tables = [TableSeen(f"public.t{n}", "stale", "rewritten", float(n + 5)) for n in range(1000)] + [
+        TableSeen("public.other", "stale", "dropped")
+    ]
     found = judge(Facts(now=0.0, tables=grouped(tables))).problems
     assert [(one.code, one.count, one.message, one.since) for one in found if one.code == "table.stale"] == [
         ("table.stale", 1000, "rewritten", 5.0),
@@ -87,7 +91,9 @@ def test_a_thousand_tables_with_one_reason_are_one_problem() -> None:
 def test_time_left_needs_an_estimate_and_a_rate() -> None:
     assert under_way("t", rows=50, estimated_rows=200, seconds=10.0).eta_seconds == 30.0
     assert under_way("t", rows=50, estimated_rows=-1, seconds=10.0).estimated_rows is None
-    assert under_way("t", rows=50, estimated_rows=40, seconds=10.0).eta_seconds is None, "an estimate that was passed says nothing"
+    assert under_way("t", rows=50, estimated_rows=40, seconds=10.0).eta_seconds is None, (
+        "an estimate that was passed says nothing"
+    )
     assert under_way("t", rows=0, estimated_rows=40, seconds=10.0).rows_per_second is None
 
 
@@ -97,9 +103,23 @@ def test_copies_count_tables_that_have_their_rows_and_rates_come_from_the_proces
     pipeline.table("now", state="copying")
     pipeline.table("next", state="copying")
     pipeline.table("gone", state="detached")
-    tables = (under_way("public.now", rows=100, estimated_rows=200, seconds=10.0), CopyReport("public.next", None, 100, None, None))
+    tables = (
+        under_way("public.now", rows=100, estimated_rows=200, seconds=10.0),
+        CopyReport("public.next", None, 100, None, None),
+    )
     found = copies(pipeline.log.state, CopyRound(tables, 100, 10.0, 20.0))
-    assert (found.tables_done, found.tables_total, found.rows, found.rows_per_second, found.eta_seconds) == (1, 3, 100, 10.0, 20.0)
+    assert (found.tables_done, found.tables_total, found.rows, found.rows_per_second, found.eta_seconds) == (
+        1,
+        3,
+        100,
+        10.0,
+        20.0,
+    )
     outside = copies(pipeline.log.state, None)
-    assert (outside.tables_done, outside.tables_total, outside.rows_per_second, outside.eta_seconds) == (1, 3, None, None)
+    assert (outside.tables_done, outside.tables_total, outside.rows_per_second, outside.eta_seconds) == (
+        1,
+        3,
+        None,
+        None,
+    )
     assert [copy.table for copy in outside.tables] == ["public.now", "public.next"]

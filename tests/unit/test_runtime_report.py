@@ -1,4 +1,6 @@
-"""The report: the worse of the two sides, never further than the applier has stated, lag that means something."""
+"""The report: the worse of the two sides, never further than the applier has stated, lag that means
+something.
+"""
 
 import uuid
 from dataclasses import replace
@@ -6,37 +8,57 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from service.contract import keys
-from service.contract.applied import AppliedLog, AppliedTable, Complete
-from service.contract.entries import TABLE_STATES, Changes, Commits, Opened, Segment, Table
-from service.contract.schema import TableSchema
-from service.errors import ManifestCorrupt
-from service.manifest.log import ManifestLog
-from service.manifest.state import COPY_WAITS, PipelineState
-from service.runtime.observe import check_holds
-from service.runtime.report import Report, Reporter
-from service.runtime.tablereport import STATES_BY_WORTH
-from service.store.memory import MemoryStore
+from sluice.contract import keys
+from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.contract.entries import TABLE_STATES, Changes, Commits, Opened, Segment, Table
+from sluice.contract.schema import TableSchema
+from sluice.errors import ManifestCorrupt
+from sluice.health.export.observer import check_holds
+from sluice.health.report import Report, Reporter
+from sluice.health.tables import STATES_BY_WORTH
+from sluice.manifest.log import ManifestLog
+from sluice.manifest.state import COPY_WAITS, PipelineState
+from sluice.store.memory import MemoryStore
 from tests.support.manifests import put
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Pipeline:
-    """A pipeline without a server: a manifest on a memory store, and records as the applier writes them."""
+    """A pipeline without a server: a manifest on a memory store, and records as the applier writes
+    them.
+    """
 
     def __init__(self) -> None:
         self.store = MemoryStore(f"report-{uuid.uuid4().hex}", prefix="shop/")
-        opened = Opened("7", 1, "d", 5, "sluice_shop", "sluice_shop", two_phase=False, origin="any", server_version=180000, start_lsn=100, instance="test")
+        opened = Opened(
+            "7",
+            1,
+            "d",
+            5,
+            "sluice_shop",
+            "sluice_shop",
+            two_phase=False,
+            origin="any",
+            server_version=180000,
+            start_lsn=100,
+            instance="test",
+        )
         self.log = ManifestLog.open(self.store, opened, PipelineState(), through_lsn=100)
         self._logs = 0
 
     def table(self, name: str, *, state: str = "live", generation: int = 1, reason: str = "") -> None:
         schema = TableSchema(name, 1, "public", name, "d", ())
-        put(self.log, Table(name, "public", name, state, generation, reason=reason, lsn=100, schema=schema), through_lsn=self.log.state.through_lsn)
+        put(
+            self.log,
+            Table(name, "public", name, state, generation, reason=reason, lsn=100, schema=schema),
+            through_lsn=self.log.state.through_lsn,
+        )
 
     def changes(self, *names: str, lsn: int, at: datetime) -> None:
-        segments = tuple(Segment(keys.segment(name, 1, lsn), name, 1, 1, 10, "0" * 64, lsn, lsn, {"i": 1}) for name in names)
+        segments = tuple(
+            Segment(keys.segment(name, 1, lsn), name, 1, 1, 10, "0" * 64, lsn, lsn, {"i": 1}) for name in names
+        )
         time_us = int(at.timestamp() * 1e6)
         put(self.log, Changes(segments, Commits([lsn], [time_us], [7])), through_lsn=lsn)
 
@@ -49,7 +71,9 @@ class Pipeline:
         self.store.create(keys.apply_log(log.number), log.encode())
 
     def report(self) -> Report:
-        return Reporter(pipeline="shop", store=self.store, lake_uri="file:///lake", source=None, clock=lambda: NOW).take()
+        return Reporter(
+            pipeline="shop", store=self.store, lake_uri="file:///lake", source=None, clock=lambda: NOW
+        ).take()
 
 
 @pytest.fixture
@@ -58,7 +82,13 @@ def pipeline() -> Pipeline:
 
 
 def test_an_empty_store_is_a_new_pipeline() -> None:
-    report = Reporter(pipeline="shop", store=MemoryStore("report-empty", prefix="shop/"), lake_uri="file:///lake", source=None, clock=lambda: NOW).take()
+    report = Reporter(
+        pipeline="shop",
+        store=MemoryStore("report-empty", prefix="shop/"),
+        lake_uri="file:///lake",
+        source=None,
+        clock=lambda: NOW,
+    ).take()
     assert report.verdict.state == "new"
     assert report.tables_json() == {"schema_version": 1, "state": "new", "problems": [], "tables": []}
 
@@ -69,11 +99,21 @@ def test_every_state_of_the_contract_has_a_place_in_the_order() -> None:
 
 @pytest.mark.parametrize(
     ("ingest", "applier", "shown"),
-    [("live", "live", "live"), ("live", "stale", "stale"), ("stale", "live", "stale"), ("live", "copying", "copying"), ("paused", "stale", "stale")],
+    [
+        ("live", "live", "live"),
+        ("live", "stale", "stale"),
+        ("stale", "live", "stale"),
+        ("live", "copying", "copying"),
+        ("paused", "stale", "stale"),
+    ],
 )
-def test_the_worse_of_the_two_sides_is_shown_with_its_reason(pipeline: Pipeline, ingest: str, applier: str, shown: str) -> None:
+def test_the_worse_of_the_two_sides_is_shown_with_its_reason(
+    pipeline: Pipeline, ingest: str, applier: str, shown: str
+) -> None:
     pipeline.table("orders", state=ingest, reason="said by ingest" if ingest != "live" else "")
-    pipeline.applied("orders", state=applier, reason="said by the applier" if applier == "stale" else "", complete_through_lsn=100)
+    pipeline.applied(
+        "orders", state=applier, reason="said by the applier" if applier == "stale" else "", complete_through_lsn=100
+    )
     table = pipeline.report().tables[0]
     assert table.state == shown
     if shown == "stale":
@@ -99,20 +139,30 @@ def test_a_table_that_the_applier_fails_on_is_failing_in_whatever_state_it_is(pi
     pipeline.table("orders")
     pipeline.applied("orders", state=state, reason="attempt 4 failed: StoreRefused: AccessDenied", failing=True)
     (failing,) = [problem for problem in pipeline.report().verdict.problems if problem.part == "tables"]
-    assert (failing.code, failing.severity, failing.message) == ("table.failing", "warning", "attempt 4 failed: StoreRefused: AccessDenied")
+    assert (failing.code, failing.severity, failing.message) == (
+        "table.failing",
+        "warning",
+        "attempt 4 failed: StoreRefused: AccessDenied",
+    )
 
 
 def test_a_copy_that_waits_for_what_the_server_lacks_is_failing_in_what_is_stored(pipeline: Pipeline) -> None:
     pipeline.table("orders", state="copying", reason=f"{COPY_WAITS}all replication slots are in use")
-    assert [problem.code for problem in pipeline.report().verdict.problems if problem.part == "tables"] == ["table.failing"]
+    assert [problem.code for problem in pipeline.report().verdict.problems if problem.part == "tables"] == [
+        "table.failing"
+    ]
 
 
 def test_an_applier_whose_clock_is_fast_is_dead_when_its_record_no_longer_changes(pipeline: Pipeline) -> None:
     pipeline.table("orders")
     now = [NOW]
-    reporter = Reporter(pipeline="shop", store=pipeline.store, lake_uri="file:///lake", source=None, clock=lambda: now[0])
+    reporter = Reporter(
+        pipeline="shop", store=pipeline.store, lake_uri="file:///lake", source=None, clock=lambda: now[0]
+    )
     ahead = NOW + timedelta(hours=1)
-    tables = {"orders": AppliedTable("orders", "public", "orders", "x", "mirror", 1, "live", "", pipeline.log.state.seq, 100)}
+    tables = {
+        "orders": AppliedTable("orders", "public", "orders", "x", "mirror", 1, "live", "", pipeline.log.state.seq, 100)
+    }
 
     def applier() -> set[str]:
         return {problem.code for problem in reporter.take().verdict.problems if problem.part == "applier"}
@@ -121,8 +171,14 @@ def test_an_applier_whose_clock_is_fast_is_dead_when_its_record_no_longer_change
     assert applier() == {"applier.clock"}
     now[0] += timedelta(seconds=200)
     assert applier() == {"applier.clock", "applier.dead"}
-    pipeline.said(AppliedLog(2, "a", (ahead + timedelta(seconds=200)).isoformat(), tables, (ahead - timedelta(seconds=150)).isoformat()))
-    assert applier() == {"applier.clock", "applier.failing"}, "it lives, and had no success for longer than it may by its own clock"
+    pipeline.said(
+        AppliedLog(
+            2, "a", (ahead + timedelta(seconds=200)).isoformat(), tables, (ahead - timedelta(seconds=150)).isoformat()
+        )
+    )
+    assert applier() == {"applier.clock", "applier.failing"}, (
+        "it lives, and had no success for longer than it may by its own clock"
+    )
 
 
 def test_a_manifest_that_lacks_what_this_process_has_stored_is_corrupt(pipeline: Pipeline) -> None:
@@ -143,7 +199,13 @@ def test_lag_is_the_age_of_the_oldest_change_that_the_lake_lacks(pipeline: Pipel
     pipeline.changes("orders", lsn=200, at=NOW - timedelta(seconds=30))
     pipeline.changes("orders", lsn=300, at=NOW - timedelta(seconds=10))
     both = AppliedLog(
-        9, "a", NOW.isoformat(), {name: AppliedTable(name, "public", name, "x", "mirror", 1, "live", "", done, 100) for name in ("orders", "quiet")}
+        9,
+        "a",
+        NOW.isoformat(),
+        {
+            name: AppliedTable(name, "public", name, "x", "mirror", 1, "live", "", done, 100)
+            for name in ("orders", "quiet")
+        },
     )
     pipeline.store.create(keys.apply_log(9), both.encode())
     lags = {table.table: table.lag_seconds for table in pipeline.report().tables}
@@ -174,11 +236,16 @@ def test_a_backlog_longer_than_the_look_ahead_is_never_shown_as_no_lag(pipeline:
 
 
 def test_the_lake_has_a_position_as_soon_as_all_its_live_tables_have_one(pipeline: Pipeline) -> None:
-    """Boundaries are stated less often, and for minutes not at all: a page that goes by them alone says that the lake has nothing."""
+    """Boundaries are stated less often, and for minutes not at all: a page that goes by them alone
+    says that the lake has nothing.
+    """
     pipeline.table("orders")
     pipeline.table("stock")
     pipeline.table("next", state="copying")
-    known = {name: AppliedTable(name, "public", name, "x", "mirror", 1, "live", "", 4, lsn) for name, lsn in (("orders", 300), ("stock", 200))}
+    known = {
+        name: AppliedTable(name, "public", name, "x", "mirror", 1, "live", "", 4, lsn)
+        for name, lsn in (("orders", 300), ("stock", 200))
+    }
     pipeline.store.create(keys.apply_log(1), AppliedLog(1, "a", NOW.isoformat(), known).encode())
     report = pipeline.report()
     assert (report.complete_lsn, report.boundary_lsn) == (200, 0)

@@ -1,14 +1,16 @@
-"""Shapes of rows whose transaction has not ended: nothing is recorded on their account, and the catalog is asked only for what is new."""
+"""Shapes of rows whose transaction has not ended: nothing is recorded on their account, and the
+catalog is asked only for what is new.
+"""
 
 import uuid
 from dataclasses import replace
 
-from service.manifest.follow import load_state
-from service.manifest.log import ManifestLog
-from service.protocol.messages import RelationColumn
-from service.runtime.tables import NOT_YET, TableBook
-from service.source.schemas import relation_sent_as
-from service.store.memory import MemoryStore
+from sluice.ingest.tables.book import NOT_YET, TableBook
+from sluice.ingest.tables.schemas import relation_sent_as
+from sluice.manifest.follow import load_state
+from sluice.manifest.log import ManifestLog
+from sluice.protocol.messages import RelationColumn
+from sluice.store.memory import MemoryStore
 from tests.support.manifests import opened, schema, table
 
 

@@ -1,10 +1,12 @@
-"""The WAL side of a report: seconds behind come from positions seen with their time, and what is not known is not said."""
+"""The WAL side of a report: seconds behind come from positions seen with their time, and what is
+not known is not said.
+"""
 
 import pytest
 
-from service.runtime.forecast import SlotForecast
-from service.runtime.walreport import HISTORY_SECONDS, Headroom, WalHistory, headroom
-from service.source.slot import ServerFacts, SlotFacts
+from sluice.health.forecast import SlotForecast
+from sluice.health.wal import HISTORY_SECONDS, Headroom, WalHistory, headroom
+from sluice.source.slot import ServerFacts, SlotFacts
 
 
 def seen(*positions: tuple[float, int]) -> WalHistory:

@@ -1,4 +1,6 @@
-"""Settings: what is accepted, what is refused and how it is said, which place wins, and that no secret is ever shown."""
+"""Settings: what is accepted, what is refused and how it is said, which place wins, and that no
+secret is ever shown.
+"""
 
 import json
 from collections.abc import Callable
@@ -6,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from service.errors import UsageError
-from service.settings import Loaded, load, secret_strings
-from service.settings.present import effective, json_schema, masked
-from service.settings.tree import allowed_below, keys, nearest
-from service.settings.values import parse_duration, parse_size, show_duration, show_size
+from sluice.errors import UsageError
+from sluice.settings import Loaded, load, secret_strings
+from sluice.settings.present import effective, json_schema, masked
+from sluice.settings.tree import allowed_below, keys, nearest
+from sluice.settings.values import parse_duration, parse_size, show_duration, show_size
 
 CANARY = "canary-7f3a"
 MINIMAL = """\
@@ -80,11 +82,15 @@ def test_all_problems_are_named_at_once(read: Read) -> None:
 
 
 def test_a_missing_setting_names_its_variable(read: Read) -> None:
-    assert "SLUICE_SOURCE__DSN" in refusal(read, MINIMAL.replace('{dsn: "postgresql://sluice@127.0.0.1:5432/shop"}', "{slot: a}"))
+    assert "SLUICE_SOURCE__DSN" in refusal(
+        read, MINIMAL.replace('{dsn: "postgresql://sluice@127.0.0.1:5432/shop"}', "{slot: a}")
+    )
 
 
 def test_history_is_refused_by_name_until_it_is_supported(read: Read) -> None:
-    assert "mode history is not supported by this version" in refusal(read, MINIMAL + "tables: {public.orders: {mode: history}}\n")
+    assert "mode history is not supported by this version" in refusal(
+        read, MINIMAL + "tables: {public.orders: {mode: history}}\n"
+    )
 
 
 def test_a_key_given_twice_is_refused(read: Read) -> None:
@@ -98,7 +104,12 @@ def test_a_lake_inside_the_spool_is_refused(read: Read) -> None:
 def test_the_environment_wins_over_the_file_and_the_file_over_defaults(read: Read) -> None:
     text = MINIMAL.replace("spool: {", "spool: {max_delay: 3s, ")
     assert read(text).settings.spool.max_delay == 3.0
-    loaded = read(text, SLUICE_SPOOL__MAX_DELAY="500ms", SLUICE_SOURCE__TABLES="public.a, sales.*", SLUICE_LAKE__METADATA_COLUMNS="false")
+    loaded = read(
+        text,
+        SLUICE_SPOOL__MAX_DELAY="500ms",
+        SLUICE_SOURCE__TABLES="public.a, sales.*",
+        SLUICE_LAKE__METADATA_COLUMNS="false",
+    )
     assert loaded.settings.spool.max_delay == 0.5
     assert loaded.settings.source.tables == ("public.a", "sales.*")
     assert loaded.settings.lake.metadata_columns is False
@@ -122,14 +133,20 @@ def test_a_mounted_secret_is_read_from_its_file(read: Read, tmp_path: Path) -> N
 
 
 def test_a_variable_beside_its_file_variant_is_refused(read: Read) -> None:
-    assert "both SLUICE_SOURCE__DSN and SLUICE_SOURCE__DSN_FILE" in refusal(read, MINIMAL, SLUICE_SOURCE__DSN=CANARY, SLUICE_SOURCE__DSN_FILE="/x")
+    assert "both SLUICE_SOURCE__DSN and SLUICE_SOURCE__DSN_FILE" in refusal(
+        read, MINIMAL, SLUICE_SOURCE__DSN=CANARY, SLUICE_SOURCE__DSN_FILE="/x"
+    )
 
 
 def test_a_secret_file_that_is_missing_is_named_by_its_variable(read: Read) -> None:
-    assert "SLUICE_SOURCE__DSN_FILE names a file that cannot be read" in refusal(read, MINIMAL, SLUICE_SOURCE__DSN_FILE="/nowhere/dsn")
+    assert "SLUICE_SOURCE__DSN_FILE names a file that cannot be read" in refusal(
+        read, MINIMAL, SLUICE_SOURCE__DSN_FILE="/nowhere/dsn"
+    )
 
 
-@pytest.mark.parametrize("name", ["SLUICE_SORCE__DSN", "SLUICE_PIPELIN", "SLUICE_SPOOL__OPTIONS", "SLUICE_SPOOL_URI", "SLUICE_"])
+@pytest.mark.parametrize(
+    "name", ["SLUICE_SORCE__DSN", "SLUICE_PIPELIN", "SLUICE_SPOOL__OPTIONS", "SLUICE_SPOOL_URI", "SLUICE_"]
+)
 def test_a_mistyped_variable_is_refused_at_every_level(read: Read, name: str) -> None:
     said = refusal(read, MINIMAL, **{name: CANARY})
     assert f"the environment variable {name} names no setting" in said
@@ -138,13 +155,22 @@ def test_a_mistyped_variable_is_refused_at_every_level(read: Read, name: str) ->
 
 def test_variables_that_kubernetes_makes_for_a_service_are_no_settings(read: Read) -> None:
     read(
-        MINIMAL, SLUICE_SERVICE_HOST="10.0.0.1", SLUICE_PORT="tcp://10.0.0.1:9187", SLUICE_PORT_9187_TCP_ADDR="10.0.0.1", SLUICE_INGEST_SERVICE_PORT_METRICS="1"
+        MINIMAL,
+        SLUICE_SERVICE_HOST="10.0.0.1",
+        SLUICE_PORT="tcp://10.0.0.1:9187",
+        SLUICE_PORT_9187_TCP_ADDR="10.0.0.1",
+        SLUICE_INGEST_SERVICE_PORT_METRICS="1",
     )
 
 
 def test_store_options_come_from_the_environment_one_by_one(read: Read) -> None:
-    options = read(MINIMAL, SLUICE_SPOOL__OPTIONS__AWS_ACCESS_KEY_ID="a", SLUICE_SPOOL__OPTIONS__AWS_REGION="b").settings.spool.options
-    assert {name: value.get_secret_value() for name, value in options.items()} == {"aws_access_key_id": "a", "aws_region": "b"}
+    options = read(
+        MINIMAL, SLUICE_SPOOL__OPTIONS__AWS_ACCESS_KEY_ID="a", SLUICE_SPOOL__OPTIONS__AWS_REGION="b"
+    ).settings.spool.options
+    assert {name: value.get_secret_value() for name, value in options.items()} == {
+        "aws_access_key_id": "a",
+        "aws_region": "b",
+    }
 
 
 def test_references_take_the_environments_value_and_an_unset_one_is_an_error(read: Read) -> None:
@@ -175,10 +201,17 @@ def test_no_error_repeats_a_secret(read: Read, text: str) -> None:
 
 def test_secrets_are_masked_wherever_settings_are_shown(read: Read) -> None:
     loaded = read(
-        MINIMAL.replace("spool: {", f"spool: {{options: {{aws_secret_access_key: {CANARY}}}, ") + f"apply: {{conf: {{spark.x.token: {CANARY}}}}}\n",
+        MINIMAL.replace("spool: {", f"spool: {{options: {{aws_secret_access_key: {CANARY}}}, ")
+        + f"apply: {{conf: {{spark.x.token: {CANARY}}}}}\n",
         SLUICE_SOURCE__DSN=f"postgresql://u:{CANARY}@h/d",
     )
-    shown = [repr(effective(loaded)), repr(loaded.settings), str(loaded.settings), loaded.settings.model_dump_json(), json.dumps(masked(loaded.settings))]
+    shown = [
+        repr(effective(loaded)),
+        repr(loaded.settings),
+        str(loaded.settings),
+        loaded.settings.model_dump_json(),
+        json.dumps(masked(loaded.settings)),
+    ]
     assert all(CANARY not in text for text in shown)
     assert "********" in shown[0]
 
@@ -201,7 +234,9 @@ def test_a_connection_string_without_password_arms_no_redaction(read: Read) -> N
     assert secret_strings(read().settings) == ()
 
 
-@pytest.mark.parametrize(("text", "size"), [("128MiB", 128 << 20), ("1.5 KiB", 1536), ("10kB", 10_000), ("7", 7), (7, 7), ("3mib", 3 << 20)])
+@pytest.mark.parametrize(
+    ("text", "size"), [("128MiB", 128 << 20), ("1.5 KiB", 1536), ("10kB", 10_000), ("7", 7), (7, 7), ("3mib", 3 << 20)]
+)
 def test_sizes(text: str | int, size: int) -> None:
     assert parse_size(text) == size
     assert parse_size(show_size(size)) == size
@@ -213,7 +248,10 @@ def test_sizes_that_could_mean_two_things_are_refused(text: object) -> None:
         parse_size(text)
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("2s", 2.0), ("500ms", 0.5), ("1.5m", 90.0), ("1h", 3600.0), (3, 3.0), ("0.25", 0.25), ("1d", 86400.0)])
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("2s", 2.0), ("500ms", 0.5), ("1.5m", 90.0), ("1h", 3600.0), (3, 3.0), ("0.25", 0.25), ("1d", 86400.0)],
+)
 def test_durations(text: str | float, seconds: float) -> None:
     assert parse_duration(text) == seconds
     assert parse_duration(show_duration(seconds)) == seconds

@@ -1,9 +1,11 @@
-"""Batches: when they are handed over, and what is read off the payloads on the way. Payloads are put together by hand; time is a number."""
+"""Batches: when they are handed over, and what is read off the payloads on the way. Payloads are
+put together by hand; time is a number.
+"""
 
 from collections.abc import Callable, Sequence
 
-from service.source.batching import Batching, StreamLimits
-from service.source.standby import STOP_REQUESTS, ShutdownWatch
+from sluice.ingest.receive.batching import Batching, StreamLimits
+from sluice.protocol.standby_status import STOP_REQUESTS, ShutdownWatch
 from tests.support import wire
 
 LIMITS = StreamLimits(batch_frames=100, batch_bytes=10_000, max_delay_s=2.0)

@@ -1,19 +1,39 @@
-"""One list of conditions: what `check` calls critical for a table keeps it from being carried, apart from what harms the source alone."""
+"""One list of conditions: what `check` calls critical for a table keeps it from being carried,
+apart from what harms the source alone.
+"""
 
 from typing import Any
 
 import pytest
 
-from service.contract.findings import Finding
-from service.source.catalog import ChildFacts, TableFacts
-from service.source.conditions import conditions, refusal
-from service.source.preflight_tables import examine_tables
+from sluice.findings import Finding
+from sluice.operate.check.tables import examine_tables
+from sluice.source.catalog import ChildFacts, TableFacts
+from sluice.source.conditions import conditions, refusal
 from tests.unit.test_source_schemas import BODY, ID, column, table
 
-LEAF: dict[str, Any] = {"oid": 2, "schema": "public", "name": "leaf", "relkind": "r", "relpersistence": "p", "replica_identity": "d", "relfilenode": 2}
-LOGGED = ChildFacts(**LEAF, identity_columns=("id",), levels=("2:1",), attached=(), missing=(), version="7", settings="")
+LEAF: dict[str, Any] = {
+    "oid": 2,
+    "schema": "public",
+    "name": "leaf",
+    "relkind": "r",
+    "relpersistence": "p",
+    "replica_identity": "d",
+    "relfilenode": 2,
+}
+LOGGED = ChildFacts(
+    **LEAF, identity_columns=("id",), levels=("2:1",), attached=(), missing=(), version="7", settings=""
+)
 OTHER = ChildFacts(**LEAF, identity_columns=(), levels=("2:1",), attached=(), missing=(), version="7", settings="")
-UNLOGGED = ChildFacts(**{**LEAF, "relpersistence": "u"}, identity_columns=("id",), levels=("2:1",), attached=(), missing=(), version="7", settings="")
+UNLOGGED = ChildFacts(
+    **{**LEAF, "relpersistence": "u"},
+    identity_columns=("id",),
+    levels=("2:1",),
+    attached=(),
+    missing=(),
+    version="7",
+    settings="",
+)
 
 CARRIED = {
     "a plain table": table(ID, BODY),
@@ -54,7 +74,9 @@ def test_a_table_that_can_be_carried_is_refused_for_nothing(what: str) -> None:
 def test_what_keeps_a_table_from_being_carried_is_critical_and_says_what_to_do(code: str) -> None:
     found = list(conditions(STOPPED[code]))
     assert codes(found) == {code}
-    assert all(isinstance(one, Finding) and one.severity == "critical" and (one.fix_sql or one.fix_setting) for one in found)
+    assert all(
+        isinstance(one, Finding) and one.severity == "critical" and (one.fix_sql or one.fix_setting) for one in found
+    )
     assert found[0].seen in refusal(STOPPED[code])
     assert (found[0].fix_sql or found[0].fix_setting) in refusal(STOPPED[code])
 
@@ -62,5 +84,9 @@ def test_what_keeps_a_table_from_being_carried_is_critical_and_says_what_to_do(c
 @pytest.mark.parametrize("code", [*STOPPED, "two at once"])
 def test_check_finds_nothing_critical_in_a_table_that_run_would_carry(code: str) -> None:
     facts: TableFacts = STOPPED.get(code) or table(column("_sluice_op", 1), publishes="i", replica_identity="n")
-    critical = {one.code for one in examine_tables([facts], publication="p", server_version=180000) if one.severity == "critical"}
+    critical = {
+        one.code
+        for one in examine_tables([facts], publication="p", server_version=180000)
+        if one.severity == "critical"
+    }
     assert critical - HARMS_THE_SOURCE - KNOWN_TO_THE_STORE == codes(conditions(facts))

@@ -1,12 +1,14 @@
-"""Whether we may go on from a slot: each way in which server and manifest can disagree has its name, and only agreement gives a position."""
+"""Whether we may go on from a slot: each way in which server and manifest can disagree has its
+name, and only agreement gives a position.
+"""
 
 from dataclasses import replace
 
 import pytest
 
-from service.contract.entries import Opened
-from service.errors import SlotLost
-from service.source.slot import ServerFacts, SlotFacts, prove_continuity
+from sluice.contract.entries import Opened
+from sluice.errors import SlotLost
+from sluice.source.slot import ServerFacts, SlotFacts, prove_continuity
 
 SERVER = ServerFacts(
     system_identifier="7",
@@ -55,7 +57,12 @@ DOUBTS = {
     "a slot that is gone": ("MISSING", SERVER, None, 500),
     "a slot on another cluster": ("WRONG_CLUSTER", replace(SERVER, system_identifier="8"), SLOT, 500),
     "another cluster without the slot": ("WRONG_CLUSTER", replace(SERVER, system_identifier="8"), None, 500),
-    "another database": ("WRONG_DATABASE", replace(SERVER, database="other", database_oid=16385), replace(SLOT, database="other"), 500),
+    "another database": (
+        "WRONG_DATABASE",
+        replace(SERVER, database="other", database_oid=16385),
+        replace(SLOT, database="other"),
+        500,
+    ),
     "the database dropped and made again": ("WRONG_DATABASE", replace(SERVER, database_oid=16999), SLOT, 500),
     "the slot of another database": ("WRONG_DATABASE", SERVER, replace(SLOT, database="other"), 500),
     "a failover": ("TIMELINE", replace(SERVER, timeline=2), SLOT, 500),
@@ -89,7 +96,12 @@ def test_a_new_pipeline_starts_where_its_slot_does() -> None:
 
 
 def test_a_new_pipeline_does_not_use_a_slot_that_is_lost_or_of_another_kind() -> None:
-    for slot in (None, replace(SLOT, wal_status="lost"), replace(SLOT, plugin="test_decoding"), replace(SLOT, two_phase=True)):
+    for slot in (
+        None,
+        replace(SLOT, wal_status="lost"),
+        replace(SLOT, plugin="test_decoding"),
+        replace(SLOT, two_phase=True),
+    ):
         with pytest.raises(SlotLost):
             prove_continuity(None, 0, server=SERVER, slot=slot, two_phase=False)
 

@@ -3,10 +3,24 @@
 import psycopg
 import pytest
 
-from service.errors import Disposition, ServiceError, SlotBusy, SlotLost, SourceRefused, SourceUnavailable, UsageError
-from service.source.sessions import SourceOptions, connect_error, open_query, source_error
+from sluice.errors import Disposition, ServiceError, SlotBusy, SlotLost, SourceRefused, SourceUnavailable, UsageError
+from sluice.source.sessions import SourceOptions, connect_error, open_query, source_error
 
-RETRIED = ["", "08006", "08P01", "53300", "53200", "57P01", "57P02", "57P03", "57014", "58P01", "40001", "55P03", "25P03"]
+RETRIED = [
+    "",
+    "08006",
+    "08P01",
+    "53300",
+    "53200",
+    "57P01",
+    "57P02",
+    "57P03",
+    "57014",
+    "58P01",
+    "40001",
+    "55P03",
+    "25P03",
+]
 FINAL = ["28000", "28P01", "3D000", "42501", "42704", "0A000", "22021", "22P05", "XX000", "53400", "42P01"]
 
 
@@ -25,19 +39,41 @@ def test_what_a_person_must_mend_is_not_tried_again(sqlstate: str) -> None:
 
 
 def test_a_busy_slot_is_its_own_error() -> None:
-    assert isinstance(source_error(sqlstate="55006", message='replication slot "s" is active for PID 7', doing="x"), SlotBusy)
+    assert isinstance(
+        source_error(sqlstate="55006", message='replication slot "s" is active for PID 7', doing="x"), SlotBusy
+    )
 
 
 def test_a_missing_slot_is_lost_and_a_missing_publication_is_not() -> None:
     """Both are 42704, and both may have the same name: only the moment tells them apart."""
-    assert isinstance(source_error(sqlstate="42704", message='replication slot "s" does not exist', doing="x", slot="s", phase="start"), SlotLost)
-    assert isinstance(source_error(sqlstate="42704", message='publication "s" does not exist', doing="x", slot="s", phase="stream"), SourceRefused)
+    assert isinstance(
+        source_error(
+            sqlstate="42704", message='replication slot "s" does not exist', doing="x", slot="s", phase="start"
+        ),
+        SlotLost,
+    )
+    assert isinstance(
+        source_error(sqlstate="42704", message='publication "s" does not exist', doing="x", slot="s", phase="stream"),
+        SourceRefused,
+    )
 
 
 def test_an_invalidated_slot_is_lost_and_a_wrong_wal_level_is_not() -> None:
-    assert isinstance(source_error(sqlstate="55000", message='can no longer access replication slot "s"', doing="x", slot="s", phase="start"), SlotLost)
     assert isinstance(
-        source_error(sqlstate="55000", message='logical decoding requires "wal_level" >= "logical"', doing="x", slot="s", phase="start"), SourceRefused
+        source_error(
+            sqlstate="55000", message='can no longer access replication slot "s"', doing="x", slot="s", phase="start"
+        ),
+        SlotLost,
+    )
+    assert isinstance(
+        source_error(
+            sqlstate="55000",
+            message='logical decoding requires "wal_level" >= "logical"',
+            doing="x",
+            slot="s",
+            phase="start",
+        ),
+        SourceRefused,
     )
 
 
@@ -52,7 +88,12 @@ def test_messages_that_quote_values_are_left_out_and_the_position_is_kept(sqlsta
 
 @pytest.mark.parametrize(
     "dsn",
-    ["host=127.0.0.1 port=1 password=canary-secret", "postgresql://u:canary-secret@127.0.0.1:1/d", "host=x canary-secret", "host=x pasword=canary-secret"],
+    [
+        "host=127.0.0.1 port=1 password=canary-secret",
+        "postgresql://u:canary-secret@127.0.0.1:1/d",
+        "host=x canary-secret",
+        "host=x pasword=canary-secret",
+    ],
 )
 def test_no_secret_of_the_connection_string_is_repeated(dsn: str) -> None:
     options = SourceOptions(dsn=dsn, slot="s", publication="p", application_name="a", connect_timeout_s=2)
@@ -67,7 +108,10 @@ def test_no_secret_of_the_connection_string_is_repeated(dsn: str) -> None:
     "said",
     [
         "SSL error: unexpected eof while reading",
-        "server closed the connection unexpectedly\n\tThis probably means the server terminated abnormally\nSSL SYSCALL error: Connection reset by peer",
+        (
+            "server closed the connection unexpectedly\n\tThis probably means the server terminated "
+            "abnormally\nSSL SYSCALL error: Connection reset by peer"
+        ),
         "SSL SYSCALL error: EOF detected",
         "SSL error: tlsv1 alert internal error",
         "SSL error: decryption failed or bad record mac",
@@ -92,7 +136,12 @@ def test_a_connection_that_may_succeed_next_time_is_tried_again(said: str) -> No
 
 def test_a_name_that_cannot_be_resolved_now_is_tried_again() -> None:
     for said in ("Temporary failure in name resolution", "Name or service not known"):
-        assert type(connect_error(psycopg.OperationalError(f"failed to resolve host 'db': [Errno -3] {said}"), password="")) is SourceUnavailable
+        assert (
+            type(
+                connect_error(psycopg.OperationalError(f"failed to resolve host 'db': [Errno -3] {said}"), password="")
+            )
+            is SourceUnavailable
+        )
 
 
 @pytest.mark.parametrize(
@@ -104,7 +153,10 @@ def test_a_name_that_cannot_be_resolved_now_is_tried_again() -> None:
         "SSL error: ssl/tls alert handshake failure",
         "SSL error: tlsv1 alert protocol version",
         "SSL error: tlsv1 alert unknown ca",
-        "SSL error: wrong version number\nThis may indicate that the server does not support any SSL protocol version between TLSv1.2 and TLSv1.3.",
+        (
+            "SSL error: wrong version number\nThis may indicate that the server does not support any SSL "
+            "protocol version between TLSv1.2 and TLSv1.3."
+        ),
         "server does not support SSL, but SSL was required",
         "received invalid response to SSL negotiation: H",
         'private key file "/x" has group or world access; file must have permissions u=rw (0600) or less',
@@ -123,4 +175,7 @@ def test_a_connection_that_is_refused_needs_a_person(said: str) -> None:
 
 
 def _connect_error(said: str) -> ServiceError:
-    return connect_error(psycopg.OperationalError(f'connection failed: connection to server at "127.0.0.1", port 5432 failed: {said}'), password="canary")
+    return connect_error(
+        psycopg.OperationalError(f'connection failed: connection to server at "127.0.0.1", port 5432 failed: {said}'),
+        password="canary",
+    )

@@ -1,7 +1,8 @@
 """A server that is too old is told by its version, whatever else it does not know.
 
-The server here is a fake that speaks as much of the protocol as a refusal needs: like a real one it ends a connection whose `options` name a setting that it
-does not have. (PostgreSQL: Message Flow, Start-up.)
+The server here is a fake that speaks as much of the protocol as a refusal needs: like a real one it
+ends a connection whose `options` name a setting that it does not have. (PostgreSQL: Message Flow,
+Start-up.)
 """
 
 import contextlib
@@ -12,9 +13,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from service.errors import SourceRefused
-from service.source.preflight import run_preflight
-from service.source.sessions import SourceOptions, open_query, open_replication
+from sluice.errors import SourceRefused
+from sluice.operate.check.preflight import run_preflight
+from sluice.source.sessions import SourceOptions, open_query, open_replication
 
 NEWER_THAN_13 = ("idle_session_timeout", "transaction_timeout")
 
@@ -51,13 +52,21 @@ def server_13() -> Iterator[SourceOptions]:
         serving = threading.Thread(target=_serve, args=(listener, "13.23"), daemon=True)
         serving.start()
         port = listener.getsockname()[1]
-        yield SourceOptions(dsn=f"postgresql://u@127.0.0.1:{port}/d", slot="s", publication="p", application_name="a", connect_timeout_s=5)
+        yield SourceOptions(
+            dsn=f"postgresql://u@127.0.0.1:{port}/d",
+            slot="s",
+            publication="p",
+            application_name="a",
+            connect_timeout_s=5,
+        )
         listener.shutdown(socket.SHUT_RDWR)
         serving.join(10)
 
 
 @pytest.mark.parametrize("opener", [open_query, open_replication], ids=["query", "replication"])
-def test_a_server_older_than_14_is_refused_by_its_version_with_exit_code_5(server_13: SourceOptions, opener: Callable[[SourceOptions], object]) -> None:
+def test_a_server_older_than_14_is_refused_by_its_version_with_exit_code_5(
+    server_13: SourceOptions, opener: Callable[[SourceOptions], object]
+) -> None:
     with pytest.raises(SourceRefused, match=r"the server is PostgreSQL 13; Sluice reads 14 and later") as caught:
         opener(server_13)
     assert (caught.value.exit_code, caught.value.hint) == (5, "upgrade the server")

@@ -1,14 +1,43 @@
-"""Any name is quoted into exactly one token that spells it. The readers here follow the server's lexers, independently of the writers."""
+"""Any name is quoted into exactly one token that spells it. The readers here follow the server's
+lexers, independently of the writers.
+"""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.errors import UsageError
-from service.source.quoting import publication_names, quote_identifier, quote_literal, quote_qualified, quote_replication_literal, quote_slot
+from sluice.errors import UsageError
+from sluice.source.quoting import (
+    publication_names,
+    quote_identifier,
+    quote_literal,
+    quote_qualified,
+    quote_replication_literal,
+    quote_slot,
+)
 
-HOSTILE = ['we"ird, x', "it's", 'a"; DROP TABLE t; --', "'", '"', '""', "\\", "\\'", "new\nline", "ünïcode", "a.b", " trailing ", "$$", "E'", "/*", "--"]
-names = st.one_of(st.sampled_from(HOSTILE), st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=15))
+HOSTILE = [
+    'we"ird, x',
+    "it's",
+    'a"; DROP TABLE t; --',
+    "'",
+    '"',
+    '""',
+    "\\",
+    "\\'",
+    "new\nline",
+    "ünïcode",
+    "a.b",
+    " trailing ",
+    "$$",
+    "E'",
+    "/*",
+    "--",
+]
+names = st.one_of(
+    st.sampled_from(HOSTILE),
+    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=15),
+)
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
 
 

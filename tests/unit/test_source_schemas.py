@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from service.contract.schema import TableSchema
-from service.protocol.messages import RelationColumn, RelationVersion
-from service.source.catalog import ColumnFacts, TableFacts
-from service.source.schemas import build_schema, diff_schema, relation_of
+from sluice.contract.schema import TableSchema
+from sluice.ingest.tables.schemas import build_schema, diff_schema, relation_of
+from sluice.protocol.messages import RelationColumn, RelationVersion
+from sluice.source.catalog import ColumnFacts, TableFacts
 
 
 def column(name: str, attnum: int, **changes: object) -> ColumnFacts:
@@ -33,7 +33,9 @@ def column(name: str, attnum: int, **changes: object) -> ColumnFacts:
     return replace(facts, **changes)  # type: ignore[arg-type]
 
 
-ID = column("id", 1, type_oid=23, base_type_oid=23, type_name="integer", in_primary_key=True, in_identity=True, not_null=True)
+ID = column(
+    "id", 1, type_oid=23, base_type_oid=23, type_name="integer", in_primary_key=True, in_identity=True, not_null=True
+)
 BODY = column("body", 2)
 
 
@@ -106,13 +108,25 @@ def test_a_domain_is_typed_by_its_base_type_which_only_the_catalog_knows() -> No
 
 
 def test_a_column_that_neither_the_catalog_nor_the_past_knows_has_no_attnum() -> None:
-    relation = RelationVersion(16400, "public", "t", "d", (RelationColumn("id", 23, -1, identity=True), RelationColumn("gone", 25, -1, identity=False)))
+    relation = RelationVersion(
+        16400,
+        "public",
+        "t",
+        "d",
+        (RelationColumn("id", 23, -1, identity=True), RelationColumn("gone", 25, -1, identity=False)),
+    )
     built = build_schema(relation, BEFORE, None, 1)
     assert [found.attnum for found in built.columns] == [1, 0]
 
 
 def test_the_same_name_with_another_type_is_not_the_same_column() -> None:
-    relation = RelationVersion(16400, "public", "t", "d", (RelationColumn("id", 23, -1, identity=True), RelationColumn("body", 1043, 24, identity=False)))
+    relation = RelationVersion(
+        16400,
+        "public",
+        "t",
+        "d",
+        (RelationColumn("id", 23, -1, identity=True), RelationColumn("body", 1043, 24, identity=False)),
+    )
     assert build_schema(relation, BEFORE, schema(BEFORE), 2).columns[1].attnum == 0
 
 
@@ -125,13 +139,35 @@ def test_nothing_changed_is_the_same() -> None:
     [
         (table(ID), "body was dropped"),
         (table(ID, replace(BODY, name="text")), "renamed to text"),
-        (table(ID, replace(BODY, type_oid=1043, base_type_oid=1043, typmod=24, base_typmod=24, type_name="character varying(20)")), "changed its type"),
+        (
+            table(
+                ID,
+                replace(
+                    BODY,
+                    type_oid=1043,
+                    base_type_oid=1043,
+                    typmod=24,
+                    base_typmod=24,
+                    type_name="character varying(20)",
+                ),
+            ),
+            "changed its type",
+        ),
         (table(ID, replace(BODY, attnum=3)), "dropped and added again"),
-        (table(replace(ID, in_primary_key=False, in_identity=False), replace(BODY, in_primary_key=True, in_identity=True)), "key changed"),
+        (
+            table(
+                replace(ID, in_primary_key=False, in_identity=False),
+                replace(BODY, in_primary_key=True, in_identity=True),
+            ),
+            "key changed",
+        ),
         (table(ID, BODY, name="u"), "renamed from public.t to public.u"),
         (table(ID, BODY, column("added", 3, has_default=True), relfilenode=16999), "rewritten when column added"),
         (table(ID, BODY, column("added", 3), relfilenode=16999), "rewritten when column added"),
-        (table(ID, BODY, column("added", 3, has_default=True), relkind="p", relfilenode=5), "rewritten when column added"),
+        (
+            table(ID, BODY, column("added", 3, has_default=True), relkind="p", relfilenode=5),
+            "rewritten when column added",
+        ),
     ],
 )
 def test_what_the_lake_table_cannot_follow_is_refused_with_its_reason(after: TableFacts, reason: str) -> None:

@@ -4,9 +4,9 @@ import struct
 
 import pytest
 
-from service.errors import ProtocolViolation
-from service.protocol.messages import POSTGRES_EPOCH_US
-from service.source.standby import STOP_BOUND_S, STOP_REQUESTS, ShutdownWatch, StandbyStatus
+from sluice.errors import ProtocolViolation
+from sluice.protocol.messages import POSTGRES_EPOCH_US
+from sluice.protocol.standby_status import STOP_BOUND_S, STOP_REQUESTS, ShutdownWatch, StandbyStatus
 
 
 def test_a_status_message_is_laid_out_as_the_protocol_says() -> None:

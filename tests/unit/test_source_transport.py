@@ -1,22 +1,34 @@
-"""A host that is not this machine proves who it is, unless the configuration says loudly that it need not."""
+"""A host that is not this machine proves who it is, unless the configuration says loudly that it
+need not.
+"""
 
 from pathlib import Path
 
 import pytest
 
-from service.errors import UsageError
-from service.source.preflight import run_preflight
-from service.source.sessions import SourceOptions, open_query, open_replication, ping_rejected, transport_of
+from sluice.errors import UsageError
+from sluice.operate.check.preflight import run_preflight
+from sluice.source.sessions import SourceOptions, open_query, open_replication, ping_rejected, transport_of
 from tests.support import canary
 
 ELSEWHERE = "db.invalid"
 
 
 def options(dsn: str, *, allow_insecure: bool = False) -> SourceOptions:
-    return SourceOptions(dsn=dsn, slot="s", publication="p", application_name="a", connect_timeout_s=5, allow_insecure=allow_insecure)
+    return SourceOptions(
+        dsn=dsn, slot="s", publication="p", application_name="a", connect_timeout_s=5, allow_insecure=allow_insecure
+    )
 
 
-LOCAL = ["host=127.0.0.1", "host=localhost", "host=/var/run/postgresql", "host=::1", "dbname=d", "postgresql://u@127.0.0.8/d", "host=db hostaddr=127.0.0.1"]
+LOCAL = [
+    "host=127.0.0.1",
+    "host=localhost",
+    "host=/var/run/postgresql",
+    "host=::1",
+    "dbname=d",
+    "postgresql://u@127.0.0.8/d",
+    "host=db hostaddr=127.0.0.1",
+]
 
 
 @pytest.mark.parametrize("dsn", LOCAL)
@@ -31,7 +43,9 @@ def test_this_machine_needs_no_certificate(dsn: str, mode: str, monkeypatch: pyt
 def test_another_machine_is_refused_by_the_mode_that_proves_nothing(mode: str) -> None:
     asked = options(f"host={ELSEWHERE} password={canary.SECRET} sslmode={mode}")
     for connect in (open_query, open_replication, ping_rejected):
-        with pytest.raises(UsageError, match=f"sslmode={mode} does not prove who the server is, and {ELSEWHERE} is not this machine") as caught:
+        with pytest.raises(
+            UsageError, match=f"sslmode={mode} does not prove who the server is, and {ELSEWHERE} is not this machine"
+        ) as caught:
             connect(asked)
         assert "source.allow_insecure" in caught.value.hint
     (finding,) = run_preflight(asked, None).findings
@@ -71,7 +85,10 @@ def test_a_private_key_and_its_password_are_in_no_error(tmp_path: Path) -> None:
     key.write_text(f"-----BEGIN PRIVATE KEY-----\n{canary.SECRET}\n-----END PRIVATE KEY-----\n")
     key.chmod(0o600)
     (tmp_path / "client.crt").write_text(f"-----BEGIN CERTIFICATE-----\n{canary.SECRET}\n-----END CERTIFICATE-----\n")
-    asked = f"host=127.0.0.1 port=1 sslmode=require sslkey={key} sslcert={tmp_path}/client.crt sslpassword={canary.SECRET} password={canary.SECRET}"
+    asked = (
+        f"host=127.0.0.1 port=1 sslmode=require sslkey={key} sslcert={tmp_path}/client.crt "
+        f"sslpassword={canary.SECRET} password={canary.SECRET}"
+    )
     with pytest.raises(Exception, match=r"127\.0\.0\.1") as caught:
         open_query(options(asked))
     assert canary.SECRET not in str(caught.value)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.contract.types import ARRAYS
-from service.errors import DecodeError
+from sluice.contract.types import ARRAYS
+from sluice.errors import DecodeError
 from tests.support.spooled import array_out, column_of
 
 TEXTS, INTS, BOOLS, BYTEAS, DOUBLES, DATES, NUMERICS = 1009, 1007, 1000, 1001, 1022, 1182, 1231
@@ -47,7 +47,10 @@ SPECIAL: list[tuple[int, str]] = [
 @pytest.mark.parametrize(("type_oid", "text", "value"), HELD)
 def test_a_flat_array_is_a_list(type_oid: int, text: str, value: list[object]) -> None:
     encoded = text.encode()
-    assert column_of(type_oid, [encoded, None, b"{}", encoded], typmod=NUMERIC_12_2) == ([value, None, [], value], [None] * 4)
+    assert column_of(type_oid, [encoded, None, b"{}", encoded], typmod=NUMERIC_12_2) == (
+        [value, None, [], value],
+        [None] * 4,
+    )
 
 
 @pytest.mark.parametrize(("type_oid", "text"), SPECIAL)
@@ -76,13 +79,17 @@ def test_quoting_is_undone_exactly(arrays: list[list[str | None] | None]) -> Non
 
 
 @given(st.lists(st.lists(ELEMENTS, min_size=1, max_size=3), min_size=1, max_size=3), st.lists(ELEMENTS, max_size=4))
-def test_a_nested_array_is_special_and_does_not_touch_the_next_row(nested: list[list[str | None]], flat: list[str | None]) -> None:
+def test_a_nested_array_is_special_and_does_not_touch_the_next_row(
+    nested: list[list[str | None]], flat: list[str | None]
+) -> None:
     text = "{" + ",".join(map(array_out, nested)) + "}"
     assert column_of(TEXTS, [text.encode(), array_out(flat).encode()]) == ([None, flat], [text, None])
 
 
 def test_many_arrays_past_the_width_of_the_quote_counter() -> None:
-    """Quotes are counted in one byte that wraps: three hundred rows of odd lengths must not lose step."""
+    """Quotes are counted in one byte that wraps: three hundred rows of odd lengths must not lose
+    step.
+    """
     arrays: list[list[str | None]] = [['"' * (row % 5), ",", None][: row % 4] for row in range(300)]
     assert column_of(TEXTS, [array_out(array).encode() for array in arrays])[0] == arrays
 

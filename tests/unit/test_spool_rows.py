@@ -1,4 +1,6 @@
-"""Rows and their envelope: what was not sent is said, old rows are kept, and the counts of the manifest are true."""
+"""Rows and their envelope: what was not sent is said, old rows are kept, and the counts of the
+manifest are true.
+"""
 
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -9,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.contract import columns as envelope
-from service.errors import DecodeError, UnsupportedChange
-from service.spool.encode import encode_rows, encode_truncate, segment_schema
-from service.spool.stats import SegmentStats, total
+from sluice.contract import envelope
+from sluice.errors import DecodeError, UnsupportedChange
+from sluice.ingest.encode.rows import encode_rows, encode_truncate, segment_schema
+from sluice.ingest.encode.stats import SegmentStats, total
 from tests.support.pgoutput_bytes import UNCHANGED, Field, delete, insert, update
 from tests.support.spooled import OID, encoded, inserted, table, walked
 
@@ -26,7 +28,9 @@ LONG = b"a note that is longer than a view holds"
 def test_the_schema_is_the_table_then_the_envelope() -> None:
     schema = segment_schema(KEYED)
     assert schema.names == ["id", "note", "day", *envelope.SEGMENT_ENVELOPE]
-    assert [schema.field(index).metadata for index in range(3)] == [{b"PARQUET:field_id": str(number).encode()} for number in (1, 2, 3)]
+    assert [schema.field(index).metadata for index in range(3)] == [
+        {b"PARQUET:field_id": str(number).encode()} for number in (1, 2, 3)
+    ]
     assert schema.field(envelope.OLD).type == pa.struct([("id", pa.int32())])
     assert schema.field(envelope.TS).type == pa.timestamp("us", "UTC")
     assert encoded(KEYED, insert(OID, [b"1", None, None])).batch.schema == schema
@@ -49,7 +53,11 @@ def test_a_column_with_a_reserved_name_is_refused_by_name() -> None:
 
 def test_rows_keep_their_order_and_operations() -> None:
     batch = encoded(
-        KEYED, insert(OID, [b"1", b"x", None]), delete(OID, [b"1", None, None]), update(OID, [b"2", b"y", None]), insert(OID, [b"3", b"z", None])
+        KEYED,
+        insert(OID, [b"1", b"x", None]),
+        delete(OID, [b"1", None, None]),
+        update(OID, [b"2", b"y", None]),
+        insert(OID, [b"3", b"z", None]),
     ).batch
     assert batch.column(envelope.OP).to_pylist() == ["i", "d", "u", "i"]
     assert batch.column("id").to_pylist() == [1, None, 2, 3]
@@ -72,7 +80,11 @@ def test_a_value_that_was_not_sent_is_marked_by_attnum() -> None:
 
 
 def test_a_value_that_was_not_sent_is_taken_from_a_full_old_row() -> None:
-    rows = encoded(FULL, update(OID, [b"1", UNCHANGED, b"2024-01-01"], old=[b"1", LONG, None], marker=b"O"), insert(OID, [b"2", b"x", None]))
+    rows = encoded(
+        FULL,
+        update(OID, [b"1", UNCHANGED, b"2024-01-01"], old=[b"1", LONG, None], marker=b"O"),
+        insert(OID, [b"2", b"x", None]),
+    )
     assert rows.batch.column("note").to_pylist() == [LONG.decode(), "x"]
     assert rows.batch.column(envelope.UNCHANGED).to_pylist() == [None, None]
     assert rows.stats.unchanged == {}
@@ -80,7 +92,11 @@ def test_a_value_that_was_not_sent_is_taken_from_a_full_old_row() -> None:
 
 def test_a_key_that_was_not_sent_is_taken_from_the_old_key_and_nothing_else_is() -> None:
     schema = table(("id", TEXT, -1), ("note", TEXT, -1), key=["id"])
-    rows = encoded(schema, update(OID, [UNCHANGED, UNCHANGED], old=[b"k", b"not to be used"]), update(OID, [UNCHANGED, b"n"], old=[b"j", None]))
+    rows = encoded(
+        schema,
+        update(OID, [UNCHANGED, UNCHANGED], old=[b"k", b"not to be used"]),
+        update(OID, [UNCHANGED, b"n"], old=[b"j", None]),
+    )
     assert rows.batch.column("id").to_pylist() == ["k", "j"]
     assert rows.batch.column("note").to_pylist() == [None, "n"]
     assert rows.batch.column(envelope.UNCHANGED).to_pylist() == [[2], None]
@@ -96,8 +112,12 @@ def test_a_null_in_a_full_old_row_does_not_stand_for_a_value_that_was_not_sent()
 
 def test_columns_without_a_number_must_not_be_confused() -> None:
     one_forgotten = replace(KEYED, columns=(*KEYED.columns[:2], replace(KEYED.columns[2], attnum=0)))
-    assert encoded(one_forgotten, update(OID, [b"1", b"x", UNCHANGED])).batch.column(envelope.UNCHANGED).to_pylist() == [[0]]
-    two_forgotten = replace(KEYED, columns=(KEYED.columns[0], *(replace(column, attnum=0) for column in KEYED.columns[1:])))
+    assert encoded(one_forgotten, update(OID, [b"1", b"x", UNCHANGED])).batch.column(
+        envelope.UNCHANGED
+    ).to_pylist() == [[0]]
+    two_forgotten = replace(
+        KEYED, columns=(KEYED.columns[0], *(replace(column, attnum=0) for column in KEYED.columns[1:]))
+    )
     with pytest.raises(UnsupportedChange, match=r"public\.t\.day"):
         encoded(two_forgotten, update(OID, [b"1", b"x", UNCHANGED]))
 
@@ -131,9 +151,20 @@ def test_an_old_row_without_an_identity_value_is_refused_by_name() -> None:
 
 def test_several_special_values_of_one_row_lie_in_one_map() -> None:
     schema = table(("a", NUMERIC, NUMERIC_12_2), ("b", TEXT, -1), ("c", DATE, -1))
-    batch = inserted(schema, [b"1.00", b"x", b"2024-01-01"], [b"NaN", b"y", b"-infinity"], [b"2.00", b"z", b"0044-03-15 BC"], [b"Infinity", None, None]).batch
+    batch = inserted(
+        schema,
+        [b"1.00", b"x", b"2024-01-01"],
+        [b"NaN", b"y", b"-infinity"],
+        [b"2.00", b"z", b"0044-03-15 BC"],
+        [b"Infinity", None, None],
+    ).batch
     batch.validate(full=True)
-    assert batch.column(envelope.SPECIAL).to_pylist() == [None, [("a", "NaN"), ("c", "-infinity")], [("c", "0044-03-15 BC")], [("a", "Infinity")]]
+    assert batch.column(envelope.SPECIAL).to_pylist() == [
+        None,
+        [("a", "NaN"), ("c", "-infinity")],
+        [("c", "0044-03-15 BC")],
+        [("a", "Infinity")],
+    ]
 
 
 def test_a_key_change_is_a_difference_in_bytes() -> None:
@@ -150,7 +181,12 @@ def test_a_key_change_is_a_difference_in_bytes() -> None:
 
 
 def test_key_ranges_cover_new_and_old_keys() -> None:
-    rows = encoded(KEYED, insert(OID, [b"5", None, None]), update(OID, [b"7", None, None], old=[b"-3", None, None]), delete(OID, [b"90", None, None]))
+    rows = encoded(
+        KEYED,
+        insert(OID, [b"5", None, None]),
+        update(OID, [b"7", None, None], old=[b"-3", None, None]),
+        delete(OID, [b"90", None, None]),
+    )
     assert rows.stats.key_ranges == {"id": (-3, 90)}
     assert rows.stats.ops == {"i": 1, "u": 1, "d": 1}
     assert rows.stats.key_changes == 1
@@ -168,7 +204,9 @@ def test_key_ranges_cover_new_and_old_keys() -> None:
         (INT4, -1, UNCHANGED, {}),
     ],
 )
-def test_a_key_column_has_a_range_only_where_it_is_certain_and_short(type_oid: int, typmod: int, key: Field, expected: object) -> None:
+def test_a_key_column_has_a_range_only_where_it_is_certain_and_short(
+    type_oid: int, typmod: int, key: Field, expected: object
+) -> None:
     stats = inserted(table(("k", type_oid, typmod), key=["k"]), [key]).stats
     assert stats.key_ranges == expected
     assert stats.unranged == (frozenset() if expected else {"k"})
@@ -182,7 +220,9 @@ def test_a_key_that_old_rows_do_not_tell_has_no_range() -> None:
 
 def test_totals_add_up_and_an_unknown_range_stays_unknown() -> None:
     known = SegmentStats(2, {"i": 2}, {"2": 1}, 0, {"a": (1, 4), "b": ("x", "y")}, first_lsn=50, last_lsn=60)
-    other = SegmentStats(3, {"i": 1, "u": 2}, {"2": 1, "3": 5}, 1, {"a": (-2, 3)}, frozenset({"b"}), first_lsn=70, last_lsn=80)
+    other = SegmentStats(
+        3, {"i": 1, "u": 2}, {"2": 1, "3": 5}, 1, {"a": (-2, 3)}, frozenset({"b"}), first_lsn=70, last_lsn=80
+    )
     truncate = SegmentStats(1, {"t": 1})
     assert total([known, truncate, other]) == SegmentStats(
         6, {"i": 3, "t": 1, "u": 2}, {"2": 2, "3": 5}, 1, {"a": (-2, 4)}, frozenset({"b"}), first_lsn=50, last_lsn=80
@@ -202,7 +242,10 @@ def test_a_truncate_is_one_row_without_values() -> None:
 
 
 def test_the_commit_is_filled_in_once_it_is_known() -> None:
-    for rows in (encoded(KEYED, insert(OID, [b"1", None, None]), lsn=None), encode_truncate(KEYED, ordinal=0, xid=9, lsn=None, commit_time_us=None)):
+    for rows in (
+        encoded(KEYED, insert(OID, [b"1", None, None]), lsn=None),
+        encode_truncate(KEYED, ordinal=0, xid=9, lsn=None, commit_time_us=None),
+    ):
         assert rows.batch.column(envelope.LSN).null_count == rows.batch.column(envelope.TS).null_count == 1
         assert (rows.stats.first_lsn, rows.stats.last_lsn) == (0, 0)
         done = rows.with_commit(lsn=123, commit_time_us=456)
@@ -233,18 +276,29 @@ def test_rows_of_a_table_without_columns_are_still_rows() -> None:
 
 def test_rows_of_another_width_than_the_schema_are_refused() -> None:
     with pytest.raises(DecodeError, match=r"public\.t"):
-        encode_rows(walked(KEYED, [insert(OID, [b"1", None, None])]), table(), ordinal=np.arange(1), xid=np.arange(1), lsn=None, commit_time_us=None)
+        encode_rows(
+            walked(KEYED, [insert(OID, [b"1", None, None])]),
+            table(),
+            ordinal=np.arange(1),
+            xid=np.arange(1),
+            lsn=None,
+            commit_time_us=None,
+        )
 
 
 VALUES = st.sampled_from([b"1", b"22", b"-5"])
 SENT = st.tuples(
-    VALUES, st.none() | st.just(UNCHANGED) | st.binary(max_size=20).map(lambda raw: raw.hex().encode()), st.sampled_from([None, b"infinity", b"2024-01-01"])
+    VALUES,
+    st.none() | st.just(UNCHANGED) | st.binary(max_size=20).map(lambda raw: raw.hex().encode()),
+    st.sampled_from([None, b"infinity", b"2024-01-01"]),
 )
 OLD = st.none() | st.tuples(VALUES, st.none() | st.just(b"old"), st.sampled_from([None, b"2024-01-01", b"-infinity"]))
 
 
 @given(st.lists(st.tuples(st.sampled_from("iud"), SENT, OLD), max_size=12))
-def test_every_value_of_every_row_can_be_told_again(changes: list[tuple[str, tuple[Field, ...], tuple[Field, ...] | None]]) -> None:
+def test_every_value_of_every_row_can_be_told_again(
+    changes: list[tuple[str, tuple[Field, ...], tuple[Field, ...] | None]],
+) -> None:
     """From the columns and the marks alone, each field's text, NULL or absence comes back."""
     messages = []
     for op, new, old in changes:
@@ -258,14 +312,19 @@ def test_every_value_of_every_row_can_be_told_again(changes: list[tuple[str, tup
     batch.validate(full=True)
     for (op, new, old), row in zip(changes, batch.to_pylist(), strict=True):
         sent_old = None if op == "i" else old or ((b"1", None, None) if op == "d" else None)
-        assert _told(row, envelope.SPECIAL, row) == (("", "", "") if op == "d" else tuple(map(_text, _resolved(new, sent_old))))
+        assert _told(row, envelope.SPECIAL, row) == (
+            ("", "", "") if op == "d" else tuple(map(_text, _resolved(new, sent_old)))
+        )
         assert (row[envelope.OLD] is None) == (sent_old is None)
         if sent_old is not None:
             assert _told(row[envelope.OLD], envelope.OLD_SPECIAL, row) == tuple(map(_text, sent_old))
 
 
 def _resolved(new: tuple[Field, ...], old: tuple[Field, ...] | None) -> tuple[Field, ...]:
-    return tuple(old[i] if value is UNCHANGED and old is not None and old[i] is not None else value for i, value in enumerate(new))
+    return tuple(
+        old[i] if value is UNCHANGED and old is not None and old[i] is not None else value
+        for i, value in enumerate(new)
+    )
 
 
 def _text(value: Field) -> str:

@@ -1,4 +1,6 @@
-"""Rows kept as they were sent: a file gives back what it took, and encoding them later gives what encoding them at once would have given."""
+"""Rows kept as they were sent: a file gives back what it took, and encoding them later gives what
+encoding them at once would have given.
+"""
 
 from collections import deque
 
@@ -7,11 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.contract.xids import XidIntervals
-from service.protocol.frames import join
-from service.spool.encode import LARGE_BYTES, EncodedRows, encode_rows
-from service.spool.segment import SegmentWriter, write_large, write_segment
-from service.spool.sent import SentRows, read_sent_file, sent_rows, sent_truncate, write_sent_file
+from sluice.contract.xids import XidIntervals
+from sluice.ingest.encode.large import write_large
+from sluice.ingest.encode.rows import EncodedRows, encode_rows
+from sluice.ingest.encode.segment import SegmentWriter, write_segment
+from sluice.ingest.encode.undecoded import SentRows, read_sent_file, sent_rows, sent_truncate, write_sent_file
+from sluice.protocol.buffers import LARGE_BYTES
+from sluice.protocol.frames import join
 from tests.support.pgoutput_bytes import insert, xlogdata
 from tests.support.spooled import OID, inserted, table, walked
 
@@ -20,10 +24,22 @@ LSN, TIME = 500, 7_000
 
 
 def kept(*ids: int, xids: list[int] | None = None) -> SentRows:
-    """Inserts as rows 0, 1, ... of the given transactions; every second frame of the batch belongs to another relation."""
-    messages = [message for number in ids for message in (insert(OID, [str(number).encode(), b"text"]), insert(OID + 1, [b"other"]))]
+    """Inserts as rows 0, 1, ... of the given transactions; every second frame of the batch belongs
+    to another relation.
+    """
+    messages = [
+        message
+        for number in ids
+        for message in (insert(OID, [str(number).encode(), b"text"]), insert(OID + 1, [b"other"]))
+    ]
     frames = join([xlogdata(message) for message in messages])
-    return sent_rows(frames, np.arange(0, len(messages), 2), ordinal=np.arange(len(ids)), xid=np.array(xids or [9] * len(ids)), in_stream=False)
+    return sent_rows(
+        frames,
+        np.arange(0, len(messages), 2),
+        ordinal=np.arange(len(ids)),
+        xid=np.array(xids or [9] * len(ids)),
+        in_stream=False,
+    )
 
 
 def rows_of(parts: list[EncodedRows]) -> list[tuple[object, ...]]:
@@ -38,7 +54,9 @@ def encoded(part: SentRows) -> list[EncodedRows]:
 def test_rows_encoded_later_are_the_rows_encoded_at_once() -> None:
     messages = [insert(OID, [str(number).encode(), b"text"]) for number in (4, 5)]
     known, time = np.full(2, LSN), np.full(2, TIME)
-    at_once = encode_rows(walked(SCHEMA, messages), SCHEMA, ordinal=np.arange(2), xid=np.full(2, 9), lsn=known, commit_time_us=time)
+    at_once = encode_rows(
+        walked(SCHEMA, messages), SCHEMA, ordinal=np.arange(2), xid=np.full(2, 9), lsn=known, commit_time_us=time
+    )
     (later,) = encoded(kept(4, 5))
     assert later.batch.equals(at_once.batch)
     assert later.stats == at_once.stats
@@ -61,7 +79,14 @@ def test_a_file_gives_back_its_parts_with_truncates_in_their_places() -> None:
 
 @pytest.mark.parametrize(
     ("aborted", "left"),
-    [([], [1, 2, 3, 4]), ([7], [1, 4]), ([9], [2, 3]), ([7, 9], []), ([1, 8, 10, 4_294_967_295], [1, 2, 3, 4]), ([6, 7, 8], [1, 4])],
+    [
+        ([], [1, 2, 3, 4]),
+        ([7], [1, 4]),
+        ([9], [2, 3]),
+        ([7, 9], []),
+        ([1, 8, 10, 4_294_967_295], [1, 2, 3, 4]),
+        ([6, 7, 8], [1, 4]),
+    ],
 )
 def test_changes_of_rolled_back_subtransactions_are_gone(aborted: list[int], left: list[int]) -> None:
     part = kept(1, 2, 3, 4, xids=[9, 7, 7, 9]).without(XidIntervals.of(aborted))

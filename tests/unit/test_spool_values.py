@@ -1,4 +1,6 @@
-"""Every type's values at their extremes: exact in the typed column, or exact text among the specials, never neither."""
+"""Every type's values at their extremes: exact in the typed column, or exact text among the
+specials, never neither.
+"""
 
 import struct
 from datetime import date, datetime, timedelta, timezone
@@ -9,13 +11,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.errors import DecodeError, UnsupportedChange
+from sluice.errors import DecodeError, UnsupportedChange
 from tests.support.pgoutput_bytes import Binary
 from tests.support.spooled import column_of, inserted, table
 
 BOOL, BYTEA, INT8, INT2, INT4, TEXT, OID, FLOAT4, FLOAT8, CHAR, DATE, TIMESTAMP, TIMESTAMPTZ, NUMERIC, UUID = (
-    16, 17, 20, 21, 23, 25, 26, 700, 701, 1042, 1082, 1114, 1184, 1700, 2950,
-)  # fmt: skip
+    16,
+    17,
+    20,
+    21,
+    23,
+    25,
+    26,
+    700,
+    701,
+    1042,
+    1082,
+    1114,
+    1184,
+    1700,
+    2950,
+)
 UTC = timezone.utc  # noqa: UP017 - reads better beside timedelta offsets
 
 
@@ -72,7 +88,7 @@ HELD: list[tuple[int, int, bytes, object]] = [
     (TIMESTAMPTZ, -1, b"2023-12-31 21:00:00-03", datetime(2024, 1, 1, tzinfo=UTC)),
     (TIMESTAMPTZ, -1, b"1880-01-01 00:00:00-00:01:15", datetime(1880, 1, 1, 0, 1, 15, tzinfo=UTC)),
     (TIMESTAMPTZ, -1, b"1880-01-01 00:57:44+00:57:44", datetime(1880, 1, 1, tzinfo=UTC)),
-]  # fmt: skip
+]
 
 SPECIAL: list[tuple[int, int, bytes]] = [
     (NUMERIC, numeric(12, 2), b"NaN"),
@@ -134,12 +150,16 @@ UNREADABLE: list[tuple[int, bytes]] = [
 
 
 @pytest.mark.parametrize(("type_oid", "typmod", "text", "value"), HELD)
-def test_a_value_that_the_type_holds_is_exact_and_unmarked(type_oid: int, typmod: int, text: bytes, value: object) -> None:
+def test_a_value_that_the_type_holds_is_exact_and_unmarked(
+    type_oid: int, typmod: int, text: bytes, value: object
+) -> None:
     assert column_of(type_oid, [text, None, text], typmod=typmod) == ([value, None, value], [None, None, None])
 
 
 @pytest.mark.parametrize(("type_oid", "typmod", "text"), SPECIAL)
-def test_a_value_that_the_type_cannot_hold_is_null_and_its_text_is_kept(type_oid: int, typmod: int, text: bytes) -> None:
+def test_a_value_that_the_type_cannot_hold_is_null_and_its_text_is_kept(
+    type_oid: int, typmod: int, text: bytes
+) -> None:
     ordinary = next(held for oid, mod, held, _ in HELD if (oid, mod) == (type_oid, typmod))
     values, special = column_of(type_oid, [ordinary, text, None, ordinary], typmod=typmod)
     assert [value is None for value in values] == [False, True, True, False]
@@ -192,7 +212,7 @@ def test_a_value_in_binary_form_is_refused_where_its_column_has_no_reader_for_it
         (BYTEA, -1, pa.binary()),
         (1231, numeric(12, 2), pa.list_(pa.field("element", pa.decimal128(12, 2)))),
     ],
-)  # fmt: skip
+)
 def test_columns_have_the_arrow_type_of_their_lake_type(type_oid: int, typmod: int, expected: pa.DataType) -> None:
     batch = inserted(table(("v", type_oid, typmod)), [None]).batch
     assert batch.schema.field("v").type == expected
@@ -209,10 +229,16 @@ NUMBERS = st.builds(
 
 
 @settings(max_examples=300)
-@given(st.lists(st.none() | NUMBERS | st.sampled_from(["NaN", "Infinity", "-Infinity"]), min_size=1, max_size=5), st.integers(1, 38), st.data())
+@given(
+    st.lists(st.none() | NUMBERS | st.sampled_from(["NaN", "Infinity", "-Infinity"]), min_size=1, max_size=5),
+    st.integers(1, 38),
+    st.data(),
+)
 def test_numeric_is_the_decimal_or_its_text(texts: list[str | None], precision: int, data: st.DataObject) -> None:
     scale = data.draw(st.integers(0, precision))
-    values, special = column_of(NUMERIC, [None if text is None else text.encode() for text in texts], typmod=numeric(precision, scale))
+    values, special = column_of(
+        NUMERIC, [None if text is None else text.encode() for text in texts], typmod=numeric(precision, scale)
+    )
     for text, value, mark in zip(texts, values, special, strict=True):
         if value is None:
             assert mark == text
@@ -240,7 +266,9 @@ def test_timestamptz_is_the_instant_or_its_text(times: list[datetime | None]) ->
 
 
 def _timestamptz_out(time: datetime) -> str:
-    """As PostgreSQL prints it: no trailing zeros in the fraction, no more of the offset than needed."""
+    """As PostgreSQL prints it: no trailing zeros in the fraction, no more of the offset than
+    needed.
+    """
     offset = time.utcoffset()
     assert offset is not None
     seconds = int(offset.total_seconds())
@@ -271,7 +299,10 @@ def test_timestamp_and_date_are_exact(times: list[datetime | None]) -> None:
     texts = [None if time is None else _timestamp_out(time).encode() for time in times]
     assert column_of(TIMESTAMP, texts) == (times, [None] * len(times))
     days = [None if time is None else time.date() for time in times]
-    assert column_of(DATE, [None if day is None else day.isoformat().encode() for day in days]) == (days, [None] * len(days))
+    assert column_of(DATE, [None if day is None else day.isoformat().encode() for day in days]) == (
+        days,
+        [None] * len(days),
+    )
 
 
 @given(st.lists(st.none() | st.binary(max_size=40), max_size=20))
@@ -283,7 +314,9 @@ def test_bytea_is_the_bytes(values: list[bytes | None]) -> None:
 @given(st.lists(st.none() | st.floats(allow_nan=False), max_size=20))
 def test_double_precision_keeps_every_bit(values: list[float | None]) -> None:
     read, _ = column_of(FLOAT8, [None if value is None else _float_out(value).encode() for value in values])
-    assert [None if value is None else struct.pack("d", value) for value in read] == [None if v is None else struct.pack("d", v) for v in values]
+    assert [None if value is None else struct.pack("d", value) for value in read] == [
+        None if v is None else struct.pack("d", v) for v in values
+    ]
 
 
 def _float_out(value: float) -> str:
@@ -293,13 +326,17 @@ def _float_out(value: float) -> str:
 
 
 @given(
-    st.sampled_from([BOOL, BYTEA, INT2, INT4, INT8, TEXT, FLOAT4, FLOAT8, DATE, TIMESTAMP, TIMESTAMPTZ, 1007, 1009, 1182, 1231]),
-    st.lists(st.none() | st.text("0123456789-+.:eE BCxtf\\{},\"NULinfityaé[]=", max_size=30), min_size=1, max_size=6),
-)  # fmt: skip
+    st.sampled_from(
+        [BOOL, BYTEA, INT2, INT4, INT8, TEXT, FLOAT4, FLOAT8, DATE, TIMESTAMP, TIMESTAMPTZ, 1007, 1009, 1182, 1231]
+    ),
+    st.lists(st.none() | st.text('0123456789-+.:eE BCxtf\\{},"NULinfityaé[]=', max_size=30), min_size=1, max_size=6),
+)
 def test_a_text_is_never_lost_whatever_it_is(type_oid: int, texts: list[str | None]) -> None:
     """NULL without a mark comes from NULL alone, and nothing but our own errors escapes."""
     try:
-        values, special = column_of(type_oid, [None if text is None else text.encode() for text in texts], typmod=numeric(12, 2))
+        values, special = column_of(
+            type_oid, [None if text is None else text.encode() for text in texts], typmod=numeric(12, 2)
+        )
     except (DecodeError, UnsupportedChange):
         return
     for text, value, mark in zip(texts, values, special, strict=True):

@@ -3,7 +3,7 @@
 import math
 import threading
 
-from service.stopping import FINISHING_SHARE, Stop
+from sluice.stopping import FINISHING_SHARE, Stop
 
 
 class Clock:

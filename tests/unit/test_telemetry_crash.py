@@ -1,4 +1,6 @@
-"""A process that fails in a way nobody foresaw tells its place and nothing of its data, and leaves no core."""
+"""A process that fails in a way nobody foresaw tells its place and nothing of its data, and leaves
+no core.
+"""
 
 import resource
 import signal
@@ -11,8 +13,8 @@ from tests.support import canary
 
 PRELUDE = f"""
 import gc, os, signal, sys, threading, asyncio, logging
-from service.telemetry import logs
-from service.telemetry.crash import leave_no_values_behind
+from sluice.telemetry import logs
+from sluice.telemetry.crash import leave_no_values_behind
 leave_no_values_behind()
 if sys.argv[1] == "logging": logs.configure(log_format="json", level="info")
 value = "{canary.ROW}"
@@ -38,7 +40,9 @@ WAYS = {
 
 
 def ending(code: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([sys.executable, "-c", PRELUDE + code, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", PRELUDE + code, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
@@ -58,7 +62,11 @@ def test_so_it_is_before_logs_are_set_up(way: str) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGSEGV])
 def test_a_fatal_signal_shows_where_and_no_values_and_dumps_no_core(number: signal.Signals) -> None:
-    done = ending(f"print(__import__('resource').getrlimit({resource.RLIMIT_CORE})); sys.stdout.flush(); os.kill(os.getpid(), {int(number)})", "silent")
+    done = ending(
+        f"print(__import__('resource').getrlimit({resource.RLIMIT_CORE})); sys.stdout.flush(); "
+        f"os.kill(os.getpid(), {int(number)})",
+        "silent",
+    )
     assert done.returncode == -number
     assert done.stdout == "(0, 0)\n"
     assert "most recent call first" in done.stderr
@@ -66,10 +74,17 @@ def test_a_fatal_signal_shows_where_and_no_values_and_dumps_no_core(number: sign
 
 
 @pytest.mark.parametrize(
-    "entry", ["import service.cli; sys.argv[1:] = ['version']; run = service.cli.main", "import spark_jobs.cli; sys.argv[1:] = []; run = spark_jobs.cli.main"]
+    "entry",
+    [
+        "import sluice.cli; sys.argv[1:] = ['version']; run = sluice.cli.main",
+        "import sluice_spark.cli; sys.argv[1:] = []; run = sluice_spark.cli.main",
+    ],
 )
 def test_both_processes_begin_so(entry: str) -> None:
-    code = f"import sys, resource\n{entry}\ntry: run()\nexcept SystemExit: print('limit', resource.getrlimit(resource.RLIMIT_CORE))"
+    code = (
+        f"import sys, resource\n{entry}\ntry: run()\nexcept SystemExit: print('limit', "
+        "resource.getrlimit(resource.RLIMIT_CORE))"
+    )
     resource.prlimit(0, resource.RLIMIT_CORE)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.endswith("limit (0, 0)\n")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from service.errors import StoreUnavailable, UsageError
-from service.telemetry.health import Health, HealthServer
-from service.telemetry.metrics import Metrics
+from sluice.errors import StoreUnavailable, UsageError
+from sluice.health.endpoint import Health, HealthServer
+from sluice.telemetry.metrics import Metrics
 
 
 @dataclass

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from service.errors import StoreRefused
-from service.telemetry import logs
-from service.telemetry.logs import FLOOD_LINES, FLOOD_SECONDS, FloodLimit
+from sluice.errors import StoreRefused
+from sluice.telemetry import logs
+from sluice.telemetry.logs import FLOOD_LINES, FLOOD_SECONDS, FloodLimit
 
 SECRET = 'pa"ss\\wörd/1'
 ROW_VALUE = "row-value-canary"
@@ -39,7 +39,9 @@ def test_a_secret_is_cut_out_wherever_it_hides(log_format: str) -> None:
     stream = lines(log_format)
     logger = structlog.get_logger()
     logger.info(SECRET)
-    logger.info("connecting", dsn=f"postgresql://u:{SECRET}@h", nested={"deep": [SECRET]}, error=StoreRefused(f"bad {SECRET}"))
+    logger.info(
+        "connecting", dsn=f"postgresql://u:{SECRET}@h", nested={"deep": [SECRET]}, error=StoreRefused(f"bad {SECRET}")
+    )
     logging.getLogger("library").warning("retrying %s", SECRET)
     text = stream.getvalue()
     assert not re.search(r"pa.{1,4}ss|w.{1,6}rd.{1,3}1|%22ss", text)

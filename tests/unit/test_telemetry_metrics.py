@@ -1,4 +1,6 @@
-"""Metrics: names follow the rules, callers cannot go wrong quietly, tables are capped, the page is fresh."""
+"""Metrics: names follow the rules, callers cannot go wrong quietly, tables are capped, the page is
+fresh.
+"""
 
 import re
 import time
@@ -8,10 +10,10 @@ import numpy as np
 import pytest
 from prometheus_client import generate_latest
 
-from service.telemetry import catalogue
-from service.telemetry.catalogue import CATALOGUE, Counter, Gauge, Histogram, Metric
-from service.telemetry.distribution import Distribution
-from service.telemetry.metrics import Metrics, identify
+from sluice.telemetry import catalogue
+from sluice.telemetry.catalogue import CATALOGUE, Counter, Gauge, Histogram, Metric
+from sluice.telemetry.distribution import Distribution
+from sluice.telemetry.metrics import Metrics, identify
 
 UNITS = ("_seconds", "_bytes", "_info", "_transactions", "_ratio")
 DIMENSIONLESS_GAUGES = re.compile(
@@ -40,7 +42,10 @@ def test_names_units_and_help_follow_the_rules_of_prometheus(metric: Metric) -> 
 
 def test_no_name_is_given_twice_and_only_rows_grow_with_tables() -> None:
     assert len({metric.name for metric in CATALOGUE}) == len(CATALOGUE)
-    assert [metric.name for metric in CATALOGUE if "table" in metric.labels] == ["sluice_rows_total", "sluice_apply_table_watermark_timestamp_seconds"]
+    assert [metric.name for metric in CATALOGUE if "table" in metric.labels] == [
+        "sluice_rows_total",
+        "sluice_apply_table_watermark_timestamp_seconds",
+    ]
 
 
 def test_a_process_serves_its_own_metrics_and_refuses_the_others() -> None:
@@ -102,9 +107,9 @@ def test_one_series_may_go_while_the_others_of_its_gauge_stay() -> None:
     metrics.show(catalogue.LAG_SECONDS, 2.0, stage="apply")
     metrics.show(catalogue.LAG_SECONDS, None, stage="flush")
     metrics.show(catalogue.LAG_SECONDS, None, stage="receive")
-    assert [line for line in exposition(metrics).splitlines() if line.startswith("sluice_replication_lag_seconds{")] == [
-        'sluice_replication_lag_seconds{pipeline="shop",stage="apply"} 2.0'
-    ]
+    assert [
+        line for line in exposition(metrics).splitlines() if line.startswith("sluice_replication_lag_seconds{")
+    ] == ['sluice_replication_lag_seconds{pipeline="shop",stage="apply"} 2.0']
 
 
 def test_what_says_everything_in_its_labels_is_said_once() -> None:
@@ -112,7 +117,9 @@ def test_what_says_everything_in_its_labels_is_said_once() -> None:
     for version in ("17", "18", "18"):
         metrics.inform(catalogue.PIPELINE_INFO, slot="s", publication="p", database="d", server_version=version)
     lines = [line for line in exposition(metrics).splitlines() if line.startswith("sluice_pipeline_info{")]
-    assert lines == ['sluice_pipeline_info{database="d",pipeline="shop",publication="p",server_version="18",slot="s"} 1.0']
+    assert lines == [
+        'sluice_pipeline_info{database="d",pipeline="shop",publication="p",server_version="18",slot="s"} 1.0'
+    ]
 
 
 def test_a_histogram_counts_what_is_observed_one_by_one_and_in_batches() -> None:
@@ -123,7 +130,12 @@ def test_a_histogram_counts_what_is_observed_one_by_one_and_in_batches() -> None
     rows.add_all(np.asarray([], np.int64))
     rows.add(10**12)
     text = exposition(metrics)
-    for line in ('{le="1.0",pipeline="shop"} 2.0', '{le="10.0",pipeline="shop"} 4.0', '{le="10000.0",pipeline="shop"} 5.0', '{le="+Inf",pipeline="shop"} 6.0'):
+    for line in (
+        '{le="1.0",pipeline="shop"} 2.0',
+        '{le="10.0",pipeline="shop"} 4.0',
+        '{le="10000.0",pipeline="shop"} 5.0',
+        '{le="+Inf",pipeline="shop"} 6.0',
+    ):
         assert f"sluice_transaction_rows_bucket{line}" in text
     assert 'sluice_transaction_rows_count{pipeline="shop"} 6.0' in text
     assert 'sluice_transaction_rows_sum{pipeline="shop"} 1.000000005014e+12' in text
@@ -136,7 +148,10 @@ def test_a_gauge_by_table_is_capped_with_the_rows_and_goes_with_its_table() -> N
     metrics.add_rows("public", "a", {"insert": 1})
     for table in ("a", "b"):
         metrics.show_table(catalogue.TABLE_WATERMARK, 5.0, schema="public", table=table)
-    assert 'sluice_apply_table_watermark_timestamp_seconds{pipeline="shop",schema="public",table="a"} 5.0' in exposition(metrics)
+    assert (
+        'sluice_apply_table_watermark_timestamp_seconds{pipeline="shop",schema="public",table="a"} 5.0'
+        in exposition(metrics)
+    )
     assert 'table="b"' not in exposition(metrics)
     metrics.forget_table("public", "a")
     left = Metrics("shop", max_tables=1)
@@ -148,7 +163,9 @@ def test_a_gauge_by_table_is_capped_with_the_rows_and_goes_with_its_table() -> N
 
 
 def test_a_scrape_of_500_tables_stays_cheap() -> None:
-    """About 20 ms on a quiet core; the bound leaves room for a loaded one, and none for a histogram by table."""
+    """About 20 ms on a quiet core; the bound leaves room for a loaded one, and none for a histogram
+    by table.
+    """
     metrics = Metrics("shop", max_tables=500)
     for number in range(500):
         metrics.add_rows("public", f"table_{number}", {"insert": 1, "update": 1, "delete": 1, "truncate": 1})
@@ -206,7 +223,7 @@ def test_a_scrape_within_a_second_costs_nothing() -> None:
 
 def test_every_metric_of_the_catalogue_is_fed_somewhere() -> None:
     names = {name: value for name, value in vars(catalogue).items() if isinstance(value, Metric)}
-    service = Path(catalogue.__file__).parents[1]
-    files = [*service.rglob("*.py"), *(service.parent / "spark_jobs").rglob("*.py")]
+    root = Path(__file__).parents[2]
+    files = [file for folder in ("service", "spark_jobs") for file in (root / folder).rglob("*.py")]
     text = "".join(file.read_text(encoding="utf-8") for file in files if file.name != "catalogue.py")
     assert [name for name in names if not re.search(rf"\b{name}\b", text)] == []

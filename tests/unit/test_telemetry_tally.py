@@ -1,14 +1,16 @@
-"""Errors as they are counted: a closed set of classes that is the program's own, and nothing of their text."""
+"""Errors as they are counted: a closed set of classes that is the program's own, and nothing of
+their text.
+"""
 
 import inspect
 import re
 from pathlib import Path
 
-from service import errors
-from service.errors import ServiceError, SourceUnavailable, StoreUnavailable, UnsupportedChange
-from service.telemetry import catalogue
-from service.telemetry.metrics import Metrics
-from service.telemetry.tally import ErrorTally, class_of
+from sluice import errors
+from sluice.errors import ServiceError, SourceUnavailable, StoreUnavailable, UnsupportedChange
+from sluice.telemetry import catalogue
+from sluice.telemetry.metrics import Metrics
+from sluice.telemetry.tally import ErrorTally, class_of
 
 
 class _Finer(StoreUnavailable):
@@ -22,7 +24,9 @@ def test_the_classes_are_those_of_the_program() -> None:
 
 def test_reasons_that_are_given_are_reasons_that_are_counted() -> None:
     root = Path(errors.__file__).parent
-    given = {word for file in (root / "source").glob("*.py") for word in re.findall(r'reason="(\w+)"', file.read_text(encoding="utf-8"))}
+    given = {
+        word for file in root.rglob("*.py") for word in re.findall(r'reason="(\w+)"', file.read_text(encoding="utf-8"))
+    }
     assert {"connection_lost", "connect_failed", "server_stopping", "server_silent"} <= given
     assert given <= set(catalogue.RECONNECT_REASONS)
 
@@ -34,14 +38,24 @@ def test_an_error_counts_as_the_nearest_class_and_what_is_not_ours_as_other() ->
 
 def test_errors_add_up_by_place_class_and_what_becomes_of_them() -> None:
     tally, metrics = ErrorTally(), Metrics("shop")
-    for error in (SourceUnavailable("secret-text"), SourceUnavailable("other"), UnsupportedChange("x"), KeyError("secret-text")):
+    for error in (
+        SourceUnavailable("secret-text"),
+        SourceUnavailable("other"),
+        UnsupportedChange("x"),
+        KeyError("secret-text"),
+    ):
         tally.note("stream", error)
     tally.export(metrics)
     tally.note("stream", SourceUnavailable("y"))
     tally.export(metrics)
     tally.export(metrics)
     text = metrics.render().decode()
-    assert 'sluice_errors_total{class="SourceUnavailable",component="stream",pipeline="shop",retryable="true"} 3.0' in text
-    assert 'sluice_errors_total{class="UnsupportedChange",component="stream",pipeline="shop",retryable="false"} 1.0' in text
+    assert (
+        'sluice_errors_total{class="SourceUnavailable",component="stream",pipeline="shop",retryable="true"} 3.0' in text
+    )
+    assert (
+        'sluice_errors_total{class="UnsupportedChange",component="stream",pipeline="shop",retryable="false"} 1.0'
+        in text
+    )
     assert 'sluice_errors_total{class="Other",component="stream",pipeline="shop",retryable="false"} 1.0' in text
     assert "secret-text" not in text

@@ -5,8 +5,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.protocol.frames import join
-from service.transaction.assembler import Assembler
+from sluice.ingest.assemble.assembler import Assembler
+from sluice.protocol.frames import join
 from tests.support import wire
 
 COLUMNS = [("id", 23, -1, True), ("note", 25, -1, False)]

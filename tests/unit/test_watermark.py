@@ -4,9 +4,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from service.ack.watermark import Watermark
-from service.contract.receipt import DurableReceipt
-from service.errors import ProtocolViolation
+from sluice.contract.receipt import DurableReceipt
+from sluice.errors import ProtocolViolation
+from sluice.ingest.commit.watermark import Watermark
 
 
 def test_a_receipt_moves_the_flushed_position_and_nothing_else_does() -> None:
@@ -19,7 +19,9 @@ def test_a_receipt_moves_the_flushed_position_and_nothing_else_does() -> None:
 
 
 @pytest.mark.parametrize("receipt", [DurableReceipt(1, 700), DurableReceipt(1, 50)])
-def test_a_receipt_beyond_what_was_received_or_before_what_was_flushed_is_refused_and_changes_nothing(receipt: DurableReceipt) -> None:
+def test_a_receipt_beyond_what_was_received_or_before_what_was_flushed_is_refused_and_changes_nothing(
+    receipt: DurableReceipt,
+) -> None:
     watermark = Watermark(start_lsn=100)
     watermark.receive(600)
     with pytest.raises(ProtocolViolation):
@@ -37,7 +39,9 @@ def test_receipts_out_of_order_are_refused() -> None:
 
 
 class Acknowledging(RuleBasedStateMachine):
-    """Positions arrive in any order, receipts in order: flushed stays behind the store and behind the wire, and never goes back."""
+    """Positions arrive in any order, receipts in order: flushed stays behind the store and behind
+    the wire, and never goes back.
+    """
 
     def __init__(self) -> None:
         super().__init__()

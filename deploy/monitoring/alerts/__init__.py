@@ -1,7 +1,8 @@
 """The alerts that Sluice ships, by what they watch.
 
-Invariants: an idle pipeline, one whose server sets no limit on retained WAL, and one that is starting do not alert; a pipeline of which nothing is heard
-does. A quantity that is absent never counts as good: its absence has an alert of its own.
+Invariants: an idle pipeline, one whose server sets no limit on retained WAL, and one that is
+starting do not alert; a pipeline of which nothing is heard does. A quantity that is absent never
+counts as good: its absence has an alert of its own.
 """
 
 from deploy.monitoring.alerts import lake, objectives, process, slot, stream
@@ -9,5 +10,11 @@ from deploy.monitoring.model import Alert, Recording, Threshold
 
 ALERTS: tuple[Alert, ...] = (*process.ALERTS, *slot.ALERTS, *stream.ALERTS, *lake.ALERTS, *objectives.ALERTS)
 RECORDINGS: tuple[Recording, ...] = objectives.RECORDINGS
-THRESHOLDS: tuple[Threshold, ...] = (*process.THRESHOLDS, *slot.THRESHOLDS, *stream.THRESHOLDS, *lake.THRESHOLDS, *objectives.THRESHOLDS)
+THRESHOLDS: tuple[Threshold, ...] = (
+    *process.THRESHOLDS,
+    *slot.THRESHOLDS,
+    *stream.THRESHOLDS,
+    *lake.THRESHOLDS,
+    *objectives.THRESHOLDS,
+)
 DEFAULTS: dict[str, int | float] = {threshold.name: threshold.default for threshold in THRESHOLDS}

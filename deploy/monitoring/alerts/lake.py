@@ -1,15 +1,21 @@
-"""Does the lake follow, and is every table what it claims to be: the applier, the backlog, tables, copies."""
+"""Does the lake follow, and is every table what it claims to be: the applier, the backlog, tables,
+copies.
+"""
 
 from deploy.monitoring.model import Alert, Threshold, one
 from deploy.monitoring.promql import over, risen, total, worst
-from service.telemetry import catalogue as known
+from sluice.telemetry import catalogue as known
 
 SILENCE = Threshold(
-    "applySilenceSeconds", 1800, "time since the applier last committed a window or found nothing to do; three times a schedule, where it has one"
+    "applySilenceSeconds",
+    1800,
+    "time since the applier last committed a window or found nothing to do; three times a schedule, where it has one",
 )
 FAILURES = Threshold("applyFailures", 3, "windows that failed, or restarts of the applier, within 15 minutes")
 BACKLOG_AGE = Threshold("backlogSeconds", 900, "age of the oldest change that is in the spool and not in the lake")
-BACKLOG_BYTES = Threshold("backlogBytes", 1073741824, "bytes of segments that the lake lacks, when they have also grown for an hour (1 GiB)")
+BACKLOG_BYTES = Threshold(
+    "backlogBytes", 1073741824, "bytes of segments that the lake lacks, when they have also grown for an hour (1 GiB)"
+)
 COPY_STALL = Threshold("copyStallSeconds", 900, "age of a copy, when it has read nothing for 15 minutes")
 
 THRESHOLDS = (SILENCE, FAILURES, BACKLOG_AGE, BACKLOG_BYTES, COPY_STALL)
@@ -28,7 +34,8 @@ ALERTS = (
         f"{worst(one(known.PROBLEMS, code='applier.dead'))} > 0",
         "5m",
         "The applier of pipeline {{ $labels.pipeline }} is gone",
-        "It was running and has stopped reporting: it does not run, or it hangs. The source is not concerned; the lake falls behind.",
+        "It was running and has stopped reporting: it does not run, or it hangs. The source is not "
+        "concerned; the lake falls behind.",
     ),
     Alert(
         "SluiceApplyNotSucceeding",
@@ -44,7 +51,8 @@ ALERTS = (
         f"{FAILED} > {FAILURES} or on (pipeline) {RESTARTED} > {FAILURES}",
         "5m",
         "The applier of pipeline {{ $labels.pipeline }} keeps failing",
-        "Windows fail and are tried again, or the applier ends and is started again. Tables without problems go on meanwhile.",
+        "Windows fail and are tried again, or the applier ends and is started again. Tables without "
+        "problems go on meanwhile.",
         held="10m",
     ),
     Alert(
@@ -53,7 +61,8 @@ ALERTS = (
         total(risen(one(known.APPLY_CONFLICTS), "1h"), "kind") + " > 0",
         "0m",
         "Somebody else writes the Delta tables of pipeline {{ $labels.pipeline }}",
-        "A commit met one of another writer ({{ $labels.kind }}). Only one applier may write these tables, and on S3 a second one can overwrite commits.",
+        "A commit met one of another writer ({{ $labels.kind }}). Only one applier may write these "
+        "tables, and on S3 a second one can overwrite commits.",
         held="15m",
     ),
     Alert(
@@ -70,7 +79,8 @@ ALERTS = (
         f"{worst(one(known.PROBLEMS, code='table.stale'))} > 0",
         "0m",
         "{{ $value }} tables of pipeline {{ $labels.pipeline }} do not equal the source",
-        "Something happened that the stream cannot carry, so that the lake copy is known to be wrong. The reason is in `sluice tables --state stale`.",
+        "Something happened that the stream cannot carry, so that the lake copy is known to be "
+        "wrong. The reason is in `sluice tables --state stale`.",
     ),
     Alert(
         "SluiceTableQuarantined",
@@ -78,7 +88,8 @@ ALERTS = (
         f"{worst(one(known.PROBLEMS, code='table.quarantined'))} > 0",
         "0m",
         "{{ $value }} tables of pipeline {{ $labels.pipeline }} are not carried",
-        "Their shape or their replica identity cannot be followed exactly, so that they are left out. The reason is in `sluice tables --state quarantined`.",
+        "Their shape or their replica identity cannot be followed exactly, so that they are left "
+        "out. The reason is in `sluice tables --state quarantined`.",
     ),
     Alert(
         "SluiceCopyStalled",
@@ -86,6 +97,7 @@ ALERTS = (
         f"time() - {worst(one(known.SNAPSHOT_START))} > {COPY_STALL} unless on (pipeline) {COPIED} > 0",
         "5m",
         "The copy of pipeline {{ $labels.pipeline }} does not move",
-        "It began {{ $value | humanizeDuration }} ago and has read nothing for 15 minutes. Its tables are not complete until it is finished.",
+        "It began {{ $value | humanizeDuration }} ago and has read nothing for 15 minutes. Its "
+        "tables are not complete until it is finished.",
     ),
 )

@@ -1,16 +1,19 @@
 """The objective: the lake is fresh for most of the time. Alerts on how fast the error budget burns.
 
-A good moment is one in which every table that is followed is fresher than the target; a pipeline that is not heard of has no good moments.
-(The windows and factors are those of the SRE Workbook, chapter 5.)
+A good moment is one in which every table that is followed is fresher than the target; a pipeline
+that is not heard of has no good moments. (The windows and factors are those of the SRE Workbook,
+chapter 5.)
 """
 
 from deploy.monitoring.alerts.process import INGEST, REMEMBERED
 from deploy.monitoring.model import Alert, Recording, Threshold, one
 from deploy.monitoring.promql import gone, worst
-from service.telemetry import catalogue as known
+from sluice.telemetry import catalogue as known
 
 TARGET = Threshold("freshnessTargetSeconds", 300, "how far a table may be behind the source in a good moment")
-OBJECTIVE = Threshold("freshnessObjective", 0.99, "share of good moments that is promised; the rest is the error budget")
+OBJECTIVE = Threshold(
+    "freshnessObjective", 0.99, "share of good moments that is promised; the rest is the error budget"
+)
 
 THRESHOLDS = (TARGET, OBJECTIVE)
 
@@ -32,7 +35,8 @@ def _burning(factor: float, long: str, short: str) -> str:
 RECORDINGS = (
     Recording(
         GOOD,
-        f"{worst(one(known.APPLY_FRESHNESS, quantile_of_tables='max'))} <= bool {TARGET} or on (pipeline) 0 * ({gone(INGEST, REMEMBERED)})",
+        f"{worst(one(known.APPLY_FRESHNESS, quantile_of_tables='max'))} <= bool {TARGET} or on "
+        f"(pipeline) 0 * ({gone(INGEST, REMEMBERED)})",
     ),
     *(Recording(average(window), f"avg_over_time({GOOD}{{{one.scope}}}[{window}])") for window in WINDOWS),
 )
@@ -44,7 +48,8 @@ ALERTS = (
         _burning(14.4, "1h", "5m"),
         "0m",
         "The lake of pipeline {{ $labels.pipeline }} is not fresh, and its budget for the month goes in two days",
-        "In the last hour tables were further behind than the target for {{ $value | humanizePercentage }} of the time, and they still are.",
+        "In the last hour tables were further behind than the target for {{ $value | "
+        "humanizePercentage }} of the time, and they still are.",
         held="5m",
     ),
     Alert(
@@ -52,8 +57,10 @@ ALERTS = (
         "critical",
         _burning(6, "6h", "30m"),
         "0m",
-        "The lake of pipeline {{ $labels.pipeline }} is often not fresh, and its budget for the month goes in five days",
-        "In the last six hours tables were further behind than the target for {{ $value | humanizePercentage }} of the time, and they still are.",
+        "The lake of pipeline {{ $labels.pipeline }} is often not fresh, and its budget for the "
+        "month goes in five days",
+        "In the last six hours tables were further behind than the target for {{ $value | "
+        "humanizePercentage }} of the time, and they still are.",
         held="15m",
     ),
     Alert(
@@ -62,7 +69,8 @@ ALERTS = (
         _burning(1, "3d", "6h"),
         "0m",
         "The lake of pipeline {{ $labels.pipeline }} will miss its objective this month",
-        "In the last three days tables were further behind than the target for {{ $value | humanizePercentage }} of the time.",
+        "In the last three days tables were further behind than the target for {{ $value | "
+        "humanizePercentage }} of the time.",
         held="1h",
     ),
 )

@@ -1,13 +1,19 @@
-"""Is the source safe from us, and are we safe from losing the slot: retained WAL, headroom, what is held back."""
+"""Is the source safe from us, and are we safe from losing the slot: retained WAL, headroom, what is
+held back.
+"""
 
 from deploy.monitoring.model import Alert, Threshold, one
 from deploy.monitoring.promql import least, over, worst
-from service.health.verdict import CARRYING
-from service.telemetry import catalogue as known
+from sluice.health.verdict import CARRYING
+from sluice.telemetry import catalogue as known
 
 HEADROOM_WARNING = Threshold("walHeadroomWarningPercent", 40, "share of max_slot_wal_keep_size that is left")
 HEADROOM_CRITICAL = Threshold("walHeadroomCriticalPercent", 20, "share of max_slot_wal_keep_size that is left")
-FORECAST = Threshold("slotForecastSeconds", 14400, "time until the slot may be lost, by the trend of the last hour or by a standing slot and the rate of WAL")
+FORECAST = Threshold(
+    "slotForecastSeconds",
+    14400,
+    "time until the slot may be lost, by the trend of the last hour or by a standing slot and the rate of WAL",
+)
 RETAINED = Threshold("walRetainedBytes", 53687091200, "WAL kept for the slot on a server that sets no limit (50 GiB)")
 XMIN_AGE = Threshold("catalogXminAge", 100000000, "age of the slot's catalog_xmin in transactions")
 PREPARED = Threshold("preparedTransactionSeconds", 900, "age of the oldest prepared transaction that has not ended")
@@ -24,11 +30,13 @@ ALERTS = (
     Alert(
         "SluiceSlotLost",
         "critical",
-        # The process stops for this reason, so that its last word has to do until the pipeline runs again.
+        # The process stops for this reason, so that its last word has to do until the pipeline runs
+        # again.
         f"{LOST} unless on (pipeline) ({CARRYING_NOW})",
         "0m",
         "The replication slot of pipeline {{ $labels.pipeline }} is lost",
-        "The server has invalidated or dropped it: changes after the last acknowledged position can no longer be had. The pipeline has stopped (exit code 7) "
+        "The server has invalidated or dropped it: changes after the last acknowledged position can "
+        "no longer be had. The pipeline has stopped (exit code 7) "
         "and nothing will bring it back by itself; the tables have to be copied again.",
     ),
     Alert(
@@ -54,7 +62,8 @@ ALERTS = (
         f"{HEADROOM} < {HEADROOM_CRITICAL}",
         "5m",
         'The slot of pipeline {{ $labels.pipeline }} has only {{ $value | printf "%.0f" }} % of its WAL limit left',
-        "The server keeps WAL for the slot up to max_slot_wal_keep_size and then gives the slot up: every table would have to be copied again.",
+        "The server keeps WAL for the slot up to max_slot_wal_keep_size and then gives the slot up: "
+        "every table would have to be copied again.",
     ),
     Alert(
         "SluiceWalHeadroomPredicted",
@@ -62,7 +71,8 @@ ALERTS = (
         f"{TREND} or on (pipeline) ({least(one(known.SLOT_SECONDS_LEFT))} < {FORECAST} and on (pipeline) {STANDING})",
         "15m",
         "The slot of pipeline {{ $labels.pipeline }} will be lost within hours if nothing changes",
-        "Either its headroom has been shrinking for an hour towards zero, or the slot does not advance at all while the server writes WAL.",
+        "Either its headroom has been shrinking for an hour towards zero, or the slot does not "
+        "advance at all while the server writes WAL.",
     ),
     Alert(
         "SluiceWalUnbounded",
@@ -78,7 +88,8 @@ ALERTS = (
         f"{worst(one(known.PROBLEMS, code='slot.inactive'))} > 0",
         "5m",
         "Nobody uses the slot of pipeline {{ $labels.pipeline }}",
-        "Ingest says that it streams and the server answers, but no walsender serves the slot. WAL is kept and nothing is received.",
+        "Ingest says that it streams and the server answers, but no walsender serves the slot. WAL "
+        "is kept and nothing is received.",
         held="10m",
     ),
     Alert(
@@ -87,7 +98,8 @@ ALERTS = (
         f"{worst(one(known.SLOT_XMIN_AGE))} > {XMIN_AGE}",
         "30m",
         "The slot of pipeline {{ $labels.pipeline }} holds vacuum back",
-        "Its catalog_xmin is {{ $value | humanize }} transactions old. Dead rows of the system catalogs cannot be removed, in every database of the server.",
+        "Its catalog_xmin is {{ $value | humanize }} transactions old. Dead rows of the system "
+        "catalogs cannot be removed, in every database of the server.",
     ),
     Alert(
         "SluicePreparedTransactionOpen",
@@ -95,7 +107,8 @@ ALERTS = (
         f"{worst(one(known.PREPARED_AGE))} > {PREPARED}",
         "0m",
         "A prepared transaction of pipeline {{ $labels.pipeline }} has been open for {{ $value | humanizeDuration }}",
-        "Its changes wait in the spool. Until it is committed or rolled back it keeps locks, holds back WAL and vacuum, and new copies cannot begin.",
+        "Its changes wait in the spool. Until it is committed or rolled back it keeps locks, holds "
+        "back WAL and vacuum, and new copies cannot begin.",
         held="5m",
     ),
 )

@@ -1,19 +1,34 @@
-"""Does ingest keep up: lag, a flush that stands still, back-pressure, open transactions, the object store."""
+"""Does ingest keep up: lag, a flush that stands still, back-pressure, open transactions, the object
+store.
+"""
 
 from deploy.monitoring.model import Alert, Threshold, one
 from deploy.monitoring.promql import over, total, worst
-from service.telemetry import catalogue as known
+from sluice.telemetry import catalogue as known
 
 LAG_WARNING = Threshold("lagWarningSeconds", 60, "how far the spool is behind the source")
 LAG_CRITICAL = Threshold("lagCriticalSeconds", 300, "how far the spool is behind the source")
 LAG_WARNING_BYTES = Threshold("lagWarningBytes", 1073741824, "WAL between the server's position and the spool (1 GiB)")
-LAG_CRITICAL_BYTES = Threshold("lagCriticalBytes", 4294967296, "WAL between the server's position and the spool (4 GiB)")
-STUCK = Threshold("flushStuckBytes", 67108864, "WAL waiting behind a flushed position that has not moved for 15 minutes (64 MiB)")
+LAG_CRITICAL_BYTES = Threshold(
+    "lagCriticalBytes", 4294967296, "WAL between the server's position and the spool (4 GiB)"
+)
+STUCK = Threshold(
+    "flushStuckBytes", 67108864, "WAL waiting behind a flushed position that has not moved for 15 minutes (64 MiB)"
+)
 BACKPRESSURE = Threshold("backpressurePercent", 80, "share of the time in which the socket was left unread")
 STAGED = Threshold("stagedPercent", 80, "share of limits.staged that open transactions take; at 100 the pipeline stops")
 STORE_ERRORS = Threshold("storeErrorPercent", 10, "share of requests to the object store that failed")
 
-THRESHOLDS = (LAG_WARNING, LAG_CRITICAL, LAG_WARNING_BYTES, LAG_CRITICAL_BYTES, STUCK, BACKPRESSURE, STAGED, STORE_ERRORS)
+THRESHOLDS = (
+    LAG_WARNING,
+    LAG_CRITICAL,
+    LAG_WARNING_BYTES,
+    LAG_CRITICAL_BYTES,
+    STUCK,
+    BACKPRESSURE,
+    STAGED,
+    STORE_ERRORS,
+)
 
 LAG = worst(one(known.LAG_SECONDS, stage="flush"))
 LAG_BYTES = worst(one(known.LAG_BYTES, stage="flush"))
@@ -37,7 +52,8 @@ ALERTS = (
         f"({LAG} > {LAG_CRITICAL}) or on (pipeline) ({LAG_BYTES} > {LAG_CRITICAL_BYTES})",
         "2m",
         "The spool of pipeline {{ $labels.pipeline }} is far behind the source",
-        "Changes that were committed long ago are not durable in the spool yet, the server keeps their WAL, and the slot's limit comes closer.",
+        "Changes that were committed long ago are not durable in the spool yet, the server keeps "
+        "their WAL, and the slot's limit comes closer.",
     ),
     Alert(
         "SluiceFlushStuck",
@@ -53,15 +69,19 @@ ALERTS = (
         f"100 * {UNREAD} > {BACKPRESSURE} and on (pipeline) {LAG} > {LAG_WARNING}",
         "10m",
         "Ingest of pipeline {{ $labels.pipeline }} cannot keep up: {{ $labels.cause }}",
-        'For {{ $value | printf "%.0f" }} % of the time nothing is read from the server, because decoding or uploading is behind, and the lag is high.',
+        'For {{ $value | printf "%.0f" }} % of the time nothing is read from the server, because '
+        "decoding or uploading is behind, and the lag is high.",
     ),
     Alert(
         "SluiceStagedNearLimit",
         "critical",
-        f"100 * {worst(one(known.REORDER_BYTES, place='store'))} / {worst(one(known.REORDER_LIMIT, place='store'))} > {STAGED}",
+        f"100 * {worst(one(known.REORDER_BYTES, place='store'))} / "
+        f"{worst(one(known.REORDER_LIMIT, place='store'))} > {STAGED}",
         "5m",
-        'Open transactions of pipeline {{ $labels.pipeline }} take {{ $value | printf "%.0f" }} % of what limits.staged allows',
-        "At 100 % the pipeline stops by name (exit code 2), with nothing lost, and the server keeps WAL until the limit is raised.",
+        'Open transactions of pipeline {{ $labels.pipeline }} take {{ $value | printf "%.0f" }} % of '
+        "what limits.staged allows",
+        "At 100 % the pipeline stops by name (exit code 2), with nothing lost, and the server keeps "
+        "WAL until the limit is raised.",
     ),
     Alert(
         "SluiceObjectStoreFailing",
@@ -69,6 +89,7 @@ ALERTS = (
         f"100 * {STORE_FAILED} / on (pipeline) {STORE_ALL} > {STORE_ERRORS}",
         "5m",
         "The object store fails pipeline {{ $labels.pipeline }}",
-        '{{ $value | printf "%.0f" }} % of the requests fail. What is not stored is not acknowledged, so that lag and retained WAL follow.',
+        '{{ $value | printf "%.0f" }} % of the requests fail. What is not stored is not '
+        "acknowledged, so that lag and retained WAL follow.",
     ),
 )

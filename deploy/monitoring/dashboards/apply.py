@@ -1,17 +1,20 @@
-"""Apply and tables: the backlog, the windows, Spark's share of the time, and every table's watermark."""
+"""Apply and tables: the backlog, the windows, Spark's share of the time, and every table's
+watermark.
+"""
 
 from deploy.monitoring.alerts.lake import BACKLOG_AGE, SILENCE
 from deploy.monitoring.dashboards.ingest import quantiles
 from deploy.monitoring.dashboards.panels import GREEN, RATE, RED, Dashboard, Panel, Query, Row, shown
 from deploy.monitoring.promql import least, over, total, worst
-from service.telemetry import catalogue as known
+from sluice.telemetry import catalogue as known
 
 BACKLOG_ROW = Row(
     "Backlog",
     (
         Panel(
             title="Since the applier last achieved something",
-            description="Time since it committed a window or found nothing to do, from its records in the object store.",
+            description="Time since it committed a window or found nothing to do, from its records in the object "
+            "store.",
             kind="stat",
             unit="s",
             queries=(Query(f"time() - {worst(shown(known.APPLY_LAST_SUCCESS))}"),),
@@ -54,7 +57,8 @@ WINDOWS_ROW = Row(
     (
         Panel(
             title="Windows by outcome",
-            description="committed, empty (nothing for the lake), stale (the table cannot follow), failed (tried again).",
+            description="committed, empty (nothing for the lake), stale (the table cannot follow), failed (tried "
+            "again).",
             unit="ops",
             queries=(Query(total(over("rate", shown(known.APPLY_RUNS), RATE), "outcome"), "{{pipeline}} {{outcome}}"),),
             stacked=True,
@@ -68,7 +72,8 @@ WINDOWS_ROW = Row(
         ),
         Panel(
             title="Time of a window, by phase",
-            description="read fetches and checks segments, schema alters the table, merge folds and commits, total is all of it.",
+            description="read fetches and checks segments, schema alters the table, merge folds and commits, "
+            "total is all of it.",
             unit="s",
             queries=quantiles(known.APPLY_DURATION, "phase"),
         ),
@@ -81,9 +86,12 @@ WINDOWS_ROW = Row(
         ),
         Panel(
             title="Commits lost to another writer",
-            description="Only one applier may write these tables: concurrent is a foreign commit, fenced another applier that took over.",
+            description="Only one applier may write these tables: concurrent is a foreign commit, fenced another "
+            "applier that took over.",
             unit="short",
-            queries=(Query(total(over("increase", shown(known.APPLY_CONFLICTS), RATE), "kind"), "{{pipeline}} {{kind}}"),),
+            queries=(
+                Query(total(over("increase", shown(known.APPLY_CONFLICTS), RATE), "kind"), "{{pipeline}} {{kind}}"),
+            ),
             quiet="nobody else writes the tables",
         ),
         Panel(
@@ -112,9 +120,15 @@ TABLES_ROW = Row(
         ),
         Panel(
             title="Tables that are furthest behind",
-            description="Time since the moment of the source through which each lake table is complete; it advances for idle tables too.",
+            description="Time since the moment of the source through which each lake table is complete; it "
+            "advances for idle tables too.",
             unit="s",
-            queries=(Query(f"topk(10, time() - {worst(shown(known.TABLE_WATERMARK), 'schema', 'table')})", "{{pipeline}} {{schema}}.{{table}}"),),
+            queries=(
+                Query(
+                    f"topk(10, time() - {worst(shown(known.TABLE_WATERMARK), 'schema', 'table')})",
+                    "{{pipeline}} {{schema}}.{{table}}",
+                ),
+            ),
             width=16,
             height=9,
         ),
@@ -122,7 +136,12 @@ TABLES_ROW = Row(
             title="Changes of shape",
             description="Changes of a table's columns or identity, and whether the lake can follow.",
             unit="short",
-            queries=(Query(total(over("increase", shown(known.SCHEMA_CHANGES), RATE), "kind", "outcome"), "{{pipeline}} {{kind}} {{outcome}}"),),
+            queries=(
+                Query(
+                    total(over("increase", shown(known.SCHEMA_CHANGES), RATE), "kind", "outcome"),
+                    "{{pipeline}} {{kind}} {{outcome}}",
+                ),
+            ),
             width=12,
             quiet="no table has changed its shape",
         ),
@@ -130,7 +149,9 @@ TABLES_ROW = Row(
             title="Transitions of tables",
             description="Times ingest put a table into a state.",
             unit="short",
-            queries=(Query(total(over("increase", shown(known.TABLE_EVENTS), RATE), "state"), "{{pipeline}} {{state}}"),),
+            queries=(
+                Query(total(over("increase", shown(known.TABLE_EVENTS), RATE), "state"), "{{pipeline}} {{state}}"),
+            ),
             width=12,
             quiet="no table has changed its state since the process began to be scraped",
         ),

@@ -3,7 +3,7 @@
 from deploy.monitoring.dashboards.ingest import quantiles
 from deploy.monitoring.dashboards.panels import RATE, Dashboard, Panel, Query, Row, shown
 from deploy.monitoring.promql import over, total, worst
-from service.telemetry import catalogue as known
+from sluice.telemetry import catalogue as known
 
 _NO_COPY = "absent while no copy is under way"
 
@@ -26,7 +26,8 @@ BOARD = Dashboard(
                 ),
                 Panel(
                     title="Rows expected",
-                    description="The server's estimate of the rows of all tables of the copy (from its statistics; it may be far off).",
+                    description="The server's estimate of the rows of all tables of the copy (from its "
+                    "statistics; it may be far off).",
                     kind="stat",
                     unit="short",
                     queries=(Query(worst(shown(known.SNAPSHOT_ESTIMATED_ROWS))),),
@@ -70,7 +71,9 @@ BOARD = Dashboard(
                     unit="Bps",
                     queries=(
                         Query(total(over("rate", shown(known.SNAPSHOT_BYTES), RATE)), "{{pipeline}} received"),
-                        Query(total(over("rate", shown(known.SPOOL_BYTES, kind="snapshot"), RATE)), "{{pipeline}} written"),
+                        Query(
+                            total(over("rate", shown(known.SPOOL_BYTES, kind="snapshot"), RATE)), "{{pipeline}} written"
+                        ),
                     ),
                 ),
                 Panel(

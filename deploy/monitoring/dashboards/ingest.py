@@ -2,15 +2,18 @@
 
 from deploy.monitoring.dashboards.panels import RATE, Dashboard, Panel, Query, Row, shown
 from deploy.monitoring.promql import over, total, worst
-from service.telemetry import catalogue as known
-from service.telemetry.catalogue import Histogram
+from sluice.telemetry import catalogue as known
+from sluice.telemetry.catalogue import Histogram
 
 
 def quantiles(metric: Histogram, *labels: str) -> tuple[Query, ...]:
     """The middle and the slow end of a histogram, for each value of `labels`."""
     named = " ".join(["{{pipeline}}", *(f"{{{{{label}}}}}" for label in labels)])
     summed = total(over("rate", shown.buckets(metric), RATE), "le", *labels)
-    return tuple(Query(f"histogram_quantile({share}, {summed})", f"{named} {name}") for share, name in ((0.5, "median"), (0.99, "99 %")))
+    return tuple(
+        Query(f"histogram_quantile({share}, {summed})", f"{named} {name}")
+        for share, name in ((0.5, "median"), (0.99, "99 %"))
+    )
 
 
 STREAM_ROW = Row(
@@ -20,13 +23,20 @@ STREAM_ROW = Row(
             title="Transactions",
             description="Transactions taken from the stream, by how they ended.",
             unit="ops",
-            queries=(Query(total(over("rate", shown(known.TRANSACTIONS), RATE), "outcome"), "{{pipeline}} {{outcome}}"),),
+            queries=(
+                Query(total(over("rate", shown(known.TRANSACTIONS), RATE), "outcome"), "{{pipeline}} {{outcome}}"),
+            ),
         ),
         Panel(
             title="Rows, busiest tables",
             description="The ten tables with the most row changes made durable.",
             unit="ops",
-            queries=(Query(f"topk(10, {total(over('rate', shown(known.ROWS), RATE), 'schema', 'table')})", "{{pipeline}} {{schema}}.{{table}}"),),
+            queries=(
+                Query(
+                    f"topk(10, {total(over('rate', shown(known.ROWS), RATE), 'schema', 'table')})",
+                    "{{pipeline}} {{schema}}.{{table}}",
+                ),
+            ),
         ),
         Panel(
             title="Size of transactions",
@@ -44,9 +54,12 @@ STREAM_ROW = Row(
         ),
         Panel(
             title="Back-pressure",
-            description="Share of the time in which the socket was left unread because decoding or uploading was behind.",
+            description="Share of the time in which the socket was left unread because decoding or uploading was "
+            "behind.",
             unit="percentunit",
-            queries=(Query(total(over("rate", shown(known.BACKPRESSURE_SECONDS), RATE), "cause"), "{{pipeline}} {{cause}}"),),
+            queries=(
+                Query(total(over("rate", shown(known.BACKPRESSURE_SECONDS), RATE), "cause"), "{{pipeline}} {{cause}}"),
+            ),
             least=0,
             most=1,
         ),
@@ -70,17 +83,27 @@ MEMORY_ROW = Row(
         ),
         Panel(
             title="Share of the limits",
-            description="In memory, past the limit rows go to the store; in the store, past limits.staged the pipeline stops.",
+            description="In memory, past the limit rows go to the store; in the store, past limits.staged the "
+            "pipeline stops.",
             unit="percentunit",
-            queries=(Query(f"{worst(shown(known.REORDER_BYTES), 'place')} / {worst(shown(known.REORDER_LIMIT), 'place')}", "{{pipeline}} {{place}}"),),
+            queries=(
+                Query(
+                    f"{worst(shown(known.REORDER_BYTES), 'place')} / {worst(shown(known.REORDER_LIMIT), 'place')}",
+                    "{{pipeline}} {{place}}",
+                ),
+            ),
             least=0,
             most=1,
         ),
         Panel(
             title="Open transactions",
-            description="Transactions that have not ended and of which rows are held, and prepared ones that wait for their end.",
+            description="Transactions that have not ended and of which rows are held, and prepared ones that "
+            "wait for their end.",
             unit="none",
-            queries=(Query(worst(shown(known.REORDER_TRANSACTIONS)), "{{pipeline}} open"), Query(worst(shown(known.PREPARED)), "{{pipeline}} prepared")),
+            queries=(
+                Query(worst(shown(known.REORDER_TRANSACTIONS)), "{{pipeline}} open"),
+                Query(worst(shown(known.PREPARED)), "{{pipeline}} prepared"),
+            ),
         ),
     ),
 )
@@ -112,7 +135,8 @@ SPOOL_ROW = Row(
         ),
         Panel(
             title="Time of a flush, by phase",
-            description="encode closes the files, upload stores one, commit appends the manifest entry, total is all of it until it is durable.",
+            description="encode closes the files, upload stores one, commit appends the manifest entry, total is "
+            "all of it until it is durable.",
             unit="s",
             queries=quantiles(known.FLUSH_DURATION, "phase"),
             width=12,
@@ -122,7 +146,13 @@ SPOOL_ROW = Row(
             description="How many flushes took how long, until durable.",
             kind="heatmap",
             unit="s",
-            queries=(Query(f"sum by (le) (increase({shown.buckets(known.FLUSH_DURATION, phase='total')}[{RATE}]))", "{{le}}", heat=True),),
+            queries=(
+                Query(
+                    f"sum by (le) (increase({shown.buckets(known.FLUSH_DURATION, phase='total')}[{RATE}]))",
+                    "{{le}}",
+                    heat=True,
+                ),
+            ),
             width=12,
         ),
         Panel(
@@ -135,7 +165,12 @@ SPOOL_ROW = Row(
             title="Requests to the object store",
             description="By operation and outcome, of ingest and applier. conflict and missing are ordinary answers.",
             unit="reqps",
-            queries=(Query(total(over("rate", shown(known.STORE_REQUESTS), RATE), "operation", "outcome"), "{{pipeline}} {{operation}} {{outcome}}"),),
+            queries=(
+                Query(
+                    total(over("rate", shown(known.STORE_REQUESTS), RATE), "operation", "outcome"),
+                    "{{pipeline}} {{operation}} {{outcome}}",
+                ),
+            ),
         ),
         Panel(
             title="Time of a request",

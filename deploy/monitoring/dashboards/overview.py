@@ -3,8 +3,8 @@
 from deploy.monitoring.alerts.objectives import GOOD, OBJECTIVE, TARGET
 from deploy.monitoring.dashboards.panels import GREEN, RATE, RED, YELLOW, Dashboard, Panel, Query, Row, shown
 from deploy.monitoring.promql import least, over, total, worst
-from service.contract.entries import TABLE_STATES
-from service.telemetry import catalogue as known
+from sluice.contract.entries import TABLE_STATES
+from sluice.telemetry import catalogue as known
 
 _STATES = f"sum by (pipeline, state) ({shown(known.STATE)}) == 1"
 _RECORDED = f"{GOOD}{{{shown.scope}}}"
@@ -35,14 +35,22 @@ STATE_ROW = Row(
             description="Alerts of Sluice that fire for the chosen pipelines. Each has a runbook of its name.",
             kind="stat",
             unit="none",
-            queries=(Query('count by (pipeline) (ALERTS{pipeline=~"$pipeline",alertname=~"Sluice.*",alertstate="firing"}) or vector(0)', "alerts"),),
+            queries=(
+                Query(
+                    "count by (pipeline) "
+                    '(ALERTS{pipeline=~"$pipeline",alertname=~"Sluice.*",alertstate="firing"}) or '
+                    "vector(0)",
+                    "alerts",
+                ),
+            ),
             steps=((None, GREEN), (1, RED)),
             width=3,
             height=5,
         ),
         Panel(
             title="Freshness of the slowest table",
-            description="How far the lake is behind the source: the age of the oldest change that a table lacks, in the spool or before it. 0 when none.",
+            description="How far the lake is behind the source: the age of the oldest change that a table lacks, "
+            "in the spool or before it. 0 when none.",
             kind="stat",
             unit="s",
             queries=(Query(worst(shown(known.APPLY_FRESHNESS, quantile_of_tables="max"))),),
@@ -52,7 +60,8 @@ STATE_ROW = Row(
         ),
         Panel(
             title="Good moments, now",
-            description=f"Whether every followed table is fresher than the target (by default {TARGET.default} s). Recorded by the rules of Sluice.",
+            description=f"Whether every followed table is fresher than the target (by default {TARGET.default} "
+            "s). Recorded by the rules of Sluice.",
             kind="stat",
             unit="none",
             queries=(Query(_RECORDED),),
@@ -83,7 +92,8 @@ OBJECTIVES_ROW = Row(
     (
         Panel(
             title="Good moments in the range shown",
-            description=f"Share of the time in which every followed table was fresh. The objective is by default {OBJECTIVE.default:.0%}.",
+            description="Share of the time in which every followed table was fresh. The objective is by default "
+            f"{OBJECTIVE.default:.0%}.",
             kind="gauge",
             unit="percentunit",
             queries=(Query(f"avg_over_time({_RECORDED}[$__range])"),),
@@ -94,10 +104,15 @@ OBJECTIVES_ROW = Row(
         ),
         Panel(
             title="Burn of the error budget",
-            description="How many times faster than allowed the budget is spent, over one and six hours, with the default objective. 14.4 over an hour pages.",
+            description="How many times faster than allowed the budget is spent, over one and six hours, with "
+            "the default objective. 14.4 over an hour pages.",
             unit="short",
             queries=tuple(
-                Query(f"(1 - avg_over_time({_RECORDED}[{window}])) / (1 - {OBJECTIVE.default})", f"{{{{pipeline}}}} over {window}") for window in ("1h", "6h")
+                Query(
+                    f"(1 - avg_over_time({_RECORDED}[{window}])) / (1 - {OBJECTIVE.default})",
+                    f"{{{{pipeline}}}} over {window}",
+                )
+                for window in ("1h", "6h")
             ),
             steps=((None, GREEN), (1, YELLOW), (14.4, RED)),
             width=9,
@@ -106,7 +121,9 @@ OBJECTIVES_ROW = Row(
             title="Freshness over tables",
             description="The slowest table, the slowest but five percent, and the middle one.",
             unit="s",
-            queries=(Query(worst(shown(known.APPLY_FRESHNESS), "quantile_of_tables"), "{{pipeline}} {{quantile_of_tables}}"),),
+            queries=(
+                Query(worst(shown(known.APPLY_FRESHNESS), "quantile_of_tables"), "{{pipeline}} {{quantile_of_tables}}"),
+            ),
             width=9,
         ),
     ),
@@ -117,7 +134,8 @@ FLOW_ROW = Row(
     (
         Panel(
             title="Behind the source, by stage",
-            description="For how long at least each stage has been behind: received, durable in the spool, in the lake.",
+            description="For how long at least each stage has been behind: received, durable in the spool, in "
+            "the lake.",
             unit="s",
             queries=(Query(worst(shown(known.LAG_SECONDS), "stage"), "{{pipeline}} {{stage}}"),),
         ),
@@ -145,7 +163,8 @@ FLOW_ROW = Row(
         ),
         Panel(
             title="Problems",
-            description="The problems that `sluice status` shows, by code. docs/problems.md says what each means and what to do.",
+            description="The problems that `sluice status` shows, by code. docs/problems.md says what each means "
+            "and what to do.",
             unit="none",
             queries=(Query(total(shown(known.PROBLEMS), "code") + " > 0", "{{pipeline}} {{code}}"),),
             stacked=True,
@@ -155,7 +174,12 @@ FLOW_ROW = Row(
             title="Errors",
             description="Errors by place and class. Those that are not tried again alert.",
             unit="ops",
-            queries=(Query(total(over("rate", shown(known.ERRORS), RATE), "component", "class"), "{{pipeline}} {{component}} {{class}}"),),
+            queries=(
+                Query(
+                    total(over("rate", shown(known.ERRORS), RATE), "component", "class"),
+                    "{{pipeline}} {{component}} {{class}}",
+                ),
+            ),
             width=12,
             quiet="no error has come up",
         ),

@@ -1,7 +1,9 @@
 """Dashboards as values, and the JSON that Grafana 10 and later read.
 
-Invariant: every query is limited to the chosen pipelines and every data source is the chosen one; nothing names an installation. `quiet` says why a panel
-may have nothing to show on a healthy pipeline; the end-to-end test accepts an empty panel for that reason only. (Grafana: Dashboard JSON model.)
+Invariant: every query is limited to the chosen pipelines and every data source is the chosen one;
+nothing names an installation. `quiet` says why a panel may have nothing to show on a healthy
+pipeline; the end-to-end test accepts an empty panel for that reason only. (Grafana: Dashboard JSON
+model.)
 """
 
 from collections.abc import Sequence
@@ -37,7 +39,9 @@ class Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One panel. `steps` are thresholds: a colour from a value on, the first from the beginning. `words` shows a number as a word."""
+    """One panel. `steps` are thresholds: a colour from a value on, the first from the beginning.
+    `words` shows a number as a word.
+    """
 
     title: str
     description: str
@@ -89,14 +93,31 @@ class Dashboard:
             "time": {"from": "now-3h", "to": "now"},
             "timezone": "browser",
             "annotations": {"list": []},
-            "links": [{"title": "Sluice", "type": "dashboards", "tags": _TAGS, "asDropdown": True, "includeVars": True, "keepTime": True}],
+            "links": [
+                {
+                    "title": "Sluice",
+                    "type": "dashboards",
+                    "tags": _TAGS,
+                    "asDropdown": True,
+                    "includeVars": True,
+                    "keepTime": True,
+                }
+            ],
             "templating": {"list": [_datasource(), _pipeline()]},
             "panels": _laid_out(self.rows),
         }
 
 
 def _datasource() -> Json:
-    return {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "hide": 0, "multi": False, "includeAll": False}
+    return {
+        "name": "datasource",
+        "label": "Data source",
+        "type": "datasource",
+        "query": "prometheus",
+        "hide": 0,
+        "multi": False,
+        "includeAll": False,
+    }
 
 
 def _pipeline() -> Json:
@@ -123,7 +144,14 @@ def _laid_out(rows: Sequence[Row]) -> list[Json]:
     y = 0
     for row in rows:
         placed.append(
-            {"id": len(placed) + 1, "type": "row", "title": row.title, "collapsed": False, "gridPos": _place(0, y, COLUMNS, ROW_HEIGHT), "panels": []}
+            {
+                "id": len(placed) + 1,
+                "type": "row",
+                "title": row.title,
+                "collapsed": False,
+                "gridPos": _place(0, y, COLUMNS, ROW_HEIGHT),
+                "panels": [],
+            }
         )
         x, y, line = 0, y + ROW_HEIGHT, 0
         for panel in row.panels:
@@ -178,7 +206,10 @@ def _defaults(panel: Panel) -> Json:
     if panel.most is not None:
         defaults["max"] = panel.most
     if panel.words:
-        words = {str(value): {"text": text, "color": color, "index": index} for index, (value, text, color) in enumerate(panel.words)}
+        words = {
+            str(value): {"text": text, "color": color, "index": index}
+            for index, (value, text, color) in enumerate(panel.words)
+        }
         defaults["mappings"] = [{"type": "value", "options": words}]
     if panel.kind == "timeseries":
         defaults["custom"] = {
@@ -198,7 +229,12 @@ def _options(panel: Panel) -> Json:
         legend = {"displayMode": "table", "placement": "bottom", "showLegend": True, "calcs": ["lastNotNull", "max"]}
         return {"legend": legend, "tooltip": {"mode": "multi", "sort": "desc"}}
     if panel.kind == "heatmap":
-        return {"calculate": False, "yAxis": {"unit": panel.unit}, "color": {"mode": "scheme", "scheme": "Oranges"}, "legend": {"show": True}}
+        return {
+            "calculate": False,
+            "yAxis": {"unit": panel.unit},
+            "color": {"mode": "scheme", "scheme": "Oranges"},
+            "legend": {"show": True},
+        }
     if panel.kind == "table":
         return {"showHeader": True, "cellHeight": "sm"}
     reduced: Json = {"reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False}, "orientation": "auto"}

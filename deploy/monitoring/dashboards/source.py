@@ -3,7 +3,7 @@
 from deploy.monitoring.alerts.slot import HEADROOM_CRITICAL, HEADROOM_WARNING, XMIN_AGE
 from deploy.monitoring.dashboards.panels import GREEN, RATE, RED, YELLOW, Dashboard, Panel, Query, Row, shown
 from deploy.monitoring.promql import least, over, total, worst
-from service.telemetry import catalogue as known
+from sluice.telemetry import catalogue as known
 
 _NO_LIMIT = "absent while the server sets no limit on retained WAL"
 _STREAMED = "absent until the server has spilled or streamed a large transaction"
@@ -13,7 +13,8 @@ SLOT_ROW = Row(
     (
         Panel(
             title="State of the slot's WAL",
-            description="wal_status as the server reports it: extended is past max_wal_size, unreserved may be lost at any checkpoint, lost is for good.",
+            description="wal_status as the server reports it: extended is past max_wal_size, unreserved may be "
+            "lost at any checkpoint, lost is for good.",
             kind="stat",
             unit="none",
             queries=(Query(f"{worst(shown(known.SLOT_STATUS), 'status')} == 1", "{{pipeline}}: {{status}}"),),
@@ -74,9 +75,13 @@ WAL_ROW = Row(
     (
         Panel(
             title="WAL kept and WAL left",
-            description="What the server keeps for the slot, and what can still be written before the slot may be lost.",
+            description="What the server keeps for the slot, and what can still be written before the slot may "
+            "be lost.",
             unit="bytes",
-            queries=(Query(worst(shown(known.SLOT_RETAINED)), "{{pipeline}} kept"), Query(least(shown(known.SLOT_SAFE)), "{{pipeline}} left")),
+            queries=(
+                Query(worst(shown(known.SLOT_RETAINED)), "{{pipeline}} kept"),
+                Query(least(shown(known.SLOT_SAFE)), "{{pipeline}} left"),
+            ),
         ),
         Panel(
             title="Behind the server, by stage",
@@ -86,16 +91,22 @@ WAL_ROW = Row(
         ),
         Panel(
             title="WAL written and acknowledged",
-            description="Bytes a second by which the server's position, our durable position and the acknowledged one advance.",
+            description="Bytes a second by which the server's position, our durable position and the "
+            "acknowledged one advance.",
             unit="Bps",
             queries=tuple(
                 Query(worst(over("deriv", shown(metric), RATE)), f"{{{{pipeline}}}} {name}")
-                for metric, name in ((known.SOURCE_WAL_LSN, "written"), (known.FLUSHED_LSN, "durable"), (known.CONFIRMED_FLUSH_LSN, "acknowledged"))
+                for metric, name in (
+                    (known.SOURCE_WAL_LSN, "written"),
+                    (known.FLUSHED_LSN, "durable"),
+                    (known.CONFIRMED_FLUSH_LSN, "acknowledged"),
+                )
             ),
         ),
         Panel(
             title="Age of catalog_xmin",
-            description="Transactions since the slot's catalog_xmin: what it holds back in vacuum of the system catalogs.",
+            description="Transactions since the slot's catalog_xmin: what it holds back in vacuum of the system "
+            "catalogs.",
             unit="short",
             queries=(Query(worst(shown(known.SLOT_XMIN_AGE))),),
             steps=((None, GREEN), (XMIN_AGE.default, RED)),
@@ -148,11 +159,16 @@ CONNECTION_ROW = Row(
         ),
         Panel(
             title="Decoded by the server",
-            description="Bytes of transactions that the server decoded for the slot, sent before their end, and wrote to its disk (logical_decoding_work_mem).",
+            description="Bytes of transactions that the server decoded for the slot, sent before their end, and "
+            "wrote to its disk (logical_decoding_work_mem).",
             unit="Bps",
             queries=tuple(
                 Query(total(over("rate", shown(metric), RATE)), f"{{{{pipeline}}}} {name}")
-                for metric, name in ((known.DECODER_BYTES, "decoded"), (known.DECODER_STREAMED_BYTES, "streamed"), (known.DECODER_SPILL_BYTES, "spilled"))
+                for metric, name in (
+                    (known.DECODER_BYTES, "decoded"),
+                    (known.DECODER_STREAMED_BYTES, "streamed"),
+                    (known.DECODER_SPILL_BYTES, "spilled"),
+                )
             ),
             quiet=_STREAMED,
         ),

@@ -8,31 +8,37 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
-from deploy.local.binaries import LocalServerError
-from deploy.local.browser import ARGUMENTS, browser
-from service.telemetry.health import Health, HealthServer
-from service.telemetry.metrics import Metrics
+from sluice.health.endpoint import Health, HealthServer
+from sluice.telemetry.metrics import Metrics
 from tests.ops.page.documents import Document, healthy
+from tools.local.binaries import LocalServerError
+from tools.local.browser import ARGUMENTS, browser
 
 PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True}
 
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """One for a module and no longer: while Playwright's loop runs in this thread, `asyncio.run` cannot."""
+    """One for a module and no longer: while Playwright's loop runs in this thread, `asyncio.run`
+    cannot.
+    """
     try:
         found = browser()
     except LocalServerError as failure:
         pytest.skip(str(failure))
     with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=found.program, args=list(ARGUMENTS), env={**os.environ, **found.environment})
+        launched = playwright.chromium.launch(
+            executable_path=found.program, args=list(ARGUMENTS), env={**os.environ, **found.environment}
+        )
         yield launched
         launched.close()
 
 
 @dataclass
 class Served:
-    """The real server, with what its /status answers with; `failure` is raised instead while it is set."""
+    """The real server, with what its /status answers with; `failure` is raised instead while it is
+    set.
+    """
 
     document: Document = field(default_factory=healthy)
     failure: Exception | None = None
@@ -69,13 +75,21 @@ def next_update(page: Page) -> None:
 
 @pytest.fixture
 def look(chromium: Browser) -> Iterator[Opener]:
-    """Opens the page at an address. At the end it must have asked nobody else, and the browser must have found nothing to complain of."""
+    """Opens the page at an address. At the end it must have asked nobody else, and the browser must
+    have found nothing to complain of.
+    """
     contexts: list[BrowserContext] = []
     asked: list[str] = []
     complaints: list[str] = []
     addresses: list[str] = []
 
-    def opened(address: str, *, expect_failures: bool = False, before: Callable[[Page], None] = lambda page: None, **options: Any) -> Page:
+    def opened(
+        address: str,
+        *,
+        expect_failures: bool = False,
+        before: Callable[[Page], None] = lambda page: None,
+        **options: Any,
+    ) -> Page:
         context = chromium.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
         contexts.append(context)
         addresses.append(f"http://{address}/")

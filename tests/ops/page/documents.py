@@ -1,4 +1,5 @@
-"""Status documents as /status answers them, for the page's tests: a healthy pipeline, and what can become of it.
+"""Status documents as /status answers them, for the page's tests: a healthy pipeline, and what can
+become of it.
 
 `test_documents_have_the_form_of_a_real_report` keeps them true.
 """
@@ -7,13 +8,18 @@ import copy
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from service.health.problems import Problem
-from service.health.verdict import State, Verdict
+from sluice.health.problems import Problem
+from sluice.health.verdict import State, Verdict
 
 Document = dict[str, Any]
 WAL_END = 0x16_B374_D848
 MINUTES = 60
-HOSTILE = ("<img src=x onerror=document.title='owned'>", "</script><script>document.title='owned'</script>", "\u202egnp.elbat", "漢" * 63)
+HOSTILE = (
+    "<img src=x onerror=document.title='owned'>",
+    "</script><script>document.title='owned'</script>",
+    "\u202egnp.elbat",
+    "漢" * 63,
+)
 
 
 def lsn(value: int) -> str:
@@ -41,7 +47,12 @@ def table(name: str, **changes: Any) -> Document:
 
 
 def stage(name: str, behind: int | None, seconds: float | None) -> Document:
-    return {"stage": name, "lsn": None if behind is None else lsn(WAL_END - behind), "behind_bytes": behind, "behind_seconds": seconds}
+    return {
+        "stage": name,
+        "lsn": None if behind is None else lsn(WAL_END - behind),
+        "behind_bytes": behind,
+        "behind_seconds": seconds,
+    }
 
 
 def throughput(now: datetime) -> list[Document]:
@@ -51,8 +62,20 @@ def throughput(now: datetime) -> list[Document]:
     for at in range(MINUTES):
         load = 0 if 22 <= at < 26 else 1800 + (at * 7919) % 900 + (6000 if 38 <= at < 45 else 0)
         seconds = 60.0 if at < MINUTES - 1 else 41.0
-        amounts = {"transactions": load * 9, "rows": load * 60, "bytes": load * 60 * 210, "copied_rows": 0, "applied_rows": load * 58}
-        found.append({"at": (begin + timedelta(minutes=at)).isoformat(), "seconds": seconds, **{name: value * seconds / 60 for name, value in amounts.items()}})
+        amounts = {
+            "transactions": load * 9,
+            "rows": load * 60,
+            "bytes": load * 60 * 210,
+            "copied_rows": 0,
+            "applied_rows": load * 58,
+        }
+        found.append(
+            {
+                "at": (begin + timedelta(minutes=at)).isoformat(),
+                "seconds": seconds,
+                **{name: value * seconds / 60 for name, value in amounts.items()},
+            }
+        )
     return found
 
 
@@ -123,9 +146,18 @@ def healthy(*, taken_at: datetime | None = None) -> Document:
             "last_record_at": (now - timedelta(seconds=2)).isoformat(),
             "left_out": {},
         },
-        "snapshot": {"tables_done": 8, "tables_total": 8, "rows": 960_000, "rows_per_second": None, "eta_seconds": None, "tables": []},
+        "snapshot": {
+            "tables_done": 8,
+            "tables_total": 8,
+            "rows": 960_000,
+            "rows_per_second": None,
+            "eta_seconds": None,
+            "tables": [],
+        },
         "prepared": [],
-        "tables": [table(name, lag_seconds=round(0.4 * at, 1), rows_applied=48_211 * at + at) for at, name in enumerate(names)],
+        "tables": [
+            table(name, lag_seconds=round(0.4 * at, 1), rows_applied=48_211 * at + at) for at, name in enumerate(names)
+        ],
         "process": {
             "state": "streaming",
             "instance": "ingest-0",
@@ -151,8 +183,20 @@ def copying() -> Document:
     found = healthy()
     found["tables"][1].update(state="copying", lag_seconds=None, complete_through_lsn=None, rows_applied=0, mode="")
     found["tables"][2].update(state="pending", lag_seconds=None, complete_through_lsn=None, rows_applied=0, mode="")
-    copy_of = {"table": "public.order_lines", "rows": 41_200_000, "estimated_rows": 98_000_000, "rows_per_second": 310_400.2, "eta_seconds": 183.0}
-    waiting = {"table": "public.customers", "rows": None, "estimated_rows": 1_200_000, "rows_per_second": None, "eta_seconds": None}
+    copy_of = {
+        "table": "public.order_lines",
+        "rows": 41_200_000,
+        "estimated_rows": 98_000_000,
+        "rows_per_second": 310_400.2,
+        "eta_seconds": 183.0,
+    }
+    waiting = {
+        "table": "public.customers",
+        "rows": None,
+        "estimated_rows": 1_200_000,
+        "rows_per_second": None,
+        "eta_seconds": None,
+    }
     found["snapshot"] = {
         "tables_done": 6,
         "tables_total": 8,
@@ -163,7 +207,13 @@ def copying() -> Document:
     }
     for at, minute in enumerate(found["process"]["throughput"][-9:]):
         minute["copied_rows"] = (250_000 + at * 5_000) * minute["seconds"]
-    return judged(found, "healthy", Problem("table.copying", "info", "public.order_lines, public.customers", "the table is copying", "Wait.", count=2))
+    return judged(
+        found,
+        "healthy",
+        Problem(
+            "table.copying", "info", "public.order_lines, public.customers", "the table is copying", "Wait.", count=2
+        ),
+    )
 
 
 def stale() -> Document:
@@ -175,14 +225,35 @@ def stale() -> Document:
     return judged(
         found,
         "degraded",
-        Problem("table.stale", "critical", "public.stock", reason, "`sluice copy` with the table's name takes a new snapshot of it."),
-        Problem("ingest.error", "info", "replication", "SourceUnavailable: the server closed the connection", "Wait.", began, count=2),
+        Problem(
+            "table.stale",
+            "critical",
+            "public.stock",
+            reason,
+            "`sluice copy` with the table's name takes a new snapshot of it.",
+        ),
+        Problem(
+            "ingest.error",
+            "info",
+            "replication",
+            "SourceUnavailable: the server closed the connection",
+            "Wait.",
+            began,
+            count=2,
+        ),
     )
 
 
 def lost() -> Document:
     found = healthy()
-    found["source"]["slot"].update(active=False, active_pid=None, wal_status="lost", safe_wal_bytes=None, invalidated="wal_removed", restart_lsn=None)
+    found["source"]["slot"].update(
+        active=False,
+        active_pid=None,
+        wal_status="lost",
+        safe_wal_bytes=None,
+        invalidated="wal_removed",
+        restart_lsn=None,
+    )
     found["wal"]["headroom"] = None
     found["process"].update(state="failed", connected=False)
     hint = "raise max_slot_wal_keep_size or idle_replication_slot_timeout, then copy the tables again under a new slot"
@@ -193,9 +264,13 @@ def lost() -> Document:
 def scarce() -> Document:
     """The lake keeps up, the slot does not: an hour of headroom."""
     found = healthy()
-    found["wal"]["headroom"].update(retained_bytes=9_000_000_000, safe_bytes=1_381_000_000, share_left=0.133, seconds_left=3351.9)
+    found["wal"]["headroom"].update(
+        retained_bytes=9_000_000_000, safe_bytes=1_381_000_000, share_left=0.133, seconds_left=3351.9
+    )
     message = "13% of max_slot_wal_keep_size is left, enough for 56 min at the present rate"
-    return judged(found, "degraded", Problem("slot.headroom", "critical", "slot sluice_shop", message, "Get ingest going."))
+    return judged(
+        found, "degraded", Problem("slot.headroom", "critical", "slot sluice_shop", message, "Get ingest going.")
+    )
 
 
 def applier_dead() -> Document:
@@ -205,28 +280,65 @@ def applier_dead() -> Document:
     found["apply"].update(pending_entries=40, last_record_at=(now - timedelta(seconds=600)).isoformat())
     found["process"]["applier"] = None
     message = "the applier has stopped reporting, and 40 manifest entries wait for it"
-    return judged(found, "degraded", Problem("applier.dead", "critical", "the applier", message, "Start it.", now.timestamp() - 600))
+    return judged(
+        found,
+        "degraded",
+        Problem("applier.dead", "critical", "the applier", message, "Start it.", now.timestamp() - 600),
+    )
 
 
 def new() -> Document:
     found = healthy()
-    nothing = [{"stage": name, "lsn": None, "behind_bytes": None, "behind_seconds": None} for name in ("received", "flushed", "confirmed", "applied")]
+    nothing = [
+        {"stage": name, "lsn": None, "behind_bytes": None, "behind_seconds": None}
+        for name in ("received", "flushed", "confirmed", "applied")
+    ]
     found.update(opened_at=None, tables=[], source={**found["source"], "slot": None})
     found["wal"] = {"stages": [stage("server", 0, 0.0), *nothing], "headroom": None}
-    found["manifest"] = {"seq": 0, "epoch": 0, "through_lsn": None, "behind_bytes": None, "slot": None, "publication": None, "database": None}
-    found["apply"] = {"complete_through_lsn": None, "boundary_lsn": None, "behind_bytes": None, "pending_entries": 0, "last_record_at": None, "left_out": {}}
-    found["snapshot"] = {"tables_done": 0, "tables_total": 0, "rows": 0, "rows_per_second": None, "eta_seconds": None, "tables": []}
-    found["process"].update(state="starting", connected=False, received_lsn=None, reconnects=0, throughput=[], applier=None)
+    found["manifest"] = {
+        "seq": 0,
+        "epoch": 0,
+        "through_lsn": None,
+        "behind_bytes": None,
+        "slot": None,
+        "publication": None,
+        "database": None,
+    }
+    found["apply"] = {
+        "complete_through_lsn": None,
+        "boundary_lsn": None,
+        "behind_bytes": None,
+        "pending_entries": 0,
+        "last_record_at": None,
+        "left_out": {},
+    }
+    found["snapshot"] = {
+        "tables_done": 0,
+        "tables_total": 0,
+        "rows": 0,
+        "rows_per_second": None,
+        "eta_seconds": None,
+        "tables": [],
+    }
+    found["process"].update(
+        state="starting", connected=False, received_lsn=None, reconnects=0, throughput=[], applier=None
+    )
     return judged(found, "new")
 
 
 def crowd(count: int) -> Document:
     found = healthy()
-    found["tables"] = [table(f"tenant_{at:05d}", lag_seconds=at % 97 / 10, rows_applied=at * 31 % 100_003) for at in range(count)]
+    found["tables"] = [
+        table(f"tenant_{at:05d}", lag_seconds=at % 97 / 10, rows_applied=at * 31 % 100_003) for at in range(count)
+    ]
     reason = "TRUNCATE of a partition under a published root"
     found["tables"][count // 2].update(state="stale", reason=reason, lag_seconds=None)
     found["snapshot"].update(tables_done=count, tables_total=count)
-    return judged(found, "degraded", Problem("table.stale", "critical", f"public.tenant_{count // 2:05d}", reason, "Copy it again."))
+    return judged(
+        found,
+        "degraded",
+        Problem("table.stale", "critical", f"public.tenant_{count // 2:05d}", reason, "Copy it again."),
+    )
 
 
 def hostile() -> Document:
@@ -234,7 +346,14 @@ def hostile() -> Document:
     found["tables"] = [table(name, schema=HOSTILE[0], reason=HOSTILE[1], state="stale") for name in HOSTILE]
     found["snapshot"]["tables"][0]["table"] = HOSTILE[1]
     found["prepared"] = [
-        {"gid": HOSTILE[0], "xid": 77, "prepare_end_lsn": lsn(WAL_END), "prepared_at": found["taken_at"], "age_seconds": 31.0, "rows": 5},
+        {
+            "gid": HOSTILE[0],
+            "xid": 77,
+            "prepare_end_lsn": lsn(WAL_END),
+            "prepared_at": found["taken_at"],
+            "age_seconds": 31.0,
+            "rows": 5,
+        },
     ]
     found["manifest"].update(slot=HOSTILE[0], publication=HOSTILE[1])
     return judged(found, "degraded", Problem("table.stale", "critical", HOSTILE[0], HOSTILE[1], HOSTILE[0], count=4))

@@ -2,7 +2,7 @@
 
 from playwright.sync_api import Page
 
-from service.cli.output import amount, duration
+from sluice.cli.output import amount, duration
 from tests.ops.page.documents import Document
 
 
@@ -24,17 +24,31 @@ def shows_all(page: Page, document: Document) -> None:
         version = document["source"]["server_version"]
         assert facts["source"] == f"PostgreSQL {version // 10000}.{version % 10000}, {document['source']['database']}"
     for stage in document["wal"]["stages"]:
-        cells = [stage["stage"], stage["lsn"] or "not known", amount(stage["behind_bytes"]), duration(stage["behind_seconds"])]
+        cells = [
+            stage["stage"],
+            stage["lsn"] or "not known",
+            amount(stage["behind_bytes"]),
+            duration(stage["behind_seconds"]),
+        ]
         assert seen["stages"][stage["stage"]] == cells
         assert (stage["lsn"] or "") in seen["picture"]
     _shows_headroom(page, document)
     snapshot = document["snapshot"]
     if snapshot["tables_total"]:
-        counts = f"{snapshot['tables_done']:,} of {snapshot['tables_total']:,} tables have their rows, {snapshot['rows']:,} rows copied"
+        counts = (
+            f"{snapshot['tables_done']:,} of {snapshot['tables_total']:,} tables have their rows, "
+            f"{snapshot['rows']:,} rows copied"
+        )
         assert text(page, "#copies").startswith(counts)
     for table in document["tables"]:
         state, *cells = seen["tables"][f"{table['schema']}.{table['table']}"]
-        numbers = [f"{table['rows_applied']:,}", f"{table['rows_copied']:,}", table["complete_through_lsn"] or "-", table["mode"] or "-", table["reason"]]
+        numbers = [
+            f"{table['rows_applied']:,}",
+            f"{table['rows_copied']:,}",
+            table["complete_through_lsn"] or "-",
+            table["mode"] or "-",
+            table["reason"],
+        ]
         assert [state.split(" ", 1)[1], *cells] == [table["state"], duration(table["lag_seconds"]), *numbers]
     assert len(seen["tables"]) == len(document["tables"])
     assert len(seen["problems"]) == len(document["problems"])
@@ -48,7 +62,9 @@ def shows_all(page: Page, document: Document) -> None:
 def _shows_headroom(page: Page, document: Document) -> None:
     room = document["wal"]["headroom"]
     if room and room["safe_bytes"] is not None:
-        left = f"{amount(room['retained_bytes'])} kept, {amount(room['safe_bytes'])} of {amount(room['limit_bytes'])} left"
+        left = (
+            f"{amount(room['retained_bytes'])} kept, {amount(room['safe_bytes'])} of {amount(room['limit_bytes'])} left"
+        )
         assert text(page, "#headroom").startswith(left)
     if room and room["seconds_left"] is not None:
         assert f"last for {duration(room['seconds_left'])}" in text(page, "#forecast")

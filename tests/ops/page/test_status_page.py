@@ -1,4 +1,6 @@
-"""The status page in a real browser: it shows what /status says, in every state, to everybody, and runs nothing but itself."""
+"""The status page in a real browser: it shows what /status says, in every state, to everybody, and
+runs nothing but itself.
+"""
 
 import re
 import time
@@ -8,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from playwright.sync_api import Page, expect
 
-from service.errors import StoreUnavailable
-from service.telemetry import statuspage
+from sluice.errors import StoreUnavailable
+from sluice.health import status_page
 from tests.ops.page import documents
 from tests.ops.page.conftest import PHONE, Opener, Served, clocked, next_update
 from tests.ops.page.shown import shows_all, text
@@ -45,7 +47,9 @@ BOXES = ("PostgreSQL", "Ingest", "Spool", "Applier", "Lake")
 
 def boxes(page: Page) -> dict[str, str]:
     """The level of each part of the picture."""
-    levels = page.eval_on_selector_all("#picture .edge", "nodes => nodes.map(node => node.getAttribute('class').split(' ')[1])")
+    levels = page.eval_on_selector_all(
+        "#picture .edge", "nodes => nodes.map(node => node.getAttribute('class').split(' ')[1])"
+    )
     return dict(zip(BOXES, levels, strict=True))
 
 
@@ -85,7 +89,9 @@ def test_throughput_is_drawn_to_scale_and_told_in_words(served: Served, look: Op
     page = look(served.address)
     minutes = served.document["process"]["throughput"]
     rates = [minute["rows"] / minute["seconds"] for minute in minutes]
-    heights = page.eval_on_selector_all('[data-plot="rows"] rect', "nodes => nodes.map(node => Number(node.getAttribute('height')))")
+    heights = page.eval_on_selector_all(
+        '[data-plot="rows"] rect', "nodes => nodes.map(node => Number(node.getAttribute('height')))"
+    )
     assert len(heights) == documents.MINUTES
     assert heights == pytest.approx([rate / max(rates) * 50 for rate in rates], abs=0.1)
     label = page.get_attribute('[data-plot="rows"] svg', "aria-label") or ""
@@ -95,7 +101,10 @@ def test_throughput_is_drawn_to_scale_and_told_in_words(served: Served, look: Op
 def test_old_data_is_called_old_by_the_servers_clock_whatever_the_browsers_says(served: Served, look: Opener) -> None:
     served.document = documents.healthy(taken_at=datetime.now(UTC) - timedelta(seconds=95))
     # The browser's clock stands two minutes behind: by it, the data would be of the future.
-    page = look(served.address, before=lambda page: page.add_init_script("const real = Date.now; Date.now = () => real() - 120000;"))
+    page = look(
+        served.address,
+        before=lambda page: page.add_init_script("const real = Date.now; Date.now = () => real() - 120000;"),
+    )
     assert "Old data" in text(page, "#banner")
     assert "1 min 3" in text(page, "#banner")
     assert (level(page), page.title()) == ("warn", "Old data, was: Healthy · shop")
@@ -136,8 +145,16 @@ def test_three_thousand_tables_are_filtered_and_sorted_at_once(served: Served, l
     page.fill("#filter", "tenant_02")
     assert time.monotonic() - began < 2
     assert "of 1,000 that match, 3,000 in all" in text(page, "#shown")
-    rows = page.eval_on_selector_all("#rows tr td:nth-child(4)", "cells => cells.map(cell => Number(cell.textContent.replaceAll(',', '')))")
-    assert rows == sorted((table["rows_applied"] for table in served.document["tables"] if "tenant_02" in table["table"]), reverse=True)[:100]
+    rows = page.eval_on_selector_all(
+        "#rows tr td:nth-child(4)", "cells => cells.map(cell => Number(cell.textContent.replaceAll(',', '')))"
+    )
+    assert (
+        rows
+        == sorted(
+            (table["rows_applied"] for table in served.document["tables"] if "tenant_02" in table["table"]),
+            reverse=True,
+        )[:100]
+    )
     worst = page.evaluate(
         """async () => {
             let worst = 0, last = performance.now();
@@ -192,5 +209,5 @@ def test_the_page_needs_nothing_from_elsewhere_and_says_so_in_its_headers(served
     assert "default-src 'none'" in headers["Content-Security-Policy"]
     assert "unsafe" not in headers["Content-Security-Policy"]
     assert headers["X-Content-Type-Options"] == "nosniff"
-    assert content.encode() == statuspage.CONTENT
+    assert content.encode() == status_page.CONTENT
     assert "innerHTML" not in content

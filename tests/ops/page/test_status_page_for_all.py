@@ -1,4 +1,6 @@
-"""The status page is for everybody: on a phone, in the dark, by keyboard, by ear, and for nobody it does nothing."""
+"""The status page is for everybody: on a phone, in the dark, by keyboard, by ear, and for nobody it
+does nothing.
+"""
 
 import itertools
 from pathlib import Path
@@ -13,12 +15,20 @@ from tests.ops.page.conftest import PHONE, Opener, Served, clocked, next_update
 CONTRAST = Path(__file__).with_name("contrast.js").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("make", [documents.stale, documents.copying, documents.lost, documents.new], ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make", [documents.stale, documents.copying, documents.lost, documents.new], ids=lambda make: make.__name__
+)
 def test_a_phone_needs_no_sideways_scrolling(make: Any, served: Served, look: Opener) -> None:
     served.document = make()
     page = look(served.address, **PHONE)
     assert page.evaluate("document.documentElement.scrollWidth") == 360
-    assert page.evaluate("Math.min(...[...document.querySelectorAll('button:not([hidden]), input, select')].map(node => node.offsetHeight || 99))") >= 24
+    assert (
+        page.evaluate(
+            "Math.min(...[...document.querySelectorAll('button:not([hidden]), input, "
+            "select')].map(node => node.offsetHeight || 99))"
+        )
+        >= 24
+    )
 
 
 def test_dark_mode_is_dark_and_every_text_stands_out_in_both(served: Served, look: Opener) -> None:
@@ -38,7 +48,12 @@ def test_the_keyboard_reaches_filter_sort_and_pause_and_an_update_leaves_it_ther
     reached = []
     for _ in range(12):
         page.keyboard.press("Tab")
-        reached.append(page.evaluate("document.activeElement.id || document.activeElement.parentElement.dataset.sort || document.activeElement.className"))
+        reached.append(
+            page.evaluate(
+                "document.activeElement.id || document.activeElement.parentElement.dataset.sort || "
+                "document.activeElement.className"
+            )
+        )
         assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none", "the focus is visible"
     order = ["skip", "pause", "filter", "state", "name", "state", "lag"]
     assert [name for name in reached if name in order] == order
@@ -61,7 +76,15 @@ def test_a_screen_reader_finds_landmarks_headings_names_and_only_hears_changes(s
     page = look(served.address, before=clocked)
     assert page.get_attribute("html", "lang") == "en"
     tree = page.locator("body").aria_snapshot()
-    for wanted in ("- banner", "- main", "- contentinfo", 'heading "shop" [level=1]', 'region "Pipeline"', 'region "Tables"', 'searchbox "Name contains"'):
+    for wanted in (
+        "- banner",
+        "- main",
+        "- contentinfo",
+        'heading "shop" [level=1]',
+        'region "Pipeline"',
+        'region "Tables"',
+        'searchbox "Name contains"',
+    ):
         assert wanted in tree, tree
     assert 'table "Tables"' in tree
     assert 'table "WAL positions by stage"' in tree
@@ -69,7 +92,8 @@ def test_a_screen_reader_finds_landmarks_headings_names_and_only_hears_changes(s
     levels = page.eval_on_selector_all("h1, h2, h3", "nodes => nodes.map(node => Number(node.tagName[1]))")
     assert all(after - before <= 1 for before, after in itertools.pairwise(levels)), "no level is left out"
     page.evaluate(
-        "heard = []; new MutationObserver(() => heard.push(announce.textContent)).observe(announce, {childList: true, characterData: true, subtree: true})"
+        "heard = []; new MutationObserver(() => heard.push(announce.textContent)).observe(announce, "
+        "{childList: true, characterData: true, subtree: true})"
     )
     served.document = documents.changed(served.document, pipeline="shop", uptime_seconds=999_999.0)
     next_update(page)
@@ -83,7 +107,8 @@ def test_a_screen_reader_finds_landmarks_headings_names_and_only_hears_changes(s
 
 def test_a_page_that_nobody_sees_asks_nothing_and_asks_at_once_when_seen(served: Served, look: Opener) -> None:
     hide = (
-        "(hidden) => { Object.defineProperty(document, 'hidden', {value: hidden, configurable: true}); document.dispatchEvent(new Event('visibilitychange')); }"
+        "(hidden) => { Object.defineProperty(document, 'hidden', {value: hidden, configurable: true}); "
+        "document.dispatchEvent(new Event('visibilitychange')); }"
     )
     page = look(served.address, before=clocked)
     asked: list[str] = []

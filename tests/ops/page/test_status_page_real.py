@@ -1,4 +1,6 @@
-"""The status page of a real pipeline: PostgreSQL, ingest, the real report. And the documents of the other tests are of the same form."""
+"""The status page of a real pipeline: PostgreSQL, ingest, the real report. And the documents of the
+other tests are of the same form.
+"""
 
 import json
 import threading
@@ -10,13 +12,13 @@ from typing import Any
 import pytest
 from playwright.sync_api import Response, expect
 
-from service.errors import StoreUnavailable
-from service.runtime.observe import Observer
-from service.runtime.report import Reporter
-from service.store.base import ObjectStore
-from service.store.opening import open_store
-from service.telemetry.health import Health, HealthServer
-from service.telemetry.metrics import Metrics
+from sluice.errors import StoreUnavailable
+from sluice.health.endpoint import Health, HealthServer
+from sluice.health.export.observer import Observer
+from sluice.health.report import Reporter
+from sluice.store.base import ObjectStore
+from sluice.store.opening import open_store
+from sluice.telemetry.metrics import Metrics
 from tests.ops.page import documents
 from tests.ops.page.conftest import Opener
 from tests.ops.page.shown import shows_all, text
@@ -27,7 +29,9 @@ CANARY = "canary-5d1c"
 
 
 class Held(ObjectStore):
-    """What reports are read from: its listings fail while `failing` is set, and hang while `hanging` is."""
+    """What reports are read from: its listings fail while `failing` is set, and hang while
+    `hanging` is.
+    """
 
     def __init__(self, inner: ObjectStore) -> None:
         self._inner = inner
@@ -65,7 +69,9 @@ class Held(ObjectStore):
 
 
 class Watched:
-    """A pipeline under way, its observer, and a second look at it from outside as the command line takes it."""
+    """A pipeline under way, its observer, and a second look at it from outside as the command line
+    takes it.
+    """
 
     def __init__(self, pipeline: Pipeline, observer: Observer, outside: Reporter, address: str, *, held: Held) -> None:
         self.pipeline = pipeline
@@ -93,7 +99,11 @@ def watched(database: Database, tmp_path: Path) -> Iterator[Watched]:
 
     def reporter(store: ObjectStore) -> Reporter:
         return Reporter(
-            pipeline="test", store=store, lake_uri="s3://lake", spool_uri="s3://key:hidden@spool/test?token=hidden", source=pipeline.options().source
+            pipeline="test",
+            store=store,
+            lake_uri="s3://lake",
+            spool_uri="s3://key:hidden@spool/test?token=hidden",
+            source=pipeline.options().source,
         )
 
     with pipeline.running() as running:
@@ -101,8 +111,12 @@ def watched(database: Database, tmp_path: Path) -> Iterator[Watched]:
         assert running.ingest is not None
         metrics = Metrics("test")
         health = Health(metrics)
-        observer = Observer(ingest=running.ingest, reporter=reporter(held), metrics=metrics, health=health, applier=None)
-        server = HealthServer("127.0.0.1:0", metrics=metrics, health=health, status=observer.status, verdict=observer.verdict)
+        observer = Observer(
+            ingest=running.ingest, reporter=reporter(held), metrics=metrics, health=health, applier=None
+        )
+        server = HealthServer(
+            "127.0.0.1:0", metrics=metrics, health=health, status=observer.status, verdict=observer.verdict
+        )
         try:
             yield Watched(pipeline, observer, reporter(store), server.address, held=held)
         finally:
@@ -147,7 +161,9 @@ def test_status_of_the_command_line_has_the_same_facts_but_for_the_process(watch
     assert served.keys() == outside.keys()
     for name in ("pipeline", "version", "state", "opened_at", "spool_uri", "lake_uri", "snapshot"):
         assert served[name] == outside[name], name
-    assert [stage["stage"] for stage in outside["wal"]["stages"]] == [stage["stage"] for stage in served["wal"]["stages"]]
+    assert [stage["stage"] for stage in outside["wal"]["stages"]] == [
+        stage["stage"] for stage in served["wal"]["stages"]
+    ]
     received = {stage["stage"]: stage["lsn"] for stage in outside["wal"]["stages"]}["received"]
     assert received is None, "what was received is known to the process alone"
 
@@ -167,7 +183,9 @@ def test_status_says_what_it_knew_and_what_the_process_knows_while_the_store_fai
     watched.observer.look()
     after = watched.status()
     assert after["taken_at"] == before["taken_at"], "what is old says so"
-    assert {("spool.away", "the spool"), ("ingest.error", "report")} <= {(one["code"], one["where"]) for one in after["problems"]}
+    assert {("spool.away", "the spool"), ("ingest.error", "report")} <= {
+        (one["code"], one["where"]) for one in after["problems"]
+    }
     assert after["process"]["state"] == "streaming"
     watched.held.failing.clear()
     watched.held.entered.clear()

@@ -1,1 +1,0 @@
-"""What we may tell the server. Pure."""

@@ -1,1 +1,0 @@
-"""The only room that knows every stage: tasks, bounded queues, supervision, shutdown."""

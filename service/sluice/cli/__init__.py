@@ -1,0 +1,61 @@
+"""The command line: `sluice`. The only reader of settings, and the only place that turns errors
+into exit codes.
+
+Invariants: stdout carries data, stderr logs and progress; every command takes the same common
+options; exit codes are those of docs/exit-codes.md. One module per group of commands; `exits` maps
+errors, `rooms` turns settings into what the rooms take.
+"""
+
+import sys
+
+import click
+
+from sluice.cli import check, config, exits, init, output, resync, run, slot, spool, status
+from sluice.telemetry.crash import leave_no_values_behind
+
+_GROUPS = {
+    "Begin": (init.init, check.check, init.setup),
+    "Run": (run.up, run.run, run.apply),
+    "Look": (status.status, status.tables, spool.spool),
+    "Mend": (resync.copy, slot.slot),
+    "Configure": (config.config, config.completion, config.version),
+}
+
+
+class _Grouped(click.Group):
+    """Lists commands in the order in which a new user needs them."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        for title, commands in _GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(command.name or "", command.get_short_help_str(limit=100)) for command in commands]
+                )
+
+
+@click.group(cls=_Grouped, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+def cli() -> None:
+    """Keeps Delta Lake tables equal to PostgreSQL tables, continuously, from the write-ahead log.
+
+    \b
+    First steps:
+      sluice init shop          write shop/sluice.yaml, a file of variables and the SQL for the role
+      cd shop                   put your connection string and addresses into sluice.yaml
+      sluice check              see what is missing, each finding with the SQL that mends it
+      sluice up                 copy, stream and apply, all on this machine
+
+    Every command reads sluice.yaml, or the file that -c names; SLUICE_* variables win over it.
+    """
+
+
+for _commands in _GROUPS.values():
+    for _command in _commands:
+        cli.add_command(_command)
+output.offer_forms(cli)
+cli.add_command(check.check, "doctor")
+
+
+def main() -> None:
+    """Entry point of `sluice`."""
+    leave_no_values_behind()
+    sys.exit(exits.execute(cli, sys.argv[1:]))

@@ -1,0 +1,199 @@
+"""`check`: everything that would keep the pipeline from running, or harm the source, before it
+does.
+
+Invariant: changes nothing but a few tiny objects of its own below the spool and the lake, which it
+removes. What an installation cannot look at is said.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sluice.cli import findings_view, output, wiring
+from sluice.cli.invocation import Invocation, common
+from sluice.cli.status import look, verdict_of
+from sluice.errors import PreflightFailed, SlotLost, UsageError
+from sluice.findings import SEVERITIES, Finding, Severity
+from sluice.health.verdict import Verdict
+from sluice.settings import Settings
+
+_LAKE_SECONDS = 300
+_LOOKED_AT = ("server.unreachable", "slot.unreserved", "slot.headroom", "spool.away")
+"""Problems that the looks at source and store have findings of their own for."""
+_CURED_BY_RUNNING = ("ingest", "applier", "lake")
+"""Parts whose problems are no reason against starting the pipeline."""
+
+
+@dataclass
+class _Report:
+    """What was found so far. `calls` are those of the store's conformance, as (name, outcome,
+    seen); `verdict` is that on the pipeline as it is.
+    """
+
+    found: list[Finding] = field(default_factory=list)
+    not_examined: list[tuple[str, str]] = field(default_factory=list)
+    calls: list[tuple[str, str, str]] = field(default_factory=list)
+    verdict: Verdict | None = None
+
+
+@click.command()
+@click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
+@click.option(
+    "--sql-out",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Write the SQL that mends the findings to this file.",
+)
+@click.option("--strict", is_flag=True, help="Fail on warnings as well.")
+@click.option(
+    "--object-store",
+    "store_alone",
+    is_flag=True,
+    help="Only try the twelve calls that the spool's object store must answer.",
+)
+@common
+def check(invocation: Invocation, json_wanted: bool, sql_out: Path | None, strict: bool, store_alone: bool) -> int:  # noqa: FBT001 - a command's parameters
+    """Look for everything that would keep the pipeline from running, or harm the source. Changes
+    nothing.
+
+    Settings of the server, rights, slot, publication, every table (one row of it is read), limits
+    on retained WAL as minutes of outage; whether the object store keeps the promises that the
+    manifest stands on; and where Spark is installed Java, versions, archives and the lake. Each
+    finding comes with the SQL or the setting that mends it. Of a pipeline that has run before, its
+    slot is held against the manifest as `run` does, and its problems are told. Ends with 3 when a
+    finding is critical, with 7 when the slot is lost. docs/findings.md lists all codes.
+
+    \b
+    Examples:
+      sluice check
+      sluice check --strict --sql-out mend.sql
+      sluice check --object-store
+    """
+    wiring.require("obstore")
+    settings = invocation.settings().settings
+    report = _Report()
+    _look_at_store(settings, report)
+    if not store_alone:
+        tables = _look_at_source(settings, report)
+        _look_at_pipeline(settings, report)
+        _look_at_lake(settings, tables, report)
+    found = findings_view.ordered(report.found)
+    if sql_out is not None:
+        sql_out.write_text(findings_view.script(found, pipeline=settings.pipeline), encoding="utf-8")
+    if json_wanted:
+        unseen = [{"what": what, "how": how} for what, how in report.not_examined]
+        calls = [{"call": name, "outcome": outcome, "seen": seen} for name, outcome, seen in report.calls]
+        state = report.verdict.state if report.verdict is not None else None
+        document: dict[str, Any] = {
+            "state": state,
+            "findings": [asdict(finding) for finding in found],
+            "not_examined": unseen,
+            "object_store": calls,
+        }
+        output.as_json({"schema_version": 1, **document})
+    else:
+        if store_alone:
+            invocation.console().print(output.table("", ("call", "", ""), report.calls))
+        findings_view.show(invocation.console(), found, report.not_examined)
+        if report.verdict is not None:
+            click.echo(f"pipeline {settings.pipeline} is {report.verdict.headline}")
+    counts = {severity: sum(finding.severity == severity for finding in found) for severity in SEVERITIES}
+    if report.verdict is not None and report.verdict.state == "lost":
+        click.echo("error: the slot of the pipeline is lost: `run` would end with 7 as well", err=True)
+        return SlotLost.exit_code
+    if counts["critical"] or (strict and counts["warning"]):
+        raise PreflightFailed(
+            f"{counts['critical']} critical findings, {counts['warning']} warnings",
+            hint="mend them and run `sluice check` again",
+        )
+    click.echo(f"ready: nothing critical, {counts['warning']} warnings", err=True)
+    return 0
+
+
+def _look_at_store(settings: Settings, report: _Report) -> None:
+    from sluice.store.conformance import examine
+
+    options = {name: value.get_secret_value() for name, value in settings.spool.options.items()}
+    seen = examine(wiring.open_spool(settings), options=options)
+    report.found += seen.findings
+    report.not_examined += seen.not_examined
+    report.calls += [(call.name, call.outcome, call.seen) for call in seen.calls]
+
+
+def _look_at_source(settings: Settings, report: _Report) -> list[tuple[str, str]]:
+    """The tables that the pipeline would carry, as far as they can be told."""
+    if find_spec("psycopg") is None:
+        report.not_examined.append(
+            ("the source", "run `sluice check` where ingest runs: this installation has no psycopg")
+        )
+        return []
+    from sluice.operate.check.preflight import run_preflight
+
+    seen = run_preflight(wiring.source_options(settings), settings.source.tables, two_phase=settings.source.two_phase)
+    report.found += seen.findings
+    return seen.tables or []
+
+
+def _look_at_pipeline(settings: Settings, report: _Report) -> None:
+    """The verdict on the pipeline, as findings. Whether the source and the store answer was looked
+    at before.
+    """
+    if find_spec("psycopg") is None:
+        return
+    report.verdict = verdict = verdict_of(look(wiring.reporter(settings)))
+    if verdict.state != "new":
+        # Only a new pipeline's slot is still to be created.
+        report.found = [finding for finding in report.found if finding.code != "slot.missing"]
+    for problem in verdict.problems:
+        seen = f"{problem.message} [{problem.code}]"
+        if problem.code == "slot.lost":
+            report.found.append(
+                Finding("critical", "pipeline.lost", problem.where, problem.message, fix_setting=problem.remedy)
+            )
+        elif problem.code not in _LOOKED_AT:
+            severity: Severity = "info" if problem.part in _CURED_BY_RUNNING else problem.severity
+            report.found.append(Finding(severity, "pipeline.problem", problem.where, seen, fix_setting=problem.remedy))
+
+
+def _look_at_lake(settings: Settings, tables: Sequence[tuple[str, str]], report: _Report) -> None:
+    """In a process of its own: this side never imports Spark. Starting Spark itself would take its
+    many seconds and show little more.
+    """
+    if find_spec("pyspark") is None:
+        report.not_examined.append(
+            ("Java, Spark and the lake", "run `sluice check` where the applier runs: this installation has no pyspark")
+        )
+        return
+    environment = wiring.applier_environment(wiring.apply_options(settings, log_format="console"), dict(os.environ))
+    try:
+        done = subprocess.run(  # noqa: S603 - our own command
+            wiring.lake_check_command(),
+            input=json.dumps(tables),
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_LAKE_SECONDS,
+        )
+        seen = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        report.not_examined.append(
+            (
+                "Java, Spark and the lake",
+                f"looking at them took more than {_LAKE_SECONDS} s: is the lake's store reachable?",
+            )
+        )
+        return
+    except ValueError:
+        raise UsageError(
+            f"looking at the lake ended with status {done.returncode}",
+            hint="`python -m sluice_spark.preflight` says why",
+        ) from None
+    report.found += [Finding(**finding) for finding in seen["findings"]]
+    report.not_examined += [(what, how) for what, how in seen["not_examined"]]

@@ -1,0 +1,123 @@
+"""`config` and `version`: what is in force, and what is installed. Work without any of the extras."""
+
+import platform
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed_version
+
+import click
+from click.shell_completion import get_completion_class
+
+from sluice.cli import output
+from sluice.cli.invocation import Invocation, common
+from sluice.settings import present
+
+_LIBRARIES = ("psycopg", "pyarrow", "obstore", "numpy", "pyspark", "delta-spark", "pydantic", "click")
+
+
+@click.group()
+def config() -> None:
+    """Show, check and describe the configuration."""
+
+
+@config.command("show")
+@click.option("--json", "json_wanted", is_flag=True, help="As JSON, sizes and durations as numbers.")
+@common
+def show(invocation: Invocation, json_wanted: bool) -> None:  # noqa: FBT001 - a command's parameter
+    """Print what is in force, and where each value was given.
+
+    Secrets are masked. The origin is `default`, a line of the file, or a variable.
+
+    \b
+    Examples:
+      sluice config show
+      SLUICE_SPOOL__MAX_DELAY=500ms sluice config show -c shop/sluice.yaml
+    """
+    lines = present.effective(invocation.settings())
+    if json_wanted:
+        settings = {line.name: {"value": line.value, "origin": line.origin} for line in lines}
+        output.as_json({"schema_version": 1, "settings": settings})
+        return
+    invocation.console().print(
+        output.table("", ("key", "value", "origin"), [(line.name, line.text, line.origin) for line in lines])
+    )
+
+
+@config.command("validate")
+@common
+def validate(invocation: Invocation) -> None:
+    """Check the configuration and contact nothing.
+
+    Ends with 2 and names every problem: where it is, what is allowed, and for a mistyped name the
+    nearest known one.
+    """
+    loaded = invocation.settings()
+    click.echo(f"{invocation.config} is valid: pipeline {loaded.settings.pipeline}", err=True)
+
+
+@config.command("schema")
+@common
+def schema(invocation: Invocation) -> None:  # noqa: ARG001 - takes the common options as every command
+    """Print the JSON Schema of the configuration file.
+
+    \b
+    For an editor with a YAML language server:
+      sluice config schema > sluice.schema.json
+      and as the first line of sluice.yaml:  # yaml-language-server: $schema=sluice.schema.json
+    """
+    output.as_json(present.json_schema())
+
+
+@config.command("env")
+@common
+def env(invocation: Invocation) -> None:
+    """List the variables that override the file.
+
+    Each may end in _FILE and then names a file that holds the value, as for mounted secrets.
+    """
+    invocation.console().print(output.table("", ("variable", "sets"), present.variables()))
+
+
+@click.command()
+@click.option("--json", "json_wanted", is_flag=True, help="As JSON, with the libraries that are installed.")
+@common
+def version(invocation: Invocation, json_wanted: bool) -> None:  # noqa: ARG001, FBT001 - as above
+    """Print the version."""
+    own = installed_version("sluice-cdc")
+    if json_wanted:
+        libraries = {name: found for name in _LIBRARIES if (found := _installed(name))}
+        output.as_json(
+            {
+                "schema_version": 1,
+                "version": own,
+                "python": platform.python_version(),
+                "platform": platform.platform(),
+                "libraries": libraries,
+            }
+        )
+    else:
+        click.echo(f"sluice {own}")
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return installed_version(name)
+    except PackageNotFoundError:
+        return None
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@common
+def completion(invocation: Invocation, shell: str) -> None:  # noqa: ARG001 - every command takes it
+    """Print the script that lets a shell complete commands and options.
+
+    \b
+    Examples:
+      sluice completion bash > /etc/bash_completion.d/sluice
+      sluice completion zsh > "${fpath[1]}/_sluice"
+      sluice completion fish > ~/.config/fish/completions/sluice.fish
+    """
+    found = get_completion_class(shell)
+    root = click.get_current_context().find_root().command
+    assert found is not None
+    click.echo(found(root, {}, "sluice", "_SLUICE_COMPLETE").source())

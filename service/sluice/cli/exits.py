@@ -1,0 +1,165 @@
+"""Exit codes: the one place where an error becomes a process status and words on stderr.
+
+Invariants: every ServiceError ends the process with its own `exit_code` and without a traceback; an
+error that is not ours shows where it happened but never its message, which may quote a row; with
+--json the same failure is one JSON object on stdout, so that a script always gets a document.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from sluice import printable
+from sluice.errors import Disposition, PreflightFailed, ServiceError, SlotLost, VerificationFailed
+from sluice.health.verdict import State
+from sluice.telemetry.logs import describe, frames
+
+OK = 0
+UNEXPECTED = 1
+INTERRUPTED = 130
+"""128 and the number of SIGINT, as shells count."""
+PIPE_CLOSED = 141
+
+MEANINGS: dict[int, str] = {
+    0: "all went well",
+    1: "unexpected: a bug, or bytes from the server that are not what its documentation allows; nothing "
+    "was acknowledged on their account",
+    2: "usage or configuration: the command line, the file or a variable is not valid, or a limit set "
+    "there was reached",
+    3: "preflight found something critical (with --strict also warnings)",
+    4: "verification found a difference, between source and lake or between the manifest and the objects it names",
+    5: "the source cannot be reached, or refuses: connection, authentication, rights, settings",
+    6: "the object store refuses, or what it holds is damaged",
+    7: "the slot is lost or does not continue the manifest: a new copy is needed; never retry blindly "
+    "(`status` and `check` say so too)",
+    8: "another writer owns the pipeline",
+    9: "`status`: degraded, changes are received and something needs attention",
+    10: "`status`: stopped, no changes are received",
+    11: "`status`: new, nothing has been received yet",
+    12: "`status`: unknown, neither a process nor the server or the store could say",
+    75: "temporary: trying again later may help",
+    130: "interrupted by Ctrl-C",
+}
+"""A contract: scripts and Kubernetes policies depend on it."""
+HEALTH: dict[State, int] = {
+    "healthy": OK,
+    "degraded": 9,
+    "stopped": 10,
+    "lost": SlotLost.exit_code,
+    "new": 11,
+    "unknown": 12,
+}
+"""How `status` ends, by the state that it shows."""
+
+
+def execute(command: click.Command, arguments: Sequence[str]) -> int:
+    """Runs the command line and returns its exit code, having said on stderr what went wrong."""
+    as_json = _wants_document(arguments)
+    try:
+        result = command.main(args=list(arguments), prog_name="sluice", standalone_mode=False)
+        sys.stdout.flush()
+    except ServiceError as error:
+        # A verdict comes after the findings, which are the command's one document.
+        answered = isinstance(error, PreflightFailed | VerificationFailed)
+        return _fail(
+            str(error),
+            kind=type(error).__name__,
+            hint=error.hint,
+            code=error.exit_code,
+            as_json=as_json and not answered,
+        )
+    except click.Abort:
+        return INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return error.exit_code
+    except click.ClickException as error:
+        command_path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "sluice"
+        return _fail(
+            error.format_message(),
+            kind="UsageError",
+            hint=f"`{command_path} --help` explains",
+            code=error.exit_code,
+            as_json=as_json,
+        )
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader has seen enough; writing what is left at exit would fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    except Exception as error:  # noqa: BLE001 - the last place that can keep its message off the terminal
+        return _unexpected(error, as_json=as_json)
+    return result if isinstance(result, int) else OK
+
+
+def _wants_document(arguments: Sequence[str]) -> bool:
+    """Whether a program reads the answer. JSON is YAML too, so a failure needs no form of its own."""
+    forms = (
+        f"{option}{between}{form}"
+        for option in ("-o", "--output")
+        for between in ("", " ", "=")
+        for form in ("json", "yaml")
+    )
+    return "--json" in arguments or any(f" {form} " in f" {' '.join(arguments)} " for form in forms)
+
+
+def _unexpected(error: Exception, *, as_json: bool) -> int:
+    for frame in frames(error):
+        click.echo(f"  {frame}", err=True)
+    message = f"unexpected {describe(error)}; its message is not shown because it may quote a row"
+    return _fail(
+        message,
+        kind=type(error).__name__,
+        hint="please report the lines above with the version",
+        code=UNEXPECTED,
+        as_json=as_json,
+    )
+
+
+def _fail(message: str, *, kind: str, hint: str, code: int, as_json: bool) -> int:
+    if as_json:
+        failure: dict[str, Any] = {"class": kind, "message": message, "hint": hint, "exit_code": code}
+        click.echo(json.dumps({"schema_version": 1, "error": failure}))
+    click.echo(f"error: {printable.lines(message)}", err=True)
+    if hint:
+        click.echo(f"hint: {printable.lines(hint)}", err=True)
+    return code
+
+
+def page() -> str:
+    """docs/exit-codes.md."""
+    errors = [error for error in _errors(ServiceError) if error.disposition is not Disposition.LOCAL]
+    rows = [
+        f"| {code} | {meaning} | {', '.join(error.__name__ for error in errors if error.exit_code == code)} |"
+        for code, meaning in MEANINGS.items()
+    ]
+    return "\n".join([_PAGE_HEAD, *rows, ""])
+
+
+def _errors(root: type[ServiceError]) -> list[type[ServiceError]]:
+    # Rooms may refine an error for themselves; the contract is with the classes that all share.
+    below = [
+        found for child in root.__subclasses__() if child.__module__ == root.__module__ for found in _errors(child)
+    ]
+    return [root, *below] if root is not ServiceError else below
+
+
+_PAGE_HEAD = """\
+# Exit codes
+
+Scripts may depend on these. `run`, `up` and `apply` try again by themselves what may pass, so that a code they end with wants somebody to act; in
+Kubernetes a `podFailurePolicy` should not retry 2, 3 and 7. SIGTERM drains and ends with 0, or with 75 when `stop_timeout` was over before all that had
+been received was published: it is received again at the next start. One that comes while `run` or `up` is
+still loading is kept and does the same. A second SIGTERM ends the process at once, with 143.
+`status` says with its code what it shows ([the states](status.md#states)): 0 healthy, 9 degraded, 10 stopped, 7 lost, 11 new, 12 unknown; with `--json`
+and without. `check` ends with 7 when the slot of the pipeline is lost, and with 3 when something else is critical.
+
+<!-- Generated from service/sluice/cli/exits.py by `python -m tools.docs`; a test compares. -->
+
+| code | meaning | errors |
+|---|---|---|"""

@@ -1,0 +1,89 @@
+"""What every command has in common: which configuration, how loud, in which colours.
+
+Invariant: settings are read here and nowhere else, and logging is armed with their secrets before
+any room is touched.
+"""
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import click
+from rich.console import Console
+
+from sluice.settings import DEFAULT_FILE, Loaded, load, secret_strings
+from sluice.telemetry import logs
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_UNFOLDED = 1_000_000
+"""Columns that no line ever has."""
+_LEVELS = ("error", "warning", "info", "debug")
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """The options that all commands take."""
+
+    config: str
+    verbosity: int
+    color: bool
+    log_format: str | None
+
+    def settings(self) -> Loaded:
+        """The checked settings; from here on logs are written as they say. Raises UsageError."""
+        loaded = load(self.config, environ=os.environ)
+        telemetry = loaded.settings.telemetry
+        step = _LEVELS.index(telemetry.log_level) + self.verbosity
+        logs.configure(
+            log_format=self.log_format or telemetry.log_format,
+            level=_LEVELS[min(max(step, 0), len(_LEVELS) - 1)],
+            secrets=secret_strings(loaded.settings),
+            color=self.color and sys.stderr.isatty(),
+        )
+        return loaded
+
+    def console(self) -> Console:
+        """For tables on stdout: as wide as the terminal. What is piped is for programs and files,
+        and is never folded.
+        """
+        return Console(no_color=not self.color, highlight=False, width=None if sys.stdout.isatty() else _UNFOLDED)
+
+
+def common(command: Callable[Concatenate[Invocation, P], R]) -> Callable[P, R]:
+    """Adds the options that all commands take and hands them over as an Invocation, the command's
+    first argument.
+    """
+
+    @click.option(
+        "-c",
+        "--config",
+        envvar="SLUICE_CONFIG",
+        default=DEFAULT_FILE,
+        show_default=True,
+        metavar="FILE",
+        help="Configuration of the pipeline.",
+    )
+    @click.option("-v", "--verbose", count=True, help="Log more; repeat for more still.")
+    @click.option("-q", "--quiet", count=True, help="Log less; repeat for errors only.")
+    @click.option("--no-color", is_flag=True, help="No colours (also: NO_COLOR in the environment).")
+    @click.option(
+        "--log-format",
+        type=click.Choice(["auto", "console", "json"]),
+        help="Form of log lines on stderr.  [default: telemetry.log_format]",
+    )
+    @functools.wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        options: dict[str, Any] = dict(kwargs)
+        invocation = Invocation(
+            config=options.pop("config"),
+            verbosity=options.pop("verbose") - options.pop("quiet"),
+            color=not options.pop("no_color") and "NO_COLOR" not in os.environ,
+            log_format=options.pop("log_format"),
+        )
+        return command(invocation, *args, **options)
+
+    return wrapped

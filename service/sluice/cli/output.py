@@ -1,0 +1,106 @@
+"""Data on stdout: JSON or YAML for programs, tables for people.
+
+Invariants: JSON is one document per answer with a `schema_version`; nothing else is ever written to
+stdout beside it. A row of a table is one line.
+"""
+
+import functools
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import click
+import yaml
+from rich.table import Table
+from rich.text import Text
+
+from sluice.printable import one_line
+
+_FORM = "sluice.form"
+
+
+def as_json(value: dict[str, Any]) -> None:
+    """Writes one document; as YAML where that was asked for."""
+    context = click.get_current_context(silent=True)
+    if context is not None and context.meta.get(_FORM) == "yaml":
+        click.echo(yaml.safe_dump(value, explicit_start=True, sort_keys=False, allow_unicode=True), nl=False)
+    else:
+        click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def offer_forms(command: click.Command) -> None:
+    """Gives every command below `command` that can answer in JSON the option `-o`, whose `json` is
+    what `--json` says.
+    """
+    if isinstance(command, click.Group):
+        for below in command.commands.values():
+            offer_forms(below)
+    wanted = [position for position, parameter in enumerate(command.params) if parameter.name == "json_wanted"]
+    answer = command.callback
+    if not wanted or answer is None:
+        return
+
+    @functools.wraps(answer)
+    def in_form(*args: Any, form: str | None, **options: Any) -> Any:
+        if form is not None:
+            click.get_current_context().meta[_FORM] = form
+            options["json_wanted"] = form != "table"
+        return answer(*args, **options)
+
+    command.callback = in_form
+    option = click.Option(
+        ["-o", "--output", "form"], type=click.Choice(["table", "json", "yaml"]), help="Form of the answer."
+    )
+    command.params.insert(wanted[0] + 1, option)
+
+
+def table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str | Text]], *, right: Sequence[str] = ()
+) -> Table:
+    """A plain table; columns named in `right` are aligned to the right. Without any names there is
+    no header.
+    """
+    drawn = Table(
+        title=title or None,
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        header_style="bold",
+        show_header=any(columns),
+    )
+    for name in columns:
+        drawn.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    for row in rows:
+        drawn.add_row(*(cell if isinstance(cell, Text) else Text(one_line(cell)) for cell in row))
+    return drawn
+
+
+def amount(count: int | None, unit: str = "B") -> str:
+    """Bytes for people, `-` when not known."""
+    if count is None:
+        return "-"
+    size = float(count)
+    for prefix in ("", "Ki", "Mi", "Gi", "Ti"):
+        if size < 1024:
+            return f"{size:.0f} {prefix}{unit}" if not prefix else f"{size:.1f} {prefix}{unit}"
+        size /= 1024
+    return f"{size:.1f} Pi{unit}"
+
+
+def duration(seconds: float | None) -> str:
+    """A time for people, two units at most, `-` when not known."""
+    if seconds is None:
+        return "-"
+    if seconds < 60:
+        return f"{seconds:.1f} s" if 0 < seconds < 10 else f"{seconds:.0f} s"
+    minutes, hours, days = seconds / 60, seconds / 3600, seconds / 86400
+    if minutes < 60:
+        return f"{int(minutes)} min {int(seconds % 60)} s"
+    if hours < 24:
+        return f"{int(hours)} h {int(minutes % 60)} min"
+    return f"{int(days)} d {int(hours % 24)} h" if days < 1000 else "more than 1000 d"
+
+
+def number(value: float) -> str:
+    """A rate for people."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"

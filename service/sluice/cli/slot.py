@@ -1,0 +1,123 @@
+"""`slot`: what the pipeline's replication slot is and holds, and the acts that want a person's own
+word.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sluice import lsn
+from sluice.cli import output, wiring
+from sluice.cli.invocation import Invocation, common
+from sluice.errors import UsageError
+from sluice.lsn import show
+
+if TYPE_CHECKING:
+    from sluice.operate.slots import SlotReport
+
+
+@click.group()
+def slot() -> None:
+    """Look at the replication slot, drop it, or move it forward.
+
+    \b
+    Examples:
+      sluice slot show
+      sluice slot advance --to 16/B374D848
+    """
+
+
+@slot.command("show")
+@click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
+@common
+def show_slot(invocation: Invocation, json_wanted: bool) -> None:  # noqa: FBT001 - a command's parameter
+    """Show the slot, the WAL it retains, and whether the pipeline can go on from it. Changes
+    nothing.
+
+    \b
+    Examples:
+      sluice slot show
+      sluice slot show --json
+    """
+    wiring.require("psycopg", "obstore")
+    settings = invocation.settings().settings
+    from sluice.operate.slots import examine
+
+    report = examine(wiring.source_options(settings), wiring.open_spool(settings), two_phase=settings.source.two_phase)
+    facts = _facts(settings.source.slot, report)
+    if json_wanted:
+        output.as_json({"schema_version": 1, **facts})
+        return
+    rows = [(name.replace("_", " "), "-" if value in (None, "") else str(value)) for name, value in facts.items()]
+    invocation.console().print(output.table("", ("", ""), rows))
+
+
+@slot.command("drop")
+@click.option("--confirm", metavar="NAME", help="The slot's name, instead of typing it when asked.")
+@common
+def drop_slot(invocation: Invocation, confirm: str | None) -> None:
+    """Drop the slot of a pipeline that is given up: the server may then forget all that was not
+    received.
+
+    \b
+    Examples:
+      sluice slot drop
+      sluice slot drop --confirm sluice_shop
+    """
+    wiring.require("psycopg")
+    settings = invocation.settings().settings
+    from sluice.operate.slots import drop
+
+    _confirmed(settings.source.slot, confirm, "drops it for good; the pipeline cannot go on afterwards")
+    drop(wiring.source_options(settings))
+    click.echo(f"slot {settings.source.slot} is dropped")
+
+
+@slot.command("advance")
+@click.option("--to", "to_lsn", required=True, metavar="X/Y", help="Where to, no further than the manifest.")
+@click.option("--confirm", metavar="NAME", help="The slot's name, instead of typing it when asked.")
+@common
+def advance_slot(invocation: Invocation, to_lsn: str, confirm: str | None) -> None:
+    """Move the slot forward to what the manifest holds, so that the server frees WAL while nothing
+    runs.
+
+    Never needed while the pipeline runs, and refused past the manifest: what lies behind it would
+    be lost.
+
+    \b
+    Examples:
+      sluice slot advance --to 16/B374D848
+      sluice slot advance --to 16/B374D848 --confirm sluice_shop
+    """
+    wiring.require("psycopg", "obstore")
+    settings = invocation.settings().settings
+    from sluice.operate.slots import advance
+
+    target = lsn.parse(to_lsn)
+    _confirmed(settings.source.slot, confirm, f"moves it to {show(target)}; it never goes back")
+    reached = advance(wiring.source_options(settings), wiring.open_spool(settings), to_lsn=target)
+    click.echo(f"slot {settings.source.slot} is at {show(reached)}")
+
+
+def _confirmed(name: str, given: str | None, consequence: str) -> None:
+    typed = (
+        given
+        if given is not None
+        else click.prompt(f"Type the slot's name, {name}: this {consequence}", default="", show_default=False, err=True)
+    )
+    if typed != name:
+        raise UsageError(f"that is not the name of the slot, {name}; nothing was done")
+
+
+def _facts(name: str, report: "SlotReport") -> dict[str, Any]:
+    from sluice.health.wal import slot_json
+
+    found = {"exists": False} if report.slot is None else {"exists": True, **slot_json(report.server, report.slot)}
+    manifest = show(report.manifest.through_lsn) if report.manifest.opened else None
+    return {
+        "slot": name,
+        **found,
+        "manifest_through_lsn": manifest,
+        "problem": report.problem or None,
+        "what_to_do": report.remedy or None,
+    }

@@ -1,0 +1,215 @@
+"""A report for people, on a terminal of any width, with or without colours.
+
+Invariant: a state is a word, the colour only helps; nothing is shown that `--json` does not have.
+"""
+
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from sluice.cli import output
+from sluice.cli.output import amount, duration, number
+from sluice.lsn import show
+from sluice.printable import one_line
+
+if TYPE_CHECKING:
+    from sluice.health.problems import Problem
+    from sluice.health.report import Report
+    from sluice.health.snapshots import Copies
+    from sluice.health.tables import TableReport
+    from sluice.health.verdict import Verdict
+    from sluice.health.wal import Headroom
+
+_WIDE = 110
+"""Columns from which a table has all of its columns."""
+_BAR_CELLS = 20
+_SCARCE, _LOW = 0.2, 0.4
+"""Shares of headroom left below which the bar is red and yellow: those of the alerts."""
+_COPIES_SHOWN = 5
+_WORST_FIRST = ("stale", "quarantined", "paused", "copying", "pending", "live", "detached")
+_STATE_STYLES = {
+    "live": "green",
+    "healthy": "green",
+    "copying": "cyan",
+    "pending": "cyan",
+    "new": "cyan",
+    "stale": "bold red",
+    "quarantined": "bold red",
+    "lost": "bold red",
+    "stopped": "bold red",
+}
+_SEVERITY_STYLES = {"critical": "bold red", "warning": "yellow", "info": ""}
+
+
+def status(report: "Report", *, width: int, unicode: bool, top: int) -> RenderableType:
+    """Header, WAL, copies, tables, problems."""
+    bar = _Bar("█", "░") if unicode else _Bar("#", "-")
+    parts: list[RenderableType] = [_header(report), Text(), _stages(report)]
+    if report.headroom is not None:
+        parts.append(_headroom(report.headroom, bar))
+    parts += [Text(), *_copies(report.copies, bar)]
+    parts += [
+        Text(
+            f"Prepared transaction {one.xid} ({one.gid!r}) has been open for "
+            f"{duration(report.age_seconds(one))}: {one.rows:,} changes wait for its end"
+        )
+        for one in sorted(report.manifest.prepared.values(), key=lambda one: one.prepare_time_us)
+    ]
+    parts += _tables(report, width=width, top=top)
+    parts += problems(report.verdict)
+    return Group(*parts)
+
+
+def table_list(reports: "list[TableReport]", *, width: int) -> RenderableType:
+    """Tables in the order given; a narrow terminal gets the columns that matter most."""
+    wide = width >= _WIDE
+    names = (
+        ("table", "state", "mode", "complete through", "copied", "applied", "lag", "reason")
+        if wide
+        else ("table", "state", "complete through", "lag", "reason")
+    )
+    return output.table("", names, [_row(table, wide=wide) for table in reports], right=("copied", "applied", "lag"))
+
+
+class _Bar:
+    def __init__(self, full: str, empty: str) -> None:
+        self._full, self._empty = full, empty
+
+    def __call__(self, share: float, style: str) -> Text:
+        cells = round(min(max(share, 0.0), 1.0) * _BAR_CELLS)
+        return Text.assemble("[", (self._full * cells, style), self._empty * (_BAR_CELLS - cells), "]")
+
+
+def _header(report: "Report") -> RenderableType:
+    opened, server = report.manifest.opened, report.server
+    state = Text.assemble(
+        _state(report.verdict.state),
+        *([f", up for {duration(report.uptime_seconds)}"] if report.uptime_seconds is not None else []),
+    )
+    lines = [
+        ("Pipeline", Text(report.pipeline)),
+        ("State", state),
+        ("As of", Text(report.taken_at.isoformat(timespec="seconds"))),
+    ]
+    if opened is not None or server is not None:
+        version = server.server_version if server is not None else opened.server_version if opened is not None else 0
+        where = server.database if server is not None else opened.database if opened is not None else ""
+        lines.append(("Source", Text(one_line(f"PostgreSQL {version // 10000}.{version % 10000}, database {where}"))))
+    if opened is not None:
+        wal_status = f" ({report.slot.wal_status})" if report.slot is not None and report.slot.wal_status else ""
+        lines.append(("Slot", Text(one_line(f"{opened.slot}{wal_status}, publication {opened.publication}"))))
+    lines += [(name, Text(uri)) for name, uri in (("Spool", report.spool_uri), ("Lake", report.lake_uri)) if uri]
+    lines.append(("Version", Text(report.version)))
+    return output.table("", ("", ""), lines)
+
+
+def _stages(report: "Report") -> RenderableType:
+    rows = [
+        (
+            stage.stage,
+            show(stage.lsn) if stage.lsn else "-",
+            "" if stage.stage == "server" else amount(stage.behind_bytes),
+            "" if stage.stage == "server" else duration(stage.behind_seconds),
+        )
+        for stage in report.stages
+        # Seen from outside, what was received is not known: a row of dashes would look like a fault.
+        if stage.stage != "received" or stage.lsn is not None
+    ]
+    return output.table("", ("WAL", "LSN", "behind", "for"), rows, right=("behind", "for"))
+
+
+def _headroom(room: "Headroom", bar: _Bar) -> RenderableType:
+    kept = f"The slot keeps {amount(room.retained_bytes)} of WAL"
+    if room.share is None or room.limit_bytes is None:
+        return Text(f"{kept}; max_slot_wal_keep_size sets no limit, so that the server's disk is the limit.")
+    style = "bold red" if room.share < _SCARCE else "yellow" if room.share < _LOW else "green"
+    left = f" {room.share:.0%} of {amount(room.limit_bytes)} left"
+    if room.seconds_left is not None:
+        left += f", enough for {duration(room.seconds_left)} at {amount(round(room.write_rate or 0))}/s"
+    return Group(Text(f"{kept}; headroom before it may be lost:"), Text.assemble(bar(room.share, style), left))
+
+
+def _copies(copies: "Copies", bar: _Bar) -> list[RenderableType]:
+    if not copies.tables_total:
+        return []
+    line = f"Copies: {copies.tables_done:,} of {copies.tables_total:,} tables, {copies.rows:,} rows"
+    if copies.rows_per_second is not None:
+        line += f", {number(copies.rows_per_second)} rows/s"
+    if copies.eta_seconds is not None:
+        line += f", {duration(copies.eta_seconds)} left"
+    lines: list[RenderableType] = [Text(line)]
+    for copy in copies.tables[:_COPIES_SHOWN]:
+        if copy.rows is None:
+            lines.append(Text(one_line(f"  {copy.table} waits for its turn or is under way")))
+        elif copy.estimated_rows:
+            share = min(1.0, copy.rows / copy.estimated_rows)
+            lines.append(
+                Text.assemble(
+                    "  ",
+                    bar(share, "cyan"),
+                    one_line(f" {share:.0%} {copy.table}, {copy.rows:,} of about {copy.estimated_rows:,} rows"),
+                )
+            )
+        else:
+            lines.append(Text(one_line(f"  {copy.table}, {copy.rows:,} rows so far")))
+    if len(copies.tables) > _COPIES_SHOWN:
+        lines.append(Text(f"  and {len(copies.tables) - _COPIES_SHOWN:,} more"))
+    return lines
+
+
+def _tables(report: "Report", *, width: int, top: int) -> list[RenderableType]:
+    counts: dict[str, int] = {}
+    for table in report.tables:
+        counts[table.state] = counts.get(table.state, 0) + 1
+    lines: list[RenderableType] = [
+        Text("Tables: " + (", ".join(f"{count:,} {state}" for state, count in sorted(counts.items())) or "none yet"))
+    ]
+    worst = sorted(report.tables, key=lambda table: (_WORST_FIRST.index(table.state), -(table.lag_seconds or 0.0)))
+    if worst[:top]:
+        lines.append(table_list(worst[:top], width=width))
+    if len(worst) > top:
+        lines.append(Text(f"... and {len(worst) - top:,} more: sluice tables"))
+    return lines
+
+
+def _row(table: "TableReport", *, wide: bool) -> tuple[str | Text, ...]:
+    lag = duration(table.lag_seconds)
+    name = f"{table.schema}.{table.table}"
+    through = show(table.complete_through_lsn) if table.complete_through_lsn else "-"
+    if not wide:
+        return name, _state(table.state), through, lag, table.reason
+    return (
+        name,
+        _state(table.state),
+        table.mode or "-",
+        through,
+        f"{table.rows_copied:,}",
+        f"{table.rows_applied:,}",
+        lag,
+        table.reason,
+    )
+
+
+def problems(verdict: "Verdict") -> list[RenderableType]:
+    """Each problem with what to do, nothing when there is none."""
+    if not verdict.problems:
+        return []
+    return [Text(), Text("Problems", style="bold"), *(_problem(problem, verdict.at) for problem in verdict.problems)]
+
+
+def _problem(problem: "Problem", now: float) -> RenderableType:
+    head = f"{problem.severity:8} {problem.code}  {problem.where}"
+    head += f", {problem.count:,} times" if problem.part == "ingest" and problem.count > 1 else ""
+    age = problem.age_seconds(now)
+    head += f", since {duration(age)}" if age is not None else ""
+    lines = [Text(one_line(problem.message)), Text(one_line(f"What to do: {problem.remedy}"))]
+    return Group(
+        Text(one_line(head), style=_SEVERITY_STYLES[problem.severity]),
+        *(Padding(line, (0, 0, 0, 4), expand=False) for line in lines),
+    )
+
+
+def _state(state: str) -> Text:
+    return Text(state, style=_STATE_STYLES.get(state, "yellow"))

@@ -1,0 +1,159 @@
+"""From settings to the plain values that each room takes. Nothing else in Sluice turns settings
+into anything.
+
+Rooms are imported when they are asked for: `sluice config show` and `sluice version` must work
+where only the base packages are installed.
+"""
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from pydantic import SecretStr
+
+from sluice.errors import UsageError
+from sluice.settings import Settings
+from sluice.settings.present import fingerprint
+
+if TYPE_CHECKING:
+    from sluice.health.report import Reporter
+    from sluice.ingest.supervisor import IngestOptions
+    from sluice.source.sessions import SourceOptions
+    from sluice.store.base import ObjectStore
+
+_MEBI = 1024**2
+
+
+def source_options(settings: Settings) -> "SourceOptions":
+    """How to connect."""
+    from sluice.source.sessions import SourceOptions
+
+    return SourceOptions(
+        dsn=settings.source.dsn.get_secret_value(),
+        slot=settings.source.slot,
+        publication=settings.source.publication,
+        application_name=f"sluice_{settings.pipeline}",
+        binary=settings.source.binary,
+        allow_insecure=settings.source.allow_insecure,
+    )
+
+
+def open_spool(settings: Settings) -> "ObjectStore":
+    """The pipeline's own prefix in the spool."""
+    from sluice.store.opening import open_store
+
+    return open_store(settings.spool.uri, prefix=f"{settings.pipeline}/", options=_plain(settings.spool.options))
+
+
+def ingest_options(settings: Settings, *, instance: str) -> "IngestOptions":
+    """What one ingest process is told."""
+    from sluice.ingest.assemble.assembler import AssemblerLimits
+    from sluice.ingest.encode.builder import BuilderLimits
+    from sluice.ingest.receive.stream import StreamLimits
+    from sluice.ingest.session import FlushPolicy
+    from sluice.ingest.supervisor import IngestOptions
+
+    return IngestOptions(
+        pipeline=settings.pipeline,
+        source=source_options(settings),
+        tables=settings.source.tables or (),
+        streaming=settings.source.streaming,
+        two_phase=settings.source.two_phase,
+        messages=settings.source.messages,
+        message_prefixes=settings.source.message_prefixes,
+        origin=settings.source.origin,
+        builder=BuilderLimits(
+            max_bytes=settings.spool.max_bytes,
+            max_rows=settings.spool.max_rows,
+            body_bytes=settings.spool.transaction_memory,
+            transaction_bytes=settings.limits.transaction,
+            staged_bytes=settings.limits.staged,
+        ),
+        open_limits=AssemblerLimits(
+            open_streams=settings.limits.open_streams, aborted_intervals=settings.limits.aborted_intervals
+        ),
+        # The stream closes an entry when its oldest row is this old; what comes out of it in
+        # smaller pieces is closed by the flush policy.
+        stream=StreamLimits(max_delay_s=settings.spool.max_delay),
+        flush=FlushPolicy(max_delay_s=settings.spool.max_delay, progress_interval_s=settings.spool.progress_interval),
+        slot_wait_s=settings.source.slot_wait,
+        stop_s=settings.stop_timeout,
+        instance=instance,
+    )
+
+
+def apply_options(settings: Settings, *, log_format: str, once: bool = False) -> str:
+    """What one applier process is told, as the JSON that `sluice_spark.options` reads. Holds
+    secrets: for a child's environment, never for a command line.
+    """
+    tables = {name: {"mode": table.mode} for name, table in settings.tables.items() if table.mode is not None}
+    options: dict[str, Any] = {
+        "pipeline": settings.pipeline,
+        "spool_uri": settings.spool.uri,
+        "spool_options": _plain(settings.spool.options),
+        "lake_uri": settings.lake.uri,
+        "lake_options": _plain(settings.lake_options),
+        "mode": settings.lake.mode,
+        "metadata_columns": settings.lake.metadata_columns,
+        "tables": tables,
+        "spark_master": settings.apply.spark_master,
+        "spark_conf": _plain(settings.apply.conf),
+        "driver_memory": f"{settings.apply.driver_memory // _MEBI}m",
+        "poll_seconds": settings.apply.poll,
+        "max_window_bytes": settings.apply.max_window,
+        "max_memory_bytes": settings.apply.max_memory,
+        "workers": settings.apply.workers,
+        "once": once,
+        "stop_seconds": settings.stop_timeout,
+        "log_format": log_format,
+        "listen": "" if settings.telemetry.apply_listen == "off" else settings.telemetry.apply_listen,
+        "config_hash": fingerprint(settings),
+    }
+    return json.dumps(options)
+
+
+def applier_command() -> list[str]:
+    """The applier's process. Ingest never imports Spark: the two sides meet in the manifest only."""
+    return [sys.executable, "-m", "sluice_spark"]
+
+
+def lake_check_command() -> list[str]:
+    """What looks at the lake for `check`. It is told what the applier is told."""
+    return [sys.executable, "-m", "sluice_spark.preflight"]
+
+
+def applier_environment(options: str, environ: dict[str, str]) -> dict[str, str]:
+    """`environ` with what the applier is told. Other settings stay out: it has them all in the
+    options.
+    """
+    return {**environ, "SLUICE_APPLY_OPTIONS": options}
+
+
+def reporter(settings: Settings) -> "Reporter":
+    """Takes reports of this pipeline, the server asked as well."""
+    from sluice.health.report import Reporter
+
+    return Reporter(
+        pipeline=settings.pipeline,
+        store=open_spool(settings),
+        spool_uri=settings.spool.uri,
+        lake_uri=settings.lake.uri,
+        source=source_options(settings),
+    )
+
+
+def require(*packages: str) -> None:
+    """Raises UsageError unless the packages that a command needs are installed."""
+    from importlib.util import find_spec
+
+    missing = [package for package in packages if find_spec(package) is None]
+    if missing:
+        extra = "spark" if "pyspark" in missing else "service"
+        raise UsageError(
+            f"this command needs {', '.join(missing)}, which this installation lacks",
+            hint=f"install sluice-cdc[{extra}]",
+        )
+
+
+def _plain(options: dict[str, SecretStr]) -> dict[str, str]:
+    return {name: value.get_secret_value() for name, value in options.items()}

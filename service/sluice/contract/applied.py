@@ -1,0 +1,147 @@
+"""What the applier writes below `apply/`, and ingest and the command line read.
+
+One writer: the applier. `apply/log/<n>.json` is an AppliedLog (tables it applied or had to stop,
+since the last one), `apply/complete/<n>.json` a Complete. Numbers are dense from 1 and create-only;
+the newest of each is enough to know the present.
+"""
+
+import json
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sluice.errors import FormatTooNew, ManifestCorrupt
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedTable:
+    """How far one table's lake copy has come.
+
+    `state` is `live`, `copying`, `stale` or `quarantined` (its windows fail again and again) as the
+    applier sees it; `reason` explains the last two, and any when `failing`: the last attempt at a
+    window failed, and it is tried again. `through_seq` is the last manifest entry taken,
+    `committed_seq` the marker of Delta version `delta_version` (0: none), through which every
+    version was looked at, `complete_through_lsn` the LSN through which the lake table is complete
+    (0: not yet). `commit_time_us` is the source's commit time of the newest change applied.
+    `rows_applied` counts change rows taken in this generation, `rows` nothing but the last known
+    number of rows (-1: not counted).
+    """
+
+    table_id: str
+    schema_name: str
+    table_name: str
+    path: str
+    mode: str
+    generation: int
+    state: str
+    reason: str = ""
+    through_seq: int = 0
+    complete_through_lsn: int = 0
+    commit_time_us: int = 0
+    delta_version: int = -1
+    rows_applied: int = 0
+    rows: int = -1
+    schema_version: int = 0
+    committed_seq: int = 0
+    failing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedLog:
+    """The applier's own state after a cycle: every table it knows, by table id.
+
+    `succeeded_at` is when it last committed something or found nothing left to do, empty if it has
+    not yet. `started_at` is when this instance began. Times are by the applier's clock.
+    """
+
+    number: int
+    instance: str
+    written_at: str
+    tables: dict[str, AppliedTable] = field(default_factory=dict)
+    succeeded_at: str = ""
+    started_at: str = ""
+
+    def encode(self) -> bytes:
+        return _encode(asdict(self))
+
+    @staticmethod
+    def decode(data: bytes) -> "AppliedLog":
+        value = _decode(data)
+        try:
+            tables = {key: AppliedTable(**table) for key, table in value["tables"].items()}
+            log = AppliedLog(
+                value["number"],
+                value["instance"],
+                value["written_at"],
+                tables,
+                value["succeeded_at"],
+                value["started_at"],
+            )
+            _check_times(log.written_at, *(at for at in (log.succeeded_at, log.started_at) if at != ""))
+            return log
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ManifestCorrupt("an apply log object lacks a field or has one too many") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """All tables in `versions` are complete through `lsn`: read each at its Delta version and the
+    lake is at one transaction boundary.
+
+    `left_out` names the tables that are stale, copying, paused or quarantined, with their state.
+    Names are `schema.table`; a part with a dot or a double quote is quoted as in SQL.
+    """
+
+    number: int
+    lsn: int
+    seq: int
+    written_at: str
+    versions: dict[str, int]
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        return _encode(asdict(self))
+
+    @staticmethod
+    def decode(data: bytes) -> "Complete":
+        value = _decode(data)
+        try:
+            complete = Complete(
+                value["number"], value["lsn"], value["seq"], value["written_at"], value["versions"], value["left_out"]
+            )
+            _check_times(complete.written_at)
+            return complete
+        except (KeyError, TypeError) as error:
+            raise ManifestCorrupt("an apply completion object lacks a field") from error
+
+
+def _check_times(*times: str) -> None:
+    """Readers count with these, and with none that could be another instant elsewhere. Raises
+    ManifestCorrupt, TypeError.
+    """
+    for text in times:
+        try:
+            at = datetime.fromisoformat(text)
+        except ValueError as error:
+            raise ManifestCorrupt("an object below apply/ has a time that cannot be read") from error
+        if at.tzinfo is None:
+            raise ManifestCorrupt("an object below apply/ has a time without its zone")
+
+
+def _encode(value: dict[str, Any]) -> bytes:
+    return json.dumps({"format_version": FORMAT_VERSION, **value}, separators=(",", ":")).encode()
+
+
+def _decode(data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+        version = value["format_version"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ManifestCorrupt("an object below apply/ is not readable JSON of the expected form") from error
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise FormatTooNew(
+            f"an object below apply/ has format version {version}; this Sluice reads up to {FORMAT_VERSION}"
+        )
+    return dict(value)

@@ -1,0 +1,113 @@
+"""Object keys: where each thing lives below `<spool.uri>/<pipeline>/`, and how names become path
+parts.
+
+Invariant: any identifier gives one key, two identifiers give two keys (on any store that keeps
+case), and no key leaves the prefix.
+"""
+
+import re
+
+from sluice.errors import ManifestCorrupt
+
+_SAFE = re.compile(rb"[A-Za-z0-9_-]")
+
+MANIFEST = "manifest/"
+CHECKPOINTS = "manifest/checkpoint/"
+DATA = "data/"
+STAGE = "stage/"
+CONTROL = "control/"
+REFUSED = "control/refused/"
+APPLY = "apply/"
+APPLY_LEASE = "apply/lease.json"
+APPLY_LOG = "apply/log/"
+APPLY_COMPLETE = "apply/complete/"
+HORIZONS = "gc/"
+
+_SEGMENT_KEY = re.compile(r"\Adata/[^/]+/(\d{8})-(\d{10})\.parquet\Z")
+_STAGED_KEY = re.compile(r"\Astage/(\d{8})/\d+/(\d{10})\.parquet\Z")
+_CONTROL_KEY = re.compile(r"\Acontrol/(refused/)?[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}\.json\Z")
+_MANIFEST_KEY = re.compile(r"\Amanifest/(\d{16})\.json\Z")
+
+
+def manifest_entry(seq: int) -> str:
+    return f"{MANIFEST}{seq:016d}.json"
+
+
+def manifest_seq(key: str) -> int:
+    """The sequence number in a manifest entry's key. Raises ManifestCorrupt for any other key."""
+    match = _MANIFEST_KEY.match(key)
+    if match is None:
+        raise ManifestCorrupt(f"unexpected object in the manifest: {key}")
+    return int(match[1])
+
+
+def checkpoint(seq: int) -> str:
+    return f"{CHECKPOINTS}{seq:016d}.json"
+
+
+def segment(table_id: str, epoch: int, counter: int) -> str:
+    """Unique for ever: an epoch is never reused and its counter only grows."""
+    return f"{DATA}{table_id}/{epoch:08d}-{counter:010d}.parquet"
+
+
+def staged(epoch: int, xid: int, counter: int) -> str:
+    return f"{STAGE}{epoch:08d}/{xid}/{counter:010d}.parquet"
+
+
+def segment_folder(table_id: str) -> str:
+    """Below it a table's segments sort by epoch, then by counter."""
+    return f"{DATA}{table_id}/"
+
+
+def stage_folder(epoch: int) -> str:
+    return f"{STAGE}{epoch:08d}/"
+
+
+def placed(key: str) -> tuple[int, int] | None:
+    """(epoch, counter) of a segment or a staged body; None for any other key. One epoch never uses
+    a counter twice, whatever the folder.
+    """
+    match = _SEGMENT_KEY.match(key) or _STAGED_KEY.match(key)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def apply_log(number: int) -> str:
+    return f"{APPLY_LOG}{number:016d}.json"
+
+
+def apply_complete(number: int) -> str:
+    return f"{APPLY_COMPLETE}{number:016d}.json"
+
+
+def horizon(through_seq: int) -> str:
+    return f"{HORIZONS}{through_seq:016d}.json"
+
+
+def control_request(token: str) -> str:
+    return f"{CONTROL}{token}.json"
+
+
+def refused_request(key: str) -> str:
+    """Where ingest says why it could not carry out the request at `key`."""
+    return REFUSED + key.removeprefix(CONTROL)
+
+
+def is_control(key: str) -> bool:
+    """Whether a key below CONTROL may be a request or a refusal. People and tools leave other
+    things there, some of which no store could read.
+    """
+    return _CONTROL_KEY.match(key) is not None
+
+
+def path_part(name: str) -> str:
+    """`name` as one path part: bytes outside A-Z a-z 0-9 _ - become `~` and two hexadecimal digits.
+    Reversible, never empty, `.` or `..`.
+    """
+    return "".join(
+        chr(byte) if _SAFE.match(bytes((byte,))) else f"~{byte:02x}" for byte in name.encode("utf-8", "surrogateescape")
+    )
+
+
+def lake_path(schema_name: str, table_name: str) -> str:
+    """Where a table's Delta table lives below `<lake.uri>`."""
+    return f"{path_part(schema_name)}/{path_part(table_name)}"

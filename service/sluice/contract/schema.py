@@ -1,0 +1,118 @@
+"""The shape of one table in one schema version, as the manifest keeps it and both sides read it.
+
+Immutable. Column identity is `attnum`: a rename keeps it, a drop and re-add does not.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.contract.types import LakeType
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSchema:
+    """One published column.
+
+    `attnum` is 0 when the catalog no longer knew the column while the stream still carried it.
+    `type_name` is PostgreSQL's own spelling (`format_type`), for people. `key` says that the column
+    belongs to the table's merge key, `identity` that the server sends it in old rows. `missing` is
+    the text of the constant default that rows older than the column have (attmissingval), None when
+    those rows hold NULL. `sent` names the reader of its binary form, empty where there is none.
+    """
+
+    name: str
+    attnum: int
+    type_oid: int
+    typmod: int
+    type_name: str
+    lake: LakeType
+    key: bool = False
+    identity: bool = False
+    missing: str | None = None
+    sent: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "attnum": self.attnum,
+            "type_oid": self.type_oid,
+            "typmod": self.typmod,
+            "type_name": self.type_name,
+            "lake_type": self.lake.sql,
+            "family": self.lake.family,
+            "special": self.lake.special,
+            "key": self.key,
+            "identity": self.identity,
+            "missing": self.missing,
+            "sent": self.sent,
+        }
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> "ColumnSchema":
+        return ColumnSchema(
+            name=value["name"],
+            attnum=value["attnum"],
+            type_oid=value["type_oid"],
+            typmod=value["typmod"],
+            type_name=value["type_name"],
+            lake=LakeType(value["lake_type"], value["family"], value["special"]),
+            key=value["key"],
+            identity=value["identity"],
+            missing=value["missing"],
+            sent=value.get("sent", ""),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TableSchema:
+    """A table's columns in wire order (attnum order of the published columns), and how its rows are
+    told apart.
+
+    `replica_identity` is pg_class.relreplident (`d`, `n`, `f`, `i`). `key` columns are the primary
+    key or the identity index; a table without any key has none: with identity full it is mirrored
+    by whole rows, otherwise it is an append-only changelog. `version` counts from 1 within a table
+    id.
+    """
+
+    table_id: str
+    version: int
+    schema_name: str
+    table_name: str
+    replica_identity: str
+    columns: tuple[ColumnSchema, ...]
+
+    @property
+    def key_columns(self) -> tuple[ColumnSchema, ...]:
+        return tuple(column for column in self.columns if column.key)
+
+    @property
+    def identity_columns(self) -> tuple[ColumnSchema, ...]:
+        return tuple(column for column in self.columns if column.identity)
+
+    @property
+    def qualified_name(self) -> str:
+        return f"{self.schema_name}.{self.table_name}"
+
+    def column(self, name: str) -> ColumnSchema | None:
+        return next((column for column in self.columns if column.name == name), None)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "table_id": self.table_id,
+            "version": self.version,
+            "schema_name": self.schema_name,
+            "table_name": self.table_name,
+            "replica_identity": self.replica_identity,
+            "columns": [column.to_json() for column in self.columns],
+        }
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> "TableSchema":
+        return TableSchema(
+            table_id=value["table_id"],
+            version=value["version"],
+            schema_name=value["schema_name"],
+            table_name=value["table_name"],
+            replica_identity=value["replica_identity"],
+            columns=tuple(ColumnSchema.from_json(column) for column in value["columns"]),
+        )

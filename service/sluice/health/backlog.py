@@ -1,0 +1,149 @@
+"""What is in the manifest and not in the lake: how many files and bytes, and since when.
+
+Invariant: entries never change, so each is read once while it is pending; what is not read yet is
+never taken for nothing. Reads in portions, so that one look at a long backlog stays short: until it
+has caught up the sums are too low, and ages are those of what was read. Must not write.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sluice.contract.applied import AppliedLog
+from sluice.contract.entries import CARRIED_STATES, COPIED_STATES, Changes, Copy, Entry, Segment
+from sluice.health.tables import current
+from sluice.manifest.follow import read_entries
+from sluice.manifest.state import PipelineState
+from sluice.store.base import ObjectStore
+
+READ_AT_ONCE = 1000
+"""Entries read in one look: a second against a distant store."""
+MOST_ITEMS = 400_000
+"""Pending (entry, table) pairs that are remembered, some 60 MB; past it reading waits for the
+applier.
+"""
+_WORKING = CARRIED_STATES
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """`oldest_us` is the commit time of the oldest pending change, of a copy the time when it was
+    written. `live` has, by table id, every table whose copy is in the lake, with the commit time
+    of the oldest change that it lacks (None: nothing).
+    """
+
+    files: int = 0
+    bytes: int = 0
+    oldest_us: int | None = None
+    live: dict[str, int | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    seq: int
+    files: int
+    bytes: int
+    first_us: int
+
+
+class Backlog:
+    """Follows one pipeline's manifest. For one thread."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._changes: dict[str, deque[_Item]] = {}
+        self._copies: dict[tuple[str, int], _Item] = {}
+        self._followed: set[str] = set()
+        self._read_seq = 0
+        self._read_us = 0
+
+    def look(self, state: PipelineState, applied: AppliedLog | None) -> Pending:
+        """What is pending when the manifest is at `state` and the applier has said `applied`.
+        Raises StoreError, ManifestCorrupt, FormatTooNew.
+        """
+        through, live = _through(state, applied)
+        floor = min(through.values(), default=state.seq)
+        fresh = through.keys() - self._followed
+        if any(through[table_id] < self._read_seq for table_id in fresh):
+            # A table that was paused, or whose records went back: its entries have been passed by.
+            self._changes, self._copies, self._read_seq = {}, {}, floor
+        self._followed = set(through)
+        self._read_seq = max(self._read_seq, floor)
+        self._read(state.seq)
+        self._forget(state, through, live)
+        return self._sum(live, all_read=self._read_seq >= state.seq)
+
+    def _read(self, last_seq: int) -> None:
+        room = MOST_ITEMS - sum(map(len, self._changes.values()))
+        limit = min(READ_AT_ONCE, last_seq - self._read_seq)
+        if limit <= 0 or room <= 0:
+            return
+        for entry, _ in read_entries(self._store, after_seq=self._read_seq, limit=limit):
+            self._take(entry)
+            self._read_seq = entry.seq
+
+    def _take(self, entry: Entry) -> None:
+        body = entry.body
+        if isinstance(body, Copy):
+            written_us = int(datetime.fromisoformat(entry.written_at).timestamp() * 1_000_000)
+            before = self._copies.get((body.table_id, body.generation), _Item(0, 0, 0, written_us))
+            nbytes = sum(segment.bytes for segment in body.segments)
+            self._copies[body.table_id, body.generation] = _Item(
+                entry.seq, before.files + len(body.segments), before.bytes + nbytes, before.first_us
+            )
+        elif isinstance(body, Changes):
+            times = body.commits.commit_time_us
+            self._read_us = times[-1] if times else self._read_us
+            for table_id, item in _items(entry.seq, body):
+                self._changes.setdefault(table_id, deque()).append(item)
+
+    def _forget(self, state: PipelineState, through: dict[str, int], live: set[str]) -> None:
+        self._changes = {table_id: items for table_id, items in self._changes.items() if table_id in through}
+        for table_id, items in self._changes.items():
+            while items and items[0].seq <= through[table_id]:
+                items.popleft()
+        self._copies = {
+            (table_id, generation): item
+            for (table_id, generation), item in self._copies.items()
+            if table_id in through and table_id not in live and generation == state.tables[table_id].generation
+        }
+
+    def _sum(self, live: set[str], *, all_read: bool) -> Pending:
+        waiting = [item for items in self._changes.values() for item in items] + list(self._copies.values())
+        unseen = None if all_read else self._read_us or None
+        return Pending(
+            files=sum(item.files for item in waiting),
+            bytes=sum(item.bytes for item in waiting),
+            oldest_us=min((item.first_us for item in waiting), default=unseen),
+            live={
+                table_id: items[0].first_us if (items := self._changes.get(table_id)) else unseen for table_id in live
+            },
+        )
+
+
+def _through(state: PipelineState, applied: AppliedLog | None) -> tuple[dict[str, int], set[str]]:
+    """The last entry of which nothing is left to do, by table that the applier works on; and the
+    tables whose copy is in the lake.
+    """
+    known = applied.tables if applied else {}
+    through: dict[str, int] = {}
+    live: set[str] = set()
+    for table_id, table in state.tables.items():
+        record = current(table, known.get(table_id))
+        if table.state not in _WORKING or (record is not None and record.state not in _WORKING):
+            continue
+        copied = record is not None and record.state in COPIED_STATES
+        through[table_id] = record.through_seq if record is not None and copied else table.generation_seq
+        if copied:
+            live.add(table_id)
+    return through, live
+
+
+def _items(seq: int, changes: Changes) -> Iterator[tuple[str, _Item]]:
+    by_table: dict[str, list[Segment]] = {}
+    for segment in changes.segments:
+        by_table.setdefault(segment.table_id, []).append(segment)
+    for table_id, segments in by_table.items():
+        first_us = min(map(changes.first_commit_time_us, segments))
+        yield table_id, _Item(seq, len(segments), sum(segment.bytes for segment in segments), first_us)

@@ -1,0 +1,242 @@
+"""Liveness, readiness, metrics and status over HTTP, on a thread of their own.
+
+Invariants: liveness says whether *this process* still moves (age of each loop's heartbeat, steps
+past their own deadline) and never asks PostgreSQL or the object store, so that their failure does
+not become our restart; readiness of ingest is the verdict and nothing else; the port has no verb
+that changes anything; nothing served holds row values or secrets.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import AF_INET, AF_INET6
+from socketserver import TCPServer
+from types import MappingProxyType
+from typing import Any
+
+from sluice.errors import ServiceError, UsageError
+from sluice.health import status_page
+from sluice.health.verdict import Verdict
+from sluice.telemetry.catalogue import HEARTBEAT
+from sluice.telemetry.metrics import Metrics
+
+LOOP_SECONDS = 60.0
+"""A loop that has not gone round for this long is stuck: far above any wait between two looks at a
+socket, far below a probe's patience.
+"""
+_SOCKET_SECONDS = 10.0
+_TEXT = "text/plain; charset=utf-8"
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Health:
+    """What the loops say about themselves. All methods may be called from any thread and cost next
+    to nothing.
+    """
+
+    def __init__(
+        self, metrics: Metrics, *, loop_seconds: float = LOOP_SECONDS, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._metrics = metrics
+        self._loop_seconds = loop_seconds
+        self._monotonic = monotonic
+        self._beats: dict[str, float] = {}
+        self._steps: dict[int, tuple[str, float]] = {}
+        self._step_number = 0
+        self._started = False
+        self._not_ready = "starting"
+        self._lock = threading.Lock()
+
+    def beat(self, loop: str) -> None:
+        """Loop `loop` went round. From its first beat on it is watched."""
+        with self._lock:
+            self._beats[loop] = self._monotonic()
+        self._metrics.set(HEARTBEAT, time.time(), loop=loop)
+
+    def retire(self, loop: str) -> None:
+        """Loop `loop` has ended on purpose and is watched no more."""
+        with self._lock:
+            self._beats.pop(loop, None)
+
+    @contextmanager
+    def step(self, name: str, deadline_seconds: float) -> Iterator[None]:
+        """Work that must end within `deadline_seconds`; while it is late the process counts as
+        stuck.
+        """
+        with self._lock:
+            self._step_number += 1
+            number = self._step_number
+            self._steps[number] = (name, self._monotonic() + deadline_seconds)
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._steps[number]
+
+    def started(self) -> None:
+        """Configuration is read and the loops are about to run."""
+        self._started = True
+
+    def ready(self) -> None:
+        """Changes are being streamed."""
+        self._not_ready = ""
+
+    def not_ready(self, reason: str) -> None:
+        """`reason` is a word or two for people: connecting, draining, paused."""
+        self._not_ready = reason
+
+    def live_problems(self) -> list[str]:
+        now = self._monotonic()
+        with self._lock:
+            loops = [
+                f"loop {name} has not gone round for {now - beat:.0f} s"
+                for name, beat in self._beats.items()
+                if now - beat > self._loop_seconds
+            ]
+            return loops + [
+                f"step {name} is {now - end:.0f} s past its deadline" for name, end in self._steps.values() if now > end
+            ]
+
+    def ready_problems(self) -> list[str]:
+        return [self._not_ready] if self._not_ready else []
+
+    def start_problems(self) -> list[str]:
+        return [] if self._started else ["starting"]
+
+
+class HealthServer:
+    """Serves /metrics, /livez, /readyz, /startupz and, given `status`, /status and the page from
+    construction until `close`. Given `verdict`, /readyz answers with it, and not with what
+    `health` was told. `address` is where it listens; port 0 takes a free one. `setting` is where
+    `listen` comes from, for people.
+    """
+
+    def __init__(
+        self,
+        listen: str,
+        *,
+        metrics: Metrics,
+        health: Health,
+        status: Callable[[], dict[str, Any]] | None = None,
+        verdict: Callable[[], Verdict] | None = None,
+        setting: str = "telemetry.listen",
+    ) -> None:
+        host, _, port = listen.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        try:
+            self._server = _Server((host, int(port)), metrics=metrics, health=health, status=status, verdict=verdict)
+        except (OSError, ValueError, OverflowError) as error:
+            reason = error.strerror or type(error).__name__ if isinstance(error, OSError) else type(error).__name__
+            raise UsageError(
+                f"cannot listen on {listen}: {reason}",
+                hint=f"choose another {setting}, such as 127.0.0.1:0 for any free port",
+            ) from None
+        bound = self._server.server_address[:2]
+        self.address = f"[{bound[0]!s}]:{bound[1]}" if ":" in str(bound[0]) else f"{bound[0]!s}:{bound[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.2,), name="health", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        *,
+        metrics: Metrics,
+        health: Health,
+        status: Callable[[], dict[str, Any]] | None,
+        verdict: Callable[[], Verdict] | None,
+    ) -> None:
+        self.verdict = verdict
+        self.address_family = AF_INET6 if ":" in address[0] else AF_INET
+        self.metrics = metrics
+        self.health = health
+        self.status = status
+        super().__init__(address, _Request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no event."""
+
+    def server_bind(self) -> None:
+        """Without HTTPServer's look-up of the host's name, which can take seconds."""
+        TCPServer.server_bind(self)
+
+
+class _Request(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = _SOCKET_SECONDS
+    server_version = "sluice"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        health = self.server.health
+        path = self.path.partition("?")[0]
+        if path == "/" and self.server.status is not None:
+            self._answer(200, status_page.CONTENT, status_page.CONTENT_TYPE, headers=status_page.HEADERS)
+        elif path == "/metrics":
+            self._answer(200, self.server.metrics.render(), _METRICS_TYPE)
+        elif path == "/livez":
+            self._probe(health.live_problems())
+        elif path == "/readyz" and self.server.verdict is not None:
+            self._ready(self.server.verdict())
+        elif path == "/readyz":
+            self._probe(health.ready_problems())
+        elif path == "/startupz":
+            self._probe(health.start_problems())
+        elif path == "/status" and self.server.status is not None:
+            self._status(self.server.status)
+        else:
+            self._answer(
+                404,
+                b"/metrics /livez /readyz /startupz\n"
+                if self.server.status is None
+                else b"/ /metrics /livez /readyz /startupz /status\n",
+                _TEXT,
+            )
+
+    def _probe(self, problems: list[str]) -> None:
+        self._answer(503 if problems else 200, ("; ".join(problems) or "ok").encode() + b"\n", _TEXT)
+
+    def _ready(self, verdict: Verdict) -> None:
+        self._answer(200 if verdict.carrying else 503, "".join(f"{line}\n" for line in verdict.lines()).encode(), _TEXT)
+
+    def _status(self, ask: Callable[[], dict[str, Any]]) -> None:
+        try:
+            status, code = ask(), 200
+        except ServiceError as error:
+            status, code = {"error": {"class": type(error).__name__, "message": str(error)}}, 503
+            if self.server.verdict is not None:
+                verdict = self.server.verdict()
+                status |= {
+                    "schema_version": 1,
+                    "state": verdict.state,
+                    "headline": verdict.headline,
+                    "problems": verdict.to_json(),
+                }
+        self._answer(code, json.dumps(status).encode() + b"\n", "application/json")
+
+    def _answer(
+        self, code: int, content: bytes, content_type: str, *, headers: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        self.send_response(code)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Cache-Control", "no-store")
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+        """Probes and scrapes are not logged."""

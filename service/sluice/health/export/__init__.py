@@ -1,0 +1,1 @@
+"""What ingest counts and what a report finds, brought to metrics."""

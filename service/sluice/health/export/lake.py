@@ -1,0 +1,86 @@
+"""What manifest and apply records say of tables, backlog and freshness, brought to metrics.
+
+Invariant: a table is as fresh as the oldest change that it lacks is old, be that change in the
+spool or not even there; a table without changes is as fresh as ingest. Its watermark is never later
+than what is proven complete.
+"""
+
+from collections import Counter as Tally
+
+from sluice.contract.entries import TABLE_STATES
+from sluice.health.backlog import Backlog, Pending
+from sluice.health.report import Report
+from sluice.telemetry import catalogue
+from sluice.telemetry.metrics import Metrics
+
+_QUANTILES = (("max", 1.0), ("p95", 0.95), ("p50", 0.5))
+
+
+class LakeExport:
+    """`look` belongs to one thread, `freshness` may be called from another."""
+
+    def __init__(self, metrics: Metrics, backlog: Backlog) -> None:
+        self._metrics = metrics
+        self._backlog = backlog
+        self._pending = Pending()
+        self._named: set[tuple[str, str]] = set()
+
+    def look(self, report: Report, *, ingested_at: float | None) -> None:
+        """Exports `report`. Everything committed before `ingested_at` is in the manifest (None: not
+        known yet). Raises what reading the manifest raises.
+        """
+        metrics, state = self._metrics, report.manifest
+        states = Tally(table.state for table in report.tables)
+        for name in TABLE_STATES:
+            metrics.set(catalogue.TABLES, states[name], state=name)
+        metrics.set(catalogue.PREPARED, len(state.prepared))
+        metrics.set(catalogue.PREPARED_AGE, max(map(report.age_seconds, state.prepared.values()), default=0.0))
+        metrics.set(catalogue.MANIFEST_SEQ, state.seq)
+        metrics.set(catalogue.APPLY_PENDING, report.pending_entries)
+        metrics.set(catalogue.APPLY_TABLE_ROWS, sum(table.rows_applied for table in report.tables))
+        metrics.show(catalogue.APPLIED_LSN, report.complete_lsn or None)
+        metrics.show(catalogue.APPLY_LAST_RECORD, report.applier.record_at)
+        metrics.show(catalogue.APPLY_LAST_SUCCESS, report.applier.succeeded_at)
+        self._pending = self._backlog.look(state, report.applied)
+        metrics.set(catalogue.PENDING_FILES, self._pending.files)
+        metrics.set(catalogue.PENDING_BYTES, self._pending.bytes)
+        metrics.show(
+            catalogue.OLDEST_PENDING, None if self._pending.oldest_us is None else self._pending.oldest_us / 1e6
+        )
+        self._export_watermarks(report, ingested_at)
+
+    def freshness(self, ingest_lag_s: float | None, *, now: float) -> float | None:
+        """Exports how old the oldest change is that tables lack, over tables, when ingest itself is
+        behind by `ingest_lag_s`. Returns the worst.
+
+        None when there is no table yet or ingest's own lag is not known.
+        """
+        if ingest_lag_s is None or not self._pending.live:
+            for name, _ in _QUANTILES:
+                self._metrics.show(catalogue.APPLY_FRESHNESS, None, quantile_of_tables=name)
+            return None
+        ages = sorted(
+            ingest_lag_s if oldest_us is None else max(ingest_lag_s, now - oldest_us / 1e6)
+            for oldest_us in self._pending.live.values()
+        )
+        for name, share in _QUANTILES:
+            self._metrics.set(
+                catalogue.APPLY_FRESHNESS, ages[min(len(ages) - 1, int(share * len(ages)))], quantile_of_tables=name
+            )
+        return ages[-1]
+
+    def _export_watermarks(self, report: Report, ingested_at: float | None) -> None:
+        tables = report.manifest.tables
+        known = {(table.schema_name, table.table_name) for table in tables.values() if table.state != "detached"}
+        for schema, name in self._named - known:
+            self._metrics.forget_table(schema, name)
+        self._named = known
+        for table_id, table in tables.items():
+            at = None
+            if table_id in self._pending.live and ingested_at is not None:
+                oldest_us = self._pending.live[table_id]
+                at = ingested_at if oldest_us is None else min(ingested_at, oldest_us / 1e6)
+            if (table.schema_name, table.table_name) in known:
+                self._metrics.show_table(
+                    catalogue.TABLE_WATERMARK, at, schema=table.schema_name, table=table.table_name
+                )

@@ -1,0 +1,301 @@
+"""Every problem that a pipeline can have: its stable code, how severe it can be, what it means,
+what to do.
+
+Invariant: scripts and alerts depend on codes, so a problem with a code that is not listed here
+cannot be made. docs/problems.md is made from the list.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+Severity = Literal["critical", "warning", "info"]
+SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "info")
+Part = Literal["server", "slot", "ingest", "spool", "applier", "lake", "tables"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One code. `part` is the part of the pipeline that it belongs to. Only `info` leaves a
+    pipeline healthy.
+    """
+
+    code: str
+    part: Part
+    severities: tuple[Severity, ...]
+    meaning: str
+    remedy: str
+
+
+def _kind(code: str, part: Part, severities: str, meaning: str, remedy: str) -> Kind:
+    letters: dict[str, Severity] = {"c": "critical", "w": "warning", "i": "info"}
+    return Kind(code, part, tuple(letters[letter] for letter in severities), meaning, remedy)
+
+
+KINDS: tuple[Kind, ...] = (
+    _kind(
+        "slot.lost",
+        "slot",
+        "c",
+        "The pipeline cannot go on from its slot: the slot is missing, invalidated, ahead of the "
+        "manifest, or on another server.",
+        "Do not retry. `sluice slot show` names the case; the tables need a new snapshot under a new slot.",
+    ),
+    _kind(
+        "slot.unreserved",
+        "slot",
+        "c",
+        "The server no longer promises to keep the WAL that the slot needs.",
+        "Get ingest going at once, or raise `max_slot_wal_keep_size`.",
+    ),
+    _kind(
+        "slot.headroom",
+        "slot",
+        "cw",
+        "The slot has used most of `max_slot_wal_keep_size`, or will have within hours.",
+        "Get ingest going, or raise `max_slot_wal_keep_size`.",
+    ),
+    _kind(
+        "slot.inactive",
+        "slot",
+        "c",
+        "Ingest says that it streams, and the server has no walsender on the slot.",
+        "Restart ingest. If it comes back, look for a proxy that keeps dead connections open.",
+    ),
+    _kind(
+        "slot.foreign",
+        "slot",
+        "c",
+        "The slot is in use by a client that is not this pipeline. What that client confirms is lost to the pipeline.",
+        "Stop the client that is named, then look at `sluice slot show`.",
+    ),
+    _kind(
+        "server.unreachable",
+        "server",
+        "c",
+        "The source does not answer, or refuses.",
+        "Check the server, the network, `source.dsn` and the role.",
+    ),
+    _kind(
+        "ingest.stopped",
+        "ingest",
+        "cw",
+        "Ingest does not stream: it does not run, or it is starting, reconnecting, draining or failed.",
+        "Start `sluice run` or `sluice up`; if it runs, its log says why it does not stream.",
+    ),
+    _kind(
+        "ingest.stuck",
+        "ingest",
+        "c",
+        "A stage of ingest has not moved for minutes.",
+        "Restart ingest: nothing is lost. Report its log.",
+    ),
+    _kind(
+        "ingest.behind",
+        "ingest",
+        "cw",
+        "Changes that were committed long ago are not in the spool yet.",
+        "Look at the object store and at the load of the source; docs/runbooks/SluiceLagHigh.md goes "
+        "through the causes.",
+    ),
+    _kind(
+        "ingest.error",
+        "ingest",
+        "wi",
+        "Ingest met this error within the last hour. A warning while it keeps coming, else "
+        "information. Known to the running "
+        "process alone: `sluice status` and `sluice check` cannot show it, and may call a pipeline "
+        "`healthy` that is `degraded` on `/status` for it.",
+        "The message says what to do; ingest tries again by itself.",
+    ),
+    _kind(
+        "spool.away",
+        "spool",
+        "c",
+        "The object store does not answer. Nothing is lost: what is not stored is not acknowledged.",
+        "Check the store and the network; ingest and applier go on by themselves.",
+    ),
+    _kind(
+        "spool.unreadable",
+        "spool",
+        "c",
+        "The object store refuses, or what it holds is damaged.",
+        "The message says which; `sluice spool verify` looks at every object.",
+    ),
+    _kind(
+        "spool.gone",
+        "spool",
+        "c",
+        "The slot has served a pipeline, and the spool has no manifest: it was deleted, is not "
+        "mounted, or is elsewhere.",
+        "Bring the spool back or correct `spool.uri`, before anything is started: `sluice run` on an "
+        "empty spool begins the pipeline again.",
+    ),
+    _kind(
+        "request.refused",
+        "tables",
+        "w",
+        "Ingest could not carry out a request of an operator within the last day.",
+        "Correct what the reason says and ask again.",
+    ),
+    _kind(
+        "prepared.open",
+        "ingest",
+        "w",
+        "A prepared transaction has been open for long. It holds locks, WAL and new snapshots.",
+        "`COMMIT PREPARED` or `ROLLBACK PREPARED` at the source.",
+    ),
+    _kind(
+        "applier.never",
+        "applier",
+        "cw",
+        "No applier has ever worked on this pipeline.",
+        "Start `sluice apply` or `sluice up`.",
+    ),
+    _kind(
+        "applier.dead",
+        "applier",
+        "c",
+        "The applier has stopped reporting, which it does at least every 20 s: it does not run, or it hangs.",
+        "Start `sluice apply`; if it runs, restart it. Replay is safe.",
+    ),
+    _kind(
+        "applier.other",
+        "applier",
+        "c",
+        "The records come from another applier than the one that `sluice up` started.",
+        "Stop one of the two: one applier per pipeline.",
+    ),
+    _kind(
+        "applier.failing",
+        "applier",
+        "cw",
+        "The applier reports, and has neither committed a window nor found nothing to do for long.",
+        "Its log says which table fails and why.",
+    ),
+    _kind(
+        "applier.clock",
+        "applier",
+        "w",
+        "The applier's newest record is from the future by our clock, by more than a minute. One "
+        "look cannot "
+        "tell whether such an applier lives; the running ingest can, by when the record last changed.",
+        "Set the clocks of both machines right (NTP).",
+    ),
+    _kind(
+        "lake.behind",
+        "lake",
+        "cw",
+        "The lake lacks changes that have long been in the spool.",
+        "Look at the applier's log and its resources; docs/runbooks/SluiceSpoolBacklog.md goes through the causes.",
+    ),
+    _kind(
+        "table.stale",
+        "tables",
+        "c",
+        "A lake table is known not to equal its source.",
+        "`sluice copy` with the table's name takes a new snapshot of it.",
+    ),
+    _kind(
+        "table.quarantined",
+        "tables",
+        "w",
+        "A table cannot be carried, and is left out.",
+        "Correct what the reason says: the table is then copied by itself. Where the catalog does "
+        "not show it, `sluice copy` with the table's name.",
+    ),
+    _kind(
+        "table.failing",
+        "tables",
+        "w",
+        "The applier fails on a table, or its snapshot cannot be taken, and it is tried again.",
+        "The reason names the error; the log of the applier, or of ingest, has more.",
+    ),
+    _kind(
+        "table.paused",
+        "tables",
+        "w",
+        "A table is paused. No command of this version pauses one.",
+        "Copy it again: `sluice copy TABLE`.",
+    ),
+    _kind(
+        "table.pending",
+        "tables",
+        "wi",
+        "A table's columns changed, and the stream has not come to the position of that yet. A warning after an hour.",
+        "Wait; if it lasts, see why the stream does not advance.",
+    ),
+    _kind(
+        "table.copying",
+        "tables",
+        "wi",
+        "A table's snapshot is not in the lake yet. A warning after an hour.",
+        "Wait, or see why it is slow.",
+    ),
+)
+BY_CODE: dict[str, Kind] = {kind.code: kind for kind in KINDS}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that needs attention. `where` names what it concerns, `message` says what is wrong,
+    `remedy` what to do. `since` is in unix seconds, None when it is not known; `count` is how
+    many things (or times) it stands for.
+    """
+
+    code: str
+    severity: Severity
+    where: str
+    message: str
+    remedy: str
+    since: float | None = None
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if self.severity not in BY_CODE[self.code].severities:
+            raise ValueError(f"{self.code} is never {self.severity}")
+
+    @property
+    def part(self) -> Part:
+        return BY_CODE[self.code].part
+
+    def age_seconds(self, now: float) -> float | None:
+        return None if self.since is None else max(0.0, now - self.since)
+
+    def to_json(self, *, now: float) -> dict[str, Any]:
+        age = self.age_seconds(now)
+        return {
+            "code": self.code,
+            "severity": self.severity,
+            "part": self.part,
+            "where": self.where,
+            "message": self.message,
+            "what_to_do": self.remedy,
+            "count": self.count,
+            "since": None if self.since is None else datetime.fromtimestamp(self.since, UTC).isoformat(),
+            "age_seconds": None if age is None else round(age, 1),
+        }
+
+
+def page() -> str:
+    """docs/problems.md."""
+    return "\n".join(
+        [
+            _PAGE_HEAD,
+            *(f"| `{kind.code}` | {', '.join(kind.severities)} | {kind.meaning} | {kind.remedy} |" for kind in KINDS),
+            "",
+        ]
+    )
+
+
+_PAGE_HEAD = """\
+# Problems
+
+A problem is something that needs attention. `sluice status`, `/status`, the status page, `/readyz` and the metric `sluice_problems` all show the same list,
+made in one place ([status](status.md)). Codes are stable: scripts and alerts may depend on them. `critical` and `warning` make a running pipeline `degraded`;
+`info` is for you to know. Each problem names what it concerns, since when where that is known, and what to do.
+
+<!-- Generated from service/sluice/health/problems.py by `python -m tools.docs`; a test compares. -->
+
+| code | severity | meaning | what to do |
+|---|---|---|---|"""

@@ -1,0 +1,408 @@
+"""From facts to one verdict: the state of the pipeline, and the list of its problems.
+
+Invariants: a pipeline is `healthy` only when changes are known to flow and nothing is known to be
+wrong; what could not be seen is `unknown` or a problem, never good; everything that shows health
+shows a Verdict and judges nothing itself. Pure.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sluice.health.facts import ApplierSeen, Away, ErrorSeen, Facts, ProcessSeen, SourceSeen
+from sluice.health.problems import BY_CODE, SEVERITIES, Problem, Severity
+from sluice.printable import one_line
+
+State = Literal["healthy", "degraded", "stopped", "lost", "new", "unknown"]
+STATES: tuple[State, ...] = ("healthy", "degraded", "stopped", "lost", "new", "unknown")
+CARRYING: tuple[State, ...] = ("healthy", "degraded")
+"""States in which changes are received."""
+
+LOW_HEADROOM, SCARCE_HEADROOM = 0.4, 0.2
+"""Shares of max_slot_wal_keep_size left; the defaults of the alerts on headroom."""
+HEADROOM_SECONDS = 4 * 3600.0
+FLUSH_LAG_SECONDS, FLUSH_LAG_CRITICAL_SECONDS = 60.0, 300.0
+"""The defaults of the alerts on lag."""
+SILENT_SECONDS = 120.0
+"""An applier reports at least every 20 s; six missed reports are no delay any more."""
+CHILD_START_SECONDS = 180.0
+"""What Spark may take from its start to its first report."""
+CLOCK_SECONDS = 60.0
+NEVER_SECONDS = 600.0
+FAILING_SECONDS, FAILING_CRITICAL_SECONDS = 300.0, 1800.0
+LAKE_LAG_SECONDS, LAKE_LAG_CRITICAL_SECONDS = 300.0, 1800.0
+"""The first is the freshness target of the alerts."""
+COPYING_SECONDS = 3600.0
+PREPARED_SECONDS = 900.0
+REPEATED, REPEATING_SECONDS = 3, 120.0
+"""An error that came this often, the last time within this time, is still going on."""
+SETTLING_SECONDS = 10.0
+"""How long the server may take to show a walsender that has just begun."""
+REFUSAL_SECONDS = 86_400.0
+UNREAD_SECONDS = 120.0
+"""Ingest reads what is stored every 15 s."""
+
+_TABLE_CODES = {
+    "stale": "table.stale",
+    "quarantined": "table.quarantined",
+    "paused": "table.paused",
+    "copying": "table.copying",
+    "pending": "table.pending",
+}
+_LEAVING = ("starting", "draining")
+"""States of ingest that pass by themselves within seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is to be said of a pipeline at `at`. `problems` are ordered: the most severe first."""
+
+    state: State
+    problems: tuple[Problem, ...]
+    at: float
+
+    @property
+    def carrying(self) -> bool:
+        """Changes are received; what `/readyz` answers."""
+        return self.state in CARRYING
+
+    @property
+    def headline(self) -> str:
+        """One line for people: the state, and the most severe problem with how many there are more."""
+        worth = [problem for problem in self.problems if problem.severity != "info"]
+        if not worth:
+            copying = sum(problem.count for problem in self.problems if problem.code == "table.copying")
+            return self.state + (f", copying {copying} table{'s' * (copying > 1)}" if copying else "")
+        more = f" and {len(worth) - 1} more" if len(worth) > 1 else ""
+        return one_line(f"{self.state}: {worth[0].code}, {worth[0].where}{more}")
+
+    def lines(self) -> list[str]:
+        """The verdict in plain text, a line for the state and one for each problem."""
+        return [
+            self.state,
+            *(one_line(f"{one.severity} {one.code} {one.where}: {one.message}") for one in self.problems),
+        ]
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The problems; the state stands beside them under its own name."""
+        return [problem.to_json(now=self.at) for problem in self.problems]
+
+
+def judge(facts: Facts) -> Verdict:
+    """The verdict on `facts`."""
+    problems = [problem for rule in _RULES for problem in rule(facts)]
+    # Stable: within a severity the order of the rules stays, which goes along the pipeline.
+    problems.sort(key=lambda problem: SEVERITIES.index(problem.severity))
+    return Verdict(_state(facts, problems), tuple(problems), facts.now)
+
+
+def _state(facts: Facts, problems: list[Problem]) -> State:
+    if facts.manifest is None:
+        return "unknown"
+    if facts.source is not None and facts.source.lost:
+        return "lost"
+    if not facts.manifest.opened:
+        return "unknown" if facts.source is not None and facts.source.gone else "new"
+    streaming = _streaming(facts)
+    if streaming is None:
+        return "unknown"
+    if not streaming:
+        return "stopped"
+    return "degraded" if any(problem.severity != "info" for problem in problems) else "healthy"
+
+
+def _streaming(facts: Facts) -> bool | None:
+    """Whether changes are received. The process knows; seen from outside, whoever uses the slot is
+    ours unless that is seen not to be. None when nobody could tell.
+    """
+    if facts.process is not None:
+        return facts.process.streaming
+    return None if facts.source is None else bool(facts.source.slot_active) and not facts.source.foreign
+
+
+def _problem(
+    code: str,
+    severity: Severity,
+    where: str,
+    message: str,
+    *,
+    remedy: str = "",
+    since: float | None = None,
+    count: int = 1,
+) -> Problem:
+    return Problem(code, severity, where, message, remedy or BY_CODE[code].remedy, since, count)
+
+
+def _spool(facts: Facts) -> Iterator[Problem]:
+    away = facts.unread
+    if away is not None:
+        yield _away("spool.away" if away.retryable else "spool.unreadable", "the spool", away)
+    elif facts.read_at is not None and facts.now - facts.read_at > UNREAD_SECONDS:
+        yield _problem(
+            "spool.away",
+            "critical",
+            "the spool",
+            "what is stored has not been read for minutes: the store hangs",
+            since=facts.read_at,
+        )
+
+
+def _gone(facts: Facts) -> Iterator[Problem]:
+    if facts.source is not None and facts.source.gone and facts.manifest is not None and not facts.manifest.opened:
+        yield _problem("spool.gone", "critical", "the spool", facts.source.gone)
+
+
+def _server(facts: Facts) -> Iterator[Problem]:
+    if facts.source_away is not None:
+        yield _away("server.unreachable", "the source", facts.source_away)
+
+
+def _away(code: str, where: str, away: Away) -> Problem:
+    return _problem(code, "critical", where, away.message, remedy=away.hint, since=away.since)
+
+
+def _slot(facts: Facts) -> Iterator[Problem]:
+    source, name = facts.source, _slot_name(facts)
+    if source is None:
+        return
+    if source.lost:
+        yield _problem("slot.lost", "critical", name, source.lost, remedy=source.lost_hint)
+        return
+    if source.wal_status == "unreserved":
+        yield _problem(
+            "slot.unreserved", "critical", name, "the server no longer promises to keep the WAL that the slot needs"
+        )
+    yield from _headroom(source, name)
+    if source.foreign:
+        yield _problem(
+            "slot.foreign",
+            "critical",
+            name,
+            f"the slot is in use by {source.foreign}, which is not this pipeline",
+            since=source.asked_at,
+        )
+        return
+    process = facts.process
+    if process is not None and process.streaming and source.slot_active is False:
+        since = process.streaming_since
+        if since is None or source.asked_at - since > SETTLING_SECONDS:
+            yield _problem(
+                "slot.inactive",
+                "critical",
+                name,
+                "ingest streams, and the server has no walsender on the slot",
+                since=source.asked_at,
+            )
+
+
+def _headroom(source: SourceSeen, name: str) -> Iterator[Problem]:
+    share, seconds = source.share_left, source.seconds_left
+    if share is None or share >= LOW_HEADROOM:
+        return
+    soon = seconds is not None and seconds < HEADROOM_SECONDS
+    message = f"{share:.0%} of max_slot_wal_keep_size is left" + (
+        f", enough for {seconds / 60:.0f} min at the present rate" if seconds is not None else ""
+    )
+    yield _problem(
+        "slot.headroom", "critical" if share < SCARCE_HEADROOM or (soon and seconds == 0) else "warning", name, message
+    )
+
+
+def _slot_name(facts: Facts) -> str:
+    return f"slot {facts.manifest.slot}" if facts.manifest is not None and facts.manifest.slot else "the slot"
+
+
+def _ingest(facts: Facts) -> Iterator[Problem]:
+    manifest, process = facts.manifest, facts.process
+    if process is None:
+        if (
+            manifest is not None
+            and manifest.opened
+            and facts.source is not None
+            and not facts.source.lost
+            and not _streaming(facts)
+        ):
+            message = "another client has the slot" if facts.source.foreign else "nobody streams from the slot"
+            yield _problem(
+                "ingest.stopped",
+                "critical",
+                _slot_name(facts),
+                f"{message}: ingest does not run",
+                since=manifest.written_at,
+            )
+        return
+    yield from _process(facts, process)
+
+
+def _process(facts: Facts, process: ProcessSeen) -> Iterator[Problem]:
+    if not process.streaming:
+        words = process.state if process.state != "streaming" else "not connected"
+        since = facts.manifest.written_at if facts.manifest is not None else None
+        severity: Severity = "warning" if process.state in _LEAVING else "critical"
+        yield _problem("ingest.stopped", severity, "ingest", f"ingest does not stream: it is {words}", since=since)
+    for sentence in process.stuck:
+        yield _problem("ingest.stuck", "critical", "ingest", sentence)
+    yield from _errors(facts, process)
+
+
+def _errors(facts: Facts, process: ProcessSeen) -> Iterator[Problem]:
+    for one in process.errors:
+        going_on = one.count >= REPEATED and facts.now - one.last_at <= REPEATING_SECONDS
+        yield _problem(
+            "ingest.error",
+            "warning" if going_on else "info",
+            one.where,
+            _said(one),
+            remedy=one.hint,
+            since=one.first_at,
+            count=one.count,
+        )
+
+
+def _said(one: ErrorSeen) -> str:
+    return f"{one.error}: {one.message}" if one.message else one.error
+
+
+def _lag(facts: Facts) -> Iterator[Problem]:
+    lag = facts.flush_lag_seconds or 0.0
+    # A pipeline that does not stream is behind in any case, and has a problem that says why.
+    if lag > FLUSH_LAG_SECONDS and _streaming(facts):
+        severity: Severity = "critical" if lag > FLUSH_LAG_CRITICAL_SECONDS else "warning"
+        yield _problem(
+            "ingest.behind", severity, "ingest", f"the spool is {lag:.0f} s behind the source", since=facts.now - lag
+        )
+
+
+def _prepared(facts: Facts) -> Iterator[Problem]:
+    at = facts.manifest.prepared_at if facts.manifest is not None else None
+    if at is not None and facts.now - at > PREPARED_SECONDS:
+        yield _problem(
+            "prepared.open",
+            "warning",
+            "a prepared transaction",
+            "a prepared transaction has been open for long",
+            since=at,
+        )
+
+
+def _applier(facts: Facts) -> Iterator[Problem]:
+    if not any(group.state not in ("detached", "quarantined") for group in facts.tables):
+        return
+    seen, child = facts.applier, facts.process.applier if facts.process is not None else None
+    starting = (
+        child is not None
+        and child.running
+        and child.started_at is not None
+        and facts.now - child.started_at < CHILD_START_SECONDS
+    )
+    # By the time of the look: while the store is away, no record can be read, whatever the applier
+    # does.
+    silent = None if seen.record_at is None else (facts.read_at or facts.now) - seen.record_at
+    if child is not None and not child.running:
+        yield _problem(
+            "applier.dead", "critical", "the applier", _waits("the applier is not running", seen), since=seen.record_at
+        )
+    elif starting and (silent is None or silent > SILENT_SECONDS):
+        return
+    elif seen.record_at is None:
+        opened_at = facts.manifest.opened_at if facts.manifest is not None else None
+        late = opened_at is not None and facts.now - opened_at > NEVER_SECONDS
+        yield _problem(
+            "applier.never",
+            "critical" if late else "warning",
+            "the applier",
+            "no applier has worked on this pipeline yet",
+            since=opened_at,
+        )
+    elif silent is not None and silent > SILENT_SECONDS:
+        yield _problem(
+            "applier.dead",
+            "critical",
+            "the applier",
+            _waits("the applier has stopped reporting", seen),
+            since=seen.record_at,
+        )
+    else:
+        if (
+            child is not None
+            and child.instance_prefix
+            and not starting
+            and not seen.instance.startswith(child.instance_prefix)
+        ):
+            yield _problem(
+                "applier.other",
+                "critical",
+                f"applier {seen.instance}",
+                "another applier than the one that runs here works on this pipeline",
+            )
+        yield from _failing(facts, seen)
+
+
+def _waits(what: str, seen: ApplierSeen) -> str:
+    return f"{what}, and {seen.pending:,} manifest entries wait for it" if seen.pending else what
+
+
+def _failing(facts: Facts, seen: ApplierSeen) -> Iterator[Problem]:
+    since = seen.started_at if seen.succeeded_at is None else seen.succeeded_at
+    idle = None if since is None else (facts.read_at or facts.now) - since
+    if idle is not None and idle > FAILING_SECONDS:
+        severity: Severity = "critical" if idle > FAILING_CRITICAL_SECONDS else "warning"
+        yield _problem(
+            "applier.failing",
+            severity,
+            "the applier",
+            "it has neither committed a window nor found nothing to do",
+            since=since,
+        )
+
+
+def _clock(facts: Facts) -> Iterator[Problem]:
+    ahead = facts.applier.ahead_seconds
+    if ahead > CLOCK_SECONDS:
+        yield _problem(
+            "applier.clock",
+            "warning",
+            "the applier",
+            f"its newest record is {ahead:.0f} s ahead of the clock of this machine",
+        )
+
+
+def _lake(facts: Facts) -> Iterator[Problem]:
+    lag = facts.lake_lag_seconds
+    if lag is not None and lag > LAKE_LAG_SECONDS:
+        severity: Severity = "critical" if lag > LAKE_LAG_CRITICAL_SECONDS else "warning"
+        yield _problem(
+            "lake.behind",
+            severity,
+            "the lake",
+            f"the oldest change that the lake lacks is {lag:.0f} s old",
+            since=facts.now - lag,
+        )
+
+
+def _tables(facts: Facts) -> Iterator[Problem]:
+    for group in facts.tables:
+        code = "table.failing" if group.failing else _TABLE_CODES.get(group.state)
+        if code is not None:
+            long = group.since is not None and facts.now - group.since > COPYING_SECONDS
+            copying: Severity = "warning" if long else "info"
+            severity = copying if code in ("table.copying", "table.pending") else BY_CODE[code].severities[0]
+            yield _problem(
+                code,
+                severity,
+                group.names,
+                group.reason or f"the table is {group.state}",
+                since=group.since,
+                count=group.count,
+            )
+
+
+def _refusals(facts: Facts) -> Iterator[Problem]:
+    for one in facts.refusals:
+        if facts.now - one.refused_at <= REFUSAL_SECONDS:
+            yield _problem("request.refused", "warning", one.table, one.reason, remedy=one.hint, since=one.refused_at)
+
+
+_RULES: tuple[Callable[[Facts], Iterator[Problem]], ...] = (
+    _slot, _spool, _gone, _server, _ingest, _lag, _prepared, _applier, _clock, _lake, _tables, _refusals,
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Units to the store, the manifest and the acknowledged position."""

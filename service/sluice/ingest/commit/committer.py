@@ -1,0 +1,274 @@
+"""Units to the store: uploads run side by side, manifest entries one after the other, in the order
+of the units.
+
+Invariant: an entry is appended only after every segment it names is durable, and a receipt is
+handed on only after its entry is. A store that cannot be reached delays, it never skips: the same
+object is tried again until it is stored, its connection broke or the process is told to stop. Units
+come in through a `CommitLine`, the part that one connection has of this object: it takes nothing
+more after anything of that connection failed.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+import structlog
+
+from sluice import faults
+from sluice.contract import keys
+from sluice.contract.entries import Progress, Segment
+from sluice.contract.receipt import DurableReceipt
+from sluice.contract.schema import TableSchema
+from sluice.errors import StoreUnavailable
+from sluice.ingest.breaker import Breaker
+from sluice.ingest.encode.builder import Unit
+from sluice.ingest.encode.segment import SegmentFile
+from sluice.manifest.log import ManifestLog
+from sluice.store.base import ObjectStore
+from sluice.telemetry import catalogue
+from sluice.telemetry.distribution import Distribution
+
+OP_NAMES = {"i": "insert", "u": "update", "d": "delete", "t": "truncate"}
+UPLOAD_THREADS = 4
+UNITS_IN_FLIGHT = 2
+"""Finished units that may wait for the store. Past it the decoder waits, then the socket does:
+memory has a ceiling.
+"""
+UPLOADS_IN_FLIGHT = 8
+"""Segment files that may wait for the store, 10 to 40 MB each at most."""
+RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
+"""Pauses between tries against a store that does not answer; the last one repeats."""
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(slots=True)
+class FileCounts:
+    """Segment files of one kind that were stored."""
+
+    files: int = 0
+    bytes: int = 0
+    rows: int = 0
+
+
+@dataclass(slots=True)
+class CommitCounts:
+    """Plain counters of one process, read by telemetry. `rows` are those that entries published."""
+
+    entries: int = 0
+    rows: int = 0
+    retries: int = 0
+    last_commit_time_us: int = 0
+    unchanged_values: int = 0
+    tables: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
+    """(schema, table) to rows by kind of change, bodies of rolled-back subtransactions included."""
+    files: dict[str, FileCounts] = field(
+        default_factory=lambda: {kind: FileCounts() for kind in catalogue.SPOOL_FILES.labels["kind"]}
+    )
+    file_bytes: Distribution = field(default_factory=lambda: Distribution(catalogue.SPOOL_FILE_BYTES.buckets))
+    upload_seconds: Distribution = field(default_factory=lambda: Distribution(catalogue.FLUSH_DURATION.buckets))
+    commit_seconds: Distribution = field(default_factory=lambda: Distribution(catalogue.FLUSH_DURATION.buckets))
+
+
+class CommitLine:
+    """One connection's way into the store and the manifest. Used by its decoder thread."""
+
+    def __init__(self, committer: "Committer", breaker: Breaker) -> None:
+        self._committer = committer
+        self._breaker = breaker
+
+    @property
+    def blocking(self) -> bool:
+        """Whether the decoder waits here for the store."""
+        return self._committer.blocking
+
+    def upload(self, key: str, schema: TableSchema, file: SegmentFile) -> "Future[Segment]":
+        """Stores a segment file in the background; an error breaks the connection. Blocks while
+        UPLOADS_IN_FLIGHT wait.
+        """
+        self._breaker.check()
+        return self._committer.upload(key, schema, file, breaker=self._breaker)
+
+    def fetch(self, key: str) -> bytes:
+        """A file that was stored earlier. Blocks until the store answers."""
+        return self._committer.fetch(key, breaker=self._breaker)
+
+    def submit(self, unit: Unit) -> "Future[None]":
+        """Publishes `unit` after all that was submitted before it; an error breaks the connection.
+        Blocks while UNITS_IN_FLIGHT wait.
+        """
+        self._breaker.check()
+        return self._committer.submit(self._breaker.guarded(lambda: self._committer.commit(unit)))
+
+
+class Committer:
+    """Owns the upload threads and the one thread that appends changes. `on_receipt` is called from
+    that thread after each entry, `on_trouble` from an upload thread for each try that the store
+    did not answer.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        log: ManifestLog,
+        *,
+        on_receipt: Callable[[DurableReceipt], None],
+        on_trouble: Callable[[StoreUnavailable], None],
+        stop: threading.Event,
+    ) -> None:
+        self._store = store
+        self._log = log
+        self._on_receipt = on_receipt
+        self._on_trouble = on_trouble
+        self._stop = stop
+        self._uploads = ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="upload")
+        self._commits = ThreadPoolExecutor(1, thread_name_prefix="commit")
+        self._upload_room = threading.BoundedSemaphore(UPLOADS_IN_FLIGHT)
+        self._room = threading.BoundedSemaphore(UNITS_IN_FLIGHT)
+        self._logger = structlog.get_logger("spool")
+        self._lock = threading.Lock()
+        self._under_way = 0
+        self._beat = 0.0
+        self.blocking = False
+        """Whether the decoder waits here for the store."""
+        self.counts = CommitCounts()
+
+    @property
+    def beat(self) -> float:
+        """When something was last finished, unix seconds; now, when there is nothing to do."""
+        return self._beat if self._under_way else time.time()
+
+    def line(self, breaker: Breaker) -> CommitLine:
+        """The way in for the connection whose work `breaker` guards."""
+        return CommitLine(self, breaker)
+
+    def upload(
+        self, key: str, schema: TableSchema, file: SegmentFile, *, breaker: Breaker | None = None
+    ) -> "Future[Segment]":
+        """Stores a segment file in the background. Blocks while UPLOADS_IN_FLIGHT wait.
+
+        Without `breaker` the file is of an initial copy, which no connection owns.
+        """
+        kind = "snapshot" if breaker is None else "staged" if key.startswith(keys.STAGE) else "changes"
+        self._enter(self._upload_room, for_decoder=breaker is not None)
+        upload = partial(self._upload, key, schema, file, kind, breaker)
+        future = self._uploads.submit(upload if breaker is None else breaker.guarded(upload))
+        future.add_done_callback(lambda _: self._leave(self._upload_room))
+        return future
+
+    def fetch(self, key: str, *, breaker: Breaker) -> bytes:
+        """A file that was stored earlier. Blocks until the store answers."""
+        return self._persist(f"body {key}", lambda: self._store.get(key), breaker)
+
+    def submit(self, commit: Callable[[], None]) -> "Future[None]":
+        """Runs `commit` in the commit thread. For CommitLine, which guards what it hands over."""
+        self._enter(self._room, for_decoder=True)
+        future = self._commits.submit(commit)
+        future.add_done_callback(lambda _: self._leave(self._room))
+        return future
+
+    def _enter(self, room: threading.BoundedSemaphore, *, for_decoder: bool) -> None:
+        if not room.acquire(blocking=False):
+            self.blocking = for_decoder or self.blocking
+            room.acquire()
+            self.blocking = self.blocking and not for_decoder
+        with self._lock:
+            if not self._under_way:
+                self._beat = time.time()
+            self._under_way += 1
+
+    def _leave(self, room: threading.BoundedSemaphore) -> None:
+        with self._lock:
+            self._under_way -= 1
+            self._beat = time.time()
+        room.release()
+
+    def close(self) -> None:
+        """Waits for what is under way (the stop event cuts retries short) and ends the threads."""
+        self._commits.shutdown(wait=True)
+        self._uploads.shutdown(wait=True)
+
+    def _upload(self, key: str, schema: TableSchema, file: SegmentFile, kind: str, breaker: Breaker | None) -> Segment:
+        began = time.monotonic()
+        stats = file.stats
+        segment = Segment(
+            key=key,
+            table_id=schema.table_id,
+            schema_version=schema.version,
+            rows=stats.rows,
+            bytes=len(file.data),
+            sha256=file.sha256,
+            first_lsn=stats.first_lsn,
+            last_lsn=stats.last_lsn,
+            ops=dict(stats.ops),
+            unchanged={str(attnum): count for attnum, count in stats.unchanged.items()},
+            key_changes=stats.key_changes,
+            key_ranges=dict(stats.key_ranges),
+        )
+        faults.point("segment.put.before")
+        self._persist(f"segment {key}", lambda: self._store.put(key, file.data), breaker)
+        faults.point("segment.put.after")
+        with self._lock:
+            stored = self.counts.files[kind]
+            stored.files, stored.bytes, stored.rows = (
+                stored.files + 1,
+                stored.bytes + segment.bytes,
+                stored.rows + segment.rows,
+            )
+        self.counts.file_bytes.add(segment.bytes)
+        self.counts.upload_seconds.add(time.monotonic() - began)
+        return segment
+
+    def commit(self, unit: Unit) -> None:
+        """Appends `unit` to the manifest. In the commit thread, for CommitLine."""
+        changes = unit.changes()
+        began = time.monotonic()
+        faults.point("commit.before")
+        receipt = self._log.publish(changes or Progress(), from_lsn=unit.from_lsn, through_lsn=unit.through_lsn)
+        faults.point("commit.after")
+        self.counts.entries += 1
+        self._count(changes.segments if changes else ())
+        if unit.commits.commit_time_us:
+            self.counts.last_commit_time_us = unit.commits.commit_time_us[-1]
+        self.counts.commit_seconds.add(time.monotonic() - began)
+        self._on_receipt(receipt)
+
+    def _count(self, segments: Sequence[Segment]) -> None:
+        for segment in segments:
+            self.counts.rows += segment.rows
+            self.counts.unchanged_values += sum(segment.unchanged.values())
+            table = self._log.state.tables[segment.table_id]
+            rows = self.counts.tables.setdefault(
+                (table.schema_name, table.table_name), dict.fromkeys(OP_NAMES.values(), 0)
+            )
+            for op, count in segment.ops.items():
+                rows[OP_NAMES[op]] += count
+
+    def _persist(self, what: str, action: Callable[[], Answer], breaker: Breaker | None) -> Answer:
+        """Runs `action` until the store took it. Raises StoreUnavailable only when told to stop or
+        when `breaker` is broken, StoreRefused at once.
+        """
+        attempt = 0
+        while True:
+            try:
+                return action()
+            except StoreUnavailable as error:
+                with self._lock:
+                    self.counts.retries += 1
+                self._on_trouble(error)
+                self._logger.warning(
+                    "store did not answer, trying again", what=what, error=str(error), attempt=attempt + 1
+                )
+                if self._told_to_end(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)], breaker):
+                    raise
+                attempt += 1
+
+    def _told_to_end(self, pause: float, breaker: Breaker | None) -> bool:
+        """Pauses; returns whether nobody needs the object any more."""
+        if breaker is None:
+            return self._stop.wait(pause)
+        return breaker.wait(pause) or self._stop.is_set()

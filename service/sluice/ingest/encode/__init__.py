@@ -1,0 +1,1 @@
+"""Rows to typed Arrow batches, Parquet segments, and units of the next manifest entry."""

@@ -1,0 +1,1 @@
+"""Frames from the replication connection, in batches."""

@@ -1,0 +1,170 @@
+"""From single CopyData payloads to batches, and what can be read off them on the way: positions,
+keepalives, requests.
+
+Invariant: every payload lands in exactly one batch, in wire order. Holds the one loop that runs per
+message. No clock and no socket: times and the function that yields payloads are handed in.
+(PostgreSQL: Streaming Replication Protocol; libpq: Functions Associated with COPY.)
+"""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sluice.protocol.standby_status import ShutdownWatch
+
+LARGE_PAYLOAD_BYTES = 1 << 20
+"""From here on a payload stays in the block that libpq made for it."""
+_KEEPALIVE = struct.Struct(">cQqB")
+_KEEPALIVE_TAG = ord("k")
+_HEADER_BYTES = 25
+_YIELD_FRAMES = 8192
+"""Payloads taken between two turns of the event loop: a few milliseconds."""
+_UNTRACKED = frozenset(b"IUDBRYOSETAb")
+"""pgoutput tags whose header LSN ends nothing. The others (C c P p K r M) move the received
+position, and so does every keepalive.
+"""
+_KEEPALIVE_THROTTLE_S = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamLimits:
+    """When a batch is handed over, and how often the server hears from us.
+
+    `status_interval_s` is an upper bound: a third of wal_sender_timeout is used where that is less.
+    `read_deadline_s` of silence in spite of pings is a dead connection; a server may decode for
+    long before it answers, so it is generous.
+    """
+
+    batch_bytes: int = 8 * 1024 * 1024
+    batch_frames: int = 65536
+    max_delay_s: float = 2.0
+    status_interval_s: float = 10.0
+    coalesce_s: float = 0.004
+    read_deadline_s: float = 120.0
+
+
+@dataclass(slots=True)
+class RawBatch:
+    """CopyData payloads in wire order, keepalives included.
+
+    `received_lsn` is the highest position that the server has sent on this connection. `flush` asks
+    to close an entry now (age, request or the server's stop); `shutdown` says that the server seems
+    to be stopping and waits until everything is acknowledged.
+    """
+
+    frames: list[bytes | memoryview] = field(default_factory=list)
+    nbytes: int = 0
+    received_lsn: int = 0
+    flush: bool = False
+    shutdown: bool = False
+
+    def take(self) -> list[bytes | memoryview]:
+        """The frames, which the batch then has no more."""
+        taken, self.frames = self.frames, []
+        return taken
+
+
+class Batching:
+    """The batch that is being filled. Tells `watch` about requests; `acknowledged_lsn` must be kept
+    by the owner for that.
+    """
+
+    def __init__(self, limits: StreamLimits, watch: ShutdownWatch, *, start_lsn: int, now: float) -> None:
+        self.received_lsn = start_lsn
+        self.acknowledged_lsn = start_lsn
+        self.flush_asked = False
+        self.ended = False
+        """The source of payloads said that there will be no more."""
+        self.reply_requested = False
+        self.advanced = False
+        """Set by `take`, cleared by whoever answers."""
+        self._limits = limits
+        self._watch = watch
+        self._batch = RawBatch()
+        self._keepalives = 0
+        self._oldest: float | None = None
+        self._handed_at = now
+        self._stop_announced = False
+
+    @property
+    def full(self) -> bool:
+        return len(self._batch.frames) >= self._limits.batch_frames or self._batch.nbytes >= self._limits.batch_bytes
+
+    def take(self, get: Callable[[int], tuple[int, memoryview]], *, now: float) -> int:
+        """Moves payloads from `get` (libpq's get_copy_data) into the batch until there are none,
+        the batch is full, or it is the event loop's turn.
+
+        Returns how many. Lets the errors of `get` through.
+        """
+        batch = self._batch
+        budget = room = min(self._limits.batch_frames - len(batch.frames), _YIELD_FRAMES)
+        bytes_left = bytes_room = self._limits.batch_bytes - batch.nbytes
+        append = batch.frames.append
+        untracked = _UNTRACKED
+        while budget > 0 and bytes_left > 0:
+            size, block = get(1)
+            if size <= 0:
+                self.ended = size < 0
+                break
+            # A copy frees libpq's block while it is warm, and unlike a memoryview costs the garbage
+            # collector nothing: a third of the time. Of a large block it would be one more copy of
+            # a field that memory is short for.
+            payload = bytes(block) if size < LARGE_PAYLOAD_BYTES else block
+            append(payload)
+            bytes_left -= size
+            budget -= 1
+            if size <= _HEADER_BYTES or payload[_HEADER_BYTES] not in untracked:
+                self._note(payload, now)
+        batch.nbytes += bytes_room - bytes_left
+        if self._oldest is None and len(batch.frames) > self._keepalives:
+            self._oldest = now
+            self._watch.busy()
+        return room - budget
+
+    def _note(self, payload: bytes | memoryview, now: float) -> None:
+        """Follows positions and requests. Malformed payloads are left to the decoder, which refuses
+        them.
+        """
+        if payload[0] == _KEEPALIVE_TAG and len(payload) == _KEEPALIVE.size:
+            self._keepalives += 1
+            _, end_lsn, _, reply = _KEEPALIVE.unpack(payload)
+            if reply:
+                self.reply_requested = True
+                self._watch.asked(end_lsn, flushed_lsn=self.acknowledged_lsn, now=now)
+            self.advanced = self.advanced or end_lsn > self.received_lsn
+            self.received_lsn = max(self.received_lsn, end_lsn)
+        elif len(payload) > _HEADER_BYTES:
+            self.received_lsn = max(self.received_lsn, int.from_bytes(payload[9:17], "big"))
+
+    def ready(self, now: float) -> bool:
+        """Whether the batch should be handed over now."""
+        if self.flush_asked or self.full or self._aged(now):
+            return True
+        if self._watch.stopping and not self._stop_announced:
+            return True
+        return bool(self._batch.frames) and self._oldest is None and now - self._handed_at >= _KEEPALIVE_THROTTLE_S
+
+    def wait_s(self, now: float) -> float | None:
+        """How long until time alone makes the batch ready; None when it will not."""
+        if self._oldest is not None:
+            return max(self._oldest + self._limits.max_delay_s - now, 0)
+        if self._batch.frames:
+            return max(self._handed_at + _KEEPALIVE_THROTTLE_S - now, 0)
+        return None
+
+    def hand_over(self, now: float) -> RawBatch:
+        """The batch, and a fresh one in its place."""
+        batch = self._batch
+        batch.received_lsn = self.received_lsn
+        batch.shutdown = self._stop_announced = self._watch.stopping
+        batch.flush = self._aged(now) or self.flush_asked or batch.shutdown
+        if batch.flush:
+            self._oldest = None
+        self.flush_asked = False
+        self._handed_at = now
+        self._batch = RawBatch()
+        self._keepalives = 0
+        return batch
+
+    def _aged(self, now: float) -> bool:
+        return self._oldest is not None and now - self._oldest >= self._limits.max_delay_s

@@ -1,0 +1,352 @@
+"""One replication connection from its first frame to its last acknowledgement.
+
+Invariant: what this object holds dies with the connection. Rows that were received but not
+published are received again by the next session, because the only position ever acknowledged is
+Watermark's. The event loop owns the stream and the watermark; assembler and builder belong to the
+decoder thread.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from sluice import faults
+from sluice.contract.entries import Prepared
+from sluice.contract.receipt import DurableReceipt
+from sluice.errors import ProtocolViolation, SourceError
+from sluice.ingest.assemble.assembler import Assembler, AssemblerLimits
+from sluice.ingest.assemble.assembly import Assembly
+from sluice.ingest.breaker import Breaker
+from sluice.ingest.commit.committer import Committer
+from sluice.ingest.commit.unflushed import Unflushed
+from sluice.ingest.commit.watermark import Watermark
+from sluice.ingest.encode.builder import Builder, BuilderLimits
+from sluice.ingest.receive.backpressure import Backpressure
+from sluice.ingest.receive.stream import RawBatch, ReplicationStream, StreamLimits
+from sluice.ingest.tables.book import TableBook
+from sluice.ingest.tables.messages import prefix_filter
+from sluice.protocol import frames
+from sluice.telemetry import catalogue
+from sluice.telemetry.distribution import Distribution
+
+BATCHES_IN_FLIGHT = 4
+"""Batches of BATCH_BYTES that may wait for the decoder before the socket is left unread."""
+BATCH_BYTES = 2 * StreamLimits().batch_bytes
+URGENT_TICK_SECONDS = 0.02
+TICK_SECONDS = 0.25
+"""How often rows that wait for their age limit are looked at when nothing arrives."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlushPolicy:
+    """When a unit is cut by age, and how often an idle advance may cost a manifest entry."""
+
+    max_delay_s: float = 2.0
+    progress_interval_s: float = 20.0
+
+
+@dataclass(slots=True)
+class SessionCounts:
+    """Plain counters of one process, added to once per batch or flush by the decoder thread; read
+    by telemetry.
+
+    `transactions` are those committed with changes of ours. What begins with `open` or `staged` is
+    no counter but the present, of transactions that have not ended.
+    """
+
+    received_bytes: int = 0
+    transactions: int = 0
+    aborted: int = 0
+    skipped: int = 0
+    decode_cpu_s: float = 0.0
+    transaction_rows: Distribution = field(default_factory=lambda: Distribution(catalogue.TRANSACTION_ROWS.buckets))
+    transaction_bytes: Distribution = field(default_factory=lambda: Distribution(catalogue.TRANSACTION_BYTES.buckets))
+    encode_seconds: Distribution = field(default_factory=lambda: Distribution(catalogue.FLUSH_DURATION.buckets))
+    flush_seconds: Distribution = field(default_factory=lambda: Distribution(catalogue.FLUSH_DURATION.buckets))
+    flushes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(catalogue.FLUSHES.labels["trigger"], 0))
+    decoder_beat: float = 0.0
+    """When the decoder last finished a step, unix seconds."""
+    open_transactions: int = 0
+    open_bytes: int = 0
+    staged_bytes: int = 0
+
+
+class Session:
+    """`decoder` runs one thing at a time, in order. `prepared` are the transactions that the
+    manifest has and that have not ended.
+    """
+
+    def __init__(
+        self,
+        *,
+        stream: ReplicationStream,
+        book: TableBook,
+        committer: Committer,
+        decoder: Executor,
+        epoch: int,
+        numbers: Iterator[int],
+        start_lsn: int,
+        limits: BuilderLimits,
+        open_limits: AssemblerLimits,
+        message_prefixes: Sequence[str],
+        policy: FlushPolicy,
+        counts: SessionCounts,
+        backpressure: Backpressure,
+        prepared: Collection[Prepared] = (),
+    ) -> None:
+        self.watermark = Watermark(start_lsn=start_lsn)
+        self.counts = counts
+        self.backpressure = backpressure
+        self.unflushed = Unflushed(start_lsn)
+        self._stream = stream
+        self._decoder = decoder
+        self._policy = policy
+        self._loop = asyncio.get_running_loop()
+        self._failed: asyncio.Future[None] = self._loop.create_future()
+        self._breaker = Breaker(on_break=self._broke)
+        self._line = committer.line(self._breaker)
+        self._room = asyncio.Semaphore(BATCHES_IN_FLIGHT)
+        self._in_decoder: set[asyncio.Future[None]] = set()
+        self._units: set[Future[None]] = set()
+        self._urgent = False
+        # below: decoder thread only
+        self._assembler = Assembler(
+            start_lsn=start_lsn, prepared=prepared, limits=open_limits, keeps_message=prefix_filter(message_prefixes)
+        )
+        self._builder = Builder(
+            book=book,
+            upload=self._line.upload,
+            fetch=self._line.fetch,
+            epoch=epoch,
+            numbers=numbers,
+            limits=limits,
+            start_lsn=start_lsn,
+            prepared=prepared,
+        )
+        self._count_open()
+        self._waiting_since: float | None = None
+        self._recorded_lsn = start_lsn
+        self._recorded_at = time.monotonic()
+
+    @property
+    def last_message_at(self) -> float:
+        """Unix seconds, 0 before the first; likewise `last_feedback_at`."""
+        return self._stream.last_message_at
+
+    @property
+    def last_feedback_at(self) -> float:
+        return self._stream.last_feedback_at
+
+    @property
+    def received_lsn(self) -> int:
+        """The highest position that the server has sent, decoded or not."""
+        return self._stream.received_lsn
+
+    async def pump(self, stop: asyncio.Event, *, reached: Callable[[], bool], target: int | None) -> None:
+        """Reads and decodes until `stop` is set or `reached` says so. Raises what the connection,
+        the decoder or the store raised.
+
+        With a `target` LSN, for runs that wait for a position, every advance is recorded at once
+        and nothing waits for its age limit past it.
+        """
+        self._urgent = target is not None
+        tick = TICK_SECONDS if target is None else URGENT_TICK_SECONDS
+        reading = asyncio.ensure_future(self._stream.next_batch())
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            while not stop.is_set() and not reached():
+                if target is not None and self._stream.received_lsn >= target > self.watermark.received_lsn:
+                    self._stream.ask_flush()
+                waiting: set[asyncio.Future[Any]] = {reading, stopping, self._failed}
+                done, _ = await asyncio.wait(waiting, timeout=tick, return_when=asyncio.FIRST_COMPLETED)
+                if self._failed in done:
+                    self._failed.result()
+                if reading in done:
+                    await self._take(reading.result())
+                    reading = asyncio.ensure_future(self._stream.next_batch())
+                elif not done and not self._in_decoder:
+                    self._run(self._flush_if_due)
+        finally:
+            for task in (reading, stopping):
+                task.cancel()
+            await asyncio.gather(reading, stopping, return_exceptions=True)
+        if stop.is_set():
+            await self._take_rest()
+
+    def durable(self, receipt: DurableReceipt) -> None:
+        """Takes a receipt on the event loop and tells the server. A receipt that cannot be ends the
+        session before anything is told.
+        """
+        faults.point("receipt.before")
+        try:
+            moved = self.watermark.durable(receipt)
+        except ProtocolViolation as error:
+            self.fail(error)
+            return
+        if moved:
+            self._stream.acknowledge(self.watermark.flushed_lsn)
+
+    async def drain(self) -> None:
+        """Publishes every whole transaction that was received, and acknowledges it. Raises what
+        keeps it from that.
+        """
+        await self._idle()
+        self._run(self._flush_now)
+        await self._quiet()
+        if (error := self._breaker.error) is not None:
+            raise error
+
+    async def settle(self) -> None:
+        """Waits until nothing of this session is under way any more, whatever became of it. What
+        had not failed by now is published or not as it comes.
+        """
+        await self._quiet()
+        if self._failed.done():
+            self._failed.exception()
+
+    async def _quiet(self) -> None:
+        await self._idle()
+        await asyncio.gather(*(asyncio.wrap_future(unit) for unit in tuple(self._units)), return_exceptions=True)
+        await asyncio.sleep(0)
+
+    async def _idle(self) -> None:
+        while self._in_decoder:
+            await asyncio.wait(self._in_decoder)
+
+    async def _take_rest(self) -> None:
+        """What was received and waits in the stream for its age limit, so that a drain has it too."""
+        self._stream.ask_flush()
+        with suppress(SourceError):  # the connection is gone, and what it held comes again with the next
+            await self._take(await self._stream.next_batch())
+
+    async def _take(self, batch: RawBatch) -> None:
+        faults.point("batch.received")
+        self.watermark.receive(batch.received_lsn)
+        if self._room.locked():
+            self.backpressure.begin()
+        # A batch that one large field has filled counts for as many as it is.
+        rooms = min(1 + batch.nbytes // BATCH_BYTES, BATCHES_IN_FLIGHT)
+        try:
+            for _ in range(rooms):
+                await self._room.acquire()
+        finally:
+            self.backpressure.end(self.backpressure_cause)
+        task = self._run(lambda: self._decode(batch))
+        faults.point("batch.handed")
+        for _ in range(rooms):
+            task.add_done_callback(lambda _: self._room.release())
+
+    @property
+    def backpressure_cause(self) -> str:
+        """Whom the socket waits for, if it waits."""
+        return "upload" if self._line.blocking else "decoder"
+
+    def _run(self, action: Callable[[], None]) -> "asyncio.Future[None]":
+        """The only way into the decoder thread: nothing is done there after anything of this
+        session failed.
+        """
+        task = self._loop.run_in_executor(self._decoder, self._breaker.guarded(action))
+        self._in_decoder.add(task)
+        task.add_done_callback(self._decoded)
+        return task
+
+    def _decoded(self, task: "asyncio.Future[None]") -> None:
+        self._in_decoder.discard(task)
+        task.exception()  # the breaker has it
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the session with `error`, from any thread; the first one counts."""
+        self._breaker.fail(error)
+
+    def _broke(self, error: BaseException) -> None:
+        self._loop.call_soon_threadsafe(self._failed.set_exception, error)
+
+    # decoder thread
+
+    def _decode(self, batch: RawBatch) -> None:
+        began = time.thread_time()
+        faults.point("decode.before")
+        self._take_in(batch)
+        # By now the batch is gone, which matters where it was one large field.
+        self._builder.relieve()
+        self._count_open()
+        if self._builder.pending and self._waiting_since is None:
+            self._waiting_since = time.monotonic()
+        if batch.shutdown or (batch.flush and self._builder.pending):
+            self._flush_now("asked" if batch.shutdown or self._urgent else "age")
+        else:
+            self._flush_if_due()
+        self.counts.decode_cpu_s += time.thread_time() - began
+
+    def _take_in(self, batch: RawBatch) -> None:
+        assembly = self._assembler.feed(frames.join(batch.take(), emptied=True))
+        faults.point("build.before")
+        self._builder.add(assembly)
+        self.unflushed.decoded(
+            self._builder.through_lsn,
+            assembly.commits.commit_time_us,
+            pending=self._builder.pending,
+            now_us=time.time_ns() // 1000,
+        )
+        self._count(batch, assembly)
+
+    def _flush_if_due(self) -> None:
+        self.counts.decoder_beat = time.time()
+        now = time.monotonic()
+        if self._waiting_since is not None:
+            if self._builder.full or now - self._waiting_since >= self._policy.max_delay_s:
+                self._publish(self._builder.full or "age")
+        elif self._builder.through_lsn > self._recorded_lsn and (
+            self._urgent or now - self._recorded_at >= self._policy.progress_interval_s
+        ):
+            self._publish("asked" if self._urgent else "progress")
+
+    def _flush_now(self, trigger: str = "asked") -> None:
+        if self._builder.pending or self._builder.through_lsn > self._recorded_lsn:
+            self._publish(trigger)
+
+    def _publish(self, trigger: str) -> None:
+        began, cpu_began = time.monotonic(), time.thread_time()
+        faults.point("unit.cut.before")
+        unit = self._builder.cut()
+        # CPU time: handing a file over may wait for the store, and that is no encoding.
+        self.counts.encode_seconds.add(time.thread_time() - cpu_began)
+        self.counts.flushes[trigger] += 1
+        self.unflushed.published(unit.through_lsn)
+        self._waiting_since = None
+        self._recorded_lsn = unit.through_lsn
+        self._recorded_at = time.monotonic()
+        faults.point("unit.submit.before")
+        future = self._line.submit(unit)
+        faults.point("unit.submit.after")
+        self._units.add(future)
+        future.add_done_callback(partial(self._published, began))
+
+    def _published(self, began: float, future: "Future[None]") -> None:
+        self._units.discard(future)
+        if future.exception() is None:
+            self.counts.flush_seconds.add(time.monotonic() - began)
+
+    def _count(self, batch: RawBatch, assembly: Assembly) -> None:
+        counts = self.counts
+        counts.decoder_beat = time.time()
+        counts.received_bytes += batch.nbytes
+        counts.transactions += len(assembly.commits)
+        counts.aborted += assembly.counts.get("aborted", 0)
+        counts.skipped += assembly.counts.get("skipped", 0)
+        rows, nbytes = assembly.sizes
+        counts.transaction_rows.add_all(rows)
+        counts.transaction_bytes.add_all(nbytes)
+
+    def _count_open(self) -> None:
+        counts, builder = self.counts, self._builder
+        counts.open_transactions, counts.open_bytes, counts.staged_bytes = (
+            builder.open_transactions,
+            builder.open_bytes,
+            builder.staged_bytes,
+        )

@@ -1,0 +1,1 @@
+"""Initial rows of a table, read as of an exported snapshot."""

@@ -1,0 +1,1 @@
+"""Which tables are carried, in which schema version, and when a table must be marked."""

@@ -1,0 +1,208 @@
+"""What the stream cannot show, found by comparing two looks at the catalog. Pure.
+
+Two looks are samples: what was done and undone between them is seen by the versions and numbers of
+catalog rows, which no undoing brings back. What the earlier look does not have is doubt, unless the
+catalog proves how it came to be.
+
+Invariant: `compare` gives a reason whenever rows of the table may have changed, come or gone
+without an event (a rewrite that computed values, renamed enum labels, partitions attached, detached
+or truncated below a published root, a filter that changed), and none for what leaves every row as
+it was: VACUUM FULL, TRUNCATE (which is streamed), ANALYZE, an index, a column's statistics. In
+doubt it gives the reason: a needless copy costs time, a missed one truth. (PostgreSQL: ALTER TABLE,
+Notes; Logical Replication, Restrictions.)
+"""
+
+import json
+import re
+from typing import Any
+
+from sluice.source.catalog import TableFacts
+
+_FORMAT = 4
+
+
+def fingerprint(facts: TableFacts) -> str:
+    """Everything that `compare` looks at, and what decides whether the table can be carried at all,
+    as text to keep; equal for equal facts.
+    """
+    seen = {
+        "format": _FORMAT,
+        "name": [facts.schema, facts.name],
+        "persistence": facts.relpersistence,
+        "publishes": facts.publishes,
+        "memberships": list(facts.memberships),
+        "altered": facts.publication_altered,
+        "filter": facts.row_filter,
+        "list": sorted(facts.published_columns or ()) if facts.has_column_list else None,
+        "columns": {str(column.attnum): [column.name, column.xmin, column.generated] for column in facts.columns},
+        "details": {detail.key: [detail.spelling, detail.version] for detail in facts.type_details},
+        "attributes": facts.attributes,
+        "primary key": facts.primary_key,
+        "toast": facts.toast,
+        "identity": facts.replica_identity,
+        "leaves": {
+            str(leaf.oid): [leaf.relfilenode, leaf.relpersistence, list(leaf.levels), leaf.version, leaf.settings]
+            for leaf in facts.children
+        },
+        "rights": [facts.schema_usable, facts.selectable, facts.policies_apply],
+        "leaf identities": {
+            str(leaf.oid): [leaf.replica_identity, sorted(leaf.identity_columns)] for leaf in facts.children
+        },
+    }
+    return json.dumps(seen, separators=(",", ":"), sort_keys=True)
+
+
+def compare(old_relfilenode: int, old_fingerprint: str, facts: TableFacts) -> str | None:
+    """Why the lake copy may no longer equal the table, in one sentence; None when every change
+    since then is in the stream or changes no row.
+
+    Without an earlier fingerprint there is nothing to compare, and no reason.
+    """
+    if not old_fingerprint:
+        return None
+    old: dict[str, Any] = json.loads(old_fingerprint)
+    if old["format"] != _FORMAT:
+        return "the catalog was last looked at by another version of Sluice, and the looks cannot be compared"
+    return (
+        _membership(old, facts)
+        or _columns(old, facts)
+        or _storage(old, old_relfilenode, facts)
+        or _types(old, facts)
+        or _leaves(old, facts)
+    )
+
+
+def _membership(old: dict[str, Any], facts: TableFacts) -> str | None:
+    if old["name"] != [facts.schema, facts.name]:
+        return f"the table was renamed from {'.'.join(old['name'])}"
+    if old["publishes"] != facts.publishes:
+        return (
+            f"the publication's flags changed from {old['publishes']} to {facts.publishes}: some changes "
+            "may not have been sent"
+        )
+    if old["filter"] != facts.row_filter:
+        return "the publication's row filter changed: rows came into it or left it without an event"
+    if old["list"] != (sorted(facts.published_columns or ()) if facts.has_column_list else None):
+        return "the publication's column list changed: older rows hold values that were not sent"
+    if old["memberships"] and not set(old["memberships"]) & set(facts.memberships):
+        return "the table left the publication and came back: what happened to it in between was not sent"
+    if old["altered"] != facts.publication_altered:
+        return "the publication itself was altered, if only for a moment: some changes may not have been sent"
+    return None
+
+
+def _columns(old: dict[str, Any], facts: TableFacts) -> str | None:
+    """A column that was dropped and added again with the same name and type gives a relation
+    message equal to the last one, byte for byte.
+    """
+    now = {column.name: str(column.attnum) for column in facts.columns}
+    for attnum, (name, *_) in old["columns"].items():
+        if now.get(name, attnum) != attnum:
+            return f"column {name} was dropped and added again: older rows lost their values without an event"
+    added = sorted(column.attnum for column in facts.columns if column.attnum > old["attributes"])
+    if added and added != list(range(old["attributes"] + 1, added[-1] + 1)):
+        return (
+            "columns were added and dropped again before others were added: rows from in between may "
+            "have had other values under the same names"
+        )
+    if old["primary key"] and facts.primary_key and old["primary key"] != facts.primary_key:
+        return "the primary key was dropped and added again: rows from in between may not have been told apart by it"
+    return None
+
+
+def _storage(old: dict[str, Any], old_relfilenode: int, facts: TableFacts) -> str | None:
+    if old["persistence"] != facts.relpersistence:
+        return "the table was made logged or unlogged: what was written while it was unlogged is not in the stream"
+    for column in facts.columns:
+        before = old["columns"].get(str(column.attnum))
+        if before is not None and before[2] != column.generated:
+            return f"column {column.name} began or ceased to be generated: older rows hold values that were not sent"
+    if facts.relkind == "p" or old_relfilenode in (0, facts.relfilenode):
+        return None
+    for column in facts.columns:
+        before = old["columns"].get(str(column.attnum))
+        if before is None and column.missing is None:
+            return (
+                f"the table was rewritten and column {column.name} was added: older rows may hold values "
+                "in it that were not sent"
+            )
+        if before is not None and before[1] != column.xmin:
+            return (
+                f"the table was rewritten and column {column.name} was altered: older rows may hold other "
+                "values than were sent"
+            )
+    if old["toast"] not in (0, facts.toast) and not _always_logged(old):  # TRUNCATE keeps it
+        return (
+            "the table was rewritten, and the publication does not name it: it may have been unlogged "
+            "for a moment, and what was written then was not sent"
+        )
+    return None
+
+
+def _always_logged(old: dict[str, Any]) -> bool:
+    """Whether PostgreSQL refused to make the table unlogged: it does so where a publication names
+    the table itself, not its schema or root.
+    """
+    return any(re.fullmatch(r"entry \d+", membership) for membership in old["memberships"])
+
+
+def _types(old: dict[str, Any], facts: TableFacts) -> str | None:
+    """A detail that is new may have been another one for a while, unless it is as its type was
+    created; TRUNCATE and rewrites of storage leave all as it is.
+    """
+    known = {_type_of(key) for key in old["details"]}
+    for detail in facts.type_details:
+        before = old["details"].get(detail.key)
+        if before == [detail.spelling, detail.version] or (before is None and detail.original):
+            continue
+        if not detail.key.startswith("label "):
+            return "a composite type of one of its columns was altered: rows read differently without an event"
+        if before is None and _type_of(detail.key) in known:
+            # ADD VALUE. That the label had another name for a moment, in which rows were written
+            # with it, nothing shows: see docs/guarantees.md.
+            continue
+        if before is None:
+            return (
+                f"the enum label {detail.spelling!r} was added: rows from before this was seen may have "
+                "had it under another name"
+            )
+        if before[0] != detail.spelling:
+            return (
+                f"the enum label {before[0]!r} was renamed to {detail.spelling!r}: rows read differently "
+                "without an event"
+            )
+        return (
+            f"the enum label {detail.spelling!r} was altered, if only for a moment: rows from in between "
+            "may read otherwise"
+        )
+    return None
+
+
+def _type_of(key: str) -> str:
+    """The kind of a detail and the oid of the type that it belongs to."""
+    return " ".join(key.split(" ")[:2])
+
+
+def _leaves(old: dict[str, Any], facts: TableFacts) -> str | None:
+    now = {str(leaf.oid): leaf for leaf in facts.children}
+    if set(old["leaves"]) - set(now):
+        return "a partition was detached or dropped: its rows left without an event"
+    known = {level for leaf in old["leaves"].values() for level in leaf[2]}
+    for oid, leaf in now.items():
+        name = f"{leaf.schema}.{leaf.name}"
+        before = old["leaves"].get(oid)
+        if before is None:
+            if set(leaf.attached) - known:
+                return f"partition {name} was attached: the rows it had came without an event"
+            if not leaf.in_first_storage:
+                return (
+                    f"partition {name} was truncated or rewritten since it was created: under a published "
+                    "root that is not in the stream"
+                )
+        elif before[2] != list(leaf.levels):
+            return f"partition {name} was detached and attached again: what happened to it in between was not sent"
+        elif before[:2] != [leaf.relfilenode, leaf.relpersistence]:
+            return f"partition {name} was truncated or rewritten: under a published root that is not in the stream"
+        elif before[3] != leaf.version and before[4] == leaf.settings:
+            return f"partition {name} was altered and altered back: old rows from in between may lack values"
+    return None

@@ -1,0 +1,118 @@
+"""Logical messages as rows: pg_logical_emit_message ends up in a lake table of its own,
+`_sluice/messages`.
+
+Invariant: content stays bytes, as emitted; a transactional message is published with its
+transaction and vanishes with it, any other stands alone at its own position. The table has no key
+and only grows, so it is a changelog. Messages come from whoever may connect to the database:
+nothing here acts on them. (PostgreSQL: Replication Management Functions, pg_logical_emit_message.)
+"""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from fnmatch import translate
+
+import numpy as np
+
+from sluice.contract.entries import Copy, Table
+from sluice.contract.schema import ColumnSchema, TableSchema
+from sluice.contract.types import lake_type
+from sluice.ingest.assemble.assembly import MessageRun
+from sluice.ingest.encode.rows import EncodedRows, encode_values
+from sluice.ingest.tables.schemas import relation_sent_as
+from sluice.manifest.log import ManifestLog
+
+TABLE_ID = "0"
+"""No relation has this oid."""
+IN_DOUBT = "in_doubt"
+_COLUMNS = (
+    ("lsn", 20, "bigint"),
+    ("prefix", 25, "text"),
+    ("transactional", 16, "boolean"),
+    ("content", 17, "bytea"),
+    (IN_DOUBT, 16, "boolean"),
+)
+
+SCHEMA = TableSchema(
+    table_id=TABLE_ID,
+    version=1,
+    schema_name="_sluice",
+    table_name="messages",
+    replica_identity="n",
+    columns=tuple(
+        ColumnSchema(name, attnum, oid, -1, spelling, lake_type(oid, -1))
+        for attnum, (name, oid, spelling) in enumerate(_COLUMNS, 1)
+    ),
+)
+"""`lsn` is the message's own position; the commit's is in the envelope. IN_DOUBT is explained in
+docs/messages.md.
+"""
+
+RELATION = relation_sent_as(SCHEMA)
+"""What messages come as, so that they wait in bodies and units like rows of any table."""
+
+
+def ensure(log: ManifestLog, *, wanted: bool, prefixes: Sequence[str]) -> None:
+    """Brings the table to what the configuration says: live and empty when messages are first kept,
+    detached when they no longer are.
+
+    Messages that were not kept never come again, so that a table which is kept again, or for other
+    `prefixes`, begins anew.
+    """
+    state = log.state.tables.get(TABLE_ID)
+    chosen = json.dumps({"prefixes": sorted(prefixes)})
+    live = state is not None and state.state == "live"
+    if wanted and not (live and state is not None and state.fingerprint == chosen):
+        generation = state.generation + 1 if state is not None else 1
+        log.append(_table("copying", generation, log))
+        log.append(Copy(TABLE_ID, generation, 1, log.state.through_lsn, (), final=True, fingerprint=chosen))
+    elif live and not wanted and state is not None:
+        log.append(
+            _table(
+                "detached", state.generation, log, reason="source.messages is false: what is emitted now is not kept"
+            )
+        )
+
+
+def _table(state: str, generation: int, log: ManifestLog, *, reason: str = "") -> Table:
+    return Table(
+        TABLE_ID, SCHEMA.schema_name, SCHEMA.table_name, state, generation, reason, log.state.through_lsn, SCHEMA
+    )
+
+
+def settled(rows: EncodedRows, *, doubt_until: int) -> EncodedRows:
+    """Messages of a streamed transaction that has committed: in doubt stay those that a
+    subtransaction which rolled back later may have emitted.
+    """
+    return rows.cleared(IN_DOUBT, from_ordinal=doubt_until)
+
+
+def prefix_filter(patterns: Sequence[str]) -> Callable[[str], bool]:
+    """Whether a message's prefix matches one of `patterns` (`*`, `?` and `[...]` as in file names,
+    case kept); no patterns want every message.
+    """
+    wanted = re.compile("|".join(map(translate, patterns)))
+    return lambda prefix: not patterns or wanted.match(prefix) is not None
+
+
+def encode_messages(runs: Sequence[MessageRun]) -> EncodedRows:
+    """Rows of SCHEMA for messages that share their fate: all of ended transactions, all standing
+    alone (which have no commit time), or all of one body.
+    """
+    messages, first = [run.message for run in runs], runs[0]
+    return encode_values(
+        SCHEMA,
+        {
+            "lsn": [message.lsn for message in messages],
+            "prefix": [message.prefix for message in messages],
+            "transactional": [message.transactional for message in messages],
+            "content": [message.content for message in messages],
+            IN_DOUBT: [run.in_doubt for run in runs],
+        },
+        ordinal=np.array([run.ordinal for run in runs], np.int64),
+        xid=np.array([run.xid for run in runs], np.int64),
+        lsn=np.array([run.lsn for run in runs], np.int64) if first.lsn is not None else None,
+        commit_time_us=np.array([run.commit_time_us for run in runs], np.int64)
+        if first.commit_time_us is not None
+        else None,
+    )

@@ -1,0 +1,75 @@
+"""Reduced states beside the log, so that a start does not read every entry.
+
+Invariant: a checkpoint is a cache of the chain and never a second truth: it carries the hash of the
+entry it stands on and is used only if that entry is there with that hash. An unreadable one is
+passed over for an older one; one that contradicts its entry is ManifestCorrupt.
+"""
+
+import json
+
+from sluice.contract import keys
+from sluice.contract.entries import digest
+from sluice.errors import FormatTooNew, ManifestCorrupt, ObjectExists, ObjectMissing
+from sluice.manifest.state import PipelineState, from_json, to_json
+from sluice.store.base import ObjectStore
+
+EVERY_ENTRIES = 200
+"""At one entry every two seconds a start reads at most seven minutes' worth."""
+FORMAT_VERSION = 1
+
+
+def write(store: ObjectStore, state: PipelineState) -> None:
+    """Stores `state` at its number. Raises StoreError, which its caller may ignore: nothing depends
+    on a checkpoint.
+    """
+    content = to_json(state)
+    body = json.dumps(
+        {"format_version": FORMAT_VERSION, "state_sha256": _digest(content), "state": content}, separators=(",", ":")
+    )
+    try:
+        store.create(keys.checkpoint(state.seq), body.encode())
+    except ObjectExists:
+        # Ours after a lost reply: equal chains give equal checkpoints, and a reader compares each
+        # with its chain.
+        return
+
+
+def newest(store: ObjectStore) -> PipelineState:
+    """The state of the newest readable checkpoint, the empty state if there is none. Raises
+    ManifestCorrupt, FormatTooNew, StoreError.
+    """
+    for key in sorted(store.list(keys.CHECKPOINTS), reverse=True):
+        state = _read(store, key)
+        if state is None:
+            continue
+        try:
+            found = digest(store.get(keys.manifest_entry(state.seq)))
+        except ObjectMissing as error:
+            hint = "was it deleted by a lifecycle rule? restore it"
+            raise ManifestCorrupt(
+                f"manifest entry {state.seq} is missing, though a checkpoint stands on it", hint=hint
+            ) from error
+        if found != state.previous_sha256:
+            raise ManifestCorrupt(
+                f"manifest entry {state.seq} is not the one its checkpoint stands on: one of the two "
+                "was replaced or damaged"
+            )
+        return state
+    return PipelineState()
+
+
+def _read(store: ObjectStore, key: str) -> PipelineState | None:
+    try:
+        value = json.loads(store.get(key))
+        version = value["format_version"]
+        if isinstance(version, int) and version > FORMAT_VERSION:
+            raise FormatTooNew(f"{key} has format version {version}; this Sluice reads up to {FORMAT_VERSION}")
+        if value["state_sha256"] != _digest(value["state"]):
+            return None
+        return from_json(value["state"])
+    except (ValueError, KeyError, TypeError, RecursionError, ObjectMissing, ManifestCorrupt):
+        return None
+
+
+def _digest(content: object) -> str:
+    return digest(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())

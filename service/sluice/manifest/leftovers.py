@@ -1,0 +1,120 @@
+"""Objects that nothing names: bodies of transactions that never ended, files of writers that died
+before their entry. Found and deleted.
+
+Invariant: an object is deleted only if its epoch is over (older than our own, whose `opened` entry
+is durable) and no entry since the one that opened its epoch names it. No entry can name it later: a
+writer of that epoch can append nothing any more, and a later entry refers to an older object only
+if an entry of the object's own epoch did before it (a prepared transaction). Objects of our own
+epoch and of newer ones are never looked at, nor is any key of another form. It runs beside
+everything else: it writes nothing, and whatever goes wrong leaves objects behind for the next
+start, never more than that.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator
+
+from sluice import faults
+from sluice.contract import keys
+from sluice.contract.entries import Body, Changes, Copy, Opened, Progress, Segment, Table
+from sluice.errors import ManifestCorrupt
+from sluice.manifest.follow import read_entries
+from sluice.store.base import ObjectStore
+
+ENTRIES_AT_ONCE = 256
+LOOK_BACK_ENTRIES = 100_000
+"""Older epochs are looked at until so many entries were read, the newest of them always whole: a
+start must not read years of entries.
+"""
+
+Named = dict[int, bytearray]
+"""Epoch to one byte per counter: 1 where an entry names that object. Counters are dense, so this is
+a byte for each object of the epochs.
+"""
+
+
+def collect(store: ObjectStore, *, opened_seq: int, epoch: int, table_ids: Iterable[str], stop: threading.Event) -> int:
+    """Deletes what epochs before `epoch` left behind and returns how many objects that were.
+
+    `opened_seq` is the number of our own `opened` entry, which must be durable; `table_ids` are the
+    tables known at that point. Returns early on `stop`. Raises ManifestCorrupt if the entries
+    before ours cannot be read, StoreError if the store does not answer or does not let us delete.
+    """
+    deleted = 0
+    for key in unnamed(store, opened_seq=opened_seq, epoch=epoch, table_ids=table_ids, stop=stop):
+        if stop.is_set():
+            break
+        faults.point("leftover.delete.before")
+        store.delete(key)
+        deleted += 1
+    return deleted
+
+
+def unnamed(
+    store: ObjectStore, *, opened_seq: int, epoch: int, table_ids: Iterable[str], stop: threading.Event
+) -> Iterator[str]:
+    """Keys of what `collect` deletes, under the same conditions."""
+    return _candidates(store, _named(store, before_seq=opened_seq, stop=stop), sorted(table_ids), before_epoch=epoch)
+
+
+def referenced(body: Body) -> tuple[Segment, ...]:
+    """The segments that an entry names, and thereby keeps. Every kind of entry has its place here."""
+    match body:
+        case Changes():
+            return (*body.segments, *(part.segment for transaction in body.prepared for part in transaction.parts))
+        case Copy():
+            return body.segments
+        case Opened() | Progress() | Table():
+            return ()
+
+
+def _named(store: ObjectStore, *, before_seq: int, stop: threading.Event) -> Named:
+    """What entries name, by epoch, of epochs that were read back to their very `opened` entry;
+    nothing when stopped.
+    """
+    whole: Named = {}
+    reading: Named = {}
+    last = before_seq - 1
+    while last > 0 and not (whole and before_seq - last > LOOK_BACK_ENTRIES):
+        if stop.is_set():
+            return {}
+        first = max(1, last - ENTRIES_AT_ONCE + 1)
+        entries = [entry for entry, _ in read_entries(store, after_seq=first - 1, limit=last - first + 1)]
+        if len(entries) != last - first + 1:
+            raise ManifestCorrupt(f"manifest entry {first + len(entries)} is missing, though entry {before_seq} exists")
+        for entry in reversed(entries):
+            for segment in referenced(entry.body):
+                placed = keys.placed(segment.key)
+                if placed is not None:
+                    _mark(reading.setdefault(placed[0], bytearray()), placed[1])
+            if isinstance(entry.body, Opened):
+                whole[entry.epoch] = reading.pop(entry.epoch, bytearray())
+        last = first - 1
+    return whole
+
+
+def _mark(counters: bytearray, counter: int) -> None:
+    if counter >= len(counters):
+        counters.extend(bytes(counter + 1 - len(counters)))
+    counters[counter] = 1
+
+
+def _candidates(store: ObjectStore, named: Named, table_ids: list[str], *, before_epoch: int) -> Iterator[str]:
+    """Keys of objects that nothing names."""
+    if not named:
+        return
+    oldest = min(named)
+    listings = [store.list(keys.stage_folder(epoch)) for epoch in sorted(named)]
+    listings += [
+        store.list(keys.segment_folder(table_id), after=keys.segment(table_id, oldest, 0)) for table_id in table_ids
+    ]
+    for listing in listings:
+        for key in listing:
+            placed = keys.placed(key)
+            if placed is None:
+                continue
+            epoch, counter = placed
+            if epoch >= before_epoch:
+                break
+            counters = named.get(epoch)
+            if counters is not None and not (counter < len(counters) and counters[counter]):
+                yield key

@@ -1,0 +1,197 @@
+"""Writing the log: one writer, one entry at a time, each stored before anyone may rely on it.
+
+Invariant: a DurableReceipt comes into being here only, after a create that succeeded or whose
+object was read back and is ours byte for byte. A number is never skipped and never written twice
+with other content. Whoever meets a foreign entry where its own should go has been replaced:
+WriterFenced, for ever. After any failure to store, the log is closed, because the entry may yet be
+there: opening again finds out.
+"""
+
+import math
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from sluice import faults
+from sluice.contract import keys
+from sluice.contract.entries import Body, Changes, Entry, Opened, Progress, digest
+from sluice.contract.receipt import DurableReceipt
+from sluice.errors import ObjectExists, ObjectMissing, ServiceError, StoreUnavailable, WriterFenced
+from sluice.manifest import checkpoint
+from sluice.manifest.state import PipelineState, reduce
+from sluice.store.base import ObjectStore
+
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 5.0
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class ManifestLog:
+    """The open log of one pipeline, made by `ManifestLog.open`. Thread-safe: appends are stored one
+    after the other.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        state: PipelineState,
+        *,
+        retry_seconds: float,
+        stop: threading.Event,
+        clock: Callable[[], datetime],
+        on_trouble: Callable[[str, ServiceError], None],
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._retry_seconds = retry_seconds
+        self._stop = stop
+        self._clock = clock
+        self._on_trouble = on_trouble
+        self._lock = threading.Lock()
+        self._closed: ServiceError | None = None
+
+    @classmethod
+    def open(
+        cls,
+        store: ObjectStore,
+        opened: Opened,
+        state: PipelineState,
+        *,
+        through_lsn: int | None = None,
+        retry_seconds: float = math.inf,
+        stop: threading.Event | None = None,
+        clock: Callable[[], datetime] = _utc_now,
+        on_trouble: Callable[[str, ServiceError], None] = lambda _what, _error: None,
+    ) -> "ManifestLog":
+        """Takes the pipeline over after `state` (from `follow.load_state`) by appending `opened` in
+        the next epoch.
+
+        Raises WriterFenced if another writer appended since `state` was read. `through_lsn` is
+        where the first epoch begins; left out, the position stays. An entry that the store does not
+        take is tried again for `retry_seconds` (by default for ever: the stream waits, and nothing
+        is lost) or until `stop`. `on_trouble` hears of each such try, and of a checkpoint not
+        stored, which harms nothing but the next start.
+        """
+        log = cls(
+            store,
+            state,
+            retry_seconds=retry_seconds,
+            stop=stop or threading.Event(),
+            clock=clock,
+            on_trouble=on_trouble,
+        )
+        # Without the nonce two writers that start alike at the same moment would each take the
+        # other's entry for its own.
+        log._append(opened, epoch=state.epoch + 1, through_lsn=through_lsn, extra={"nonce": uuid.uuid4().hex})
+        return log
+
+    @property
+    def state(self) -> PipelineState:
+        """The state after the last entry stored."""
+        return self._state
+
+    def publish(self, body: Changes | Progress, *, from_lsn: int, through_lsn: int) -> DurableReceipt:
+        """Stores what ended after `from_lsn` and at or before `through_lsn` as the next entry, and
+        returns when it is durable.
+
+        `from_lsn` is where its writer went on from, which the log does not guess: a `body` behind
+        one that was not stored is refused with ManifestCorrupt. Raises what `append` raises.
+        """
+        return self._append(body, epoch=self._state.epoch, from_lsn=from_lsn, through_lsn=through_lsn, extra={})
+
+    def append(self, body: Body) -> DurableReceipt:
+        """Stores `body` as the next entry, at the position where the log is, and returns when it is
+        durable.
+
+        Raises ManifestCorrupt if it may not follow (nothing is stored, the log stays open). Every
+        other error closes the log: WriterFenced if another writer owns the manifest now,
+        StoreRefused, and StoreUnavailable after `retry_seconds` or `stop`, when the entry may or
+        may not be there.
+        """
+        return self._append(body, epoch=self._state.epoch, extra={})
+
+    def _append(
+        self,
+        body: Body,
+        *,
+        epoch: int,
+        extra: dict[str, Any],
+        from_lsn: int | None = None,
+        through_lsn: int | None = None,
+    ) -> DurableReceipt:
+        with self._lock:
+            if self._closed is not None:
+                raise type(self._closed)(f"the manifest log is closed: {self._closed}", hint=self._closed.hint)
+            entry = Entry(
+                seq=self._state.seq + 1,
+                epoch=epoch,
+                previous_sha256=self._state.previous_sha256,
+                from_lsn=self._state.through_lsn if from_lsn is None else from_lsn,
+                through_lsn=self._state.through_lsn if through_lsn is None else through_lsn,
+                written_at=self._clock().isoformat(),
+                body=body,
+                extra=extra,
+            )
+            encoded = entry.encode()
+            state = reduce(self._state, entry, digest(encoded))
+            try:
+                faults.point("manifest.append.before")
+                self._store_entry(entry.seq, encoded)
+                faults.point("manifest.append.after")
+            except BaseException as error:
+                self._closed = (
+                    error
+                    if isinstance(error, ServiceError)
+                    else StoreUnavailable(f"manifest entry {entry.seq} was left in doubt")
+                )
+                raise
+            self._state = state
+            if state.seq % checkpoint.EVERY_ENTRIES == 0:
+                self._write_checkpoint(state)
+            return _receipt(state)
+
+    def _store_entry(self, seq: int, encoded: bytes) -> None:
+        """Returns when entry `seq` is durable with exactly these bytes. A create that is repeated
+        is its own question whether the first one arrived.
+        """
+        key = keys.manifest_entry(seq)
+        deadline = time.monotonic() + self._retry_seconds
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                return self._create_or_compare(key, encoded)
+            except (StoreUnavailable, ObjectMissing) as error:
+                self._on_trouble(f"manifest entry {seq}", error)
+                if time.monotonic() + pause > deadline or self._stop.wait(pause):
+                    raise StoreUnavailable(
+                        f"manifest entry {seq} could not be stored in {self._store.describe()}; it "
+                        "may or may not be there",
+                        hint=error.hint,
+                    ) from error
+            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+
+    def _create_or_compare(self, key: str, encoded: bytes) -> None:
+        try:
+            self._store.create(key, encoded)
+        except ObjectExists as error:
+            if self._store.get(key) != encoded:
+                raise WriterFenced(
+                    f"{key} in {self._store.describe()} was written by another writer, which owns the pipeline now",
+                    hint="let one process at a time run this pipeline; this one must not go on",
+                ) from error
+
+    def _write_checkpoint(self, state: PipelineState) -> None:
+        try:
+            checkpoint.write(self._store, state)
+        except ServiceError as error:
+            self._on_trouble(f"checkpoint {state.seq}", error)
+
+
+def _receipt(state: PipelineState) -> DurableReceipt:
+    return DurableReceipt(seq=state.seq, through_lsn=state.through_lsn)

@@ -1,0 +1,271 @@
+"""Everything that would keep a pipeline from running, or harm the source, found before anything is
+created.
+
+Invariant: reads only; each finding comes with the statement or setting that mends it. A pipeline
+without a critical finding can be set up. (PostgreSQL: Logical Replication, Configuration Settings
+and Security; Replication Slots; Runtime Config.)
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import psycopg
+
+from sluice.errors import SourceError, UsageError
+from sluice.findings import Finding, Severity
+from sluice.operate.check.server import Look, examine_server
+from sluice.operate.check.slot import examine_slot
+from sluice.operate.check.tables import examine_tables
+from sluice.source.binary import examine_binary
+from sluice.source.catalog import Catalog, PublicationFacts, TableFacts
+from sluice.source.quoting import quote_identifier, quote_qualified
+from sluice.source.sessions import ServerTooOld, SourceOptions, Transport, open_query, source_error, transport_of
+from sluice.source.slot import create_publication_sql
+
+_LOCK_WAIT = "2s"
+_READ_LIMIT = "5s"
+"""For the one-row read of a table. The server looks at rights first and for a row afterwards, so
+that one which takes longer has shown what was asked.
+"""
+_NO_RIGHT, _LOCKED, _TOOK_LONG = "42501", "55P03", "57014"
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What was found, and the tables, as (schema, name), that the pipeline would carry: None when
+    the source could not be asked.
+    """
+
+    findings: list[Finding]
+    tables: list[tuple[str, str]] | None
+
+
+def run_preflight(
+    options: SourceOptions,
+    patterns: Sequence[str] | None,
+    *,
+    two_phase: bool = False,
+    now: Callable[[], float] = time.time,
+) -> Examined:
+    """Looks at the source. `patterns` are those of source.tables, None or none for whatever the
+    publication has. A source out of reach is a finding too.
+    """
+    try:
+        transport = transport_of(options)
+        if transport.refused:
+            return Examined([_tls(transport)], None)
+        with closing(open_query(options)) as conn:
+            return _Examination(Look.at(options, conn, now=now), patterns or (), transport).examined(
+                two_phase=two_phase
+            )
+    except (SourceError, UsageError) as error:
+        code = "server.version" if isinstance(error, ServerTooOld) else "source.connect"
+        return Examined([Finding("critical", code, "source.dsn", str(error), fix_setting=error.hint)], None)
+
+
+def _tls(transport: Transport) -> Finding:
+    severity: Severity = "critical" if transport.refused else "warning"
+    return Finding(
+        severity,
+        "source.tls",
+        "source.dsn",
+        transport.trouble,
+        fix_setting="sslmode=verify-full and sslrootcert=... (or system) in source.dsn",
+    )
+
+
+class _Examination:
+    """The tables to be carried, and what is wrong with them and with the publication."""
+
+    def __init__(self, look: Look, patterns: Sequence[str], transport: Transport) -> None:
+        self._look = look
+        self._patterns = patterns
+        self._transport = transport
+        self._catalog = Catalog(look.conn)
+        self._publication_name = look.options.publication
+
+    def examined(self, *, two_phase: bool) -> Examined:
+        found = [_tls(self._transport)] if self._transport.trouble else []
+        found += examine_server(self._look)
+        found += examine_slot(self._look, two_phase=two_phase)
+        tables = list(self._select(found))
+        found += dict.fromkeys(
+            examine_tables(tables, publication=self._publication_name, server_version=self._look.version)
+        )
+        if self._look.options.binary:
+            # The server sends the whole publication so, also what source.tables leaves out.
+            found += examine_binary(self._catalog.published_tables(self._publication_name) or tables)
+        found += self._readable(tables)
+        return Examined(found, [(facts.schema, facts.name) for facts in tables])
+
+    def _select(self, found: list[Finding]) -> Iterator[TableFacts]:
+        """The tables to be carried; what is wrong with the publication goes to `found`."""
+        publication = self._catalog.publication(self._publication_name)
+        existing = [table for table in self._catalog.table_names() if self._wanted(*table)]
+        found += self._not_publishable(publication)
+        if publication is None:
+            yield from self._missing(existing, found)
+            return
+        published = self._catalog.published_tables(publication.name)
+        found += self._publication(publication, existing, published)
+        yield from (facts for facts in published if self._wanted(facts.schema, facts.name))
+
+    def _missing(self, existing: Sequence[tuple[str, str]], found: list[Finding]) -> Sequence[TableFacts]:
+        name = self._publication_name
+        if not self._patterns or not existing:
+            seen = "it does not exist, and source.tables names no table that does"
+            fix = f"CREATE PUBLICATION {quote_identifier(name)} FOR TABLE ...;"
+            found.append(Finding("critical", "publication.missing", name, seen, fix_sql=fix, by_hand=True))
+            found += self._unmatched(existing)
+            return ()
+        tables = self._catalog.tables_named(existing)
+        statement = create_publication_sql(name, existing, via_root=any(facts.relkind == "p" for facts in tables))
+        seen = "it does not exist yet: `sluice setup`, or the first run, creates it if the role may"
+        found.append(Finding("info", "publication.missing", name, seen, fix_sql=f"{statement};"))
+        found += self._unmatched(existing)
+        return tables
+
+    def _publication(
+        self, publication: PublicationFacts, existing: Sequence[tuple[str, str]], published: Sequence[TableFacts]
+    ) -> Iterator[Finding]:
+        quoted = quote_identifier(publication.name)
+        if not any(self._wanted(facts.schema, facts.name) for facts in published):
+            seen = "it has no table" if not published else "it has none of the tables that source.tables asks for"
+            fix = f"ALTER PUBLICATION {quoted} ADD TABLE ...;"
+            yield Finding("critical", "publication.empty", publication.name, seen, fix_sql=fix, by_hand=True)
+        leaves = [facts.qualified_name for facts in published if facts.is_partition]
+        if leaves and not publication.via_root:
+            seen = (
+                f"publish_via_partition_root is false: {len(leaves)} partitions ({', '.join(leaves[:3])}, "
+                "...) become tables of their own in the lake"
+            )
+            fix = f"ALTER PUBLICATION {quoted} SET (publish_via_partition_root = true);"
+            yield Finding(
+                "warning",
+                "publication.partitions",
+                publication.name,
+                seen,
+                fix_sql=fix,
+                fix_setting="leave it, if that is meant",
+                by_hand=True,
+            )
+        if self._patterns:
+            yield from self._uncovered(existing, published, quoted)
+
+    def _uncovered(
+        self, existing: Sequence[tuple[str, str]], published: Sequence[TableFacts], quoted: str
+    ) -> Iterator[Finding]:
+        names = {(facts.schema, facts.name) for facts in published}
+        leaves = any(facts.is_partition for facts in published)
+        missing = [table for table in existing if table not in names]
+        if missing and not leaves:
+            listed = ", ".join(quote_qualified(*table) for table in missing)
+            seen = f"it lacks {', '.join('.'.join(table) for table in missing[:10])}, which source.tables asks for"
+            fix = f"ALTER PUBLICATION {quoted} ADD TABLE {listed};"
+            yield Finding("critical", "publication.lacks_tables", self._publication_name, seen, fix_sql=fix)
+        yield from self._unmatched([*existing, *names])
+
+    def _unmatched(self, tables: Sequence[tuple[str, str]]) -> Iterator[Finding]:
+        known = [*tables, *((schema, name) for schema, name, _ in self._catalog.not_publishable())]
+        for pattern in self._patterns:
+            if not any(fnmatchcase(f"{schema}.{table}", pattern) for schema, table in known):
+                seen = "no table of this database matches this pattern of source.tables"
+                yield Finding(
+                    "critical",
+                    "tables.no_match",
+                    pattern,
+                    seen,
+                    fix_setting="source.tables: the names as the database spells them",
+                )
+
+    def _not_publishable(self, publication: PublicationFacts | None) -> Iterator[Finding]:
+        """Unlogged and foreign tables that are asked for: by a pattern, or by a publication of all
+        tables, which passes over them in silence.
+        """
+        if not self._patterns and not (publication and publication.all_tables):
+            return
+        for schema, table, kind in self._catalog.not_publishable():
+            name = f"{schema}.{table}"
+            if not self._wanted(schema, table):
+                continue
+            severity: Severity = "critical" if name in self._patterns else "warning"
+            if kind == "unlogged":
+                seen = "it is unlogged: its changes are not in the WAL, and it is left out"
+                yield Finding(
+                    severity,
+                    "table.unlogged",
+                    name,
+                    seen,
+                    fix_sql=f"ALTER TABLE {quote_qualified(schema, table)} SET LOGGED;",
+                )
+            else:
+                seen = "it is a foreign table: its changes are in another server's WAL, and it is left out"
+                yield Finding(
+                    severity,
+                    "table.foreign",
+                    name,
+                    seen,
+                    fix_setting="carry it from its own server, or leave it out in source.tables",
+                )
+
+    def _wanted(self, schema: str, table: str) -> bool:
+        return not self._patterns or any(fnmatchcase(f"{schema}.{table}", pattern) for pattern in self._patterns)
+
+    def _readable(self, tables: Sequence[TableFacts]) -> Iterator[Finding]:
+        """One row of each table is read, as its copy would, and not fetched."""
+        for facts in tables:
+            sqlstate, error = self._read(facts)
+            if sqlstate == _NO_RIGHT:
+                yield from self._refused(facts)
+            elif sqlstate == _LOCKED:
+                seen = f"it was locked for more than {_LOCK_WAIT}, so that reading it could not be tried"
+                yield Finding(
+                    "warning",
+                    "table.locked",
+                    facts.qualified_name,
+                    seen,
+                    fix_setting="run check again when the lock is gone",
+                )
+            elif sqlstate not in ("", _TOOK_LONG):
+                yield Finding(
+                    "critical",
+                    "table.read_failed",
+                    facts.qualified_name,
+                    str(error),
+                    fix_setting="its copy would fail in the same way",
+                )
+
+    def _read(self, facts: TableFacts) -> tuple[str, SourceError | None]:
+        """The SQLSTATE of the failure, and its error; empty when it did not fail. A connection that
+        breaks is raised.
+        """
+        columns = ", ".join(quote_identifier(column.name) for column in facts.sent_columns)
+        command = f"SELECT ROW({columns}) IS NULL FROM {quote_qualified(facts.schema, facts.name)} LIMIT 1"
+        conn = self._look.conn
+        try:
+            with conn.transaction(force_rollback=True):
+                conn.execute(f"SET LOCAL lock_timeout = '{_LOCK_WAIT}'".encode())
+                conn.execute(f"SET LOCAL statement_timeout = '{_READ_LIMIT}'".encode())
+                conn.execute(command.encode())
+        except psycopg.Error as error:
+            said = source_error(
+                sqlstate=error.sqlstate or "",
+                message=error.diag.message_primary or "",
+                doing=f"reading a row of {facts.qualified_name}",
+            )
+            if not error.sqlstate or not isinstance(said, SourceError):
+                raise said from None
+            return error.sqlstate, said
+        return "", None
+
+    def _refused(self, facts: TableFacts) -> Iterator[Finding]:
+        """Rights on the table itself, and row level security, are among the conditions of every
+        table.
+        """
+        if facts.schema_usable and facts.selectable and not facts.policies_apply:
+            seen = f"{facts.role} cannot read it, which the initial copy needs"
+            words = "rights on something that the table reads, such as a function of a generated column"
+            yield Finding("critical", "table.not_readable", facts.qualified_name, seen, fix_setting=words)

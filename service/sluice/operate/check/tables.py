@@ -1,0 +1,127 @@
+"""Preflight of tables: what keeps a table from being carried exactly, and what else a person should
+know of it, from its catalog facts alone. Pure.
+
+Invariant: what keeps a table from being carried is `conditions`, which stops it in `run` as well.
+The other critical findings are no loss: where a table has no identity, or one that is not sent, the
+source refuses UPDATE and DELETE by itself; and whether two paths are one, only the store knows.
+(PostgreSQL: Logical Replication, Restrictions; ALTER TABLE, REPLICA IDENTITY; Row Filters; Column
+Lists.)
+"""
+
+from collections.abc import Iterator, Sequence
+
+from sluice.contract import keys
+from sluice.findings import Finding
+from sluice.source.catalog import TableFacts
+from sluice.source.conditions import conditions, hidden_by_filter
+from sluice.source.quoting import quote_identifier, quote_qualified
+
+_STORED_GENERATED = 180000
+"""The first server that can publish stored generated columns."""
+
+
+def examine_tables(tables: Sequence[TableFacts], *, publication: str, server_version: int) -> Iterator[Finding]:
+    """Findings about each table, then about tables that get into each other's way."""
+    for facts in tables:
+        yield from conditions(facts)
+        yield from _identity(facts)
+        yield from _filter(facts)
+        yield from _columns(facts)
+        yield from _generated(facts, quote_identifier(publication), server_version)
+    yield from _collisions(tables)
+
+
+def _name(facts: TableFacts) -> str:
+    return quote_qualified(facts.schema, facts.name)
+
+
+def _identity(facts: TableFacts) -> Iterator[Finding]:
+    has_identity = facts.replica_identity == "f" or any(column.in_identity for column in facts.columns)
+    if not has_identity and (not facts.publishes or set(facts.publishes) & {"u", "d"}):
+        what = (
+            "replica identity NOTHING"
+            if facts.replica_identity == "n"
+            else "no primary key and no other replica identity"
+        )
+        yield Finding(
+            "critical",
+            "table.no_identity",
+            facts.qualified_name,
+            f"it has {what}: while it is published, the source itself refuses every UPDATE and DELETE",
+            fix_sql=f"ALTER TABLE {_name(facts)} REPLICA IDENTITY FULL;",
+            fix_setting="better: a primary key",
+        )
+    elif facts.replica_identity == "f" and not facts.has_primary_key:
+        yield Finding(
+            "warning",
+            "table.no_key",
+            facts.qualified_name,
+            "it has replica identity FULL and no primary key: rows are matched as a whole, which is "
+            "slow, and equal rows are told apart by number only",
+            fix_sql=f"ALTER TABLE {_name(facts)} ADD PRIMARY KEY (...);",
+            by_hand=True,
+        )
+
+
+def _filter(facts: TableFacts) -> Iterator[Finding]:
+    if facts.row_filter and not hidden_by_filter(facts):
+        yield Finding(
+            "info",
+            "table.row_filter",
+            facts.qualified_name,
+            "the publication has a row filter: the lake holds the rows that match it",
+        )
+
+
+def _columns(facts: TableFacts) -> Iterator[Finding]:
+    if not facts.columns:
+        yield Finding(
+            "warning",
+            "table.no_columns",
+            facts.qualified_name,
+            "it has no columns",
+            fix_setting="leave it out in source.tables",
+        )
+
+
+def _generated(facts: TableFacts, publication: str, server_version: int) -> Iterator[Finding]:
+    sent = facts.published_columns
+    unsent = [column for column in facts.columns if column.generated and (sent is None or column.name not in sent)]
+    if not unsent or facts.has_column_list:
+        return
+    names = ", ".join(column.name for column in unsent)
+    stored = server_version >= _STORED_GENERATED and any(column.generated == "s" for column in unsent)
+    fix = f"ALTER PUBLICATION {publication} SET (publish_generated_columns = stored);" if stored else ""
+    if server_version >= _STORED_GENERATED and facts.replica_identity == "f":
+        seen = (
+            f"it has replica identity FULL and unpublished generated columns ({names}): the source itself "
+            "refuses UPDATE and DELETE"
+        )
+        other = f"ALTER TABLE {_name(facts)} REPLICA IDENTITY DEFAULT;"
+        yield Finding("critical", "column.generated_in_identity", facts.qualified_name, seen, fix_sql=fix or other)
+    else:
+        seen = f"generated columns are not sent, the lake will not have {names}"
+        yield Finding(
+            "warning",
+            "column.generated",
+            facts.qualified_name,
+            seen,
+            fix_sql=fix,
+            fix_setting="" if fix else "a plain column that a trigger fills",
+        )
+
+
+def _collisions(tables: Sequence[TableFacts]) -> Iterator[Finding]:
+    seen: dict[str, str] = {}
+    for facts in tables:
+        other = seen.setdefault(keys.lake_path(facts.schema, facts.name).lower(), facts.qualified_name)
+        if other != facts.qualified_name:
+            yield Finding(
+                "critical",
+                "table.path",
+                facts.qualified_name,
+                f"its lake path differs from that of {other} only by case: on some stores they are one",
+                fix_sql=f"ALTER TABLE {_name(facts)} RENAME TO ...;",
+                fix_setting="or leave one of them out in source.tables",
+                by_hand=True,
+            )

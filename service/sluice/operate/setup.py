@@ -1,0 +1,109 @@
+"""What a new pipeline needs at the source: a publication, then a slot. Planned first, so that a
+person can read or run it.
+
+Invariant: nothing is created once a manifest exists: then a missing slot is a loss that must be
+named, never something to make up for. Must not drop anything, nor alter more than the slot's
+two_phase flag. (PostgreSQL: CREATE PUBLICATION; Replication Management Functions.)
+"""
+
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+from sluice.errors import UsageError
+from sluice.ingest.supervisor import IngestOptions, set_up
+from sluice.ingest.tables.book import matches
+from sluice.manifest.follow import load_state
+from sluice.source.catalog import Catalog
+from sluice.source.quoting import quote_literal
+from sluice.source.sessions import open_query
+from sluice.source.slot import (
+    Connection,
+    can_set_two_phase,
+    create_publication_sql,
+    prove_continuity,
+    server_facts,
+    slot_facts,
+)
+from sluice.source.start import set_two_phase
+from sluice.store.base import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that must exist. `statement` makes it; empty when it exists."""
+
+    kind: str
+    name: str
+    statement: str
+
+
+def prepare(options: IngestOptions, store: ObjectStore, *, dry_run: bool) -> list[Step]:
+    """The steps of a new pipeline, carried out unless `dry_run`. A pipeline that has a manifest is
+    only checked, its slot's two_phase flag made to agree.
+
+    Raises SlotLost when an existing pipeline cannot go on, SourceError and StoreError.
+    """
+    state = load_state(store)
+    with closing(open_query(options.source)) as connection:
+        if state.opened is not None:
+            change = _two_phase_change(options, connection)
+            if change.statement and not dry_run:
+                set_two_phase(options.source, wanted=options.two_phase, start_lsn=state.through_lsn)
+            slot = slot_facts(connection, options.source.slot)
+            if not (change.statement and dry_run):
+                prove_continuity(
+                    state.opened,
+                    state.through_lsn,
+                    server=server_facts(connection),
+                    slot=slot,
+                    two_phase=options.two_phase,
+                )
+            return [Step("publication", options.source.publication, ""), change]
+        steps = _plan(options, connection)
+        if not dry_run:
+            set_up(options, connection)
+        return steps
+
+
+def _two_phase_change(options: IngestOptions, connection: Connection) -> Step:
+    """What makes the slot of a running pipeline decode prepared transactions as the configuration
+    says, where the server can change it.
+    """
+    slot = slot_facts(connection, options.source.slot)
+    step = Step("slot", options.source.slot, "")
+    if (
+        slot is None
+        or slot.two_phase == options.two_phase
+        or not can_set_two_phase(connection.pgconn.server_version, wanted=options.two_phase)
+    ):
+        return step
+    value = "true" if options.two_phase else "false"
+    return replace(step, statement=f"two_phase = {value}, over a replication connection")
+
+
+def _plan(options: IngestOptions, connection: Connection) -> list[Step]:
+    catalog = Catalog(connection)
+    publication = "" if catalog.publication(options.source.publication) else _publication_sql(options, catalog)
+    flags = "false, true" if options.two_phase else "false"
+    slot = (
+        ""
+        if slot_facts(connection, options.source.slot)
+        else f"SELECT pg_create_logical_replication_slot({quote_literal(options.source.slot)}, 'pgoutput', {flags})"
+    )
+    return [Step("publication", options.source.publication, publication), Step("slot", options.source.slot, slot)]
+
+
+def _publication_sql(options: IngestOptions, catalog: Catalog) -> str:
+    chosen = [name for name in catalog.table_names() if matches(options.tables, *name)] if options.tables else []
+    if not chosen:
+        what = (
+            f"no table matches {', '.join(options.tables)}"
+            if options.tables
+            else "source.tables does not say what it should have"
+        )
+        raise UsageError(
+            f"publication {options.source.publication} does not exist, and {what}",
+            hint="name the tables in source.tables, as schema.table",
+        )
+    via_root = any(table.relkind == "p" for table in catalog.tables_named(chosen))
+    return create_publication_sql(options.source.publication, chosen, via_root=via_root)

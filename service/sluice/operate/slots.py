@@ -1,0 +1,91 @@
+"""The slot by hand: what it is, whether the manifest can go on from it, and the two acts that only
+a person may decide.
+
+Invariant: neither act can lose a change that no manifest entry holds without that being asked for
+by name: a slot is advanced no further than the manifest, and dropping one is for pipelines that are
+given up. (PostgreSQL: Replication Management Functions.)
+"""
+
+from contextlib import closing
+from dataclasses import dataclass
+
+from sluice.errors import SlotBusy, SlotLost, UsageError
+from sluice.lsn import show
+from sluice.manifest.follow import load_state
+from sluice.manifest.state import PipelineState
+from sluice.source.catalog import Connection
+from sluice.source.sessions import SourceOptions, open_query
+from sluice.source.slot import (
+    ServerFacts,
+    SlotFacts,
+    advance_slot,
+    drop_slot,
+    prove_continuity,
+    server_facts,
+    slot_facts,
+)
+from sluice.store.base import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class SlotReport:
+    """`problem` is why the pipeline cannot go on from this slot, and what to do; both empty when it
+    can.
+    """
+
+    server: ServerFacts
+    slot: SlotFacts | None
+    manifest: PipelineState
+    problem: str
+    remedy: str
+
+
+def examine(options: SourceOptions, store: ObjectStore, *, two_phase: bool) -> SlotReport:
+    """Raises SourceError, StoreError."""
+    state = load_state(store)
+    with closing(open_query(options)) as connection:
+        server, slot = server_facts(connection), slot_facts(connection, options.slot)
+    try:
+        prove_continuity(state.opened, state.through_lsn, server=server, slot=slot, two_phase=two_phase)
+    except SlotLost as error:
+        return SlotReport(server, slot, state, str(error), error.hint)
+    return SlotReport(server, slot, state, "", "")
+
+
+def drop(options: SourceOptions) -> None:
+    """Drops the slot, which nobody may be using: the server then forgets what the pipeline has not
+    received. Raises SlotLost, SlotBusy, SourceError.
+    """
+    with closing(open_query(options)) as connection:
+        _idle(connection, options.slot)
+        drop_slot(connection, options.slot)
+
+
+def advance(options: SourceOptions, store: ObjectStore, *, to_lsn: int) -> int:
+    """Moves the slot forward, to free WAL while nothing runs; returns where it is then. Raises
+    UsageError for a position that the manifest has not reached.
+    """
+    state = load_state(store)
+    if to_lsn > state.through_lsn:
+        raise UsageError(
+            f"the manifest holds changes through {show(state.through_lsn)}: a slot at {show(to_lsn)} "
+            "would lose what comes after it",
+            hint=f"advance it to {show(state.through_lsn)} at most",
+        )
+    with closing(open_query(options)) as connection:
+        slot = _idle(connection, options.slot)
+        if slot.confirmed_flush_lsn is not None and to_lsn <= slot.confirmed_flush_lsn:
+            return slot.confirmed_flush_lsn
+        return advance_slot(connection, options.slot, to_lsn)
+
+
+def _idle(connection: Connection, name: str) -> SlotFacts:
+    slot = slot_facts(connection, name)
+    if slot is None:
+        raise SlotLost(
+            f"MISSING: replication slot {name} does not exist",
+            hint="`sluice slot show` says what that means for the pipeline",
+        )
+    if slot.active_pid is not None:
+        raise SlotBusy(f"slot {name} is in use by process {slot.active_pid}", hint="stop the pipeline first")
+    return slot

@@ -1,0 +1,123 @@
+"""Whether the spool is whole: every entry chained, every object that an entry names there with the
+size and, on request, the hash it names.
+
+Reads everything and writes nothing; needs neither the source nor the lake nor a running pipeline.
+Findings are collected, not raised, so that one look names all of them; only a break of the chain
+ends the look, for nothing behind it can be trusted. Objects that garbage collection gave up, and
+said so before it deleted the first, are counted and not looked at.
+"""
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from sluice.contract import keys
+from sluice.contract.entries import Segment
+from sluice.contract.horizon import Horizon
+from sluice.errors import FormatTooNew, ManifestCorrupt, ObjectMissing
+from sluice.manifest import horizon
+from sluice.manifest.follow import read_entries
+from sluice.manifest.leftovers import referenced
+from sluice.manifest.state import PipelineState, reduce
+from sluice.store.base import ObjectStore
+
+THREADS = 8
+_TOGETHER = 256
+"""Objects looked at between two steps along the chain: what bounds memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """What is wrong with the object `key`, which entry `seq` names; an empty key means the entry
+    itself.
+    """
+
+    seq: int
+    key: str
+    what: str
+
+
+@dataclass(slots=True)
+class Verdict:
+    """`state` is that of the last entry that continues the chain; `bytes` counts the objects that
+    are there, `given_up` those that need not be: of entries through `horizon`.
+    """
+
+    horizon: Horizon = horizon.NONE
+    state: PipelineState = field(default_factory=PipelineState)
+    objects: int = 0
+    bytes: int = 0
+    given_up: int = 0
+    flaws: list[Flaw] = field(default_factory=list)
+
+
+def verify(store: ObjectStore, *, content: bool) -> Verdict:
+    """Follows the manifest from its first entry. With `content` every object is read and its sha256
+    compared, else its size. Raises StoreError.
+    """
+    while True:
+        verdict = _look(store, content=content)
+        # What a collector gave up while we looked would be called missing.
+        if not verdict.flaws or _horizon(store)[0].through_seq <= verdict.horizon.through_seq:
+            return verdict
+
+
+def _look(store: ObjectStore, *, content: bool) -> Verdict:
+    given_up, flaws = _horizon(store)
+    verdict = Verdict(given_up, flaws=flaws)
+    seen: set[str] = set()
+    passed: set[str] = set()
+    waiting: list[tuple[int, Segment]] = []
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="verify") as pool:
+
+        def look() -> None:
+            for flaw in pool.map(lambda item: _flaw(store, *item, content=content), waiting):
+                verdict.flaws += [flaw] if flaw else []
+            verdict.objects += len(waiting)
+            verdict.bytes += sum(segment.bytes for _, segment in waiting)
+            waiting.clear()
+
+        try:
+            for entry, sha256 in read_entries(store, after_seq=0):
+                verdict.state = reduce(verdict.state, entry, sha256)
+                segments = referenced(entry.body)
+                if entry.seq <= given_up.through_seq:
+                    passed.update(segment.key for segment in segments)
+                    segments = _still_prepared(verdict.state) if entry.seq == given_up.through_seq else ()
+                fresh = [segment for segment in segments if segment.key not in seen]
+                seen.update(segment.key for segment in fresh)
+                waiting += [(entry.seq, segment) for segment in fresh]
+                if len(waiting) >= _TOGETHER:
+                    look()
+        except (ManifestCorrupt, FormatTooNew) as error:
+            verdict.flaws.append(Flaw(verdict.state.seq + 1, "", str(error)))
+        look()
+    verdict.given_up = len(passed - seen)
+    return verdict
+
+
+def _horizon(store: ObjectStore) -> tuple[Horizon, list[Flaw]]:
+    """What was given up; nothing, and a flaw, when that statement cannot be trusted."""
+    try:
+        return horizon.newest(store), []
+    except (ManifestCorrupt, FormatTooNew) as error:
+        return horizon.NONE, [Flaw(0, keys.HORIZONS, str(error))]
+
+
+def _still_prepared(state: PipelineState) -> tuple[Segment, ...]:
+    return tuple(part.segment for transaction in state.prepared.values() for part in transaction.parts)
+
+
+def _flaw(store: ObjectStore, seq: int, segment: Segment, *, content: bool) -> Flaw | None:
+    size = store.size(segment.key)
+    if size is None:
+        return Flaw(seq, segment.key, "is missing")
+    if size != segment.bytes:
+        return Flaw(seq, segment.key, f"has {size} bytes instead of {segment.bytes}")
+    if not content:
+        return None
+    try:
+        same = hashlib.sha256(store.get(segment.key)).hexdigest() == segment.sha256
+    except ObjectMissing:
+        return Flaw(seq, segment.key, "is missing")
+    return None if same else Flaw(seq, segment.key, "has another content than was written")

@@ -1,0 +1,1 @@
+"""One process of one pipeline: ingest, and in `up` the applier beside it."""

@@ -1,0 +1,161 @@
+"""The applier as a child process of `up`: started, watched, started again after what may pass,
+stopped with us.
+
+Invariant: at most one child at a time, and none outlives this process or `stop`. A child that asks
+for another try (exit 75) or was killed by a signal is started again, for replay is safe; any other
+end is final and handed to `on_end`. Knows nothing of Spark: it sees a command and an exit status.
+"""
+
+import ctypes
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from sluice.errors import ApplyError, WriterFenced
+from sluice.health.facts import ChildSeen
+
+STEADY_SECONDS = 300.0
+"""A child that ran this long begins again at the first pause."""
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """`pauses_seconds` before the next start, the last one repeating. A killed applier leaves its
+    lease behind until it runs out: for `lease_seconds` after our own start and after each kill,
+    "another applier" (exit 8) is taken to mean our last one, and tried again.
+    """
+
+    pauses_seconds: Sequence[float] = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+    lease_seconds: float = 60.0
+
+
+class ApplierProcess:
+    """Runs `command` from `start` until `stop`. `on_end` is called at most once, from the watching
+    thread, when a child ended for good unasked.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        on_end: Callable[[int], None],
+        policy: RestartPolicy | None = None,
+    ) -> None:
+        self._command = list(command)
+        self._environment = dict(environment)
+        self._on_end = on_end
+        self._policy = policy or RestartPolicy()
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._thread = threading.Thread(target=self._watch, name="applier", daemon=True)
+        self._logger = structlog.get_logger("applier")
+        self._started_at: float | None = None
+        self.restarts = 0
+
+    @property
+    def running(self) -> bool:
+        child = self._child
+        return child is not None and child.poll() is None
+
+    @property
+    def seen(self) -> ChildSeen:
+        """For the verdict. An applier names itself after its host and process."""
+        child = self._child
+        prefix = f"{socket.gethostname()}/{child.pid}/" if child is not None else ""
+        return ChildSeen(self.running, self.restarts, prefix, self._started_at)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def terminate(self) -> None:
+        """Asks the child to finish, and starts no other. Asks once: to the child a second request
+        means to leave at once.
+        """
+        if not self._stopping.is_set():
+            self._signal(signal.SIGTERM)
+
+    def stop(self, *, timeout_seconds: float) -> None:
+        """As `terminate`, and returns when the child has ended; kills it when that takes too long,
+        which is safe.
+        """
+        self.terminate()
+        self._thread.join(timeout_seconds)
+        if self._thread.is_alive():
+            self._logger.warning("the applier did not stop in time, killing it", timeout_seconds=timeout_seconds)
+            self._signal(signal.SIGKILL)
+            self._thread.join()
+
+    def _signal(self, number: signal.Signals) -> None:
+        self._stopping.set()
+        with self._lock:
+            if self._child is not None:
+                self._child.send_signal(number)
+
+    def _watch(self) -> None:
+        attempt, forgiving_until = 0, time.monotonic() + self._policy.lease_seconds
+        while True:
+            started = time.monotonic()
+            code = self._run()
+            if self._stopping.is_set():
+                self._logger.info("the applier stopped", exit_status=shell_status(code))
+                return
+            if code < 0:
+                forgiving_until = time.monotonic() + self._policy.lease_seconds
+            if not _may_pass(code, forgiving=time.monotonic() < forgiving_until):
+                self._on_end(code)
+                return
+            attempt = 0 if time.monotonic() - started > STEADY_SECONDS else attempt
+            pause = self._policy.pauses_seconds[min(attempt, len(self._policy.pauses_seconds) - 1)]
+            self._logger.warning(
+                "the applier ended, starting it again", exit_status=shell_status(code), pause_seconds=pause
+            )
+            if self._stopping.wait(pause):
+                return
+            attempt += 1
+            self.restarts += 1
+
+    def _run(self) -> int:
+        """One child from start to end. Its standard output joins our logs: ours carries data."""
+        with self._lock:
+            if self._stopping.is_set():
+                return 0
+            self._child = child = subprocess.Popen(  # noqa: S603 - our own command
+                self._command,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr.fileno(),
+                # A session of its own: Ctrl-C in a terminal reaches us alone, and we stop the child
+                # in good order.
+                start_new_session=True,
+                preexec_fn=_end_with_parent if _LIBC is not None else None,  # noqa: PLW1509 - one system call, nothing that could wait for a lock
+            )
+            self._started_at = time.time()
+        return child.wait()
+
+
+def shell_status(code: int) -> int:
+    """An exit code as a shell shows it: 128 and the number for a signal."""
+    return code if code >= 0 else 128 - code
+
+
+def _may_pass(code: int, *, forgiving: bool) -> bool:
+    return code < 0 or code == ApplyError.exit_code or (forgiving and code == WriterFenced.exit_code)
+
+
+def _end_with_parent() -> None:
+    """In the child before it runs: the kernel sends SIGTERM when the thread that started it is
+    gone, kill -9 of this process included. Linux only.
+    """
+    assert _LIBC is not None
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

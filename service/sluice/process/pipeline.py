@@ -1,0 +1,202 @@
+"""One process of one pipeline: ingest, in `up` the applier beside it, and the eyes on both.
+
+Invariant: a stop asks both sides to drain and waits for them; a second one leaves at once, which is
+safe at any moment. Holds no logic of either side.
+"""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import structlog
+
+from sluice import signals
+from sluice.errors import Interrupted, ServiceError
+from sluice.health.endpoint import Health, HealthServer
+from sluice.health.export.observer import Observer
+from sluice.health.report import Reporter
+from sluice.ingest.supervisor import Ingest, IngestOptions
+from sluice.process.applier_process import ApplierProcess, shell_status
+from sluice.store.base import ObjectStore
+from sluice.telemetry.catalogue import EVENT_LOOP_LAG
+from sluice.telemetry.metered_store import MeteredStore
+from sluice.telemetry.metrics import Metrics, identify
+
+TICK_SECONDS = 0.5
+"""How often the event loop shows that it goes round; counters are brought up to date as often."""
+_KILL_SECONDS = 1.0
+"""Before the end of a stop, a child that has not ended by itself is killed."""
+REPORT_SECONDS = 15.0
+"""How often slot and apply records are looked at: a few small requests, well inside the 30 s of an
+ordinary scrape.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplierCommand:
+    """How to start the applier; the environment carries its options, secrets among them."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetryOptions:
+    """Where to listen, how many tables get series of their own, and the fingerprint of the
+    settings.
+    """
+
+    listen: str
+    max_tables: int
+    config_hash: int | None = None
+
+
+def run(
+    options: IngestOptions,
+    *,
+    store: ObjectStore,
+    reporter: Reporter,
+    telemetry: TelemetryOptions,
+    applier: ApplierCommand | None = None,
+    until_lsn: int | None = None,
+    until_caught_up: bool = False,
+) -> int:
+    """Runs until stopped, until the target is durable or until an error that needs a human, which
+    it raises. Returns the exit code.
+    """
+    metrics = Metrics(options.pipeline, max_tables=telemetry.max_tables)
+    identify(metrics, config_hash=telemetry.config_hash)
+    process = Process(options, store=MeteredStore(store, metrics), reporter=reporter, metrics=metrics, applier=applier)
+    server = HealthServer(
+        telemetry.listen,
+        metrics=metrics,
+        health=process.health,
+        status=process.observer.status,
+        verdict=process.observer.verdict,
+    )
+    signals.arm().hand_to(process.stop)
+    structlog.get_logger("sluice").info("listening", address=server.address, pipeline=options.pipeline)
+    try:
+        return asyncio.run(process.run(until_lsn=until_lsn, until_caught_up=until_caught_up))
+    finally:
+        server.close()
+        process.ingest.stopping.done()
+
+
+class Process:
+    """Ingest, applier and observer, tied together by the stop."""
+
+    def __init__(
+        self,
+        options: IngestOptions,
+        *,
+        store: ObjectStore,
+        reporter: Reporter,
+        metrics: Metrics,
+        applier: ApplierCommand | None,
+    ) -> None:
+        self.ingest = Ingest(options, store)
+        self.health = Health(metrics)
+        self._metrics = metrics
+        self._end_code = 0
+        self._outcome: ServiceError | int = Interrupted(
+            "the stop took longer than it may", hint="nothing is lost: what was not acknowledged comes again"
+        )
+        """How the process ends, once it is known; for when it has to be made to."""
+        self.ingest.stopping.when_over(self._leave)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._applier = (
+            ApplierProcess(applier.command, environment=applier.environment, on_end=self._applier_ended)
+            if applier
+            else None
+        )
+        self.observer = Observer(
+            ingest=self.ingest, reporter=reporter, metrics=metrics, health=self.health, applier=self._applier
+        )
+        metrics.before_render(self.observer.export_verdict)
+        self._logger = structlog.get_logger("sluice")
+
+    async def run(self, *, until_lsn: int | None, until_caught_up: bool) -> int:
+        self._loop = asyncio.get_running_loop()
+        if self.ingest.stopping.asked:
+            self.ingest.stop()
+        watching = [
+            asyncio.create_task(task)
+            for task in (self._tick(), self._repeat(self.observer.look), self._repeat(self.observer.look_at_source))
+        ]
+        self.health.started()
+        if self._applier is not None:
+            self._applier.start()
+        try:
+            await self.ingest.run(until_lsn=until_lsn, until_caught_up=until_caught_up)
+            self._outcome = self._end_code
+        except ServiceError as error:
+            self._outcome = error
+            raise
+        finally:
+            if self._applier is not None:
+                await asyncio.to_thread(
+                    self._applier.stop, timeout_seconds=max(self.ingest.stopping.left() - _KILL_SECONDS, 0.0)
+                )
+            for task in watching:
+                task.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)
+            self.observer.close()
+        return self._end_code
+
+    def stop(self, number: signal.Signals) -> None:
+        """Begins the stop, from any thread and at any time: its clock runs even if the event loop
+        stands still, or is not there yet.
+        """
+        self.ingest.stopping.ask()
+        if self._loop is not None:
+            with suppress(RuntimeError):  # it has ended by itself
+                self._loop.call_soon_threadsafe(self.ingest.stop)
+        if self._applier is not None:
+            self._applier.terminate()
+        self._logger.info("stopping, a second signal leaves at once", signal=number.name)
+
+    def _leave(self) -> None:
+        """The time of the stop is over: ends the process, whatever still waits in it. In a thread
+        of its own.
+        """
+        outcome = self._outcome
+        if isinstance(outcome, ServiceError):
+            self._logger.error(
+                "leaving without waiting for what does not end",
+                error=str(outcome),
+                hint=outcome.hint,
+                exit_status=outcome.exit_code,
+            )
+            os._exit(outcome.exit_code)
+        self._logger.warning("leaving without waiting for what does not end", exit_status=outcome)
+        os._exit(outcome)
+
+    def _applier_ended(self, code: int) -> None:
+        self._end_code = shell_status(code)
+        self._logger.error("the applier ended, and so does this process", exit_status=self._end_code)
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self.ingest.stop)
+
+    async def _tick(self) -> None:
+        while True:
+            due = time.monotonic() + TICK_SECONDS
+            await asyncio.sleep(TICK_SECONDS)
+            self._metrics.observe(EVENT_LOOP_LAG, max(0.0, time.monotonic() - due))
+            self.health.beat("events")
+            try:
+                self.observer.count()
+            except Exception as error:
+                self._logger.error("metrics could not be brought up to date", exc_info=error)
+
+    async def _repeat(self, look: Callable[[], None]) -> None:
+        while True:
+            try:
+                await asyncio.to_thread(look)
+            except Exception as error:
+                self._logger.error("metrics could not be brought up to date", exc_info=error)
+            await asyncio.sleep(REPORT_SECONDS)

@@ -1,0 +1,93 @@
+"""What we tell a walsender, and what its keepalives tell us about a server that is stopping.
+
+Invariant: no status message reports more as flushed than was received. Pure: no clock, no socket;
+times are handed in. (PostgreSQL: Streaming Replication Protocol.)
+"""
+
+import struct
+from dataclasses import dataclass
+
+from sluice import lsn
+from sluice.errors import ProtocolViolation
+from sluice.protocol.messages import POSTGRES_EPOCH_US
+
+_STATUS = struct.Struct(">cQQQqB")
+
+STOP_REQUESTS = 3
+"""Reply requests at one position, each answered, before the server counts as stopping. An ordinary
+server asks once and is content.
+"""
+STOP_BOUND_S = 5.0
+"""How long a stopping server waits for us without progress before we let it go."""
+
+
+@dataclass(frozen=True, slots=True)
+class StandbyStatus:
+    """Received (the server's `write`) and durable (its `flush` and `apply`). No defaults: each must
+    be meant.
+    """
+
+    received_lsn: int
+    flushed_lsn: int
+    reply_requested: bool
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.flushed_lsn <= self.received_lsn <= lsn.MAX:
+            raise ProtocolViolation(
+                f"refusing to report {lsn.show(self.flushed_lsn)} as flushed: only "
+                f"{lsn.show(self.received_lsn)} was received"
+            )
+
+    def encode(self, now_us: int) -> bytes:
+        """The message as CopyData; `now_us` is microseconds since 1970."""
+        return _STATUS.pack(
+            b"r",
+            self.received_lsn,
+            self.flushed_lsn,
+            self.flushed_lsn,
+            now_us - POSTGRES_EPOCH_US,
+            self.reply_requested,
+        )
+
+
+class ShutdownWatch:
+    """Recognises a server in fast shutdown: it keeps asking for a reply at one position and ends
+    only when we report that position as flushed.
+
+    Left alone it would wait for ever, so it is `stopping` first (flush everything now) and
+    `overdue` when STOP_BOUND_S brought no progress.
+    """
+
+    def __init__(self) -> None:
+        self._lsn = -1
+        self._requests = 0
+        self._since: float | None = None
+
+    @property
+    def stopping(self) -> bool:
+        return self._since is not None
+
+    def asked(self, end_lsn: int, *, flushed_lsn: int, now: float) -> None:
+        """The server asked for a reply at `end_lsn`."""
+        self._requests = self._requests + 1 if end_lsn == self._lsn else 1
+        self._lsn = end_lsn
+        if self._requests >= STOP_REQUESTS and flushed_lsn < end_lsn:
+            self.told(now)
+
+    def told(self, now: float) -> None:
+        """It is known from elsewhere that the server is stopping."""
+        if self._since is None:
+            self._since = now
+
+    def busy(self) -> None:
+        """The server sent changes: it has work to do and is not waiting for us."""
+        self._requests = 0
+        self._since = None
+
+    def progressed(self, now: float) -> None:
+        """We acknowledged something more."""
+        if self._since is not None:
+            self._since = now
+
+    def overdue(self, now: float) -> bool:
+        return self._since is not None and now - self._since > STOP_BOUND_S

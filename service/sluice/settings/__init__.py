@@ -1,0 +1,11 @@
+"""Typed settings: read once by the command line, handed to the rooms as plain values.
+
+`load` gives a checked tree with the origin of every value; `present` shows it without secrets.
+Rooms never import this package.
+"""
+
+from sluice.settings.load import DEFAULT_FILE, Loaded, load
+from sluice.settings.model import Settings
+from sluice.settings.secrets import secret_strings
+
+__all__ = ["DEFAULT_FILE", "Loaded", "Settings", "load", "secret_strings"]

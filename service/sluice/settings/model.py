@@ -1,0 +1,322 @@
+"""The settings tree: one frozen model per room, every default with its reason.
+
+Invariants: a tree that exists is valid; secrets have a type that never prints them; nothing here is
+read by a room. The command line reads the tree and hands each room plain values. Must not read
+files or the environment, and must not import any room.
+"""
+
+import re
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+from sluice.settings.values import Duration, Size
+
+PIPELINE_NAME = r"^[a-z0-9_]{1,50}$"
+"""`sluice_` and this must stay a legal slot name: 63 bytes of a-z, 0-9 and _."""
+_SLOT_NAME = r"^[a-z0-9_]{1,63}$"
+_KIBI, _MEBI, _GIBI = 1024, 1024**2, 1024**3
+SPOOL_SCHEMES = ("file", "s3", "gs", "az", "abfss", "memory")
+LAKE_SCHEMES = ("file", "s3", "gs", "abfss")
+
+Streaming = Literal["off", "on", "parallel", "auto"]
+Origin = Literal["any", "none"]
+Mode = Literal["mirror", "changelog", "history"]
+
+
+def _checked_uri(uri: str, schemes: tuple[str, ...]) -> str:
+    scheme, separator, rest = uri.partition("://")
+    if not separator or scheme not in schemes:
+        raise ValueError("an address begins with one of " + ", ".join(f"{name}://" for name in schemes))
+    if re.match(r"[^/@]*:[^/@]*@", rest):
+        raise ValueError("an address must not hold credentials; give them under `options` or in the environment")
+    if scheme == "file" and not rest.startswith("/"):
+        raise ValueError("a local address is absolute: file:///var/lib/sluice")
+    if not rest.strip("/"):
+        raise ValueError("an address needs a bucket or a directory after the scheme")
+    return uri.rstrip("/")
+
+
+def _spool_uri(uri: str) -> str:
+    return _checked_uri(uri, SPOOL_SCHEMES)
+
+
+def _lake_uri(uri: str) -> str:
+    return _checked_uri(uri, LAKE_SCHEMES)
+
+
+def _not_history(mode: Mode) -> Mode:
+    if mode == "history":
+        raise ValueError("mode history is not supported by this version; choose mirror or changelog")
+    return mode
+
+
+def _listen_address(value: str) -> str:
+    host, separator, port = value.rpartition(":")
+    if not separator or not host or not port.isdigit() or int(port) > 65535:
+        raise ValueError("an address to listen on is HOST:PORT, such as 127.0.0.1:9187; port 0 takes any free one")
+    return value
+
+
+def _optional_listen_address(value: str) -> str:
+    return "off" if value in ("", "off") else _listen_address(value)
+
+
+def _table_pattern(value: str) -> str:
+    schema, separator, table = value.partition(".")
+    if not schema or not separator or not table:
+        raise ValueError("a table is given as schema.table; * and ? match within a name, as in public.*")
+    return value
+
+
+LakeMode = Annotated[Mode, AfterValidator(_not_history)]
+TablePattern = Annotated[str, AfterValidator(_table_pattern)]
+
+
+class Room(BaseModel):
+    """Base of every model: frozen, unknown keys refused, input never repeated in errors (it may be
+    a secret).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=True)
+
+
+class SourceSettings(Room):
+    """The PostgreSQL side."""
+
+    dsn: SecretStr = Field(
+        min_length=1,
+        description="libpq connection string of one database, TLS options included. Better kept out of the file: "
+        "SLUICE_SOURCE__DSN.",
+    )
+    slot: str = Field("sluice_", pattern=_SLOT_NAME, description="replication slot; left out: sluice_<pipeline>")
+    publication: str = Field(
+        "sluice_", min_length=1, max_length=63, description="publication; left out: sluice_<pipeline>"
+    )
+    tables: tuple[TablePattern, ...] | None = Field(
+        None,
+        min_length=1,
+        description="tables to carry, as schema.table with * and ?; left out: all that the publication has",
+    )
+    streaming: Streaming = Field(
+        "auto",
+        description="large transactions sent before they commit, so that neither side has to hold them: parallel "
+        "(PostgreSQL 16), on, off; auto takes "
+        "the best that the server has",
+    )
+    two_phase: bool = Field(
+        default=False,
+        description="receive prepared transactions at PREPARE (PostgreSQL 15) and publish them at COMMIT "
+        "PREPARED; false: all of it happens at COMMIT "
+        "PREPARED. The slot has the same flag; `sluice setup` changes it",
+    )
+    messages: bool = Field(
+        default=False, description="keep logical messages (pg_logical_emit_message) in the lake table _sluice/messages"
+    )
+    message_prefixes: tuple[str, ...] = Field(
+        (),
+        description="which messages to keep, as patterns of their prefix with * and ?; left out: all. Only with "
+        "messages: true",
+    )
+    binary: bool = Field(
+        default=False,
+        description="values in the binary form of their types, where every published column can be read exactly "
+        "from it (no arrays, intervals, ranges, "
+        "numeric without precision); refused otherwise, by column",
+    )
+    allow_insecure: bool = Field(
+        default=False,
+        description="let dsn ask for less than sslmode=verify-full of a host that is not this machine: whoever "
+        "sits in between can then read the password "
+        "and change rows. Every start warns",
+    )
+    slot_wait: Duration | None = Field(
+        None,
+        ge=0,
+        le=86400,
+        description="how long a start waits for a slot that is in use; left out: until the server has given up a "
+        "connection that we lost (its "
+        "wal_sender_timeout and 30s more), and 30s for one that is alive",
+    )
+    origin: Origin = Field(
+        "any", description="`none` leaves out changes that replication brought to the source, which cuts loops"
+    )
+
+    @model_validator(mode="after")
+    def _prefixes_of_messages(self) -> Self:
+        if self.message_prefixes and not self.messages:
+            raise ValueError("message_prefixes chooses among messages, which are not kept; set messages: true")
+        return self
+
+
+class SpoolSettings(Room):
+    """Where committed transactions become durable before PostgreSQL may forget them."""
+
+    uri: Annotated[str, AfterValidator(_spool_uri)] = Field(
+        description="object store prefix; the pipeline's name is added below it"
+    )
+    options: dict[str, SecretStr] = Field(
+        default_factory=dict,
+        description="options of the object store client, such as aws_endpoint, aws_region, aws_access_key_id; "
+        "values are secrets",
+    )
+    max_delay: Duration = Field(
+        2.0,
+        ge=0.01,
+        le=3600,
+        description="the longest a committed change waits for others before its manifest entry is written",
+    )
+    max_bytes: Size = Field(
+        128 * _MEBI,
+        ge=64 * _KIBI,
+        description="received bytes after which a manifest entry is written even if max_delay has not passed",
+    )
+    max_rows: int = Field(1_000_000, ge=1, description="rows after which a manifest entry is written")
+    transaction_memory: Size = Field(
+        32 * _MEBI,
+        ge=1 * _MEBI,
+        description="received bytes of one open transaction held in memory; past it its rows go to segments early",
+    )
+    progress_interval: Duration = Field(
+        20.0,
+        ge=1,
+        le=3600,
+        description="how often a source without changes may cost a manifest entry, which lets it free its WAL",
+    )
+
+
+class LimitSettings(Room):
+    """What the source may do at once before the pipeline stops, by name and with nothing lost.
+    PostgreSQL's own limits are in service/sluice/protocol/limits.py.
+    """
+
+    open_streams: int = Field(
+        4096, ge=1, le=1_000_000, description="streamed transactions that are open at the same time"
+    )
+    aborted_intervals: int = Field(
+        1_000_000,
+        ge=10_000,
+        le=100_000_000,
+        description="runs of neighbouring ids of rolled-back subtransactions, over all streamed transactions "
+        "that are open; 8 bytes each",
+    )
+    transaction: Size = Field(
+        256 * _GIBI, ge=1 * _MEBI, description="bytes in the object store of one transaction that has not ended"
+    )
+    staged: Size = Field(1024 * _GIBI, ge=1 * _MEBI, description="the same of all transactions that have not ended")
+
+
+class LakeSettings(Room):
+    """Where the Delta tables are."""
+
+    uri: Annotated[str, AfterValidator(_lake_uri)] = Field(description="each table lives at <uri>/<schema>/<table>")
+    options: dict[str, SecretStr] = Field(
+        default_factory=dict,
+        description="as spool.options, for the lake; left out: the spool's, when the schemes agree",
+    )
+    mode: LakeMode = Field(
+        "mirror",
+        description="mirror keeps current rows, changelog appends every change; history is not supported by this "
+        "version",
+    )
+    metadata_columns: bool = Field(default=True, description="add _sluice_lsn and _sluice_ts to mirror tables")
+
+
+class ApplySettings(Room):
+    """The Spark side."""
+
+    spark_master: str = Field(
+        "local[*]", min_length=1, description="Spark master: local[*], spark://..., yarn, k8s://..."
+    )
+    driver_memory: Size = Field(2048 * _MEBI, ge=512 * _MEBI, description="heap of the Spark driver")
+    workers: int = Field(2, ge=1, le=64, description="tables applied at the same time")
+    poll: Duration = Field(
+        1.0, ge=0.05, le=3600, description="wait between looks at the manifest when there is nothing to do"
+    )
+    max_window: Size = Field(
+        128 * _MEBI, ge=1 * _MEBI, description="bytes of segments that one apply of one table takes"
+    )
+    max_memory: Size = Field(
+        256 * _MEBI,
+        ge=16 * _MEBI,
+        description="bytes of decoded changes that one worker folds at once; what is larger goes over local disk "
+        "(TMPDIR)",
+    )
+    conf: dict[str, SecretStr] = Field(
+        default_factory=dict, description="further Spark configuration; values are secrets"
+    )
+
+
+class TelemetrySettings(Room):
+    """Logs, metrics, health."""
+
+    listen: Annotated[str, AfterValidator(_listen_address)] = Field(
+        "127.0.0.1:9187", description="address of /metrics, /livez, /readyz, /startupz and /status"
+    )
+    apply_listen: Annotated[str, AfterValidator(_optional_listen_address)] = Field(
+        "127.0.0.1:9188",
+        description="address of the applier's /metrics, /livez, /readyz and /startupz; off: none. Port 0 takes "
+        "any free one",
+    )
+    log_format: Literal["auto", "console", "json"] = Field(
+        "auto", description="auto is console on a terminal, json otherwise"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="least severe log line to write"
+    )
+    max_tables: int = Field(
+        500, ge=0, le=10_000, description="tables with metric series of their own; the rest is counted as _other"
+    )
+
+
+class TableSettings(Room):
+    """What differs for one table."""
+
+    mode: LakeMode | None = Field(None, description="as lake.mode, for this table")
+
+
+class Settings(Room):
+    """One pipeline: one slot, one publication, one database, one spool prefix, one lake prefix."""
+
+    version: Literal[1] = Field(1, description="version of this format")
+    pipeline: str = Field(pattern=PIPELINE_NAME, description="name of the pipeline: a-z, 0-9 and _, at most 50")
+    source: SourceSettings
+    spool: SpoolSettings
+    lake: LakeSettings
+    limits: LimitSettings = Field(default_factory=lambda: LimitSettings.model_validate({}))
+    apply: ApplySettings = Field(default_factory=lambda: ApplySettings.model_validate({}))
+    telemetry: TelemetrySettings = Field(default_factory=lambda: TelemetrySettings.model_validate({}))
+    stop_timeout: Duration = Field(
+        20.0,
+        ge=2,
+        le=3600,
+        description="all that a stop (SIGTERM, Ctrl-C) may take, from the signal on: three fifths to finish what "
+        "was received, the rest to give it up; what "
+        "was not published comes again at the next start. Below the grace period of whatever stops the process",
+    )
+    tables: dict[TablePattern, TableSettings] = Field(default_factory=dict, description="overrides by schema.table")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _derived_names(cls, tree: Any) -> Any:
+        """Slot and publication are named after the pipeline unless they are given."""
+        source = tree.get("source") if isinstance(tree, dict) else None
+        if not isinstance(source, dict):
+            return tree
+        name = f"sluice_{tree.get('pipeline', '')}"
+        return {**tree, "source": {"slot": name, "publication": name, **source}}
+
+    @model_validator(mode="after")
+    def _separate_places(self) -> Self:
+        spool, lake = self.spool.uri + "/", self.lake.uri + "/"
+        if spool == lake or lake.startswith(f"{spool}{self.pipeline}/"):
+            raise ValueError("lake.uri must not lie in the spool: tables and spool files would share names")
+        return self
+
+    @property
+    def lake_options(self) -> dict[str, SecretStr]:
+        """The lake's own object store options, or the spool's when none are given and both are on
+        the same kind of store.
+        """
+        same_store = self.lake.uri.partition("://")[0] == self.spool.uri.partition("://")[0]
+        return self.lake.options or (self.spool.options if same_store else {})

@@ -1,0 +1,172 @@
+"""Settings shown to people and programs: the effective values, the JSON Schema, the variables, the
+documentation page.
+
+Invariant: no secret is shown, in any form.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, SecretStr
+from pydantic_core import PydanticUndefined
+
+from sluice.settings.load import Loaded
+from sluice.settings.model import Settings
+from sluice.settings.tree import Key, Path, keys
+
+MASK = "********"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One effective value. `value` is plain JSON with numbers for sizes and durations, `text` what
+    people write.
+    """
+
+    name: str
+    value: Any
+    text: str
+    origin: str
+
+
+def effective(loaded: Loaded) -> list[Shown]:
+    """Every setting in the order of the models, secrets masked. Map settings give one line per name
+    in them.
+    """
+    canonical = masked(loaded.settings.model_dump(mode="python"))
+    written = masked(loaded.settings.model_dump(mode="json"))
+    lines: list[Shown] = []
+    for key in keys():
+        value, text = _at(canonical, key.path), _at(written, key.path)
+        if isinstance(value, dict) and value:
+            lines += [_shown(loaded, (*key.path, name), value[name], text[name]) for name in value]
+        else:
+            lines.append(_shown(loaded, key.path, value, text))
+    return lines
+
+
+def masked(value: Any) -> Any:
+    """`value` with every secret replaced by a mask, as plain JSON values."""
+    if isinstance(value, SecretStr):
+        return MASK
+    if isinstance(value, BaseModel):
+        return masked(value.model_dump())
+    if isinstance(value, dict):
+        return {str(name): masked(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [masked(item) for item in value]
+    return value
+
+
+def fingerprint(settings: Settings) -> int:
+    """48 bits, exact as a number of Prometheus, by which two processes see whether they run with
+    the same settings. Secrets do not count.
+    """
+    shown = json.dumps(masked(settings.model_dump(mode="python")), sort_keys=True, default=str)
+    return int(hashlib.sha256(shown.encode()).hexdigest()[:12], 16)
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of the configuration file."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **Settings.model_json_schema(),
+        "title": "Sluice pipeline",
+    }
+
+
+def variables() -> list[tuple[str, str]]:
+    """Every environment variable with what it sets."""
+    return [
+        (f"{key.env}__<NAME>" if key.map_of_strings else key.env, key.field.description or "")
+        for key in keys()
+        if key.from_environment
+    ]
+
+
+def page() -> str:
+    """docs/configuration.md."""
+    rows = [
+        f"| `{key.name}` | {_default(key)} | {_escaped(key.field.description or '')} | {_variable(key)} |"
+        for key in keys()
+    ]
+    return "\n".join([_PAGE_HEAD, *rows, ""])
+
+
+def _shown(loaded: Loaded, path: Path, value: Any, text: Any) -> Shown:
+    return Shown(".".join(path), value, text if isinstance(text, str) else json.dumps(text), loaded.origin(path))
+
+
+def _at(tree: Any, path: Path) -> Any:
+    for part in path:
+        tree = tree[part]
+    return tree
+
+
+def _default(key: Key) -> str:
+    if key.path in (("source", "slot"), ("source", "publication")):
+        return "`sluice_<pipeline>`"
+    if key.field.is_required():
+        return "required"
+    default = key.field.get_default(call_default_factory=True)
+    if default in (None, {}, PydanticUndefined):
+        return ""
+    owner = _owner(key.path)
+    shown = owner.model_construct(None, **{key.path[-1]: default}).model_dump(mode="json", include={key.path[-1]})
+    return f"`{_plain(shown[key.path[-1]])}`"
+
+
+def _owner(path: Path) -> type[BaseModel]:
+    owner: type[BaseModel] = Settings
+    for part in path[:-1]:
+        annotation = owner.model_fields[part].annotation
+        assert isinstance(annotation, type)
+        owner = annotation
+    return owner
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _variable(key: Key) -> str:
+    if not key.from_environment:
+        return ""
+    return f"`{key.env}__<NAME>`" if key.map_of_strings else f"`{key.env}`"
+
+
+_PAGE_HEAD = """\
+# Configuration
+
+One YAML file per pipeline: `-c FILE`, or the variable `SLUICE_CONFIG`, or `sluice.yaml`. `sluice init` writes one with comments,
+`sluice config show` prints what is in force and where each value came from, `sluice config validate` checks it, and
+`sluice config schema` prints a JSON Schema for editors.
+
+* **Order.** The environment wins over the file, the file over the default. Two underscores step into a room: `SLUICE_SOURCE__DSN`.
+* **Mounted secrets.** Any variable may end in `_FILE` and then names a file with the value: `SLUICE_SOURCE__DSN_FILE=/run/secrets/dsn`.
+* **`${VAR}`** in the file is replaced from the environment; `${VAR:-default}` gives a default, `$${` the two characters.
+  A variable that is not set is an error.
+* **Sizes and durations** are written `128MiB`, `2s`; a plain number is bytes or seconds.
+* **Nothing unknown is accepted**: neither a key in the file nor a variable that begins with `SLUICE_`. Errors name the line,
+  what is allowed and the nearest known name.
+* **Secrets** (the connection string, object store options, Spark configuration) are never shown.
+
+```yaml
+version: 1
+pipeline: shop
+source: {dsn: "postgresql://sluice@127.0.0.1:5432/shop", tables: ["public.*"]}
+spool: {uri: "file:///var/lib/sluice/spool", max_delay: 2s, max_bytes: 128MiB}
+lake: {uri: "file:///var/lib/sluice/lake", mode: mirror}
+tables: {"public.orders": {mode: changelog}}
+```
+
+<!-- Generated from service/sluice/settings/model.py by `python -m tools.docs`; a test compares. -->
+
+| key | default | meaning | environment |
+|---|---|---|---|"""

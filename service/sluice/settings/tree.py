@@ -1,0 +1,100 @@
+"""The settings as a flat list of keys: what each is called in the file and in the environment, and
+whether it is a secret.
+
+Invariant: derived from the models alone, so that documentation, environment names and error
+messages cannot drift from what is accepted.
+"""
+
+import difflib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, get_args, get_origin
+
+from pydantic import SecretStr
+from pydantic.fields import FieldInfo
+
+from sluice.settings.model import Room, Settings
+
+ENV_PREFIX = "SLUICE_"
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One setting. `map_of_strings` keys take any further name below them (object store options,
+    Spark configuration).
+    """
+
+    path: Path
+    field: FieldInfo
+    secret: bool
+    map_of_strings: bool
+
+    @property
+    def name(self) -> str:
+        return ".".join(self.path)
+
+    @property
+    def env(self) -> str:
+        return ENV_PREFIX + "__".join(self.path).upper()
+
+    @property
+    def from_environment(self) -> bool:
+        """Whether the environment can give it: not names with dots or capitals, and not the version
+        of the file's own format.
+        """
+        return self.path not in (("version",), ("tables",), ("apply", "conf"))
+
+
+def keys(room: type[Room] = Settings, above: Path = ()) -> Iterator[Key]:
+    """Every setting below `room`, in the order of the models."""
+    for name, field in room.model_fields.items():
+        annotation: Any = field.annotation
+        below = _as_room(annotation)
+        if below is not None:
+            yield from keys(below, (*above, name))
+        else:
+            is_map = get_origin(annotation) is dict
+            yield Key(
+                (*above, name),
+                field,
+                secret=_holds_secret(annotation),
+                map_of_strings=is_map and _as_room(get_args(annotation)[1]) is None,
+            )
+
+
+def allowed_below(path: Path) -> tuple[str, ...]:
+    """The keys that may stand directly below `path`; empty when any may, or none."""
+    room: type[Room] | None = Settings
+    rest = list(path)
+    while rest and room is not None:
+        field = room.model_fields.get(rest.pop(0))
+        annotation: Any = field.annotation if field else None
+        if get_origin(annotation) is dict and rest:
+            rest.pop(0)
+            annotation = get_args(annotation)[1]
+        room = _as_room(annotation)
+    return tuple(room.model_fields) if room is not None else ()
+
+
+def may_be_shown(path: Path) -> bool:
+    """Whether the value at `path` may be repeated in an error: only known settings that are no
+    secrets. A secret under a mistyped name is still one.
+    """
+    if len(path) == 3 and path[0] == "tables":
+        return path[2] in allowed_below(path[:2])
+    return any(path[: len(key.path)] == key.path and not key.secret for key in keys())
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that `name` was most likely meant to be."""
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+def _as_room(annotation: Any) -> type[Room] | None:
+    return annotation if isinstance(annotation, type) and issubclass(annotation, Room) else None
+
+
+def _holds_secret(annotation: Any) -> bool:
+    return annotation is SecretStr or any(_holds_secret(argument) for argument in get_args(annotation))

@@ -1,0 +1,69 @@
+"""SIGTERM and SIGINT, taken in a thread of their own: they are heard before the event loop runs,
+and while it stands still.
+
+Invariants: the kernel's signal becomes a byte in a pipe at once, whatever the main thread does; the
+first one is handed over, and kept until somebody takes it; the second one ends the process at once,
+which is safe at any moment. Imports nothing of ours: it is armed before anything else is loaded.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+_NUMBERS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Signals:
+    """To be made once, in the main thread. From then on the two signals have no other effect than
+    what is handed to `hand_to`.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._first: signal.Signals | None = None
+        self._take: Callable[[signal.Signals], None] | None = None
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        for number in _NUMBERS:
+            # Python writes to the pipe only for signals that have a handler.
+            signal.signal(number, lambda *_: None)
+        threading.Thread(target=self._listen, args=(reading,), name="signals", daemon=True).start()
+
+    def hand_to(self, take: Callable[[signal.Signals], None]) -> None:
+        """`take` is called with the first signal: in the thread of the signals, or here and now if
+        it came before.
+        """
+        with self._lock:
+            self._take = take
+            first = self._first
+        if first is not None:
+            take(first)
+
+    def _listen(self, reading: int) -> None:
+        while True:
+            for byte in os.read(reading, 64):
+                if byte in _NUMBERS:
+                    self._heard(signal.Signals(byte))
+
+    def _heard(self, number: signal.Signals) -> None:
+        with self._lock:
+            if self._first is not None:
+                os._exit(128 + number)
+            self._first = number
+            take = self._take
+        if take is not None:
+            # Not in this thread: the second signal must be heard whatever the first one waits for.
+            threading.Thread(target=take, args=(number,), name="stop", daemon=True).start()
+
+
+_armed: Signals | None = None
+
+
+def arm() -> Signals:
+    """The signals of this process, armed at the first call."""
+    global _armed  # noqa: PLW0603 - a process has one disposition for each signal
+    if _armed is None:
+        _armed = Signals()
+    return _armed

@@ -1,0 +1,190 @@
+"""The conditions under which a table can be carried exactly: one list, asked by `check`, by
+joining, by copying and by the catalog watch. Pure.
+
+Invariant: a table for which `conditions` gives nothing can be copied and streamed without loss, as
+far as the catalog shows. Whatever else is wrong with it either harms the source alone (which then
+refuses changes by itself, so that none are lost) or is found when it happens; `preflight_tables`
+tells of that. (PostgreSQL: Logical Replication, Restrictions; Row Filters; Column Lists; CREATE
+PUBLICATION, publish.)
+"""
+
+from collections.abc import Iterator, Sequence
+
+from sluice.contract import keys
+from sluice.contract.envelope import folded, is_reserved
+from sluice.contract.schema import TableSchema
+from sluice.findings import Finding
+from sluice.source.catalog import TableFacts
+from sluice.source.quoting import quote_identifier, quote_qualified
+
+PUBLISHED = "insert, update, delete, truncate"
+_LETTERS = {"i": "insert", "u": "update", "d": "delete", "t": "truncate"}
+_LONGEST_FOLDER = 255
+"""Bytes of one part of a path, on every file system that lakes are kept on."""
+_IDENTITIES = {"d": "DEFAULT", "f": "FULL", "n": "NOTHING"}
+
+
+def conditions(facts: TableFacts) -> Iterator[Finding]:
+    """A critical finding for each condition that does not hold."""
+    yield from _names(facts.schema, facts.name, [column.name for column in facts.sent_columns])
+    yield from operations(facts)
+    yield from _identity(facts)
+    yield from _filter(facts)
+    yield from _partitions(facts)
+    yield from _rights(facts)
+
+
+def refusal(facts: TableFacts) -> str:
+    """The first condition that does not hold, with what to do about it; empty when all do."""
+    return _text(conditions(facts))
+
+
+def refusal_of(schema: TableSchema) -> str:
+    """Likewise for a shape, whose names alone can be judged."""
+    return _text(_names(schema.schema_name, schema.table_name, [column.name for column in schema.columns]))
+
+
+def operations(facts: TableFacts) -> Iterator[Finding]:
+    """Equal for every table of one publication."""
+    missing = [word for letter, word in _LETTERS.items() if letter not in facts.publishes]
+    if facts.published and missing:
+        seen = (
+            f"it does not publish every kind of change ({', '.join(missing)} left out): the lake would "
+            "differ from the source without notice"
+        )
+        fix = f"ALTER PUBLICATION {quote_identifier(facts.publication)} SET (publish = '{PUBLISHED}');"
+        yield Finding("critical", "publication.operations", facts.publication, seen, fix_sql=fix)
+
+
+def _text(findings: Iterator[Finding]) -> str:
+    found = next(findings, None)
+    if found is None:
+        return ""
+    return f"{found.object}: {found.seen}; {' '.join(filter(None, (found.fix_sql, found.fix_setting)))}"
+
+
+def _names(schema: str, table: str, columns: Sequence[str]) -> Iterator[Finding]:
+    qualified, quoted = f"{schema}.{table}", quote_qualified(schema, table)
+    if is_reserved(schema):
+        yield Finding(
+            "critical",
+            "schema.reserved",
+            qualified,
+            f"the lake needs the name of its schema ({schema!r}) for its own tables",
+            fix_sql=f"ALTER SCHEMA {quote_identifier(schema)} RENAME TO ...;",
+            fix_setting="or leave the table out in source.tables",
+            by_hand=True,
+        )
+    if any(len(part.encode()) > _LONGEST_FOLDER for part in keys.lake_path(schema, table).split("/")):
+        yield Finding(
+            "critical",
+            "table.long_name",
+            qualified,
+            f"its name, or its schema's, is longer than {_LONGEST_FOLDER} bytes as a folder of the "
+            "lake, which file systems refuse",
+            fix_sql=f"ALTER TABLE {quoted} RENAME TO ...;",
+            fix_setting="or leave the table out in source.tables",
+            by_hand=True,
+        )
+    seen: dict[str, str] = {}
+    for name in columns:
+        rename = f"ALTER TABLE {quoted} RENAME COLUMN {quote_identifier(name)} TO ...;"
+        if is_reserved(name):
+            said = f"the lake table needs the name {name!r} for itself"
+            yield Finding("critical", "column.reserved", f"{qualified}.{name}", said, fix_sql=rename, by_hand=True)
+        other = seen.setdefault(folded(name), name)
+        if other != name:
+            said = f"{name!r} differs from {other!r} only by case, which Delta does not allow"
+            yield Finding("critical", "column.case", f"{qualified}.{name}", said, fix_sql=rename, by_hand=True)
+
+
+def _identity(facts: TableFacts) -> Iterator[Finding]:
+    """A mirror finds its rows by these columns. With some of them missing, different rows would be
+    taken for one.
+    """
+    if facts.published_columns is None or facts.replica_identity == "f":
+        return
+    left_out = [
+        column.name for column in facts.columns if column.in_identity and column.name not in facts.published_columns
+    ]
+    if left_out:
+        yield Finding(
+            "critical",
+            "table.identity_not_published",
+            facts.qualified_name,
+            f"the publication's column list leaves out {', '.join(left_out)}, by which changed rows are found",
+            fix_sql=f"ALTER PUBLICATION ... SET TABLE {_quoted(facts)} (...);",
+            fix_setting="SET TABLE replaces the publication's whole list of tables",
+            by_hand=True,
+        )
+
+
+def _filter(facts: TableFacts) -> Iterator[Finding]:
+    large = hidden_by_filter(facts)
+    if large:
+        yield Finding(
+            "critical",
+            "table.filter_hides_values",
+            facts.qualified_name,
+            f"it has a row filter and large columns ({', '.join(large[:5])}): an update that moves a "
+            "row into the filter arrives without their values",
+            fix_sql=f"ALTER TABLE {_quoted(facts)} REPLICA IDENTITY FULL;",
+        )
+
+
+def hidden_by_filter(facts: TableFacts) -> list[str]:
+    """The columns whose values may be missing when an update moves a row into the publication's
+    filter.
+    """
+    if not facts.row_filter or facts.replica_identity == "f":
+        return []
+    return [column.name for column in facts.sent_columns if column.storable_out_of_line and not column.in_identity]
+
+
+def _partitions(facts: TableFacts) -> Iterator[Finding]:
+    for leaf in facts.children:
+        name = f"{leaf.schema}.{leaf.name}"
+        if leaf.relkind == "f" or leaf.relpersistence != "p":
+            kind = "a foreign table" if leaf.relkind == "f" else "unlogged"
+            seen = f"this partition of {facts.qualified_name} is {kind}: its changes are not in the log"
+            logged = "" if leaf.relkind == "f" else f"ALTER TABLE {quote_qualified(leaf.schema, leaf.name)} SET LOGGED;"
+            yield Finding("critical", "partition.not_logged", name, seen, fix_sql=logged, fix_setting="or detach it")
+        elif facts.differs_in_identity(leaf):
+            wanted = _IDENTITIES.get(facts.replica_identity, "USING INDEX ...")
+            yield Finding(
+                "critical",
+                "partition.identity",
+                name,
+                f"it has another replica identity than {facts.qualified_name}, under which it is "
+                "published: old rows would hold false NULLs",
+                fix_sql=f"ALTER TABLE {quote_qualified(leaf.schema, leaf.name)} REPLICA IDENTITY {wanted};",
+                by_hand="..." in wanted,
+            )
+
+
+def _rights(facts: TableFacts) -> Iterator[Finding]:
+    role = quote_identifier(facts.role)
+    grants = []
+    if not facts.schema_usable:
+        grants.append(f"GRANT USAGE ON SCHEMA {quote_identifier(facts.schema)} TO {role};")
+    if not facts.selectable:
+        grants.append(f"GRANT SELECT ON {_quoted(facts)} TO {role};")
+    if grants:
+        seen = f"{facts.role} cannot read it, which the initial copy needs"
+        yield Finding("critical", "table.not_readable", facts.qualified_name, seen, fix_sql=" ".join(grants))
+    if facts.policies_apply:
+        seen = f"row level security applies to {facts.role}: the initial copy would miss rows, and therefore stops"
+        words = "BYPASSRLS holds for every table of the server; or leave the table out"
+        yield Finding(
+            "critical",
+            "table.row_security",
+            facts.qualified_name,
+            seen,
+            fix_sql=f"ALTER ROLE {role} BYPASSRLS;",
+            fix_setting=words,
+            by_hand=True,
+        )
+
+
+def _quoted(facts: TableFacts) -> str:
+    return quote_qualified(facts.schema, facts.name)

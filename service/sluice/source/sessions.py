@@ -1,0 +1,394 @@
+"""Connections to PostgreSQL whose text output never depends on the server, the database or the
+role.
+
+Invariant: every session, of either kind, has the same pinned settings, and they were read back
+before it is handed out: the stream, the copy and the catalog spell one value in one way. Passwords,
+row values and DETAIL never leave this module in an error. Must not: create, drop or change anything
+on the source. (PostgreSQL: Client Connection Defaults; PostgreSQL Error Codes; Streaming
+Replication Protocol.)
+"""
+
+import ipaddress
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal, NoReturn
+
+import psycopg
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from sluice.errors import ServiceError, SlotBusy, SlotLost, SourceError, SourceRefused, SourceUnavailable, UsageError
+from sluice.source.cancelling import Cancellation
+
+OLDEST_SERVER = 140000
+PING_SECONDS = 2
+"""The least that libpq takes. Other threads wait as well while it pings."""
+
+PINS: dict[str, str] = {
+    "datestyle": "ISO, MDY",
+    "timezone": "UTC",
+    "intervalstyle": "postgres",
+    "extra_float_digits": "3",
+    "bytea_output": "hex",
+    "lc_monetary": "C",
+    "quote_all_identifiers": "off",
+    "standard_conforming_strings": "on",
+    "search_path": "",
+    "row_security": "off",
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
+    "client_min_messages": "warning",
+    "jit": "off",
+}
+"""Settings that change the text of a value, hide rows or end a session, and the value they must
+have.
+
+They travel in `options`, which beats ALTER ROLE and ALTER DATABASE. row_security off makes a policy
+an error instead of a silent filter. client_min_messages keeps warnings, since the stream's "skipped
+loading publication" is one. jit would spend seconds on compiling one catalog query.
+"""
+
+PINS_SINCE: dict[int, dict[str, str]] = {170000: {"transaction_timeout": "0"}}
+"""Settings by the version that brought them: an unknown name in `options` refuses the connection,
+so these are SET afterwards.
+"""
+
+_NETWORK: dict[str, str] = {
+    "keepalives": "1",
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+    "gssencmode": "disable",
+}
+"""A dead peer is noticed within about a minute. The connection string may say otherwise."""
+
+Phase = Literal["query", "start", "stream"]
+
+_RETRY = ("08", "40", "53", "57", "58", "55P03", "25P03", "25P04")
+_HOLDS_VALUES = ("22", "23", "P0")
+"""Error classes whose primary message may quote data: data exceptions, integrity violations, RAISE
+in somebody's function.
+"""
+_UNKNOWN_SETTING = "unrecognized configuration parameter"
+_ASSOCIATED = re.compile(r"\b([0-9A-F]{1,8}/[0-9A-F]{1,8})\b")
+_BROKEN_AT_CONNECT = re.compile(
+    r"unexpected eof|SYSCALL error|closed the connection|alert internal error|alert user cancel|bad "
+    r"record mac|due to timeout"
+    r"|error response during SSL exchange",
+    re.IGNORECASE,
+)
+"""The network or a busy server, whatever else the text speaks of: a handshake that is cut proves
+nothing about certificates or protocols.
+"""
+_REFUSED_AT_CONNECT = re.compile(
+    r"authentication|no pg_hba\.conf entry|does not exist|permission denied|must be superuser|not "
+    r"permitted|certificate|private key|channel binding|password"
+    r"|SSL error: .*(?:alert|version|protocol|cipher|negotiation)|SSL negotiation|sslmode"
+    r"|unrecognized configuration parameter|invalid value for parameter|startup parameter|replication "
+    r"connection|server does not support",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """Which source, and as what. `dsn` is any libpq connection string and carries TLS and every
+    other libpq parameter; it is secret.
+
+    `binary` asks the stream for values in the binary form of their types. `allow_insecure` lets the
+    connection string ask for less than verify-full of a host that is not this machine.
+    `cancellation` ends every blocking call of the sessions that are opened with these options.
+    """
+
+    dsn: str = field(repr=False)
+    slot: str
+    publication: str
+    application_name: str
+    connect_timeout_s: int = 10
+    binary: bool = False
+    allow_insecure: bool = False
+    cancellation: Cancellation = field(default_factory=Cancellation, repr=False, compare=False)
+
+
+class NoFreeSlot(SourceRefused):
+    """The server has no replication slot, or no WAL sender, to spare."""
+
+
+class ServerTooOld(SourceRefused):
+    """The server is of a major that Sluice does not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """How a connection is protected. `trouble` says what is not proven, empty when nothing is left
+    to doubt; `refused` that we do not connect like that.
+    """
+
+    trouble: str = ""
+    refused: bool = False
+    sslmode: str = ""
+
+
+def transport_of(options: SourceOptions) -> Transport:
+    """Judged from the connection string and the environment alone; nothing is contacted. Raises
+    UsageError for a string that libpq cannot read.
+
+    A host that is not this machine must prove with a certificate that it is who we mean. What a
+    service file says is not known here, and counts as such.
+    """
+    given = _parsed(options.dsn)
+    defaults = {(option.keyword or b"").decode(): (option.val or b"").decode() for option in pq.Conninfo.get_defaults()}
+    hosts = given.get("hostaddr") or given.get("host")
+    if not hosts and "service" not in given:
+        hosts = defaults.get("hostaddr") or defaults.get("host") or "localhost"
+    remote = [host for host in str(hosts or "the host of the service file").split(",") if not _is_local(host)]
+    if not remote:
+        return Transport()
+    asked = str(given.get("sslmode") or "")
+    mode = asked or (defaults.get("sslmode", "") if options.allow_insecure else "verify-full")
+    if mode == "verify-full":
+        return Transport(sslmode=mode)
+    trouble = f"sslmode={mode or 'prefer'} does not prove who the server is, and {remote[0]} is not this machine"
+    return Transport(trouble, refused=not options.allow_insecure, sslmode=asked)
+
+
+def _is_local(host: str) -> bool:
+    if host in ("", "localhost") or host.startswith(("/", "@")):
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def open_query(options: SourceOptions) -> psycopg.Connection[tuple[Any, ...]]:
+    """A pinned session for ordinary SQL, in autocommit. Raises SourceError."""
+    return _open(options, replication=False)
+
+
+def open_replication(options: SourceOptions) -> psycopg.Connection[tuple[Any, ...]]:
+    """A pinned, non-blocking replication session that has read no table and no publication: use its
+    `pgconn`. Raises SourceError.
+
+    The Connection owns the socket and must be kept for as long as its `pgconn` is used.
+    """
+    conn = _open(options, replication=True)
+    conn.pgconn.nonblocking = 1
+    return conn
+
+
+def ping_rejected(options: SourceOptions) -> bool:
+    """Whether the server is there and turns everybody away: it is stopping or starting. Needs no
+    authentication and leaves no trace.
+    """
+    conninfo = make_conninfo(_conninfo(options, replication=False), connect_timeout=PING_SECONDS)
+    return pq.PGconn.ping(conninfo.encode()) == pq.Ping.REJECT
+
+
+def _open(options: SourceOptions, *, replication: bool) -> psycopg.Connection[tuple[Any, ...]]:
+    conninfo = _conninfo(options, replication=replication)
+    try:
+        conn = options.cancellation.connected(
+            lambda: psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
+        )
+    except psycopg.Error as error:
+        if _UNKNOWN_SETTING in str(error):
+            _require_version(conninfo, options)
+        raise connect_error(error, password=str(conninfo_to_dict(conninfo).get("password") or "")) from None
+    try:
+        with translated("pinning the session's settings"):
+            _pin(conn)
+    except BaseException:
+        conn.close()
+        raise
+    return conn
+
+
+def _require_version(conninfo: str, options: SourceOptions) -> None:
+    """Raises SourceRefused when the server is too old. One that does not know a pinned setting
+    tells its version only to a session without pins.
+    """
+    unpinned = make_conninfo(conninfo, options=str(conninfo_to_dict(options.dsn).get("options") or ""))
+    with (
+        suppress(psycopg.Error),
+        options.cancellation.connected(lambda: psycopg.connect(unpinned, autocommit=True)) as conn,
+    ):
+        _check_version(conn.pgconn.server_version)
+
+
+def _check_version(version: int) -> None:
+    if version < OLDEST_SERVER:
+        raise ServerTooOld(
+            f"the server is PostgreSQL {version // 10000}; Sluice reads 14 and later", hint="upgrade the server"
+        )
+
+
+def _parsed(dsn: str) -> dict[str, Any]:
+    try:
+        return dict(conninfo_to_dict(dsn))
+    except psycopg.Error:
+        # Its text quotes the part it stumbled over, which may be the password.
+        raise UsageError("source.dsn is not a connection string that libpq understands") from None
+
+
+def _conninfo(options: SourceOptions, *, replication: bool) -> str:
+    given = _parsed(options.dsn)
+    transport = transport_of(options)
+    if transport.refused:
+        raise UsageError(
+            f"source.dsn: {transport.trouble}",
+            hint="use sslmode=verify-full with sslrootcert=<file> or sslrootcert=system; "
+            "source.allow_insecure: true only where the network itself is trusted",
+        )
+    pins = " ".join(f"-c {name}={_option_value(value)}" for name, value in PINS.items())
+    parameters: dict[str, Any] = {
+        "connect_timeout": options.connect_timeout_s,
+        **_NETWORK,
+        **given,
+        **({"sslmode": transport.sslmode} if transport.sslmode else {}),
+        "application_name": options.application_name,
+        "client_encoding": "UTF8",
+        "options": f"{given.get('options') or ''} {pins}".strip(),
+    }
+    if replication:
+        parameters["replication"] = "database"
+    return make_conninfo("", **parameters)
+
+
+def _option_value(value: str) -> str:
+    return value.replace("\\", "\\\\").replace(" ", "\\ ")
+
+
+def _pin(conn: psycopg.Connection[tuple[Any, ...]]) -> None:
+    version = conn.pgconn.server_version
+    _check_version(version)
+    wanted = dict(PINS)
+    for since, settings in PINS_SINCE.items():
+        if version >= since:
+            wanted |= settings
+            for name, value in settings.items():
+                conn.execute(f"SET {name} = '{value}'".encode())
+    names = [*wanted, "client_encoding"]
+    row = conn.execute(
+        ("SELECT " + ", ".join(f"pg_catalog.current_setting('{name}')" for name in names)).encode()
+    ).fetchone()
+    seen = dict(zip(names, row or (), strict=False))
+    wrong = [name for name, value in {**wanted, "client_encoding": "UTF8"}.items() if seen.get(name) != value]
+    if wrong:
+        raise SourceRefused(
+            f"the server does not let this session pin {', '.join(wrong)}",
+            hint="connect without a pooler or proxy that rewrites session settings",
+        )
+
+
+@contextmanager
+def translated(doing: str, *, slot: str = "", phase: Phase = "query") -> Iterator[None]:
+    """Runs a block and turns psycopg's errors into ours; `doing` completes "... failed while"."""
+    try:
+        yield
+    except ServiceError:
+        raise
+    except psycopg.Error as error:
+        raise source_error(
+            sqlstate=error.sqlstate or "",
+            message=error.diag.message_primary or "",
+            context=error.diag.context or "",
+            doing=doing,
+            slot=slot,
+            phase=phase,
+        ) from None
+
+
+def raise_result(result: pq.abc.PGresult | None, *, doing: str, slot: str = "", phase: Phase = "query") -> NoReturn:
+    """Raises what a failed libpq result means."""
+
+    def text(part: pq.DiagnosticField) -> str:
+        value = result.error_field(part) if result is not None else None
+        return value.decode("utf-8", "replace") if value else ""
+
+    raise source_error(
+        sqlstate=text(pq.DiagnosticField.SQLSTATE),
+        message=text(pq.DiagnosticField.MESSAGE_PRIMARY),
+        context=text(pq.DiagnosticField.CONTEXT),
+        doing=doing,
+        slot=slot,
+        phase=phase,
+    )
+
+
+def source_error(
+    *, sqlstate: str, message: str, context: str = "", doing: str, slot: str = "", phase: Phase = "query"
+) -> SourceError | SlotLost:
+    """The error of ours that a server's error means, by SQLSTATE; the text is for people only.
+
+    DETAIL and HINT are never asked for; the primary message is left out for classes that quote
+    data, and of the context only the LSN is kept.
+    """
+    if not sqlstate:
+        return SourceUnavailable(f"the connection to PostgreSQL was lost while {doing}", reason="connection_lost")
+    said = "" if sqlstate.startswith(_HOLDS_VALUES) else f": {message[:300]}"
+    found = _ASSOCIATED.search(context)
+    at = f" at {found[1]}" if found else ""
+    text = f"PostgreSQL refused {doing}{at} (SQLSTATE {sqlstate}){said}"
+    if sqlstate == "55006":
+        return SlotBusy(text, hint="another process uses the slot: stop it, or give this pipeline a slot of its own")
+    if phase == "start" and sqlstate == "42704":
+        return SlotLost(
+            f"MISSING: replication slot {slot} does not exist",
+            hint="changes since it vanished are lost: copy the tables again",
+        )
+    if phase in ("start", "stream") and sqlstate == "55000" and f'"{slot}"' in message:
+        return SlotLost(
+            f"INVALIDATED: {message[:300]}",
+            hint="the server no longer has the WAL: copy the tables again under a new slot",
+        )
+    if sqlstate == "53400":
+        return NoFreeSlot(text, hint="raise max_replication_slots or max_wal_senders, or drop slots nobody uses")
+    if sqlstate.startswith(_RETRY):
+        return SourceUnavailable(text, reason="server_stopping" if sqlstate.startswith("57P0") else "other")
+    return SourceRefused(text, hint=_HINTS.get(sqlstate, ""))
+
+
+_HINTS = {
+    "42501": "grant the role the right that is named, or run the statement as a role that has it",
+    "42704": "create the object that is named; on PostgreSQL 14 to 17 a publication must be older than the slot",
+    "42883": "if it speaks of a binary output function: set source.binary to false, or leave the column out "
+    "by a column list of the publication",
+    "22021": "the database holds bytes that are not valid in its encoding",
+    "22P05": "a value has no UTF-8 form: the database's encoding does not match its content",
+    "28000": "check the role, its password and pg_hba.conf (the line needs the database's name)",
+    "28P01": "check the password",
+    "3D000": "check the database's name in source.dsn",
+    "XX000": "the server failed by itself; if it speaks of a filenumber while it streams a transaction that "
+    "undid DDL, source.streaming: off gets past it",
+}
+
+_ABOUT_TLS = re.compile(r"certificate|private key|SSL|TLS")
+_TLS_HINT = (
+    "a server that is not this machine must have a certificate for the name in source.dsn, from an "
+    "authority in sslrootcert (a file, or system)"
+)
+
+
+def connect_error(error: psycopg.Error, *, password: str) -> SourceError:
+    """The error of ours that a failed connection means. `password` is taken out of the text.
+
+    libpq gives no SQLSTATE for a failed connection, so this one decision reads English:
+    certificates, protocols, rights and names are refusals, anything else, not understood texts
+    included, is tried again.
+    """
+    text = " ".join(str(error).split())
+    if password:
+        text = text.replace(password, "***")
+    said = text.rpartition("failed:")[2]
+    if _REFUSED_AT_CONNECT.search(said) and not _BROKEN_AT_CONNECT.search(said):
+        return SourceRefused(
+            f"PostgreSQL refused the connection: {text[:400]}",
+            hint=_TLS_HINT if _ABOUT_TLS.search(text) else _HINTS["28000"],
+        )
+    return SourceUnavailable(f"PostgreSQL cannot be reached: {text[:400]}", reason="connect_failed")

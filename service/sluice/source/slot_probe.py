@@ -1,0 +1,88 @@
+"""Side queries for metrics: the server's position, the slot, what the server's decoder did for it,
+how much WAL it may keep, since when nobody uses it.
+
+Invariant: short queries on a connection of its own, which is let go when one fails and opened again
+at the next look. Needs no object store, so that the slot can be watched while the store is away and
+WAL piles up. Must not decide anything. (PostgreSQL: pg_stat_replication_slots;
+max_slot_wal_keep_size; pg_replication_slots.inactive_since)
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from sluice.source.sessions import SourceOptions, open_query, translated
+from sluice.source.slot import ServerFacts, SlotFacts, server_facts, slot_facts
+
+_MEBI = 1024**2
+_QUERY = b"""
+    SELECT (SELECT setting::bigint FROM pg_catalog.pg_settings WHERE name = 'max_slot_wal_keep_size'),
+           (SELECT EXTRACT(epoch FROM (pg_catalog.to_jsonb(r) ->> 'inactive_since')::timestamptz)::float8
+            FROM pg_catalog.pg_replication_slots r WHERE r.slot_name = %(slot)s),
+           s.spill_bytes, s.spill_txns, s.stream_bytes, s.stream_txns, s.total_bytes, s.total_txns
+    FROM (SELECT 1) AS one LEFT JOIN pg_catalog.pg_stat_replication_slots s ON s.slot_name = %(slot)s"""
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderTotals:
+    """What the server has counted for the slot since its statistics were last reset; every number
+    may fall back to 0.
+    """
+
+    spill_bytes: int
+    spill_transactions: int
+    streamed_bytes: int
+    streamed_transactions: int
+    decoded_bytes: int
+    decoded_transactions: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlotProbeFacts:
+    """One look. `slot` is None when there is none. `keep_limit_bytes` is None without a limit,
+    `inactive_since` (unix seconds) while the slot is in use and before PostgreSQL 17, `decoder`
+    without a slot.
+    """
+
+    server: ServerFacts
+    slot: SlotFacts | None
+    keep_limit_bytes: int | None
+    inactive_since: float | None
+    decoder: DecoderTotals | None
+
+
+class SlotProbe:
+    """Asks about one slot. For one thread."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+
+    def ask(self) -> SlotProbeFacts:
+        """Raises SourceError; the next call opens another connection."""
+        if self._connection is None:
+            self._connection = open_query(self._options)
+        try:
+            server, slot = server_facts(self._connection), slot_facts(self._connection, self._options.slot)
+            with translated("reading the slot's statistics"):
+                row = self._connection.execute(_QUERY, {"slot": self._options.slot}).fetchone()
+        except BaseException:
+            self.close()
+            raise
+        assert row is not None
+        keep_megabytes, inactive_since, *totals = row
+        return SlotProbeFacts(
+            server=server,
+            slot=slot,
+            keep_limit_bytes=keep_megabytes * _MEBI if keep_megabytes is not None and keep_megabytes >= 0 else None,
+            inactive_since=inactive_since,
+            decoder=DecoderTotals(*totals) if totals[0] is not None else None,
+        )
+
+    def close(self) -> None:
+        if self._connection is not None:
+            with suppress(psycopg.Error):
+                self._connection.close()
+        self._connection = None

@@ -1,0 +1,156 @@
+"""Creating logical slots, which waits for other people's transactions, and holding the snapshot
+that a temporary one exports.
+
+Invariant: rows visible in the snapshot are exactly those of commits before `consistent_lsn`; the
+snapshot lives until `close`, because nothing else is ever sent on its connection. Must not: wait
+silently, or leave a half-made slot behind. (PostgreSQL: Streaming Replication Protocol,
+CREATE_REPLICATION_SLOT.)
+"""
+
+import select
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import pq
+
+from sluice import lsn
+from sluice.errors import ServiceError, SourceUnavailable
+from sluice.source.quoting import quote_slot
+from sluice.source.sessions import SourceOptions, open_query, open_replication, raise_result, translated
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+_POLL_MS = 200
+_REPORT_EVERY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """A transaction that slot creation waits for: a process, or a prepared transaction by its gid."""
+
+    pid: int | None
+    application_name: str
+    gid: str
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """What to do while slot creation waits: `report` is called every two seconds with the open
+    transactions, `cancelled` is asked more often.
+    """
+
+    report: Callable[[Sequence[Blocker]], None] = lambda _: None
+    cancelled: Callable[[], bool] = lambda: False
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedSlot:
+    """Commits whose record starts at or after `consistent_lsn` will be streamed. `snapshot` is
+    empty unless one was exported.
+    """
+
+    name: str
+    consistent_lsn: int
+    snapshot: str
+
+
+def create_slot(conn: Connection, command: str, *, waiting: Waiting | None, options: SourceOptions) -> CreatedSlot:
+    """Runs CREATE_REPLICATION_SLOT on a replication connection. Raises SourceError;
+    SourceUnavailable when cancelled.
+    """
+    waiting = waiting or Waiting()
+    pgconn = conn.pgconn
+    try:
+        with translated("creating a replication slot"):
+            pgconn.send_query(command.encode())
+            result = _wait(conn, waiting, options)
+    except BaseException:
+        conn.close()  # the server gives up a creation whose client is gone
+        raise
+    if result is None or result.status != pq.ExecStatus.TUPLES_OK:
+        raise_result(result, doing="creating a replication slot", slot=options.slot)
+    name, consistent, snapshot = ((result.get_value(0, column) or b"").decode() for column in range(3))
+    return CreatedSlot(name, lsn.parse(consistent), snapshot)
+
+
+def _wait(conn: Connection, waiting: Waiting, options: SourceOptions) -> pq.abc.PGresult | None:
+    pgconn = conn.pgconn
+    poll = select.poll()
+    poll.register(pgconn.socket, select.POLLIN)
+    next_report = time.monotonic() + _REPORT_EVERY_S
+    while pgconn.flush():
+        pgconn.consume_input()
+    while pgconn.is_busy():
+        if poll.poll(_POLL_MS):
+            pgconn.consume_input()
+        elif waiting.cancelled():
+            conn.cancel_safe()
+            raise SourceUnavailable("creating a replication slot was cancelled while it waited for older transactions")
+        elif time.monotonic() >= next_report:
+            waiting.report(open_transactions(options))
+            next_report = time.monotonic() + _REPORT_EVERY_S
+    result = pgconn.get_result()
+    while pgconn.get_result() is not None:
+        pass
+    return result
+
+
+def open_transactions(options: SourceOptions) -> tuple[Blocker, ...]:
+    """Transactions with an id, oldest first: slot creation waits for those that are older than it.
+    Raises SourceError.
+    """
+    command = """
+        SELECT pid, COALESCE(application_name, ''), '', COALESCE(EXTRACT(epoch FROM pg_catalog.now() - xact_start), 0)::float8
+        FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_catalog.pg_backend_pid()
+        UNION ALL SELECT NULL, '', gid::text, EXTRACT(epoch FROM pg_catalog.now() - prepared)::float8 FROM pg_catalog.pg_prepared_xacts ORDER BY 4 DESC"""
+    with closing(open_query(options)) as conn, translated("reading open transactions"):
+        return tuple(Blocker(*row) for row in conn.execute(command.encode()).fetchall())
+
+
+class SnapshotHolder:
+    """An exported snapshot and the position at which it meets the stream. Open it in a thread,
+    import it at once, close it after the last copy.
+    """
+
+    def __init__(self, conn: Connection, created: CreatedSlot) -> None:
+        """Use `open`."""
+        self._conn = conn
+        self.snapshot_name = created.snapshot
+        self.consistent_lsn = created.consistent_lsn
+
+    @classmethod
+    def open(cls, options: SourceOptions, *, waiting: Waiting | None = None) -> "SnapshotHolder":
+        """Creates a temporary slot, which vanishes with its connection. Raises SourceError."""
+        name = f"sluice_tmp_{uuid.uuid4().hex}"
+        conn = open_replication(options)
+        try:
+            created = create_slot(
+                conn,
+                f"CREATE_REPLICATION_SLOT {quote_slot(name)} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT",
+                waiting=waiting,
+                options=options,
+            )
+        except ServiceError:
+            conn.close()
+            raise
+        return cls(conn, created)
+
+    def alive(self) -> bool:
+        """Whether the connection still holds the snapshot, as far as can be seen without sending
+        anything on it, which would end it.
+        """
+        try:
+            self._conn.pgconn.consume_input()
+        except psycopg.Error:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Ends the snapshot and drops the temporary slot. May be called again."""
+        self._conn.close()

@@ -1,0 +1,185 @@
+"""Logs: structured lines on stderr, for people or for machines.
+
+Invariants: no line holds a known secret in any spelling that rendering could give it; an
+exception's message is written only when the exception is ours, because a library's may quote a row;
+the same event cannot flood the log. Other libraries' logging goes the same way.
+"""
+
+import json
+import logging
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, MutableMapping
+from typing import Any, TextIO
+from urllib.parse import quote
+
+import structlog
+from structlog.typing import EventDict, Processor
+
+from sluice.errors import ServiceError
+from sluice.printable import one_line
+
+MASK = "********"
+FLOOD_LINES = 20
+FLOOD_SECONDS = 10.0
+"""Lines of one event that are written in this many seconds; the rest are counted, and the next one
+written says how many.
+"""
+_FLOOD_EVENTS = 1000
+_SHORTEST_SECRET = 4
+"""A shorter secret is also part of ordinary words; cutting it out would garble every line and tell
+its letters.
+"""
+
+
+def configure(
+    *, log_format: str, level: str, secrets: Iterable[str] = (), stream: TextIO | None = None, color: bool | None = None
+) -> None:
+    """Sets up logging for the process. `log_format` is auto, console or json; auto is console when
+    `stream` (stderr) is a terminal.
+    """
+    stream = stream or sys.stderr
+    console = log_format == "console" or (log_format == "auto" and stream.isatty())
+    threshold = logging.getLevelNamesMapping()[level.upper()]
+    renderer: Processor = (
+        _console(stream.isatty() if color is None else color)
+        if console
+        else structlog.processors.JSONRenderer(default=str)
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            FloodLimit(),
+            structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
+            describe_exception,
+            renderer,
+            Redaction(secrets),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(threshold),
+        logger_factory=structlog.WriteLoggerFactory(file=stream),
+        cache_logger_on_first_use=False,
+    )
+    logging.basicConfig(handlers=[_Forward()], level=max(threshold, logging.WARNING), force=True)
+    logging.captureWarnings(capture=True)
+
+
+class Redaction:
+    """The last processor: cuts every known secret out of the finished line."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        spellings = {
+            spelling for secret in secrets if len(secret) >= _SHORTEST_SECRET for spelling in _spellings(secret)
+        }
+        self._spellings = sorted(spellings, key=len, reverse=True)
+
+    def __call__(self, _logger: Any, _method: str, line: Any) -> Any:
+        return self.clean(line) if isinstance(line, str) else line
+
+    def clean(self, text: str) -> str:
+        for spelling in self._spellings:
+            if spelling in text:
+                text = text.replace(spelling, MASK)
+        return text
+
+
+class FloodLimit:
+    """Drops lines of one event (of one table, where it names one) past FLOOD_LINES in
+    FLOOD_SECONDS; the next one says how many.
+    """
+
+    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._windows: dict[tuple[str, str, str], tuple[float, int]] = {}
+
+    def __call__(self, _logger: Any, method: str, event: EventDict) -> EventDict:
+        now = self._monotonic()
+        key = (method, str(event.get("event", ""))[:80], str(event.get("table", "")))
+        begin, count = self._windows.get(key, (now, 0))
+        if now - begin >= FLOOD_SECONDS:
+            if count > FLOOD_LINES:
+                event["suppressed"] = count - FLOOD_LINES
+            begin, count = now, 0
+        if len(self._windows) >= _FLOOD_EVENTS and key not in self._windows:
+            self._windows.clear()
+        self._windows[key] = (begin, count + 1)
+        if count >= FLOOD_LINES:
+            raise structlog.DropEvent
+        return event
+
+
+def describe_exception(_logger: Any, _method: str, event: EventDict) -> EventDict:
+    """Replaces `exc_info` and an exception under `error` by words that are safe to write."""
+    failure = event.get("error")
+    if isinstance(failure, BaseException):
+        event["error"] = describe(failure)
+    info = event.pop("exc_info", None)
+    if info:
+        failure = (
+            info if isinstance(info, BaseException) else (info[1] if isinstance(info, tuple) else sys.exc_info()[1])
+        )
+        if failure is not None:
+            event.setdefault("error", describe(failure))
+            event["frames"] = frames(failure)
+    return event
+
+
+def describe(error: BaseException) -> str:
+    """`error` in words that hold no row value: its message when it is ours, its class alone
+    otherwise.
+    """
+    return f"{type(error).__name__}: {error}" if isinstance(error, ServiceError) else type(error).__name__
+
+
+def frames(error: BaseException) -> list[str]:
+    """Where `error` came from, innermost last, without any value."""
+    return [
+        f"{frame.filename}:{frame.lineno} {frame.name}"
+        for frame in traceback.extract_tb(error.__traceback__, limit=-12)
+    ]
+
+
+class _Forward(logging.Handler):
+    """Hands other libraries' records to structlog, warnings and worse: what they say in passing is
+    nobody's business here.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        fields: MutableMapping[str, Any] = {"logger": record.name}
+        if record.exc_info and record.exc_info[1]:
+            fields["exc_info"] = record.exc_info[1]
+        message = record.getMessage()
+        if record.name == "asyncio":
+            # What follows quotes arguments of callbacks and results of tasks.
+            message = message.partition("\n")[0].partition("(")[0]
+        structlog.get_logger().log(record.levelno, message, **fields)
+
+
+def _spellings(secret: str) -> set[str]:
+    encoded = json.dumps(secret)[1:-1]
+    return {
+        secret,
+        encoded,
+        json.dumps(encoded)[1:-1],
+        json.dumps(secret, ensure_ascii=False)[1:-1],
+        repr(secret)[1:-1],
+        quote(secret, safe=""),
+    }
+
+
+def _console(color: bool) -> Processor:  # noqa: FBT001 - one thing to say
+    lines = structlog.dev.ConsoleRenderer(
+        colors=color,
+        exception_formatter=structlog.dev.plain_traceback,
+        sort_keys=False,
+        pad_event_to=0,
+        timestamp_key="time",
+    )
+
+    def render(logger: Any, method: str, event: EventDict) -> str:
+        places = event.pop("frames", ())
+        event.update({name: one_line(value) for name, value in event.items() if isinstance(value, str)})
+        return "\n    ".join([lines(logger, method, event), *places])
+
+    return render

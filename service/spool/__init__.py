@@ -1,1 +1,0 @@
-"""Columns to Arrow to Parquet segments. The only room that imports pyarrow."""

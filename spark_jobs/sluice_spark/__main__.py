@@ -1,0 +1,5 @@
+"""`python -m sluice_spark`, and the program that spark-submit runs."""
+
+from sluice_spark.cli import main
+
+main()

@@ -1,0 +1,114 @@
+"""The applier's process: options in, exit code out.
+
+Owns the meaning of signals: the first SIGTERM or SIGINT lets running merges finish, or cancels them
+when time is short, and ends with 0; the second ends at once. A process that has not ended when the
+time of its stop is over ends with 75, whatever it waits for. A killed applier is harmless: every
+commit carries its marker. Nothing that this process writes holds a row value or a secret.
+"""
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+import click
+import structlog
+
+from sluice.errors import ApplyError, ServiceError, UsageError
+from sluice.stopping import Stop
+from sluice.store.opening import open_store
+from sluice.telemetry import logs
+from sluice.telemetry.crash import leave_no_values_behind
+from sluice.telemetry.metered_store import MeteredStore
+from sluice_spark import session
+from sluice_spark.applier import Applier
+from sluice_spark.observe import ApplyTelemetry
+from sluice_spark.options import ApplyOptions
+
+ENVIRONMENT = "SLUICE_APPLY_OPTIONS"
+
+_log = structlog.get_logger("sluice.apply")
+
+
+@click.command()
+@click.option(
+    "--options-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help=f"JSON options; without it they come from {ENVIRONMENT}.",
+)
+def main(options_file: Path | None) -> None:
+    """Apply a pipeline's spool to its Delta tables."""
+    leave_no_values_behind()
+    try:
+        options = read_options(options_file)
+        _configure_logging(options)
+        code = run(options)
+    except ServiceError as error:
+        _log.error("the applier stopped", error=error, hint=error.hint)
+        code = error.exit_code
+    except Exception as error:  # noqa: BLE001 - Python would print its text, which may hold a row
+        _log.error("the applier failed", exc_info=error)
+        code = ServiceError.exit_code
+    sys.stdout.flush()
+    sys.exit(code)
+
+
+def read_options(options_file: Path | None) -> ApplyOptions:
+    """The options from the file, else from the environment. Raises UsageError."""
+    if options_file is not None:
+        try:
+            return ApplyOptions.from_json(options_file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UsageError(f"the options file {options_file} cannot be read") from error
+    text = os.environ.get(ENVIRONMENT)
+    if text is None:
+        raise UsageError(f"neither --options-file nor {ENVIRONMENT} is given")
+    return ApplyOptions.from_json(text)
+
+
+def run(options: ApplyOptions) -> int:
+    """Applies until the options' end or a signal. Returns 0, or raises ServiceError."""
+    stop, stopping = threading.Event(), Stop(options.stop_seconds)
+
+    def asked(_number: int, _frame: FrameType | None) -> None:
+        if stop.is_set():
+            os._exit(143)
+        stop.set()
+        stopping.ask()
+
+    def leave() -> None:
+        _log.error("the stop took longer than it may, leaving", stop_seconds=options.stop_seconds)
+        os._exit(ApplyError.exit_code)
+
+    stopping.when_over(leave)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, asked)
+    telemetry = ApplyTelemetry(options)
+    store = MeteredStore(
+        open_store(options.spool_uri, prefix=f"{options.pipeline}/", options=options.spool_options), telemetry.metrics
+    )
+    with telemetry.served(options.listen):
+        spark = session.start(options)
+        # Starting Spark installs its own SIGINT handler.
+        signal.signal(signal.SIGINT, asked)
+        try:
+            Applier(options, store, spark, stop=stop, telemetry=telemetry).run()
+        finally:
+            # Errors end the applier as well, and may leave as much behind.
+            stopping.ask()
+            spark.stop()
+    stopping.done()
+    return 0
+
+
+def _configure_logging(options: ApplyOptions) -> None:
+    """As the service logs: without secrets, and without the text of exceptions that are not ours."""
+    secrets = [
+        value
+        for values in (options.spool_options, options.lake_options, options.spark_conf)
+        for value in values.values()
+    ]
+    logs.configure(log_format=options.log_format, level="info", secrets=secrets)

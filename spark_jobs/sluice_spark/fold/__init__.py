@@ -1,0 +1,1 @@
+"""The changes of one window reduced to one net change per row. Pure."""

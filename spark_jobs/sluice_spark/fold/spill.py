@@ -1,0 +1,159 @@
+"""A window that is too large for memory, on local disk: one pass cuts it into parts, and each run
+of parts that fits is read back and folded.
+
+Owns that what comes back has the effect of what went in, each change in at most one part (a
+TRUNCATE in all), and that nothing larger than the limit is read back at once. A part that is too
+large loses what later changes replace and is cut again; one that is too large even then makes the
+table stale, by name. Files have no names (TMPDIR decides where they are), so that nothing of them
+stays behind, whatever ends the process.
+"""
+
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from tempfile import TemporaryFile
+from typing import IO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.contract import envelope
+from sluice.contract.schema import TableSchema
+from sluice.errors import ApplyError, UnsupportedChange
+from sluice_spark.fold.condense import behind, condensed
+from sluice_spark.fold.partition import PARTS, Cutter, spaced, weight
+
+Versioned = tuple[pa.Table, TableSchema]
+
+_CODEC = pa.ipc.IpcWriteOptions(compression="lz4")
+_DEEPEST = 4
+"""Sixty-four parts of sixty-four and so on: whoever is not apart by then has the same key."""
+
+
+def portions(window: Iterable[Versioned], cutter: Cutter, *, limit: int) -> Generator[list[Versioned], None, None]:
+    """The window's changes in portions to fold one after the other, each at most `limit` by
+    `weight` or one change. Raises UnsupportedChange, ApplyError.
+
+    With a TRUNCATE in the window every portion has it, and there is at least one portion.
+    """
+    try:
+        with ExitStack() as files:
+            yield from _portions(
+                _Spill(cutter, files, limit=limit), ((spaced(rows), version) for rows, version in window)
+            )
+    except OSError as error:
+        raise ApplyError(
+            f"a large window could not go over local disk ({error.strerror or type(error).__name__})",
+            hint="give TMPDIR more room",
+        ) from error
+
+
+def coalesced(window: Iterable[Versioned], *, limit: int) -> Iterator[Versioned]:
+    """The same changes in fewer, larger tables of up to about `limit` bytes: cutting has a price
+    per table.
+    """
+    waiting: list[pa.Table] = []
+    version: TableSchema | None = None
+    size = 0
+    for rows, its_version in window:
+        if waiting and version is not None and (its_version.version != version.version or size + rows.nbytes > limit):
+            yield pa.concat_tables(waiting), version
+            waiting, size = [], 0
+        waiting.append(rows)
+        version = its_version
+        size += rows.nbytes
+    if waiting and version is not None:
+        yield pa.concat_tables(waiting), version
+
+
+def _portions(spill: "_Spill", window: Iterable[Versioned]) -> Iterator[list[Versioned]]:
+    spill.fill(window)
+    together: list[int] = []
+    size = 0
+    for part in range(PARTS):
+        if spill.weights[part] > spill.limit and spill.rows[part] > 1:
+            yield from _portions(
+                spill.again(part),
+                condensed(behind(spill.read(part), spill.truncates), spill.cutter, at_once=spill.limit // 4),
+            )
+            continue
+        if together and size + spill.weights[part] > spill.limit:
+            yield spill.portion(together)
+            together, size = [], 0
+        if spill.weights[part]:
+            together.append(part)
+            size += spill.weights[part]
+    if together or (spill.truncates and not any(spill.weights)):
+        yield spill.portion(together)
+
+
+class _Spill:
+    """One level of parts: a nameless file for each part and schema version, closed by `files` at
+    the latest.
+    """
+
+    def __init__(self, cutter: Cutter, files: ExitStack, *, limit: int, truncates: Iterable[Versioned] = ()) -> None:
+        self.limit = limit
+        self.weights = [0] * PARTS
+        self.rows = [0] * PARTS
+        self.truncates = list(truncates)
+        self.cutter = cutter
+        self._open = files
+        self._versions: dict[int, TableSchema] = {}
+        self._files: dict[tuple[int, int], IO[bytes]] = {}
+
+    def fill(self, window: Iterable[Versioned]) -> None:
+        with ExitStack() as stack:
+            writers: dict[tuple[int, int], pa.RecordBatchStreamWriter] = {}
+            for rows, version in window:
+                self._versions[version.version] = version
+                for part, changes in self.cutter.cut(self._without_truncates(rows, version)):
+                    place = (part, version.version)
+                    if place not in writers:
+                        self._files[place] = self._open.enter_context(TemporaryFile(prefix="sluice-window-"))
+                        writers[place] = stack.enter_context(
+                            pa.ipc.new_stream(self._files[place], changes.schema, options=_CODEC)
+                        )
+                    writers[place].write_table(changes.combine_chunks())
+                    self.weights[part] += weight(changes, version)
+                    self.rows[part] += len(changes)
+
+    def read(self, part: int) -> Iterator[Versioned]:
+        """The part's changes, table by table, its file going away at the end."""
+        for number, version in self._versions.items():
+            file = self._files.pop((part, number), None)
+            if file is None:
+                continue
+            with file:
+                file.seek(0)
+                for batch in pa.ipc.open_stream(file):
+                    yield pa.Table.from_batches([batch]), version
+
+    def portion(self, parts: Iterable[int]) -> list[Versioned]:
+        return [*self.truncates, *(item for part in parts for item in self.read(part))]
+
+    def again(self, part: int) -> "_Spill":
+        """A spill that cuts this part further."""
+        level = self.cutter.level + 1
+        if level == _DEEPEST:
+            raise UnsupportedChange(
+                f"{self._together()}, and the {self.rows[part]} changes that are left of them take "
+                f"{self.weights[part]} bytes;"
+                " raise apply.max_memory above that and copy the table again"
+            )
+        return _Spill(replace(self.cutter, level=level), self._open, limit=self.limit, truncates=self.truncates)
+
+    def _together(self) -> str:
+        """What the changes of a part have in common that no cut divides."""
+        if self.cutter.bits:
+            return "equal rows of a table without a key can only be counted together"
+        if len(self.cutter.groups.members):
+            return "rows were moved to other keys without all their values and can only be followed together"
+        return "changes of one row that do not replace each other can only be followed together"
+
+    def _without_truncates(self, rows: pa.Table, version: TableSchema) -> pa.Table:
+        is_truncate = pc.equal(rows[envelope.OP], envelope.OP_TRUNCATE)
+        if not pc.any(is_truncate).as_py():
+            return rows
+        self.truncates.append((rows.filter(is_truncate), version))
+        return rows.filter(pc.invert(is_truncate))

@@ -1,0 +1,1 @@
+"""Delta tables: their log, their commits, their columns and the statements that change them."""

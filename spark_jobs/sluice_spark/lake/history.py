@@ -1,0 +1,198 @@
+"""What one commit of a Delta log did, and whether it may stand between two of ours.
+
+Owns the judgement: a commit that is not ours may rearrange files and keep house, it may not change
+rows or columns. What a commit says of itself is believed only as far as it admits a change. Pure:
+bytes in, verdict out. No path of a data file, no predicate and no statistic reaches a message, for
+they may hold values. (Delta protocol: Delta Log Entries, Actions.)
+"""
+
+import base64
+import json
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import unquote
+
+from sluice.errors import UnsupportedChange
+
+TAG = "sluice"
+AFTER = "after"
+"""Our commits' user metadata: {TAG: application id, AFTER: the Delta version through which the
+table had been looked at}.
+"""
+
+_REARRANGING = frozenset({"OPTIMIZE", "REORG", "ROW TRACKING BACKFILL", "COMPUTE STATS"})
+"""Operations that by definition keep the rows of the files they rewrite. Any writer may set
+dataChange to false, so that alone proves nothing.
+"""
+_SHOWN = 60
+_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+_UUID_CHARACTERS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One commit. `files` are the ones it brought (path below the table or absolute, bytes; -1: not
+    said), `removed` the paths of those it took away.
+
+    `changes` says that it adds or removes rows by its own account, `moves` that it rewrites files;
+    `columns` is the schema if it states one.
+    """
+
+    version: int
+    operation: str = ""
+    at_ms: int = 0
+    engine: str = ""
+    user: str = ""
+    tag: Mapping[str, Any] = field(default_factory=dict)
+    markers: Mapping[str, int] = field(default_factory=dict)
+    changes: bool = False
+    moves: bool = False
+    columns: Any = None
+    files: tuple[tuple[str, int], ...] = ()
+    removed: frozenset[str] = frozenset()
+
+    def is_of(self, app_id: str) -> bool:
+        """Whether the applier that works under `app_id` made it."""
+        return app_id in self.markers or self.tag.get(TAG) == app_id
+
+    def told(self) -> str:
+        """What it was, when and by whom, as far as it says so."""
+        when = (
+            datetime.fromtimestamp(self.at_ms / 1000, UTC).isoformat(timespec="seconds")
+            if self.at_ms
+            else "a time not recorded"
+        )
+        by = ", ".join(text for text in (_short(self.engine), self.user and f"user {_short(self.user)}") if text)
+        return (
+            f"{_short(self.operation) or 'an operation not recorded'} at {when} made version "
+            f"{self.version} ({by or 'by an unknown engine'})"
+        )
+
+
+def tag(app_id: str, *, after: int) -> str:
+    """The user metadata of a commit of ours."""
+    return json.dumps({TAG: app_id, AFTER: after})
+
+
+def read_commit(version: int, lines: Iterable[bytes], *, name: str) -> Commit:
+    """The commit in the log file `name`. Raises UnsupportedChange when it is empty or damaged."""
+    reader = _Reader()
+    try:
+        for line in lines:
+            if line.strip():
+                reader.take(json.loads(line))
+        if not reader.actions:
+            raise ValueError
+        return reader.commit(version)
+    except (ValueError, TypeError, AttributeError, KeyError, OverflowError):
+        # Nothing of the content: it may quote values.
+        raise damaged(name) from None
+
+
+def damaged(name: str) -> UnsupportedChange:
+    """The log file `name` does not hold what a commit holds."""
+    message = f"the commit {name} of the lake table's log is empty or damaged"
+    return UnsupportedChange(message, hint="restore the file, or remove the table's folder and copy the table again")
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.actions = 0
+        self._info: dict[str, Any] = {}
+        self._markers: dict[str, int] = {}
+        self._changes = self._moves = False
+        self._columns: Any = None
+        self._files: list[tuple[str, int]] = []
+        self._removed: set[str] = set()
+
+    def take(self, action: dict[str, Any]) -> None:
+        for kind, value in action.items():
+            self.actions += 1
+            if kind == "commitInfo":
+                self._info = dict(value)
+            elif kind == "txn":
+                self._markers[str(value["appId"])] = int(value["version"])
+            elif kind == "metaData":
+                self._columns = _shape(json.loads(value["schemaString"]))
+            elif kind in ("add", "remove", "cdc"):
+                self._file(kind, value)
+
+    def _file(self, kind: str, value: dict[str, Any]) -> None:
+        if kind == "cdc" or value.get("dataChange", True):
+            self._changes = True
+        else:
+            self._moves = True
+        path = unquote(str(value["path"]))
+        if kind == "remove":
+            self._removed.add(path)
+            return
+        self._files.append((path, int(value.get("size", -1))))
+        vector = vector_file(value.get("deletionVector") or {})
+        if vector:
+            self._files.append((vector, -1))
+
+    def commit(self, version: int) -> Commit:
+        info = self._info
+        return Commit(
+            version,
+            operation=str(info.get("operation", "")),
+            at_ms=int(info.get("timestamp", 0)),
+            engine=str(info.get("engineInfo", "")),
+            user=str(info.get("userName") or info.get("userId") or ""),
+            tag=_tagged(info.get("userMetadata")),
+            markers=self._markers,
+            changes=self._changes,
+            moves=self._moves,
+            columns=self._columns,
+            files=tuple(self._files),
+            removed=frozenset(self._removed),
+        )
+
+
+def vector_file(descriptor: Mapping[str, Any]) -> str:
+    """The file of a deletion vector, empty when it has none. (Delta protocol: Deletion Vector
+    Descriptor Schema.)
+    """
+    kind, place = descriptor.get("storageType"), str(descriptor.get("pathOrInlineDv", ""))
+    if kind == "p":
+        return unquote(place)
+    if kind != "u":
+        return ""
+    prefix, encoded = place[:-_UUID_CHARACTERS], place[-_UUID_CHARACTERS:]
+    name = f"deletion_vector_{uuid.UUID(bytes=base64.b85decode(encoded.translate(str.maketrans(_Z85, _B85))))}.bin"
+    return f"{prefix}/{name}" if prefix else name
+
+
+def changes_data(commit: Commit) -> bool:
+    """Whether a commit that is not ours leaves other rows than it found, or may do so."""
+    return commit.changes or commit.operation == "RESTORE" or (commit.moves and commit.operation not in _REARRANGING)
+
+
+def shape(schema: str) -> Any:
+    """Delta's JSON of a schema as far as it decides about rows: two that differ in comments only
+    are equal.
+    """
+    return _shape(json.loads(schema))
+
+
+def _shape(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {name: _shape(value) for name, value in node.items() if name != "comment"}
+    return [_shape(item) for item in node] if isinstance(node, list) else node
+
+
+def _tagged(text: Any) -> dict[str, Any]:
+    """Other people's user metadata may be anything."""
+    try:
+        value = json.loads(text)
+    except (ValueError, TypeError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _short(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:_SHOWN])

@@ -1,0 +1,124 @@
+"""A Delta table's log, read with Delta's own eyes: its newest version, its markers, single commits.
+
+Must not judge what it reads, and must not rebuild a table's state to find a marker that the
+version's checksum states. (Delta protocol: Version Checksum File.)
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from py4j.java_gateway import is_instance_of
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from sluice.errors import UnsupportedChange
+from sluice_spark.lake.history import Commit, damaged, read_commit, shape
+
+_AT_ONCE = 1 << 20
+_COMMIT = re.compile(r"(\d{20})\.json")
+
+
+class LakeLog:
+    """The log of the table at `path`. What it knows is from the last `update`. JVM errors pass: the
+    caller translates them.
+    """
+
+    def __init__(self, session: SparkSession, path: str) -> None:
+        self._session = session
+        self._path = path
+        self._snapshot: Any = None
+        jvm: Any = session._jvm
+        self._jvm = jvm
+        self._none = getattr(jvm.scala, "None$").__getattr__("MODULE$")
+
+    def update(self) -> int:
+        """The newest version, -1 when there is no table. Raises UnsupportedChange when its newest
+        commit is empty or damaged and Delta stumbles over it.
+        """
+        try:
+            self._snapshot = self._table().update(*(False, self._none, self._none))
+            return int(self._snapshot.version())
+        except Py4JJavaError:
+            newest = max(self._listed(), default=-1)
+            if newest >= 0:
+                self.commit(newest)
+            raise
+
+    def marker(self, app_id: str) -> int | None:
+        """What the newest version records for `app_id`."""
+        checksum = self._snapshot.checksumOpt()
+        if checksum.isDefined() and checksum.get().setTransactions().isDefined():
+            stated = checksum.get().setTransactions().get()
+            found = (stated.apply(place) for place in range(stated.size()))
+            return next((int(item.version()) for item in found if item.appId() == app_id), None)
+        recorded = self._snapshot.transactions().get(app_id)
+        return int(recorded.get()) if recorded.isDefined() else None
+
+    def file_count(self) -> int:
+        """Files in the newest version."""
+        return int(self._snapshot.numOfFiles())
+
+    def commit(self, version: int) -> Commit:
+        """The commit that made `version`. Raises UnsupportedChange when its file is gone, empty or
+        damaged.
+        """
+        name = f"{version:020d}.json"
+        try:
+            return read_commit(version, self._lines(name), name=name)
+        except Py4JJavaError as error:
+            gateway: Any = self._session.sparkContext._gateway
+            if is_instance_of(gateway, error.java_exception, "org.apache.hadoop.fs.ChecksumException"):
+                raise damaged(name) from None
+            if not is_instance_of(gateway, error.java_exception, "java.io.FileNotFoundException"):
+                raise
+            reason = (
+                f"the commit {name} of the lake table's log was cleaned up before it could be looked at: "
+                "nobody knows whether it changed rows"
+            )
+            raise UnsupportedChange(reason) from None
+
+    def shape_at(self, version: int) -> Any:
+        """The columns of `version`, to be compared with a commit's. Raises UnsupportedChange when
+        the log does not reach back so far.
+        """
+        try:
+            return shape(str(self._table().getSnapshotAt(*(version, self._none, self._none, False)).schema().json()))
+        except Py4JJavaError:
+            raise UnsupportedChange(
+                f"the columns of the lake table's version {version} cannot be read from its log any more"
+            ) from None
+
+    def _lines(self, name: str) -> Iterator[bytes]:
+        """Piece by piece: a commit of a large table has a line for each of its files."""
+        path = self._path_of(name)
+        stream = self._files(path).open(path)
+        try:
+            rest = b""
+            while piece := bytes(stream.readNBytes(_AT_ONCE)):
+                *lines, rest = (rest + piece).split(b"\n")
+                yield from lines
+            yield rest
+        finally:
+            stream.close()
+
+    def _listed(self) -> Iterator[int]:
+        folder = self._path_of("")
+        try:
+            found = self._files(folder).listStatus(folder)
+        except Py4JJavaError:
+            return
+        for status in found:
+            match = _COMMIT.fullmatch(str(status.getPath().getName()))
+            if match:
+                yield int(match[1])
+
+    def _path_of(self, name: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(f"{self._path}/_delta_log/{name}")
+
+    def _files(self, path: Any) -> Any:
+        java: Any = self._session._jsparkSession
+        return path.getFileSystem(java.sessionState().newHadoopConf())
+
+    def _table(self) -> Any:
+        return self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._session._jsparkSession, self._path)

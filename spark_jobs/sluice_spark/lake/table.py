@@ -1,0 +1,261 @@
+"""One Delta table as the applier sees it: its columns, its transaction markers, and the only way to
+commit to it.
+
+Owns exactly-once: a commit carries (application id, version), is refused beforehand when the table
+already records that version or a greater one (Delta would skip it without a word), and is believed
+only when the marker has been read back. Markers are set on the session right before the statement
+and unset in every case, so they cannot leak into another one. (Delta protocol: Transaction
+Identifiers.) And owns that nobody else's change goes unseen: every version between the last one
+known and the present is looked at, before a window and after its commit.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from sluice import faults
+from sluice.errors import ApplyError, ServiceError, UnsupportedChange, WriterFenced
+from sluice_spark.lake.durable import sync_commits
+from sluice_spark.lake.failures import translated_errors
+from sluice_spark.lake.history import AFTER, Commit, changes_data, tag
+from sluice_spark.lake.log import LakeLog
+from sluice_spark.lake.merge import quote
+
+APP_ID = "spark.databricks.delta.write.txnAppId"
+VERSION = "spark.databricks.delta.write.txnVersion"
+USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+
+TABLE_PROPERTIES = {
+    # Any name that PostgreSQL allows works as a column name.
+    "delta.columnMapping.mode": "name",
+    "delta.enableDeletionVectors": "true",
+    "delta.checkpointInterval": "50",
+    # A timestamp column may be added later, and Delta then asks for the feature to be there already.
+    "delta.feature.timestampNtz": "supported",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a table is known to stand: everything through Delta `version` has been looked at and
+    `marker` is what it records (None: no copy of ours yet).
+
+    `seen` says that this process looked; otherwise an earlier one reported it.
+    """
+
+    version: int = -1
+    marker: int | None = None
+    seen: bool = False
+
+
+class LakeTable:
+    """The Delta table at `path`, for one private session and the application id `app_id`. Not
+    thread-safe: one worker at a time.
+
+    `place` is where the table was last known to stand; looking and committing move it.
+    """
+
+    def __init__(
+        self,
+        session: SparkSession,
+        path: str,
+        *,
+        app_id: str,
+        before_commit: Callable[[], None],
+        place: Place | None = None,
+    ) -> None:
+        self.session = session
+        self.path = path
+        self.app_id = app_id
+        self.place = place or Place()
+        self._before_commit = before_commit
+        self._log = LakeLog(session, path)
+
+    @property
+    def expression(self) -> str:
+        """The table in SQL."""
+        return f"delta.{quote(self.path)}"
+
+    def recorded(self) -> Place:
+        """The newest version and the marker it records, with nothing proven about how it came to
+        be. Raises ApplyError.
+        """
+        with translated_errors():
+            version = self._log.update()
+            return Place(version, self._log.marker(self.app_id) if version >= 0 else None)
+
+    def file_count(self) -> int:
+        """Files in the newest version."""
+        with translated_errors():
+            self._log.update()
+            return self._log.file_count()
+
+    def marker(self, app_id: str) -> int | None:
+        """The transaction version that the table records for `app_id`."""
+        with translated_errors():
+            return self._log.marker(app_id) if self._log.update() >= 0 else None
+
+    def columns(self) -> list[tuple[str, str]]:
+        """Names and Spark types, in order."""
+        with translated_errors():
+            return [
+                (field.name, field.dataType.simpleString())
+                for field in self.session.read.format("delta").load(self.path).schema
+            ]
+
+    def find(self, reported: Place | None) -> Place:
+        """Where the table stands, of which nothing is known but what an earlier process `reported`
+        (None: nothing).
+
+        Raises UnsupportedChange when it was changed by somebody else, when it and the report
+        contradict each other, or when its log leaves doubt.
+        """
+        with translated_errors():
+            version = self._log.update()
+            marker = self._log.marker(self.app_id) if version >= 0 else None
+            if version >= 0 and (marker is not None or reported is not None):
+                # Power loss may have emptied the last commit, which Delta takes for one that did
+                # nothing.
+                self._log.commit(version)
+            contradicted = reported and contradiction(reported, Place(version, marker))
+            if contradicted:
+                raise UnsupportedChange(contradicted)
+            if marker is None:
+                self.place = Place(version, None, seen=True)
+                return self.place
+            self.place = (
+                reported if reported is not None and reported.marker is not None else self._own(version, marker)
+            )
+            return self._advance(version)
+
+    def look(self) -> Place:
+        """Looks at every version since the last look. Raises UnsupportedChange when one of them is
+        a foreign change or the table is not the one it was.
+        """
+        with translated_errors():
+            return self._advance(self._log.update())
+
+    def execute(self, app_id: str, version: int, *, statement: str) -> None:
+        """Commits one MERGE or UPDATE that carries the marker."""
+        self._commit(
+            app_id, version, lambda: self.session.sql(statement), settings={APP_ID: app_id, VERSION: str(version)}
+        )
+
+    def write(self, app_id: str, version: int, *, frame: DataFrame, mode: str, new_schema: bool = False) -> None:
+        """Commits one append or overwrite that carries the marker; creates the table when there is
+        none.
+        """
+
+        def run() -> None:
+            writer = (
+                frame.write.format("delta").mode(mode).option("txnAppId", app_id).option("txnVersion", str(version))
+            )
+            if new_schema:
+                writer = writer.option("overwriteSchema", "true").options(**TABLE_PROPERTIES)
+            writer.save(self.path)
+
+        self._commit(app_id, version, run, settings={})
+
+    def alter(self, statement: str) -> None:
+        """Runs one ALTER TABLE, which carries no marker: its caller makes it harmless to repeat."""
+        self._before_commit()
+        with translated_errors():
+            self._tagged(lambda: self.session.sql(statement), settings={})
+
+    def _commit(self, app_id: str, version: int, run: Callable[[], object], *, settings: dict[str, str]) -> None:
+        recorded = self.place.marker if app_id == self.app_id else self.marker(app_id)
+        if recorded is not None and recorded >= version:
+            raise WriterFenced(
+                f"the lake table records {app_id} at {recorded}, at or past {version} which was about to be applied",
+                hint="another applier works on this lake; run one per pipeline",
+            )
+        self._before_commit()
+        faults.point("apply.commit.before")
+        failure: ServiceError | None = None
+        try:
+            with translated_errors():
+                self._tagged(run, settings=settings)
+        except ServiceError as error:
+            # The commit may have landed all the same: the marker knows.
+            failure = error
+        faults.point("apply.commit.after")
+        self.look()
+        landed = self.place.marker if app_id == self.app_id else self._log.marker(app_id)
+        if landed != version:
+            raise failure or ApplyError(f"a commit of {app_id} at {version} did not leave its marker")
+
+    def _tagged(self, run: Callable[[], object], *, settings: dict[str, str]) -> None:
+        conf = self.session.conf
+        settings = {**settings, USER_METADATA: tag(self.app_id, after=self.place.version)}
+        try:
+            for name, value in settings.items():
+                conf.set(name, value)
+            run()
+        finally:
+            for name in settings:
+                conf.unset(name)
+
+    def _advance(self, version: int) -> Place:
+        before = self.place
+        if version < before.version:
+            raise UnsupportedChange(_gone(before, version))
+        commits = [self._log.commit(number) for number in range(before.version + 1, version + 1)]
+        marker = before.marker
+        for commit in commits:
+            if not commit.is_of(self.app_id):
+                self._refuse_change(commit)
+            marker = commit.markers.get(self.app_id, marker)
+        recorded = self._log.marker(self.app_id) if version >= 0 else None
+        if recorded != marker:
+            raise UnsupportedChange(
+                f"the lake table's marker is {_shown(recorded)}, the last commit left "
+                f"{_shown(marker)}: it is not the table that it was"
+            )
+        if commits and self.path.startswith("/"):
+            sync_commits(Path(self.path), commits)
+        self.place = Place(version, marker, seen=True)
+        return self.place
+
+    def _refuse_change(self, commit: Commit) -> None:
+        if changes_data(commit) or (
+            commit.columns is not None and commit.columns != self._log.shape_at(commit.version - 1)
+        ):
+            raise UnsupportedChange(f"somebody else changed the lake table: {commit.told()}")
+
+    def _own(self, version: int, marker: int) -> Place:
+        """From where on to look when no report says how far an earlier process did: the place from
+        which the newest commit of ours was made.
+        """
+        for number in range(version, -1, -1):
+            commit = self._log.commit(number)
+            if commit.markers.get(self.app_id) == marker:
+                after = commit.tag.get(AFTER)
+                return Place(after if isinstance(after, int) and -1 <= after < number else number - 1)
+        raise UnsupportedChange(f"no commit in the lake table's log left its marker {marker}")
+
+
+def contradiction(reported: Place, found: Place) -> str:
+    """Why what was reported cannot have become what is found, empty when it can."""
+    if found.version < reported.version:
+        return _gone(reported, found.version)
+    if reported.marker is not None and (found.marker is None or found.marker < reported.marker):
+        return (
+            f"the lake table's marker is {_shown(found.marker)}, the applier reported {reported.marker}: "
+            "a commit was lost, by a power loss or by somebody else"
+        )
+    return ""
+
+
+def _gone(before: Place, version: int) -> str:
+    if version < 0:
+        return f"the lake table is gone: it was at version {before.version}, somebody else removed it"
+    return (
+        f"the lake table went from version {before.version} to {version}: somebody else restored, "
+        "replaced or removed it"
+    )
+
+
+def _shown(marker: int | None) -> str:
+    return "missing" if marker is None else str(marker)

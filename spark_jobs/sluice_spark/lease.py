@@ -1,0 +1,220 @@
+"""One applier per pipeline: who may commit to the lake.
+
+Owns: ownership is a create-only object with a number, so of two takers exactly one wins; the owner
+checks before each commit that no later number exists and that it renewed in time. One that could
+not, because the store was away, claims the next number like any taker before it commits again:
+whoever saw it lapse and wants the same number loses, or has won before. No claim is ever removed:
+whoever was replaced, however long ago, finds the one that followed its own. On plain S3 Delta
+itself cannot stop a second driver from overwriting a commit, so this is the only fence there.
+`apply/lease.json` says who owns and since when, for people and for the next taker. A lease that has
+not ended is taken over only when its holder is known to be dead: a process of this very machine,
+boot and process namespace that does not run any more. Host names and process numbers come again
+elsewhere.
+"""
+
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sluice import faults
+from sluice.contract import keys
+from sluice.errors import ObjectExists, ObjectMissing, StoreError, StoreUnavailable, WriterFenced
+from sluice.store.base import ObjectStore
+
+_CLAIMS = f"{keys.APPLY}lease/"
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process among all that ever ran anywhere. Empty texts: this system does not say.
+
+    The boot id tells machines apart that were cloned with their machine id, the namespace
+    containers on one kernel, the start time two processes that had the same number one after the
+    other.
+    """
+
+    machine: str
+    boot: str
+    namespace: str
+    pid: int
+    started: str
+
+    @staticmethod
+    def current() -> "Process":
+        try:
+            namespace = str(Path("/proc/self/ns/pid").readlink())
+        except OSError:
+            namespace = ""
+        return Process(
+            _text("/etc/machine-id"),
+            _text("/proc/sys/kernel/random/boot_id"),
+            namespace,
+            os.getpid(),
+            _started(os.getpid()),
+        )
+
+    def saw_end_of(self, other: "Process") -> bool:
+        """Whether this process can tell that `other` has ended."""
+        here = (self.machine, self.boot, self.namespace)
+        if not self.boot or not self.namespace or (other.machine, other.boot, other.namespace) != here:
+            return False
+        return not _runs(other.pid) or (bool(other.started) and other.started != _started(other.pid))
+
+
+class Lease:
+    """Held from `acquire` to `release`. `check` is called from worker threads, `renew` from one
+    thread.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        seconds: float,
+        wall: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.instance = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:12]}"
+        self._store = store
+        self._seconds = seconds
+        self._wall = wall
+        self._monotonic = monotonic
+        self._process = Process.current()
+        self._number = 0
+        self._renewed = 0.0
+        self._lock = threading.Lock()
+
+    def acquire(self) -> None:
+        """Takes the pipeline. Raises WriterFenced when a living applier has it."""
+        number, holder = self._newest_claim(), self._holder()
+        if holder is not None and self._alive(holder):
+            raise WriterFenced(
+                f"another applier owns this pipeline: {holder.get('instance')}",
+                hint="stop it, or wait until its lease ends",
+            )
+        self._take(number + 1)
+        faults.point("apply.lease.claimed")
+        self.renew()
+
+    def renew(self) -> None:
+        """Says that the owner lives, under a new number if the last one lapsed. Raises WriterFenced
+        when it no longer owns, StoreUnavailable.
+        """
+        started = self._monotonic()
+        if self._renewed and self._lapsed():
+            self._take(self._number + 1)
+        self._require_newest()
+        self._store.put(keys.APPLY_LEASE, self._state(self._wall()))
+        with self._lock:
+            self._renewed = started
+
+    def check(self) -> None:
+        """Returns when this process may commit now. Raises WriterFenced when another owns,
+        StoreUnavailable until a lease that lapsed is taken again.
+        """
+        lapsed = self._lapsed()
+        self._require_newest()
+        if lapsed:
+            raise StoreUnavailable(
+                "the lease lapsed while the object store was away",
+                hint="it is taken again when the store answers, unless another is faster",
+            )
+
+    def release(self) -> None:
+        """Lets the next applier start at once. Never raises a store's error: the lease ends by
+        itself.
+        """
+        try:
+            self._require_newest()
+            self._store.put(keys.APPLY_LEASE, self._state(0.0))
+        except (StoreError, WriterFenced):
+            return
+
+    def _lapsed(self) -> bool:
+        with self._lock:
+            return self._monotonic() - self._renewed >= self._seconds
+
+    def _take(self, number: int) -> None:
+        """Claims `number`. One that is there with our name is a claim of ours whose answer was
+        lost.
+        """
+        with suppress(ObjectExists):
+            self._store.create(self._claim(number), self.instance.encode())
+        self._require_ours(number)
+        self._number = number
+
+    def _require_newest(self) -> None:
+        """The number that follows ours is nobody's, or ours again, which a worker may see before
+        `renew` has said so.
+        """
+        following = self._number + 1
+        if self._store.size(self._claim(following)) is not None:
+            self._require_ours(following)
+
+    def _require_ours(self, number: int) -> None:
+        if self._store.get(self._claim(number)) != self.instance.encode():
+            raise WriterFenced("another applier has taken this pipeline over")
+
+    def _alive(self, holder: dict[str, Any]) -> bool:
+        if holder["renewed_at"] + holder["seconds"] <= self._wall():
+            return False
+        try:
+            return not self._process.saw_end_of(Process(**holder["process"]))
+        except (KeyError, TypeError):
+            return True
+
+    def _holder(self) -> dict[str, Any] | None:
+        try:
+            return dict(json.loads(self._store.get(keys.APPLY_LEASE)))
+        except ObjectMissing:
+            return None
+
+    def _newest_claim(self) -> int:
+        return max((int(key.removeprefix(_CLAIMS)) for key in self._store.list(_CLAIMS)), default=0)
+
+    def _state(self, renewed_at: float) -> bytes:
+        value = {
+            "format_version": 1,
+            "instance": self.instance,
+            "number": self._number,
+            "renewed_at": renewed_at,
+            "seconds": self._seconds,
+        }
+        return json.dumps({**value, "process": asdict(self._process)}).encode()
+
+    @staticmethod
+    def _claim(number: int) -> str:
+        return f"{_CLAIMS}{number:016d}"
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _started(pid: int) -> str:
+    """When the process began, in ticks since the boot. (proc(5): /proc/pid/stat; its second field
+    is a name that may hold anything.)
+    """
+    fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return fields[19] if len(fields) > 19 else ""
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,132 @@
+"""What the applier says of itself: metrics, liveness and readiness on an endpoint of its own, for
+as long as it runs.
+
+Invariant: liveness says that the scheduling loop goes round. Windows run in threads of their own
+and may take hours; neither they nor a store that is away make the process look dead. Must not
+decide anything, and nothing here may fail the work.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import structlog
+
+from sluice.errors import WriterFenced
+from sluice.health.endpoint import Health, HealthServer
+from sluice.telemetry import catalogue
+from sluice.telemetry.metrics import Metrics, identify
+from sluice.telemetry.tally import ErrorTally
+from sluice_spark.lake.failures import CommitConflict
+from sluice_spark.options import ApplyOptions
+from sluice_spark.table_apply import Applied
+
+LOOP_SECONDS = 600.0
+"""The loop asks the store a handful of times per round, and each question may take its two minutes
+before it fails and ends the process.
+"""
+_LOOP, _LEASE = "apply", "lease"
+
+
+class ApplyTelemetry:
+    """Fed by the applier's loop and, for the lease, by the thread that renews it."""
+
+    def __init__(self, options: ApplyOptions) -> None:
+        self.metrics = Metrics(options.pipeline, component="apply")
+        self.health = Health(self.metrics, loop_seconds=LOOP_SECONDS)
+        self._errors = ErrorTally()
+        self._workers = options.workers
+        self._succeeded = 0.0
+        identify(self.metrics, config_hash=options.config_hash)
+        self.metrics.set(catalogue.APPLY_LEASE, 0)
+        self.metrics.set(catalogue.RETRY_DELAY, 0)
+        for outcome in catalogue.APPLY_RUNS.labels["outcome"]:
+            self.metrics.add(catalogue.APPLY_RUNS, 0, outcome=outcome)
+        for kind in catalogue.APPLY_CONFLICTS.labels["kind"]:
+            self.metrics.add(catalogue.APPLY_CONFLICTS, 0, kind=kind)
+        for op in catalogue.APPLY_ROWS.labels["op"]:
+            self.metrics.add(catalogue.APPLY_ROWS, 0, op=op)
+
+    @contextmanager
+    def served(self, listen: str) -> Iterator[None]:
+        """Listens on `listen` inside the block, empty for nowhere. Raises UsageError when that
+        address cannot be had.
+        """
+        if not listen:
+            yield
+            return
+        server = HealthServer(listen, metrics=self.metrics, health=self.health, setting="telemetry.apply_listen")
+        structlog.get_logger("sluice.apply").info("listening", address=server.address)
+        self.health.started()
+        try:
+            yield
+        finally:
+            server.close()
+
+    @property
+    def succeeded_at(self) -> float:
+        """When something was last committed or nothing was left to do, unix seconds; 0 before."""
+        return self._succeeded
+
+    def owns(self, *, held: bool) -> None:
+        """The lease was taken or is gone."""
+        self.metrics.set(catalogue.APPLY_LEASE, float(held))
+
+    def lease_renewed(self) -> None:
+        self.metrics.set(catalogue.HEARTBEAT, time.time(), loop=_LEASE)
+
+    def round(self, *, running: int, backlog: int, read_seq: int) -> None:
+        """The loop went round."""
+        self.health.beat(_LOOP)
+        self.health.ready()
+        self.metrics.set(catalogue.APPLY_WORKERS, running, state="busy")
+        self.metrics.set(catalogue.APPLY_WORKERS, self._workers - running, state="idle")
+        self.metrics.set(catalogue.APPLY_BACKLOG, backlog)
+        self.metrics.set(catalogue.APPLY_READ_SEQ, read_seq)
+        self._errors.export(self.metrics)
+
+    def stopping(self) -> None:
+        """The loop has ended on purpose."""
+        self.health.retire(_LOOP)
+        self.health.not_ready("stopping")
+
+    def began(self) -> None:
+        """A window was handed to a worker."""
+        self.metrics.set(catalogue.APPLY_LAST_ATTEMPT, time.time())
+
+    def applied(self, result: Applied, *, seconds: float) -> None:
+        """A window ended well after `seconds`."""
+        self.metrics.add(catalogue.APPLY_RUNS, 1, outcome="committed" if result.committed else "empty")
+        for phase, spent in {**result.seconds, "total": seconds}.items():
+            self.metrics.observe(catalogue.APPLY_DURATION, spent, phase=phase)
+        for op, rows in result.ops.items():
+            self.metrics.add(catalogue.APPLY_ROWS, rows, op=op)
+        self.succeeded()
+
+    def succeeded(self) -> None:
+        """Something was committed, or nothing is left to do."""
+        self._succeeded = time.time()
+        self.metrics.set(catalogue.APPLY_LAST_SUCCESS, self._succeeded)
+
+    def stale(self, error: BaseException) -> None:
+        """A window's table cannot follow."""
+        self.metrics.add(catalogue.APPLY_RUNS, 1, outcome="stale")
+        self.note(_LOOP, error)
+
+    def failed(self, error: BaseException) -> None:
+        """A window ended with an error that may pass."""
+        self.metrics.add(catalogue.APPLY_RUNS, 1, outcome="failed")
+        self.note(_LOOP, error)
+
+    def waits(self, seconds: float) -> None:
+        """The pause before the next try, 0 when it is over."""
+        self.metrics.set(catalogue.RETRY_DELAY, seconds)
+
+    def note(self, component: str, error: BaseException) -> None:
+        """An error of `component`, which is one of the catalogue's."""
+        if isinstance(error, CommitConflict | WriterFenced):
+            self.metrics.add(
+                catalogue.APPLY_CONFLICTS, 1, kind="fenced" if isinstance(error, WriterFenced) else "concurrent"
+            )
+        self._errors.note(component, error)
+        self._errors.export(self.metrics)

@@ -1,0 +1,91 @@
+"""What one applier process is told, as plain values: made by the command line, carried as JSON.
+
+Owns the form of that JSON. Unknown names are refused. Secrets (store options) are kept out of every
+repr.
+"""
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from sluice.errors import UsageError
+
+MIRROR = "mirror"
+CHANGELOG = "changelog"
+MODES = (MIRROR, CHANGELOG)
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyOptions:
+    """Everything the applier needs to know. `tables` maps "schema.table" to overrides such as
+    {"mode": "changelog"}.
+
+    `spool_options` and `lake_options` use the store's own names (aws_endpoint, aws_access_key_id,
+    ...). `jars` is the directory of archives (empty: the default), `max_window_bytes` bounds the
+    spool bytes one apply takes, `max_memory_bytes` the decoded changes that one apply folds at
+    once, `until_lsn` ends the process once every live table is complete through it, `once` once
+    everything in the manifest at start is applied. `stop_seconds` is all that a stop may take, from
+    the signal on. `listen` is where metrics and probes are served (empty: nowhere), `config_hash`
+    the settings' fingerprint that they show.
+    """
+
+    pipeline: str
+    spool_uri: str
+    lake_uri: str
+    spool_options: dict[str, str] = field(default_factory=dict, repr=False)
+    lake_options: dict[str, str] = field(default_factory=dict, repr=False)
+    mode: str = MIRROR
+    metadata_columns: bool = True
+    tables: dict[str, dict[str, str]] = field(default_factory=dict)
+    spark_master: str = "local[*]"
+    spark_conf: dict[str, str] = field(default_factory=dict)
+    driver_memory: str = "2g"
+    jars: str = ""
+    poll_seconds: float = 1.0
+    max_window_bytes: int = 128 * 1024 * 1024
+    max_memory_bytes: int = 256 * 1024 * 1024
+    workers: int = 2
+    once: bool = False
+    until_lsn: int = 0
+    lease_seconds: float = 30.0
+    stop_seconds: float = 20.0
+    log_format: str = "console"
+    listen: str = ""
+    config_hash: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, mode in [
+            ("lake.mode", self.mode),
+            *((f"tables.{table}.mode", override.get("mode", self.mode)) for table, override in self.tables.items()),
+        ]:
+            if mode not in MODES:
+                raise UsageError(
+                    f"{name} is {mode!r}, which this version does not offer", hint=f"choose one of: {', '.join(MODES)}"
+                )
+        if min(self.workers, self.max_window_bytes, self.max_memory_bytes) < 1:
+            raise UsageError("workers, max_window_bytes and max_memory_bytes must be at least 1")
+
+    def mode_of(self, qualified_name: str) -> str:
+        """The mode configured for a table; a table with neither key nor full identity is a
+        changelog whatever this says.
+        """
+        return self.tables.get(qualified_name, {}).get("mode", self.mode)
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> "ApplyOptions":
+        """Raises UsageError for text that is not these options."""
+        try:
+            value: dict[str, Any] = json.loads(text)
+            unknown = sorted(set(value) - {item.name for item in dataclasses.fields(ApplyOptions)})
+        except (ValueError, TypeError) as error:
+            raise UsageError("the applier's options are not a JSON object") from error
+        if unknown:
+            raise UsageError(f"the applier's options have unknown names: {', '.join(unknown)}")
+        try:
+            return ApplyOptions(**value)
+        except TypeError as error:
+            raise UsageError("the applier's options lack pipeline, spool_uri or lake_uri") from error

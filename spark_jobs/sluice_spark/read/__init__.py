@@ -1,0 +1,1 @@
+"""Changes of one window, from segments to Arrow tables."""

@@ -1,0 +1,203 @@
+"""Which changes one apply of one table takes: the backlog of a table, and how windows are cut from
+it.
+
+Owns: windows are gap-free and in manifest order, nothing is taken before the copy of its generation
+is whole, and a copy is one window of its own. A backlog that nobody works on can be cut short: it
+remembers where, says no more than it has, and takes in again from there. Pure: entries in, windows
+out.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from sluice.contract.entries import Changes, Copy, Entry, Segment, Table
+
+NO_ORIGINS: Mapping[int, tuple[str, int]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What one commit carries. `last_seq` becomes the marker's version; a copy has its generation's
+    first entry there instead.
+
+    `origins` has (name, LSN there) of transactions that replication brought to the source, by
+    commit end LSN. `schema_version` is the newest one that began within the window (0: none): the
+    lake table gets its shape even when no row came in it.
+    """
+
+    segments: tuple[Segment, ...]
+    last_seq: int
+    is_copy: bool = False
+    origins: Mapping[int, tuple[str, int]] = field(default_factory=dict)
+    schema_version: int = 0
+
+    @property
+    def bytes(self) -> int:
+        return sum(segment.bytes for segment in self.segments)
+
+
+@dataclass(slots=True)
+class Backlog:
+    """What one generation of one table still has to take.
+
+    `applied_seq` is the last manifest entry of which nothing is left to do: every change up to it
+    is in the lake.
+    """
+
+    generation: int
+    generation_seq: int
+    applied_seq: int
+    snapshot_lsn: int = 0
+    copied: bool = False
+    copy_final: bool = False
+    copy_segments: list[Segment] = field(default_factory=list)
+    changes: deque[tuple[int, int, tuple[Segment, ...]]] = field(default_factory=deque)
+    """(seq, through_lsn of the entry before, segments)."""
+    origins: dict[int, Mapping[int, tuple[str, int]]] = field(default_factory=dict)
+    """By seq, of entries that have any."""
+    versions: dict[int, int] = field(default_factory=dict)
+    """By seq, the newest schema version in force behind that entry."""
+    coming: list[tuple[int, int]] = field(default_factory=list)
+    """(start of the commit record, schema version) of shapes that begin behind the last entry taken
+    in: rows of older ones may still come.
+    """
+    reported_lsn: int = 0
+    """Through which LSN an earlier process reported the table to be complete."""
+    skipped: tuple[int, int] | None = None
+    """(seq, through_lsn of the entry before) of the first entry that is not in `changes` although
+    it may hold some; those behind it are not there either.
+    """
+
+    def take_in(
+        self, entry: Entry, table_id: str, *, through_lsn: int, origins: Mapping[int, tuple[str, int]] = NO_ORIGINS
+    ) -> None:
+        """Notes what `entry` holds for the table. Entries come in order, each once; the one before
+        went through `through_lsn`.
+
+        `origins` are the entry's, by commit end LSN; they are shared by all tables.
+        """
+        if entry.seq <= self.generation_seq:
+            return
+        body = entry.body
+        if isinstance(body, Copy) and body.table_id == table_id and body.generation == self.generation:
+            self.snapshot_lsn = body.snapshot_lsn
+            if not self.copied and not self.copy_final:
+                self.copy_segments.extend(body.segments)
+                self.copy_final = self.copy_final or body.final
+        elif self.skipped is None:
+            self._note(entry, table_id, through_lsn, origins)
+
+    def _note(self, entry: Entry, table_id: str, through_lsn: int, origins: Mapping[int, tuple[str, int]]) -> None:
+        body = entry.body
+        if isinstance(body, Table) and body.table_id == table_id and body.schema is not None:
+            self.coming.append((body.lsn, body.schema.version))
+        elif isinstance(body, Changes) and entry.seq > self.applied_seq:
+            segments = tuple(segment for segment in body.segments if segment.table_id == table_id)
+            if segments:
+                self.changes.append((entry.seq, through_lsn, segments))
+                if origins:
+                    self.origins[entry.seq] = origins
+        self._begin_shapes(entry, through_lsn)
+
+    def _begin_shapes(self, entry: Entry, through_lsn: int) -> None:
+        """A shape that `entry` reaches is followed there, whether it has rows of it or not."""
+        begun = [version for position, version in self.coming if position < entry.through_lsn]
+        if not begun:
+            return
+        self.coming = [(position, version) for position, version in self.coming if position >= entry.through_lsn]
+        self.versions[entry.seq] = max(begun)
+        if not self.changes or self.changes[-1][0] != entry.seq:
+            self.changes.append((entry.seq, through_lsn, ()))
+
+    def keep(self, count: int) -> None:
+        """Forgets all but the `count` oldest entries with changes. What is forgotten can be taken
+        in again, see `take_again`.
+        """
+        while len(self.changes) > count:
+            seq, lsn, _ = self.changes.pop()
+            self.origins.pop(seq, None)
+            if (version := self.versions.pop(seq, None)) is not None:
+                self.coming.append((lsn, version))
+            self.skipped = seq, lsn
+
+    def stop(self) -> None:
+        """Nobody takes in entries for this table from now on, and nothing of it is known but how
+        far it was.
+        """
+        self.skipped = self.applied_seq + 1, self.reported_lsn
+
+    def take_again(
+        self, entry: Entry, table_id: str, *, newest_seq: int, origins: Mapping[int, tuple[str, int]] = NO_ORIGINS
+    ) -> None:
+        """Takes in the entry that `skipped` names; up to `newest_seq` more of them follow."""
+        assert self.skipped is not None
+        assert self.skipped[0] == entry.seq
+        self.skipped = None
+        self.take_in(entry, table_id, through_lsn=entry.from_lsn, origins=origins)
+        if entry.seq < newest_seq:
+            self.skipped = entry.seq + 1, entry.through_lsn
+
+    def next_window(self, *, max_bytes: int, until_seq: int) -> Window | None:
+        """The next thing to apply, no later than `until_seq`, or None. An entry larger than
+        `max_bytes` is taken whole: a transaction is never cut.
+        """
+        if not self.copied:
+            return Window(tuple(self.copy_segments), self.generation_seq, is_copy=True) if self.copy_final else None
+        taken: list[Segment] = []
+        origins: dict[int, tuple[str, int]] = {}
+        last_seq = schema_version = size = 0
+        for seq, _, segments in self.changes:
+            size += sum(segment.bytes for segment in segments)
+            if seq > until_seq or (taken and size > max_bytes):
+                break
+            taken.extend(segments)
+            schema_version = self.versions.get(seq, schema_version)
+            origins.update(self.origins.get(seq, NO_ORIGINS))
+            last_seq = seq
+        return Window(tuple(taken), last_seq, origins=origins, schema_version=schema_version) if last_seq else None
+
+    def done(self, window: Window) -> None:
+        """`window` is in the lake."""
+        if window.is_copy:
+            self.copied = True
+            self.copy_segments.clear()
+            return
+        self.applied_seq = max(self.applied_seq, window.last_seq)
+        while self.changes and self.changes[0][0] <= window.last_seq:
+            seq, _, _ = self.changes.popleft()
+            self.origins.pop(seq, None)
+            self.versions.pop(seq, None)
+        # A shape that was forgotten with its entry, and was in the window all the same.
+        self.coming = [(position, version) for position, version in self.coming if version > window.schema_version]
+        if self.skipped is not None and self.skipped[0] <= window.last_seq:
+            self.skipped = window.last_seq + 1, self.skipped[1]
+
+    def _next(self) -> tuple[int, int] | None:
+        """(seq, through_lsn of the entry before) of the first entry that is still to be applied, as
+        far as one is known.
+        """
+        return (self.changes[0][0], self.changes[0][1]) if self.changes else self.skipped
+
+    def complete_through(self, newest_lsn: int) -> int:
+        """The LSN through which the lake table is complete, when entries through `newest_lsn` have
+        been taken in; 0 before the copy.
+        """
+        if not self.copied:
+            return 0
+        following = self._next()
+        return max(self.snapshot_lsn, following[1] if following else newest_lsn)
+
+    def through_seq(self, newest_seq: int) -> int:
+        """The last entry of which every change is in the lake, when entries up to `newest_seq` have
+        been taken in.
+        """
+        if not self.copied:
+            return 0
+        following = self._next()
+        return following[0] - 1 if following else max(newest_seq, self.applied_seq)
+
+
+def visible(segments: Iterable[Segment], *, snapshot_lsn: int) -> list[Segment]:
+    """Segments that may hold a change which the copy does not."""
+    return [segment for segment in segments if segment.body is not None or segment.last_lsn > snapshot_lsn]

@@ -1,0 +1,151 @@
+"""The only place that starts Spark: settings on which exactness, idempotence and cost depend.
+
+Owns: UTC everywhere, microseconds in Parquet, ANSI arithmetic (an overflow is an error, never
+NULL), statements that run as they are written, no archive resolved at run time, no row values in
+what the JVM logs. (Delta: Quick start, Table properties; Spark: Configuration.)
+"""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from pyspark.logger import PySparkLogger
+from pyspark.sql import SparkSession
+
+from sluice.errors import ApplyError
+from sluice_spark import jars, storage
+from sluice_spark.options import ApplyOptions
+
+_REQUIRED = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.caseSensitive": "false",
+    # It would replace `${...}` in every statement, by settings and by the environment: names of the
+    # source may hold that text.
+    "spark.sql.variable.substitute": "false",
+    # Unity Catalog's second code path cannot write; without this a default decides.
+    "spark.databricks.delta.v2.enableMode": "NONE",
+    # Marker and payload must belong together: the marker is set and unset around each commit by
+    # sluice_spark.lake.table.
+    "spark.databricks.delta.write.txnVersion.autoReset.enabled": "false",
+    # The source of a MERGE is ours, in memory or in files that nobody changes: a copy of it would
+    # only cost time.
+    "spark.databricks.delta.merge.materializeSource": "none",
+}
+_TUNED = {
+    "spark.scheduler.mode": "FAIR",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.databricks.delta.autoCompact.enabled": "false",
+    "spark.databricks.delta.stalenessLimit": "0",
+    "spark.sql.codegen.cache.maxEntries": "2000",
+    "spark.sql.autoBroadcastJoinThreshold": "64MB",
+    "spark.databricks.delta.merge.materializeSource.rddStorageLevel": "MEMORY_AND_DISK",
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+    "spark.ui.enabled": "false",
+    "spark.ui.retainedJobs": "50",
+    "spark.ui.retainedStages": "50",
+    "spark.sql.ui.retainedExecutions": "20",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.showConsoleProgress": "false",
+}
+_JVM_PATTERN = "%d{ISO8601} %-5p %c %replace{%ex{1}}{(?s):.*}{}%n"
+_HADOOP = "spark.hadoop."
+_LOCAL_ONLY = ("spark.driver.bindAddress", "spark.driver.host")
+
+
+def settings(options: ApplyOptions) -> dict[str, str]:
+    """All Spark settings for `options`. The operator's own come over the tuned ones, never over
+    those that exactness needs.
+    """
+    s3 = storage.needs_s3(options.spool_uri, options.lake_uri)
+    directory = Path(options.jars) if options.jars else jars.default_directory()
+    chosen = {
+        "spark.app.name": f"sluice {options.pipeline}",
+        "spark.master": options.spark_master,
+        "spark.driver.memory": options.driver_memory,
+        "spark.jars": ",".join(str(path) for path in jars.classpath(directory, s3=s3)),
+        **_TUNED,
+        **storage.hadoop_settings(options.spool_uri, options.spool_options),
+        **storage.hadoop_settings(options.lake_uri, options.lake_options),
+    }
+    if not options.spark_master.startswith("local"):
+        for name in _LOCAL_ONLY:
+            del chosen[name]
+    return {**chosen, **options.spark_conf, **_REQUIRED}
+
+
+def start(options: ApplyOptions) -> SparkSession:
+    """Starts Spark, or joins the one that spark-submit started. Raises ApplyError."""
+    chosen = settings(options)
+    # What goes to the builder stands on the JVM's command line for everyone on the machine to read.
+    hadoop = {name: value for name, value in chosen.items() if name.startswith(_HADOOP)}
+    builder = SparkSession.builder
+    for name in chosen.keys() - hadoop.keys():
+        builder = builder.config(name, chosen[name])
+    try:
+        session = builder.getOrCreate()
+    except Exception as error:
+        raise ApplyError(
+            f"Spark did not start: {type(error).__name__}", hint="look at Java's message above; Java 17 is needed"
+        ) from error
+    _quieten(session)
+    java: Any = session.sparkContext._jsc
+    for name, value in hadoop.items():
+        java.hadoopConfiguration().set(name.removeprefix(_HADOOP), value)
+    return session
+
+
+def private(session: SparkSession) -> SparkSession:
+    """A session of one's own. What exactness needs holds in it, whatever the configuration that
+    Spark was started with says.
+    """
+    mine = session.newSession()
+    for name, value in _REQUIRED.items():
+        if mine.conf.isModifiable(name):
+            mine.conf.set(name, value)
+    return mine
+
+
+def _quieten(session: SparkSession) -> None:
+    """Errors only, and of each its place and class: the text of Spark's own lines and exceptions
+    may quote rows and literals.
+    """
+    session.sparkContext.setLogLevel("ERROR")
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
+    jvm: Any = session.sparkContext._jvm
+    log4j = jvm.org.apache.logging.log4j
+    context = log4j.LogManager.getContext(False)  # noqa: FBT003 - Java's signature
+    layout = log4j.core.layout.PatternLayout.newBuilder().withPattern(_JVM_PATTERN).build()
+    console = log4j.core.appender.ConsoleAppender
+    appender = console.newBuilder().setName("sluice").setLayout(layout).setTarget(console.Target.SYSTEM_ERR).build()
+    appender.start()
+    root = context.getConfiguration().getRootLogger()
+    for name in list(root.getAppenders()):
+        root.removeAppender(name)
+    root.addAppender(appender, None, None)
+    context.updateLoggers()
+    # It reports as an error, for every file, that its own filter on deleted rows cannot be pushed
+    # down.
+    log4j.core.config.Configurator.setLevel("org.apache.spark.sql.delta.DeltaParquetFileFormat", log4j.Level.OFF)
+
+
+def warm_up(session: SparkSession) -> None:
+    """One MERGE into a table that nobody sees: the first of a process costs seconds that no window
+    should pay.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "table")
+        session.range(2).write.format("delta").option("delta.enableDeletionVectors", "true").save(path)
+        session.range(1, 3).createOrReplaceTempView("sluice_warm_up")
+        session.sql(
+            f"MERGE INTO delta.`{path}` AS t USING sluice_warm_up AS s ON t.id = s.id "
+            "WHEN MATCHED THEN UPDATE SET t.id = s.id WHEN NOT MATCHED THEN INSERT (id) VALUES (s.id)"
+        )
+        session.catalog.dropTempView("sluice_warm_up")

@@ -1,0 +1,72 @@
+"""Where Spark finds what the store calls `s3://`, `gs://`, `az://` or `file://`: the one place that
+translates.
+
+Must not hold secrets anywhere but in the Hadoop settings it returns, which the session passes on
+and nobody logs.
+"""
+
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from sluice.errors import UsageError
+
+_SCHEMES = {"s3": "s3a", "s3a": "s3a", "gs": "gs", "abfss": "abfss", "abfs": "abfs"}
+
+
+def spark_uri(uri: str) -> str:
+    """`uri` as Spark spells it, without a slash at the end. Raises UsageError for schemes Spark
+    cannot read.
+    """
+    parts = urlsplit(uri)
+    if parts.scheme == "file":
+        return url2pathname(parts.path).rstrip("/")
+    if parts.scheme not in _SCHEMES:
+        raise UsageError(f"Spark cannot read {parts.scheme}:// locations", hint="use file://, s3://, gs:// or abfss://")
+    return f"{_SCHEMES[parts.scheme]}://{parts.netloc}{parts.path}".rstrip("/")
+
+
+def join(uri: str, key: str) -> str:
+    """The Spark path of `key` below `uri`."""
+    return f"{spark_uri(uri)}/{key}"
+
+
+def needs_s3(*uris: str) -> bool:
+    """Whether any of the locations is reached through the S3 archives."""
+    return any(urlsplit(uri).scheme in ("s3", "s3a") for uri in uris)
+
+
+def hadoop_settings(uri: str, options: Mapping[str, str]) -> dict[str, str]:
+    """`spark.hadoop.*` settings for one location, from the store's own option names. Credentials
+    come from the environment where none are given.
+
+    Settings are per bucket, so that spool and lake may live in different accounts.
+    """
+    parts = urlsplit(uri)
+    if parts.scheme not in ("s3", "s3a"):
+        return {}
+    given = {name.lower().removeprefix("aws_"): value for name, value in options.items()}
+    prefix = f"spark.hadoop.fs.s3a.bucket.{parts.netloc}."
+    settings = {f"{prefix}connection.establish.timeout": "5s"}
+    if "endpoint" in given:
+        if not given["endpoint"].startswith("https") and given.get("allow_http", "false").lower() != "true":
+            raise UsageError(
+                f"the endpoint of {uri} is not https",
+                hint="an https endpoint, or allow_http: true where the network itself is trusted",
+            )
+        settings[f"{prefix}endpoint"] = given["endpoint"]
+        settings[f"{prefix}connection.ssl.enabled"] = str(given["endpoint"].startswith("https")).lower()
+    if given.get("virtual_hosted_style_request", "false").lower() != "true":
+        settings[f"{prefix}path.style.access"] = "true"
+    region = given.get("region") or given.get("default_region")
+    if region:
+        settings[f"{prefix}endpoint.region"] = region
+    if "access_key_id" in given:
+        settings[f"{prefix}access.key"] = given["access_key_id"]
+        settings[f"{prefix}secret.key"] = given.get("secret_access_key", "")
+        provider = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
+        if given.get("session_token"):
+            settings[f"{prefix}session.token"] = given["session_token"]
+            provider = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
+        settings[f"{prefix}aws.credentials.provider"] = provider
+    return settings

@@ -1,0 +1,1 @@
+"""What developers run on their own machine. Not part of the wheel."""

@@ -1,0 +1,238 @@
+"""`make demo`: a shop in PostgreSQL 18 under load, mirrored into Delta Lake, and then compared row
+by row.
+
+Exit status 0 only if every table is equal and complete. Everything it starts is stopped on any way
+out; the lake stays, to be looked at.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import psycopg
+
+from tools.demo import shop
+from tools.demo.freshness import Freshness
+from tools.demo.screen import Screen
+from tools.local.binaries import LocalServerError
+from tools.local.compare import Comparison, compare_table
+from tools.local.postgres import PostgresServer, temporary_server
+from tools.local.sluice import Pipeline, SluiceProcess
+
+_CLERKS = 2
+_PAUSE_SECONDS = 0.02
+_SECONDS_AFTER_LIVE = 30.0
+"""The load goes on for at least this long with every table live, or freshness would be that of the
+first copy.
+"""
+_LIVE_DEADLINE_SECONDS = 120.0
+_COMPLETE_DEADLINE_SECONDS = 150.0
+_LOOK_SECONDS = 3.0
+_JAVA_OPTIONS = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"
+"""A few minutes of Spark on a small machine: the second compiler would cost more than it gives
+back.
+"""
+_MISMATCH = 4
+
+
+class Demonstration:
+    """The parts once they run, and what is known about them."""
+
+    def __init__(self, server: PostgresServer, directory: Path, screen: Screen) -> None:
+        self._server = server
+        self._screen = screen
+        settings: dict[str, dict[str, Any]] = {
+            "source": {"tables": ["public.*"]},
+            "spool": {"max_delay": "1s"},
+            "apply": {"conf": {"spark.driver.extraJavaOptions": _JAVA_OPTIONS}},
+            "telemetry": {"log_format": "console"},
+        }
+        self.pipeline = Pipeline(directory, name="shop", dsn=server.dsn("sluice", "shop"), settings=settings)
+        self.freshness = Freshness(self.pipeline.own_spool)
+        self._sluice: SluiceProcess | None = None
+        self._stop = threading.Event()
+        self._clerks = [
+            shop.Clerk(server.dsn("sluice", "shop"), seed=seed, audience=self.freshness) for seed in range(_CLERKS)
+        ]
+        self._watch = server.superuser("shop")
+        self.live_since: float | None = None
+
+    def run(self, *, seconds: float) -> int:
+        """The load, until the lake has all of it. The LSN through which all tables are then
+        complete.
+        """
+        self._sluice = self.pipeline.start("up")
+        self._screen.say(
+            f"started `sluice up -c {os.path.relpath(self.pipeline.config)}`, which logs to "
+            f"{os.path.relpath(self._sluice.log)}"
+        )
+        threads = [
+            threading.Thread(target=clerk.work, args=(self._stop,), kwargs={"pause_seconds": _PAUSE_SECONDS})
+            for clerk in self._clerks
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            self._load(until=time.monotonic() + seconds)
+        finally:
+            self._stop.set()
+            for thread in threads:
+                thread.join()
+        return self._until_complete()
+
+    def _load(self, *, until: float) -> None:
+        moments = list(shop.SPECIAL_MOMENTS)
+        deadline = time.monotonic() + _LIVE_DEADLINE_SECONDS
+        live_at: float | None = None
+        while live_at is None or moments or time.monotonic() < max(until, live_at + _SECONDS_AFTER_LIVE):
+            tables = self._look("load")
+            if (
+                live_at is None
+                and len(tables) == len(shop.TABLES)
+                and all(table["state"] == "live" for table in tables)
+            ):
+                live_at, self.live_since = time.monotonic(), time.time()
+                self._screen.say("all tables are copied and live")
+            if live_at is None and time.monotonic() > deadline:
+                raise self._failure(f"the tables were not live within {_LIVE_DEADLINE_SECONDS:.0f} s")
+            while live_at is not None and moments and time.monotonic() >= live_at + moments[0][0]:
+                _, announced, act = moments.pop(0)
+                self._screen.say(announced)
+                with psycopg.connect(self._server.dsn("sluice", "shop")) as connection:
+                    act(connection)
+
+    def _until_complete(self) -> int:
+        """Waits until the lake states that it holds everything committed so far."""
+        row = self._watch.execute("SELECT pg_current_wal_insert_lsn() - '0/0'").fetchone()
+        wanted = int(row[0]) if row else 0
+        # Something must be committed behind the position, for a pipeline is complete through
+        # transactions, not through silence.
+        self._watch.execute("UPDATE products SET stock = stock WHERE sku = (SELECT min(sku) FROM products)")
+        self._screen.say("the load has ended; waiting for the lake")
+        deadline = time.monotonic() + _COMPLETE_DEADLINE_SECONDS
+        while self.freshness.complete_through() <= wanted:
+            self._look("catching up")
+            if time.monotonic() > deadline:
+                raise self._failure(f"the lake was not complete within {_COMPLETE_DEADLINE_SECONDS:.0f} s")
+        return self.freshness.complete_through()
+
+    def _look(self, doing: str) -> list[dict[str, object]]:
+        """One look at everything; raises what went wrong in a thread or in Sluice."""
+        if self._sluice is not None and self._sluice.status is not None:
+            raise self._failure(f"`sluice up` ended with status {self._sluice.status}")
+        for clerk in self._clerks:
+            if clerk.trouble is not None:
+                raise clerk.trouble
+        tables = self.pipeline.tables()
+        rows = {}
+        for name in shop.TABLES:
+            counted = self._watch.execute(f"SELECT count(*) FROM {name}".encode()).fetchone()
+            rows[name] = counted[0] if counted else 0
+        self._screen.progress(
+            doing=doing,
+            transactions=sum(clerk.transactions for clerk in self._clerks),
+            tables=tables,
+            source_rows=rows,
+            ages=self.freshness.seconds(since=self.live_since or 0.0),
+        )
+        self._stop.wait(_LOOK_SECONDS) if doing == "load" else time.sleep(_LOOK_SECONDS / 4)
+        return tables
+
+    def compare(self) -> list[Comparison]:
+        return [
+            compare_table(self._watch, schema="public", table=name, lake_uri=self.pipeline.lake_uri)
+            for name in shop.TABLES
+        ]
+
+    def stop(self) -> int:
+        """Stops Sluice in order; its exit status."""
+        return self._sluice.stop() if self._sluice is not None else 0
+
+    def close(self) -> None:
+        self._stop.set()
+        self.stop()
+        self._watch.close()
+
+    def _failure(self, what: str) -> LocalServerError:
+        return LocalServerError(f"{what}; the end of its log:\n{self._sluice.log_tail() if self._sluice else ''}")
+
+
+@contextlib.contextmanager
+def _shop_server() -> Iterator[PostgresServer]:
+    with temporary_server() as server:
+        with server.superuser() as admin:
+            admin.execute("CREATE ROLE sluice LOGIN REPLICATION")
+            admin.execute("CREATE DATABASE shop OWNER sluice")
+        with server.superuser("shop") as connection:
+            connection.execute("SET ROLE sluice")
+            connection.execute("CREATE SCHEMA IF NOT EXISTS public AUTHORIZATION sluice")
+            shop.open_shop(connection)
+        yield server
+
+
+@click.command()
+@click.option("--seconds", default=60.0, show_default=True, help="How long the load lasts, at least.")
+@click.option(
+    "--directory",
+    type=click.Path(path_type=Path),
+    default=Path("build/demo"),
+    show_default=True,
+    help="Where lake, spool and log go; emptied.",
+)
+def main(seconds: float, directory: Path) -> None:
+    """Mirrors a PostgreSQL under load into Delta Lake and compares the two, row by row."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    directory = directory.resolve()
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    try:
+        with Screen() as screen:
+            sys.exit(_demonstrate(screen, directory, seconds=seconds))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except (LocalServerError, psycopg.Error) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _demonstrate(screen: Screen, directory: Path, *, seconds: float) -> int:
+    screen.say("starting PostgreSQL 18 with a shop in it")
+    with _shop_server() as server, contextlib.closing(Demonstration(server, directory, screen)) as demonstration:
+        complete_lsn = demonstration.run(seconds=seconds)
+        tables = demonstration.pipeline.tables()
+        status = demonstration.stop()
+        screen.say(f"stopped Sluice in order, exit status {status}; comparing")
+        comparisons = demonstration.compare()
+        screen.result(
+            comparisons,
+            tables=tables,
+            complete_lsn=complete_lsn,
+            ages=demonstration.freshness.seconds(since=demonstration.live_since or 0.0),
+        )
+    screen.console.print(
+        f"Query the lake: {_query(directory / 'lake' / 'public' / 'orders')}", markup=False, soft_wrap=True
+    )
+    return 0 if status == 0 and all(one.is_equal for one in comparisons) else _MISMATCH
+
+
+def _query(orders: Path) -> str:
+    """A command that reads one of the tables just made."""
+    statement = "SELECT status, count(*) AS orders, sum(total) AS total FROM orders GROUP BY status"
+    program = (
+        "import pyarrow; from deltalake import DeltaTable as T, QueryBuilder as Q; lake = "
+        f"Q().register('orders', T('{os.path.relpath(orders)}'))"
+    )
+    program += f"; print(*pyarrow.table(lake.execute('{statement}')).to_pylist(), sep=chr(10))"
+    return f'{os.path.relpath(sys.executable)} -c "{program}"'
+
+
+if __name__ == "__main__":
+    main()

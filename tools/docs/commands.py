@@ -1,0 +1,97 @@
+"""docs/cli.md: every command with its help, options, examples and exit codes, made from the
+commands themselves.
+"""
+
+import inspect
+import textwrap
+from collections.abc import Iterator
+
+import click
+
+_EVERYWHERE = (0, 1, 2, 130)
+_EXITS: dict[str, tuple[int, ...]] = {
+    "check": (3, 7),
+    "doctor": (3, 7),
+    "setup": (5, 6, 7, 75),
+    "up": (5, 6, 7, 8, 75),
+    "run": (5, 6, 7, 8, 75),
+    "apply": (6, 8, 75),
+    "status": (7, 9, 10, 11, 12),
+    "tables": (6, 75),
+    "copy": (6, 75),
+    "spool ls": (6, 75),
+    "spool inspect": (6, 75),
+    "spool verify": (4, 6, 75),
+    "spool gc": (6, 75),
+    "slot show": (5, 6, 75),
+    "slot drop": (5, 7, 8),
+    "slot advance": (5, 6, 7, 8, 75),
+}
+"""Beside those of _EVERYWHERE, which any command can end with."""
+_COMMON = ("config", "verbose", "quiet", "no_color", "log_format", "help")
+
+
+def page(root: click.Group) -> str:
+    """docs/cli.md for the commands below `root`."""
+    commands = list(_leaves(root, ()))
+    context = click.Context(root, info_name="sluice")
+    common = next(command for _, command in commands)
+    shared = [parameter for parameter in common.params if parameter.name in _COMMON]
+    parts = [_HEAD, _options(shared, context), *(_section(path, command) for path, command in commands)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _leaves(group: click.Group, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from _leaves(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+def _section(path: tuple[str, ...], command: click.Command) -> str:
+    name = " ".join(path)
+    context = click.Context(command, info_name=f"sluice {name}")
+    usage = " ".join(command.collect_usage_pieces(context))
+    own = [
+        parameter
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and parameter.name not in _COMMON
+    ]
+    codes = ", ".join(str(code) for code in sorted((*_EVERYWHERE, *_EXITS.get(name, ()))))
+    parts = [f"## sluice {name}", f"```text\nsluice {name} {usage}\n```", *_prose(command.help or "")]
+    return "\n\n".join([*parts, *([_options(own, context)] if own else []), f"Exit codes: {codes}."])
+
+
+def _prose(text: str) -> Iterator[str]:
+    """Paragraphs; those that click is told not to wrap become code."""
+    for paragraph in inspect.cleandoc(text).split("\n\n"):
+        lines = paragraph.splitlines()
+        if lines[0] != "\b":
+            yield paragraph
+            continue
+        yield lines[1]
+        yield "```text\n" + textwrap.dedent("\n".join(lines[2:])) + "\n```"
+
+
+def _options(options: list[click.Parameter] | list[click.Option], context: click.Context) -> str:
+    records = [record for option in options if (record := option.get_help_record(context)) is not None]
+    rows = [f"| `{_cell(names)}` | {_cell(' '.join(meaning.split()))} |" for names, meaning in records]
+    return "\n".join(["| option | meaning |", "|---|---|", *rows])
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+_HEAD = f"""\
+# Command line
+
+<!-- Generated from the commands by `python -m tools.docs`; a test compares. -->
+
+Data goes to stdout, logs and progress to stderr. Codes {", ".join(map(str, _EVERYWHERE))} can end
+any command; what each means is in [exit-codes.md](exit-codes.md). A command that can answer in JSON
+does so with `--json` or `-o json`, in YAML with `-o yaml`; the answer has a `schema_version`, and a
+failure is then one document as well.
+
+Every command takes:"""

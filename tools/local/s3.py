@@ -1,0 +1,103 @@
+"""An S3-compatible server of our own on loopback: moto in a process of its own.
+
+It honours conditional creates, which is what the spool needs of a store. Invariant: the process
+does not outlive its owner. Keeps objects in memory: nothing survives a stop.
+"""
+
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+
+from tools.local.binaries import LocalServerError
+from tools.local.guard import Guard
+from tools.local.postgres import free_port
+
+_START_DEADLINE_SECONDS = 60.0
+REGION = "us-east-1"
+ACCESS_KEY = "test"
+"""moto accepts any key; Sluice still has to send one."""
+
+
+class S3Server:
+    """One server on 127.0.0.1:`port`."""
+
+    def __init__(self, *, port: int | None = None) -> None:
+        self.port = port or free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._guard: Guard | None = None
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    def start(self) -> None:
+        """Returns when requests are answered. Does nothing when the server runs already."""
+        if self._process is not None:
+            return
+        command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self._guard = Guard(self._process.pid, signal.SIGKILL)
+        deadline = time.monotonic() + _START_DEADLINE_SECONDS
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                raise LocalServerError(f"the local S3 server did not start on port {self.port}")
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+        if self._guard is not None:
+            self._guard.dismiss()
+            self._guard = None
+
+    def create_bucket(self, name: str) -> None:
+        urllib.request.urlopen(urllib.request.Request(f"{self.endpoint}/{name}", method="PUT"), timeout=10).close()  # noqa: S310  our own loopback address
+
+    def options(self) -> dict[str, str]:
+        """Object store options under which Sluice reaches this server."""
+        return {
+            "endpoint": self.endpoint,
+            "region": REGION,
+            "access_key_id": ACCESS_KEY,
+            "secret_access_key": ACCESS_KEY,
+            "allow_http": "true",
+            "virtual_hosted_style_request": "false",
+        }
+
+    def _answers(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+        except OSError:
+            return False
+        return True
+
+
+@contextlib.contextmanager
+def running_s3(*, buckets: tuple[str, ...] = ()) -> Iterator[S3Server]:
+    """A server with these buckets; stopped at the end."""
+    server = S3Server()
+    try:
+        server.start()
+        for bucket in buckets:
+            server.create_bucket(bucket)
+        yield server
+    finally:
+        server.stop()
