@@ -5,7 +5,7 @@ manual and sharing nothing with the decoder.
 import struct
 from collections.abc import Sequence
 
-from sluice.protocol.messages import POSTGRES_EPOCH_US
+from sluice.protocol.constants import POSTGRES_EPOCH_US
 
 Value = str | bytes | None
 UNCHANGED = b"\x00unchanged"

@@ -56,6 +56,7 @@ from sluice.ingest.assemble.assembly import (
 from sluice.ingest.assemble.sizes import SizeBook
 from sluice.lsn import show
 from sluice.protocol.boundaries import begins, commit_ends
+from sluice.protocol.constants import BEGIN, COMMIT
 from sluice.protocol.decoder import decode_control
 from sluice.protocol.frames import FrameTable, control_positions, relation_oids, stream_xids
 from sluice.protocol.messages import (
@@ -77,8 +78,6 @@ from sluice.protocol.messages import (
     TypeName,
 )
 
-_BEGIN = ord("B")
-_COMMIT = ord("C")
 _NO_BODY = -1
 _UNKNOWN_LSN = -1
 _DROPPED_LSN = -2
@@ -239,17 +238,17 @@ class Assembler:
     def _read_controls(self, table: FrameTable) -> None:
         controls = control_positions(table)
         tags = table.tag[controls]
-        starts = begins(table, controls[tags == _BEGIN])
-        ends = commit_ends(table, controls[tags == _COMMIT])
+        starts = begins(table, controls[tags == BEGIN])
+        ends = commit_ends(table, controls[tags == COMMIT])
         next_begin = next_commit = cursor = 0
         for position, tag in zip(controls.tolist(), tags.tolist(), strict=True):
             if position != cursor:
                 self._rows(position - cursor)
             cursor = position + 1
-            if tag == _BEGIN:
+            if tag == BEGIN:
                 self._begin(starts.final_lsn[next_begin], starts.commit_time_us[next_begin], starts.xid[next_begin])
                 next_begin += 1
-            elif tag == _COMMIT:
+            elif tag == COMMIT:
                 self._commit(ends.commit_lsn[next_commit], ends.end_lsn[next_commit], ends.commit_time_us[next_commit])
                 next_commit += 1
             else:
