@@ -5,6 +5,7 @@ Small transactions arrive at tens of thousands a second; an object for each woul
 their rows. (PostgreSQL: Logical Replication Message Formats, Begin and Commit.)
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,10 @@ class Begins:
     commit_time_us: list[int]
     xid: list[int]
 
+    def each(self) -> Iterator[tuple[int, int]]:
+        """(final_lsn, xid) of one message after the other."""
+        return zip(self.final_lsn, self.xid, strict=True)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CommitEnds:
@@ -38,6 +43,10 @@ class CommitEnds:
     commit_lsn: list[int]
     end_lsn: list[int]
     commit_time_us: list[int]
+
+    def each(self) -> Iterator[tuple[int, int, int]]:
+        """(commit_lsn, end_lsn, commit_time_us) of one message after the other."""
+        return zip(self.commit_lsn, self.end_lsn, self.commit_time_us, strict=True)
 
 
 def begins(table: FrameTable, positions: NDArray[np.int64]) -> Begins:
