@@ -44,7 +44,7 @@ class MessageKind(StrEnum):
     PLAIN_MESSAGE = "Message (not transactional)"
     RELATION = "Relation"
     TYPE = "Type"
-    KEEPALIVE = "Primary keepalive"
+    KEEPALIVE = "Primary keepalive message"
 
 
 _K = MessageKind
