@@ -27,7 +27,7 @@ def start(
     from sluice.source.sessions import transport_of
 
     options = wiring.ingest_options(settings, instance=f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
-    problem = transport_of(options.source).trouble
+    problem = transport_of(options.source).problem
     if problem and options.source.allow_insecure:
         structlog.get_logger("sluice").warning(
             "the source is not proven to be who it says, source.allow_insecure permits it", seen=problem

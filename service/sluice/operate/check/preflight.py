@@ -72,7 +72,7 @@ def _tls(transport: Transport) -> Finding:
         severity,
         "source.tls",
         "source.dsn",
-        transport.trouble,
+        transport.problem,
         fix_setting="sslmode=verify-full and sslrootcert=... (or system) in source.dsn",
     )
 
@@ -88,7 +88,7 @@ class _Examination:
         self._publication_name = look.options.publication
 
     def examined(self, *, two_phase: bool) -> Examined:
-        found = [_tls(self._transport)] if self._transport.trouble else []
+        found = [_tls(self._transport)] if self._transport.problem else []
         found += examine_server(self._look)
         found += examine_slot(self._look, two_phase=two_phase)
         tables = list(self._select(found))
