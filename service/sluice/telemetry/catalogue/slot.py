@@ -83,7 +83,7 @@ SLOT_SECONDS_LEFT = Gauge(
     "sluice_slot_seconds_until_lost",
     "Forecast: time until the slot may be lost if it advances no further and the server writes WAL "
     "as in the last minutes; absent without a limit, "
-    "while nothing is written and until it has been watched for a minute.",
+    "while nothing is written and until positions of a minute are known.",
     _SOURCE,
 )
 SLOT_STATUS = Gauge(
