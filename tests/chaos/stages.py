@@ -132,7 +132,7 @@ class Stages:
         running.thread.start()
         try:
             self._wait(
-                lambda: running.ingest is not None and running.ingest.view.state == "streaming", running, "it streams"
+                lambda: running.ingest is not None and running.ingest.status.state == "streaming", running, "it streams"
             )
             # The relations are known to the decoder, so that nothing of later work depends on what
             # fails.
@@ -312,7 +312,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _view_state(running: Running) -> str:
-    return running.ingest.view.state if running.ingest is not None else "starting"
+    return running.ingest.status.state if running.ingest is not None else "starting"
 
 
 def _handed(running: Running) -> int:

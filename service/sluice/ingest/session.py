@@ -8,31 +8,31 @@ decoder thread.
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from sluice import faults
-from sluice.contract.entries import Prepared
 from sluice.contract.receipt import DurableReceipt
 from sluice.errors import ProtocolViolation, SourceError
-from sluice.ingest.assemble.assembler import Assembler, AssemblerLimits
+from sluice.ingest.assemble.assembler import Assembler
 from sluice.ingest.assemble.assembly import Assembly
 from sluice.ingest.breaker import Breaker
 from sluice.ingest.commit.committer import Committer
 from sluice.ingest.commit.unflushed import Unflushed
 from sluice.ingest.commit.watermark import Watermark
-from sluice.ingest.encode.builder import Builder, BuilderLimits
+from sluice.ingest.encode.builder import Builder
+from sluice.ingest.options import IngestOptions
 from sluice.ingest.receive.backpressure import Backpressure
 from sluice.ingest.receive.stream import RawBatch, ReplicationStream, StreamLimits
+from sluice.ingest.status import StreamCounts
 from sluice.ingest.tables.book import TableBook
 from sluice.ingest.tables.messages import prefix_filter
+from sluice.manifest.log import ManifestLog
 from sluice.protocol import frames
-from sluice.telemetry import catalogue
-from sluice.telemetry.distribution import Distribution
 
 BATCHES_IN_FLIGHT = 4
 """Batches of BATCH_BYTES that may wait for the decoder before the socket is left unread."""
@@ -43,88 +43,57 @@ TICK_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class FlushPolicy:
-    """When a unit is cut by age, and how often an idle advance may cost a manifest entry."""
-
-    max_delay_s: float = 2.0
-    progress_interval_s: float = 20.0
-
-
-@dataclass(slots=True)
-class SessionCounts:
-    """Plain counters of one process, added to once per batch or flush by the decoder thread; read
-    by telemetry.
-
-    `transactions` are those committed with changes of ours. What begins with `open` or `staged` is
-    no counter but the present, of transactions that have not ended.
+class SessionContext:
+    """What every connection of a process works with. `decoder` runs one thing at a time, in order.
+    `numbers` name the objects of this epoch, each once.
     """
 
-    received_bytes: int = 0
-    transactions: int = 0
-    aborted: int = 0
-    skipped: int = 0
-    decode_cpu_s: float = 0.0
-    transaction_rows: Distribution = field(default_factory=lambda: Distribution(catalogue.TRANSACTION_ROWS.buckets))
-    transaction_bytes: Distribution = field(default_factory=lambda: Distribution(catalogue.TRANSACTION_BYTES.buckets))
-    encode_seconds: Distribution = field(default_factory=lambda: Distribution(catalogue.FLUSH_DURATION.buckets))
-    flush_seconds: Distribution = field(default_factory=lambda: Distribution(catalogue.FLUSH_DURATION.buckets))
-    flushes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(catalogue.FLUSHES.labels["trigger"], 0))
-    decoder_beat: float = 0.0
-    """When the decoder last finished a step, unix seconds."""
-    open_transactions: int = 0
-    open_bytes: int = 0
-    staged_bytes: int = 0
+    options: IngestOptions
+    log: ManifestLog
+    book: TableBook
+    committer: Committer
+    numbers: Iterator[int]
+    decoder: Executor
+    counts: StreamCounts
 
 
 class Session:
-    """`decoder` runs one thing at a time, in order. `prepared` are the transactions that the
-    manifest has and that have not ended.
-    """
+    """Begins at `start_lsn`, which must be where the manifest of `context` ends."""
 
     def __init__(
-        self,
-        *,
-        stream: ReplicationStream,
-        book: TableBook,
-        committer: Committer,
-        decoder: Executor,
-        epoch: int,
-        numbers: Iterator[int],
-        start_lsn: int,
-        limits: BuilderLimits,
-        open_limits: AssemblerLimits,
-        message_prefixes: Sequence[str],
-        policy: FlushPolicy,
-        counts: SessionCounts,
-        backpressure: Backpressure,
-        prepared: Collection[Prepared] = (),
+        self, context: SessionContext, stream: ReplicationStream, *, start_lsn: int, backpressure: Backpressure
     ) -> None:
+        options = context.options
         self.watermark = Watermark(start_lsn=start_lsn)
-        self.counts = counts
+        self.counts = context.counts
         self.backpressure = backpressure
         self.unflushed = Unflushed(start_lsn)
         self._stream = stream
-        self._decoder = decoder
-        self._policy = policy
+        self._decoder = context.decoder
+        self._policy = options.flush
         self._loop = asyncio.get_running_loop()
         self._failed: asyncio.Future[None] = self._loop.create_future()
         self._breaker = Breaker(on_break=self._broke)
-        self._line = committer.line(self._breaker)
+        self._line = context.committer.line(self._breaker)
         self._room = asyncio.Semaphore(BATCHES_IN_FLIGHT)
         self._in_decoder: set[asyncio.Future[None]] = set()
         self._units: set[Future[None]] = set()
         self._urgent = False
         # below: decoder thread only
+        prepared = tuple(context.log.state.prepared.values())  # in the manifest, and not ended
         self._assembler = Assembler(
-            start_lsn=start_lsn, prepared=prepared, limits=open_limits, keeps_message=prefix_filter(message_prefixes)
+            start_lsn=start_lsn,
+            prepared=prepared,
+            limits=options.open_limits,
+            keeps_message=prefix_filter(options.message_prefixes),
         )
         self._builder = Builder(
-            book=book,
+            book=context.book,
             upload=self._line.upload,
             fetch=self._line.fetch,
-            epoch=epoch,
-            numbers=numbers,
-            limits=limits,
+            epoch=context.log.state.epoch,
+            numbers=context.numbers,
+            limits=options.builder,
             start_lsn=start_lsn,
             prepared=prepared,
         )

@@ -15,6 +15,7 @@ from typing import Any
 import psycopg
 
 from sluice import lsn
+from sluice.backoff import Backoff, doubling
 from sluice.contract.entries import Opened
 from sluice.errors import SlotBusy, SlotLost, SourceRefused
 from sluice.source.binary import require_binary
@@ -41,6 +42,8 @@ NEVER_SECONDS = 60.0
 """In place of a wal_sender_timeout of 0, when nothing but TCP notices that a client is gone."""
 ALIVE_SECONDS = 30.0
 """For a slot that a living process uses: long enough for one that is being replaced to end."""
+LOOK_SECONDS = doubling(0.1, 2.0)
+"""Pauses between looks at a slot that is in use; the last one repeats."""
 ANSWERS_SECONDS = 15.0
 """A client of ours that lives reports to the server every 10 s at least."""
 
@@ -331,7 +334,7 @@ def wait_until_free(
     longer than that, or than `bound_s`.
     """
     sleep = sleep or options.cancellation.sleep
-    waited, pause = 0.0, 0.1
+    waited, backoff = 0.0, Backoff(LOOK_SECONDS)
     before: _Holder | None = None
     answered: float | None = None
     while (holder := _holder(conn, options.slot)) is not None:
@@ -350,9 +353,9 @@ def wait_until_free(
                 "wal_sender_timeout, or when an administrator runs "
                 f"SELECT pg_terminate_backend({holder.pid})",
             )
+        pause = backoff.next()
         sleep(pause)
         waited += pause
-        pause = min(pause * 2, 2.0)
 
 
 def _holder(conn: Connection, slot: str) -> _Holder | None:

@@ -12,13 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
 import structlog
 
 from sluice import faults
+from sluice.backoff import Backoff
 from sluice.contract import keys
 from sluice.contract.entries import Progress, Segment
 from sluice.contract.receipt import DurableReceipt
@@ -27,10 +27,9 @@ from sluice.errors import StoreUnavailable
 from sluice.ingest.breaker import Breaker
 from sluice.ingest.encode.builder import Unit
 from sluice.ingest.encode.segment import SegmentFile
+from sluice.ingest.status import CommitCounts
 from sluice.manifest.log import ManifestLog
 from sluice.store.base import ObjectStore
-from sluice.telemetry import catalogue
-from sluice.telemetry.distribution import Distribution
 
 OP_NAMES = {"i": "insert", "u": "update", "d": "delete", "t": "truncate"}
 UPLOAD_THREADS = 4
@@ -44,34 +43,6 @@ RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Pauses between tries against a store that does not answer; the last one repeats."""
 
 Answer = TypeVar("Answer")
-
-
-@dataclass(slots=True)
-class FileCounts:
-    """Segment files of one kind that were stored."""
-
-    files: int = 0
-    bytes: int = 0
-    rows: int = 0
-
-
-@dataclass(slots=True)
-class CommitCounts:
-    """Plain counters of one process, read by telemetry. `rows` are those that entries published."""
-
-    entries: int = 0
-    rows: int = 0
-    retries: int = 0
-    last_commit_time_us: int = 0
-    unchanged_values: int = 0
-    tables: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
-    """(schema, table) to rows by kind of change, bodies of rolled-back subtransactions included."""
-    files: dict[str, FileCounts] = field(
-        default_factory=lambda: {kind: FileCounts() for kind in catalogue.SPOOL_FILES.labels["kind"]}
-    )
-    file_bytes: Distribution = field(default_factory=lambda: Distribution(catalogue.SPOOL_FILE_BYTES.buckets))
-    upload_seconds: Distribution = field(default_factory=lambda: Distribution(catalogue.FLUSH_DURATION.buckets))
-    commit_seconds: Distribution = field(default_factory=lambda: Distribution(catalogue.FLUSH_DURATION.buckets))
 
 
 class CommitLine:
@@ -119,6 +90,7 @@ class Committer:
         on_receipt: Callable[[DurableReceipt], None],
         on_trouble: Callable[[StoreUnavailable], None],
         stop: threading.Event,
+        counts: CommitCounts,
     ) -> None:
         self._store = store
         self._log = log
@@ -131,16 +103,9 @@ class Committer:
         self._room = threading.BoundedSemaphore(UNITS_IN_FLIGHT)
         self._logger = structlog.get_logger("spool")
         self._lock = threading.Lock()
-        self._under_way = 0
-        self._beat = 0.0
         self.blocking = False
         """Whether the decoder waits here for the store."""
-        self.counts = CommitCounts()
-
-    @property
-    def beat(self) -> float:
-        """When something was last finished, unix seconds; now, when there is nothing to do."""
-        return self._beat if self._under_way else time.time()
+        self.counts = counts
 
     def line(self, breaker: Breaker) -> CommitLine:
         """The way in for the connection whose work `breaker` guards."""
@@ -177,14 +142,14 @@ class Committer:
             room.acquire()
             self.blocking = self.blocking and not for_decoder
         with self._lock:
-            if not self._under_way:
-                self._beat = time.time()
-            self._under_way += 1
+            if not self.counts.under_way:
+                self.counts.moved_at = time.time()
+            self.counts.under_way += 1
 
     def _leave(self, room: threading.BoundedSemaphore) -> None:
         with self._lock:
-            self._under_way -= 1
-            self._beat = time.time()
+            self.counts.under_way -= 1
+            self.counts.moved_at = time.time()
         room.release()
 
     def close(self) -> None:
@@ -252,20 +217,19 @@ class Committer:
         """Runs `action` until the store took it. Raises StoreUnavailable only when told to stop or
         when `breaker` is broken, StoreRefused at once.
         """
+        backoff = Backoff(RETRY_SECONDS)
         attempt = 0
         while True:
+            attempt += 1
             try:
                 return action()
             except StoreUnavailable as error:
                 with self._lock:
                     self.counts.retries += 1
                 self._on_trouble(error)
-                self._logger.warning(
-                    "store did not answer, trying again", what=what, error=str(error), attempt=attempt + 1
-                )
-                if self._told_to_end(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)], breaker):
+                self._logger.warning("store did not answer, trying again", what=what, error=str(error), attempt=attempt)
+                if self._told_to_end(backoff.next(), breaker):
                     raise
-                attempt += 1
 
     def _told_to_end(self, pause: float, breaker: Breaker | None) -> bool:
         """Pauses; returns whether nobody needs the object any more."""
