@@ -23,7 +23,6 @@ from sluice.ingest.stop import IngestStop
 from sluice.ingest.tables import messages as messagetable
 from sluice.ingest.tables.book import TableBook
 from sluice.ingest.tables.lookup import CatalogLookup
-from sluice.ingest.tables.requests import Requests
 from sluice.ingest.tables.watch import CatalogWatch
 from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import PipelineState
@@ -111,7 +110,7 @@ def open_epoch(
         stop=stop.threads,
     )
     copier = Copier(options.source, book, segments, counts=status.snapshots, stop=stop.threads)
-    watch = CatalogWatch(options.source, book, Requests(store, book, options.source.publication))
+    watch = CatalogWatch(options.source, book, store)
     return Epoch(opened, log, book, committer, copier, watch, lookup, numbers)
 
 

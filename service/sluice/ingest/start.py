@@ -13,11 +13,14 @@ from sluice.errors import SlotBusy, SourceUnavailable
 from sluice.ingest.options import IngestOptions
 from sluice.ingest.publication_gap import PublicationGap
 from sluice.ingest.receive.stream import ReplicationStream
+from sluice.manifest.follow import load_state
+from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import PipelineState
 from sluice.source.sessions import open_query
 from sluice.source.setup import set_up
 from sluice.source.slot import ServerFacts, prove_continuity, server_facts, slot_facts, wait_until_free
 from sluice.source.start import best_streaming, highest_protocol
+from sluice.store.base import ObjectStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +35,15 @@ class Start:
     gap: PublicationGap | None = None
 
 
-def prove_start(options: IngestOptions, state: PipelineState, *, unpublished: bool) -> Start:
-    """Proves that a stream can continue `state`, after waiting until the slot is free. With
-    `unpublished`, the server has said that the publication did not exist at some position.
+def prove_start(options: IngestOptions, store: ObjectStore, log: ManifestLog | None, *, unpublished: bool) -> Start:
+    """Proves that a stream can continue the manifest, after waiting until the slot is free. `log`
+    is our own, once it is open. With `unpublished`, the server has said that the publication did
+    not exist at some position.
 
-    Blocks. Raises SlotLost, SlotBusy and SourceError.
+    Blocks. Raises WriterFenced, SlotLost, SlotBusy, SourceError, StoreError and ManifestCorrupt.
     """
     source = options.source
+    state = log.require_ours() if log is not None else load_state(store)
     with closing(open_query(source)) as connection:
         gap = PublicationGap.find(connection, options, state) if unpublished else None
         server = server_facts(connection)

@@ -34,7 +34,6 @@ from sluice.ingest.start import Start, open_stream, prove_start
 from sluice.ingest.status import IngestStatus
 from sluice.ingest.stop import IngestStop
 from sluice.lsn import show
-from sluice.manifest.follow import load_state
 from sluice.stopping import Stop
 from sluice.store.base import ObjectStore
 from sluice.store.probe import probe
@@ -199,8 +198,8 @@ class Ingest:
     # one connection
 
     def _prove(self) -> Start:
-        state = self._epoch.log.require_ours() if self._epoch is not None else load_state(self._store)
-        return prove_start(self._options, state, unpublished=self._unpublished)
+        log = self._epoch.log if self._epoch is not None else None
+        return prove_start(self._options, self._store, log, unpublished=self._unpublished)
 
     async def _stream(self, start: Start, target: int | None) -> bool:
         """Returns whether `target` was reached."""

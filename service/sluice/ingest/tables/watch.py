@@ -12,16 +12,19 @@ from sluice.ingest.tables.requests import Requests
 from sluice.source.catalog import Catalog, Connection
 from sluice.source.lazy_session import LazySession
 from sluice.source.sessions import SourceOptions
+from sluice.store.base import ObjectStore
 
 
 class CatalogWatch:
-    """Compares the catalog with the manifest each time `run_once` is called."""
+    """Compares the catalog with the manifest each time `run_once` is called, and carries out the
+    requests that wait in `store`.
+    """
 
-    def __init__(self, options: SourceOptions, book: TableBook, requests: Requests) -> None:
+    def __init__(self, options: SourceOptions, book: TableBook, store: ObjectStore) -> None:
         self._publication = options.publication
         self._session = LazySession(options)
         self._book = book
-        self._requests = requests
+        self._requests = Requests(store, book, options.publication)
 
     def run_once(self) -> None:
         """One look. Raises SourceUnavailable when the connection is lost; the next call opens
