@@ -5,13 +5,12 @@ same log, book and committer.
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import structlog
 
 from sluice.contract.entries import Changes, Commits, Opened, PreparedEnd
-from sluice.contract.receipt import DurableReceipt
 from sluice.errors import ServiceError
 from sluice.ingest.commit.committer import Committer
 from sluice.ingest.options import IngestOptions
@@ -64,17 +63,16 @@ def open_epoch(
     status: IngestStatus,
     stop: IngestStop,
     errors: RecentErrors,
-    on_receipt: Callable[[DurableReceipt], None],
 ) -> Epoch:
     """Takes the pipeline over. A writer that still lives is a paused one, because the slot is ours
     by now, and the entry that this appends ends it.
 
-    `on_receipt` is called from the commit thread. Blocks. Raises WriterFenced, StoreRefused, and
+    Blocks. Raises WriterFenced, StoreRefused, and
     StoreUnavailable when it is stopped.
     """
     logger = structlog.get_logger("ingest")
 
-    def store_trouble(what: str, error: ServiceError) -> None:
+    def store_problem(what: str, error: ServiceError) -> None:
         errors.note("manifest", error)
         logger.warning("store did not answer", what=what, error=str(error))
 
@@ -83,7 +81,7 @@ def open_epoch(
         _opened(options, start),
         start.state,
         through_lsn=start.lsn,
-        on_trouble=store_trouble,
+        on_trouble=store_problem,
         stop=stop.threads,
     )
     opened = log.state
@@ -95,8 +93,7 @@ def open_epoch(
     committer = Committer(
         store,
         log,
-        on_receipt=on_receipt,
-        on_trouble=lambda error: errors.note("spool", error),
+        on_problem=lambda error: errors.note("spool", error),
         stop=stop.threads,
         counts=status.commits,
     )

@@ -28,7 +28,7 @@ from sluice.ingest.encode.builder import Builder
 from sluice.ingest.options import IngestOptions
 from sluice.ingest.receive.backpressure import Backpressure
 from sluice.ingest.receive.stream import RawBatch, ReplicationStream, StreamLimits
-from sluice.ingest.status import StreamCounts
+from sluice.ingest.status import IngestStatus
 from sluice.ingest.tables.book import TableBook
 from sluice.ingest.tables.messages import prefix_filter
 from sluice.manifest.log import ManifestLog
@@ -54,7 +54,7 @@ class SessionContext:
     committer: Committer
     numbers: Iterator[int]
     decoder: Executor
-    counts: StreamCounts
+    status: IngestStatus
 
 
 class Session:
@@ -65,7 +65,7 @@ class Session:
     ) -> None:
         options = context.options
         self.watermark = Watermark(start_lsn=start_lsn)
-        self.counts = context.counts
+        self.counts = context.status.stream
         self.backpressure = backpressure
         self.unflushed = Unflushed(start_lsn)
         self._stream = stream
@@ -74,8 +74,11 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._failed: asyncio.Future[None] = self._loop.create_future()
         self._breaker = Breaker(on_break=self._broke)
-        self._line = context.committer.line(self._breaker)
-        self._room = asyncio.Semaphore(BATCHES_IN_FLIGHT)
+        self._line = context.committer.line(self._breaker, on_receipt=self._hand_over)
+        self._log = context.log
+        self._status = context.status
+        self._settled = False
+        self._batch_permits = asyncio.Semaphore(BATCHES_IN_FLIGHT)
         self._in_decoder: set[asyncio.Future[None]] = set()
         self._units: set[Future[None]] = set()
         self._urgent = False
@@ -147,10 +150,17 @@ class Session:
         if stop.is_set():
             await self._take_rest()
 
-    def durable(self, receipt: DurableReceipt) -> None:
-        """Takes a receipt on the event loop and tells the server. A receipt that cannot be ends the
-        session before anything is told.
+    def _hand_over(self, receipt: DurableReceipt) -> None:
+        """From the commit thread to the event loop, which owns the watermark."""
+        self._loop.call_soon_threadsafe(self._durable, receipt)
+
+    def _durable(self, receipt: DurableReceipt) -> None:
+        """Acknowledges to the server what the receipt proves. A receipt that cannot be ends the
+        session before anything is acknowledged.
         """
+        self._status.manifest = self._log.state
+        if self._settled:
+            return
         faults.point("receipt.before")
         try:
             moved = self.watermark.durable(receipt)
@@ -159,6 +169,7 @@ class Session:
             return
         if moved:
             self._stream.acknowledge(self.watermark.flushed_lsn)
+        self._status.flushed_lsn = self.watermark.flushed_lsn
 
     async def drain(self) -> None:
         """Publishes every whole transaction that was received, and acknowledges it. Raises what
@@ -174,9 +185,12 @@ class Session:
         """Waits until nothing of this session is under way any more, whatever became of it. What
         had not failed by now is published or not as it comes.
         """
-        await self._quiet()
-        if self._failed.done():
-            self._failed.exception()
+        try:
+            await self._quiet()
+        finally:
+            self._settled = True
+            if self._failed.done():
+                self._failed.exception()
 
     async def _quiet(self) -> None:
         await self._idle()
@@ -196,23 +210,23 @@ class Session:
     async def _take(self, batch: RawBatch) -> None:
         faults.point("batch.received")
         self.watermark.receive(batch.received_lsn)
-        if self._room.locked():
+        if self._batch_permits.locked():
             self.backpressure.begin()
         # A batch that one large field has filled counts for as many as it is.
-        rooms = min(1 + batch.nbytes // BATCH_BYTES, BATCHES_IN_FLIGHT)
+        permits = min(1 + batch.nbytes // BATCH_BYTES, BATCHES_IN_FLIGHT)
         try:
-            for _ in range(rooms):
-                await self._room.acquire()
+            for _ in range(permits):
+                await self._batch_permits.acquire()
         finally:
             self.backpressure.end(self.backpressure_cause)
         task = self._run(lambda: self._decode(batch))
         faults.point("batch.handed")
-        for _ in range(rooms):
-            task.add_done_callback(lambda _: self._room.release())
+        for _ in range(permits):
+            task.add_done_callback(lambda _: self._batch_permits.release())
 
     @property
     def backpressure_cause(self) -> str:
-        """Whom the socket waits for, if it waits."""
+        """What the socket waits for, if it waits."""
         return "upload" if self._line.blocking else "decoder"
 
     def _run(self, action: Callable[[], None]) -> "asyncio.Future[None]":

@@ -5,10 +5,9 @@ loss that may pass.
                     ▲                                                       │
                     └── Watermark ◀── receipt ◀── Committer ◀───────────────┘
 
-This module owns the order of things at start and stop, and holds no logic of the stages: what to do
-with bytes, transactions, shapes, files and entries is decided elsewhere. Threads: the event loop
-owns the socket and the watermark; one thread decodes; Committer has its own; copies and the catalog
-watch run in one each.
+This module owns the order of things at start and stop, and holds no logic of the stages. Threads:
+the event loop owns the socket and the watermark; one thread decodes; Committer has its own; copies
+and the catalog watch run in one each.
 """
 
 import asyncio
@@ -21,7 +20,6 @@ from contextlib import suppress
 import structlog
 
 from sluice.backoff import Backoff
-from sluice.contract.receipt import DurableReceipt
 from sluice.errors import Disposition, Interrupted, ServiceError
 from sluice.ingest.background import Background
 from sluice.ingest.causes import component_of, reason_of
@@ -94,7 +92,6 @@ class Ingest:
         """Whether the server decodes a place in its log at which the publication did not exist."""
         self._decoder = ThreadPoolExecutor(1, thread_name_prefix="decode")
         self._reconnect = Backoff(RECONNECT_SECONDS, jitter=0.5)
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._logger = structlog.get_logger("ingest")
 
     def stop(self) -> None:
@@ -132,7 +129,6 @@ class Ingest:
         asked for a target and stopped before it was reached gets Interrupted: what is in the spool
         is sound, and less than was asked for.
         """
-        self._loop = asyncio.get_running_loop()
         _tune_interpreter()
         bounded = until_caught_up or until_lsn is not None
         try:
@@ -212,7 +208,7 @@ class Ingest:
         try:
             epoch = await self._take_over(start)
             context = SessionContext(
-                self._options, epoch.log, epoch.book, epoch.committer, epoch.numbers, self._decoder, self.status.stream
+                self._options, epoch.log, epoch.book, epoch.committer, epoch.numbers, self._decoder, self.status
             )
             session = self._session = Session(context, stream, start_lsn=start.lsn, backpressure=self._backpressure)
             self._start_background(epoch)
@@ -260,25 +256,12 @@ class Ingest:
                 status=self.status,
                 stop=self._stop,
                 errors=self.errors,
-                on_receipt=self._hand_over,
             )
         self._epoch.watch.run_once()
         if start.gap is not None and self._unpublished:
             start.gap.pass_over(self._options, self._epoch.log, self._epoch.book, to_lsn=start.lsn)
             self._unpublished = False
         return self._epoch
-
-    def _hand_over(self, receipt: DurableReceipt) -> None:
-        """From the commit thread to the event loop, which owns the watermark."""
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._on_receipt, receipt)
-
-    def _on_receipt(self, receipt: DurableReceipt) -> None:
-        if self._epoch is not None:
-            self.status.manifest = self._epoch.log.state
-        if self._session is not None:
-            self._session.durable(receipt)
-            self.status.flushed_lsn = self._session.watermark.flushed_lsn
 
     async def _pause(self, error: ServiceError) -> None:
         pause, status = self._reconnect.next(), self.status
