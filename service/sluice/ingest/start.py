@@ -18,7 +18,8 @@ from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import PipelineState
 from sluice.source.sessions import open_query
 from sluice.source.setup import set_up
-from sluice.source.slot import ServerFacts, prove_continuity, server_facts, slot_facts, wait_until_free
+from sluice.source.slot import ServerFacts, prove_continuity, server_facts, slot_facts
+from sluice.source.slot_wait import wait_until_free
 from sluice.source.start import best_streaming, highest_protocol
 from sluice.store.base import ObjectStore
 
