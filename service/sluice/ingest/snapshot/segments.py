@@ -19,8 +19,9 @@ from sluice.contract.entries import Segment
 from sluice.contract.schema import TableSchema
 from sluice.errors import SourceUnavailable
 from sluice.ingest.commit.committer import Committer
+from sluice.ingest.encode.large import write_large
 from sluice.ingest.encode.rows import EncodedRows, encode_rows
-from sluice.ingest.encode.segment import SegmentFile, SegmentWriter, write_large
+from sluice.ingest.encode.segment import SegmentFile, SegmentWriter
 from sluice.ingest.snapshot.reader import copy_table
 from sluice.ingest.status import SnapshotCounts
 from sluice.protocol.copy_rows import CopyRows
@@ -78,7 +79,9 @@ class SnapshotSegments:
                 )
             faults.point("copy.read")
             taken = sum(map(len, chunks))
-            encoded = _encode(reader.feed(chunks), schema, lsn=holder.consistent_lsn, ordinal=ordinal, time_us=now_us)
+            encoded = _encode(
+                reader.feed(chunks, emptied=True), schema, lsn=holder.consistent_lsn, ordinal=ordinal, time_us=now_us
+            )
             chunks.clear()
             count = encoded[0].stats.rows if encoded else 0
             if encoded and encoded[0].large:
