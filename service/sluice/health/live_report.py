@@ -22,7 +22,7 @@ from sluice.health.source_history import SourceHistory
 from sluice.health.source_watch import SourceAnswer
 from sluice.health.verdict import Verdict, judge
 from sluice.health.wal import Positions
-from sluice.ingest.supervisor import Ingest
+from sluice.ingest.status import IngestStatus
 from sluice.manifest.state import PipelineState
 
 _FRESH_SECONDS = 1.0
@@ -34,8 +34,8 @@ class LiveReport:
     everything else from any.
     """
 
-    def __init__(self, *, ingest: Ingest, reporter: Reporter, presence: Presence, health: Health) -> None:
-        self._ingest = ingest
+    def __init__(self, *, status: IngestStatus, reporter: Reporter, presence: Presence, health: Health) -> None:
+        self._status = status
         self._reporter = reporter
         self._source = reporter.source
         self._presence = presence
@@ -102,7 +102,7 @@ class LiveReport:
         """Where the pipeline stands now, also while nothing that is stored can be read. Costs
         microseconds.
         """
-        at, view, log = self._stored, self._ingest.view, self._ingest.log
+        at, status = self._stored, self._status
         if self._source is not None and (answer := self._source.newest) is not None:
             facts = answer.facts
             at = replace(
@@ -110,10 +110,10 @@ class LiveReport:
             )
         return replace(
             at,
-            flushed_lsn=max(at.flushed_lsn, log.state.through_lsn if log is not None else 0),
-            received_lsn=view.received_lsn,
-            complete_lsn=view.complete_lsn,
-            oldest_unflushed_at=None if view.oldest_unflushed_us is None else view.oldest_unflushed_us / 1e6,
+            flushed_lsn=max(at.flushed_lsn, status.manifest.through_lsn if status.manifest is not None else 0),
+            received_lsn=status.received_lsn,
+            complete_lsn=status.complete_lsn,
+            oldest_unflushed_at=None if status.oldest_unflushed_us is None else status.oldest_unflushed_us / 1e6,
         )
 
     def ask_source(self) -> SourceAnswer | None:
@@ -137,16 +137,15 @@ class LiveReport:
         """A report of a manifest that holds what this process has written. Raises ManifestCorrupt
         when it does not: then nothing in it can be relied on.
         """
-        log = self._ingest.log
-        written = log.state if log is not None else None
+        written = self._status.manifest
         report = self._reporter.take(asked_within_seconds=asked_within_seconds)
         if written is not None:
             check_holds(report.manifest, written)
         return report
 
     def _state(self) -> PipelineState | None:
-        if self._ingest.log is not None:
-            return self._ingest.log.state
+        if self._status.manifest is not None:
+            return self._status.manifest
         return self._report.manifest if self._report is not None else None
 
     def _seen(self) -> ProcessSeen:
@@ -157,12 +156,12 @@ class LiveReport:
         """`report` as it is to be judged now, with the newest answer of the server."""
         if process is not None:
             process = replace(process, seen=self._seen())
-        log, unread, asked = self._ingest.log, self._unread, self._asked
-        if report.manifest.opened is None and log is not None:
+        own, unread, asked = self._status.manifest, self._unread, self._asked
+        if report.manifest.opened is None and own is not None:
             # The first look may have been taken before the first entry.
-            report = replace(report, manifest=log.state)
+            report = replace(report, manifest=own)
         # Without a manifest of ours another writer may go on: then only one look at both is fair.
-        if asked is not None and (log is not None or unread is not None):
+        if asked is not None and (own is not None or unread is not None):
             report = self._with_answer(report, *asked)
         return replace(report, process=process, unread=unread, judged_at=datetime.now(UTC))
 

@@ -6,6 +6,7 @@ server or the store is counted and never disturbs the stream.
 """
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -16,15 +17,16 @@ from sluice.health.export.lake import LakeExport
 from sluice.health.export.process import ProcessExport
 from sluice.health.export.source import export_answer, export_lag
 from sluice.health.export.verdict import export_verdict
+from sluice.health.facts import ChildSeen
 from sluice.health.live_report import LiveReport
 from sluice.health.presence import Presence
 from sluice.health.reporter import Reporter
 from sluice.health.verdict import Verdict
 from sluice.health.wal import headroom
-from sluice.ingest.supervisor import Ingest
-from sluice.process.applier_process import ApplierProcess
+from sluice.ingest.status import IngestStatus
 from sluice.telemetry import catalogue
 from sluice.telemetry.metrics import Metrics
+from sluice.telemetry.recent_errors import RecentErrors
 
 _PATIENCE_SECONDS = 2.0
 """How long /status waits for a look that hangs in the object store, before it shows the last one
@@ -41,15 +43,24 @@ class Observer:
     """
 
     def __init__(
-        self, *, ingest: Ingest, reporter: Reporter, metrics: Metrics, health: Health, applier: ApplierProcess | None
+        self,
+        *,
+        status: IngestStatus,
+        errors: RecentErrors,
+        reporter: Reporter,
+        metrics: Metrics,
+        health: Health,
+        applier: Callable[[], ChildSeen] | None = None,
     ) -> None:
-        self._ingest = ingest
+        self._status = status
+        self._errors = errors
+        self._applier = applier
         self._source = reporter.source
         self._metrics = metrics
         self._lake = LakeExport(metrics)
-        self._process = ProcessExport(metrics, ingest, applier)
-        self._presence = Presence(ingest, applier)
-        self._live = LiveReport(ingest=ingest, reporter=reporter, presence=self._presence, health=health)
+        self._process = ProcessExport(metrics, status, errors)
+        self._presence = Presence(status, errors, applier)
+        self._live = LiveReport(status=status, reporter=reporter, presence=self._presence, health=health)
         self._logger = structlog.get_logger("report")
         metrics.add(catalogue.REPORT_ERRORS, 0)
         metrics.add(catalogue.PROBE_ERRORS, 0)
@@ -74,11 +85,11 @@ class Observer:
             # Last: whoever sees it sees all that was read with it.
             self._metrics.set(catalogue.REPORT_TIMESTAMP, report.taken_at.timestamp())
         except ServiceError as error:
-            self._ingest.errors.note("report", error)
+            self._errors.note("report", error)
             self._metrics.add(catalogue.REPORT_ERRORS, 1)
             self._logger.warning("could not take a report", error=str(error))
         except Exception as error:
-            self._ingest.errors.note("report", error)
+            self._errors.note("report", error)
             self._metrics.add(catalogue.REPORT_ERRORS, 1)
             self._logger.error("could not take a report", exc_info=error)
         self._metrics.set(catalogue.HEARTBEAT, time.time(), loop="report")
@@ -87,20 +98,20 @@ class Observer:
         """Asks the server and exports what it says. Blocks; for a thread, and not the one of
         `look`: either of the two may be away.
         """
-        answer, log = self._live.ask_source(), self._ingest.log
+        answer = self._live.ask_source()
         if answer is not None and self._source is not None:
             if answer.error is not None:
-                self._ingest.errors.note("probe", answer.error)
+                self._errors.note("probe", answer.error)
                 self._metrics.add(catalogue.PROBE_ERRORS, 1)
             facts = answer.facts
             kept = headroom(facts.server, facts.slot, self._source.history) if facts is not None else None
-            export_answer(self._metrics, facts, kept, manifest=log.state if log is not None else None)
+            export_answer(self._metrics, facts, kept, manifest=self._status.manifest)
         self._metrics.set(catalogue.HEARTBEAT, time.time(), loop="probe")
 
     def count(self) -> None:
         """Brings the counters of this process up to date; costs microseconds."""
         self._presence.count()
-        self._process.count()
+        self._process.count(self._applier() if self._applier is not None else None)
         at, now = self._live.positions(), time.time()
         export_lag(self._metrics, at, now=now)
         self._lake.export_freshness(at.flush_seconds(now=now), now=now)
@@ -122,7 +133,7 @@ class Observer:
 
     def _ingested_at(self) -> float | None:
         """Everything committed before this time, by our clock, is in the manifest."""
-        view, committer = self._ingest.view, self._ingest.committer
-        proven = self._source.history.complete_at(view.complete_lsn) if self._source is not None else None
-        flushed = committer.counts.last_commit_time_us / 1e6 if committer is not None else 0.0
+        complete_lsn, source = self._status.complete_lsn, self._source
+        proven = source.history.complete_at(complete_lsn) if source is not None else None
+        flushed = self._status.commits.last_commit_time_us / 1e6
         return max(proven or 0.0, flushed) or None
