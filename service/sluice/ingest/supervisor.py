@@ -318,8 +318,9 @@ class Ingest:
     # one connection
 
     def _prepare(self) -> tuple[ServerFacts, int]:
-        """Everything that must be true before the stream starts (law 4). Creates publication and
-        slot only while the manifest is empty.
+        """Checks everything that must be true before the stream starts: the server, its history,
+        the slot and the publication fit the manifest. Creates publication and slot only while the
+        manifest is empty.
         """
         options = self.options
         state = self._state = self._own_state(self.log) if self.log is not None else load_state(self.store)
