@@ -161,7 +161,7 @@ class _Reader:
 
     def string(self, limit: int | None = None) -> str:
         """A NUL-terminated string of at most `limit` characters."""
-        nul = self._raw.find(0, self._position, self._end)
+        nul = self._raw.find(b"\0", self._position, self._end)
         if nul < 0:
             raise self.refusal("has a string without an end")
         encoded = self.take(nul - self._position)

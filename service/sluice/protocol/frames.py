@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from sluice.errors import DecodeError
 from sluice.lsn import show
+from sluice.protocol.buffers import LARGE_BYTES, Raw, moved
 from sluice.protocol.limits import MAX_COLUMNS, MAX_FRAME_BYTES
 
 Bytes = npt.NDArray[np.uint8]
@@ -51,7 +52,7 @@ class FrameTable:
     points the rows at it that have no tuple of their own.
     """
 
-    raw: bytes
+    raw: Raw
     buffer: Bytes
     start: Offsets
     end: Offsets
@@ -63,14 +64,16 @@ class FrameTable:
         return len(self.start)
 
 
-def join(frames: Sequence[bytes | memoryview]) -> FrameTable:
-    """One table of `frames`, which are CopyData payloads as libpq gives them, in the order
-    received.
+def join(frames: Sequence[bytes | memoryview], *, emptied: bool = False) -> FrameTable:
+    """One table of `frames`, which are CopyData payloads as libpq gives them, in the order received.
+
+    With `emptied` the caller gives up the large ones that are memoryviews: what they showed is gone
+    afterwards, and its memory with it.
 
     Raises DecodeError for a frame that is empty, shorter than its header, of unknown kind or too
     large, and for more than MAX_JOINED_BYTES in all.
     """
-    return _table(*join_bytes(frames))
+    return _table(*join_bytes(frames, emptied=emptied))
 
 
 def rejoin(content: bytes | memoryview, end: Offsets) -> FrameTable:
@@ -83,7 +86,7 @@ def rejoin(content: bytes | memoryview, end: Offsets) -> FrameTable:
     return _table(raw, np.frombuffer(raw, np.uint8), start, end)
 
 
-def _table(raw: bytes, buffer: Bytes, start: Offsets, end: Offsets) -> FrameTable:
+def _table(raw: Raw, buffer: Bytes, start: Offsets, end: Offsets) -> FrameTable:
     if not len(start):
         return FrameTable(
             raw, buffer, start, end, outer=np.zeros(0, np.uint8), tag=np.zeros(0, np.uint8), nulls_at=nulls_at(raw)
@@ -110,9 +113,9 @@ def _table(raw: bytes, buffer: Bytes, start: Offsets, end: Offsets) -> FrameTabl
     return FrameTable(raw, buffer, start, end, outer=outer, tag=tag, nulls_at=nulls_at(raw))
 
 
-def join_bytes(chunks: Sequence[bytes | memoryview]) -> tuple[bytes, Bytes, Offsets, Offsets]:
-    """`chunks` and the tail as one buffer, with the bounds of each chunk. Raises DecodeError past
-    the size caps, before anything is copied.
+def join_bytes(chunks: Sequence[bytes | memoryview], *, emptied: bool = False) -> tuple[Raw, Bytes, Offsets, Offsets]:
+    """`chunks` and the tail as one buffer, with the bounds of each chunk; `emptied` as for `join`.
+    Raises DecodeError past the size caps, before anything is copied.
     """
     length = np.fromiter(map(len, chunks), np.int64, len(chunks))
     end = np.cumsum(length)
@@ -123,7 +126,8 @@ def join_bytes(chunks: Sequence[bytes | memoryview]) -> tuple[bytes, Bytes, Offs
         )
     if total > MAX_JOINED_BYTES:
         raise DecodeError(f"{total} bytes are too many for one batch ({MAX_JOINED_BYTES})", hint="lower the batch size")
-    raw = b"".join([*chunks, TAIL])
+    large = len(length) > 0 and int(length.max()) >= LARGE_BYTES
+    raw: Raw = moved([*chunks, TAIL], emptied=emptied) if large else b"".join([*chunks, TAIL])
     return raw, np.frombuffer(raw, np.uint8), end - length, end
 
 
@@ -157,14 +161,14 @@ def frame_name(table: FrameTable, index: int) -> str:
     return f"{shown} at LSN {show(int.from_bytes(table.raw[at : at + 8], 'big'))}"
 
 
-def big_endian_words(raw: bytes) -> Words:
+def big_endian_words(raw: Raw) -> Words:
     """Every four bytes of `raw` as an unsigned big-endian number, one element at each byte. No copy
     is made: index it, do not compute with it.
     """
     return np.ndarray((len(raw) - 3,), ">u4", raw, strides=(1,))
 
 
-def nulls_at(raw: bytes) -> int:
+def nulls_at(raw: Raw) -> int:
     """Where the synthetic tuple begins in a buffer of `join_bytes`."""
     return len(raw) - _OVERREAD_BYTES - MAX_COLUMNS
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 from sluice.ingest.encode.types.reading import Reading
 from sluice.ingest.encode.types.sent_bytes import absent, spelled, unreadable
 from sluice.ingest.encode.views import Mask, Texts
+from sluice.protocol.buffers import Raw
 
 _HEADER_BYTES = 8
 _GROUP_DIGITS = 4
@@ -59,7 +60,7 @@ def _header(sent: Texts) -> npt.NDArray[np.int64]:
     return header
 
 
-def _words(raw: bytes) -> npt.NDArray[np.uint16]:
+def _words(raw: Raw) -> npt.NDArray[np.uint16]:
     return np.ndarray((len(raw) - 1,), ">u2", buffer=raw, strides=(1,))
 
 
