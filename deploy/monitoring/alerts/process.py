@@ -83,7 +83,7 @@ ALERTS = (
         "0m",
         "Pipeline {{ $labels.pipeline }} met {{ $labels.class }}, which it does not retry",
         "It occurred in {{ $labels.component }}. What could not be carried was not acknowledged. "
-        "The pipeline may need you before it continues.",
+        "You have to act before the pipeline continues.",
         held="15m",
     ),
     Alert(
