@@ -9,6 +9,7 @@ order:
     delay:SECONDS     waits
     hold:PATH         waits until the file PATH exists
     raise[:ERROR]     raises the error class of that name: one of sluice.errors, or one that Python has itself (OSError when no name is given)
+    errno:NAME        raises the OSError that the system has for NAME (ENOSPC, EACCES, ...)
     crash             leaves at once with status 137, as kill -9 would
 
 Points sit where one stage hands to another and around what becomes durable, in rooms that do I/O,
@@ -16,6 +17,7 @@ never in the pure core.
 """
 
 import builtins
+import errno
 import os
 import threading
 import time
@@ -26,7 +28,7 @@ from sluice import errors
 
 CRASHED = 137
 _HOLD_LOOK_SECONDS = 0.005
-_ACTIONS = ("count", "delay", "hold", "raise", "crash")
+_ACTIONS = ("count", "delay", "hold", "raise", "errno", "crash")
 
 _lock = threading.Lock()
 _hits: dict[str, int] = {}
@@ -51,6 +53,8 @@ def _parse(text: str) -> dict[str, _Fault]:
                 raise ValueError(f"fault point {name}: there is no action {kind!r}")
             if kind == "raise":
                 _error_class(argument)
+            if kind == "errno":
+                _system_error(argument)
         armed[name] = _Fault(steps, int(hit) if hit else None)
     return armed
 
@@ -60,6 +64,13 @@ def _error_class(name: str) -> type[Exception]:
     if not (isinstance(found, type) and issubclass(found, Exception)):
         raise ValueError(f"there is no error class {name!r} in sluice.errors or in Python itself")
     return found
+
+
+def _system_error(name: str) -> OSError:
+    number = getattr(errno, name, None)
+    if not isinstance(number, int):
+        raise ValueError(f"there is no system error {name!r}")
+    return OSError(number, os.strerror(number))
 
 
 _armed = _parse(os.environ.get("SLUICE_FAULTS", ""))
@@ -103,6 +114,8 @@ def _act(name: str, kind: str, argument: str) -> None:
         os._exit(CRASHED)
     elif kind == "raise":
         raise _error_class(argument)(f"fault point {name}")
+    elif kind == "errno":
+        raise _system_error(argument)
     elif kind == "delay":
         time.sleep(float(argument))
     elif kind == "hold":
