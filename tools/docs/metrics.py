@@ -43,4 +43,4 @@ about 20 ms, at most once a second, whatever the number of clients. Nothing is c
 * `/startupz` succeeds once the configuration is read.
 * `/status` of ingest is the same as `sluice status --json`.
 
-<!-- Generated from service/sluice/telemetry/catalogue.py by `python -m tools.docs`; a test compares. -->"""
+<!-- Generated from service/sluice/telemetry/catalogue/ by `python -m tools.docs`; a test compares. -->"""

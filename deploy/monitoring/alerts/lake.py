@@ -16,16 +16,16 @@ BACKLOG_AGE = Threshold("backlogSeconds", 900, "age of the oldest change that is
 BACKLOG_BYTES = Threshold(
     "backlogBytes", 1073741824, "bytes of segments that the lake lacks, when they have also grown for an hour (1 GiB)"
 )
-COPY_STALL = Threshold("copyStallSeconds", 900, "age of a snapshot that has read nothing for 15 minutes")
+SNAPSHOT_STALL = Threshold("snapshotStallSeconds", 900, "age of a snapshot that has read nothing for 15 minutes")
 
-THRESHOLDS = (SILENCE, FAILURES, BACKLOG_AGE, BACKLOG_BYTES, COPY_STALL)
+THRESHOLDS = (SILENCE, FAILURES, BACKLOG_AGE, BACKLOG_BYTES, SNAPSHOT_STALL)
 
 FAILED = total(over("increase", one(known.APPLY_RUNS, outcome="failed"), "15m"))
 RESTARTED = total(over("increase", one(known.APPLY_RESTARTS), "15m"))
 PENDING_LEAST = worst(over("min_over_time", one(known.PENDING_BYTES), "1h"))
 PENDING_GROWTH = worst(over("delta", one(known.PENDING_BYTES), "1h"))
 GROWING = f"{PENDING_LEAST} > {BACKLOG_BYTES} and on (pipeline) {PENDING_GROWTH} > 0"
-COPIED = total(over("increase", one(known.SNAPSHOT_BYTES), "15m"))
+SNAPSHOT_READ = total(over("increase", one(known.SNAPSHOT_BYTES), "15m"))
 
 ALERTS = (
     Alert(
@@ -92,9 +92,9 @@ ALERTS = (
         "The reason is in `sluice tables --state quarantined`.",
     ),
     Alert(
-        "SluiceCopyStalled",
+        "SluiceSnapshotStalled",
         "warning",
-        f"time() - {worst(one(known.SNAPSHOT_START))} > {COPY_STALL} unless on (pipeline) {COPIED} > 0",
+        f"time() - {worst(one(known.SNAPSHOT_START))} > {SNAPSHOT_STALL} unless on (pipeline) {SNAPSHOT_READ} > 0",
         "5m",
         "The snapshot of pipeline {{ $labels.pipeline }} does not move",
         "It began {{ $value | humanizeDuration }} ago and has read nothing for 15 minutes. Its "

@@ -194,15 +194,15 @@ KINDS: tuple[Kind, ...] = (
         "tables",
         "c",
         "A lake table is known not to equal its source.",
-        "`sluice copy` with the table's name takes a new snapshot of it.",
+        "`sluice resync` with the table's name takes a new snapshot of it.",
     ),
     _kind(
         "table.quarantined",
         "tables",
         "w",
         "A table cannot be carried, and is left out.",
-        "Correct what the reason says: the table is then copied by itself. Where the catalog does "
-        "not show it, `sluice copy` with the table's name.",
+        "Correct what the reason says: its snapshot is then taken by itself. Where the catalog does "
+        "not show it, `sluice resync` with the table's name.",
     ),
     _kind(
         "table.failing",
@@ -216,7 +216,7 @@ KINDS: tuple[Kind, ...] = (
         "tables",
         "w",
         "A table is paused. No command of this version pauses one.",
-        "Copy it again: `sluice copy TABLE`.",
+        "Begin it again: `sluice resync TABLE`.",
     ),
     _kind(
         "table.pending",

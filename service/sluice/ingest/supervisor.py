@@ -581,7 +581,7 @@ class Ingest:
         while not self._stop.is_set():
             self.copier.totals.beat = time.time()
             if self._copying():
-                await self._attempt(self.copier.run_once, "copy")
+                await self._attempt(self.copier.run_once, "snapshot")
             await self._sleep(1.0)
 
     async def _watch_catalog(self) -> None:

@@ -18,7 +18,7 @@ from sluice import signals
 from sluice.errors import Interrupted, ServiceError
 from sluice.health.endpoint import Health, HealthServer
 from sluice.health.export.observer import Observer
-from sluice.health.report import Reporter
+from sluice.health.reporter import Reporter
 from sluice.ingest.supervisor import Ingest, IngestOptions
 from sluice.process.applier_process import ApplierProcess, shell_status
 from sluice.store.base import ObjectStore
