@@ -33,9 +33,9 @@ Kubernetes, or an application of the Kubeflow Spark operator, or runs elsewhere 
 You need Kubernetes 1.25 or newer and Helm 3.14 or newer.
 
 ```sh
-kubectl create secret generic shop-source
---from-literal=dsn='postgresql://sluice:...@db.example.com/shop?sslmode=verify-full' helm install
-shop helm/sluice -f shop.yaml helm test shop --logs
+kubectl create secret generic shop-source --from-literal=dsn='postgresql://sluice:...@db.example.com/shop?sslmode=verify-full'
+helm install shop helm/sluice -f shop.yaml
+helm test shop --logs
 ```
 
 The smallest `shop.yaml`:

@@ -57,16 +57,19 @@ Kept as text, in a `string` column without special values: {", ".join(TEXT_NAMES
 Notes
 
 * The text is that of a session with `datestyle=ISO`, `timezone=UTC`, `intervalstyle=postgres`,
-`extra_float_digits=3`, `bytea_output=hex`, `lc_monetary=C` and client encoding UTF8. Text that is
-not UTF-8 makes the table stale. * `real` and `double precision` keep every bit pattern but NaN's:
-NaN, both infinities and minus zero are ordinary values. * `numeric(p,s)` is compared by value:
-`1.10` and `1.1` are equal. A negative scale adds to the precision (`numeric(3,-2)` is
-`decimal(5,0)`). * `timestamptz` is an instant; `timestamp` has no zone, in the lake too. * The
-server sends reg types (`regclass`, `regproc`, `regrole`, ...) as the name of the object that they
-point to. When the object is renamed, rows in the lake keep the old name, and no event says so.
-Store the oid or the name itself instead, or run `sluice resync` after the rename. * `character(n)`
-keeps its padding, `json` its text, `jsonb` the order and spacing that PostgreSQL gives it. * A NULL
-element of an array is NULL; an array without elements is an empty list, not NULL.
+  `extra_float_digits=3`, `bytea_output=hex`, `lc_monetary=C` and client encoding UTF8. Text that is
+  not UTF-8 makes the table stale.
+* `real` and `double precision` keep every bit pattern but NaN's: NaN, both infinities and minus
+  zero are ordinary values.
+* `numeric(p,s)` is compared by value: `1.10` and `1.1` are equal. A negative scale adds to the
+  precision (`numeric(3,-2)` is `decimal(5,0)`).
+* `timestamptz` is an instant; `timestamp` has no zone, in the lake too.
+* The server sends reg types (`regclass`, `regproc`, `regrole`, ...) as the name of the object that
+  they point to. When the object is renamed, rows in the lake keep the old name, and no event says
+  so. Store the oid or the name itself instead, or run `sluice resync` after the rename.
+* `character(n)` keeps its padding, `json` its text, `jsonb` the order and spacing that PostgreSQL
+  gives it.
+* A NULL element of an array is NULL; an array without elements is an empty list, not NULL.
 """
 
 
