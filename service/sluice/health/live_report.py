@@ -42,6 +42,7 @@ class LiveReport:
         self._health = health
         self._lock = threading.Lock()
         self._report: Report | None = None
+        self._stored = Positions(SourceHistory(), None, 0)
         self._unread: Away | None = None
         self._reported_at = float("-inf")
         self._asked: tuple[SourceAnswer, SlotLost | None] | None = None
@@ -64,6 +65,7 @@ class LiveReport:
         try:
             if self._report is None or time.monotonic() - self._reported_at > _FRESH_SECONDS:
                 self._report = self._looked(asked_within_seconds)
+                self._stored = self._report.positions
                 self._reported_at = time.monotonic()
                 self._unread = None
             return self._report
@@ -100,8 +102,7 @@ class LiveReport:
         """Where the pipeline stands now, also while nothing that is stored can be read. Costs
         microseconds.
         """
-        report, view, log = self._report, self._ingest.view, self._ingest.log
-        at = report.positions if report is not None else Positions(SourceHistory(), None, 0)
+        at, view, log = self._stored, self._ingest.view, self._ingest.log
         if self._source is not None and (answer := self._source.newest) is not None:
             facts = answer.facts
             at = replace(

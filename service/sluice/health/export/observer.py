@@ -70,10 +70,6 @@ class Observer:
         try:
             report = self._live.take(asked_within_seconds=_SHARED_SECONDS)
             self._presence.applied(report.tables)
-            self._presence.applied(report.tables)
-            self._lake.look(report, ingested_at=self._ingested_at())
-            # Last: whoever sees it sees all that was read with it.
-            self._metrics.set(catalogue.REPORT_TIMESTAMP, report.taken_at.timestamp())
             self._lake.look(report, ingested_at=self._ingested_at())
             # Last: whoever sees it sees all that was read with it.
             self._metrics.set(catalogue.REPORT_TIMESTAMP, report.taken_at.timestamp())
