@@ -292,10 +292,10 @@ _PAGE_HEAD = """\
 # Problems
 
 A problem is something that needs attention. `sluice status`, `/status`, the status page, `/readyz`
-and the metric `sluice_problems` all show the same list, made in one place ([status](status.md)).
-Codes are stable: scripts and alerts may depend on them. `critical` and `warning` make a running
-pipeline `degraded`; `info` is for you to know. Each problem names what it concerns, since when
-where that is known, and what to do.
+and the metric `sluice_problems` show the same list, which is made in one place
+([status](status.md)). Codes are stable: scripts and alerts may depend on them. `critical` and
+`warning` make a running pipeline `degraded`; `info` does not. Each problem names what it is about,
+since when, if the beginning was observed, and what to do.
 
 <!-- Generated from service/sluice/health/problems.py by `python -m tools.docs`; a test compares. -->
 
