@@ -74,8 +74,8 @@ class RawBatch:
 
 
 class Batching:
-    """The batch that is being filled. Tells `watch` about requests; `acknowledged_lsn` must be kept
-    by the owner for that.
+    """The batch that is being filled. Passes requests on to `watch`; for that the owner must keep
+    `acknowledged_lsn` up to date.
     """
 
     def __init__(self, limits: StreamLimits, watch: ShutdownWatch, *, start_lsn: int, now: float) -> None:
