@@ -2,7 +2,7 @@
 and the trailer of one COPY).
 
 `constants` names every tag, header length and flag, `limits` what PostgreSQL cannot exceed.
-`copydata` reads one payload, `frames` joins many into one table. `decoder` decodes control messages
+`keepalive` reads that message, `frames` joins many into one table. `decoder` decodes control messages
 into the values of `messages`, `boundaries` the Begin and Commit messages of a whole batch, `tuples`
 the rows. `copy_rows` reads the rows of a COPY, `standby_status` builds the reply to the server.
 

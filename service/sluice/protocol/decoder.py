@@ -4,7 +4,7 @@ Invariant: a message is returned only if every byte of its frame was understood:
 bounds, strings ended and valid UTF-8, flags and counts as documented, nothing left over. Anything
 else is a DecodeError. Row messages are refused; `tuples` walks those. No state is kept between
 calls: the assembler decides whether a message may come at this place, and the caller says whether
-it carries a transaction id. Keepalives are decoded by `copydata`. (PostgreSQL: Logical Replication
+it carries a transaction id. Keepalives are decoded by `keepalive`. (PostgreSQL: Logical Replication
 Message Formats.)
 """
 
@@ -15,8 +15,8 @@ from sluice.errors import DecodeError
 from sluice.lsn import INVALID, MAX_STORED, show
 from sluice.protocol import constants as c
 from sluice.protocol.constants import POSTGRES_EPOCH_US, XLOGDATA_HEADER_BYTES
-from sluice.protocol.copydata import decode_keepalive
 from sluice.protocol.frames import FrameTable, frame_name
+from sluice.protocol.keepalive import decode_keepalive
 from sluice.protocol.limits import MAX_COLUMNS, MAX_GID_CHARACTERS, MAX_NAME_CHARACTERS, MAX_ORIGIN_CHARACTERS
 from sluice.protocol.messages import (
     Begin,
