@@ -1,7 +1,7 @@
 """Whole streams made up by Hypothesis decode column by column to what the reference decoder reads
 message by message.
 
-The recordings (test_protocol_golden) hold what servers sent once; these hold what they may send:
+The recordings (test_golden) hold what servers sent once; these hold what they may send:
 any order of blocks, relations that change their width in the middle of a stream, empty blocks and
 empty values, every kind of field in every place.
 """
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sluice.protocol.frames import join
 from tests.support import pgoutput_bytes as wire
 from tests.support.reference_decoder import readable
-from tests.unit.test_protocol_golden import decoded
+from tests.unit.protocol.test_golden import decoded
 
 OIDS = (16384, 16385, 2**32 - 1)
 XIDS = st.integers(1, 2**32 - 1)

@@ -18,7 +18,7 @@ from sluice.protocol.frames import FrameTable, control_positions, join
 from sluice.protocol.tuples import walk_rows
 from tests.fuzz.targets import TARGETS, connections, read_frames, session
 from tests.support import pgoutput_bytes as wire
-from tests.unit.test_protocol_golden import STREAMS, recorded
+from tests.unit.protocol.test_golden import STREAMS, recorded
 
 OLDEST_AND_NEWEST = [path for path in STREAMS if path.parent.name in ("pg14", "pg18")]
 """Between them they have every message; those of the majors between differ in numbers only."""
@@ -110,7 +110,7 @@ def test_narrow_rows_for_a_wide_relation_allocate_nothing_in_its_width() -> None
         tracemalloc.stop()
 
 
-CORPUS = Path(__file__).parents[1] / "fuzz" / "corpus"
+CORPUS = Path(__file__).parents[2] / "fuzz" / "corpus"
 SAVED = sorted(path for path in CORPUS.glob("*/*") if path.is_file())
 
 

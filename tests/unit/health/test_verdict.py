@@ -40,8 +40,8 @@ from sluice.health.verdict import CARRYING, STATES, Verdict, judge
 from sluice.manifest.state import PipelineState
 from sluice.telemetry import catalogue
 from sluice.telemetry.metrics import Metrics
-from tests.unit.test_health_wal import server, slot
-from tests.unit.test_runtime_report import NOW, Pipeline
+from tests.unit.health.test_report import NOW, Pipeline
+from tests.unit.health.test_wal import server, slot
 
 AT = NOW.timestamp()
 WELL_SOURCE = SourceSeen(asked_at=AT, slot_active=True, wal_status="reserved", share_left=0.9)

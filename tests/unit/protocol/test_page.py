@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
-PROOF = r"([a-z0-9]+/\w+\.py)::(\w+)(?:\[(\w+)(?:-\w+)?\])?"
+PROOF = r"((?:[a-z0-9_]+/)+\w+\.py)::(\w+)(?:\[(\w+)(?:-\w+)?\])?"
 POINT = re.compile(rf"^\| (\d+) \| .+ \| .+ \| {PROOF} \|$", re.MULTILINE)
 SCENARIO = re.compile(rf"^\| (\d{{3}}_\w+|extra) \| .+ \| {PROOF} \|$", re.MULTILINE)
 LINE = re.compile(r"^\| [^|]+ \| .+::.+\|$", re.MULTILINE)

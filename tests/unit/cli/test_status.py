@@ -31,9 +31,9 @@ from sluice.manifest.state import PipelineState
 from sluice.store.memory import MemoryStore
 from sluice.store.opening import open_store
 from tests.support.manifests import put
-from tests.unit.test_cli_commands import Sluice, configured, opened, sluice, table
-from tests.unit.test_health_wal import server, slot
-from tests.unit.test_runtime_report import NOW, Pipeline
+from tests.unit.cli.test_commands import Sluice, configured, opened, sluice, table
+from tests.unit.health.test_report import NOW, Pipeline
+from tests.unit.health.test_wal import server, slot
 
 __all__ = ["configured", "sluice"]
 
@@ -222,7 +222,7 @@ def watching(configured: Path) -> Iterator["subprocess.Popen[str]"]:
     heard = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
     process = subprocess.Popen(
         command,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         env={**environ, "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

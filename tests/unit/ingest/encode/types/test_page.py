@@ -16,7 +16,7 @@ NUMERIC_12_2 = (12 << 16 | 2) + 4
 
 
 def test_the_page_is_fresh() -> None:
-    page = Path(__file__).parents[2] / "docs" / "types.md"
+    page = Path(__file__).parents[5] / "docs" / "types.md"
     assert page.read_text() == types.page(), "run: python -m tools.docs.types > docs/types.md"
 
 

@@ -126,7 +126,7 @@ from sluice.process.applier_process import ApplierProcess
 ApplierProcess([sys.executable, "-c", {child!r}], environment=os.environ, on_end=print).start()
 signal.pause()
 """
-    running = subprocess.Popen([sys.executable, "-c", parent], cwd=Path(__file__).parents[2])
+    running = subprocess.Popen([sys.executable, "-c", parent], cwd=Path(__file__).parents[3])
     reader = ended.open()
     pid = int(os.read(reader.fileno(), 20))
     running.kill()

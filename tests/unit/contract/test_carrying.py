@@ -10,7 +10,7 @@ from sluice.findings import Finding
 from sluice.operate.check.tables import examine_tables
 from sluice.source.catalog import ChildFacts, TableFacts
 from sluice.source.conditions import conditions, refusal
-from tests.unit.test_source_schemas import BODY, ID, column, table
+from tests.unit.ingest.tables.test_schemas import BODY, ID, column, table
 
 LEAF: dict[str, Any] = {
     "oid": 2,

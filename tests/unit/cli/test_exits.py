@@ -13,7 +13,7 @@ from sluice.cli import exits
 from sluice.errors import Disposition, ServiceError
 from tools.docs import __main__ as docs
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ROW_VALUE = "row-value-canary"
 CONTRACT = {
     "UsageError": 2,
@@ -85,7 +85,7 @@ def test_an_unexpected_error_shows_its_place_and_never_its_message(capsys: pytes
     assert exits.execute(raising(ValueError(ROW_VALUE)), ["--json"]) == 1
     seen = capsys.readouterr()
     assert ROW_VALUE not in seen.out + seen.err
-    assert "test_cli_exits.py" in seen.err
+    assert "test_exits.py" in seen.err
     assert "ValueError" in seen.err
     assert json.loads(seen.out)["error"]["exit_code"] == 1
 

@@ -8,7 +8,7 @@ from sluice.health.snapshots import SnapshotReport, SnapshotRound, snapshots, un
 from sluice.health.throughput import MINUTES, Throughput
 from sluice.health.verdict import judge
 from sluice.telemetry.recent_errors import KEPT, RECENT_SECONDS, RecentErrors
-from tests.unit.test_runtime_report import Pipeline
+from tests.unit.health.test_report import Pipeline
 
 
 def test_a_minute_holds_what_was_counted_within_it() -> None:

@@ -17,9 +17,9 @@ from sluice.protocol.copy_rows import CopyRows
 from sluice.protocol.decoder import decode_control
 from sluice.protocol.frames import FrameTable, control_positions, join, relation_oids, stream_xids
 from sluice.protocol.tuples import RowColumns, walk_rows
-from tests.unit.test_protocol_copyrows import rows_of
+from tests.unit.protocol.test_copy_rows import rows_of
 
-GOLDEN = Path(__file__).parent.parent / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 STREAMS = sorted(GOLDEN.glob("pg*/protocol*.bin"))
 VERSIONS = sorted(GOLDEN.glob("pg*"))
 MAJORS = (14, 15, 16, 17, 18)

@@ -286,7 +286,7 @@ def test_a_reader_that_closes_the_pipe_is_no_failure_of_ours(configured: Path) -
     command = f"{sys.executable} -m sluice config schema | head -c 10"
     result = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {command}"],
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
         timeout=60,

@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 
 
 def _constructs(module: Path) -> bool:
