@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from sluice import faults
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.contract.table_state import State
 from sluice.errors import ObjectMissing
 from sluice.store.base import ObjectStore
 
@@ -93,7 +94,7 @@ class Boundary:
         for key, table in tables.items():
             if (
                 key not in self.versions
-                and table.state == "live"
+                and table.state == State.LIVE
                 and table.through_seq >= self.seq >= table.committed_seq
                 and since_lsn[key] <= self.lsn
             ):
@@ -103,7 +104,7 @@ class Boundary:
         """What can be published, without number and time; None while a live table has still to
         come. A table that began later is left out as `copying`.
         """
-        live = {key: table for key, table in tables.items() if table.state == "live"}
+        live = {key: table for key, table in tables.items() if table.state == State.LIVE}
         later = {
             key
             for key in live
@@ -113,9 +114,9 @@ class Boundary:
             return None
         there = {_name(table) for table in live.values()}
         # A table that is gone has left its name to whoever has it now.
-        gone = {key for key, table in tables.items() if table.state == "detached" and _name(table) in there}
-        left_out = {
-            _name(table): "copying" if key in later else table.state
+        gone = {key for key, table in tables.items() if table.state == State.DETACHED and _name(table) in there}
+        left_out: dict[str, str] = {
+            _name(table): State.COPYING if key in later else table.state
             for key, table in tables.items()
             if key in later or key not in live.keys() | gone
         }

@@ -21,6 +21,7 @@ import pytest
 from sluice.cli import wiring
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.contract.table_state import State
 from sluice.manifest.follow import load_state
 from sluice.process.pipeline import Process
 from sluice.settings import Settings, load
@@ -142,7 +143,7 @@ class Watched:
                 "x",
                 "mirror",
                 table.generation,
-                "live",
+                State.LIVE,
                 through_seq=state.seq,
                 complete_through_lsn=state.through_lsn,
                 rows_applied=3,

@@ -159,7 +159,7 @@ class Spool:
         body = entry[kind]
         if kind == "table":
             self._table(body)
-        elif kind in ("copy", "snapshot"):
+        elif kind == "copy":
             self._copy(body, number)
         elif kind == "changes":
             self._changes(body, number, through_lsn)
@@ -194,7 +194,7 @@ class Spool:
         table = self.tables.setdefault(
             body["table_id"], Table(body["table_id"], body["schema_name"], body["table_name"])
         )
-        if body["state"] not in ("copying", "snapshot", "live") or body["generation"] > 1:
+        if body["state"] not in ("copying", "live") or body["generation"] > 1:
             self.marked.add(table.name)
         table.state, table.reason, table.generation = body["state"], body["reason"], body["generation"]
         if body["schema"]:

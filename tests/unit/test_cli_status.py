@@ -18,6 +18,7 @@ from sluice.cli import status_view
 from sluice.cli.output import amount, duration
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable
+from sluice.contract.table_state import State
 from sluice.errors import SlotLost
 from sluice.health.facts import ErrorSeen, ProcessSeen
 from sluice.health.forecast import SlotForecast
@@ -188,7 +189,7 @@ def test_tables_are_sorted_and_chosen(configured: Path, sluice: Sluice) -> None:
             "x",
             "mirror",
             1,
-            state,
+            State(state),
             through_seq=4,
             complete_through_lsn=100,
             rows_applied=rows,

@@ -27,6 +27,7 @@ from sluice.contract.entries import (
     digest,
 )
 from sluice.contract.schema import ColumnSchema, TableSchema
+from sluice.contract.table_state import State
 from sluice.contract.types import LakeType
 from sluice.contract.xids import XidIntervals
 from sluice.errors import FormatTooNew, ManifestCorrupt
@@ -89,7 +90,9 @@ bodies = st.one_of(
     st.builds(Opened, texts, numbers, texts, numbers, texts, texts, st.booleans(), numbers, numbers, texts),
     st.builds(Changes, some_segments | st.builds(_with_aborted, some_segments, xids), commits),
     st.just(Progress()),
-    st.builds(Table, texts, texts, texts, texts, numbers, texts, numbers, st.none() | schemas, numbers, texts),
+    st.builds(
+        Table, texts, texts, texts, st.sampled_from(State), numbers, texts, numbers, st.none() | schemas, numbers, texts
+    ),
     st.builds(Copy, texts, numbers, numbers, numbers, some_segments, st.booleans()),
 )
 parts = st.builds(PreparedPart, schemas, segments.map(lambda found: replace(found, body=None)))

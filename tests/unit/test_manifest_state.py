@@ -61,7 +61,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
         "out of commit order",
     ),
     "a transaction twice": (lambda: Changes((), Commits([20, 20], [0] * 2, [1] * 2)), {}, "out of commit order"),
-    "an unknown state": (lambda: table(state="fine"), {}, "unknown state"),
     "an older generation": (lambda: table(generation=0, version=None), {}, "generation 1 to 0"),
     "a schema version left out": (lambda: table(version=3), {}, "schema version 3"),
     "a schema version with another content": (

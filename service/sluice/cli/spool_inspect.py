@@ -111,7 +111,7 @@ def _body_facts(entry: Entry) -> dict[str, Any]:
         case Table() as table:
             return {
                 "table": f"{table.schema_name}.{table.table_name}",
-                "state": table.state,
+                "state": table.state.value,
                 "reason": table.reason or None,
                 **_table_facts(table),
             }

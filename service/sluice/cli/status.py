@@ -15,7 +15,7 @@ from rich.text import Text
 
 from sluice.cli import exits, output, status_view, wiring
 from sluice.cli.invocation import Invocation, common
-from sluice.contract.entries import TABLE_STATES
+from sluice.contract.table_state import State
 from sluice.errors import FormatTooNew, ManifestCorrupt, ServiceError, StoreError, StoreUnavailable
 from sluice.health.facts import Facts
 from sluice.health.verdict import Verdict, judge
@@ -93,7 +93,7 @@ def status(invocation: Invocation, json_wanted: bool, watch: bool, interval: flo
     "--state",
     "states",
     multiple=True,
-    type=click.Choice(TABLE_STATES),
+    type=click.Choice([state.value for state in State]),
     help="Only tables in this state; may be repeated.",
 )
 @click.option(

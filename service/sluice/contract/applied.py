@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
+from sluice.contract.table_state import State
 from sluice.errors import FormatTooNew, ManifestCorrupt
 
 FORMAT_VERSION = 1
@@ -35,7 +36,7 @@ class AppliedTable:
     path: str
     mode: str
     generation: int
-    state: str
+    state: State
     reason: str = ""
     through_seq: int = 0
     complete_through_lsn: int = 0
@@ -70,7 +71,9 @@ class AppliedLog:
     def decode(data: bytes) -> "AppliedLog":
         value = _decode(data)
         try:
-            tables = {key: AppliedTable(**table) for key, table in value["tables"].items()}
+            tables = {
+                key: AppliedTable(**{**table, "state": State(table["state"])}) for key, table in value["tables"].items()
+            }
             log = AppliedLog(
                 value["number"],
                 value["instance"],
@@ -81,7 +84,7 @@ class AppliedLog:
             )
             _check_times(log.written_at, *(at for at in (log.succeeded_at, log.started_at) if at != ""))
             return log
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ManifestCorrupt("an apply log object lacks a field or has one too many") from error
 
 
@@ -90,7 +93,7 @@ class Complete:
     """All tables in `versions` are complete through `lsn`: read each at its Delta version and the
     lake is at one transaction boundary.
 
-    `left_out` names the tables that are stale, copying, paused or quarantined, with their state.
+    `left_out` names the tables that are stale, copying or quarantined, with their state.
     Names are `schema.table`; a part with a dot or a double quote is quoted as in SQL.
     """
 

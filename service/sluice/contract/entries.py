@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from sluice.contract.schema import TableSchema
+from sluice.contract.table_state import State
 from sluice.contract.xids import NO_XIDS, XidIntervals
 from sluice.errors import FormatTooNew, ManifestCorrupt
 
@@ -337,20 +338,11 @@ class Progress:
         return Progress()
 
 
-TABLE_STATES = ("pending", "copying", "live", "stale", "quarantined", "paused", "detached")
-CARRIED_STATES = ("pending", "copying", "live")
-"""Rows of these are spooled and applied. `copying`: the initial rows are still to come. `pending`:
-the stream is not yet at a shape that the catalog shows.
-"""
-COPIED_STATES = ("pending", "live")
-"""Those of them whose initial rows are there."""
-
-
 @dataclass(frozen=True, slots=True)
 class Table:
     """A table's life cycle: it joined, its schema changed, its copy began, it went stale, it left.
 
-    `state` is one of TABLE_STATES, `reason` says why in one sentence (empty for ordinary steps),
+    `reason` says why in one sentence (empty for ordinary steps),
     `lsn` is the commit or snapshot position at which it holds. A new `generation` starts the lake
     table again from the next copy. `schema` is given when a version is introduced, else None.
     `relfilenode` and `fingerprint` are what the catalog watch compares (0 and empty when not
@@ -361,7 +353,7 @@ class Table:
     table_id: str
     schema_name: str
     table_name: str
-    state: str
+    state: State
     generation: int
     reason: str = ""
     lsn: int = 0
@@ -389,7 +381,7 @@ class Table:
             table_id=value["table_id"],
             schema_name=value["schema_name"],
             table_name=value["table_name"],
-            state=value["state"],
+            state=State(value["state"]),
             generation=value["generation"],
             reason=value["reason"],
             lsn=value["lsn"],

@@ -19,6 +19,7 @@ from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, Complete
 from sluice.contract.control import Refusal
 from sluice.contract.entries import Opened, Prepared
+from sluice.contract.table_state import State
 from sluice.errors import (
     Disposition,
     FormatTooNew,
@@ -169,7 +170,7 @@ class Report:
         first. The applier states boundaries less often than it commits: what all live tables
         have stated by themselves counts as well.
         """
-        live = [table.complete_through_lsn for table in self.tables if table.state == "live"]
+        live = [table.complete_through_lsn for table in self.tables if table.state == State.LIVE]
         return max(self.boundary_lsn, min(live, default=0))
 
     @property
@@ -371,7 +372,7 @@ class Reporter:
             for table_id, table in state.tables.items()
         ]
         behind = [
-            state.seq - table.through_seq for table in here.values() if table is not None and table.state == "live"
+            state.seq - table.through_seq for table in here.values() if table is not None and table.state == State.LIVE
         ]
         server, slot, lost, away = self._ask_server(state)
         gone = self._gone(state, slot)

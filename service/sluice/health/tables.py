@@ -11,16 +11,13 @@ from typing import Any
 
 from sluice.contract.applied import AppliedTable
 from sluice.contract.entries import Changes
+from sluice.contract.table_state import State
 from sluice.health.facts import TableSeen
 from sluice.health.wal import shown
 from sluice.manifest.follow import read_entry
 from sluice.manifest.state import COPY_WAITS, PipelineState, TableState
 from sluice.store.base import ObjectStore
 
-STATES_BY_WORTH = ("live", "copying", "pending", "detached", "paused", "quarantined", "stale")
-"""From the best to the worst: of two sides that differ the worse is shown."""
-STOPPED_STATES = ("detached", "paused", "quarantined", "stale")
-"""Nothing is tried again in these: the state itself is what is wrong."""
 _LOOK_AHEAD = 64
 """Entries read to find a table's oldest change that is not applied. If it lies further on, the
 newest time read stands for it: the lag is at most that.
@@ -39,7 +36,7 @@ class TableReport:
     schema: str
     table: str
     path: str
-    state: str
+    state: State
     reason: str
     since: str
     mode: str
@@ -71,12 +68,12 @@ def current(table: TableState, applied: AppliedTable | None) -> AppliedTable | N
 
 def joined(table: TableState, applied: AppliedTable | None, *, path: str, lag_seconds: float | None) -> TableReport:
     state, reason, since = table.state, table.reason, table.since
-    if applied is None and state == "live":
+    if applied is None and state == State.LIVE:
         # The lake waits for the rows since ingest had them.
-        state, reason = "copying", "the applier has not taken it yet"
-    elif applied is not None and STATES_BY_WORTH.index(applied.state) > STATES_BY_WORTH.index(state):
-        state, reason, since = applied.state, applied.reason, table.since if applied.state == "copying" else ""
-    failing = table.state == "copying" and table.reason.startswith(COPY_WAITS)
+        state, reason = State.COPYING, "the applier has not taken it yet"
+    elif applied is not None and applied.state.severity > state.severity:
+        state, reason, since = applied.state, applied.reason, table.since if applied.state == State.COPYING else ""
+    failing = table.state == State.COPYING and table.reason.startswith(COPY_WAITS)
     if applied is not None and applied.failing:
         # What keeps the lake from having what ingest has is said before what ingest says.
         failing, reason = True, applied.reason
@@ -94,7 +91,7 @@ def joined(table: TableState, applied: AppliedTable | None, *, path: str, lag_se
         rows_copied=table.copy.rows if table.copy else 0,
         lag_seconds=lag_seconds,
         delta_version=applied.delta_version if applied and applied.delta_version >= 0 else None,
-        failing=failing and state not in STOPPED_STATES,
+        failing=failing and state.is_followed,
     )
 
 
@@ -112,7 +109,7 @@ class Ages:
         through = {
             table_id: table.through_seq
             for table_id, table in current.items()
-            if table is not None and table.state == "live"
+            if table is not None and table.state == State.LIVE
         }
         self._first_commits = {
             seq: times for seq, times in self._first_commits.items() if seq > min(through.values(), default=state.seq)

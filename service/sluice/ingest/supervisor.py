@@ -29,6 +29,7 @@ import structlog
 from sluice import faults
 from sluice.contract.entries import Changes, Commits, Opened, PreparedEnd, Progress
 from sluice.contract.receipt import DurableReceipt
+from sluice.contract.table_state import State
 from sluice.errors import (
     Disposition,
     Interrupted,
@@ -303,7 +304,7 @@ class Ingest:
         missing = sorted(
             f"{table.schema_name}.{table.table_name}"
             for table in self.log.state.tables.values()
-            if table.state == "quarantined"
+            if table.state == State.QUARANTINED
         )
         if missing:
             names = ", ".join(missing[:_NAMED]) + (

@@ -13,9 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from sluice.contract.entries import (
-    CARRIED_STATES,
     FATES,
-    TABLE_STATES,
     Changes,
     Copy,
     Entry,
@@ -26,6 +24,7 @@ from sluice.contract.entries import (
     Table,
 )
 from sluice.contract.schema import TableSchema
+from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt
 from sluice.lsn import show
 
@@ -66,7 +65,7 @@ class TableState:
     table_id: str
     schema_name: str
     table_name: str
-    state: str
+    state: State
     reason: str
     lsn: int
     generation: int
@@ -220,8 +219,6 @@ def _check_segment(seq: int, table: TableState | None, segment: Segment) -> None
 
 def _table(entry: Entry, old: TableState | None, new: Table) -> TableState:
     seq = entry.seq
-    if new.state not in TABLE_STATES:
-        raise _corrupt(seq, f"gives table {new.table_id} the unknown state {new.state[:40]!r}")
     if old is not None and new.generation < old.generation:
         raise _corrupt(seq, f"takes table {new.table_id} back from generation {old.generation} to {new.generation}")
     begins = old is None or new.generation > old.generation
@@ -260,11 +257,11 @@ def _lacking_origins(table: TableState, lsn: int) -> TableState:
     """In the entry that asks for every origin, so that no writer can die between asking and saying
     what is missing.
     """
-    if table.state not in CARRIED_STATES or table.copy is None or not table.copy.final:
+    if not table.state.is_followed or table.copy is None or not table.copy.final:
         return table
     reason = "source.origin was none: what replication brought to the source meanwhile was not sent"
     return replace(
-        table, state="stale", reason=f"{reason}; {copy_remedy(table.schema_name, table.table_name)}", lsn=lsn
+        table, state=State.STALE, reason=f"{reason}; {copy_remedy(table.schema_name, table.table_name)}", lsn=lsn
     )
 
 
@@ -289,7 +286,7 @@ def _copied(seq: int, table: TableState | None, copy: Copy) -> TableState:
         raise _corrupt(
             seq, f"continues a copy of table {copy.table_id} that is finished or was taken at another snapshot"
         )
-    if table.state != "copying":
+    if table.state != State.COPYING:
         raise _corrupt(seq, f"copies table {copy.table_id}, which is {table.state}")
     copied = replace(
         table,
@@ -305,7 +302,7 @@ def _copied(seq: int, table: TableState | None, copy: Copy) -> TableState:
         return copied
     return replace(
         copied,
-        state="live",
+        state=State.LIVE,
         reason="",
         lsn=copy.snapshot_lsn,
         relfilenode=copy.relfilenode,
@@ -379,7 +376,7 @@ def _table_to_json(table: TableState) -> dict[str, Any]:
 def _table_from_json(value: dict[str, Any]) -> TableState:
     schemas = [TableSchema.from_json(schema) for schema in value["schemas"]]
     return TableState(
-        **{name: value[name] for name in _TABLE_FIELDS},
+        **{**{name: value[name] for name in _TABLE_FIELDS}, "state": State(value["state"])},
         schemas={schema.version: schema for schema in schemas},
         copy=CopyState(**{name: value["copy"][name] for name in _COPY_FIELDS}) if value["copy"] else None,
     )

@@ -22,8 +22,9 @@ from datetime import UTC, datetime, timedelta
 from sluice import faults
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
-from sluice.contract.entries import CARRIED_STATES, Changes, Entry, Opened, Prepared, Table, digest
+from sluice.contract.entries import Changes, Entry, Opened, Prepared, Table, digest
 from sluice.contract.horizon import Horizon
+from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt, StoreRefused
 from sluice.manifest import horizon
 from sluice.manifest.follow import read_entries
@@ -33,7 +34,6 @@ from sluice.store.base import ObjectStore
 
 CHECKPOINTS_KEPT = 10
 THREADS = 8
-WORKING_STATES = CARRIED_STATES
 """In every other state the applier takes nothing of a table before a new generation begins."""
 _FOR_EVER = 1 << 62
 
@@ -190,13 +190,13 @@ def _table_hold(table: TableState, row: AppliedTable | None, *, stated_seq: int,
     manifest had called off until then.
     """
     name = f"{table.schema_name}.{table.table_name}"
-    if not table.schemas or (table.state not in WORKING_STATES and complete_seq >= stated_seq):
+    if not table.schemas or (not table.state.is_followed and complete_seq >= stated_seq):
         return None
     if row is not None and row.generation == table.generation and row.through_seq:
         return Hold(
             row.through_seq,
             name,
-            f"is applied through entry {row.through_seq}" if row.state == "live" else f"is {row.state}",
+            f"is applied through entry {row.through_seq}" if row.state == State.LIVE else f"is {row.state}",
         )
     begins_here = table.generation == 1 or (
         row is not None and row.generation == table.generation and complete_seq >= table.generation_seq
@@ -211,9 +211,7 @@ def _table_hold(table: TableState, row: AppliedTable | None, *, stated_seq: int,
     return Hold(
         before,
         name,
-        "is being copied"
-        if table.state in WORKING_STATES
-        else f"is {table.state}, and the applier may not know it yet",
+        "is being copied" if table.state.is_followed else f"is {table.state}, and the applier may not know it yet",
     )
 
 

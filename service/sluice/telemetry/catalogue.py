@@ -10,7 +10,7 @@ label naming.)
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sluice.contract.entries import TABLE_STATES
+from sluice.contract.table_state import State
 from sluice.health.problems import BY_CODE
 from sluice.health.verdict import STATES as HEALTH_STATES
 
@@ -463,11 +463,18 @@ SNAPSHOT_DURATION = Histogram(
 )
 
 _TABLES = "Tables and schemas"
+_STATES = tuple(state.value for state in State)
 TABLES = Gauge(
-    "sluice_tables", "Tables by state, the worse of what ingest and applier say.", _TABLES, {"state": TABLE_STATES}
+    "sluice_tables",
+    "Tables by state, the worse of what ingest and applier say.",
+    _TABLES,
+    {"state": _STATES},
 )
 TABLE_EVENTS = Counter(
-    "sluice_table_transitions_total", "Times ingest put a table into a state.", _TABLES, {"state": TABLE_STATES}
+    "sluice_table_transitions_total",
+    "Times ingest put a table into a state.",
+    _TABLES,
+    {"state": _STATES},
 )
 SCHEMA_CHANGES = Counter(
     "sluice_schema_changes_total",

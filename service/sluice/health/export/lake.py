@@ -7,7 +7,7 @@ than what is proven complete.
 
 from collections import Counter as Tally
 
-from sluice.contract.entries import TABLE_STATES
+from sluice.contract.table_state import State
 from sluice.health.backlog import Backlog, Pending
 from sluice.health.report import Report
 from sluice.telemetry import catalogue
@@ -31,7 +31,7 @@ class LakeExport:
         """
         metrics, state = self._metrics, report.manifest
         states = Tally(table.state for table in report.tables)
-        for name in TABLE_STATES:
+        for name in State:
             metrics.set(catalogue.TABLES, states[name], state=name)
         metrics.set(catalogue.PREPARED, len(state.prepared))
         metrics.set(catalogue.PREPARED_AGE, max(map(report.age_seconds, state.prepared.values()), default=0.0))
@@ -71,7 +71,7 @@ class LakeExport:
 
     def _export_watermarks(self, report: Report, ingested_at: float | None) -> None:
         tables = report.manifest.tables
-        known = {(table.schema_name, table.table_name) for table in tables.values() if table.state != "detached"}
+        known = {(table.schema_name, table.table_name) for table in tables.values() if table.state != State.DETACHED}
         for schema, name in self._named - known:
             self._metrics.forget_table(schema, name)
         self._named = known

@@ -26,6 +26,7 @@ from sluice import faults
 from sluice.contract import keys
 from sluice.contract.entries import Copy, Segment
 from sluice.contract.schema import TableSchema
+from sluice.contract.table_state import State
 from sluice.errors import SourceUnavailable, UnsupportedChange
 from sluice.ingest.commit.committer import Committer
 from sluice.ingest.encode.rows import EncodedRows, encode_rows
@@ -180,7 +181,7 @@ class Copier:
     @property
     def pending(self) -> list[str]:
         """Table ids that wait for their rows."""
-        return [table.table_id for table in self._book.states().values() if table.state == "copying"]
+        return [table.table_id for table in self._book.states().values() if table.state == State.COPYING]
 
     def run_once(self) -> int:
         """Copies every pending table from one snapshot; returns how many were finished. Raises

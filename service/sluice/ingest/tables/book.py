@@ -16,8 +16,9 @@ from typing import Final, Literal
 
 import structlog
 
-from sluice.contract.entries import CARRIED_STATES, Copy, Table
+from sluice.contract.entries import Copy, Table
 from sluice.contract.schema import TableSchema
+from sluice.contract.table_state import State
 from sluice.ingest.tables import messages as messagetable
 from sluice.ingest.tables.catalog_diff import compare, fingerprint
 from sluice.ingest.tables.schemas import build_schema, diff_schema, relation_of, relation_sent_as
@@ -65,7 +66,7 @@ class TableBook:
         """By oid: how often the server refused the table's copy, and when it may be tried again
         (monotonic).
         """
-        self.transitions: Counter[str] = Counter()
+        self.transitions: Counter[State] = Counter()
         """How often tables were put into each state by this process; `schema_changes` by (kind,
         outcome). For metrics.
         """
@@ -95,7 +96,7 @@ class TableBook:
                 return self._resolved[relation]
             schema = self._resolve(relation, position_lsn)
             state = self._state(relation.oid)
-            if (schema is None and (state is None or state.state not in CARRIED_STATES)) or (
+            if (schema is None and (state is None or not state.state.is_followed)) or (
                 schema and state and schema.version == state.schema_version
             ):
                 # An older version is right for one place in the log only: the same shape further on
@@ -114,7 +115,7 @@ class TableBook:
             state = self._state(relation.oid)
             if state is None:
                 return NOT_YET if self.selected(relation.schema, relation.name) else None
-            if state.state not in CARRIED_STATES:
+            if not state.state.is_followed:
                 return None
             latest = _latest(state)
             same = latest is not None and relation_sent_as(latest) == relation
@@ -149,9 +150,9 @@ class TableBook:
                     self.detach(facts.oid, "source.tables no longer selects it")
             elif known is None:
                 self._join(relation_of(facts), facts)
-            elif known.state in CARRIED_STATES:
+            elif known.state.is_followed:
                 self._look_at_carried(facts, known, wal_end)
-            elif known.state == "detached" or (known.state == "quarantined" and self._may_try(facts, known)):
+            elif known.state == State.DETACHED or (known.state == State.QUARANTINED and self._may_try(facts, known)):
                 self._begin(facts, known)
 
     def request_copy(self, facts: TableFacts) -> bool:
@@ -162,7 +163,7 @@ class TableBook:
             state = self._state(facts.oid)
             if state is None:
                 return self._join(relation_of(facts), facts) is not None
-            return state.state != "copying" and self._begin(facts, state) is not None
+            return state.state != State.COPYING and self._begin(facts, state) is not None
 
     def prepare_copy(self, facts: TableFacts) -> TableSchema | None:
         """The shape in which a table that waits for its rows can be copied under `facts`, None when
@@ -172,7 +173,7 @@ class TableBook:
         """
         with self._lock:
             state = self._state(facts.oid)
-            if state is None or state.state != "copying":
+            if state is None or state.state != State.COPYING:
                 return None
             if not facts.published:
                 self.detach(facts.oid, "the publication no longer carries it")
@@ -192,11 +193,11 @@ class TableBook:
         """
         with self._lock:
             state = self._state(int(entry.table_id))
-            if state is None or state.state != "copying" or state.generation != entry.generation:
+            if state is None or state.state != State.COPYING or state.generation != entry.generation:
                 return False
             self._log.append(entry)
             self._refused.pop(int(entry.table_id), None)
-            self.transitions["live"] += 1
+            self.transitions[State.LIVE] += 1
             return True
 
     def copy_again(self, facts: TableFacts, *, generation: int, reason: str) -> None:
@@ -205,7 +206,7 @@ class TableBook:
         """
         with self._lock:
             state = self._state(facts.oid)
-            if state is not None and (state.state, state.generation) == ("copying", generation):
+            if state is not None and (state.state, state.generation) == (State.COPYING, generation):
                 self._logger.warning("the copy begins again", table=facts.qualified_name, reason=reason)
                 self._begin(facts, state)
 
@@ -215,7 +216,7 @@ class TableBook:
         """
         with self._lock:
             state, reason = self._state(oid), f"{COPY_WAITS}{reason}"
-            if state is not None and state.state == "copying" and state.reason != reason:
+            if state is not None and state.state == State.COPYING and state.reason != reason:
                 self._change(state, reason=reason)
 
     def quarantine(self, facts: TableFacts, reason: str, *, generation: int) -> None:
@@ -224,7 +225,7 @@ class TableBook:
         """
         with self._lock:
             state = self._state(facts.oid)
-            if state is not None and state.generation == generation and state.state in CARRIED_STATES:
+            if state is not None and state.generation == generation and state.state.is_followed:
                 tries, _ = self._refused.get(facts.oid, (0, 0.0))
                 self._refused[facts.oid] = (
                     tries + 1,
@@ -235,7 +236,7 @@ class TableBook:
     @property
     def awaiting(self) -> bool:
         """Whether a table's change of shape waits for the stream to come to its position."""
-        return any(table.state == "pending" for table in self._log.state.tables.values())
+        return any(table.state == State.PENDING for table in self._log.state.tables.values())
 
     def mark_stale(self, oid: int, reason: str, *, lsn: int, generation: int | None = None) -> None:
         """The lake copy no longer equals the source, for `reason`; nothing more is spooled for the
@@ -246,13 +247,13 @@ class TableBook:
         """
         with self._lock:
             state = self._state(oid)
-            if state is not None and state.state in CARRIED_STATES and generation in (None, state.generation):
+            if state is not None and state.state.is_followed and generation in (None, state.generation):
                 self._logger.error(
                     "table went stale", table=f"{state.schema_name}.{state.table_name}", reason=reason, lsn=show(lsn)
                 )
                 self._change(
                     state,
-                    state="stale",
+                    state=State.STALE,
                     reason=f"{reason}; {copy_remedy(state.schema_name, state.table_name)}",
                     lsn=lsn,
                 )
@@ -267,9 +268,9 @@ class TableBook:
         """The source no longer publishes the table."""
         with self._lock:
             state = self._log.state.tables[str(oid)]
-            if state.state != "detached":
+            if state.state != State.DETACHED:
                 self._logger.warning("table detached", table=f"{state.schema_name}.{state.table_name}", reason=reason)
-                self._change(state, state="detached", reason=reason, lsn=self._log.state.through_lsn)
+                self._change(state, state=State.DETACHED, reason=reason, lsn=self._log.state.through_lsn)
                 self._forget(oid)
 
     def states(self) -> dict[str, TableState]:
@@ -290,7 +291,7 @@ class TableBook:
         refused = refusal(facts)
         if refused:
             self._quarantine(facts, known, refused)
-        elif known.state != "copying":  # what a copy was taken under, its own end compares
+        elif known.state != State.COPYING:  # what a copy was taken under, its own end compares
             reason = compare(known.relfilenode, known.fingerprint, facts)
             if reason:
                 self.mark_stale(facts.oid, reason, lsn=self._log.state.through_lsn)
@@ -322,24 +323,24 @@ class TableBook:
             if unseen.kind == "unsupported":
                 self.mark_stale(facts.oid, unseen.reason, lsn=self._log.state.through_lsn)
                 return
-            if state.state == "pending":
-                self._change(state, state="live", reason="")
+            if state.state == State.PENDING:
+                self._change(state, state=State.LIVE, reason="")
             return
         seen = fingerprint(facts)
         before, position = self._awaited.get(facts.oid, ("", 0))
         if before != seen:
             self._awaited[facts.oid] = (seen, wal_end)
-            if state.state == "live":
+            if state.state == State.LIVE:
                 self._logger.info(
                     "columns changed, and no row has announced it yet", table=facts.qualified_name, lsn=show(wal_end)
                 )
-                self._change(state, state="pending", reason=AWAITED)
+                self._change(state, state=State.PENDING, reason=AWAITED)
         elif self._log.state.through_lsn >= position:
             # Before every commit that is still to come: those begin at this position or behind it.
             self.resolve(relation, position_lsn=self._log.state.through_lsn - 1)
             followed = self._log.state.tables[state.table_id]
-            if followed.state == "pending":
-                self._change(followed, state="live", reason="")
+            if followed.state == State.PENDING:
+                self._change(followed, state=State.LIVE, reason="")
 
     def _begin(self, facts: TableFacts, state: TableState) -> TableSchema | None:
         """The next generation, to be copied. None, and quarantined, when the table cannot be
@@ -355,17 +356,17 @@ class TableBook:
         if latest is not None and replace(schema, version=latest.version) == latest:
             schema = latest
         self._forget(facts.oid)
-        self._append(facts, schema, state="copying", generation=state.generation + 1, lsn=self._wal_end())
+        self._append(facts, schema, state=State.COPYING, generation=state.generation + 1, lsn=self._wal_end())
         return schema
 
     def _quarantine(self, facts: TableFacts, state: TableState, reason: str) -> None:
         self._forget(facts.oid)
-        if (state.state, state.reason) != ("quarantined", reason):
+        if (state.state, state.reason) != (State.QUARANTINED, reason):
             self._logger.error("table cannot be carried", table=facts.qualified_name, reason=reason)
         lsn = self._log.state.through_lsn
         self._change(
             state,
-            state="quarantined",
+            state=State.QUARANTINED,
             reason=reason,
             lsn=lsn,
             relfilenode=facts.relfilenode,
@@ -388,7 +389,7 @@ class TableBook:
                 )
                 return None
             return self._join(relation, self._lookup(relation.oid))
-        if state.state not in CARRIED_STATES:
+        if not state.state.is_followed:
             return None
         if (relation.schema, relation.name) != (state.schema_name, state.table_name):
             reason = (
@@ -443,14 +444,16 @@ class TableBook:
             str(relation.oid),
             relation.schema,
             relation.name,
-            state="copying",
+            state=State.COPYING,
             generation=1,
             lsn=self._wal_end(),
             schema=schema,
         )
         if facts is None:
-            self._log.append(replace(entry, state="detached", reason="dropped at the source before it could be copied"))
-            self.transitions["detached"] += 1
+            self._log.append(
+                replace(entry, state=State.DETACHED, reason="dropped at the source before it could be copied")
+            )
+            self.transitions[State.DETACHED] += 1
             return None
         refused = refusal_of(schema) or refusal(facts)
         if refused:
@@ -458,13 +461,13 @@ class TableBook:
             self._log.append(
                 replace(
                     entry,
-                    state="quarantined",
+                    state=State.QUARANTINED,
                     reason=refused,
                     relfilenode=facts.relfilenode,
                     fingerprint=fingerprint(facts),
                 )
             )
-            self.transitions["quarantined"] += 1
+            self.transitions[State.QUARANTINED] += 1
             return None
         self._logger.info(
             "table joined", table=schema.qualified_name, key=[column.name for column in schema.key_columns]
@@ -479,7 +482,7 @@ class TableBook:
         self.transitions[entry.state] += 1
         return schema
 
-    def _append(self, facts: TableFacts, schema: TableSchema, *, state: str, generation: int, lsn: int) -> None:
+    def _append(self, facts: TableFacts, schema: TableSchema, *, state: State, generation: int, lsn: int) -> None:
         known = self._log.state.tables[str(facts.oid)].schemas.get(schema.version)
         self._log.append(
             Table(

@@ -8,6 +8,7 @@ for a table is decided by `TableBook.look`. Runs in a thread, on a connection of
 
 from contextlib import suppress
 
+from sluice.contract.table_state import State
 from sluice.errors import ServiceError
 from sluice.ingest.requests import Requests
 from sluice.ingest.tables import messages as messagetable
@@ -54,7 +55,7 @@ class CatalogWatch:
         for state in states.values():
             if (
                 int(state.table_id) not in published
-                and state.state != "detached"
+                and state.state != State.DETACHED
                 and state.table_id != messagetable.TABLE_ID
             ):
                 self._book.detach(int(state.table_id), f"publication {self._options.publication} no longer carries it")
