@@ -87,7 +87,7 @@ def _with_aborted(found: tuple[Segment, ...], aborted: XidIntervals) -> tuple[Se
 
 
 bodies = st.one_of(
-    st.builds(Opened, texts, numbers, texts, numbers, texts, texts, st.booleans(), numbers, numbers, texts),
+    st.builds(Opened, texts, numbers, texts, numbers, texts, texts, st.booleans(), texts, numbers, numbers, texts),
     st.builds(Changes, some_segments | st.builds(_with_aborted, some_segments, xids), commits),
     st.just(Progress()),
     st.builds(
@@ -158,6 +158,14 @@ def test_no_truncation_and_no_missing_field_is_half_understood(body: Any) -> Non
 def test_an_entry_of_another_version_or_kind_stops_the_reader(changed: dict[str, Any]) -> None:
     value = {**json.loads(written(Progress()).encode()), **changed}
     with pytest.raises(FormatTooNew):
+        Entry.decode(json.dumps(value).encode())
+
+
+@pytest.mark.parametrize("name", ["seq", "epoch", "from_lsn", "through_lsn", "previous_sha256", "written_at"])
+@pytest.mark.parametrize("wrong", [None, 1.5, True, [], {}])
+def test_a_field_of_the_wrong_type_is_damage(name: str, wrong: object) -> None:
+    value = {**json.loads(written(Progress()).encode()), name: wrong}
+    with pytest.raises(ManifestCorrupt):
         Entry.decode(json.dumps(value).encode())
 
 
