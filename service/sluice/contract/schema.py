@@ -16,7 +16,7 @@ class ColumnSchema:
     `type_name` is PostgreSQL's own spelling (`format_type`), for people. `key` says that the column
     belongs to the table's merge key, `identity` that the server sends it in old rows. `missing` is
     the text of the constant default that rows older than the column have (attmissingval), None when
-    those rows hold NULL. `sent` names the reader of its binary form, empty where there is none.
+    those rows hold NULL. `binary_form` names the reader of its binary form, empty where there is none.
     """
 
     name: str
@@ -28,7 +28,7 @@ class ColumnSchema:
     key: bool = False
     identity: bool = False
     missing: str | None = None
-    sent: str = ""
+    binary_form: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from sluice.contract.schema import ColumnSchema, TableSchema
-from sluice.contract.types import lake_type, sent_form
+from sluice.contract.types import binary_form, lake_type
 from sluice.protocol.messages import RelationColumn, RelationVersion
 from sluice.source.catalog import ColumnFacts, TableFacts
 
@@ -120,7 +120,7 @@ def _column(column: RelationColumn, now: ColumnFacts | None, previous: TableSche
             lake=lake_type(now.base_type_oid, now.base_typmod),
             identity=column.identity,
             missing=now.missing,
-            sent=sent_form(now.base_type_oid, now.base_typmod, is_enum=now.is_enum),
+            binary_form=binary_form(now.base_type_oid, now.base_typmod, is_enum=now.is_enum),
         )
     if before is not None:
         return ColumnSchema(
@@ -132,7 +132,7 @@ def _column(column: RelationColumn, now: ColumnFacts | None, previous: TableSche
             lake=before.lake,
             identity=column.identity,
             missing=before.missing,
-            sent=before.sent,
+            binary_form=before.binary_form,
         )
     return ColumnSchema(
         name=column.name,
@@ -142,7 +142,7 @@ def _column(column: RelationColumn, now: ColumnFacts | None, previous: TableSche
         type_name=f"type {column.type_oid}",
         lake=lake_type(column.type_oid, column.typmod),
         identity=column.identity,
-        sent=sent_form(column.type_oid, column.typmod, is_enum=False),
+        binary_form=binary_form(column.type_oid, column.typmod, is_enum=False),
     )
 
 
