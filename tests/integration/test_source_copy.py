@@ -16,8 +16,9 @@ from sluice.ingest.receive.stream import ReplicationStream, StreamLimits
 from sluice.ingest.snapshot.reader import SnapshotRaced, copy_table
 from sluice.ingest.tables.schemas import build_schema, relation_of
 from sluice.source.catalog import Catalog, TableFacts
+from sluice.source.publication import ensure_publication
 from sluice.source.sessions import SourceOptions, open_query
-from sluice.source.slot import ensure_publication, ensure_slot
+from sluice.source.slot import ensure_slot
 from sluice.source.snapshot_export import SnapshotHolder, Waiting
 from tests.support import type_matrix
 from tests.support.source_setup import options_of, since

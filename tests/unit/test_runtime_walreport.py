@@ -6,7 +6,7 @@ import pytest
 
 from sluice.health.forecast import SlotForecast
 from sluice.health.wal import HISTORY_SECONDS, Headroom, WalHistory, headroom
-from sluice.source.slot import ServerFacts, SlotFacts
+from sluice.source.facts import ServerFacts, SlotFacts
 
 
 def seen(*positions: tuple[float, int]) -> WalHistory:

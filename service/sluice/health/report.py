@@ -38,8 +38,10 @@ from sluice.health.verdict import Verdict, judge
 from sluice.health.wal import Headroom, Stage, WalHistory, headroom, shown, slot_json
 from sluice.manifest.follow import load_state, read_entry
 from sluice.manifest.state import PipelineState
+from sluice.source.continuity import prove_continuity
+from sluice.source.facts import ServerFacts, SlotFacts, foreign_user
 from sluice.source.sessions import SourceOptions, open_query
-from sluice.source.slot import ServerFacts, SlotFacts, foreign_user, prove_continuity, server_facts, slot_facts
+from sluice.source.slot_facts import server_facts, slot_facts
 from sluice.store.base import ObjectStore
 
 SCHEMA_VERSION = 1

@@ -12,7 +12,7 @@ from typing import Any
 
 from sluice.health.forecast import SlotForecast
 from sluice.lsn import show
-from sluice.source.slot import ServerFacts, SlotFacts
+from sluice.source.facts import ServerFacts, SlotFacts
 
 HISTORY_SECONDS = 3600.0
 """How far back positions are remembered."""

@@ -60,19 +60,14 @@ from sluice.manifest.leftovers import collect
 from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import PipelineState
 from sluice.source.cancelling import Cancellation
-from sluice.source.catalog import Catalog, Connection, TableFacts
-from sluice.source.sessions import SourceOptions, open_query
-from sluice.source.slot import (
-    ServerFacts,
-    ensure_publication,
-    ensure_slot,
-    prepared_transactions,
-    prove_continuity,
-    require_publication,
-    server_facts,
-    slot_facts,
-    wait_until_free,
-)
+from sluice.source.catalog import Catalog, TableFacts
+from sluice.source.continuity import prove_continuity
+from sluice.source.facts import ServerFacts
+from sluice.source.publication import ensure_publication, require_publication
+from sluice.source.sessions import Connection, SourceOptions, open_query
+from sluice.source.slot import ensure_slot
+from sluice.source.slot_facts import prepared_transactions, server_facts, slot_facts
+from sluice.source.slot_holder import wait_until_free
 from sluice.source.start import highest_protocol
 from sluice.stopping import Stop
 from sluice.store.base import ObjectStore

@@ -11,12 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import psycopg
-
 from sluice import lsn
-from sluice.source.sessions import translated
+from sluice.source.sessions import Connection, translated
 
-Connection = psycopg.Connection[tuple[Any, ...]]
 _Rows = list[dict[str, Any]] | None
 
 

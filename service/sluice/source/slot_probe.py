@@ -13,8 +13,9 @@ from typing import Any
 
 import psycopg
 
+from sluice.source.facts import ServerFacts, SlotFacts
 from sluice.source.sessions import SourceOptions, open_query, translated
-from sluice.source.slot import ServerFacts, SlotFacts, server_facts, slot_facts
+from sluice.source.slot_facts import server_facts, slot_facts
 
 _MEBI = 1024**2
 _QUERY = b"""

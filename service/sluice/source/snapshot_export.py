@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
 
 import psycopg
 from psycopg import pq
@@ -21,9 +20,7 @@ from psycopg import pq
 from sluice import lsn
 from sluice.errors import ServiceError, SourceUnavailable
 from sluice.source.quoting import quote_slot
-from sluice.source.sessions import SourceOptions, open_query, open_replication, raise_result, translated
-
-Connection = psycopg.Connection[tuple[Any, ...]]
+from sluice.source.sessions import Connection, SourceOptions, open_query, open_replication, raise_result, translated
 
 _POLL_MS = 200
 _REPORT_EVERY_S = 2.0

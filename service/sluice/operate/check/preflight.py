@@ -21,9 +21,9 @@ from sluice.operate.check.slot import examine_slot
 from sluice.operate.check.tables import examine_tables
 from sluice.source.binary import examine_binary
 from sluice.source.catalog import Catalog, PublicationFacts, TableFacts
+from sluice.source.publication import create_publication_sql
 from sluice.source.quoting import quote_identifier, quote_qualified
 from sluice.source.sessions import ServerTooOld, SourceOptions, Transport, open_query, source_error, transport_of
-from sluice.source.slot import create_publication_sql
 
 _LOCK_WAIT = "2s"
 _READ_LIMIT = "5s"
