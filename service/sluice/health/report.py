@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from sluice.contract import keys
@@ -36,6 +36,7 @@ from sluice.health.snapshots import Copies, copies
 from sluice.health.tables import Ages, TableReport, current, joined
 from sluice.health.verdict import Verdict, judge
 from sluice.health.wal import Headroom, Stage, WalHistory, headroom, shown, slot_json
+from sluice.manifest.apply_records import newest_complete, newest_log
 from sluice.manifest.follow import load_state, read_entry
 from sluice.manifest.state import PipelineState
 from sluice.source.continuity import prove_continuity
@@ -45,7 +46,6 @@ from sluice.source.slot_facts import server_facts, slot_facts
 from sluice.store.base import ObjectStore
 
 SCHEMA_VERSION = 1
-Record = TypeVar("Record", AppliedLog, Complete)
 _SEED_ENTRIES = 64
 """How many manifest entries back the first look at the server's write rate begins: from seconds to
 minutes ago.
@@ -342,7 +342,8 @@ class Reporter:
         self._source = source
         self._application_name = source.application_name if source is not None else ""
         self._clock = clock
-        self._newest: dict[str, str] = {}
+        self._log = newest_log(store)
+        self._complete = newest_complete(store)
         self._ages = Ages(store)
         self._history = WalHistory()
         self._forecast = SlotForecast()
@@ -356,9 +357,9 @@ class Reporter:
         """
         # The applier's records first: they follow the manifest, so that what is read after them is
         # never behind them.
-        applied = self._record(keys.APPLY_LOG, AppliedLog.decode)
+        applied = self._log.read()
         heard_at = self._heard_at(applied) if applied is not None else None
-        complete = self._record(keys.APPLY_COMPLETE, Complete.decode)
+        complete = self._complete.read()
         state = load_state(self._store)
         known = applied.tables if applied else {}
         here = {table_id: current(table, known.get(table_id)) for table_id, table in state.tables.items()}
@@ -425,16 +426,6 @@ class Reporter:
             entry = read_entry(self._store, state.seq)
             self._written = (state.seq, datetime.fromisoformat(entry.written_at) if entry is not None else None)
         return self._written[1]
-
-    def _record(self, folder: str, decode: Callable[[bytes], Record]) -> Record | None:
-        """The newest object of a folder whose numbers only grow."""
-        newest = self._newest.get(folder, "")
-        for key in self._store.list(folder, after=newest):
-            newest = key
-        if not newest:
-            return None
-        self._newest[folder] = newest
-        return decode(self._store.get(newest))
 
     def _ask_server(
         self, state: PipelineState

@@ -14,7 +14,7 @@ or `apply/`, and must not be run by the writer (which needs no right to delete).
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -27,6 +27,7 @@ from sluice.contract.horizon import Horizon
 from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt, StoreRefused
 from sluice.manifest import horizon
+from sluice.manifest.apply_records import newest_complete, newest_log
 from sluice.manifest.follow import read_entries
 from sluice.manifest.leftovers import referenced, unnamed
 from sluice.manifest.state import PipelineState, TableState, reduce
@@ -122,7 +123,7 @@ def plan(store: ObjectStore, *, keep: timedelta, now: Callable[[], datetime] = l
     """
     # In this order: the record of the applier is never ahead of the manifest that is read after it,
     # and no entry names an object listed before it too late.
-    log, complete = _newest_log(store), _newest_complete(store)
+    log, complete = newest_log(store).read(), newest_complete(store).read()
     walk = _Walk(set(_placed(store)), now() - keep)
     for entry, sha256 in read_entries(store, after_seq=0):
         walk.take(entry, sha256)
@@ -260,17 +261,3 @@ def _written_before(entry: Entry, cutoff: datetime) -> bool:
         return datetime.fromisoformat(entry.written_at) <= cutoff
     except (ValueError, TypeError):
         return False
-
-
-def _newest_log(store: ObjectStore) -> AppliedLog | None:
-    key = _last(store.list(keys.APPLY_LOG))
-    return AppliedLog.decode(store.get(key)) if key else None
-
-
-def _newest_complete(store: ObjectStore) -> Complete | None:
-    key = _last(store.list(keys.APPLY_COMPLETE))
-    return Complete.decode(store.get(key)) if key else None
-
-
-def _last(found: Iterable[str]) -> str | None:
-    return max(found, default=None)

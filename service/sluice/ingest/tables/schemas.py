@@ -23,7 +23,6 @@ class SchemaDiff:
     """
 
     kind: Literal["same", "identity", "added_columns", "unsupported"]
-    added: tuple[ColumnSchema, ...] = ()
     reason: str = ""
 
 
@@ -99,7 +98,7 @@ def diff_schema(
         if reason:
             return _unsupported(reason)
     if added:
-        return SchemaDiff("added_columns", added)
+        return SchemaDiff("added_columns")
     old_identity = (old.replica_identity, [column.name for column in old.identity_columns])
     if old_identity != (new.replica_identity, [column.name for column in new.identity_columns]):
         return SchemaDiff("identity")
