@@ -8,10 +8,11 @@ order:
     count             nothing: the passage is counted, and `passages` tells how many there were
     delay:SECONDS     waits
     hold:PATH         waits until the file PATH exists
-    raise[:ERROR]     raises the error class of that name: one of sluice.errors, or one that Python has itself (OSError when no name is given)
+    raise[:ERROR]     raises the error class of that name: one of sluice.errors, or one of Python's own
+                      (OSError when no name is given)
     crash             leaves at once with status 137, as kill -9 would
 
-Points sit where one stage hands to another and around what becomes durable, in rooms that do I/O,
+Points sit where one stage hands to another and around what becomes durable, in modules that do I/O,
 never in the pure core.
 """
 

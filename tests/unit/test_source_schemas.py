@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from sluice.contract.catalog_facts import ColumnFacts, TableFacts
 from sluice.contract.schema import TableSchema
 from sluice.ingest.tables.schemas import build_schema, diff_schema, relation_of
 from sluice.protocol.messages import RelationColumn, RelationVersion
-from sluice.source.catalog import ColumnFacts, TableFacts
 
 
 def column(name: str, attnum: int, **changes: object) -> ColumnFacts:

@@ -99,7 +99,7 @@ Codes are stable: scripts may depend on them. `critical` keeps the pipeline from
 source or waits to do so (with `--strict` it ends with 3 as well); `info` is for you to know. Each finding on the terminal, with `--json` or in the file of
 `--sql-out` names the object, what was seen there, and the exact SQL or setting.
 
-<!-- Generated from service/sluice/findings.py by `python -m tools.docs`; a test compares. -->
+<!-- Generated from service/sluice/findings/ by `python -m tools.docs`; a test compares. -->
 
 | code | severity | meaning | remedy |
 |---|---|---|---|"""

@@ -27,6 +27,7 @@ from typing import Any, Literal, TypeVar
 import structlog
 
 from sluice import faults
+from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.entries import Changes, Commits, Opened, PreparedEnd, Progress
 from sluice.contract.receipt import DurableReceipt
 from sluice.contract.table_state import State
@@ -60,7 +61,7 @@ from sluice.manifest.leftovers import collect
 from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import PipelineState
 from sluice.source.cancelling import Cancellation
-from sluice.source.catalog import Catalog, TableFacts
+from sluice.source.catalog import Catalog
 from sluice.source.continuity import prove_continuity
 from sluice.source.facts import ServerFacts
 from sluice.source.publication import ensure_publication, require_publication

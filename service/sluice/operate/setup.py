@@ -13,10 +13,10 @@ from sluice.errors import UsageError
 from sluice.ingest.supervisor import IngestOptions, set_up
 from sluice.ingest.tables.book import matches
 from sluice.manifest.follow import load_state
+from sluice.quoting import quote_literal
 from sluice.source.catalog import Catalog
 from sluice.source.continuity import can_set_two_phase, prove_continuity
 from sluice.source.publication import create_publication_sql
-from sluice.source.quoting import quote_literal
 from sluice.source.sessions import Connection, open_query
 from sluice.source.slot_facts import server_facts, slot_facts
 from sluice.source.start import set_two_phase

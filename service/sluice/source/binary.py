@@ -12,10 +12,11 @@ could not be read exactly. (PostgreSQL: Logical Streaming Replication Parameters
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 
+from sluice.contract.catalog_facts import ColumnFacts, TableFacts
 from sluice.contract.types import binary_form
 from sluice.errors import SourceRefused
 from sluice.findings import Finding
-from sluice.source.catalog import Catalog, ColumnFacts, TableFacts
+from sluice.source.catalog import Catalog
 from sluice.source.sessions import SourceOptions, open_query
 
 REMEDY = "set source.binary to false, or leave the columns out by a column list of the publication (15 and later)"

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sluice.errors import SourceRefused
+from sluice.quoting import quote_identifier, quote_qualified
 from sluice.source.catalog import Catalog
-from sluice.source.quoting import quote_identifier, quote_qualified
 from sluice.source.sessions import Connection, translated
 
 PUBLISHED = "insert, update, delete, truncate"

@@ -8,10 +8,10 @@ from contextlib import closing
 
 from sluice import lsn
 from sluice.errors import SlotLost, SourceRefused
+from sluice.quoting import quote_slot
 from sluice.source.binary import require_binary
 from sluice.source.continuity import TWO_PHASE_SINCE
 from sluice.source.facts import SlotFacts
-from sluice.source.quoting import quote_slot
 from sluice.source.sessions import Connection, SourceOptions, open_query, open_replication, translated
 from sluice.source.slot_facts import slot_facts
 from sluice.source.snapshot_export import Waiting, create_slot

@@ -24,6 +24,7 @@ import structlog
 
 from sluice import faults
 from sluice.contract import keys
+from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.entries import Copy, Segment
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
@@ -38,7 +39,7 @@ from sluice.lsn import show
 from sluice.manifest.log import ManifestLog
 from sluice.protocol.copy_rows import CopyRows
 from sluice.protocol.tuples import RowColumns
-from sluice.source.catalog import Catalog, TableFacts
+from sluice.source.catalog import Catalog
 from sluice.source.sessions import NoFreeSlot, SourceOptions, open_query
 from sluice.source.snapshot_export import Blocker, SnapshotHolder, Waiting
 from sluice.telemetry import catalogue

@@ -16,6 +16,8 @@ from typing import Final, Literal
 
 import structlog
 
+from sluice.contract.carrying import refusal, refusal_of
+from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.entries import Copy, Table
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
@@ -26,8 +28,6 @@ from sluice.lsn import show
 from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import COPY_WAITS, TableState, copy_remedy
 from sluice.protocol.messages import RelationVersion
-from sluice.source.catalog import TableFacts
-from sluice.source.conditions import refusal, refusal_of
 
 AWAITED = "its columns changed at the source, and the stream has not come to the position of that change yet"
 

@@ -10,10 +10,10 @@ ALTER TABLE.)
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from sluice.contract.catalog_facts import ColumnFacts, TableFacts
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.contract.types import binary_form, lake_type
 from sluice.protocol.messages import RelationColumn, RelationVersion
-from sluice.source.catalog import ColumnFacts, TableFacts
 
 
 @dataclass(frozen=True, slots=True)

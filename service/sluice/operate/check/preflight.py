@@ -14,15 +14,16 @@ from fnmatch import fnmatchcase
 
 import psycopg
 
+from sluice.contract.catalog_facts import PublicationFacts, TableFacts
 from sluice.errors import SourceError, UsageError
 from sluice.findings import Finding, Severity
 from sluice.operate.check.server import Look, examine_server
 from sluice.operate.check.slot import examine_slot
 from sluice.operate.check.tables import examine_tables
+from sluice.quoting import quote_identifier, quote_qualified
 from sluice.source.binary import examine_binary
-from sluice.source.catalog import Catalog, PublicationFacts, TableFacts
+from sluice.source.catalog import Catalog
 from sluice.source.publication import create_publication_sql
-from sluice.source.quoting import quote_identifier, quote_qualified
 from sluice.source.sessions import ServerTooOld, SourceOptions, Transport, open_query, source_error, transport_of
 
 _LOCK_WAIT = "2s"

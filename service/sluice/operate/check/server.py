@@ -12,8 +12,8 @@ from typing import Any
 from sluice import lsn
 from sluice.errors import SourceError
 from sluice.findings import Finding, Severity
+from sluice.quoting import quote_identifier, quote_literal
 from sluice.source.facts import ServerFacts, SlotFacts
-from sluice.source.quoting import quote_identifier, quote_literal
 from sluice.source.sessions import Connection, SourceOptions, translated
 from sluice.source.slot_facts import server_facts, slot_facts
 from sluice.source.snapshot_export import open_transactions
@@ -256,7 +256,8 @@ def _wal_rate(look: Look) -> float:
     )
     with translated("reading the last checkpoint"):
         row = look.conn.execute(
-            b"SELECT redo_lsn::text, EXTRACT(epoch FROM pg_catalog.clock_timestamp() - checkpoint_time)::float8 FROM pg_catalog.pg_control_checkpoint()"
+            b"SELECT redo_lsn::text, EXTRACT(epoch FROM pg_catalog.clock_timestamp() - checkpoint_time)::float8"
+            b" FROM pg_catalog.pg_control_checkpoint()"
         ).fetchone()
     assert row is not None
     redo, age = lsn.parse(row[0]), float(row[1])

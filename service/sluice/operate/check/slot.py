@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from sluice.findings import Finding
 from sluice.operate.check.server import Look
+from sluice.quoting import quote_literal
 from sluice.source.continuity import SlotProblem, slot_problems
 from sluice.source.facts import SlotFacts
-from sluice.source.quoting import quote_literal
 from sluice.source.slot import FAILOVER_SINCE
 
 _RELOAD = "SELECT pg_reload_conf();"

@@ -11,11 +11,11 @@ PUBLICATION, publish.)
 from collections.abc import Iterator, Sequence
 
 from sluice.contract import keys
+from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.envelope import folded, is_reserved
 from sluice.contract.schema import TableSchema
 from sluice.findings import Finding
-from sluice.source.catalog import TableFacts
-from sluice.source.quoting import quote_identifier, quote_qualified
+from sluice.quoting import quote_identifier, quote_qualified
 
 PUBLISHED = "insert, update, delete, truncate"
 _LETTERS = {"i": "insert", "u": "update", "d": "delete", "t": "truncate"}
