@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from sluice.contract.catalog_facts import ColumnFacts, TableFacts
+from sluice.contract.evolution import diff_schema
 from sluice.contract.schema import TableSchema
-from sluice.ingest.tables.schemas import build_schema, diff_schema, relation_of
+from sluice.ingest.tables.schemas import build_schema, relation_of
 from sluice.protocol.messages import RelationColumn, RelationVersion
 
 

@@ -3,8 +3,8 @@ joining, by copying and by the catalog watch. Pure.
 
 Invariant: a table for which `conditions` gives nothing can be copied and streamed without loss, as
 far as the catalog shows. Whatever else is wrong with it either harms the source alone (which then
-refuses changes by itself, so that none are lost) or is found when it happens; `preflight_tables`
-tells of that. (PostgreSQL: Logical Replication, Restrictions; Row Filters; Column Lists; CREATE
+refuses changes by itself, so that none are lost) or is found when it happens; `examine_tables` of
+`check` reports that. (PostgreSQL: Logical Replication, Restrictions; Row Filters; Column Lists; CREATE
 PUBLICATION, publish.)
 """
 

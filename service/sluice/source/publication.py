@@ -7,12 +7,11 @@ PUBLICATION.)
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sluice.contract.carrying import PUBLISHED
 from sluice.errors import SourceRefused
 from sluice.quoting import quote_identifier, quote_qualified
 from sluice.source.catalog import Catalog
 from sluice.source.sessions import Connection, translated
-
-PUBLISHED = "insert, update, delete, truncate"
 
 
 @dataclass(frozen=True, slots=True)

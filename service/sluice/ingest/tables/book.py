@@ -19,11 +19,12 @@ import structlog
 from sluice.contract.carrying import refusal, refusal_of
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.entries import Copy, Table
+from sluice.contract.evolution import diff_schema
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.ingest.tables import messages as messagetable
 from sluice.ingest.tables.catalog_diff import compare, fingerprint
-from sluice.ingest.tables.schemas import build_schema, diff_schema, relation_of, relation_sent_as
+from sluice.ingest.tables.schemas import build_schema, relation_of, relation_sent_as
 from sluice.lsn import show
 from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import COPY_WAITS, TableState, copy_remedy
