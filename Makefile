@@ -120,7 +120,7 @@ images: ## Build the images with a container engine; CONTAINERS=podman names ano
 	done
 
 chaos: jars ## Test with processes killed and stages that fail, then tell SEEDS=20 stories of chaos, for MINUTES=60 at most
-	CHAOS=full $(BIN)/python -m pytest tests/chaos $(PYTEST_ARGS)
+	CHAOS=full $(BIN)/python -m pytest tests/chaos tests/spark/test_failing_edges.py $(PYTEST_ARGS)
 	$(BIN)/python -m tests.chaos --seeds $(SEEDS) --minutes $(MINUTES)
 
 chaos-seeds: jars ## Only the stories; SEED=123 repeats one

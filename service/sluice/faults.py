@@ -10,6 +10,7 @@ order:
     hold:PATH         waits until the file PATH exists
     raise[:ERROR]     raises the error class of that name: one of sluice.errors, or one of Python's own
                       (OSError when no name is given)
+    errno:NAME        raises the OSError that the system has for NAME (ENOSPC, EACCES, ...)
     crash             leaves at once with status 137, as kill -9 would
 
 Points sit where one stage hands to another and around what becomes durable, in modules that do I/O,

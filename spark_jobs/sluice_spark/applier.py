@@ -18,7 +18,7 @@ from functools import cached_property
 import structlog
 from pyspark.sql import SparkSession
 
-from sluice import lsn
+from sluice import faults, lsn
 from sluice.contract.applied import AppliedLog
 from sluice.errors import ApplyError, ServiceError, StoreUnavailable, UnsupportedChange, WriterFenced
 from sluice.manifest.follow import identity, load_state, read_entries
@@ -222,6 +222,7 @@ class Applier:
         ):
             ledger.take_in(entry, sha256)
             count += 1
+        faults.point("apply.entries.read")
         return count
 
     def _read_again(self) -> int:

@@ -60,7 +60,9 @@ class Reports:
             return
         self._complete_number += 1
         numbered = replace(complete, number=self._complete_number, written_at=_now())
+        faults.point("apply.complete.before")
         self._store.create(keys.apply_complete(self._complete_number), numbered.encode())
+        faults.point("apply.complete.after")
         self._last_complete = numbered
         self._forget(keys.apply_complete(self._complete_number - KEPT), self._complete_number)
 

@@ -171,11 +171,13 @@ class TableApply:
         may work later.
         """
         with translated_errors():
+            faults.point("apply.window.before")
             with self._phase("look"):
                 done = self._landed(window)
-            if done is not None:
-                return done
-            return self._copy(window) if window.is_copy else self._changes(window)
+            if done is None:
+                done = self._copy(window) if window.is_copy else self._changes(window)
+            faults.point("apply.window.after")
+            return done
 
     def _landed(self, window: Window) -> Applied | None:
         """What the lake has of `window`: an earlier attempt may have committed before it failed.
@@ -218,6 +220,7 @@ class TableApply:
         with self._phase("read"):
             for segment in window.segments:
                 checked_bytes(self._store, segment)
+        faults.point("apply.read.after")
         columns = self._columns(schema)
         if not columns:
             raise UnsupportedChange(
@@ -256,6 +259,7 @@ class TableApply:
         with self._phase("read"):
             at_once = changes.within(self._options.max_memory_bytes)
             versions = changes.versions() if at_once is None else versions_in(at_once)
+        faults.point("apply.read.after")
         newest = max([window.schema_version, copy.schema_version, *(version.version for version in versions)])
         if not versions and newest == copy.schema_version:
             return Applied(self._lake.place, window.last_seq, committed=False, seconds=self._seconds)

@@ -21,11 +21,14 @@ from sluice.store.opening import open_store
 
 
 def main() -> None:
-    dsn, slot, publication, spool, until, streaming = [*sys.argv[1:7], "auto"][:6]
+    dsn, slot, publication, spool, until, *more = sys.argv[1:]
+    streaming, form = [*more, *("auto", "text")[len(more) :]]
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     options = IngestOptions(
         pipeline="bench",
-        source=SourceOptions(dsn=dsn, slot=slot, publication=publication, application_name=slot),
+        source=SourceOptions(
+            dsn=dsn, slot=slot, publication=publication, application_name=slot, binary=form == "binary"
+        ),
         streaming=cast("Literal['off', 'on', 'parallel', 'auto']", streaming),
         instance="bench",
     )

@@ -5,11 +5,13 @@ environment.
 import os
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from sluice.store.opening import open_store
+from tests.chaos.reused import Reused
 from tests.chaos.world import World, world
 from tests.support.ingesting import Pipeline
 from tests.support.sources import Database
@@ -25,13 +27,27 @@ def seed() -> int:
 
 
 @pytest.fixture(scope="module")
-def started(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory, seed: int) -> Iterator[World]:
+def worlds(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory, seed: int) -> Iterator[Reused[World]]:
+    """What `started` is taken from."""
+
+    @contextmanager
+    def set_up() -> Iterator[World]:
+        with world(postgres, tmp_path_factory.mktemp("started"), seed=seed) as created:
+            created.set_up()
+            yield created
+
+    kept = Reused(set_up)
+    yield kept
+    kept.close()
+
+
+@pytest.fixture
+def started(worlds: Reused[World], request: pytest.FixtureRequest) -> Iterator[World]:
     """Set up, with a witness of all that follows. Each test leaves it caught up, with nothing
-    running.
+    running; one that fails costs the next one a new world.
     """
-    with world(postgres, tmp_path_factory.mktemp("started"), seed=seed) as created:
-        created.set_up()
-        yield created
+    with worlds.lent(request) as lent:
+        yield lent
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ against what was durable when it was sent.
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -48,30 +49,33 @@ class Edge:
 
     `behind` says when later work has come as near to the failing stage as it can while that is
     held: `handed` to the decoder, or `submitted` as a unit. A point `on_loop` cannot be held there,
-    so the commit thread is held in its place until work waits behind.
+    so the commit thread is held in its place until work waits behind. One thread passes a point
+    that is `serial`: after a failure that ends the process nothing may pass it again, and a drain
+    must not hide that failure.
     """
 
     point: str
     behind: str
     on_loop: bool = False
+    serial: bool = False
     change: str = "INSERT INTO a (t) VALUES ('first')"
 
 
 EDGES = (
     Edge("batch.received", "submitted", on_loop=True),
-    Edge("decode.before", "handed"),
-    Edge("build.before", "handed"),
+    Edge("decode.before", "handed", serial=True),
+    Edge("build.before", "handed", serial=True),
     Edge(
         "catalog.asked",
         "handed",
         change="ALTER TABLE a ADD COLUMN {fresh} int; INSERT INTO a (t, {fresh}) VALUES ('shaped', 1)",
     ),
-    Edge("unit.cut.before", "handed"),
-    Edge("unit.submit.before", "handed"),
+    Edge("unit.cut.before", "handed", serial=True),
+    Edge("unit.submit.before", "handed", serial=True),
     Edge("segment.put.before", "submitted"),
     Edge("store.put.before", "submitted"),
     Edge("segment.put.after", "submitted"),
-    Edge("commit.before", "submitted"),
+    Edge("commit.before", "submitted", serial=True),
     Edge("manifest.append.before", "submitted"),
     Edge("store.create.before", "submitted"),
     Edge("manifest.append.after", "submitted"),
@@ -82,6 +86,10 @@ EDGES = (
 )
 
 
+PASSING = ("SourceUnavailable", "StoreUnavailable")
+"""Errors that a stop may end with as with a success: what was left out comes again with the next
+connection, and nothing was acknowledged for it.
+"""
 COPY_EDGES = (
     "copy.locked",
     "copy.read",
@@ -106,7 +114,6 @@ class Stages:
         self.proxy = PgProxy(database.server.port, on_status=AckOracle(folder / "spool" / "test"))
         store = open_store((folder / "spool").as_uri(), prefix="test/", options={})
         self.pipeline = Pipeline(database, store, dsn=self.proxy.dsn(dbname=database.name))
-        self.sound = True
         self._numbers = 0
         self._witness = f"{database.slot}_witness"
         self._seen: dict[int, Counter[Change]] = {}
@@ -125,35 +132,28 @@ class Stages:
         """Fails at `edge` with `error`, then starts again. AssertionError says what was lost,
         doubled, acknowledged too early, or never ended.
         """
-        self.sound = False
         self._numbers += 1
         gate = self.folder / f"gate-{self._numbers}"
-        running = Running(self.pipeline, self.pipeline.options(watch_interval_s=3600.0))
-        running.thread.start()
+        running = self._started()
         try:
-            self._wait(
-                lambda: running.ingest is not None and running.ingest.view.state == "streaming", running, "it streams"
-            )
-            # The relations are known to the decoder, so that nothing of later work depends on what
-            # fails.
-            position = self._commit("INSERT INTO a (t) VALUES ('before'); INSERT INTO b DEFAULT VALUES")
-            self._wait(lambda: self.proxy.flushed > position, running, "it publishes")
-            assert running.error is None, running.error
+            self._publishes(running)
             self._fail(running, gate, edge, error, situation)
         finally:
-            faults.arm("")
             gate.touch()
             running.stop()
+            passages = faults.passages(edge.point)
+            faults.arm("")
         self._assert_ended_by_name(running, error)
-        self.pipeline.run(watch_interval_s=3600.0)
-        self.assert_whole()
-        self.sound = True
+        if edge.serial and (running.error is not None or situation is Situation.DRAINING):
+            assert passages == 1, f"after it had failed, {edge.point} was passed {passages - 1} times more"
+        if edge.serial and situation is Situation.DRAINING and error not in PASSING:
+            assert running.error is not None, "a drain that left something out ended as if it had not"
+        self.assert_healthy()
 
     def copy_case(self, point: str, error: str, situation: Situation) -> None:
         """A table is copied for the first time and that fails at `point`, with another table and
         with changes of both behind it, as `situation` says.
         """
-        self.sound = False
         self._numbers += 1
         gate = self.folder / f"gate-{self._numbers}"
         copied = [f"copied_{self._numbers}_{which}" for which in "ab"]
@@ -167,15 +167,15 @@ class Stages:
         running = Running(self.pipeline, self.pipeline.options(watch_interval_s=3600.0))
         running.thread.start()
         try:
-            self._wait(lambda: faults.passages(point) > 0, running, f"{point} is reached")
+            self.wait(lambda: faults.passages(point) > 0, running, f"{point} is reached")
             if situation is not Situation.IDLE:
                 for table in copied:
-                    self._commit(
+                    self.commit(
                         f"UPDATE {table} SET t = 'changed' WHERE id < 10; DELETE FROM {table} WHERE "
                         f"id = 11; INSERT INTO {table} VALUES (100, 'new')"
                     )
-                position = self._commit("INSERT INTO b DEFAULT VALUES")
-                self._wait(lambda: _handed(running) > position, running, "the transactions behind are received")
+                position = self.commit("INSERT INTO b DEFAULT VALUES")
+                self.wait(lambda: _handed(running) > position, running, "the transactions behind are received")
             if situation is Situation.DRAINING:
                 running.ask_to_stop()
             gate.touch()
@@ -186,9 +186,41 @@ class Stages:
             gate.touch()
             running.stop()
         self._assert_ended_by_name(running, error)
+        self.assert_healthy()
+
+    @contextmanager
+    def at_work(self) -> Iterator[Running]:
+        """An ingest that streams and has published. It is stopped in the end, and what it ended
+        with is the caller's to judge.
+        """
+        running = self._started()
+        try:
+            self._publishes(running)
+            yield running
+        finally:
+            faults.arm("")
+            running.stop()
+
+    def assert_healthy(self) -> None:
+        """A start in good health has everything."""
         self.pipeline.run(watch_interval_s=3600.0)
         self.assert_whole()
-        self.sound = True
+
+    def _started(self) -> Running:
+        running = Running(self.pipeline, self.pipeline.options(watch_interval_s=3600.0))
+        running.thread.start()
+        return running
+
+    def _publishes(self, running: Running) -> None:
+        """It streams, and the relations are known to the decoder, so that nothing of later work
+        depends on what fails.
+        """
+        self.wait(
+            lambda: running.ingest is not None and running.ingest.view.state == "streaming", running, "it streams"
+        )
+        position = self.commit("INSERT INTO a (t) VALUES ('before'); INSERT INTO b DEFAULT VALUES")
+        self.wait(lambda: self.proxy.flushed > position, running, "it publishes")
+        assert running.error is None, running.error
 
     def assert_whole(self) -> None:
         """The manifest has each transaction that the second slot shows, once and with its rows, and
@@ -217,8 +249,8 @@ class Stages:
             f"{held}=hold:{gate}{'' if edge.on_loop else f'+raise:{error}'}@1"
             + ("" if held == _UNITS else f",{_UNITS}=count")
         )
-        self._commit(edge.change)
-        self._wait(lambda: faults.passages(held) > 0, running, f"{held} is reached")
+        self.commit(edge.change)
+        self.wait(lambda: faults.passages(held) > 0, running, f"{held} is reached")
         if situation is not Situation.IDLE:
             self._queue(running, edge)
         if edge.on_loop:
@@ -235,12 +267,12 @@ class Stages:
 
     def _queue(self, running: Running, edge: Edge) -> None:
         """Two more transactions are as far as they come while the point is held."""
-        self._commit("INSERT INTO b DEFAULT VALUES")
-        position = self._commit("INSERT INTO a (t) VALUES ('behind')")
+        self.commit("INSERT INTO b DEFAULT VALUES")
+        position = self.commit("INSERT INTO a (t) VALUES ('behind')")
         if edge.behind == "submitted":
-            self._wait(lambda: faults.passages(_UNITS) > 1, running, "a unit waits behind")
+            self.wait(lambda: faults.passages(_UNITS) > 1, running, "a unit waits behind")
         else:
-            self._wait(lambda: _handed(running) > position, running, "the transactions behind wait for the decoder")
+            self.wait(lambda: _handed(running) > position, running, "the transactions behind wait for the decoder")
 
     def _drain(self, running: Running, edge: Edge) -> None:
         """A point on the loop may fail before the drain has begun, and nothing but the gate is
@@ -248,7 +280,7 @@ class Stages:
         """
         running.ask_to_stop()
         failed = edge.point if edge.on_loop else ""
-        self._wait(
+        self.wait(
             lambda: faults.passages(failed) > 0 or _view_state(running) in ("draining", "reconnecting", "stopped"),
             running,
             "it drains",
@@ -258,10 +290,10 @@ class Stages:
         """It recovers by itself, which the acknowledgement of a new transaction shows, or the
         process ends. It must not hang.
         """
-        position = self._commit("INSERT INTO a (t) VALUES ('afterwards')")
-        self._wait(lambda: self.proxy.flushed > position, running, "it goes on or ends")
+        position = self.commit("INSERT INTO a (t) VALUES ('afterwards')")
+        self.wait(lambda: self.proxy.flushed > position, running, "it goes on or ends")
 
-    def _commit(self, statements: str) -> int:
+    def commit(self, statements: str) -> int:
         """One transaction; a position before its commit and behind everything else."""
         with self.database.connect() as connection, connection.transaction():
             for statement in statements.format(fresh=f"c{self._numbers}").split("; "):
@@ -270,7 +302,7 @@ class Stages:
         assert row is not None
         return lsn.parse(row[0])
 
-    def _wait(self, holds: Callable[[], bool], running: Running, what: str) -> None:
+    def wait(self, holds: Callable[[], bool], running: Running, what: str) -> None:
         """Until `holds()`, or until the process has ended."""
         deadline = time.monotonic() + BOUND_SECONDS
         tick = threading.Event()

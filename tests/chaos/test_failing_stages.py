@@ -7,12 +7,12 @@ acknowledged before it was durable, and nothing hangs.
 
 import os
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 
 import pytest
 
-from sluice import faults
-from tests.chaos import stages
-from tests.chaos.stages import COPY_EDGES, EDGES, Edge, Situation, Stages
+from tests.chaos.reused import Reused
+from tests.chaos.stages import COPY_EDGES, EDGES, Edge, Situation, Stages, hurried
 from tests.support.sources import fresh_database
 from tools.local.postgres import PostgresServer
 
@@ -24,40 +24,33 @@ MANIFEST_ERRORS = ("WriterFenced", "StoreRefused", "MemoryError")
 
 
 @pytest.fixture(scope="module")
-def shared(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator["Shared"]:
-    created = Shared(postgres, tmp_path_factory)
-    yield created
-    created.close()
+def shared(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reused[Stages]]:
+    """What `stages` is taken from."""
+
+    @contextmanager
+    def joined() -> Iterator[Stages]:
+        with (
+            fresh_database(postgres) as database,
+            closing(Stages(database, tmp_path_factory.mktemp("stages"))) as created,
+        ):
+            yield created
+
+    kept = Reused(joined)
+    yield kept
+    kept.close()
 
 
-class Shared:
-    """One pipeline for all cases; a case that ends badly costs the next one a new pipeline, so that
-    each failure is its own.
-    """
-
-    def __init__(self, server: PostgresServer, folders: pytest.TempPathFactory) -> None:
-        self._server = server
-        self._folders = folders
-        self._stages: Stages | None = None
-
-    def stages(self) -> Stages:
-        if self._stages is not None and not self._stages.sound:
-            self.close()
-        if self._stages is None:
-            self._context = fresh_database(self._server)
-            self._stages = Stages(self._context.__enter__(), self._folders.mktemp("stages"))
-        return self._stages
-
-    def close(self) -> None:
-        if self._stages is not None:
-            self._stages.close()
-            self._stages = None
-            self._context.__exit__(None, None, None)
+@pytest.fixture
+def stages(shared: Reused[Stages], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stages]:
+    """One pipeline for all cases; a case that ends badly costs the next one a new pipeline."""
+    hurried(monkeypatch)
+    with shared.lent(request) as lent:
+        yield lent
 
 
 FULL = os.environ.get("CHAOS") == "full"
-"""Every error in every situation, as `make chaos` does; otherwise each edge in each situation, with
-both kinds of error where work is queued.
+"""Every error in every situation, as `make chaos` does; otherwise each edge once with work queued
+behind it, and once idle or draining, by turns.
 """
 
 
@@ -69,13 +62,15 @@ def _errors(point: str) -> tuple[str, ...]:
     return MANIFEST_ERRORS if point.startswith("manifest.") else ERRORS
 
 
-def _chosen(errors: tuple[str, ...]) -> list[tuple[str, Situation]]:
-    quick = {
-        (errors[-1], Situation.IDLE),
-        (errors[0], Situation.QUEUED),
-        (errors[len(errors) // 2], Situation.QUEUED),
-        (errors[0], Situation.DRAINING),
-    }
+def _chosen(place: int, errors: tuple[str, ...], *, serial: bool = False) -> list[tuple[str, Situation]]:
+    """Neighbouring edges have different errors, so that each kind of error meets each situation
+    somewhere. A `serial` one has one that ends the process as well: only that shows whether the
+    stage took more work, and whether a drain told of it.
+    """
+    other = (Situation.IDLE, Situation.DRAINING)[place % 2]
+    quick = {(errors[place % len(errors)], Situation.QUEUED), (errors[(place + 1) % len(errors)], other)}
+    if serial:
+        quick |= {("StoreRefused", Situation.QUEUED), ("StoreRefused", Situation.DRAINING)}
     return [(error, situation) for error in errors for situation in Situation if FULL or (error, situation) in quick]
 
 
@@ -85,33 +80,25 @@ def _named(*parts: str) -> str:
 
 CASES = [
     pytest.param(edge, error, situation, id=_named(edge.point, error, situation.value))
-    for edge in EDGES
-    for error, situation in _chosen(_errors(edge.point))
+    for place, edge in enumerate(EDGES)
+    for error, situation in _chosen(place, _errors(edge.point), serial=edge.serial)
 ]
 COPY_CASES = [
     pytest.param(point, error, situation, id=_named(point, error, situation.value))
-    for point in COPY_EDGES
-    for error, situation in _chosen(ERRORS)
+    for place, point in enumerate(COPY_EDGES)
+    for error, situation in _chosen(place, ERRORS)
 ]
 
 
 @pytest.mark.parametrize(("edge", "error", "situation"), CASES)
 def test_a_stage_that_fails_loses_and_doubles_nothing_whatever_waits_behind_it(
-    shared: Shared, monkeypatch: pytest.MonkeyPatch, edge: Edge, error: str, situation: Situation
+    stages: Stages, edge: Edge, error: str, situation: Situation
 ) -> None:
-    stages.hurried(monkeypatch)
-    try:
-        shared.stages().case(edge, error, situation)
-    finally:
-        faults.arm("")
+    stages.case(edge, error, situation)
 
 
 @pytest.mark.parametrize(("point", "error", "situation"), COPY_CASES)
 def test_a_copy_that_fails_at_any_step_is_taken_again_and_joins_the_stream_without_gap_or_overlap(
-    shared: Shared, monkeypatch: pytest.MonkeyPatch, point: str, error: str, situation: Situation
+    stages: Stages, point: str, error: str, situation: Situation
 ) -> None:
-    stages.hurried(monkeypatch)
-    try:
-        shared.stages().copy_case(point, error, situation)
-    finally:
-        faults.arm("")
+    stages.copy_case(point, error, situation)

@@ -10,6 +10,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from sluice.contract.entries import Table
+from sluice.manifest.follow import read_entries
 from sluice.manifest.state import TableState
 from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline
@@ -117,6 +119,12 @@ def execute(pipeline: Pipeline, statements: tuple[str, ...]) -> None:
     pipeline.database.execute(*(statement.replace("{p}", pipeline.database.publication) for statement in statements))
 
 
+def states_of(pipeline: Pipeline, table_name: str) -> list[str]:
+    """Every state that the manifest ever gave the table, in order."""
+    bodies = (entry.body for entry, _ in read_entries(pipeline.store, after_seq=0))
+    return [body.state for body in bodies if isinstance(body, Table) and body.table_name == table_name]
+
+
 def is_set_aside(table: TableState, says: str) -> bool:
     return table.state == "quarantined" and says in table.reason
 
@@ -132,11 +140,25 @@ def test_a_condition_that_does_not_hold_keeps_a_table_from_joining_until_it_is_m
     execute(pipeline, bad)
     pipeline.run(**EVERYTHING)
     assert is_set_aside(pipeline.table("public.t"), SAYS[code]), pipeline.table("public.t").reason
+    assert set(states_of(pipeline, "t")) == {"quarantined"}, "it was carried for a moment"
     if code != "publication.operations":
         assert pipeline.table("public.other").state == "live"
     execute(pipeline, mend)
     pipeline.run(**EVERYTHING)
     assert pipeline.table("public.t").state == "live", pipeline.table("public.t").reason
+    assert pipeline.copied("public.t") == pipeline.source_rows("t")
+
+
+def test_a_table_that_changes_while_its_condition_does_not_hold_stays_set_aside(pipeline: Pipeline) -> None:
+    before, bad, mend, _ = BROKEN["partition.not_logged"]
+    pipeline.database.execute(*PLAIN, *before, *bad)
+    publish(pipeline)
+    pipeline.run(**EVERYTHING)
+    pipeline.database.execute("ALTER TABLE t ADD COLUMN extra int")
+    pipeline.run(**EVERYTHING)
+    assert set(states_of(pipeline, "t")) == {"quarantined"}, "it was carried for a moment"
+    execute(pipeline, mend)
+    pipeline.run(**EVERYTHING)
     assert pipeline.copied("public.t") == pipeline.source_rows("t")
 
 

@@ -7,9 +7,11 @@ import pytest
 
 from sluice import lsn
 from sluice.errors import UsageError
-from sluice.ingest.assemble.assembler import Assembler
+from sluice.ingest.assemble import assembler
 from sluice.ingest.encode.builder import BuilderLimits
-from sluice.protocol.messages import Truncate
+from sluice.protocol.decoder import decode_control
+from sluice.protocol.frames import FrameTable
+from sluice.protocol.messages import ControlMessage, Truncate
 from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline
 from tests.support.oracle import Spool
@@ -101,13 +103,14 @@ def test_the_same_log_read_streamed_and_unstreamed_gives_the_same_rows(
 def truncates(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     """The (sub)transaction of every Truncate message, as it is decoded."""
     seen: list[int | None] = []
-    real = Assembler._truncate
 
-    def heard(assembler: Assembler, message: Truncate, position: int) -> None:
-        seen.append(message.stream_xid)
-        real(assembler, message, position)
+    def decode(table: FrameTable, index: int, *, in_stream: bool) -> ControlMessage:
+        message = decode_control(table, index, in_stream=in_stream)
+        if isinstance(message, Truncate):
+            seen.append(message.stream_xid)
+        return message
 
-    monkeypatch.setitem(Assembler._HANDLERS, Truncate, heard)
+    monkeypatch.setattr(assembler, "decode_control", decode)
     return seen
 
 

@@ -60,7 +60,7 @@ class LocalStack:
     def url(self, variable: str, path: str) -> str:
         return f"http://127.0.0.1:{self.ports[variable]}{path}"
 
-    def assert_the_lake_follows(self, *, timeout: float = 120.0) -> None:
+    def assert_the_lake_follows(self, *, timeout: float = 300.0) -> None:
         """The applier comes to state that all tables are complete through what is committed now,
         and each of them equals its source, row by row.
         """

@@ -14,7 +14,15 @@ import pytest
 
 from deploy.monitoring.alerts import process, stream
 from deploy.monitoring.alerts import slot as slot_alerts
-from sluice.telemetry.catalogue import APPLY_LAST_SUCCESS, APPLY_PENDING, OLDEST_PENDING, PENDING_BYTES, PENDING_FILES
+from sluice.telemetry.catalogue import (
+    APPLY_LAST_SUCCESS,
+    APPLY_PENDING,
+    OLDEST_PENDING,
+    PENDING_BYTES,
+    PENDING_FILES,
+    REPORT_TIMESTAMP,
+    Gauge,
+)
 from tests.ops import replay
 from tests.ops.local_stack import NAMES, LocalStack, alive, local_stack
 from tests.support.pipeline import wait_until
@@ -116,7 +124,7 @@ def test_an_applier_away_for_an_hour_concerns_neither_ingest_nor_slot_and_is_tol
         connection.execute(
             "SELECT pg_logical_emit_message(false, 'elsewhere', repeat('x', 1000000)) FROM generate_series(1, 64)"
         )
-        before, since = _pending(stack), time.time()
+        before = _looked(stack, after=time.time())
         assert stack("load", LOAD_SECONDS="4").returncode == 0
         position = _lsn(connection, "SELECT pg_current_wal_insert_lsn() - '0/0'")
         connection.execute("CHECKPOINT")
@@ -132,7 +140,7 @@ def test_an_applier_away_for_an_hour_concerns_neither_ingest_nor_slot_and_is_tol
             what="its WAL is let go",
             timeout=120,
         )
-    now = _pending(stack, beyond=before)
+    now = _looked(stack, after=time.time(), pending=_value(before, PENDING_BYTES))
     at = time.time()
     assert _open(stack.url("METRICS_PORT", "/livez"))
     assert _open(stack.url("METRICS_PORT", "/readyz"))
@@ -140,7 +148,14 @@ def test_an_applier_away_for_an_hour_concerns_neither_ingest_nor_slot_and_is_tol
         (PENDING_BYTES.name, PENDING_FILES.name, APPLY_PENDING.name),
         (OLDEST_PENDING.name, APPLY_LAST_SUCCESS.name),
     )
-    hour = replay.played_on(before, now, seconds=at - since, at=at, growing=growing, frozen=frozen)
+    hour = replay.played_on(
+        before,
+        now,
+        seconds=_value(now, REPORT_TIMESTAMP) - _value(before, REPORT_TIMESTAMP),
+        at=at,
+        growing=growing,
+        frozen=frozen,
+    )
     ingest_and_slot = [alert.name for alert in (*process.ALERTS, *slot_alerts.ALERTS, *stream.ALERTS)]
     replay.assert_alerts(tmp_path, hour, firing=[], silent=["SluiceSpoolBacklog", *ingest_and_slot], at_minute=10)
     replay.assert_alerts(tmp_path, hour, firing=["SluiceSpoolBacklog"], silent=ingest_and_slot, at_minute=60)
@@ -192,22 +207,22 @@ def test_reset_leaves_nothing_and_says_what_it_deleted(stack: LocalStack) -> Non
     assert "nothing to delete" in stack("reset").stdout
 
 
-def _pending(stack: LocalStack, *, beyond: replay.Samples | None = None) -> dict[str, float]:
-    """A scrape of ingest; with `beyond`, one in which more is pending than in that, so that the
-    look behind it is a later one.
+def _looked(stack: LocalStack, *, after: float, pending: float = -1.0) -> dict[str, float]:
+    """A scrape of ingest, which shows what was stored later than `after`: looks are further apart
+    than what happens here. More than `pending` bytes wait.
     """
     found: list[dict[str, float]] = []
 
-    def grown() -> bool:
+    def later() -> bool:
         found[:] = [replay.samples(_open(stack.url("METRICS_PORT", "/metrics")))]
-        return beyond is None or _bytes(found[0]) > _bytes(beyond)
+        return _value(found[0], REPORT_TIMESTAMP) > after and _value(found[0], PENDING_BYTES) > pending
 
-    wait_until(grown, what="ingest sees what is pending", timeout=60)
+    wait_until(later, what=f"ingest sees more than {pending:.0f} bytes that are pending", timeout=180)
     return found[0]
 
 
-def _bytes(samples: replay.Samples) -> float:
-    return sum(value for name, value in samples.items() if name.startswith(PENDING_BYTES.name))
+def _value(samples: replay.Samples, gauge: Gauge) -> float:
+    return sum(value for name, value in samples.items() if name.partition("{")[0] == gauge.name)
 
 
 def _lsn(connection: psycopg.Connection, query: str) -> int:

@@ -10,11 +10,13 @@ from sluice.manifest.follow import identity
 from sluice.store.base import ObjectStore
 
 
-def rows_in(path: Path, *, metadata: bool = False) -> list[dict[str, Any]]:
-    """All rows; marked values in the place of their column, and without the metadata columns unless
-    asked for.
+def rows_in(path: Path, *, metadata: bool = False, version: int | None = None) -> list[dict[str, Any]]:
+    """All rows of `version` (None: the newest); marked values in the place of their column, and
+    without the metadata columns unless asked for.
     """
-    table = pa.table(QueryBuilder().register("lake", DeltaTable(path)).execute("select * from lake").read_all())
+    table = pa.table(
+        QueryBuilder().register("lake", DeltaTable(path, version=version)).execute("select * from lake").read_all()
+    )
     rows = table.to_pylist()
     for row in rows:
         row.update(dict(row.get("_sluice_special") or {}))

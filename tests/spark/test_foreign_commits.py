@@ -144,6 +144,31 @@ def test_a_table_whose_folder_is_removed_while_the_applier_runs_is_stale_and_not
     assert not pipeline.path().exists()
 
 
+def test_another_table_put_in_the_place_of_ours_is_recognised_by_the_marker_alone(pipeline: Pipeline) -> None:
+    """It is further than ours was, and what it did meanwhile changed no row: only what it records of us is missing."""
+    pipeline.begin(SCHEMA, _row(1))
+    elsewhere = pipeline.folder / "elsewhere"
+    with running(pipeline) as work:
+        wait_until(lambda: any(pipeline.store.list(keys.APPLY_COMPLETE)), what="the copy is applied")
+        pipeline.spark.read.format("delta").load(str(pipeline.path())).write.format("delta").save(str(elsewhere))
+        for number in range(2):
+            pipeline.spark.sql(f"ALTER TABLE delta.`{elsewhere}` SET TBLPROPERTIES ('somebodys' = '{number}')")
+        shutil.rmtree(pipeline.path())
+        elsewhere.rename(pipeline.path())
+        seq = pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
+        wait_until(
+            lambda: (
+                bool(work.ended)
+                or pipeline.reported()["16385"].state == "stale"
+                or pipeline.reported()["16385"].through_seq >= seq
+            ),
+            what="it is taken or refused",
+        )
+    row = pipeline.reported()["16385"]
+    assert (work.ended, row.state) == ([], "stale")
+    assert "the lake table's marker is missing" in row.reason
+
+
 def test_a_table_whose_folder_is_removed_while_nothing_changes_is_stale_as_well(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

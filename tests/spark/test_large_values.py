@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from sluice.ingest.encode.rows import LARGE_BYTES
-from sluice.ingest.encode.segment import write_large
+from sluice.ingest.encode.large import write_large
+from sluice.protocol.buffers import LARGE_BYTES
 from tests.support.spooled import inserted, table
 
 

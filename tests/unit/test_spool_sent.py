@@ -10,9 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from sluice.contract.xids import XidIntervals
-from sluice.ingest.encode.rows import LARGE_BYTES, EncodedRows, encode_rows
-from sluice.ingest.encode.segment import SegmentWriter, write_large, write_segment
+from sluice.ingest.encode.large import write_large
+from sluice.ingest.encode.rows import EncodedRows, encode_rows
+from sluice.ingest.encode.segment import SegmentWriter, write_segment
 from sluice.ingest.encode.undecoded import SentRows, read_sent_file, sent_rows, sent_truncate, write_sent_file
+from sluice.protocol.buffers import LARGE_BYTES
 from sluice.protocol.frames import join
 from tests.support.pgoutput_bytes import insert, xlogdata
 from tests.support.spooled import OID, inserted, table, walked

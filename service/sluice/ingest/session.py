@@ -284,7 +284,7 @@ class Session:
         self.counts.decode_cpu_s += time.thread_time() - began
 
     def _take_in(self, batch: RawBatch) -> None:
-        assembly = self._assembler.feed(frames.join(batch.take()))
+        assembly = self._assembler.feed(frames.join(batch.take(), emptied=True))
         faults.point("build.before")
         self._builder.add(assembly)
         self.unflushed.decoded(

@@ -16,9 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sluice.errors import DecodeError
+from sluice.protocol.buffers import Raw
+from sluice.protocol.constants import INSERT, NULL, TEXT
 from sluice.protocol.frames import FrameTable, Offsets, big_endian_words, join_bytes, nulls_at
 from sluice.protocol.limits import MAX_COLUMNS
-from sluice.protocol.tuples import INSERT, NULL, TEXT, FieldVector, RowColumns
+from sluice.protocol.tuples import FieldVector, RowColumns
 
 _SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 _FIXED_HEADER_BYTES = len(_SIGNATURE) + 8
@@ -46,14 +48,15 @@ class CopyRows:
         self._begun = False
         self._complete = False
 
-    def feed(self, chunks: Sequence[bytes | memoryview]) -> RowColumns:
-        """The rows in `chunks`, CopyData payloads in the order received: op I throughout, kind t or
-        n, no old tuples.
+    def feed(self, chunks: Sequence[bytes | memoryview], *, emptied: bool = False) -> RowColumns:
+        """The rows in `chunks`, CopyData payloads in the order received: op I throughout, kind t or n, no old tuples.
 
-        Raises DecodeError, and nothing else, for a missing or unknown header, a malformed row,
-        anything behind the trailer, and past the size caps.
+        With `emptied` the caller gives up the large chunks that are memoryviews: what they showed
+        is gone afterwards, and its memory with it. Raises DecodeError, and nothing else, for a
+        missing or unknown header, a malformed row, anything behind the trailer, and past the size
+        caps.
         """
-        raw, buffer, start, end = join_bytes(chunks)
+        raw, buffer, start, end = join_bytes(chunks, emptied=emptied)
         if self._complete and len(start):
             raise DecodeError("the copy goes on behind its trailer")
         if not self._begun and len(start):
@@ -61,7 +64,7 @@ class CopyRows:
             if start[0] == end[0]:
                 start, end = start[1:], end[1:]
         complete = self._complete or bool(
-            len(start) and end[-1] - start[-1] == len(_TRAILER) and raw.startswith(_TRAILER, int(start[-1]))
+            len(start) and end[-1] - start[-1] == len(_TRAILER) and raw[int(start[-1]) : int(end[-1])] == _TRAILER
         )
         if complete and len(start):
             start, end = start[:-1], end[:-1]
@@ -101,10 +104,8 @@ def _walk(table: FrameTable, column_count: int) -> RowColumns:
     return RowColumns(table=table, op=op, old_kind=old_kind, new=tuple(fields), old=None)
 
 
-def _header_bytes(raw: bytes, *, available: int) -> int:
-    """How long the header is that begins the copy, all of it within the `available` bytes of the
-    first chunk.
-    """
+def _header_bytes(raw: Raw, *, available: int) -> int:
+    """How long the header is that begins the copy, all of it within the `available` bytes of the first chunk."""
     header = raw[: min(available, _FIXED_HEADER_BYTES)]
     if len(header) < _FIXED_HEADER_BYTES or not header.startswith(_SIGNATURE):
         raise DecodeError("the copy does not begin with the signature of COPY's binary format")

@@ -16,18 +16,13 @@ import numpy.typing as npt
 
 from sluice.errors import DecodeError
 from sluice.lsn import show
+from sluice.protocol.buffers import LARGE_BYTES, Raw, moved
+from sluice.protocol.constants import KEEPALIVE_BYTES, PRIMARY_KEEPALIVE, ROW_TAGS, XLOGDATA, XLOGDATA_HEADER_BYTES
 from sluice.protocol.limits import MAX_COLUMNS, MAX_FRAME_BYTES
 
 Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint32]
-
-XLOGDATA = ord("w")
-KEEPALIVE = ord("k")
-HEADER_BYTES = 25
-"""XLogData: the byte `w`, start LSN, end LSN, send time. The pgoutput message follows."""
-KEEPALIVE_BYTES = 18
-"""The byte `k`, end LSN, send time, reply flag."""
 
 _OVERREAD_BYTES = 32
 """A reader may take up to 16 bytes at a position up to 8 bytes past the end of the last frame or of
@@ -39,7 +34,7 @@ MAX_JOINED_BYTES = 0x7FFF_FFFF - len(TAIL)
 """Offsets into the buffer become Arrow string views, whose offsets are signed 32-bit."""
 
 _IS_ROW = np.zeros(256, np.bool_)
-_IS_ROW[list(b"IUD")] = True
+_IS_ROW[list(ROW_TAGS)] = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +46,7 @@ class FrameTable:
     points the rows at it that have no tuple of their own.
     """
 
-    raw: bytes
+    raw: Raw
     buffer: Bytes
     start: Offsets
     end: Offsets
@@ -63,14 +58,16 @@ class FrameTable:
         return len(self.start)
 
 
-def join(frames: Sequence[bytes | memoryview]) -> FrameTable:
-    """One table of `frames`, which are CopyData payloads as libpq gives them, in the order
-    received.
+def join(frames: Sequence[bytes | memoryview], *, emptied: bool = False) -> FrameTable:
+    """One table of `frames`, which are CopyData payloads as libpq gives them, in the order received.
+
+    With `emptied` the caller gives up the large ones that are memoryviews: what they showed is gone
+    afterwards, and its memory with it.
 
     Raises DecodeError for a frame that is empty, shorter than its header, of unknown kind or too
     large, and for more than MAX_JOINED_BYTES in all.
     """
-    return _table(*join_bytes(frames))
+    return _table(*join_bytes(frames, emptied=emptied))
 
 
 def rejoin(content: bytes | memoryview, end: Offsets) -> FrameTable:
@@ -83,7 +80,7 @@ def rejoin(content: bytes | memoryview, end: Offsets) -> FrameTable:
     return _table(raw, np.frombuffer(raw, np.uint8), start, end)
 
 
-def _table(raw: bytes, buffer: Bytes, start: Offsets, end: Offsets) -> FrameTable:
+def _table(raw: Raw, buffer: Bytes, start: Offsets, end: Offsets) -> FrameTable:
     if not len(start):
         return FrameTable(
             raw, buffer, start, end, outer=np.zeros(0, np.uint8), tag=np.zeros(0, np.uint8), nulls_at=nulls_at(raw)
@@ -93,8 +90,8 @@ def _table(raw: bytes, buffer: Bytes, start: Offsets, end: Offsets) -> FrameTabl
         raise DecodeError(f"frame {int(length.argmin())} of {len(length)} is empty")
     outer = buffer[start]
     data = outer == XLOGDATA
-    short = length < np.where(data, HEADER_BYTES + 1, KEEPALIVE_BYTES)
-    unknown = ~data & (outer != KEEPALIVE)
+    short = length < np.where(data, XLOGDATA_HEADER_BYTES + 1, KEEPALIVE_BYTES)
+    unknown = ~data & (outer != PRIMARY_KEEPALIVE)
     if bool(unknown.any()):
         index = int(unknown.argmax())
         raise DecodeError(
@@ -106,13 +103,13 @@ def _table(raw: bytes, buffer: Bytes, start: Offsets, end: Offsets) -> FrameTabl
         raise DecodeError(f"frame {index} of {len(length)} ends inside its header, after {int(length[index])} bytes")
     # A keepalive has 18 bytes, so position 25 of one lies in whatever follows it: inside the
     # buffer, and masked here.
-    tag = np.where(data, buffer[start + HEADER_BYTES], np.uint8(0))
+    tag = np.where(data, buffer[start + XLOGDATA_HEADER_BYTES], np.uint8(0))
     return FrameTable(raw, buffer, start, end, outer=outer, tag=tag, nulls_at=nulls_at(raw))
 
 
-def join_bytes(chunks: Sequence[bytes | memoryview]) -> tuple[bytes, Bytes, Offsets, Offsets]:
-    """`chunks` and the tail as one buffer, with the bounds of each chunk. Raises DecodeError past
-    the size caps, before anything is copied.
+def join_bytes(chunks: Sequence[bytes | memoryview], *, emptied: bool = False) -> tuple[Raw, Bytes, Offsets, Offsets]:
+    """`chunks` and the tail as one buffer, with the bounds of each chunk; `emptied` as for `join`.
+    Raises DecodeError past the size caps, before anything is copied.
     """
     length = np.fromiter(map(len, chunks), np.int64, len(chunks))
     end = np.cumsum(length)
@@ -123,7 +120,8 @@ def join_bytes(chunks: Sequence[bytes | memoryview]) -> tuple[bytes, Bytes, Offs
         )
     if total > MAX_JOINED_BYTES:
         raise DecodeError(f"{total} bytes are too many for one batch ({MAX_JOINED_BYTES})", hint="lower the batch size")
-    raw = b"".join([*chunks, TAIL])
+    large = len(length) > 0 and int(length.max()) >= LARGE_BYTES
+    raw: Raw = moved([*chunks, TAIL], emptied=emptied) if large else b"".join([*chunks, TAIL])
     return raw, np.frombuffer(raw, np.uint8), end - length, end
 
 
@@ -152,25 +150,25 @@ def stream_xids(table: FrameTable, rows: Offsets) -> Words:
 def frame_name(table: FrameTable, index: int) -> str:
     """What and where frame `index` is, for errors: its kind and its LSN, nothing that it carries."""
     tag = int(table.tag[index])
-    shown = "keepalive" if int(table.outer[index]) == KEEPALIVE else f"message {chr(tag)!r}"
+    shown = "keepalive" if int(table.outer[index]) == PRIMARY_KEEPALIVE else f"message {chr(tag)!r}"
     at = int(table.start[index]) + 1
     return f"{shown} at LSN {show(int.from_bytes(table.raw[at : at + 8], 'big'))}"
 
 
-def big_endian_words(raw: bytes) -> Words:
+def big_endian_words(raw: Raw) -> Words:
     """Every four bytes of `raw` as an unsigned big-endian number, one element at each byte. No copy
     is made: index it, do not compute with it.
     """
     return np.ndarray((len(raw) - 3,), ">u4", raw, strides=(1,))
 
 
-def nulls_at(raw: bytes) -> int:
+def nulls_at(raw: Raw) -> int:
     """Where the synthetic tuple begins in a buffer of `join_bytes`."""
     return len(raw) - _OVERREAD_BYTES - MAX_COLUMNS
 
 
 def _word_at(table: FrameTable, rows: Offsets, *, after_tag: int) -> Words:
-    position = table.start[rows] + (HEADER_BYTES + 1 + after_tag)
+    position = table.start[rows] + (XLOGDATA_HEADER_BYTES + 1 + after_tag)
     short = position + 4 > table.end[rows]
     if bool(short.any()):
         raise DecodeError(f"{frame_name(table, int(rows[short.argmax()]))} ends inside its header")

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from sluice import lsn
 from sluice.errors import ProtocolViolation
-from sluice.protocol.messages import POSTGRES_EPOCH_US
+from sluice.protocol.constants import POSTGRES_EPOCH_US, STANDBY_STATUS_UPDATE
 
-_STATUS = struct.Struct(">cQQQqB")
+_STATUS = struct.Struct(">BQQQqB")
 
 STOP_REQUESTS = 3
 """Reply requests at one position, each answered, before the server counts as stopping. An ordinary
@@ -41,7 +41,7 @@ class StandbyStatus:
     def encode(self, now_us: int) -> bytes:
         """The message as CopyData; `now_us` is microseconds since 1970."""
         return _STATUS.pack(
-            b"r",
+            STANDBY_STATUS_UPDATE,
             self.received_lsn,
             self.flushed_lsn,
             self.flushed_lsn,

@@ -128,9 +128,10 @@ class Observer:
         try:
             report = self._take()
             self._presence.applied(report.tables)
-            self._metrics.set(catalogue.REPORT_TIMESTAMP, report.taken_at.timestamp())
             self._complete_lsn = report.complete_lsn
             self._lake.look(report, ingested_at=self._ingested_at())
+            # Last: whoever sees it sees all that was read with it.
+            self._metrics.set(catalogue.REPORT_TIMESTAMP, report.taken_at.timestamp())
         except ServiceError as error:
             self._ingest.errors.note("report", error)
             self._metrics.add(catalogue.REPORT_ERRORS, 1)

@@ -33,8 +33,9 @@ from sluice.ingest.assemble.assembly import (
     TruncateRun,
 )
 from sluice.ingest.encode.bodies import Body, Part, PreparedTransaction, recorded, sent_shape
+from sluice.ingest.encode.large import write_large
 from sluice.ingest.encode.rows import EncodedRows, encode_rows, encode_truncate
-from sluice.ingest.encode.segment import SegmentFile, SegmentWriter, write_large, write_segment
+from sluice.ingest.encode.segment import SegmentFile, SegmentWriter, write_segment
 from sluice.ingest.encode.undecoded import SentRows, read_sent_file, sent_rows, sent_truncate, write_sent_file
 from sluice.ingest.tables import messages as messagetable
 from sluice.ingest.tables.book import TableBook

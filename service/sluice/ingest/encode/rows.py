@@ -23,6 +23,7 @@ from sluice.ingest.encode.stats import KeyRange, SegmentStats, count_ops, differ
 from sluice.ingest.encode.types.families import arrow_type, binary_as_text, read, read_binary, require_binary_form
 from sluice.ingest.encode.types.reading import Reading
 from sluice.ingest.encode.views import Mask, Texts
+from sluice.protocol.buffers import LARGE_BYTES
 from sluice.protocol.tuples import FieldVector, RowColumns
 
 _INSERT, _UPDATE, _DELETE = b"IUD"
@@ -33,8 +34,6 @@ _OPS = (envelope.OP_INSERT, envelope.OP_UPDATE, envelope.OP_DELETE, envelope.OP_
 _OP_CODES = np.zeros(256, np.int8)
 _OP_CODES[[_INSERT, _UPDATE, _DELETE]] = (0, 1, 2)
 _TRUNCATE_CODE = np.array([3], np.int8)
-
-LARGE_BYTES = 16 << 20
 
 _TIME = pa.timestamp("us", "UTC")
 
@@ -57,7 +56,7 @@ class EncodedRows:
         """Whether a single value takes more than LARGE_BYTES: such rows are written by themselves,
         in the least memory.
         """
-        return self.nbytes > LARGE_BYTES and any(_longest(column) > LARGE_BYTES for column in self.batch.columns)
+        return self.nbytes > LARGE_BYTES and any(map(is_large, self.batch.columns))
 
     def with_commit(self, *, lsn: int, commit_time_us: int) -> "EncodedRows":
         """The same rows, with LSN and time filled in where they were not known."""
@@ -264,6 +263,11 @@ def _encoded(schema: TableSchema, arrays: dict[str, pa.Array], stats: SegmentSta
     return EncodedRows(schema, batch, stats, batch.nbytes)
 
 
+def is_large(column: pa.Array) -> bool:
+    """Whether a value of the column, or one within its values, takes more than LARGE_BYTES."""
+    return _longest(column) > LARGE_BYTES
+
+
 def _longest(column: pa.Array) -> int:
     """Bytes of the longest text in a column, also of those within structs, lists and maps; 0 for
     other types.
@@ -297,12 +301,13 @@ def _sent(rows: RowColumns, vector: FieldVector, where: str) -> tuple[Texts, int
     that were not sent.
     """
     present = vector.kind == _TEXT
-    texts = Texts(rows.table.raw, vector.start, vector.length, present, where)
+    # Without old rows no value is read twice: keys are not compared, and no new value is taken from an old one.
+    texts = Texts(rows.table.raw, vector.start, vector.length, present, where, read_once=rows.old is None)
     if texts.complete:
         return texts, _TEXT, False
     binary = vector.kind == _BINARY
     if binary.all():
-        return Texts(rows.table.raw, vector.start, vector.length, binary, where), _BINARY, False
+        return replace(texts, present=binary), _BINARY, False
     others = ~present & (vector.kind != _NULL)
     if not others.any():
         return texts, _TEXT, False
@@ -310,11 +315,7 @@ def _sent(rows: RowColumns, vector: FieldVector, where: str) -> tuple[Texts, int
         return texts, _TEXT, True
     if present.any():
         raise DecodeError(f"{where}: the server sent values of this column both as text and in binary form")
-    return (
-        Texts(rows.table.raw, vector.start, vector.length, binary, where),
-        _BINARY,
-        bool(np.any(vector.kind == _UNKNOWN)),
-    )
+    return replace(texts, present=binary), _BINARY, bool(np.any(vector.kind == _UNKNOWN))
 
 
 def _values(texts: Texts, kind: int, column: ColumnSchema) -> _Values:

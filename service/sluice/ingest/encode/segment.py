@@ -6,7 +6,6 @@ Memory is bounded by the compressed file plus one row group.
 """
 
 import hashlib
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -16,7 +15,7 @@ import pyarrow.parquet as pq
 
 from sluice.contract import envelope
 from sluice.contract.schema import TableSchema
-from sluice.ingest.encode.rows import LARGE_BYTES, EncodedRows, segment_schema
+from sluice.ingest.encode.rows import EncodedRows, segment_schema
 from sluice.ingest.encode.stats import SegmentStats, total
 
 ROW_GROUP_ROWS = 131_072
@@ -26,10 +25,8 @@ footers stay short.
 """
 ZSTD_LEVEL = 1
 """Measured on W1: level 3 takes more than twice the time and makes the files no smaller."""
-_RISING = (envelope.LSN, envelope.TS, envelope.ORDINAL, envelope.XID)
-"""Columns that mostly rise by little: their differences take a fraction of a byte, with or without
-repeats.
-"""
+RISING = (envelope.LSN, envelope.TS, envelope.ORDINAL, envelope.XID)
+"""Columns that mostly rise by little: their differences take a fraction of a byte, with or without repeats."""
 _SAMPLE_ROWS = 2_048
 _SAMPLE_SHARE = 8
 """A dictionary pays where a sample repeats each value so many times on average; elsewhere hashing
@@ -86,7 +83,8 @@ class SegmentWriter:
         self._write_waiting()
         if self._parquet is not None:
             self._parquet.close()
-        return _file(self._sink, self._stats)
+        data = memoryview(self._sink.getvalue()).cast("B")
+        return SegmentFile(data, hashlib.sha256(data).hexdigest(), self._stats)
 
     def _write_waiting(self) -> None:
         table = pa.Table.from_batches(self._waiting, self._target)
@@ -104,49 +102,10 @@ class SegmentWriter:
             version="2.6",
             compression="zstd",
             compression_level=ZSTD_LEVEL,
-            use_dictionary=[
-                name for name in first.column_names if name not in _RISING and _repeats(first.column(name))
-            ],
-            column_encoding=dict.fromkeys(_RISING, "DELTA_BINARY_PACKED"),
+            use_dictionary=[name for name in first.column_names if name not in RISING and _repeats(first.column(name))],
+            column_encoding=dict.fromkeys(RISING, "DELTA_BINARY_PACKED"),
             store_schema=False,
         )
-
-
-def write_large(queue: deque[EncodedRows]) -> SegmentFile:
-    """Takes the first rows off `queue` and makes them a file of their own: for rows with a value so
-    large that each copy of it counts.
-
-    The value's column has neither a dictionary nor statistics, which would copy it, and a page of
-    the second version, which is compressed before it is put together.
-    """
-    stats = queue[0].stats
-    large = [
-        name
-        for name, column in zip(queue[0].batch.schema.names, queue[0].batch.columns, strict=True)
-        if column.nbytes > LARGE_BYTES
-    ]
-    target = segment_schema(queue[0].schema)
-    sink = pa.BufferOutputStream()
-    writer = pq.ParquetWriter(
-        sink,
-        target,
-        version="2.6",
-        compression="zstd",
-        compression_level=ZSTD_LEVEL,
-        data_page_version="2.0",
-        use_dictionary=False,
-        write_statistics=[name for name in target.names if name not in large],
-        column_encoding=dict.fromkeys(_RISING, "DELTA_BINARY_PACKED"),
-        store_schema=False,
-    )
-    writer.write_batch(queue.popleft().batch)
-    writer.close()
-    return _file(sink, stats)
-
-
-def _file(sink: pa.BufferOutputStream, stats: SegmentStats) -> SegmentFile:
-    data = memoryview(sink.getvalue()).cast("B")
-    return SegmentFile(data, hashlib.sha256(data).hexdigest(), stats)
 
 
 def write_segment(schema: TableSchema, parts: Iterable[EncodedRows]) -> SegmentFile:

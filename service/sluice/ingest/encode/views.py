@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.errors import DecodeError, UnsupportedChange
+from sluice.protocol.buffers import Raw
 
 INLINE = 12
 """Bytes that a view holds itself; a longer value is a prefix and an offset."""
@@ -43,11 +44,13 @@ class Texts:
     errors.
     """
 
-    raw: bytes
+    raw: Raw
     start: Places
     length: Lengths
     present: Mask
     where: str
+    read_once: bool = False
+    """Whether nobody reads these bytes again who has them read now: their memory may then be given back on the way."""
 
     def __len__(self) -> int:
         return len(self.start)

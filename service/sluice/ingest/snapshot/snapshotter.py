@@ -30,8 +30,9 @@ from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.errors import SourceUnavailable, UnsupportedChange
 from sluice.ingest.commit.committer import Committer
+from sluice.ingest.encode.large import write_large
 from sluice.ingest.encode.rows import EncodedRows, encode_rows
-from sluice.ingest.encode.segment import SegmentFile, SegmentWriter, write_large
+from sluice.ingest.encode.segment import SegmentFile, SegmentWriter
 from sluice.ingest.snapshot.reader import SnapshotRaced, TableLocked, TableRefused, copy_table
 from sluice.ingest.tables.book import TableBook
 from sluice.ingest.tables.catalog_diff import compare, fingerprint
@@ -334,7 +335,9 @@ class Copier:
                 )
             faults.point("copy.read")
             taken = sum(map(len, chunks))
-            encoded = _encode(reader.feed(chunks), schema, lsn=holder.consistent_lsn, ordinal=ordinal, time_us=now_us)
+            encoded = _encode(
+                reader.feed(chunks, emptied=True), schema, lsn=holder.consistent_lsn, ordinal=ordinal, time_us=now_us
+            )
             chunks.clear()
             count = encoded[0].stats.rows if encoded else 0
             if encoded and encoded[0].large:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from sluice.ingest.encode.types.binary import absent, spelled, unreadable
 from sluice.ingest.encode.types.reading import Reading
 from sluice.ingest.encode.views import Mask, Texts, try_cast
+from sluice.protocol.buffers import Raw
 
 _EXACT_DIGITS = 38
 """As many digits fit 128 bits whatever they are."""
@@ -102,7 +103,7 @@ def _header(fields: Texts) -> npt.NDArray[np.int64]:
     return header
 
 
-def _words(raw: bytes) -> npt.NDArray[np.uint16]:
+def _words(raw: Raw) -> npt.NDArray[np.uint16]:
     return np.ndarray((len(raw) - 1,), ">u2", buffer=raw, strides=(1,))
 
 

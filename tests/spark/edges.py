@@ -1,0 +1,313 @@
+"""One pipeline whose applier is made to fail, one hand-over after the other, with a real Spark, and
+whose lake is compared with what the manifest holds.
+
+A case arms a fault point, lets it fail with as much waiting behind it as the case says, and goes on
+in good health. What is judged is the lake, and every report that was written on the way: the Delta
+version of a table that calls itself live has the rows of the entries that the report names, no more
+and no less.
+"""
+
+import threading
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from sluice import faults
+from sluice.contract import envelope, keys
+from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.contract.schema import TableSchema
+from sluice.errors import ObjectMissing, ServiceError
+from sluice_spark.applier import Applier
+from tests.chaos.stages import Situation
+from tests.spark.changes import Change
+from tests.spark.conftest import Pipeline
+from tests.spark.lake import rows_in
+from tests.spark.model import SCHEMA
+from tests.support.pipeline import wait_until
+
+LOG = replace(SCHEMA, table_id="16386", table_name="log")
+"""A changelog, in which a window that is applied twice shows: a MERGE by key would hide it."""
+MODES = {"public.log": {"mode": "changelog"}}
+TABLES = (SCHEMA, LOG)
+
+Rows = Counter[tuple[object, ...]]
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Where the applier hands over: `point` fails on its first passage after the change. `copied`
+    says that the change is a snapshot and not a transaction.
+
+    A point `on_loop` is passed by the loop, which reads nothing more while it is held there.
+    """
+
+    point: str
+    on_loop: bool = False
+    copied: bool = False
+
+
+WORKER = ("apply.window.before", "apply.read.after", "apply.commit.before", "apply.commit.after", "apply.window.after")
+LOOP = ("apply.entries.read", "apply.log.before", "apply.log.after", "apply.complete.before", "apply.complete.after")
+EDGES = (
+    *(Edge(point) for point in WORKER),
+    *(Edge(point, on_loop=True) for point in LOOP),
+    *(Edge(point, copied=True) for point in WORKER),
+    *(
+        Edge(point, on_loop=True, copied=True)
+        for point in ("apply.log.before", "apply.complete.before", "apply.complete.after")
+    ),
+)
+
+
+class Expected:
+    """What a lake table holds after each manifest entry, by what was published."""
+
+    def __init__(self, schema: TableSchema) -> None:
+        self.schema = schema
+        self.generation = 1
+        self.rows: dict[int, int] = {}
+        self.changes: Rows = Counter()
+        self._after: list[tuple[int, int, int, Rows]] = []
+
+    def note(self, seq: int, lsn: int) -> None:
+        now: Rows = Counter(self.rows.items()) if self.schema is SCHEMA else Counter(self.changes)
+        self._after.append((self.generation, seq, lsn, now))
+
+    def at_seq(self, seq: int) -> Rows:
+        return [rows for _, found, _, rows in self._after if found <= seq][-1]
+
+    def at_lsn(self, lsn: int, generation: int) -> Rows:
+        """A generation of a changelog begins without the changes of the one before, at the same
+        position.
+        """
+        return [rows for of, _, found, rows in self._after if found <= lsn and of == generation][-1]
+
+    @property
+    def newest(self) -> Rows:
+        return self._after[-1][3]
+
+
+@dataclass
+class Work:
+    """An applier at work in a thread."""
+
+    applier: Applier
+    stop: threading.Event
+    ended: list[BaseException] = field(default_factory=list)
+
+    def run(self) -> None:
+        try:
+            self.applier.run()
+        except BaseException as error:  # noqa: BLE001 - the test judges what it was
+            self.ended.append(error)
+
+    @property
+    def read_seq(self) -> int:
+        ledger = getattr(self.applier, "_ledger", None)
+        return ledger.read_seq if ledger is not None else 0
+
+
+class Edges:
+    """Two live tables and nothing to do. Used by one case after the other, as long as each ends
+    well.
+    """
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.pipeline = Pipeline(spark, folder)
+        self.cases = 0
+        self.sound = True
+        self._numbers = 0
+        self._judged: set[str] = set()
+        self._expected = {schema.table_id: Expected(schema) for schema in TABLES}
+        for schema in TABLES:
+            self.pipeline.manifest.table(schema)
+            self._copy(schema)
+        self.pipeline.apply(tables=MODES)
+        self.assert_equal()
+
+    def case(self, edge: Edge, error: str, situation: Situation) -> None:
+        """Fails at `edge` with `error` (empty: it only takes its time), and goes on in good health.
+        AssertionError says what is wrong.
+        """
+        self.sound = False
+        self.cases += 1
+        gate = self.pipeline.folder / f"gate-{self.cases}"
+        stop = threading.Event()
+        work = Work(
+            Applier(
+                self.pipeline.options(once=False, workers=2, tables=MODES),
+                self.pipeline.store,
+                self.pipeline.spark,
+                stop=stop,
+            ),
+            stop,
+        )
+        # Nobody waits for the first MERGE of a process here, which warming up would make in the background.
+        work.applier._warm = True
+        thread = threading.Thread(target=work.run)
+        thread.start()
+        try:
+            wait_until(
+                lambda: bool(work.ended) or work.read_seq == self.pipeline.manifest.seq,
+                what="the applier has read the manifest",
+            )
+            self._fail(work, gate, edge, error, situation)
+        finally:
+            gate.touch()
+            stop.set()
+            thread.join(120)
+            faults.arm("")
+        assert not thread.is_alive(), "it hangs"
+        assert all(isinstance(one, ServiceError) or type(one).__name__ == error for one in work.ended), work.ended
+        self.assert_reports_true()
+        self._go_on(error)
+        self.sound = True
+
+    def _fail(self, work: Work, gate: Path, edge: Edge, error: str, situation: Situation) -> None:
+        table = TABLES[self.cases % len(TABLES)]
+        faults.arm(f"{edge.point}=hold:{gate}{f'+raise:{error}' if error else ''}@1")
+        if edge.copied:
+            self._copy_again(table)
+        else:
+            self._transact(table)
+        wait_until(lambda: bool(work.ended) or faults.passages(edge.point) > 0, what=f"{edge.point} is reached")
+        if situation is not Situation.IDLE:
+            seq = self._transact(*TABLES)
+            wait_until(
+                lambda: bool(work.ended) or edge.on_loop or work.read_seq >= seq, what="what waits behind is read"
+            )
+        if situation is Situation.DRAINING:
+            work.stop.set()
+        gate.touch()
+        if situation is not Situation.DRAINING:
+            seq = self._transact(*TABLES)
+            wait_until(
+                lambda: bool(work.ended) or all(_settled(row, seq) for row in self.pipeline.reported().values()),
+                what="it goes on or ends",
+            )
+
+    def _go_on(self, error: str) -> None:
+        log = self.pipeline.apply(tables=MODES)
+        stale = [schema for schema in TABLES if log.tables[schema.table_id].state == "stale"]
+        assert not stale or error == "UnsupportedChange", (
+            f"stale without a reason to be: {log.tables[stale[0].table_id].reason}"
+        )
+        for schema in stale:
+            self._copy_again(schema)
+        if stale:
+            self.pipeline.apply(tables=MODES)
+        self.assert_equal()
+
+    def assert_equal(self) -> None:
+        """Every table is live and the lake has what the manifest has, each change once."""
+        reported = self.pipeline.reported()
+        assert {row.state for row in reported.values()} == {"live"}, reported
+        for schema in TABLES:
+            _assert_same(self._lake(schema), self._expected[schema.table_id].newest, f"{schema.table_name} in the lake")
+        assert self.pipeline.complete().seq == self.pipeline.manifest.seq
+        self.assert_reports_true()
+
+    def assert_reports_true(self) -> None:
+        """Each report written since the last time says `live` and a position only of what the Delta
+        version that it names holds.
+        """
+        store = self.pipeline.store
+        for key in [*store.list(keys.APPLY_LOG), *store.list(keys.APPLY_COMPLETE)]:
+            if key in self._judged:
+                continue
+            self._judged.add(key)
+            try:
+                data = store.get(key)
+            except ObjectMissing:
+                continue
+            if key.startswith(keys.APPLY_LOG):
+                for row in AppliedLog.decode(data).tables.values():
+                    self._judge(row, key)
+            else:
+                self._judge_complete(Complete.decode(data), key)
+
+    def _judge(self, row: AppliedTable, key: str) -> None:
+        expected = self._expected[row.table_id]
+        if row.state == "live":
+            held = self._lake(expected.schema, row.delta_version)
+            _assert_same(
+                held, expected.at_seq(row.through_seq), f"{key}: {row.table_name} through entry {row.through_seq}"
+            )
+            _assert_same(
+                held,
+                expected.at_lsn(row.complete_through_lsn, row.generation),
+                f"{key}: {row.table_name} complete through {row.complete_through_lsn}",
+            )
+
+    def _judge_complete(self, complete: Complete, key: str) -> None:
+        for schema in TABLES:
+            version = complete.versions.get(schema.qualified_name)
+            if version is not None:
+                _assert_same(
+                    self._lake(schema, version),
+                    self._expected[schema.table_id].at_seq(complete.seq),
+                    f"{key}: {schema.table_name}",
+                )
+
+    def _lake(self, schema: TableSchema, version: int | None = None) -> Rows:
+        rows = rows_in(self.pipeline.path(schema.table_name), metadata=True, version=version)
+        names = ("id", "v") if schema is SCHEMA else (envelope.OP, envelope.LSN, envelope.ORDINAL)
+        return Counter(tuple(row[name] for name in names) for row in rows)
+
+    # what happens at the source
+
+    def _transact(self, *tables: TableSchema) -> int:
+        """One transaction that inserts, updates and deletes in each of `tables`; its entry."""
+        parts = []
+        for schema in tables:
+            self._numbers += 1
+            expected = self._expected[schema.table_id]
+            changes = [Change("i", _row(self._numbers, 0))]
+            if expected.rows:
+                updated = max(expected.rows)
+                changes.append(Change("u", _row(updated, self._numbers)))
+                expected.rows[updated] = self._numbers
+            if len(expected.rows) > 3:
+                deleted = min(expected.rows)
+                changes.append(Change("d", {}, old={"id": deleted}))
+                del expected.rows[deleted]
+            expected.rows[self._numbers] = 0
+            parts.append((changes, schema))
+        seq = self.pipeline.manifest.entry(parts)
+        for changes, schema in parts:
+            expected = self._expected[schema.table_id]
+            expected.changes.update((change.op, change.lsn, change.ordinal) for change in changes)
+            expected.note(seq, self.pipeline.manifest.lsn)
+        return seq
+
+    def _copy_again(self, schema: TableSchema) -> None:
+        expected = self._expected[schema.table_id]
+        self.pipeline.manifest.table(
+            schema, state="stale", reason="somebody asked for it", generation=expected.generation, new=False
+        )
+        expected.generation += 1
+        self.pipeline.manifest.table(schema, generation=expected.generation, new=False)
+        self._copy(schema)
+
+    def _copy(self, schema: TableSchema) -> None:
+        expected = self._expected[schema.table_id]
+        rows = [_row(key, v) for key, v in expected.rows.items()]
+        seq = self.pipeline.manifest.copy(rows, schema, generation=expected.generation)
+        lsn = self.pipeline.manifest.lsn
+        expected.changes = Counter((envelope.OP_INSERT, lsn, place) for place in range(len(rows)))
+        expected.note(seq, lsn)
+
+
+def _row(key: int, v: int) -> dict[str, object]:
+    return {"id": key, "v": v, "big": "B", "at": None}
+
+
+def _settled(row: AppliedTable, seq: int) -> bool:
+    return row.state == "stale" or (row.state == "live" and row.through_seq >= seq and not row.failing)
+
+
+def _assert_same(found: Rows, expected: Rows, where: str) -> None:
+    missing, extra = (expected - found).total(), (found - expected).total()
+    assert missing + extra == 0, f"{where}: {missing} rows are missing and {extra} should not be there"

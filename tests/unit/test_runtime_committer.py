@@ -1,0 +1,99 @@
+"""Behind a failure of its connection nothing goes to the store any more: neither what comes now nor
+what waited in a queue already.
+"""
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+from sluice import faults
+from sluice.contract import keys
+from sluice.contract.entries import Commits, digest
+from sluice.errors import SessionBroken, StoreRefused
+from sluice.ingest.breaker import Breaker
+from sluice.ingest.commit.committer import UPLOAD_THREADS, CommitLine, Committer
+from sluice.ingest.encode.builder import Unit
+from sluice.ingest.encode.segment import SegmentFile
+from sluice.ingest.encode.stats import SegmentStats
+from sluice.manifest.log import ManifestLog
+from sluice.manifest.state import PipelineState
+from sluice.store.memory import MemoryStore
+from tests.support.manifests import opened, schema, table
+from tests.support.pipeline import wait_until
+
+FAILED = StoreRefused("another stage failed")
+
+
+class Room:
+    """A store, a manifest with one table and a committer, for one connection."""
+
+    def __init__(self, gate: Path) -> None:
+        self.gate = gate
+        self.store = MemoryStore(uuid.uuid4().hex)
+        self.log = ManifestLog.open(self.store, opened(), PipelineState(), through_lsn=10)
+        self.log.append(table("7"))
+        self.broken: list[BaseException] = []
+        self.breaker = Breaker(on_break=self.broken.append)
+        self.committer = Committer(
+            self.store, self.log, on_receipt=lambda _: None, on_trouble=lambda _: None, stop=threading.Event()
+        )
+        self.line: CommitLine = self.committer.line(self.breaker)
+
+    def upload(self, number: int) -> "Future[object]":
+        data = b"rows"
+        return self.line.upload(
+            keys.segment("7", 1, number), schema(), SegmentFile(data, digest(data), SegmentStats(1))
+        )  # type: ignore[return-value]
+
+    def submit(self, from_lsn: int) -> "Future[None]":
+        end = from_lsn + 10
+        return self.line.submit(Unit([], [], Commits([end], [1], [7]), [], [], from_lsn, end))
+
+    def stored(self) -> list[str]:
+        return [*self.store.list(keys.DATA)]
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[Room]:
+    created = Room(tmp_path / "gate")
+    yield created
+    created.gate.touch()
+    created.committer.close()
+    faults.arm("")
+
+
+@pytest.mark.parametrize("take", [lambda room: room.upload(1), lambda room: room.submit(10)], ids=["a file", "a unit"])
+def test_nothing_is_taken_after_anything_of_the_connection_failed(room: Room, take: Callable[[Room], object]) -> None:
+    before = room.log.state
+    room.breaker.fail(FAILED)
+    with pytest.raises(SessionBroken, match="StoreRefused"):
+        take(room)
+    assert (room.stored(), room.log.state) == ([], before)
+
+
+def test_files_that_waited_for_a_thread_are_not_stored_after_the_failure(room: Room) -> None:
+    faults.arm(f"segment.put.before=hold:{room.gate}")
+    under_way = [room.upload(number) for number in range(UPLOAD_THREADS)]
+    waiting = [room.upload(UPLOAD_THREADS + number) for number in range(2)]
+    wait_until(lambda: faults.passages("segment.put.before") == UPLOAD_THREADS, what="every thread is busy")
+    room.breaker.fail(FAILED)
+    room.gate.touch()
+    assert [type(future.exception(60)) for future in waiting] == [SessionBroken] * 2
+    assert [future.exception(60) for future in under_way] == [None] * UPLOAD_THREADS
+    assert len(room.stored()) == UPLOAD_THREADS
+
+
+def test_a_unit_that_waited_behind_one_that_failed_is_not_even_begun(room: Room) -> None:
+    """Its positions would be refused as well, which is the second line of defence."""
+    faults.arm(f"commit.before=hold:{room.gate}+raise:StoreRefused@1")
+    before = room.log.state
+    first, second = room.submit(10), room.submit(20)
+    wait_until(lambda: faults.passages("commit.before") == 1, what="the first one is held")
+    room.gate.touch()
+    assert (type(first.exception(60)), type(second.exception(60))) == (StoreRefused, SessionBroken)
+    assert (faults.passages("commit.before"), room.log.state) == (1, before)
+    assert [type(error) for error in room.broken] == [StoreRefused]
