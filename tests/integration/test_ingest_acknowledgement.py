@@ -52,7 +52,7 @@ def test_a_store_that_takes_nothing_means_nothing_is_acknowledged_however_often_
     with PgProxy(pipeline.database.server.port, on_status=lambda status: flushed.append(status.flush)) as proxy:
         blocked = Pipeline(pipeline.database, held, dsn=proxy.dsn(dbname=pipeline.database.name))
         with blocked.running() as running:
-            running.wait_until(lambda: running.ingest is not None and running.ingest.view.connected)
+            running.wait_until(lambda: running.ingest is not None and running.ingest.status.connected)
             held.closed.set()
             acknowledged = max(flushed, default=before)
             for number in range(3):

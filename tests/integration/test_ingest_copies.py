@@ -57,8 +57,8 @@ def looked_again(running: Running) -> None:
     assert running.ingest is not None
     ingest = running.ingest
     for _ in range(2):
-        before = ingest.view.catalog_beat
-        running.wait_until(lambda: ingest.view.catalog_beat > before)  # noqa: B023
+        before = ingest.status.catalog_beat
+        running.wait_until(lambda: ingest.status.catalog_beat > before)  # noqa: B023
 
 
 SETUP = (

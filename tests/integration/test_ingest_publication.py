@@ -39,7 +39,7 @@ def _create_and_write(pipeline: Pipeline, number: int) -> None:
 
 def _run_until_it_is_dropped(pipeline: Pipeline) -> None:
     with pipeline.running(watch_interval_s=600) as running:
-        running.wait_until(lambda: running.ingest is not None and running.ingest.view.connected)
+        running.wait_until(lambda: running.ingest is not None and running.ingest.status.connected)
         _drop_and_write(pipeline, 2)
         running.thread.join(90)
 
@@ -94,7 +94,7 @@ def test_transactions_that_were_open_meanwhile_hold_nothing_up_for_ever(pipeline
     with psycopg.connect(pipeline.database.dsn) as long:
         long.execute("INSERT INTO t VALUES (2)")
         with pipeline.running(watch_interval_s=600) as running:
-            running.wait_until(lambda: running.ingest is not None and running.ingest.view.connected)
+            running.wait_until(lambda: running.ingest is not None and running.ingest.status.connected)
             pipeline.database.execute("CREATE TABLE other (id int)", "DROP TABLE other")
             with psycopg.connect(pipeline.database.dsn, autocommit=True) as also:
                 also.execute(f"DROP PUBLICATION {pipeline.database.publication}".encode())

@@ -140,7 +140,7 @@ def test_a_truncate_that_a_savepoint_rolls_back_after_it_was_streamed_never_happ
             connection.execute(many, (4000, 5000))
         end = lsn.parse(pipeline.wal_end())
         # Left earlier, all of it would come again, and without what was rolled back.
-        running.wait_until(lambda: running.ingest is not None and running.ingest.view.flushed_lsn >= end)
+        running.wait_until(lambda: running.ingest is not None and running.ingest.status.flushed_lsn >= end)
     pipeline.run(**options)
     assert truncates[0] is not None
     spool = Spool(tmp_path / "spool" / "test")

@@ -90,7 +90,7 @@ class Watched:
         """Every sample after a fresh look."""
         await asyncio.to_thread(self.process.observer.look_at_source)
         await asyncio.to_thread(self.process.observer.look)
-        self.process.observer.count()
+        self.process.count()
         self.metrics.render()
         text = self.metrics.render().decode()
         return {
@@ -120,16 +120,16 @@ class Watched:
 
     def unflushed(self) -> int | None:
         """Commit time of the oldest transaction that is not durable, as of now."""
-        self.process.observer.count()
-        return self.process.ingest.view.oldest_unflushed_us
+        self.process.count()
+        return self.process.ingest.status.oldest_unflushed_us
 
     def committed(self) -> int:
-        committer = self.process.ingest.committer
-        return committer.counts.last_commit_time_us if committer else 0
+        return self.process.ingest.status.commits.last_commit_time_us
 
     def states(self) -> list[str]:
-        book = self.process.ingest.book
-        return [table.state for table in book.states().values()] if book else []
+        self.process.count()
+        manifest = self.process.ingest.status.manifest
+        return [table.state for table in manifest.tables.values()] if manifest else []
 
     def apply(self) -> None:
         """What an applier writes that has applied everything."""
@@ -191,7 +191,7 @@ def watch(database: Database, folder: Path, scenario: Callable[[Watched], Awaita
             await watched.until(
                 lambda: (
                     running.done()
-                    or (process.ingest.view.connected and watched.states() and set(watched.states()) == {"live"})
+                    or (process.ingest.status.connected and watched.states() and set(watched.states()) == {"live"})
                 )
             )
             await scenario(watched)
@@ -204,7 +204,7 @@ def watch(database: Database, folder: Path, scenario: Callable[[Watched], Awaita
         asyncio.run(run())
     finally:
         # Else the clock of the stop would end the whole run of tests.
-        process.ingest.stopping.done()
+        process.stopping.done()
 
 
 @pytest.fixture(autouse=True)
@@ -238,7 +238,7 @@ def test_every_family_has_samples_and_they_are_true(limited: Database, tmp_path:
             limited.execute,
             f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{limited.slot}'",
         )
-        view = watched.process.ingest.view
+        view = watched.process.ingest.status
         await watched.until(lambda: view.reconnects and view.connected)
         await watched.look()
         watched.apply()

@@ -19,8 +19,8 @@ from sluice.cli.output import amount, duration
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable
 from sluice.contract.table_state import State
-from sluice.errors import SlotLost
-from sluice.health.facts import ErrorSeen, ProcessSeen
+from sluice.errors import ErrorSeen, SlotLost
+from sluice.health.facts import ProcessSeen
 from sluice.health.forecast import SlotForecast
 from sluice.health.process_facts import ProcessFacts
 from sluice.health.report import Report, Reporter, public_uri

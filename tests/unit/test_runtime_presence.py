@@ -8,7 +8,7 @@ from sluice.health.facts import Facts, TableSeen, grouped
 from sluice.health.snapshots import CopyReport, CopyRound, copies, under_way
 from sluice.health.throughput import MINUTES, Throughput
 from sluice.health.verdict import judge
-from sluice.ingest.recent_errors import KEPT, RECENT_SECONDS, RecentErrors
+from sluice.telemetry.recent_errors import KEPT, RECENT_SECONDS, RecentErrors
 from tests.unit.test_runtime_report import Pipeline
 
 

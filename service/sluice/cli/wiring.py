@@ -17,7 +17,7 @@ from sluice.settings.present import fingerprint
 
 if TYPE_CHECKING:
     from sluice.health.report import Reporter
-    from sluice.ingest.supervisor import IngestOptions
+    from sluice.ingest.options import IngestOptions
     from sluice.source.sessions import SourceOptions
     from sluice.store.base import ObjectStore
 
@@ -49,9 +49,8 @@ def ingest_options(settings: Settings, *, instance: str) -> "IngestOptions":
     """What one ingest process is told."""
     from sluice.ingest.assemble.assembler import AssemblerLimits
     from sluice.ingest.encode.builder import BuilderLimits
+    from sluice.ingest.options import FlushPolicy, IngestOptions
     from sluice.ingest.receive.stream import StreamLimits
-    from sluice.ingest.session import FlushPolicy
-    from sluice.ingest.supervisor import IngestOptions
 
     return IngestOptions(
         pipeline=settings.pipeline,

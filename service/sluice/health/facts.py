@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sluice.contract.table_state import State
-from sluice.errors import ServiceError
+from sluice.errors import ErrorSeen, ServiceError
 
 _NAMED = 3
 """Tables of a group that are named; of more there is a count."""
@@ -63,21 +63,6 @@ class SourceSeen:
     lost_hint: str = ""
     foreign: str = ""
     gone: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorSeen:
-    """One kind of error at one place, of a running process. `message` is empty when it is not ours:
-    it may quote a row.
-    """
-
-    error: str
-    where: str
-    message: str
-    hint: str
-    count: int
-    first_at: float
-    last_at: float
 
 
 @dataclass(frozen=True, slots=True)

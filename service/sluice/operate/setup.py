@@ -10,14 +10,15 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from sluice.errors import UsageError
-from sluice.ingest.supervisor import IngestOptions, set_up
-from sluice.ingest.tables.book import matches
+from sluice.ingest.options import IngestOptions
 from sluice.manifest.follow import load_state
 from sluice.quoting import quote_literal
 from sluice.source.catalog import Catalog
 from sluice.source.continuity import can_set_two_phase, prove_continuity
 from sluice.source.publication import create_publication_sql
+from sluice.source.selection import matches
 from sluice.source.sessions import Connection, open_query
+from sluice.source.setup import set_up
 from sluice.source.slot_facts import server_facts, slot_facts
 from sluice.source.start import set_two_phase
 from sluice.store.base import ObjectStore
@@ -56,7 +57,7 @@ def prepare(options: IngestOptions, store: ObjectStore, *, dry_run: bool) -> lis
             return [Step("publication", options.source.publication, ""), change]
         steps = _plan(options, connection)
         if not dry_run:
-            set_up(options, connection)
+            set_up(options.source, connection, tables=options.tables, two_phase=options.two_phase)
         return steps
 
 

@@ -15,6 +15,8 @@ XLOGDATA_HEADER_BYTES = 25
 """The tag, the WAL position of the data, the server's end of WAL, the send time. The pgoutput
 message follows.
 """
+XLOGDATA_WAL_END = slice(9, 17)
+"""The server's end of WAL in that header."""
 KEEPALIVE_BYTES = 18
 """The tag, the server's end of WAL, the send time, whether a reply is requested."""
 

@@ -3,9 +3,9 @@
 Invariant: a message is returned only if every byte of its frame was understood: fields inside the
 bounds, strings ended and valid UTF-8, flags and counts as documented, nothing left over. Anything
 else is a DecodeError. Row messages are refused; `tuples` walks those. No state is kept between
-calls: whether a message may come at this place is the assembler's question, and whether it carries
-a transaction id is the caller's knowledge. (PostgreSQL: Logical Replication Message Formats;
-Streaming Replication Protocol, Primary keepalive message.)
+calls: the assembler decides whether a message may come at this place, and the caller says whether
+it carries a transaction id. Keepalives are decoded by `keepalive`. (PostgreSQL: Logical Replication
+Message Formats.)
 """
 
 import struct
@@ -15,8 +15,8 @@ from sluice.errors import DecodeError
 from sluice.lsn import INVALID, MAX_STORED, show
 from sluice.protocol import constants as c
 from sluice.protocol.constants import POSTGRES_EPOCH_US, XLOGDATA_HEADER_BYTES
-from sluice.protocol.copydata import decode_keepalive
 from sluice.protocol.frames import FrameTable, frame_name
+from sluice.protocol.keepalive import decode_keepalive
 from sluice.protocol.limits import MAX_COLUMNS, MAX_GID_CHARACTERS, MAX_NAME_CHARACTERS, MAX_ORIGIN_CHARACTERS
 from sluice.protocol.messages import (
     Begin,
@@ -95,15 +95,15 @@ class _Reader:
     def byte(self) -> int:
         return self._raw[self.skip(1)]
 
-    def flags(self, known: int) -> int:
-        """A byte of flags, none of them outside `known`."""
+    def flags(self, defined: int) -> int:
+        """A byte of flags, none of them outside `defined`."""
         flags = self.byte()
-        if flags & ~known:
+        if flags & ~defined:
             raise self.refusal(f"has unknown flags 0x{flags:02x}")
         return flags
 
-    def flag(self, known: int = 1) -> bool:
-        return self.flags(known) != 0
+    def flag(self, defined: int = 1) -> bool:
+        return self.flags(defined) != 0
 
     def uint16(self) -> int:
         return int.from_bytes(self.take(2), "big")

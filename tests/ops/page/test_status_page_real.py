@@ -111,9 +111,8 @@ def watched(database: Database, tmp_path: Path) -> Iterator[Watched]:
         assert running.ingest is not None
         metrics = Metrics("test")
         health = Health(metrics)
-        observer = Observer(
-            ingest=running.ingest, reporter=reporter(held), metrics=metrics, health=health, applier=None
-        )
+        running.call(running.ingest.refresh)
+        observer = pipeline.observer(running.ingest, reporter=reporter(held), metrics=metrics, health=health)
         server = HealthServer(
             "127.0.0.1:0", metrics=metrics, health=health, status=observer.status, verdict=observer.verdict
         )

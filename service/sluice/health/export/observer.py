@@ -9,6 +9,7 @@ the stream.
 import threading
 import time
 from collections import Counter as Tally
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -21,19 +22,19 @@ from sluice.health.endpoint import Health
 from sluice.health.export.lake import LakeExport
 from sluice.health.export.process import ProcessExport
 from sluice.health.export.source import Probed, SourceExport
-from sluice.health.facts import Away, Facts, ProcessSeen
+from sluice.health.facts import Away, ChildSeen, Facts, ProcessSeen
 from sluice.health.presence import Presence
 from sluice.health.problems import BY_CODE
 from sluice.health.process_facts import ProcessFacts
 from sluice.health.report import Report, Reporter, away, lost_from
 from sluice.health.verdict import Verdict, judge
 from sluice.health.wal import headroom
-from sluice.ingest.supervisor import Ingest
+from sluice.ingest.status import IngestStatus
 from sluice.manifest.state import PipelineState
-from sluice.process.applier_process import ApplierProcess
 from sluice.source.slot_probe import SlotProbe
 from sluice.telemetry import catalogue
 from sluice.telemetry.metrics import Metrics
+from sluice.telemetry.recent_errors import RecentErrors
 
 _FRESH_SECONDS = 1.0
 """How old a report may be that /status answers with: many askers cost one look."""
@@ -50,16 +51,27 @@ class Observer:
     """
 
     def __init__(
-        self, *, ingest: Ingest, reporter: Reporter, metrics: Metrics, health: Health, applier: ApplierProcess | None
+        self,
+        *,
+        status: IngestStatus,
+        errors: RecentErrors,
+        probe: SlotProbe,
+        backlog: Backlog,
+        reporter: Reporter,
+        metrics: Metrics,
+        health: Health,
+        applier: Callable[[], ChildSeen] | None = None,
     ) -> None:
-        self._ingest = ingest
+        self._status = status
+        self._errors = errors
+        self._applier = applier
         self._reporter = reporter
         self._metrics = metrics
         self._health = health
-        self._source = SourceExport(metrics, SlotProbe(ingest.options.source), ingest.errors)
-        self._lake = LakeExport(metrics, Backlog(ingest.store))
-        self._process = ProcessExport(metrics, ingest, applier)
-        self._presence = Presence(ingest, applier)
+        self._source = SourceExport(metrics, probe, errors)
+        self._lake = LakeExport(metrics, backlog)
+        self._process = ProcessExport(metrics, status, errors)
+        self._presence = Presence(status, errors, applier)
         self._lock = threading.Lock()
         self._complete_lsn = 0
         self._report: Report | None = None
@@ -103,9 +115,9 @@ class Observer:
         unread, probed = self._unread, self._source.probed
         if process is not None:
             process = replace(process, seen=self._seen())
-        if report.manifest.opened is None and self._ingest.log is not None:
+        if report.manifest.opened is None and self._status.manifest is not None:
             # The first look may have been taken before the first entry.
-            report = replace(report, manifest=self._ingest.log.state)
+            report = replace(report, manifest=self._status.manifest)
         if unread is not None and probed is not None and probed.at > report.taken_at.timestamp():
             report = replace(report, **self._from_probe(report, probed))
         return replace(report, process=process, unread=unread, judged_at=datetime.now(UTC))
@@ -114,7 +126,7 @@ class Observer:
         facts = probed.facts
         if facts is None:
             return {"server": None, "slot": None, "headroom": None, "lost": None, "source_away": probed.away}
-        state = self._ingest.log.state if self._ingest.log is not None else report.manifest
+        state = self._status.manifest or report.manifest
         return {
             "server": facts.server,
             "slot": facts.slot,
@@ -133,11 +145,11 @@ class Observer:
             # Last: whoever sees it sees all that was read with it.
             self._metrics.set(catalogue.REPORT_TIMESTAMP, report.taken_at.timestamp())
         except ServiceError as error:
-            self._ingest.errors.note("report", error)
+            self._errors.note("report", error)
             self._metrics.add(catalogue.REPORT_ERRORS, 1)
             self._logger.warning("could not take a report", error=str(error))
         except Exception as error:
-            self._ingest.errors.note("report", error)
+            self._errors.note("report", error)
             self._metrics.add(catalogue.REPORT_ERRORS, 1)
             self._logger.error("could not take a report", exc_info=error)
         self._metrics.set(catalogue.HEARTBEAT, time.time(), loop="report")
@@ -146,16 +158,13 @@ class Observer:
         """Asks the server and exports what it says. Blocks; for a thread, and not the one of
         `look`: either of the two may be away.
         """
-        log = self._ingest.log
-        self._source.look(
-            view=self._ingest.view, manifest=log.state if log is not None else None, complete_lsn=self._complete_lsn
-        )
+        self._source.look(status=self._status, complete_lsn=self._complete_lsn)
         self._metrics.set(catalogue.HEARTBEAT, time.time(), loop="probe")
 
     def count(self) -> None:
         """Brings the counters of this process up to date; costs microseconds."""
         self._presence.count()
-        self._process.count()
+        self._process.count(self._applier() if self._applier is not None else None)
         self._export_lag(time.time())
 
     def export_verdict(self) -> None:
@@ -197,8 +206,7 @@ class Observer:
         """A report of a manifest that holds what this process has written. Raises ManifestCorrupt
         when it does not: then nothing in it can be relied on.
         """
-        log = self._ingest.log
-        written = log.state if log is not None else None
+        written = self._status.manifest
         report = self._reporter.take()
         if written is not None:
             check_holds(report.manifest, written)
@@ -206,17 +214,16 @@ class Observer:
 
     def _ingested_at(self) -> float | None:
         """Everything committed before this time, by our clock, is in the manifest."""
-        view, committer = self._ingest.view, self._ingest.committer
-        proven = self._source.complete_at(view.complete_lsn)
-        flushed = committer.counts.last_commit_time_us / 1e6 if committer is not None else 0.0
+        proven = self._source.complete_at(self._status.complete_lsn)
+        flushed = self._status.commits.last_commit_time_us / 1e6
         return max(proven or 0.0, flushed) or None
 
     def _export_lag(self, now: float) -> None:
-        metrics, view = self._metrics, self._ingest.view
-        received = self._behind(max(view.received_lsn, view.complete_lsn), now)
-        flushed = self._behind(view.complete_lsn, now)
-        if view.oldest_unflushed_us is not None:
-            flushed = max(flushed or 0.0, now - view.oldest_unflushed_us / 1e6)
+        metrics, status = self._metrics, self._status
+        received = self._behind(max(status.received_lsn, status.complete_lsn), now)
+        flushed = self._behind(status.complete_lsn, now)
+        if status.oldest_unflushed_us is not None:
+            flushed = max(flushed or 0.0, now - status.oldest_unflushed_us / 1e6)
         for stage, seconds in (
             ("receive", received),
             ("flush", flushed),

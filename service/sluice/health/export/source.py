@@ -14,7 +14,7 @@ from sluice.health.facts import Away
 from sluice.health.forecast import SlotForecast
 from sluice.health.report import away
 from sluice.health.source_clock import SourceClock
-from sluice.ingest.status import IngestView
+from sluice.ingest.status import IngestStatus
 from sluice.manifest.state import PipelineState
 from sluice.source.slot_probe import DecoderTotals, SlotProbe, SlotProbeFacts
 from sluice.telemetry import catalogue
@@ -47,10 +47,8 @@ class SourceExport:
         self.probed: Probed | None = None
         metrics.add(catalogue.PROBE_ERRORS, 0)
 
-    def look(self, *, view: IngestView, manifest: PipelineState | None, complete_lsn: int) -> None:
-        """Asks the server and exports what it says. `manifest` is our own state, None before it was
-        opened; `complete_lsn` is where the lake is.
-        """
+    def look(self, *, status: IngestStatus, complete_lsn: int) -> None:
+        """Asks the server and exports what it says. `complete_lsn` is where the lake is."""
         at = time.time()
         probed = self._ask()
         if probed is not None:
@@ -58,8 +56,8 @@ class SourceExport:
             self.forecast.note(at, probed.server.wal_end_lsn)
         self._reached = probed is not None
         self._metrics.set(catalogue.SOURCE_CONNECTED, float(self._reached), role="query")
-        self._export_lag(probed, view, manifest, complete_lsn)
-        self._export_status(probed, manifest)
+        self._export_lag(probed, status, complete_lsn)
+        self._export_status(probed, status.manifest)
         for gauge, value in self._facts(probed).items():
             self._metrics.show(gauge, value)
         if probed is not None and probed.decoder is not None:
@@ -94,12 +92,11 @@ class SourceExport:
             self._metrics.add(catalogue.PROBE_ERRORS, 1)
             return None
 
-    def _export_lag(
-        self, probed: SlotProbeFacts | None, view: IngestView, manifest: PipelineState | None, complete_lsn: int
-    ) -> None:
-        flushed_lsn = max(manifest.through_lsn if manifest else 0, view.complete_lsn)
+    def _export_lag(self, probed: SlotProbeFacts | None, status: IngestStatus, complete_lsn: int) -> None:
+        manifest = status.manifest
+        flushed_lsn = max(manifest.through_lsn if manifest else 0, status.complete_lsn)
         for stage, lsn in (
-            ("receive", max(view.received_lsn, flushed_lsn)),
+            ("receive", max(status.received_lsn, flushed_lsn)),
             ("flush", flushed_lsn),
             ("apply", complete_lsn),
         ):

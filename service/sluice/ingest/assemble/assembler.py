@@ -108,6 +108,7 @@ class Assembler:
         self._sizes = SizeBook()
         self._draft = Draft()
         self._position = 0
+        """The frame whose message is acted on."""
 
     def feed(self, table: FrameTable) -> Assembly:
         """Takes the next frames. Raises DecodeError, ProtocolViolation or LimitReached, after which
@@ -377,7 +378,7 @@ class Assembler:
             self._draft.add_commit(message.end_lsn, message.commit_time_us, message.xid, prepared.origin)
 
     def _rollback_prepared(self, message: RollbackPrepared) -> None:
-        """One that is not known here was prepared before the slot began."""
+        """One whose Prepare never came was prepared before the replication slot began."""
         self.through_lsn = max(self.through_lsn, message.rollback_end_lsn)
         prepared = self._prepared.get(message.gid)
         if prepared is None or prepared.end_lsn != message.prepare_end_lsn:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from sluice.errors import DecodeError
 from sluice.protocol import constants as c
-from sluice.protocol.copydata import decode_keepalive, xlogdata_wal_end
+from sluice.protocol.keepalive import decode_keepalive
 from sluice.protocol.standby_status import ShutdownWatch
 
 LARGE_PAYLOAD_BYTES = 1 << 20
@@ -74,8 +74,8 @@ class RawBatch:
 
 
 class Batching:
-    """The batch that is being filled. Tells `watch` about requests; `acknowledged_lsn` must be kept
-    by the owner for that.
+    """The batch that is being filled. Passes requests on to `watch`; for that the owner must keep
+    `acknowledged_lsn` up to date.
     """
 
     def __init__(self, limits: StreamLimits, watch: ShutdownWatch, *, start_lsn: int, now: float) -> None:
@@ -135,7 +135,8 @@ class Batching:
         them.
         """
         if payload[0] != c.PRIMARY_KEEPALIVE:
-            self.received_lsn = max(self.received_lsn, xlogdata_wal_end(payload) or 0)
+            if len(payload) > c.XLOGDATA_HEADER_BYTES:
+                self.received_lsn = max(self.received_lsn, int.from_bytes(payload[c.XLOGDATA_WAL_END], "big"))
             return
         try:
             keepalive = decode_keepalive(payload)

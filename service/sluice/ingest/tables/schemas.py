@@ -111,3 +111,11 @@ def _key_names(relation: RelationVersion, facts: TableFacts | None, previous: Ta
         return primary if primary <= sent else set()
     before = {column.name for column in previous.key_columns} if previous else set()
     return before if before <= sent else set()
+
+
+def same_shape(schema: TableSchema, relation: RelationVersion) -> bool:
+    """Whether rows of `relation` are rows of `schema`, as far as the wire can tell. The name is no
+    part of it.
+    """
+    ours = relation_sent_as(schema)
+    return (ours.replica_identity, ours.columns) == (relation.replica_identity, relation.columns)

@@ -1,10 +1,14 @@
-"""Waiting until nobody streams from the slot. (PostgreSQL: wal_sender_timeout;
-pg_stat_replication.)
+"""Waiting until nobody streams from the slot, which after a lost connection takes the server a
+while to notice.
+
+Invariant: a process that lives is never waited for longer than it needs to end, and is named.
+(PostgreSQL: pg_replication_slots; pg_stat_replication; wal_sender_timeout.)
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sluice.backoff import Backoff, doubling
 from sluice.errors import SlotBusy
 from sluice.source.sessions import Connection, SourceOptions, translated
 
@@ -16,6 +20,8 @@ NEVER_SECONDS = 60.0
 """In place of a wal_sender_timeout of 0, when nothing but TCP notices that a client is gone."""
 ALIVE_SECONDS = 30.0
 """For a slot that a living process uses: long enough for one that is being replaced to end."""
+LOOK_SECONDS = doubling(0.1, 2.0)
+"""Pauses between looks at a slot that is in use; the last one repeats."""
 ANSWERS_SECONDS = 15.0
 """A client of ours that lives reports to the server every 10 s at least."""
 
@@ -48,7 +54,7 @@ def wait_until_free(
     longer than that, or than `bound_s`.
     """
     sleep = sleep or options.cancellation.sleep
-    waited, pause = 0.0, 0.1
+    waited, backoff = 0.0, Backoff(LOOK_SECONDS)
     before: _Holder | None = None
     answered: float | None = None
     while (holder := _holder(conn, options.slot)) is not None:
@@ -67,9 +73,9 @@ def wait_until_free(
                 "wal_sender_timeout, or when an administrator runs "
                 f"SELECT pg_terminate_backend({holder.pid})",
             )
+        pause = backoff.next()
         sleep(pause)
         waited += pause
-        pause = min(pause * 2, 2.0)
 
 
 def _holder(conn: Connection, slot: str) -> _Holder | None:

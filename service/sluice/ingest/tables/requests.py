@@ -11,10 +11,9 @@ from datetime import UTC, datetime
 import structlog
 
 from sluice.contract import keys
-from sluice.contract.control import Refusal, Request
+from sluice.contract.control import REFUSAL_SECONDS, Refusal, Request
 from sluice.contract.table_state import State
 from sluice.errors import FormatTooNew, ManifestCorrupt, ObjectMissing, ServiceError, StoreRefused, UsageError
-from sluice.health.verdict import REFUSAL_SECONDS
 from sluice.ingest.tables.book import TableBook
 from sluice.source.catalog import Catalog
 from sluice.store.base import ObjectStore

@@ -1,19 +1,17 @@
-"""One CopyData payload by itself: a primary keepalive, or the header of XLogData.
+"""The primary keepalive message, which is a CopyData payload of its own.
 
-The receiver reads these before a batch is complete; everything else about a payload waits for the
-batch (`frames`). (PostgreSQL: Streaming Replication Protocol, XLogData and Primary keepalive
-message.)
+The receiver reads keepalives as they arrive; the decoder reads them again at their place among the
+changes. (PostgreSQL: Streaming Replication Protocol, Primary keepalive message.)
 """
 
 import struct
 
 from sluice.errors import DecodeError
 from sluice.lsn import MAX_STORED, show
-from sluice.protocol.constants import KEEPALIVE_BYTES, POSTGRES_EPOCH_US, PRIMARY_KEEPALIVE, XLOGDATA_HEADER_BYTES
+from sluice.protocol.constants import KEEPALIVE_BYTES, POSTGRES_EPOCH_US, PRIMARY_KEEPALIVE
 from sluice.protocol.messages import Keepalive
 
 _KEEPALIVE = struct.Struct(">BQqB")
-_WAL_END = slice(9, 17)
 _LAST_TIME_US = 2**63 - 1 - POSTGRES_EPOCH_US
 """What is later on the wire does not fit 64-bit microseconds since 1970."""
 
@@ -34,10 +32,3 @@ def decode_keepalive(payload: bytes | memoryview) -> Keepalive:
     else:
         return Keepalive(end_lsn, sent_time + POSTGRES_EPOCH_US, reply_requested=reply == 1)
     raise DecodeError(f"keepalive at LSN {show(end_lsn)} {problem}")
-
-
-def xlogdata_wal_end(payload: bytes | memoryview) -> int | None:
-    """The server's end of WAL in the header of XLogData; None for a payload that carries no message."""
-    if len(payload) <= XLOGDATA_HEADER_BYTES:
-        return None
-    return int.from_bytes(payload[_WAL_END], "big")
