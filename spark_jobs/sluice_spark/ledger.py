@@ -18,7 +18,7 @@ from sluice.contract.table_state import State
 from sluice.manifest.state import PipelineState, TableState, reduce
 from sluice_spark.lake.table import Place
 from sluice_spark.options import CHANGELOG, ApplyOptions
-from sluice_spark.read.window import NO_ORIGINS, Backlog, Window
+from sluice_spark.read.window import NO_ORIGINS, PendingChanges, Window
 from sluice_spark.table_apply import OTHER_MODE, Applied, mode_of
 
 NO_KEY = "no key and no full replica identity: an append-only changelog, not a mirror"
@@ -41,7 +41,7 @@ lists the end of one Delta log.
 class Known:
     """One table in its newest generation. `place` is where its lake table stands."""
 
-    backlog: Backlog
+    backlog: PendingChanges
     place: Place = field(default_factory=Place)
     stale_reason: str = ""
     trouble: str = ""
@@ -118,7 +118,9 @@ class Ledger:
             for table_id, state in self.state.tables.items():
                 known = self.tables.get(table_id)
                 if known is None or known.backlog.generation != state.generation:
-                    self.tables[table_id] = Known(Backlog(state.generation, state.generation_seq, state.generation_seq))
+                    self.tables[table_id] = Known(
+                        PendingChanges(state.generation, state.generation_seq, state.generation_seq)
+                    )
         body = entry.body
         ids = (
             {body.table_id}
@@ -311,7 +313,7 @@ def restore(state: TableState, log: AppliedLog | None, *, place: Place, doubt: s
     marker = place.marker
     copied = marker is not None and marker >= state.generation_seq
     known = Known(
-        Backlog(
+        PendingChanges(
             state.generation,
             state.generation_seq,
             state.generation_seq,

@@ -234,7 +234,7 @@ class TableApply:
             self._lake.write(self._app_id, window.last_seq, frame=stamped, mode="overwrite", new_schema=True)
         rows = sum(segment.rows for segment in window.segments)
         return Applied(
-            self._lake.place, window.last_seq, rows, copy.schema_version, ops={"copy": rows}, seconds=self._seconds
+            self._lake.place, window.last_seq, rows, copy.schema_version, ops={"snapshot": rows}, seconds=self._seconds
         )
 
     def _stamped(self, columns: list[tuple[str, str]], paths: list[str], *, snapshot_lsn: int) -> DataFrame:

@@ -12,7 +12,7 @@ import pytest
 from sluice import faults
 from sluice.contract.control import COPY, Request
 from sluice.contract.keys import control_request
-from sluice.health.report import Reporter
+from sluice.health.reporter import Reporter
 from sluice.source.publication import ensure_publication
 from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline, Running

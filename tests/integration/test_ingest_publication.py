@@ -67,7 +67,7 @@ def test_without_its_publication_the_process_ends_by_name(pipeline: Pipeline) ->
         SourceRefused, match=f"publication {pipeline.database.publication} does not exist any more"
     ) as caught:
         _run_until_it_is_dropped(pipeline)
-    assert (caught.value.exit_code, "sluice copy" in caught.value.hint) == (5, True)
+    assert (caught.value.exit_code, "sluice resync" in caught.value.hint) == (5, True)
     assert pipeline.commits() == []
 
 
@@ -79,7 +79,7 @@ def test_after_it_was_created_again_the_table_is_stale_and_a_copy_makes_it_whole
     table = pipeline.table("public.t")
     assert table.state == "stale"
     assert "publication" in table.reason
-    assert "sluice copy" in table.reason
+    assert "sluice resync" in table.reason
     pipeline.database.execute("INSERT INTO t VALUES (4)")
     _copy_again(pipeline)
     pipeline.database.execute("INSERT INTO t VALUES (5)")

@@ -9,7 +9,8 @@ import pytest
 
 from sluice.errors import StoreUnavailable
 from sluice.health.endpoint import Health
-from sluice.health.report import Report, Reporter
+from sluice.health.report import Report
+from sluice.health.reporter import Reporter
 from sluice.ingest.supervisor import Ingest
 from sluice.store.base import ObjectStore
 from sluice.telemetry.metrics import Metrics

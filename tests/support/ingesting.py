@@ -16,17 +16,15 @@ import pyarrow.parquet as pq
 
 from sluice import lsn
 from sluice.contract.entries import Changes, Copy, Entry, Segment
-from sluice.health.backlog import Backlog
 from sluice.health.endpoint import Health
 from sluice.health.export.observer import Observer
-from sluice.health.report import Reporter
+from sluice.health.reporter import Reporter
 from sluice.ingest.options import FlushPolicy, IngestOptions
 from sluice.ingest.receive.stream import StreamLimits
 from sluice.ingest.supervisor import Ingest
 from sluice.manifest.follow import load_state, read_entries
 from sluice.manifest.state import PipelineState, TableState
 from sluice.source.sessions import SourceOptions
-from sluice.source.slot_probe import SlotProbe
 from sluice.store.base import ObjectStore
 from sluice.telemetry.metrics import Metrics
 from tests.support.sources import Database
@@ -93,8 +91,6 @@ class Pipeline:
         return Observer(
             status=ingest.status,
             errors=ingest.errors,
-            probe=SlotProbe(self.options().source),
-            backlog=Backlog(self.store),
             reporter=reporter,
             metrics=metrics,
             health=health,

@@ -6,7 +6,7 @@ from sluice.contract import envelope
 from sluice.contract.entries import Changes, Commits, Copy, Entry, Segment, Table
 from sluice.contract.table_state import State
 from sluice_spark.modes.changelog import with_origins
-from sluice_spark.read.window import Backlog
+from sluice_spark.read.window import PendingChanges
 from tests.support.manifests import schema
 
 
@@ -14,8 +14,8 @@ def _segment(seq: int, *, size: int = 10) -> Segment:
     return Segment(f"data/t/{seq}", "t", 1, 1, size, "", seq * 10, seq * 10, {"i": 1})
 
 
-def _backlog(*sizes: int, copied: bool = True) -> Backlog:
-    backlog = Backlog(1, 1, 1, copied=copied)
+def _backlog(*sizes: int, copied: bool = True) -> PendingChanges:
+    backlog = PendingChanges(1, 1, 1, copied=copied)
     for seq, size in enumerate(sizes, start=2):
         backlog.take_in(
             Entry(seq, 1, "", (seq - 1) * 10, seq * 10, "", Changes((_segment(seq, size=size),), Commits())),
@@ -61,7 +61,7 @@ def test_nothing_is_taken_before_the_copy_is_final_and_the_copy_is_taken_alone()
 
 
 def test_a_window_has_the_origins_of_its_own_entries_only() -> None:
-    backlog = Backlog(1, 1, 1, copied=True)
+    backlog = PendingChanges(1, 1, 1, copied=True)
     for seq in (2, 3, 4):
         commits = Commits([seq * 10 - 1, seq * 10], [1, 1], [7, 8], {1: (f"from {seq}", seq)})
         entry = Entry(seq, 1, "", (seq - 1) * 10, seq * 10, "", Changes((_segment(seq),), commits))
@@ -94,7 +94,7 @@ def _shaped(seq: int, *, lsn: int, through_lsn: int, version: int) -> Entry:
 
 
 def test_a_shape_without_rows_is_a_window_where_the_stream_has_passed_it() -> None:
-    backlog = Backlog(1, 1, 1, copied=True)
+    backlog = PendingChanges(1, 1, 1, copied=True)
     backlog.take_in(_shaped(2, lsn=19, through_lsn=20, version=2), "t", through_lsn=20)
     window = backlog.next_window(max_bytes=100, until_seq=9)
     assert window is not None
@@ -105,7 +105,7 @@ def test_a_shape_without_rows_is_a_window_where_the_stream_has_passed_it() -> No
 
 
 def test_a_shape_that_is_ahead_of_the_entries_waits_for_the_rows_before_it() -> None:
-    backlog = Backlog(1, 1, 1, copied=True)
+    backlog = PendingChanges(1, 1, 1, copied=True)
     backlog.take_in(_shaped(2, lsn=25, through_lsn=20, version=2), "t", through_lsn=20)
     assert backlog.next_window(max_bytes=100, until_seq=9) is None
     backlog.take_in(Entry(3, 1, "", 20, 25, "", Changes((_segment(3),), Commits())), "t", through_lsn=20)

@@ -109,7 +109,7 @@ def test_the_commands_are_those_of_the_contract() -> None:
         "up",
         "run",
         "apply",
-        "copy",
+        "resync",
         "status",
         "tables",
         "spool",

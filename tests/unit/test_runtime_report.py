@@ -14,8 +14,9 @@ from sluice.contract.entries import Changes, Commits, Opened, Segment, Table
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt
-from sluice.health.export.observer import check_holds
-from sluice.health.report import Report, Reporter
+from sluice.health.continuity import check_holds
+from sluice.health.report import Report
+from sluice.health.reporter import Reporter
 from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import COPY_WAITS, PipelineState
 from sluice.store.memory import MemoryStore
@@ -100,7 +101,7 @@ def test_an_empty_store_is_a_new_pipeline() -> None:
         ("live", "stale", "stale"),
         ("stale", "live", "stale"),
         ("live", "copying", "copying"),
-        ("quarantined", "stale", "stale"),
+        ("paused", "stale", "stale"),
     ],
 )
 def test_the_worse_of_the_two_sides_is_shown_with_its_reason(

@@ -80,7 +80,7 @@ LAKE: tuple[Kind, ...] = (
         "lake.jars",
         "c",
         Step.ELSEWHERE,
-        "an archive that Spark needs is missing or is not the one that was tested",
+        "a jar that Spark needs is missing or is not the one that was tested",
         "`python -m sluice_spark.jars fetch`",
     ),
     kind(

@@ -91,7 +91,7 @@ SERVER: tuple[Kind, ...] = (
         "server.senders",
         "c",
         Step.RESTART,
-        "too few WAL senders are free for the stream and a copy beside it",
+        "too few WAL senders are free for the stream and a snapshot beside it",
         "raise `max_wal_senders`",
     ),
     kind(
@@ -126,14 +126,14 @@ SERVER: tuple[Kind, ...] = (
         "server.prepared_transaction",
         "w",
         Step.SESSIONS,
-        "a prepared transaction stays open: creating a slot, and each copy, waits for it",
+        "a prepared transaction stays open: creating a slot, and each snapshot, waits for it",
         "commit it or roll it back",
     ),
     kind(
         "server.long_transaction",
         "w",
         Step.SESSIONS,
-        "a transaction has been open for long: creating a slot, and each copy, waits for it",
+        "a transaction has been open for long: creating a slot, and each snapshot, waits for it",
         "let it end, or end it",
     ),
     kind(
@@ -170,7 +170,7 @@ SERVER: tuple[Kind, ...] = (
         "c",
         Step.SLOT,
         "the slot is lost: the server removed WAL or rows that it needed",
-        "drop it and copy the tables again",
+        "drop it and resync the tables",
     ),
     kind(
         "slot.unreserved",

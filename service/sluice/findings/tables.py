@@ -116,14 +116,14 @@ TABLES: tuple[Kind, ...] = (
         "table.not_readable",
         "c",
         Step.RIGHTS,
-        "the role cannot read the table, which its copy needs",
+        "the role cannot read the table, which its snapshot needs",
         "GRANT USAGE on the schema, SELECT on the table",
     ),
     kind(
         "table.row_security",
         "c",
         Step.RIGHTS,
-        "row level security applies to the role: a copy would miss rows, and therefore stops",
+        "row level security applies to the role: a snapshot would miss rows, and therefore stops",
         "BYPASSRLS for the role, or leave the table out",
     ),
     kind(

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sluice.contract.table_state import State
-from sluice.errors import ErrorSeen, ServiceError
+from sluice.errors import Disposition, ErrorSeen, ServiceError
 
 _NAMED = 3
 """Tables of a group that are named; of more there is a count."""
@@ -27,7 +27,8 @@ class Away:
     since: float | None = None
 
     @staticmethod
-    def of(error: ServiceError, *, retryable: bool, since: float | None = None) -> "Away":
+    def of(error: ServiceError, *, since: float | None = None) -> "Away":
+        retryable = error.disposition is Disposition.RETRY
         return Away(type(error).__name__, str(error), error.hint, retryable, since)
 
 
@@ -122,7 +123,7 @@ class RefusalSeen:
 
 @dataclass(frozen=True, slots=True)
 class TableSeen:
-    """One table, ingest's and the applier's side joined. `failing` when its copy or its windows
+    """One table, ingest's and the applier's side joined. `failing` when its snapshot or its windows
     fail for `reason`, and are tried again.
     """
 

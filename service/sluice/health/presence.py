@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from sluice.health.facts import ChildSeen, ProcessSeen
 from sluice.health.process_facts import ProcessFacts
-from sluice.health.snapshots import CopyReport, CopyRound, under_way
+from sluice.health.snapshots import SnapshotReport, SnapshotRound, under_way
 from sluice.health.tables import TableReport
 from sluice.health.throughput import Throughput
 from sluice.ingest.status import IngestStatus, SnapshotProgress
@@ -20,7 +20,7 @@ from sluice.telemetry.recent_errors import RecentErrors
 
 QUANTITIES = ("transactions", "rows", "bytes", "copied_rows", "applied_rows")
 """Counted by minute: transactions and bytes as received, rows as they became durable, rows of
-initial copies, change rows applied to the lake.
+snapshots, change rows applied to the lake.
 """
 STUCK_SECONDS = 300.0
 """A stage that works and finished nothing for this long; an upload or a batch takes seconds."""
@@ -88,7 +88,7 @@ class Presence:
             # Without a connection the decoder has nothing to do.
             "decoder": status.stream.decoder_beat if status.connected else 0.0,
             # Not the copier: it may rightly wait for hours until older transactions end, and a
-            # table that is copied for long is a problem of its own.
+            # table whose snapshot takes long is a problem of its own.
             "catalog": status.catalog_beat,
         }
         for stage, at in beats.items():
@@ -106,19 +106,19 @@ class Presence:
             received_lsn=status.received_lsn,
             complete_lsn=status.complete_lsn,
             oldest_unflushed_at=None if status.oldest_unflushed_us is None else status.oldest_unflushed_us / 1e6,
-            copy=self._copy(),
+            snapshot=self._snapshot(),
             throughput=tuple(self._throughput.to_json(now=time.time())),
         )
 
     def _copied_rows(self) -> int:
-        """Rows copied by this process in all; a round's own counts begin at nothing."""
+        """Rows of snapshots that this process has read; a round's own counts begin at nothing."""
         progress = self._status.snapshots.progress
         if progress is not self._copying and self._copying is not None:
             self._copied += self._copying.rows_before + self._copying.rows
         self._copying = progress
         return self._copied + progress.rows_before + progress.rows
 
-    def _copy(self) -> CopyRound | None:
+    def _snapshot(self) -> SnapshotRound | None:
         progress, now = self._status.snapshots.progress, time.monotonic()
         if not self._status.snapshots.pending or not progress.table:
             return None
@@ -129,9 +129,10 @@ class Presence:
             seconds=now - progress.table_started_at,
         )
         waiting = [
-            CopyReport(name, None, rows if rows >= 0 else None, None, None) for name, rows in progress.waiting.items()
+            SnapshotReport(name, None, rows if rows >= 0 else None, None, None)
+            for name, rows in progress.waiting.items()
         ]
         rows = progress.rows_before + progress.rows
-        return CopyRound(
+        return SnapshotRound(
             (present, *waiting), rows=rows, seconds=now - progress.started_at, eta_seconds=progress.seconds_left(now)
         )

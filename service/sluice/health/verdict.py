@@ -66,7 +66,7 @@ class Verdict:
         worth = [problem for problem in self.problems if problem.severity != "info"]
         if not worth:
             copying = sum(problem.count for problem in self.problems if problem.code == "table.copying")
-            return self.state + (f", copying {copying} table{'s' * (copying > 1)}" if copying else "")
+            return self.state + (f", {copying} snapshot{'s' * (copying > 1)} under way" if copying else "")
         more = f" and {len(worth) - 1} more" if len(worth) > 1 else ""
         return one_line(f"{self.state}: {worth[0].code}, {worth[0].where}{more}")
 

@@ -62,7 +62,7 @@ class Background:
         while not self._stop.asked.is_set():
             self._status.snapshots.beat = time.time()
             if self._epoch.copier.pending:
-                await self._attempt(self._epoch.copier.run_once, "copy")
+                await self._attempt(self._epoch.copier.run_once, "snapshot")
             await self._stop.sleep(COPY_SECONDS)
 
     async def _watch_catalog(self) -> None:

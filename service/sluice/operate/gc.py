@@ -3,7 +3,7 @@
 Invariant: an object goes only if every statement about it agrees. It is named by entries through
 the horizon and by none after it; no transaction that holds it is still prepared; the entry that
 named it last is older than asked; and every table has said, in the applier's own record, that it
-needs nothing from there on back. A table that is behind, being copied, unknown to the applier, or
+needs nothing from there on back. A table that is behind, being snapshotted, unknown to the applier, or
 without a record keeps everything. The horizon is durable before the first deletion, so that `spool
 verify` never takes a deleted object for a lost one, nor a lost one for a deleted one. Entries are
 never deleted: the chain stays provable from its first link. Runs beside ingest and applier, which
@@ -14,7 +14,7 @@ or `apply/`, and must not be run by the writer (which needs no right to delete).
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -24,10 +24,8 @@ from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
 from sluice.contract.entries import Changes, Entry, Opened, Prepared, Table, digest
 from sluice.contract.horizon import Horizon
-from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt, StoreRefused
 from sluice.manifest import horizon
-from sluice.manifest.apply_records import newest_complete, newest_log
 from sluice.manifest.follow import read_entries
 from sluice.manifest.leftovers import referenced, unnamed
 from sluice.manifest.state import PipelineState, TableState, reduce
@@ -123,7 +121,7 @@ def plan(store: ObjectStore, *, keep: timedelta, now: Callable[[], datetime] = l
     """
     # In this order: the record of the applier is never ahead of the manifest that is read after it,
     # and no entry names an object listed before it too late.
-    log, complete = newest_log(store).read(), newest_complete(store).read()
+    log, complete = _newest_log(store), _newest_complete(store)
     walk = _Walk(set(_placed(store)), now() - keep)
     for entry, sha256 in read_entries(store, after_seq=0):
         walk.take(entry, sha256)
@@ -197,7 +195,7 @@ def _table_hold(table: TableState, row: AppliedTable | None, *, stated_seq: int,
         return Hold(
             row.through_seq,
             name,
-            f"is applied through entry {row.through_seq}" if row.state == State.LIVE else f"is {row.state}",
+            f"is applied through entry {row.through_seq}" if row.state == "live" else f"is {row.state}",
         )
     begins_here = table.generation == 1 or (
         row is not None and row.generation == table.generation and complete_seq >= table.generation_seq
@@ -212,7 +210,9 @@ def _table_hold(table: TableState, row: AppliedTable | None, *, stated_seq: int,
     return Hold(
         before,
         name,
-        "is being copied" if table.state.is_followed else f"is {table.state}, and the applier may not know it yet",
+        "its snapshot is being taken"
+        if table.state.is_followed
+        else f"is {table.state}, and the applier may not know it yet",
     )
 
 
@@ -261,3 +261,17 @@ def _written_before(entry: Entry, cutoff: datetime) -> bool:
         return datetime.fromisoformat(entry.written_at) <= cutoff
     except (ValueError, TypeError):
         return False
+
+
+def _newest_log(store: ObjectStore) -> AppliedLog | None:
+    key = _last(store.list(keys.APPLY_LOG))
+    return AppliedLog.decode(store.get(key)) if key else None
+
+
+def _newest_complete(store: ObjectStore) -> Complete | None:
+    key = _last(store.list(keys.APPLY_COMPLETE))
+    return Complete.decode(store.get(key)) if key else None
+
+
+def _last(found: Iterable[str]) -> str | None:
+    return max(found, default=None)

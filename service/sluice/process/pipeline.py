@@ -16,14 +16,12 @@ import structlog
 
 from sluice import signals
 from sluice.errors import Interrupted, ServiceError
-from sluice.health.backlog import Backlog
 from sluice.health.endpoint import Health, HealthServer
 from sluice.health.export.observer import Observer
-from sluice.health.report import Reporter
+from sluice.health.reporter import Reporter
 from sluice.ingest.options import IngestOptions
 from sluice.ingest.supervisor import Ingest
 from sluice.process.applier_process import ApplierProcess, shell_status
-from sluice.source.slot_probe import SlotProbe
 from sluice.stopping import Stop
 from sluice.store.base import ObjectStore
 from sluice.telemetry.catalogue import EVENT_LOOP_LAG
@@ -124,8 +122,6 @@ class Process:
         self.observer = Observer(
             status=self.ingest.status,
             errors=errors,
-            probe=SlotProbe(options.source),
-            backlog=Backlog(store),
             reporter=reporter,
             metrics=metrics,
             health=self.health,

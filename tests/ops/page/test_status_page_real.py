@@ -15,7 +15,7 @@ from playwright.sync_api import Response, expect
 from sluice.errors import StoreUnavailable
 from sluice.health.endpoint import Health, HealthServer
 from sluice.health.export.observer import Observer
-from sluice.health.report import Reporter
+from sluice.health.reporter import Reporter
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from sluice.telemetry.metrics import Metrics

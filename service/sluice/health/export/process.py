@@ -120,14 +120,14 @@ class ProcessExport:
         metrics.set(
             catalogue.SNAPSHOT_TABLES, max(0, progress.tables_total - progress.tables_done - copying), state="waiting"
         )
-        metrics.set(catalogue.SNAPSHOT_TABLES, copying, state="copying")
+        metrics.set(catalogue.SNAPSHOT_TABLES, copying, state="reading")
         metrics.set(catalogue.SNAPSHOT_TABLES, progress.tables_done, state="done")
         metrics.show(catalogue.SNAPSHOT_ESTIMATED_ROWS, progress.expected_rows)
         metrics.show(catalogue.SNAPSHOT_START, progress.began_at if under_way else None)
         metrics.show(catalogue.SNAPSHOT_ETA, progress.seconds_left(time.monotonic()) if under_way else None)
         metrics.advance_to(catalogue.SNAPSHOT_ROWS, totals.rows)
         metrics.advance_to(catalogue.SNAPSHOT_BYTES, totals.bytes)
-        self._beat("copier", totals.beat)
+        self._beat("snapshot", totals.beat)
         self._beat("catalog", self._status.catalog_beat)
 
     def _beat(self, loop: str, at: float) -> None:

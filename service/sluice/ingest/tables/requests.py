@@ -107,7 +107,7 @@ class Requests:
         if not found:
             raise UsageError(
                 f"publication {self._publication} does not carry table {name}",
-                hint=f"add it to the publication, then `sluice copy {name}`",
+                hint=f"add it to the publication, then `sluice resync {name}`",
             )
         facts = found[0]
         if not self._book.selected(facts.schema, facts.name):
