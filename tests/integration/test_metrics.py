@@ -23,6 +23,7 @@ import pytest
 from sluice.cli import wiring
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.contract.table_state import State
 from sluice.lsn import parse
 from sluice.manifest.follow import load_state
 from sluice.process.pipeline import Process

@@ -101,7 +101,6 @@ def test_an_empty_store_is_a_new_pipeline() -> None:
         ("live", "stale", "stale"),
         ("stale", "live", "stale"),
         ("live", "copying", "copying"),
-        ("paused", "stale", "stale"),
     ],
 )
 def test_the_worse_of_the_two_sides_is_shown_with_its_reason(
