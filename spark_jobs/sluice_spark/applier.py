@@ -28,7 +28,7 @@ from sluice_spark.lake.failures import SparkGone
 from sluice_spark.lake.handover import forget_scratch
 from sluice_spark.lake.table import Place
 from sluice_spark.lease import Lease
-from sluice_spark.ledger import ATTEMPTS, WORKING_STATES, Known, Ledger, lake_path, reported, restore
+from sluice_spark.ledger import ATTEMPTS, Known, Ledger, lake_path, reported, restore
 from sluice_spark.observe import ApplyTelemetry
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress import Boundary, Reports
@@ -132,7 +132,7 @@ class Applier:
 
     def _found(self, state: TableState, log: AppliedLog | None, session: SparkSession) -> Known:
         lake = lake_table(self._options, state, session, manifest=self._manifest, before_commit=self._lease.check)
-        before, works = reported(state, log), state.state in WORKING_STATES
+        before, works = reported(state, log), state.state.is_followed
         try:
             known = restore(state, log, place=lake.find(before) if works else lake.recorded())
             if known.backlog.copied and not known.stale_reason:

@@ -1,7 +1,7 @@
 """Every table the applier knows: its manifest state, its backlog, how far it is and why it stopped.
 
 Owns the rules by which a table is worked on: only in the newest generation, only while neither the
-manifest nor the applier calls it stale, quarantined, paused or detached, and never twice at once:
+manifest nor the applier calls it stale, quarantined or detached, and never twice at once:
 one lake table has one window in flight, whatever table of the source and whatever generation it is
 of. A table whose window fails waits, longer each time, and is quarantined after some attempts; it
 is tried again, and the others go on. No Spark, no threads, no clock: the loop in `applier` calls it
@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable
-from sluice.contract.entries import CARRIED_STATES, Changes, Copy, Entry, Table
+from sluice.contract.entries import Changes, Copy, Entry, Table
+from sluice.contract.table_state import State
 from sluice.manifest.state import PipelineState, TableState, reduce
 from sluice_spark.lake.table import Place
 from sluice_spark.options import CHANGELOG, ApplyOptions
@@ -26,7 +27,6 @@ KEPT_WHILE_WAITING, KEPT_BY_ONE = 5_000, 4
 """Entries that wait in memory for all tables that cannot go on now, because their windows fail or
 their copy is not whole, and at least for each. The rest is read again when they go on.
 """
-WORKING_STATES = CARRIED_STATES
 ATTEMPTS = 5
 """Failures in a row after which a table is quarantined."""
 FIRST_WAIT_SECONDS = 0.2
@@ -182,7 +182,7 @@ class Ledger:
 
     def works(self, table_id: str) -> bool:
         """Whether windows of the table may be applied."""
-        return not self.tables[table_id].stale_reason and self.state.tables[table_id].state in WORKING_STATES
+        return not self.tables[table_id].stale_reason and self.state.tables[table_id].state.is_followed
 
     def ready(self, *, now: float, boundary_seq: int) -> Iterator[tuple[str, Known, TableState, Window]]:
         """A window of each table that may work now and is not busy, the table that is furthest
@@ -264,10 +264,10 @@ class Ledger:
         shown, reason = state.state, state.reason or (NO_KEY if forced else "")
         failing = False
         if known.stale_reason:
-            shown, reason = "stale", known.stale_reason
+            shown, reason = State.STALE, known.stale_reason
         elif self.works(table_id):
-            shown = "copying" if not backlog.copied else "live" if state.state == "copying" else state.state
-            shown, reason = "quarantined" if known.quarantined else shown, known.trouble or reason
+            shown = State.COPYING if not backlog.copied else State.LIVE if state.state == State.COPYING else state.state
+            shown, reason = State.QUARANTINED if known.quarantined else shown, known.trouble or reason
             failing = bool(known.trouble)
         return AppliedTable(
             table_id=table_id,
@@ -328,12 +328,12 @@ def restore(state: TableState, log: AppliedLog | None, *, place: Place, doubt: s
         # Whether the lake has it already, only the lake knows; looking twice is harmless.
         known.backlog.coming = [(state.schema_lsn, state.schema_version)]
     last = log.tables.get(state.table_id) if log else None
-    known.stale_reason = doubt if state.state in WORKING_STATES else ""
+    known.stale_reason = doubt if state.state.is_followed else ""
     if last is None or last.generation != state.generation:
         return known
     known.rows_applied, known.commit_time_us = last.rows_applied, last.commit_time_us
     known.backlog.reported_lsn = last.complete_through_lsn
-    if last.state == "stale" and state.state in WORKING_STATES and not last.reason.startswith(OTHER_MODE):
+    if last.state == State.STALE and state.state.is_followed and not last.reason.startswith(OTHER_MODE):
         known.stale_reason = last.reason
     elif copied and last.committed_seq == marker:
         known.backlog.applied_seq = max(known.backlog.applied_seq, last.through_seq)

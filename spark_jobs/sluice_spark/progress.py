@@ -13,7 +13,9 @@ from datetime import UTC, datetime
 from sluice import faults
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.contract.table_state import State
 from sluice.errors import ObjectMissing
+from sluice.manifest.apply_records import newest_complete, newest_log
 from sluice.store.base import ObjectStore
 
 KEPT = 20
@@ -27,14 +29,14 @@ class Reports:
         self._store = store
         self._instance = instance
         self._started_at = _now()
-        self._log_number = self._newest(keys.APPLY_LOG)
-        self._complete_number = self._newest(keys.APPLY_COMPLETE)
+        self._log_number = newest_log(store).number()
+        self._complete_number = newest_complete(store).number()
         self._last_complete: Complete | None = None
 
     def last_log(self) -> AppliedLog | None:
         """The newest log, if there is one."""
         try:
-            return AppliedLog.decode(self._store.get(keys.apply_log(self._log_number))) if self._log_number else None
+            return newest_log(self._store).read()
         except ObjectMissing:
             return None
 
@@ -68,9 +70,6 @@ class Reports:
         if number > KEPT:
             self._store.delete(key)
 
-    def _newest(self, prefix: str) -> int:
-        return max((int(key.removeprefix(prefix).removesuffix(".json")) for key in self._store.list(prefix)), default=0)
-
 
 @dataclass(slots=True)
 class Boundary:
@@ -95,7 +94,7 @@ class Boundary:
         for key, table in tables.items():
             if (
                 key not in self.versions
-                and table.state == "live"
+                and table.state == State.LIVE
                 and table.through_seq >= self.seq >= table.committed_seq
                 and since_lsn[key] <= self.lsn
             ):
@@ -105,7 +104,7 @@ class Boundary:
         """What can be published, without number and time; None while a live table has still to
         come. A table that began later is left out as `copying`.
         """
-        live = {key: table for key, table in tables.items() if table.state == "live"}
+        live = {key: table for key, table in tables.items() if table.state == State.LIVE}
         later = {
             key
             for key in live
@@ -115,9 +114,9 @@ class Boundary:
             return None
         there = {_name(table) for table in live.values()}
         # A table that is gone has left its name to whoever has it now.
-        gone = {key for key, table in tables.items() if table.state == "detached" and _name(table) in there}
-        left_out = {
-            _name(table): "copying" if key in later else table.state
+        gone = {key for key, table in tables.items() if table.state == State.DETACHED and _name(table) in there}
+        left_out: dict[str, str] = {
+            _name(table): State.COPYING if key in later else table.state
             for key, table in tables.items()
             if key in later or key not in live.keys() | gone
         }

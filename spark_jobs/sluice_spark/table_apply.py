@@ -19,6 +19,7 @@ from pyspark.sql import functions as sql
 from sluice import faults
 from sluice.contract import envelope, keys
 from sluice.contract.entries import Opened
+from sluice.contract.evolution import added_columns, refuse_alike
 from sluice.contract.schema import TableSchema
 from sluice.errors import UnsupportedChange, WriterFenced
 from sluice.manifest.state import TableState
@@ -215,7 +216,7 @@ class TableApply:
         if any(segment.schema_version != copy.schema_version for segment in window.segments):
             raise UnsupportedChange("the copy has rows of several schema versions")
         schema = self._state.schemas[copy.schema_version]
-        evolution.refuse_alike(schema)
+        refuse_alike(schema)
         with self._phase("read"):
             for segment in window.segments:
                 checked_bytes(self._store, segment)
@@ -349,7 +350,7 @@ class TableApply:
 
     def _evolve(self, schema: TableSchema, *, since: int) -> None:
         app_id = f"{self._app_id}/schema"
-        added = evolution.added_columns(self._state.schemas, since=since, until=schema.version)
+        added = added_columns(self._state.schemas, since=since, until=schema.version)
         is_log = mode_of(self._options, schema) == CHANGELOG
         metadata = (
             changelog.metadata_names(schema)
@@ -358,11 +359,7 @@ class TableApply:
         )
         lake = self._lake.columns()
         done = self._lake.marker(app_id) or since
-        fresh = (
-            evolution.added_columns(self._state.schemas, since=done, until=schema.version)
-            if done < schema.version
-            else ()
-        )
+        fresh = added_columns(self._state.schemas, since=done, until=schema.version) if done < schema.version else ()
         steps = evolution.plan(fresh, schema=schema, metadata=metadata, lake=lake, with_constants=not is_log)
         if is_log and any(column.identity for column in added):
             raise UnsupportedChange(f"{schema.qualified_name}: the old rows of a changelog gained a column")

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
+from sluice.contract.evolution import added_columns
 from sluice.errors import UnsupportedChange
 from sluice_spark.fold.ranges import MAX_RANGES, KeyRanges
-from sluice_spark.lake.evolution import added_columns, plan
+from sluice_spark.lake.evolution import plan
 from sluice_spark.lake.merge import MergePlan, literal, merge_text, metadata_columns, quote
 from tests.spark.changes import INT4, INT8, NUMERIC, TEXT, TIMESTAMP, column, table_schema
 
