@@ -41,7 +41,7 @@ def test_the_acknowledged_position_is_never_beyond_what_the_store_holds_at_that_
     assert all(flush <= held for flush, held in claims)
 
 
-def test_a_store_that_takes_nothing_means_nothing_is_acknowledged_however_often_the_server_asks(
+def test_nothing_is_acknowledged_while_the_store_takes_nothing_however_often_asked(
     pipeline: Pipeline,
 ) -> None:
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")

@@ -90,7 +90,7 @@ def test_the_same_log_read_in_binary_and_as_text_gives_the_same_rows(pipeline: P
     assert any(row["_sluice_special"] for row in pipeline.rows("public.f"))
 
 
-def test_columns_that_cannot_be_read_exactly_are_refused_by_name_at_the_start_and_by_preflight(
+def test_columns_that_cannot_be_read_exactly_are_refused_at_the_start_and_by_check(
     pipeline: Pipeline,
 ) -> None:
     unreadable = [

@@ -116,7 +116,7 @@ def test_a_table_that_is_selected_later_is_copied(pipeline: Pipeline) -> None:
     assert pipeline.copied("public.a") == {("1",), ("2",)}
 
 
-def test_what_other_origins_wrote_while_they_were_left_out_turns_tables_stale_when_they_are_asked_for(
+def test_asking_for_origins_that_were_left_out_turns_the_tables_they_wrote_to_stale(
     pipeline: Pipeline,
 ) -> None:
     since(pipeline.database, 16, "leaving out origins")

@@ -136,7 +136,7 @@ def test_shapes_that_are_known_already_are_found_again_when_their_rows_are_sent_
         ("ALTER TABLE a ALTER COLUMN v TYPE int USING v + 1", "rewritten"),
     ],
 )
-def test_a_change_that_the_lake_cannot_follow_turns_that_table_stale_with_the_reason_and_no_other(
+def test_a_change_that_the_lake_cannot_follow_turns_only_that_table_stale_with_reason(
     pipeline: Pipeline, change: str, says: str
 ) -> None:
     pipeline.database.execute(

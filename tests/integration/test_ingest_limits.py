@@ -86,7 +86,7 @@ def test_thousands_of_savepoints_every_other_one_rolled_back_leave_the_others(pi
     assert max(size or 0 for size in entries) < 40_000
 
 
-def test_a_message_from_a_rolled_back_savepoint_is_in_doubt_when_it_was_streamed_and_absent_when_not(
+def test_a_message_of_a_rolled_back_savepoint_is_in_doubt_if_streamed_else_absent(
     pipeline: Pipeline,
 ) -> None:
     started(pipeline)

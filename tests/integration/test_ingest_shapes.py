@@ -298,7 +298,7 @@ def test_what_came_half_in_one_way_may_come_again_in_the_other(pipeline: Pipelin
     assert wide_ids(pipeline) == [*range(1, 9_011), 24_001]
 
 
-def test_two_transactions_that_add_a_column_each_and_arrive_together_are_followed_in_commit_order(
+def test_two_transactions_that_each_add_a_column_are_followed_in_commit_order(
     pipeline: Pipeline,
 ) -> None:
     database = pipeline.database
@@ -318,7 +318,7 @@ def test_two_transactions_that_add_a_column_each_and_arrive_together_are_followe
     readable(pipeline, "public.a")
 
 
-def test_a_streamed_and_an_ordinary_transaction_that_add_a_column_each_are_followed_in_commit_order(
+def test_a_streamed_and_a_plain_transaction_that_each_add_a_column_keep_commit_order(
     streamed: Pipeline,
 ) -> None:
     with streamed.database.connect() as connection, connection.transaction():

@@ -69,7 +69,7 @@ def still_open(pipeline: Pipeline) -> list[Prepared]:
     return list(pipeline.state().prepared.values())
 
 
-def test_rows_of_a_prepared_transaction_are_durable_when_its_prepare_is_acknowledged_and_visible_when_it_commits(
+def test_prepared_rows_are_durable_once_acknowledged_and_visible_once_committed(
     kept: Pipeline, way: dict[str, Any]
 ) -> None:
     position = prepared_at(kept.database, "one", "INSERT INTO a VALUES (1, 'x'), (2, 'y')")

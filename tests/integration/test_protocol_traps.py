@@ -63,7 +63,7 @@ def test_a_table_that_was_dropped_and_made_again_is_another_table(pipeline: Pipe
     assert sorted(row["id"] for row in pipeline.rows("public.a", copied=True)) == [3, 4]
 
 
-def test_under_a_published_root_a_row_that_moves_between_partitions_is_a_delete_then_an_insert_of_the_root(
+def test_a_row_that_moves_between_partitions_is_a_delete_then_an_insert_of_the_root(
     pipeline: Pipeline,
 ) -> None:
     """The leaf's own Relation message comes too, with its own column order; no table is made from
@@ -99,7 +99,7 @@ def test_a_schema_that_is_renamed_turns_its_tables_stale_whether_the_server_says
     assert "renamed from s.a" in table.reason
 
 
-def test_streams_that_were_open_when_the_connection_was_lost_begin_again_and_those_that_rolled_back_are_forgotten(
+def test_streams_open_at_a_lost_connection_begin_again_and_rolled_back_ones_are_forgotten(
     pipeline: Pipeline,
 ) -> None:
     immediate = server_major(pipeline.database) >= 16
@@ -135,7 +135,7 @@ def test_streams_that_were_open_when_the_connection_was_lost_begin_again_and_tho
     assert streamed[0] >= 2
 
 
-def test_a_message_of_a_savepoint_that_was_rolled_back_is_kept_only_where_the_server_streams_it(
+def test_a_message_of_a_rolled_back_savepoint_is_kept_only_where_the_server_streams_it(
     pipeline: Pipeline,
 ) -> None:
     """In a stream it carries the top transaction's number, so nothing tells it from a message that

@@ -199,7 +199,7 @@ def test_an_empty_reading_of_a_table_with_rows_is_doubted_once(database: Databas
         )
 
 
-def test_a_partitioned_table_is_copied_through_its_root_and_children_by_inheritance_are_left_out(
+def test_a_partitioned_table_is_copied_through_its_root_without_inheritance_children(
     database: Database,
 ) -> None:
     options = published(
@@ -219,7 +219,7 @@ def test_a_partitioned_table_is_copied_through_its_root_and_children_by_inherita
             copied(options, facts, holder.snapshot_name)
 
 
-def test_only_rows_that_pass_the_publications_filter_are_copied_and_a_parents_children_are_not(
+def test_only_rows_that_pass_the_publications_filter_are_copied_and_no_childrens_rows(
     database: Database,
 ) -> None:
     since(database, 15, "row filters")

@@ -285,7 +285,7 @@ def test_a_transaction_prepared_before_the_connection_is_known_from_what_is_dura
     assert (read.commits, read.origins) == ([(340, 7)], {340: origin})
 
 
-def test_a_transaction_prepared_before_the_slot_decoded_at_prepare_is_taken_though_its_position_is_passed() -> None:
+def test_a_transaction_prepared_before_two_phase_was_on_is_taken_though_its_position_passed() -> None:
     read = reader(200)
     assert read.feed(*PREPARED).through_lsn == 200
     read.feed(wire.commit_prepared(300, 340, 7, "g"))

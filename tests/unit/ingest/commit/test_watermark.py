@@ -18,7 +18,7 @@ def test_a_receipt_moves_the_flushed_position_and_nothing_else_does() -> None:
 
 
 @pytest.mark.parametrize("receipt", [DurableReceipt(1, 700), DurableReceipt(1, 50)])
-def test_a_receipt_beyond_what_was_received_or_before_what_was_flushed_is_refused_and_changes_nothing(
+def test_a_receipt_beyond_the_received_or_before_the_flushed_is_refused_and_changes_nothing(
     receipt: DurableReceipt,
 ) -> None:
     watermark = Watermark(start_lsn=100)

@@ -33,7 +33,7 @@ def row(size: int = 100) -> bytes:
     return wire.frame(b"I" + bytes(size), lsn=999_999)
 
 
-def test_the_end_of_a_transaction_and_a_keepalive_move_the_received_position_and_a_row_does_not() -> None:
+def test_a_transactions_end_and_a_keepalive_move_the_received_position_and_a_row_does_not() -> None:
     batches, _ = batching()
     batches.take(source([wire.begin(50, 7), row()]), now=1.0)
     assert batches.received_lsn == 10
