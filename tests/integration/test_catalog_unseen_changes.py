@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.ingesting import Pipeline
+from tests.support.ingesting import IngestPipeline
 from tests.support.oracle import Spool, Verdict
 from tests.support.source_setup import since
 
@@ -211,11 +211,11 @@ down.
 """
 
 
-def set_up(pipeline: Pipeline, statements: tuple[str, ...]) -> None:
+def set_up(pipeline: IngestPipeline, statements: tuple[str, ...]) -> None:
     pipeline.database.execute(*(statement.format(p=pipeline.database.publication) for statement in statements))
 
 
-def while_ingest_was_down(pipeline: Pipeline, before: tuple[str, ...], after: tuple[str, ...]) -> None:
+def while_ingest_was_down(pipeline: IngestPipeline, before: tuple[str, ...], after: tuple[str, ...]) -> None:
     if any("TABLES IN SCHEMA" in statement for statement in before):
         since(pipeline.database, 15, "publications of a schema")
     set_up(pipeline, before)
@@ -225,7 +225,7 @@ def while_ingest_was_down(pipeline: Pipeline, before: tuple[str, ...], after: tu
         pipeline.run(tables=())
 
 
-def verdicts(pipeline: Pipeline, tmp_path: Path) -> list[Verdict]:
+def verdicts(pipeline: IngestPipeline, tmp_path: Path) -> list[Verdict]:
     spool = Spool(tmp_path / "spool" / "test")
     spool.read()
     with pipeline.database.connect() as connection:
@@ -233,14 +233,18 @@ def verdicts(pipeline: Pipeline, tmp_path: Path) -> list[Verdict]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_was_done_and_undone_while_ingest_was_down_is_named(pipeline: Pipeline, tmp_path: Path, name: str) -> None:
+def test_what_was_done_and_undone_while_ingest_was_down_is_named(
+    pipeline: IngestPipeline, tmp_path: Path, name: str
+) -> None:
     while_ingest_was_down(pipeline, *CASES[name])
     assert not [verdict for verdict in verdicts(pipeline, tmp_path) if verdict.is_silent_difference]
     assert "stale" in [table.state for table in pipeline.state().tables.values()]
 
 
 @pytest.mark.parametrize("name", WITHIN_ONE_INTERVAL)
-def test_what_was_done_and_undone_within_one_interval_is_named(pipeline: Pipeline, tmp_path: Path, name: str) -> None:
+def test_what_was_done_and_undone_within_one_interval_is_named(
+    pipeline: IngestPipeline, tmp_path: Path, name: str
+) -> None:
     before, after = CASES[name]
     set_up(pipeline, before)
     with pipeline.running(tables=(), watch_interval_s=2.0) as running:
@@ -264,7 +268,9 @@ def test_what_was_done_and_undone_within_one_interval_is_named(pipeline: Pipelin
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_the_limits_that_the_guarantees_name_are_as_they_say(pipeline: Pipeline, tmp_path: Path, name: str) -> None:
+def test_the_limits_that_the_guarantees_name_are_as_they_say(
+    pipeline: IngestPipeline, tmp_path: Path, name: str
+) -> None:
     """Not what anybody wants. When this fails the limit is gone: then its case belongs to the
     others, and its line in docs/ goes.
     """
@@ -274,7 +280,7 @@ def test_the_limits_that_the_guarantees_name_are_as_they_say(pipeline: Pipeline,
 
 @pytest.mark.parametrize("publication", ["ALL TABLES", "TABLES IN SCHEMA public"])
 def test_a_streamed_truncate_of_a_table_that_is_not_named_stays_live(
-    pipeline: Pipeline, tmp_path: Path, publication: str
+    pipeline: IngestPipeline, tmp_path: Path, publication: str
 ) -> None:
     while_ingest_was_down(
         pipeline,
@@ -285,7 +291,7 @@ def test_a_streamed_truncate_of_a_table_that_is_not_named_stays_live(
 
 
 def test_partitions_made_in_the_ordinary_ways_and_filled_through_their_root_stay_live(
-    pipeline: Pipeline, tmp_path: Path
+    pipeline: IngestPipeline, tmp_path: Path
 ) -> None:
     after = (
         "CREATE TABLE r2 PARTITION OF r FOR VALUES FROM (100) TO (200)",

@@ -89,7 +89,7 @@ assert CASES.keys() >= QUICK
     ("edge", "error", "situation"),
     [pytest.param(*case, id=name) for name, case in CASES.items() if FULL or name in QUICK],
 )
-def test_an_applier_failing_anywhere_applies_each_change_once_and_calls_nothing_falsely_live(
+def test_an_applier_that_fails_anywhere_applies_each_change_once_and_reports_no_false_live(
     shared: Shared, edge: Edge, error: str, situation: Situation
 ) -> None:
     shared.edges().case(edge, error, situation)

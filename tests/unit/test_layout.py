@@ -31,8 +31,10 @@ def test_every_name_of_a_test_is_shorter_than_ninety_characters() -> None:
 def test_pytest_collects_tests_of_the_service_without_importing_pyspark() -> None:
     program = (
         "import sys, pytest\n"
-        "status = pytest.main(['--collect-only', '-q', '-p', 'no:cacheprovider', 'tests/unit', '--ignore=tests/unit/applier'])\n"
+        "status = pytest.main(sys.argv[1:])\n"
         "sys.exit('pyspark was imported' if 'pyspark' in sys.modules else status)\n"
     )
-    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    options = ["--collect-only", "-q", "-p", "no:cacheprovider", "tests/unit", "--ignore=tests/unit/applier"]
+    command = [sys.executable, "-c", program, *options]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")

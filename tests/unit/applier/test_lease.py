@@ -98,7 +98,7 @@ def test_an_applier_that_slept_through_any_number_of_takeovers_stays_fenced(take
     owner.check()
 
 
-def test_a_lease_that_lapsed_while_the_store_was_away_is_retaken_before_any_commit() -> None:
+def test_a_lease_that_lapsed_while_the_store_was_away_is_taken_again_before_any_commit() -> None:
     store, clock = MemoryStore(uuid.uuid4().hex), Clock()
     owner = lease(store, clock, "owner")
     owner.acquire()

@@ -32,16 +32,16 @@ from sluice.manifest.state import PipelineState
 from sluice.store.memory import MemoryStore
 from sluice.store.opening import open_store
 from tests.support.manifests import put
+from tests.support.recorded import NOW, RecordedPipeline
 from tests.unit.cli.test_commands import Sluice, configured, opened, sluice, table
-from tests.unit.health.test_report import NOW, Pipeline
 from tests.unit.health.test_wal import server, slot
 
 __all__ = ["configured", "sluice"]
 
 
 @pytest.fixture
-def pipeline() -> Pipeline:
-    pipeline = Pipeline()
+def pipeline() -> RecordedPipeline:
+    pipeline = RecordedPipeline()
     pipeline.table("orders")
     pipeline.table("stock", state="stale", reason="rewritten by ALTER TABLE")
     pipeline.table("events", state="copying")
@@ -49,7 +49,7 @@ def pipeline() -> Pipeline:
     return pipeline
 
 
-def report(pipeline: Pipeline, **changes: object) -> Report:
+def report(pipeline: RecordedPipeline, **changes: object) -> Report:
     history = SourceHistory().noted(0, 0).noted(100, 1000)
     taken = Reporter(
         pipeline="shop",
@@ -75,7 +75,7 @@ def drawn(seen: Report, *, width: int = 140, unicode: bool = True, top: int = 20
     return out.getvalue()
 
 
-def test_status_for_people_has_every_part(pipeline: Pipeline) -> None:
+def test_status_for_people_has_every_part(pipeline: RecordedPipeline) -> None:
     copy = SnapshotRound((SnapshotReport("public.events", 50, 200, 10.0, 15.0),), 50, 5.0, 15.0)
     noted = ErrorSeen(
         "SourceUnavailable",
@@ -113,7 +113,7 @@ def test_status_for_people_has_every_part(pipeline: Pipeline) -> None:
         assert part in text, text
 
 
-def test_a_lost_slot_is_lost_whatever_else_looks_well_and_comes_first(pipeline: Pipeline) -> None:
+def test_a_lost_slot_is_lost_whatever_else_looks_well_and_comes_first(pipeline: RecordedPipeline) -> None:
     seen = report(pipeline, lost=SlotLost("INVALIDATED: gone", hint="copy again"))
     assert seen.verdict.state == "lost"
     assert seen.to_json()["problems"][0] == {
@@ -131,7 +131,7 @@ def test_a_lost_slot_is_lost_whatever_else_looks_well_and_comes_first(pipeline: 
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
-def test_no_line_is_wider_than_the_terminal_and_no_table_is_left_out(pipeline: Pipeline, width: int) -> None:
+def test_no_line_is_wider_than_the_terminal_and_no_table_is_left_out(pipeline: RecordedPipeline, width: int) -> None:
     text = drawn(report(pipeline), width=width)
     assert max(map(len, text.splitlines())) <= width
     flat = "".join(text.split())
@@ -139,12 +139,12 @@ def test_no_line_is_wider_than_the_terminal_and_no_table_is_left_out(pipeline: P
     assert "stale" in flat
 
 
-def test_a_terminal_without_unicode_gets_a_bar_of_ascii(pipeline: Pipeline) -> None:
+def test_a_terminal_without_unicode_gets_a_bar_of_ascii(pipeline: RecordedPipeline) -> None:
     assert "[####----------------]" in drawn(report(pipeline), unicode=False)
     assert drawn(report(pipeline), unicode=False).isascii()
 
 
-def test_a_name_cannot_write_on_the_terminal(pipeline: Pipeline) -> None:
+def test_a_name_cannot_write_on_the_terminal(pipeline: RecordedPipeline) -> None:
     pipeline.table("\x1b[2Jgone\u202eevil", state="stale", reason="\x1b]0;owned\x07")
     text = drawn(report(pipeline))
     assert "\x1b" not in text
@@ -152,7 +152,7 @@ def test_a_name_cannot_write_on_the_terminal(pipeline: Pipeline) -> None:
     assert "gone" in text
 
 
-def test_what_is_worst_comes_first(pipeline: Pipeline) -> None:
+def test_what_is_worst_comes_first(pipeline: RecordedPipeline) -> None:
     pipeline.table("waiting", state="pending")
     lines = drawn(report(pipeline)).splitlines()
     assert [line.split()[0] for line in lines if line.startswith("public.")] == [
@@ -163,13 +163,13 @@ def test_what_is_worst_comes_first(pipeline: Pipeline) -> None:
     ]
 
 
-def test_top_limits_the_tables_and_says_how_many_there_are_more(pipeline: Pipeline) -> None:
+def test_top_limits_the_tables_and_says_how_many_there_are_more(pipeline: RecordedPipeline) -> None:
     text = drawn(report(pipeline), top=1)
     assert "public.orders" not in text
     assert "... and 2 more" in text
 
 
-def test_without_a_limit_the_disk_is_named(pipeline: Pipeline) -> None:
+def test_without_a_limit_the_disk_is_named(pipeline: RecordedPipeline) -> None:
     assert "the server's disk is the limit" in drawn(report(pipeline, slot=slot(restart=200, safe=None)))
 
 
@@ -276,7 +276,7 @@ def test_amounts_are_binary() -> None:
     assert [amount(count) for count in (None, 0, 1023, 1024, 1 << 40)] == ["-", "0 B", "1023 B", "1.0 KiB", "1.0 TiB"]
 
 
-def test_the_present_epoch_began_with_its_own_entry(pipeline: Pipeline) -> None:
+def test_the_present_epoch_began_with_its_own_entry(pipeline: RecordedPipeline) -> None:
     def opened_at() -> datetime | None:
         return Reporter(pipeline="shop", store=pipeline.store, lake_uri="file:///lake", source=None).take().opened_at
 

@@ -9,7 +9,7 @@ from sluice.health.snapshots import SnapshotReport, SnapshotRound, snapshots, un
 from sluice.health.throughput import MINUTES, Throughput
 from sluice.health.verdict import judge
 from sluice.telemetry.recent_errors import KEPT, RECENT_SECONDS, RecentErrors
-from tests.unit.health.test_report import Pipeline
+from tests.support.recorded import RecordedPipeline
 
 
 def test_a_minute_holds_what_was_counted_within_it() -> None:
@@ -99,7 +99,7 @@ def test_time_left_needs_an_estimate_and_a_rate() -> None:
 
 
 def test_copies_count_tables_that_have_their_rows_and_rates_come_from_the_process_alone() -> None:
-    pipeline = Pipeline()
+    pipeline = RecordedPipeline()
     pipeline.table("done")
     pipeline.table("now", state="copying")
     pipeline.table("next", state="copying")

@@ -2,84 +2,25 @@
 something.
 """
 
-import uuid
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
-from sluice.contract.entries import Changes, Commits, Opened, Segment, Table
-from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt
 from sluice.health.continuity import check_holds
-from sluice.health.report import Report
 from sluice.health.reporter import Reporter
-from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import COPY_WAITS, PipelineState
 from sluice.store.memory import MemoryStore
-from tests.support.manifests import put
-
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-class Pipeline:
-    """A pipeline without a server: a manifest on a memory store, and records as the applier writes
-    them.
-    """
-
-    def __init__(self) -> None:
-        self.store = MemoryStore(f"report-{uuid.uuid4().hex}", prefix="shop/")
-        opened = Opened(
-            "7",
-            1,
-            "d",
-            5,
-            "sluice_shop",
-            "sluice_shop",
-            two_phase=False,
-            origin="any",
-            server_version=180000,
-            start_lsn=100,
-            instance="test",
-        )
-        self.log = ManifestLog.open(self.store, opened, PipelineState(), through_lsn=100)
-        self._logs = 0
-
-    def table(self, name: str, *, state: str = "live", generation: int = 1, reason: str = "") -> None:
-        schema = TableSchema(name, 1, "public", name, "d", ())
-        put(
-            self.log,
-            Table(name, "public", name, State(state), generation, reason=reason, lsn=100, schema=schema),
-            through_lsn=self.log.state.through_lsn,
-        )
-
-    def changes(self, *names: str, lsn: int, at: datetime) -> None:
-        segments = tuple(
-            Segment(keys.segment(name, 1, lsn), name, 1, 1, 10, "0" * 64, lsn, lsn, {"i": 1}) for name in names
-        )
-        time_us = int(at.timestamp() * 1e6)
-        put(self.log, Changes(segments, Commits([lsn], [time_us], [7])), through_lsn=lsn)
-
-    def applied(self, name: str, **record: object) -> None:
-        self._logs += 1
-        table = AppliedTable(name, "public", name, "x", "mirror", **{"generation": 1, "state": "live", **record})  # type: ignore[arg-type]
-        self.said(AppliedLog(self._logs, "a", NOW.isoformat(), {name: table}))
-
-    def said(self, log: AppliedLog) -> None:
-        self.store.create(keys.apply_log(log.number), log.encode())
-
-    def report(self) -> Report:
-        return Reporter(
-            pipeline="shop", store=self.store, lake_uri="file:///lake", source=None, clock=lambda: NOW
-        ).take()
+from tests.support.recorded import NOW, RecordedPipeline
 
 
 @pytest.fixture
-def pipeline() -> Pipeline:
-    return Pipeline()
+def pipeline() -> RecordedPipeline:
+    return RecordedPipeline()
 
 
 def test_an_empty_store_is_a_new_pipeline() -> None:
@@ -104,7 +45,7 @@ def test_an_empty_store_is_a_new_pipeline() -> None:
     ],
 )
 def test_the_worse_of_the_two_sides_is_shown_with_its_reason(
-    pipeline: Pipeline, ingest: str, applier: str, shown: str
+    pipeline: RecordedPipeline, ingest: str, applier: str, shown: str
 ) -> None:
     pipeline.table("orders", state=ingest, reason="said by ingest" if ingest != "live" else "")
     pipeline.applied(
@@ -116,13 +57,13 @@ def test_the_worse_of_the_two_sides_is_shown_with_its_reason(
         assert table.reason == ("said by ingest" if ingest == "stale" else "said by the applier")
 
 
-def test_a_table_the_applier_has_not_taken_is_not_live(pipeline: Pipeline) -> None:
+def test_a_table_the_applier_has_not_taken_is_not_live(pipeline: RecordedPipeline) -> None:
     pipeline.table("orders")
     table = pipeline.report().tables[0]
     assert (table.state, table.to_json()["complete_through_lsn"], table.lag_seconds) == ("copying", None, None)
 
 
-def test_what_the_applier_said_of_an_older_generation_no_longer_counts(pipeline: Pipeline) -> None:
+def test_what_the_applier_said_of_an_older_generation_no_longer_counts(pipeline: RecordedPipeline) -> None:
     pipeline.table("orders")
     pipeline.applied("orders", complete_through_lsn=100, rows_applied=5)
     pipeline.table("orders", state="copying", generation=2)
@@ -131,7 +72,9 @@ def test_what_the_applier_said_of_an_older_generation_no_longer_counts(pipeline:
 
 
 @pytest.mark.parametrize("state", ["live", "copying"])
-def test_a_table_that_the_applier_fails_on_is_failing_in_whatever_state_it_is(pipeline: Pipeline, state: str) -> None:
+def test_a_table_that_the_applier_fails_on_is_failing_in_whatever_state_it_is(
+    pipeline: RecordedPipeline, state: str
+) -> None:
     pipeline.table("orders")
     pipeline.applied("orders", state=state, reason="attempt 4 failed: StoreRefused: AccessDenied", failing=True)
     (failing,) = [problem for problem in pipeline.report().verdict.problems if problem.part == "tables"]
@@ -142,14 +85,14 @@ def test_a_table_that_the_applier_fails_on_is_failing_in_whatever_state_it_is(pi
     )
 
 
-def test_a_copy_that_waits_for_what_the_server_lacks_is_failing_in_what_is_stored(pipeline: Pipeline) -> None:
+def test_a_copy_that_waits_for_what_the_server_lacks_is_failing_in_what_is_stored(pipeline: RecordedPipeline) -> None:
     pipeline.table("orders", state="copying", reason=f"{COPY_WAITS}all replication slots are in use")
     assert [problem.code for problem in pipeline.report().verdict.problems if problem.part == "tables"] == [
         "table.failing"
     ]
 
 
-def test_an_applier_whose_clock_is_fast_is_dead_when_its_record_no_longer_changes(pipeline: Pipeline) -> None:
+def test_an_applier_whose_clock_is_fast_is_dead_when_its_record_no_longer_changes(pipeline: RecordedPipeline) -> None:
     pipeline.table("orders")
     now = [NOW]
     reporter = Reporter(
@@ -179,7 +122,7 @@ def test_an_applier_whose_clock_is_fast_is_dead_when_its_record_no_longer_change
     )
 
 
-def test_a_manifest_that_lacks_what_this_process_has_stored_is_corrupt(pipeline: Pipeline) -> None:
+def test_a_manifest_that_lacks_what_this_process_has_stored_is_corrupt(pipeline: RecordedPipeline) -> None:
     before = pipeline.log.state
     pipeline.table("orders")
     now = pipeline.log.state
@@ -190,7 +133,7 @@ def test_a_manifest_that_lacks_what_this_process_has_stored_is_corrupt(pipeline:
             check_holds(seen, now)
 
 
-def test_lag_is_the_age_of_the_oldest_change_that_the_lake_lacks(pipeline: Pipeline) -> None:
+def test_lag_is_the_age_of_the_oldest_change_that_the_lake_lacks(pipeline: RecordedPipeline) -> None:
     pipeline.table("orders")
     pipeline.table("quiet")
     done = pipeline.log.state.seq
@@ -212,7 +155,7 @@ def test_lag_is_the_age_of_the_oldest_change_that_the_lake_lacks(pipeline: Pipel
     assert pipeline.report().pending_entries == 2
 
 
-def test_lag_is_never_negative_when_the_sources_clock_is_ahead(pipeline: Pipeline) -> None:
+def test_lag_is_never_negative_when_the_sources_clock_is_ahead(pipeline: RecordedPipeline) -> None:
     pipeline.table("orders")
     done = pipeline.log.state.seq
     pipeline.changes("orders", lsn=200, at=NOW + timedelta(hours=1))
@@ -220,7 +163,7 @@ def test_lag_is_never_negative_when_the_sources_clock_is_ahead(pipeline: Pipelin
     assert pipeline.report().tables[0].lag_seconds == 0.0
 
 
-def test_a_backlog_longer_than_the_look_ahead_is_never_shown_as_no_lag(pipeline: Pipeline) -> None:
+def test_a_backlog_longer_than_the_look_ahead_is_never_shown_as_no_lag(pipeline: RecordedPipeline) -> None:
     pipeline.table("busy")
     pipeline.table("late")
     done = pipeline.log.state.seq
@@ -233,7 +176,7 @@ def test_a_backlog_longer_than_the_look_ahead_is_never_shown_as_no_lag(pipeline:
     assert lag >= 5
 
 
-def test_the_lake_has_a_position_as_soon_as_all_its_live_tables_have_one(pipeline: Pipeline) -> None:
+def test_the_lake_has_a_position_as_soon_as_all_its_live_tables_have_one(pipeline: RecordedPipeline) -> None:
     """Boundaries are stated less often, and for minutes not at all: a page that goes by them alone
     says that the lake has nothing.
     """
@@ -251,7 +194,7 @@ def test_the_lake_has_a_position_as_soon_as_all_its_live_tables_have_one(pipelin
     assert report.to_json()["apply"]["complete_through_lsn"] == "0/C8"
 
 
-def test_a_table_says_since_when_it_is_in_its_state(pipeline: Pipeline) -> None:
+def test_a_table_says_since_when_it_is_in_its_state(pipeline: RecordedPipeline) -> None:
     pipeline.table("orders", state="copying")
     copying = pipeline.report().tables[0].since
     assert copying
@@ -264,7 +207,7 @@ def test_a_table_says_since_when_it_is_in_its_state(pipeline: Pipeline) -> None:
     assert problem.since == datetime.fromisoformat(stale).timestamp()
 
 
-def test_a_reporter_sees_what_came_since_its_last_look(pipeline: Pipeline) -> None:
+def test_a_reporter_sees_what_came_since_its_last_look(pipeline: RecordedPipeline) -> None:
     pipeline.table("orders")
     reporter = Reporter(pipeline="shop", store=pipeline.store, lake_uri="file:///lake", source=None)
     assert reporter.take().tables[0].state == "copying"

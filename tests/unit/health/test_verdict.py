@@ -41,7 +41,7 @@ from sluice.health.verdict import CARRYING, STATES, Verdict, judge
 from sluice.manifest.state import PipelineState
 from sluice.telemetry import catalogue
 from sluice.telemetry.metrics import Metrics
-from tests.unit.health.test_report import NOW, Pipeline
+from tests.support.recorded import NOW, RecordedPipeline
 from tests.unit.health.test_wal import server, slot
 
 AT = NOW.timestamp()
@@ -234,7 +234,7 @@ def shown() -> Iterator[Shown]:
 
 def reports() -> Iterator[Report]:
     """The same dead parts as reports: what each look found, in every combination."""
-    pipeline = Pipeline()
+    pipeline = RecordedPipeline()
     pipeline.table("orders")
     pipeline.applied("orders", through_seq=pipeline.log.state.seq, complete_through_lsn=100)
     well = Reporter(

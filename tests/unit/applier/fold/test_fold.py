@@ -63,7 +63,7 @@ def test_every_key_plus_one_in_ascending_order_under_a_deferred_constraint() -> 
     assert _fold(*shifted, lake=rows, identity="f") == {key + 1: {**row, "id": key + 1} for key, row in rows.items()}
 
 
-def test_under_a_deferred_constraint_a_row_inserted_before_its_keys_old_row_goes_stays() -> None:
+def test_a_row_inserted_before_its_keys_old_row_is_removed_stays_under_a_deferred_constraint() -> None:
     old, new = _row(1, big="old"), _row(1, big="new")
     changes = [Change("i", new), Change("u", {**old, "v": 7}, old=old), Change("d", old={**old, "v": 7})]
     assert _fold(*changes, lake={1: old}, identity="f") == {1: new}

@@ -130,7 +130,7 @@ class Lake:
 
 @settings(max_examples=60, deadline=None, phases=[Phase.generate])
 @given(turns=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), min_size=20, max_size=40))
-def test_boundaries_appear_while_windows_never_cease_and_versions_hold_just_their_entries(
+def test_boundaries_are_published_under_load_and_each_version_holds_just_its_entries(
     turns: list[tuple[int, int]],
 ) -> None:
     lake, published = Lake(uuid.uuid4().hex), set[int]()

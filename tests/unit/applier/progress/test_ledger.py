@@ -35,7 +35,7 @@ def test_a_window_that_is_tried_again_shows_why_until_it_is_applied() -> None:
     assert (again.reason, again.failing) == ("", False)
 
 
-def test_a_table_not_yet_in_the_lake_fails_visibly_however_long_its_cause_may_pass() -> None:
+def test_a_table_that_is_not_in_the_lake_yet_fails_visibly_while_the_error_may_pass() -> None:
     store = MemoryStore("ledger of a new table", prefix="shop/")
     manifest = Manifest(store)
     manifest.table(SCHEMA)
