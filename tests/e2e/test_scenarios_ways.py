@@ -15,7 +15,7 @@ import pytest
 from sluice.ingest.encode.builder import BuilderLimits
 from tests.e2e.mirror import FOLLOWED, Mirror
 from tests.e2e.scenario import WORKERS, Scenario, World, begin, go_on, names
-from tests.support.ingesting import IngestPipeline
+from tests.support.ingesting import IMMEDIATELY, IngestPipeline
 from tests.support.source_setup import since
 
 STREAMED = (
@@ -259,7 +259,6 @@ WAYS = {
 ALIKE = tuple(way for way in WAYS if way != "without-origins")
 LAKES = (FOLLOWED, "prepared-streamed")
 """The ways between them are compared change by change in the spool, from which every lake is made."""
-IMMEDIATELY = "?options=-c%20debug_logical_replication_streaming%3Dimmediate"
 
 
 @dataclass

@@ -8,8 +8,7 @@ import pytest
 
 from sluice.errors import LimitReached
 from sluice.ingest.encode.builder import BuilderLimits
-from tests.integration.test_ingest_streaming import IMMEDIATELY
-from tests.support.ingesting import IngestPipeline
+from tests.support.ingesting import IMMEDIATELY, IngestPipeline
 from tests.support.source_setup import since
 
 STORED_AT_ONCE: dict[str, Any] = {"streaming": "parallel", "builder": BuilderLimits(body_bytes=1)}

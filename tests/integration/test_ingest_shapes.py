@@ -15,8 +15,7 @@ from sluice.errors import StoreRefused
 from sluice.ingest.encode.builder import BuilderLimits
 from sluice.ingest.encode.rows import segment_schema
 from sluice.store.base import ObjectStore
-from tests.integration.test_ingest_streaming import IMMEDIATELY
-from tests.support.ingesting import IngestPipeline, Running
+from tests.support.ingesting import IMMEDIATELY, IngestPipeline, Running
 from tests.support.source_setup import since
 
 KEPT: dict[str, Any] = {"streaming": "parallel"}

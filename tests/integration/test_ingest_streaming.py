@@ -13,11 +13,10 @@ from sluice.protocol.decoder import decode_control
 from sluice.protocol.frames import FrameTable
 from sluice.protocol.messages import ControlMessage, Truncate
 from sluice.store.opening import open_store
-from tests.support.ingesting import IngestPipeline
+from tests.support.ingesting import IMMEDIATELY, IngestPipeline
 from tests.support.oracle import Spool
 from tests.support.source_setup import server_major
 
-IMMEDIATELY = "?options=-c%20debug_logical_replication_streaming%3Dimmediate"
 SMALLEST = "?options=-c%20logical_decoding_work_mem%3D64kB"
 """Before 16 only size makes the server stream: the least there is, and GROW behind what is to be
 streamed.

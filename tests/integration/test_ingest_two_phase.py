@@ -14,12 +14,11 @@ from sluice.errors import SlotLost
 from sluice.ingest.encode.builder import BuilderLimits
 from sluice.operate.setup import prepare
 from sluice.store.opening import open_store
-from tests.support.ingesting import IngestPipeline
+from tests.support.ingesting import IMMEDIATELY, IngestPipeline
 from tests.support.source_setup import since
 from tests.support.sources import Database
 from tools.local.postgres import temporary_server
 
-IMMEDIATELY = "?options=-c%20debug_logical_replication_streaming%3Dimmediate"
 WAYS: dict[str, dict[str, Any]] = {
     "whole": {"streaming": "off"},
     "streamed": {"streaming": "auto"},

@@ -31,6 +31,9 @@ from tests.support.sources import Database
 
 QUICK = StreamLimits(max_delay_s=0.05)
 
+IMMEDIATELY = "?options=-c%20debug_logical_replication_streaming%3Dimmediate"
+"""Added to a DSN: the server streams each transaction at once. From 16 on."""
+
 
 @dataclasses.dataclass
 class IngestPipeline:
