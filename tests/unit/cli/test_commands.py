@@ -1,24 +1,18 @@
 """Commands as a user runs them: exit codes, what is on stdout, what is on stderr."""
 
 import json
-import logging
-import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import click
 import pytest
-import structlog
 from click.testing import CliRunner
 
 from sluice.cli import cli, exits, wiring
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
-from sluice.contract.entries import Opened, Table
+from sluice.contract.entries import Table
 from sluice.contract.table_state import State
 from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import PipelineState
@@ -27,67 +21,12 @@ from sluice.store.opening import open_store
 from sluice_spark.options import ApplyOptions
 from tests.support import manifests
 from tests.support.manifests import put
-
-CANARY = "canary-7f3a"
-
-
-@dataclass(frozen=True)
-class Ended:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-class Sluice(Protocol):
-    def __call__(self, *arguments: str, cwd: Path | None = None, **environ: str) -> Ended: ...
-
-
-@pytest.fixture
-def sluice(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Sluice]:
-    """The command line from its arguments to its exit code, in this process."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-
-    def run(*arguments: str, cwd: Path | None = None, **environ: str) -> Ended:
-        with monkeypatch.context() as patched:
-            for name in [name for name in os.environ if name.startswith("SLUICE_")]:
-                patched.delenv(name)
-            for name, value in environ.items():
-                patched.setenv(name, value)
-            patched.chdir(cwd or Path.cwd())
-            capsys.readouterr()
-            code = exits.execute(cli, arguments)
-        seen = capsys.readouterr()
-        return Ended(code, seen.out, seen.err)
-
-    yield run
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    logging.captureWarnings(capture=False)
-    structlog.reset_defaults()
+from tests.unit.cli.conftest import CANARY, Sluice, opened, table
 
 
 def commands(command: click.Command = cli, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     below = command.commands.items() if isinstance(command, click.Group) else ()
     return [path, *(found for name, child in below for found in commands(child, (*path, name)))]
-
-
-@pytest.fixture
-def configured(tmp_path: Path) -> Path:
-    (tmp_path / "sluice.yaml").write_text(
-        f"""\
-version: 1
-pipeline: shop
-source: {{dsn: "postgresql://u:{CANARY}@127.0.0.1:1/d?connect_timeout=2"}}
-spool: {{uri: "file://{tmp_path}/spool", options: {{aws_secret_access_key: {CANARY}}}}}
-lake: {{uri: "file://{tmp_path}/lake"}}
-apply: {{conf: {{spark.x: {CANARY}}}, driver_memory: 1GiB}}
-tables: {{public.events: {{mode: changelog}}}}
-telemetry: {{listen: "127.0.0.1:0"}}
-""",
-        encoding="utf-8",
-    )
-    return tmp_path
 
 
 @pytest.mark.parametrize("path", commands(), ids=" ".join)
@@ -207,26 +146,6 @@ def test_apply_hands_every_option_to_the_applier_and_none_on_the_command_line(co
     assert told.driver_memory == "1024m"
     assert told.mode_of("public.events") == "changelog"
     assert CANARY not in " ".join(wiring.applier_command())
-
-
-def opened() -> Opened:
-    return Opened(
-        "7",
-        1,
-        "d",
-        5,
-        "sluice_shop",
-        "sluice_shop",
-        two_phase=False,
-        origin="any",
-        server_version=180000,
-        start_lsn=100,
-        instance="test",
-    )
-
-
-def table(table_id: str, name: str, state: str = "live") -> Table:
-    return Table(table_id=table_id, schema_name="public", table_name=name, state=State(state), generation=1)
 
 
 def test_status_and_tables_work_while_nothing_runs_and_name_what_they_could_not_reach(

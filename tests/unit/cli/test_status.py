@@ -33,10 +33,8 @@ from sluice.store.memory import MemoryStore
 from sluice.store.opening import open_store
 from tests.support.manifests import put
 from tests.support.recorded import NOW, RecordedPipeline
-from tests.unit.cli.test_commands import Sluice, configured, opened, sluice, table
-from tests.unit.health.test_wal import server, slot
-
-__all__ = ["configured", "sluice"]
+from tests.support.source_facts import server, slot
+from tests.unit.cli.conftest import Sluice, opened, table
 
 
 @pytest.fixture

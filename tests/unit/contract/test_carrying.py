@@ -10,7 +10,7 @@ from sluice.contract.carrying import conditions, refusal
 from sluice.contract.catalog_facts import ChildFacts, TableFacts
 from sluice.findings import Finding
 from sluice.operate.check.tables import examine_tables
-from tests.unit.ingest.tables.test_schemas import BODY, ID, column, table
+from tests.support.source_facts import BODY, ID, column, table
 
 LEAF: dict[str, Any] = {
     "oid": 2,

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from sluice.contract.entries import (
     FATES,
     KINDS,
-    Body,
     BodyCommit,
     Changes,
     Commits,
@@ -31,7 +30,7 @@ from sluice.contract.table_state import State
 from sluice.contract.types import LakeType
 from sluice.contract.xids import XidIntervals
 from sluice.errors import FormatTooNew, ManifestCorrupt
-from tests.support.manifests import WRITTEN_AT, changes, copy, opened, table
+from tests.support.manifests import EXAMPLES, written
 
 numbers = st.integers(0, 2**63 - 1)
 texts = st.text(max_size=20)
@@ -124,13 +123,6 @@ def test_an_entry_comes_back_equal_and_encodes_to_the_same_bytes(entry: Entry) -
     assert Entry.decode(encoded) == entry
     assert Entry.decode(encoded).encode() == encoded
     assert encoded.isascii()
-
-
-def written(body: Any) -> Entry:
-    return Entry(1, 1, "", 0, 10, WRITTEN_AT, body)
-
-
-EXAMPLES: list[Body] = [opened(), changes(5, 6), Progress(), table(), copy()]
 
 
 def test_the_examples_cover_every_kind() -> None:

@@ -12,7 +12,7 @@ from sluice.health.source_watch import SourceWatch
 from sluice.manifest.state import PipelineState
 from sluice.source.sessions import SourceOptions
 from sluice.source.slot_probe import SlotProbeFacts
-from tests.unit.health.test_wal import server, slot
+from tests.support.source_facts import server, slot
 
 OPENED = Opened(
     "7",

@@ -42,7 +42,7 @@ from sluice.manifest.state import PipelineState
 from sluice.telemetry import catalogue
 from sluice.telemetry.metrics import Metrics
 from tests.support.recorded import NOW, RecordedPipeline
-from tests.unit.health.test_wal import server, slot
+from tests.support.source_facts import server, slot
 
 AT = NOW.timestamp()
 WELL_SOURCE = SourceSeen(asked_at=AT, slot_active=True, wal_status="reserved", share_left=0.9)

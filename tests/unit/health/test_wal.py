@@ -6,42 +6,7 @@ from dataclasses import replace
 
 from sluice.health.source_history import SourceHistory
 from sluice.health.wal import Headroom, Positions, headroom, stages
-from sluice.source.facts import ServerFacts, SlotFacts
-
-
-def server(wal_end: int) -> ServerFacts:
-    return ServerFacts(
-        system_identifier="7",
-        timeline=1,
-        database="d",
-        database_oid=5,
-        server_version=180000,
-        wal_end_lsn=wal_end,
-        wal_level="logical",
-        in_recovery=False,
-        encoding="UTF8",
-    )
-
-
-def slot(*, restart: int | None, safe: int | None) -> SlotFacts:
-    return SlotFacts(
-        name="s",
-        plugin="pgoutput",
-        slot_type="logical",
-        database="d",
-        temporary=False,
-        active_pid=1,
-        restart_lsn=restart,
-        confirmed_flush_lsn=restart,
-        two_phase=False,
-        failover=False,
-        synced=False,
-        wal_status="reserved",
-        invalidation_reason="",
-        conflicting=False,
-        safe_wal_size=safe,
-        catalog_xmin_age=None,
-    )
+from tests.support.source_facts import server, slot
 
 
 def test_headroom_is_the_part_of_the_limit_that_is_left_and_how_long_it_lasts() -> None:

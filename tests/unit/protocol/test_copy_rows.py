@@ -10,25 +10,10 @@ from hypothesis import strategies as st
 
 from sluice.errors import DecodeError
 from sluice.protocol.copy_rows import CopyRows
-from sluice.protocol.tuples import RowColumns
 from tests.support.pgoutput_bytes import COPY_HEADER, COPY_TRAILER, copy_row
+from tests.support.recordings import rows_of
 
 Row = Sequence[bytes | None]
-
-
-def rows_of(columns: RowColumns) -> list[list[bytes | None]]:
-    raw = columns.table.raw
-    assert bytes(columns.op) == b"I" * len(columns)
-    assert not columns.old_kind.any()
-    assert columns.old is None
-    found: list[list[bytes | None]] = []
-    for row in range(len(columns)):
-        fields = [
-            (chr(f.kind[row]), raw[int(f.start[row]) : int(f.start[row]) + int(f.length[row])]) for f in columns.new
-        ]
-        assert all(kind == "t" or (kind, value) == ("n", b"") for kind, value in fields)
-        found.append([value if kind == "t" else None for kind, value in fields])
-    return found
 
 
 def chunks_of(rows: Sequence[Row]) -> list[bytes]:

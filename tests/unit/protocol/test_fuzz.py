@@ -18,7 +18,7 @@ from sluice.protocol.frames import FrameTable, control_positions, join
 from sluice.protocol.tuples import walk_rows
 from tests.fuzz.targets import TARGETS, connections, read_frames, session
 from tests.support import pgoutput_bytes as wire
-from tests.unit.protocol.test_golden import STREAMS, recorded
+from tests.support.recordings import STREAMS, recorded
 
 OLDEST_AND_NEWEST = [path for path in STREAMS if path.parent.name in ("pg14", "pg18")]
 """Between them they have every message; those of the majors between differ in numbers only."""

@@ -3,24 +3,14 @@
 """
 
 import json
-import struct
-from collections import defaultdict
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
-from sluice.protocol import messages as m
 from sluice.protocol.copy_rows import CopyRows
-from sluice.protocol.decoder import decode_control
-from sluice.protocol.frames import FrameTable, control_positions, join, relation_oids, stream_xids
-from sluice.protocol.tuples import RowColumns, walk_rows
-from tests.unit.protocol.test_copy_rows import rows_of
+from sluice.protocol.frames import join
+from tests.support.recordings import GOLDEN, STREAMS, decoded, recorded, rows_of
 
-GOLDEN = Path(__file__).parents[2] / "golden"
-STREAMS = sorted(GOLDEN.glob("pg*/protocol*.bin"))
 VERSIONS = sorted(GOLDEN.glob("pg*"))
 MAJORS = (14, 15, 16, 17, 18)
 TWO_PHASE_SINCE, PARALLEL_SINCE = 15, 16
@@ -33,90 +23,6 @@ def since(major: int) -> list[Path]:
 def streams_of(version: Path, *names: str) -> list[str]:
     """Those of the `names` that this major can send."""
     return [name for name in names if (version / f"{name}.bin").exists()]
-
-
-def recorded(path: Path) -> list[bytes]:
-    content, frames, at = path.read_bytes(), [], 0
-    while at < len(content):
-        (length,) = struct.unpack_from(">I", content, at)
-        frames.append(content[at + 4 : at + 4 + length])
-        at += 4 + length
-    return frames
-
-
-def readable(message: m.ControlMessage) -> dict[str, Any]:
-    """A control message in the form of the .json files."""
-    holder = message.version if isinstance(message, m.Relation) else message
-    found: dict[str, Any] = {field.name: getattr(holder, field.name) for field in fields(holder)}
-    if isinstance(message, m.Relation):
-        found["stream_xid"] = message.stream_xid
-        found["columns"] = [
-            {field.name: getattr(column, field.name) for field in fields(column)} for column in message.version.columns
-        ]
-    if isinstance(message, m.Truncate):
-        found["relation_oids"] = list(message.relation_oids)
-    if isinstance(message, m.LogicalMessage):
-        found["content"] = message.content.hex()
-    return {"message": type(message).__name__, **found}
-
-
-def readable_rows(columns: RowColumns, oids: list[int], xids: list[int | None]) -> list[dict[str, Any]]:
-    raw = columns.table.raw
-
-    def tuple_of(vectors: Any, row: int) -> list[list[str]]:
-        found = []
-        for vector in vectors:
-            kind, content = (
-                chr(vector.kind[row]),
-                raw[int(vector.start[row]) : int(vector.start[row]) + int(vector.length[row])],
-            )
-            found.append([kind] if kind in "nu" else [kind, content.decode() if kind == "t" else content.hex()])
-        return found
-
-    rows = []
-    for row, (op, old_kind) in enumerate(zip(columns.op.tolist(), columns.old_kind.tolist(), strict=True)):
-        old = tuple_of(columns.old, row) if old_kind else None
-        new = None if op == ord("D") else tuple_of(columns.new, row)
-        rows.append(
-            {
-                "message": chr(op),
-                "oid": oids[row],
-                "stream_xid": xids[row],
-                "old_kind": chr(old_kind) if old_kind else "",
-                "old": old,
-                "new": new,
-            }
-        )
-    return rows
-
-
-def decoded(table: FrameTable) -> list[dict[str, Any]]:
-    """The whole stream as the pipeline takes it: control messages one by one, the rows of each
-    relation and stream state together.
-    """
-    found: list[dict[str, Any]] = [{}] * len(table)
-    controls, in_stream, widths = set(control_positions(table).tolist()), False, dict[int, int]()
-    groups: defaultdict[tuple[int, int, bool], list[int]] = defaultdict(list)
-    for index in range(len(table)):
-        if index not in controls:
-            (oid,) = relation_oids(table, np.array([index]), in_stream=in_stream).tolist()
-            groups[oid, widths[oid], in_stream].append(index)
-            continue
-        message = decode_control(table, index, in_stream=in_stream)
-        found[index] = readable(message)
-        if isinstance(message, m.Relation):
-            widths[message.version.oid] = len(message.version.columns)
-        in_stream = isinstance(message, m.StreamStart) or (in_stream and not isinstance(message, m.StreamStop))
-    for (oid, width, streamed), indices in groups.items():
-        rows = np.array(indices)
-        xids: list[int | None] = list(stream_xids(table, rows).tolist()) if streamed else [None] * len(rows)
-        for index, row in zip(
-            indices,
-            readable_rows(walk_rows(table, rows, width, in_stream=streamed), [oid] * len(rows), xids),
-            strict=True,
-        ):
-            found[index] = row
-    return found
 
 
 @pytest.mark.parametrize("path", STREAMS, ids=lambda path: f"{path.parent.name}-{path.stem}")

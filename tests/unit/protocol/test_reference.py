@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from sluice.protocol.frames import join
 from tests.support import pgoutput_bytes as wire
+from tests.support.recordings import decoded
 from tests.support.reference_decoder import readable
-from tests.unit.protocol.test_golden import decoded
 
 OIDS = (16384, 16385, 2**32 - 1)
 XIDS = st.integers(1, 2**32 - 1)

@@ -4,71 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.contract.catalog_facts import ColumnFacts, TableFacts
+from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.evolution import diff_schema
 from sluice.contract.schema import TableSchema
 from sluice.ingest.tables.schemas import build_schema, relation_of
 from sluice.protocol.messages import RelationColumn, RelationVersion
-
-
-def column(name: str, attnum: int, **changes: object) -> ColumnFacts:
-    facts = ColumnFacts(
-        name=name,
-        attnum=attnum,
-        type_oid=25,
-        typmod=-1,
-        base_type_oid=25,
-        base_typmod=-1,
-        type_name="text",
-        output_function="pg_catalog.textout",
-        in_primary_key=False,
-        in_identity=False,
-        not_null=False,
-        generated="",
-        has_default=False,
-        missing=None,
-        xmin=100,
-        storable_out_of_line=True,
-        selectable=True,
-    )
-    return replace(facts, **changes)  # type: ignore[arg-type]
-
-
-ID = column(
-    "id", 1, type_oid=23, base_type_oid=23, type_name="integer", in_primary_key=True, in_identity=True, not_null=True
-)
-BODY = column("body", 2)
-
-
-def table(*columns: ColumnFacts, **changes: object) -> TableFacts:
-    facts = TableFacts(
-        oid=16400,
-        schema="public",
-        name="t",
-        relkind="r",
-        relpersistence="p",
-        replica_identity="d",
-        relfilenode=16400,
-        role="sluice",
-        schema_usable=True,
-        policies_apply=False,
-        is_partition=False,
-        columns=columns,
-        publication="sluice_shop",
-        row_filter=None,
-        published_columns=None,
-        has_column_list=False,
-        publishes="iudt",
-        memberships=("entry 1",),
-        publication_altered="1",
-        estimated_rows=0,
-        children=(),
-        type_details=(),
-        attributes=0,
-        primary_key=0,
-        toast=0,
-    )
-    return replace(facts, **changes)  # type: ignore[arg-type]
+from tests.support.source_facts import BODY, ID, column, table
 
 
 def schema(facts: TableFacts) -> TableSchema:
