@@ -28,13 +28,14 @@ from sluice_spark.lake.failures import SparkGone
 from sluice_spark.lake.handover import forget_scratch
 from sluice_spark.lake.table import Place
 from sluice_spark.lease import Lease
-from sluice_spark.ledger import ATTEMPTS, WORKING_STATES, Known, Ledger, lake_path, reported, restore
-from sluice_spark.observe import ApplyTelemetry
 from sluice_spark.options import ApplyOptions
-from sluice_spark.progress import Boundary, Reports
+from sluice_spark.progress.boundary import Boundary
+from sluice_spark.progress.ledger import ATTEMPTS, WORKING_STATES, Known, Ledger, lake_path, reported, restore
+from sluice_spark.progress.reports import Reports
 from sluice_spark.read.window import Window
 from sluice_spark.session import private, warm_up
 from sluice_spark.table_apply import Applied, TableApply, lake_table, other_mode, removals_are_sent
+from sluice_spark.telemetry import ApplyTelemetry
 
 AWAY_SECONDS = 5.0
 """Between two attempts while the store is away."""

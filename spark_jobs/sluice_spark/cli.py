@@ -24,8 +24,8 @@ from sluice.telemetry.crash import leave_no_values_behind
 from sluice.telemetry.metered_store import MeteredStore
 from sluice_spark import session
 from sluice_spark.applier import Applier
-from sluice_spark.observe import ApplyTelemetry
 from sluice_spark.options import ApplyOptions
+from sluice_spark.telemetry import ApplyTelemetry
 
 ENVIRONMENT = "SLUICE_APPLY_OPTIONS"
 

@@ -33,8 +33,7 @@ from sluice_spark.lake.table import LakeTable, Place
 from sluice_spark.modes import changelog, mirror, whole_rows
 from sluice_spark.modes.target import Target
 from sluice_spark.options import CHANGELOG, MIRROR, ApplyOptions
-from sluice_spark.read.changes import Count, WindowChanges, versions_in
-from sluice_spark.read.segments import checked_bytes, unite
+from sluice_spark.read.changes import Count, WindowChanges, checked_bytes, unite, versions_in
 from sluice_spark.read.window import Window, visible
 
 ROWS_MODE = "mirror of whole rows"

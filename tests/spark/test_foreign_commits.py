@@ -172,7 +172,7 @@ def test_another_table_put_in_the_place_of_ours_is_recognised_by_the_marker_alon
 def test_a_table_whose_folder_is_removed_while_nothing_changes_is_stale_as_well(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluice_spark.ledger.LOOK_SECONDS", 1.0)
+    monkeypatch.setattr("sluice_spark.progress.ledger.LOOK_SECONDS", 1.0)
     pipeline.begin(SCHEMA, _row(1))
     with running(pipeline) as work:
         wait_until(lambda: any(pipeline.store.list(keys.APPLY_COMPLETE)), what="the copy is applied")

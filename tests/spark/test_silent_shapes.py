@@ -62,7 +62,7 @@ def test_a_commit_that_landed_is_ours_even_when_most_of_its_entries_are_forgotte
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next attempt ends before the marker; no other applier has been here for all that."""
-    monkeypatch.setattr("sluice_spark.ledger.KEPT_WHILE_WAITING", 4)
+    monkeypatch.setattr("sluice_spark.progress.ledger.KEPT_WHILE_WAITING", 4)
     pipeline.begin(SCHEMA, _row(1))
     pipeline.begin(OTHER, _row(1))
     pipeline.apply()

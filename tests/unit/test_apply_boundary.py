@@ -11,9 +11,9 @@ from sluice.contract.applied import AppliedTable
 from sluice.manifest.follow import load_state, read_entries
 from sluice.store.memory import MemoryStore
 from sluice_spark.lake.table import Place
-from sluice_spark.ledger import Ledger, restore
 from sluice_spark.options import ApplyOptions
-from sluice_spark.progress import Boundary
+from sluice_spark.progress.boundary import Boundary
+from sluice_spark.progress.ledger import Ledger, restore
 from sluice_spark.read.window import Window
 from sluice_spark.table_apply import Applied
 from tests.spark.changes import Change, Manifest

@@ -9,8 +9,8 @@ from sluice.contract.entries import Changes
 from sluice.manifest.follow import load_state, read_entries
 from sluice.store.memory import MemoryStore
 from sluice_spark.lake.table import Place
-from sluice_spark.ledger import LOOK_PAUSE_SECONDS, LOOK_SECONDS, Ledger, restore
 from sluice_spark.options import ApplyOptions
+from sluice_spark.progress.ledger import LOOK_PAUSE_SECONDS, LOOK_SECONDS, Ledger, restore
 from sluice_spark.read.window import Window
 from sluice_spark.table_apply import Applied
 from tests.spark.changes import Change, Manifest
@@ -124,7 +124,7 @@ def test_a_start_reads_from_the_table_that_works_and_keeps_what_a_stopped_one_ha
 def test_a_table_that_fails_keeps_little_and_gets_every_entry_in_order_when_it_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sluice_spark.ledger.KEPT_WHILE_WAITING", 4)
+    monkeypatch.setattr("sluice_spark.progress.ledger.KEPT_WHILE_WAITING", 4)
     store = MemoryStore("ledger of a failing table", prefix="shop/")
     _two_tables(store, entries=60)
     ledger = _opened(store, markers={"16385": 5, "16386": 5})

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 
 from sluice.errors import UnsupportedChange
 from sluice_spark.fold.fold import fold
-from sluice_spark.read.segments import unite
+from sluice_spark.read.changes import unite
 from tests.spark.changes import INT8, TEXT, Change, column, segment_table, table_schema
 from tests.spark.model import SCHEMA, Lake, histories, keyed_by_what_was_sent, merged, windows
 

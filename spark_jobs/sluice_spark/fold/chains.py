@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sluice.errors import UnsupportedChange
-from sluice_spark.row_identity import Claims, Numbers
+from sluice_spark.fold.row_identity import Claims, Numbers
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from sluice.contract import envelope
 from sluice.contract.schema import TableSchema
 from sluice_spark.fold.fold import Keys, in_order, latest, operations, row_numbers, special_of, unchanged_flags
 from sluice_spark.fold.partition import Cutter, removed_and_arrived
-from sluice_spark.row_identity import Claims, Numbers, whole
+from sluice_spark.fold.row_identity import Claims, Numbers, whole
 
 Versioned = tuple[pa.Table, TableSchema]
 _OF_ONE_ROW = 2

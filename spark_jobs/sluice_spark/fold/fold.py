@@ -19,7 +19,7 @@ from sluice.contract import envelope
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import UnsupportedChange
 from sluice_spark.fold.chains import Events, Outcome, follow_by_key, follow_by_row
-from sluice_spark.row_identity import OLD_WHOLE, Claims, Numbers, number_rows, special_rows, special_texts, whole
+from sluice_spark.fold.row_identity import OLD_WHOLE, Claims, Numbers, number_rows, special_rows, special_texts, whole
 
 KEY = "_sluice_key_"
 KEY_SPECIAL = "_sluice_key_special_"

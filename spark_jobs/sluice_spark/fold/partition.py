@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from sluice.contract import envelope
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import ManifestCorrupt
-from sluice_spark.row_identity import Claims, Numbers, comparable, special_rows, special_texts, whole
+from sluice_spark.fold.row_identity import Claims, Numbers, comparable, special_rows, special_texts, whole
 
 Hashes = npt.NDArray[np.uint64]
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from sluice.contract.schema import TableSchema
 from sluice_spark.fold.fold import KEY
-from sluice_spark.row_identity import Numbers, whole
+from sluice_spark.fold.row_identity import Numbers, whole
 
 MAX_RANGES = 12
 """Each is compared with the statistics of every file, and with every key of the files that remain."""

@@ -18,11 +18,11 @@ from sluice.contract import envelope
 from sluice.contract.schema import TableSchema
 from sluice.errors import UnsupportedChange
 from sluice_spark.fold.fold import MATCH, after_truncate, in_order, row_numbers, unchanged_flags
+from sluice_spark.fold.row_identity import Numbers, special_rows, special_texts, whole
 from sluice_spark.lake.failures import translated_errors
 from sluice_spark.lake.merge import literal, metadata_columns, quote
 from sluice_spark.modes.mirror import lake_columns, refuse_unplaced
 from sluice_spark.modes.target import Target
-from sluice_spark.row_identity import Numbers, special_rows, special_texts, whole
 
 ROW = "_sluice_row"
 VIEW = "sluice_rows"

@@ -1,0 +1,78 @@
+"""The boundary: the next LSN at which a Delta version of every live table is published.
+
+Owns that the boundary is reached under any load. A table that has not passed it gets no window
+across it. A table that has passed it continues at once, and its version at the boundary is kept.
+The applier never waits for a moment without running windows. Pure.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sluice.contract.applied import AppliedTable, Complete
+
+
+@dataclass(slots=True)
+class Boundary:
+    """The next LSN at which a Delta version of every live table is to be known: the end of manifest
+    entry `seq`.
+
+    Owns that it is reached under any load: a table that has not passed it gets no window across it,
+    a table that has goes on at once, and its version there is kept. Nothing waits for a moment at
+    which no window is under way.
+    """
+
+    seq: int = 0
+    lsn: int = 0
+    versions: dict[str, int] = field(default_factory=dict)
+    """By table id, of tables that have passed."""
+    published: Complete | None = None
+
+    def pass_by(self, tables: Mapping[str, AppliedTable], *, since_lsn: Mapping[str, int]) -> None:
+        """Notes the versions of the tables that stand at the boundary now. `since_lsn` has the LSN
+        of each one's snapshot: none is there before it.
+        """
+        for key, table in tables.items():
+            if (
+                key not in self.versions
+                and table.state == "live"
+                and table.through_seq >= self.seq >= table.committed_seq
+                and since_lsn[key] <= self.lsn
+            ):
+                self.versions[key] = table.delta_version
+
+    def complete(self, tables: Mapping[str, AppliedTable], *, since_lsn: Mapping[str, int]) -> Complete | None:
+        """What can be published, without number and time; None while a live table has still to
+        come. A table that began later is left out as `copying`.
+        """
+        live = {key: table for key, table in tables.items() if table.state == "live"}
+        later = {
+            key
+            for key in live
+            if key not in self.versions and (since_lsn[key] > self.lsn or live[key].committed_seq > self.seq)
+        }
+        if not self.seq or live.keys() - later - self.versions.keys() or not live.keys() - later:
+            return None
+        there = {_name(table) for table in live.values()}
+        # A table that is gone has left its name to whoever has it now.
+        gone = {key for key, table in tables.items() if table.state == "detached" and _name(table) in there}
+        left_out = {
+            _name(table): "copying" if key in later else table.state
+            for key, table in tables.items()
+            if key in later or key not in live.keys() | gone
+        }
+        return Complete(
+            0,
+            self.lsn,
+            self.seq,
+            "",
+            {_name(table): self.versions[key] for key, table in live.items() if key not in later},
+            left_out,
+        )
+
+
+def _name(table: AppliedTable) -> str:
+    """`schema.table`. A part that holds a dot or a quote is quoted as in SQL, so that two tables
+    never share a name.
+    """
+    parts = (table.schema_name, table.table_name)
+    return ".".join('"' + part.replace('"', '""') + '"' if "." in part or '"' in part else part for part in parts)
