@@ -24,9 +24,11 @@ from sluice.manifest.follow import load_state, read_entries
 from sluice.source.sessions import SourceOptions
 from sluice.store.opening import open_store
 from sluice_spark import session as sessions
+from sluice_spark.lake.opening import Lake
+from sluice_spark.modes.target import removals_are_sent
 from sluice_spark.options import ApplyOptions
 from sluice_spark.read.window import Window
-from sluice_spark.table_apply import TableApply, removals_are_sent
+from sluice_spark.table_apply import TableApply
 from tests.bench.contest import console
 from tests.bench.replication import SETTINGS
 from tools.local.postgres import PostgresServer, temporary_server
@@ -94,15 +96,9 @@ class Bench:
             window = Window(segments, state.seq)
         began = time.perf_counter()
         sent = removals_are_sent(state.opened, table)
-        TableApply(
-            self.options,
-            self.store,
-            self.session,
-            manifest="bench",
-            state=table,
-            before_commit=lambda: None,
-            removals_sent=sent,
-        ).apply(window)
+        lake = Lake(self.options, self.store, manifest="bench", before_commit=lambda: None)
+        delta, handover = lake.table(table, self.session), lake.handover(self.session)
+        TableApply(self.options, self.store, delta, handover, state=table, removals_sent=sent).apply(window)
         return time.perf_counter() - began
 
     def verify(self) -> None:

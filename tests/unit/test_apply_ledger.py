@@ -10,7 +10,8 @@ from sluice.manifest.follow import load_state, read_entries
 from sluice.store.memory import MemoryStore
 from sluice_spark.lake.table import Place
 from sluice_spark.options import ApplyOptions
-from sluice_spark.progress.ledger import LOOK_PAUSE_SECONDS, LOOK_SECONDS, Ledger, restore
+from sluice_spark.progress.ledger import LOOK_PAUSE_SECONDS, LOOK_SECONDS, Ledger
+from sluice_spark.progress.restart import restore
 from sluice_spark.read.window import Window
 from sluice_spark.table_apply import Applied
 from tests.spark.changes import Change, Manifest
@@ -29,7 +30,7 @@ def test_a_window_that_is_tried_again_shows_why_until_it_is_applied() -> None:
     ledger.begin({"16385": known})
     known.failed("Spark could not commit (SparkException)", now=0.0, passing=False)
     row = ledger.report()["16385"]
-    assert (row.state, row.reason, row.failing) == ("live", known.trouble, True)
+    assert (row.state, row.reason, row.failing) == ("live", known.problem, True)
     ledger.applied(known, Window((), seq), Applied(Place(2, seq), seq, 1, 1))
     again = ledger.report()["16385"]
     assert (again.reason, again.failing) == ("", False)
@@ -46,7 +47,7 @@ def test_a_table_that_is_not_in_the_lake_yet_fails_visibly_however_long_what_it_
     for second in range(50):
         known.failed("StoreUnavailable: no answer", now=float(second), passing=True)
     row = ledger.report()["16385"]
-    assert (row.state, row.reason, row.failing) == ("copying", known.trouble, True)
+    assert (row.state, row.reason, row.failing) == ("copying", known.problem, True)
 
 
 OTHER = replace(SCHEMA, table_id="16386", table_name="others")
@@ -80,7 +81,7 @@ def _opened(store: MemoryStore, *, markers: dict[str, int], log: AppliedLog | No
 def _read(ledger: Ledger, store: MemoryStore) -> None:
     for entry, sha256 in read_entries(store, after_seq=ledger.read_seq):
         ledger.take_in(entry, sha256)
-    ledger.let_go()
+    ledger.trim()
 
 
 def test_what_waits_for_a_stopped_table_is_forgotten_and_its_position_stays() -> None:
@@ -90,7 +91,7 @@ def test_what_waits_for_a_stopped_table_is_forgotten_and_its_position_stays() ->
     _read(ledger, store)
     ledger.tables["16385"].stale_reason = "a column was dropped"
     before = ledger.report()["16385"]
-    ledger.let_go()
+    ledger.trim()
     for _ in range(30):
         manifest.transaction([Change("u", {"id": 1})], SCHEMA)
     _read(ledger, store)

@@ -13,7 +13,8 @@ from sluice_spark.applier import MAX_BACKLOG, Applier
 from sluice_spark.lake.table import Place
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.boundary import Boundary
-from sluice_spark.progress.ledger import Ledger, restore
+from sluice_spark.progress.ledger import Ledger
+from sluice_spark.progress.restart import restore
 from sluice_spark.table_apply import Applied
 from tests.spark.changes import Manifest
 from tests.spark.model import SCHEMA

@@ -15,10 +15,12 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
+from sluice.contract import envelope
 from sluice.store.base import ObjectStore
-from sluice_spark.lake.merge import spark_ddl
+from sluice_spark.lake.sql import spark_ddl
 
 SCRATCH = "apply/scratch/"
 LOCAL_ROWS = 50_000
@@ -28,14 +30,14 @@ PART_BYTES = 64 * 1024 * 1024
 
 
 class Handover:
-    """Gives tables to one private session. `scratch_path` is where Spark sees the pipeline's prefix
-    of `store`.
+    """Hands rows to one private session. `path` is where Spark sees the pipeline's prefix of
+    `store`.
     """
 
-    def __init__(self, session: SparkSession, store: ObjectStore, *, scratch_path: str) -> None:
+    def __init__(self, session: SparkSession, store: ObjectStore, *, path: str) -> None:
         self._session = session
         self._store = store
-        self._path = scratch_path
+        self._path = path
 
     @contextmanager
     def pieces(self) -> Iterator["Pieces"]:
@@ -46,6 +48,17 @@ class Handover:
         finally:
             for key in pieces.keys:
                 self._store.delete(key)
+
+    def snapshot(self, keys: Sequence[str], *, columns: Sequence[tuple[str, str]], lsn: int) -> DataFrame:
+        """The rows of the segments `keys` of a snapshot taken at `lsn`, which Spark reads itself."""
+        schema = struct(columns)
+        frame = (
+            self._session.read.schema(schema).parquet(*(f"{self._path}/{key}" for key in keys))
+            if keys
+            else self._session.createDataFrame([], schema)
+        )
+        stamped = any(name == envelope.LSN for name, _ in columns)
+        return frame.withColumn(envelope.LSN, sql.lit(lsn).cast("bigint")) if stamped else frame
 
 
 class Pieces:

@@ -10,22 +10,27 @@ known and the present is looked at, before a window and after its commit.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice import faults
 from sluice.errors import ApplyError, ServiceError, UnsupportedChange, WriterFenced
+from sluice_spark.fold.ranges import KeyRanges
 from sluice_spark.lake.durable import sync_commits
 from sluice_spark.lake.failures import translated_errors
 from sluice_spark.lake.history import AFTER, Commit, changes_data, tag
 from sluice_spark.lake.log import LakeLog
-from sluice_spark.lake.merge import quote
+from sluice_spark.lake.merge import merge_text, rows_merge_text
+from sluice_spark.lake.plan import CommitPlan, MergePlan, RowsMergePlan
+from sluice_spark.lake.sql import quote
 
 APP_ID = "spark.databricks.delta.write.txnAppId"
 VERSION = "spark.databricks.delta.write.txnVersion"
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+VIEW = "sluice_window"
+"""What a MERGE statement calls the rows of its window."""
 
 TABLE_PROPERTIES = {
     # Any name that PostgreSQL allows works as a column name.
@@ -136,6 +141,26 @@ class LakeTable:
         """
         with translated_errors():
             return self._advance(self._log.update())
+
+    def commit(self, version: int, *, plan: CommitPlan, frame: DataFrame) -> None:
+        """Commits `plan` with the rows of `frame`, which has the plan's columns, and with the marker
+        `version`.
+        """
+        if isinstance(plan.action, str):
+            self.write(self.app_id, version, frame=frame, mode=plan.action, new_schema=plan.new_schema)
+            return
+        frame.createOrReplaceTempView(VIEW)
+        try:
+            self.execute(self.app_id, version, statement=self._statement(plan.action))
+        finally:
+            self.session.catalog.dropTempView(VIEW)
+
+    def _statement(self, merge: MergePlan | RowsMergePlan) -> str:
+        if isinstance(merge, RowsMergePlan):
+            return rows_merge_text(merge, target=self.expression, source=quote(VIEW))
+        if merge.ranges and not merge.ranges.worth_their_cost(files=self.file_count()):
+            merge = replace(merge, ranges=KeyRanges())
+        return merge_text(merge, target=self.expression, source=quote(VIEW))
 
     def execute(self, app_id: str, version: int, *, statement: str) -> None:
         """Commits one MERGE or UPDATE that carries the marker."""

@@ -1,24 +1,27 @@
-"""Every table the applier knows: its manifest state, its backlog, how far it is and why it stopped.
+"""Every table of the pipeline: its manifest state, the changes that wait, how far it is and why it
+stopped.
 
-Owns the rules by which a table is worked on: only in the newest generation, only while neither the
-manifest nor the applier calls it stale, quarantined, paused or detached, and never twice at once:
-one lake table has one window in flight, whatever table of the source and whatever generation it is
-of. A table whose window fails waits, longer each time, and is quarantined after some attempts; it
-is tried again, and the others go on. No Spark, no threads, no clock: the loop in `applier` calls it
-from one thread.
+Owns the rules by which a table gets windows: only its newest generation, only while neither the
+manifest nor the applier calls it stale, quarantined, paused or detached, and never two at once. One
+lake table has one window in flight, whatever table of the source and whatever generation the window
+is of. A table whose window fails waits, longer each time, and is quarantined after some attempts.
+It is tried again, and the other tables continue. No Spark, no threads, no clock: the loop in
+`applier` calls it from one thread.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from sluice.contract import keys
-from sluice.contract.applied import AppliedLog, AppliedTable
+from sluice.contract.applied import AppliedTable
 from sluice.contract.entries import CARRIED_STATES, Changes, Copy, Entry, Table
 from sluice.manifest.state import PipelineState, TableState, reduce
+from sluice_spark.lake.opening import lake_path
 from sluice_spark.lake.table import Place
+from sluice_spark.modes.choice import mode_of
 from sluice_spark.options import CHANGELOG, ApplyOptions
 from sluice_spark.read.window import NO_ORIGINS, Backlog, Window
-from sluice_spark.table_apply import OTHER_MODE, Applied, mode_of
+from sluice_spark.table_apply import Applied
 
 NO_KEY = "no key and no full replica identity: an append-only changelog, not a mirror"
 
@@ -38,13 +41,13 @@ lists the end of one Delta log.
 
 
 @dataclass(slots=True)
-class Known:
+class TableProgress:
     """One table in its newest generation. `place` is where its lake table stands."""
 
     backlog: Backlog
     place: Place = field(default_factory=Place)
     stale_reason: str = ""
-    trouble: str = ""
+    problem: str = ""
     """Why the last attempt at a window failed, while it is tried again."""
     failures: int = 0
     not_before: float = 0.0
@@ -74,8 +77,17 @@ class Known:
     def failed(self, reason: str, *, now: float, passing: bool) -> None:
         """An attempt failed. What is `passing` is no fault of the table's and never quarantines it."""
         self.failures = min(self.failures + 1, ATTEMPTS - 1) if passing else self.failures + 1
-        self.trouble = f"attempt {self.failures} failed: {reason}"
+        self.problem = f"attempt {self.failures} failed: {reason}"
         self.not_before = now + min(FIRST_WAIT_SECONDS * 2 ** min(self.failures, 20), LONGEST_WAIT_SECONDS)
+
+
+class Work(NamedTuple):
+    """A window that a worker may apply now."""
+
+    table_id: str
+    progress: TableProgress
+    state: TableState
+    window: Window
 
 
 class Ledger:
@@ -86,7 +98,7 @@ class Ledger:
     def __init__(self, options: ApplyOptions, state: PipelineState) -> None:
         self._options = options
         self.state = state
-        self.tables: dict[str, Known] = {}
+        self.tables: dict[str, TableProgress] = {}
         self.busy: set[str] = set()
         """Lake paths with a window in flight."""
         self.read_seq = 0
@@ -96,14 +108,14 @@ class Ledger:
         self._reshaped: set[str] = set()
         """Tables with a shape that the entries read so far do not reach."""
 
-    def begin(self, known: dict[str, Known]) -> None:
+    def begin(self, tables: dict[str, TableProgress]) -> None:
         """Takes the tables as found in the lake, and goes back to the first entry that any of those
         that work still needs.
         """
-        self.tables = known
-        self._reshaped = {table_id for table_id, item in known.items() if item.backlog.coming}
+        self.tables = tables
+        self._reshaped = {table_id for table_id, item in tables.items() if item.backlog.coming}
         needed = []
-        for table_id, item in known.items():
+        for table_id, item in tables.items():
             if self.works(table_id):
                 needed.append(item.backlog.applied_seq if item.backlog.copied else item.backlog.generation_seq)
             else:
@@ -116,9 +128,11 @@ class Ledger:
         if entry.seq > self.state.seq:
             self.state = reduce(self.state, entry, sha256)
             for table_id, state in self.state.tables.items():
-                known = self.tables.get(table_id)
-                if known is None or known.backlog.generation != state.generation:
-                    self.tables[table_id] = Known(Backlog(state.generation, state.generation_seq, state.generation_seq))
+                progress = self.tables.get(table_id)
+                if progress is None or progress.backlog.generation != state.generation:
+                    self.tables[table_id] = TableProgress(
+                        Backlog(state.generation, state.generation_seq, state.generation_seq)
+                    )
         body = entry.body
         ids = (
             {body.table_id}
@@ -139,9 +153,9 @@ class Ledger:
         not: `take_again` wants that one and those behind it.
         """
         ends = {
-            table_id: known.backlog.skipped
-            for table_id, known in self.tables.items()
-            if not known.backlog.changes and self.works(table_id)
+            table_id: progress.backlog.skipped
+            for table_id, progress in self.tables.items()
+            if not progress.backlog.changes and self.works(table_id)
         }
         return {table_id: end[0] for table_id, end in ends.items() if end is not None and end[0] <= self.read_seq}
 
@@ -152,7 +166,7 @@ class Ledger:
         if self.tables[table_id].backlog.coming:
             self._reshaped.add(table_id)
 
-    def let_go(self) -> None:
+    def trim(self) -> None:
         """Forgets what waits for tables that are stopped, and most of what waits for those that
         cannot go on now.
 
@@ -160,46 +174,46 @@ class Ledger:
         not whole yet share one budget, however many they are.
         """
         waiting = []
-        for table_id, known in self.tables.items():
+        for table_id, progress in self.tables.items():
             if not self.works(table_id):
-                known.backlog.keep(0)
-            elif not known.goes_on:
-                waiting.append(known)
-        for known in waiting:
-            known.backlog.keep(max(KEPT_BY_ONE, KEPT_WHILE_WAITING // len(waiting)))
+                progress.backlog.keep(0)
+            elif not progress.goes_on:
+                waiting.append(progress)
+        for progress in waiting:
+            progress.backlog.keep(max(KEPT_BY_ONE, KEPT_WHILE_WAITING // len(waiting)))
 
     def backlog_entries(self) -> int:
         """Entries that wait for tables which go on: windows work them off, so that whoever waits
         for room gets it.
         """
         return sum(
-            len(known.backlog.changes)
-            for table_id, known in self.tables.items()
-            if known.goes_on and self.works(table_id)
+            len(progress.backlog.changes)
+            for table_id, progress in self.tables.items()
+            if progress.goes_on and self.works(table_id)
         )
 
     def works(self, table_id: str) -> bool:
         """Whether windows of the table may be applied."""
         return not self.tables[table_id].stale_reason and self.state.tables[table_id].state in WORKING_STATES
 
-    def ready(self, *, now: float, boundary_seq: int) -> Iterator[tuple[str, Known, TableState, Window]]:
+    def ready(self, *, now: float, boundary_seq: int) -> Iterator[Work]:
         """A window of each table that may work now and is not busy, the table that is furthest
         behind first.
 
         A table that has not passed entry `boundary_seq` gets none that reaches past it, so that it
         can be read as of that entry.
         """
-        for table_id, known in sorted(self.tables.items(), key=lambda item: item[1].committed_seq):
+        for table_id, progress in sorted(self.tables.items(), key=lambda item: item[1].committed_seq):
             state = self.state.tables[table_id]
-            if now < known.not_before or not self.works(table_id) or lake_path(state) in self.busy:
+            if now < progress.not_before or not self.works(table_id) or lake_path(state) in self.busy:
                 continue
-            window = self._next_window(known, boundary_seq)
+            window = self._next_window(progress, boundary_seq)
             if window is not None:
-                known.looked_at = now
-                yield table_id, known, state, window
+                progress.looked_at = now
+                yield Work(table_id, progress, state, window)
         yield from self._look(now)
 
-    def _look(self, now: float) -> Iterator[tuple[str, Known, TableState, Window]]:
+    def _look(self, now: float) -> Iterator[Work]:
         """An empty window of the table that was looked at longest ago, when one is due: a lake
         table that is gone or was changed is noticed while the source is idle. One at a time,
         with a pause between two, so that many tables cost no more than a few.
@@ -207,132 +221,88 @@ class Ledger:
         if now - self._looked_at < LOOK_PAUSE_SECONDS:
             return
         due: list[tuple[float, str]] = []
-        for table_id, known in self.tables.items():
-            idle = known.backlog.copied and not known.failures and not known.backlog.changes and self.works(table_id)
+        for table_id, progress in self.tables.items():
+            idle = (
+                progress.backlog.copied
+                and not progress.failures
+                and not progress.backlog.changes
+                and self.works(table_id)
+            )
             if not idle or lake_path(self.state.tables[table_id]) in self.busy:
                 continue
-            if known.looked_at is None:
-                known.looked_at = now
-            due.append((known.looked_at, table_id))
+            if progress.looked_at is None:
+                progress.looked_at = now
+            due.append((progress.looked_at, table_id))
         looked_at, table_id = min(due, default=(now, ""))
         if now - looked_at >= LOOK_SECONDS:
-            known = self.tables[table_id]
-            self._looked_at = known.looked_at = now
-            yield table_id, known, self.state.tables[table_id], Window((), known.backlog.applied_seq)
+            progress = self.tables[table_id]
+            self._looked_at = progress.looked_at = now
+            yield Work(table_id, progress, self.state.tables[table_id], Window((), progress.backlog.applied_seq))
 
-    def _next_window(self, known: Known, boundary_seq: int) -> Window | None:
-        until = boundary_seq if known.backlog.through_seq(self.read_seq) < boundary_seq else self.read_seq
-        window = known.backlog.next_window(max_bytes=self._options.max_window_bytes, until_seq=until)
-        if window is None and known.failures and known.backlog.copied:
+    def _next_window(self, progress: TableProgress, boundary_seq: int) -> Window | None:
+        until = boundary_seq if progress.backlog.through_seq(self.read_seq) < boundary_seq else self.read_seq
+        window = progress.backlog.next_window(max_bytes=self._options.max_window_bytes, until_seq=until)
+        if window is None and progress.failures and progress.backlog.copied:
             # It failed before it had work: a look says whether it has recovered.
-            return Window((), known.backlog.applied_seq)
+            return Window((), progress.backlog.applied_seq)
         return window
 
-    def applied(self, known: Known, window: Window, result: Applied) -> None:
+    def applied(self, progress: TableProgress, window: Window, result: Applied) -> None:
         """`window` is in the lake, as far as `result` says."""
-        known.backlog.done(
+        progress.backlog.done(
             window if result.through_seq == window.last_seq or window.is_copy else Window((), result.through_seq)
         )
         if window.is_copy and result.through_seq > window.last_seq:
-            known.backlog.done(Window((), result.through_seq))
-        known.failures, known.trouble, known.not_before = 0, "", 0.0
-        known.place = result.place
-        known.rows_applied += result.rows
-        known.schema_version = max(known.schema_version, result.schema_version)
-        known.commit_time_us = max(known.commit_time_us, result.commit_time_us)
+            progress.backlog.done(Window((), result.through_seq))
+        progress.failures, progress.problem, progress.not_before = 0, "", 0.0
+        progress.place = result.place
+        progress.rows_applied += result.rows
+        progress.schema_version = max(progress.schema_version, result.schema_version)
+        progress.commit_time_us = max(progress.commit_time_us, result.commit_time_us)
 
     def idle(self) -> bool:
         """Whether nothing is left to do but what waits in quarantine."""
-        at_work = (known for table_id, known in self.tables.items() if self.works(table_id) and not known.quarantined)
-        return not self.busy and all(self._next_window(known, 0) is None for known in at_work)
+        at_work = (
+            progress for table_id, progress in self.tables.items() if self.works(table_id) and not progress.quarantined
+        )
+        return not self.busy and all(self._next_window(item, 0) is None for item in at_work)
 
     def report(self) -> dict[str, AppliedTable]:
         """Every table as the applier sees it."""
         return {
-            table_id: self._row(table_id, known)
-            for table_id, known in self.tables.items()
+            table_id: self._row(table_id, progress)
+            for table_id, progress in self.tables.items()
             if self.state.tables[table_id].schemas
         }
 
-    def _row(self, table_id: str, known: Known) -> AppliedTable:
-        state, backlog = self.state.tables[table_id], known.backlog
+    def _row(self, table_id: str, progress: TableProgress) -> AppliedTable:
+        state, backlog = self.state.tables[table_id], progress.backlog
         schema = state.schemas[state.schema_version]
         mode = mode_of(self._options, schema)
         forced = mode == CHANGELOG and self._options.mode_of(schema.qualified_name) != CHANGELOG
         shown, reason = state.state, state.reason or (NO_KEY if forced else "")
         failing = False
-        if known.stale_reason:
-            shown, reason = "stale", known.stale_reason
+        if progress.stale_reason:
+            shown, reason = "stale", progress.stale_reason
         elif self.works(table_id):
             shown = "copying" if not backlog.copied else "live" if state.state == "copying" else state.state
-            shown, reason = "quarantined" if known.quarantined else shown, known.trouble or reason
-            failing = bool(known.trouble)
+            shown, reason = "quarantined" if progress.quarantined else shown, progress.problem or reason
+            failing = bool(progress.problem)
         return AppliedTable(
             table_id=table_id,
             schema_name=state.schema_name,
             table_name=state.table_name,
-            path=keys.lake_path(state.schema_name, state.table_name),
+            path=lake_path(state),
             mode=mode,
             generation=state.generation,
             state=shown,
             reason=reason,
             through_seq=backlog.through_seq(self.read_seq),
             complete_through_lsn=backlog.complete_through(self.read_lsn),
-            commit_time_us=known.commit_time_us,
-            delta_version=known.place.version,
-            committed_seq=known.committed_seq,
-            rows_applied=known.rows_applied,
-            schema_version=known.schema_version,
+            commit_time_us=progress.commit_time_us,
+            delta_version=progress.place.version,
+            committed_seq=progress.committed_seq,
+            rows_applied=progress.rows_applied,
+            schema_version=progress.schema_version,
             failing=failing,
         )
-
-
-def lake_path(state: TableState) -> str:
-    """Where the table's Delta table lies below the lake."""
-    return keys.lake_path(state.schema_name, state.table_name)
-
-
-def reported(state: TableState, log: AppliedLog | None) -> Place | None:
-    """Where the last log says that the present generation's lake table stands, None if it does not
-    say.
-    """
-    last = log.tables.get(state.table_id) if log else None
-    if last is None or last.generation != state.generation or last.delta_version < 0:
-        return None
-    return Place(last.delta_version, last.committed_seq or None)
-
-
-def restore(state: TableState, log: AppliedLog | None, *, place: Place, doubt: str = "") -> Known:
-    """One table at start: the lake's marker decides what is applied, the last log adds idle
-    progress, counters and the reason of a stop.
-
-    `place` is where the lake table stands, `doubt` why it is not known to equal what was applied.
-    """
-    marker = place.marker
-    copied = marker is not None and marker >= state.generation_seq
-    known = Known(
-        Backlog(
-            state.generation,
-            state.generation_seq,
-            state.generation_seq,
-            copied=copied,
-            snapshot_lsn=state.copy.snapshot_lsn if state.copy else 0,
-        )
-    )
-    known.place = place
-    if marker is not None and copied:
-        known.backlog.applied_seq = marker
-    if state.schema_lsn:
-        # Whether the lake has it already, only the lake knows; looking twice is harmless.
-        known.backlog.coming = [(state.schema_lsn, state.schema_version)]
-    last = log.tables.get(state.table_id) if log else None
-    known.stale_reason = doubt if state.state in WORKING_STATES else ""
-    if last is None or last.generation != state.generation:
-        return known
-    known.rows_applied, known.commit_time_us = last.rows_applied, last.commit_time_us
-    known.backlog.reported_lsn = last.complete_through_lsn
-    if last.state == "stale" and state.state in WORKING_STATES and not last.reason.startswith(OTHER_MODE):
-        known.stale_reason = last.reason
-    elif copied and last.committed_seq == marker:
-        known.backlog.applied_seq = max(known.backlog.applied_seq, last.through_seq)
-    return known

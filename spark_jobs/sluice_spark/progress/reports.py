@@ -11,11 +11,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from sluice import faults
+import structlog
+
+from sluice import faults, lsn
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
 from sluice.errors import ObjectMissing
 from sluice.store.base import ObjectStore
+
+_log = structlog.get_logger("sluice.apply")
 
 KEPT = 20
 """Reports that stay for a reader who is late."""
@@ -62,6 +66,7 @@ class Reports:
         faults.point("apply.complete.before")
         self._store.create(keys.apply_complete(self._complete_number), numbered.encode())
         faults.point("apply.complete.after")
+        _log.debug("a boundary is complete", lsn=lsn.show(complete.lsn), seq=complete.seq)
         self._last_complete = numbered
         self._forget(keys.apply_complete(self._complete_number - KEPT), self._complete_number)
 

@@ -10,7 +10,7 @@ has already, and cutting a large window, need it.
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -27,11 +27,17 @@ from sluice.errors import ManifestCorrupt, ObjectMissing, UnsupportedChange
 from sluice.store.base import ObjectStore
 from sluice_spark.fold.partition import Cutter, Groups, Links, cutter_for, weight
 from sluice_spark.fold.row_identity import OLD_WHOLE, whole
-from sluice_spark.fold.spill import Versioned
+from sluice_spark.fold.spill import Versioned, coalesced, portions
 from sluice_spark.read.column_defaults import missing_value
 
 ARROW_MAP = pa.map_(pa.string(), pa.string())
 _TS = pa.timestamp("us", tz="UTC")
+_KINDS = {
+    envelope.OP_INSERT: "insert",
+    envelope.OP_UPDATE: "update",
+    envelope.OP_DELETE: "delete",
+    envelope.OP_TRUNCATE: "truncate",
+}
 _LINK_COST = 100
 """Bytes that one link takes while the groups are found."""
 
@@ -53,6 +59,10 @@ class Count:
             for kind in pc.value_counts(rows[envelope.OP]).to_pylist():
                 self.ops[kind["values"]] += kind["counts"]
             yield rows, version
+
+    def by_kind(self) -> dict[str, int]:
+        """The changes by kind, in the words of the metrics."""
+        return {_KINDS[op]: rows for op, rows in self.ops.items()}
 
 
 def versions_in(changes: Iterable[Versioned]) -> list[TableSchema]:
@@ -107,6 +117,20 @@ class WindowChanges:
         return all(
             not count for segment in self.segments for op, count in segment.ops.items() if op != envelope.OP_INSERT
         ) and not any(sum(segment.unchanged.values()) for segment in self.segments)
+
+    def tables(self, count: Count, *, limit: int) -> Iterator[Versioned]:
+        """The changes as tables that are large enough to be worth their cost and small beside
+        `limit`; `count` counts them.
+        """
+        return coalesced(count.over(self), limit=limit // 4)
+
+    def portions(
+        self, count: Count, versions: Sequence[TableSchema], *, limit: int
+    ) -> Generator[list[Versioned], None, None]:
+        """The changes in portions to fold one after the other, each at most `limit`; `count` counts
+        them. Raises UnsupportedChange, ApplyError.
+        """
+        return portions(self.tables(count, limit=limit), self.cutter(versions, limit=limit), limit=limit)
 
     def cutter(self, versions: Sequence[TableSchema], *, limit: int) -> Cutter:
         """How to cut the window, keys that must stay together found by a pass over the key columns.
@@ -210,26 +234,26 @@ def _among(xids: npt.NDArray[np.int64], chosen: XidIntervals) -> npt.NDArray[np.
     return among
 
 
-def unite(tables: Iterable[tuple[pa.Table, TableSchema]], schema: TableSchema, *, constants: bool = True) -> pa.Table:
+def unite(tables: Iterable[tuple[pa.Table, TableSchema]], schema: TableSchema, *, defaults: bool = True) -> pa.Table:
     """Changes of several schema versions as changes of the newest: rows and old rows from before a
-    column have its constant default, or NULL without `constants`. When whole old rows began to
+    column have its default, or NULL without `defaults`. When whole old rows began to
     be sent on the way, OLD_WHOLE tells which changes have them.
     """
     parts = list(tables)
-    united = [_as_version(rows, version, schema, constants=constants) for rows, version in parts]
+    united = [_as_version(rows, version, schema, defaults=defaults) for rows, version in parts]
     if schema.replica_identity == "f" and any(version.replica_identity != "f" for _, version in parts):
         flags = [_repeated(pa.scalar(version.replica_identity == "f"), len(rows)) for rows, version in parts]
         united = [rows.append_column(OLD_WHOLE, flag) for rows, flag in zip(united, flags, strict=True)]
     return pa.concat_tables(united, promote_options="default").combine_chunks()
 
 
-def _as_version(rows: pa.Table, version: TableSchema, schema: TableSchema, *, constants: bool) -> pa.Table:
+def _as_version(rows: pa.Table, version: TableSchema, schema: TableSchema, *, defaults: bool) -> pa.Table:
     names = set(rows.column_names)
     lost = next((column for column in version.columns if column.name not in names), None)
     if lost is not None:
         raise ManifestCorrupt(f"a segment of {schema.qualified_name} lacks column {lost.name!r} of its schema version")
     added = [
-        column if constants else replace(column, missing=None)
+        column if defaults else replace(column, missing=None)
         for column in schema.columns
         if version.column(column.name) is None
     ]
