@@ -13,14 +13,13 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from functools import cached_property
 
 import structlog
 from pyspark.sql import SparkSession
 
 from sluice import faults
 from sluice.errors import ApplyError, ServiceError, StoreUnavailable, UnsupportedChange, WriterFenced
-from sluice.manifest.follow import identity, load_state, read_entries
+from sluice.manifest.follow import load_state, read_entries
 from sluice.store.base import ObjectStore
 from sluice_spark.lake.failures import SparkGone
 from sluice_spark.lake.opening import Lake, lake_path
@@ -78,6 +77,7 @@ class Applier:
         self._session = session
         self._stop = stop
         self._lease = Lease(store, seconds=options.lease_seconds)
+        self._lake = Lake(options, store, before_commit=self._lease.check)
         self._sessions: queue.SimpleQueue[SparkSession] = queue.SimpleQueue()
         self._running: dict[Future[Applied], _Running] = {}
         self._boundary = Boundary()
@@ -114,10 +114,6 @@ class Applier:
             renewer.join()
             self._lease.release()
             self._telemetry.owns(held=False)
-
-    @cached_property
-    def _lake(self) -> Lake:
-        return Lake(self._options, self._store, manifest=identity(self._store), before_commit=self._lease.check)
 
     def _opened(self) -> Ledger:
         for _ in range(self._options.workers):

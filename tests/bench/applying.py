@@ -96,7 +96,7 @@ class Bench:
             window = Window(segments, state.seq)
         began = time.perf_counter()
         sent = removals_are_sent(state.opened, table)
-        lake = Lake(self.options, self.store, manifest="bench", before_commit=lambda: None)
+        lake = Lake(self.options, self.store, before_commit=lambda: None)
         delta, handover = lake.table(table, self.session), lake.handover(self.session)
         TableApply(self.options, self.store, delta, handover, state=table, removals_sent=sent).apply(window)
         return time.perf_counter() - began

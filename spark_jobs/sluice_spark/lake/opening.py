@@ -3,10 +3,12 @@ work with.
 """
 
 from collections.abc import Callable
+from functools import cached_property
 
 from pyspark.sql import SparkSession
 
 from sluice.contract import keys
+from sluice.manifest.follow import identity
 from sluice.manifest.state import TableState
 from sluice.store.base import ObjectStore
 from sluice_spark import storage
@@ -30,18 +32,19 @@ def lake_path(state: TableState) -> str:
 
 
 class Lake:
-    """The Delta tables of one pipeline. `store` holds its spool, `manifest` is the identity of the
-    manifest there. `before_commit` is called before each commit and raises when this process may
-    not commit.
+    """The Delta tables of one pipeline, whose spool is in `store`. `before_commit` is called before
+    each commit and raises when this process may not commit.
     """
 
-    def __init__(
-        self, options: ApplyOptions, store: ObjectStore, *, manifest: str, before_commit: Callable[[], None]
-    ) -> None:
+    def __init__(self, options: ApplyOptions, store: ObjectStore, *, before_commit: Callable[[], None]) -> None:
         self._options = options
         self._store = store
-        self._manifest = manifest
         self._before_commit = before_commit
+
+    @cached_property
+    def _manifest(self) -> str:
+        # Not at the start: the applier may start before the manifest has an entry.
+        return identity(self._store)
 
     def table(self, state: TableState, session: SparkSession, *, place: Place | None = None) -> LakeTable:
         """The Delta table of `state` for `session`. `place` is where it last stood, as far as this
