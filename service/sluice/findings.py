@@ -499,7 +499,7 @@ KINDS: tuple[Kind, ...] = (
         "lake.jars",
         "c",
         Step.ELSEWHERE,
-        "an archive that Spark needs is missing or is not the one that was tested",
+        "a jar that Spark needs is missing or is not the one that was tested",
         "`python -m sluice_spark.jars fetch`",
     ),
     _kind(
@@ -520,7 +520,7 @@ KINDS: tuple[Kind, ...] = (
         "lake.protocol",
         "c",
         Step.ELSEWHERE,
-        "an existing Delta table uses features that this version of Delta does not know",
+        "an existing Delta table uses features that this version of Delta does not support",
         "a newer Sluice, or drop the feature from the table",
     ),
     _kind(

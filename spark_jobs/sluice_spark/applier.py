@@ -1,10 +1,10 @@
 """The loop: follow the manifest, hand windows to workers, report, stop when asked.
 
-Owns: one window per lake table at a time, a table that cannot follow or whose windows fail stops
-alone and by name, what concerns all tables (the lease, Spark, the manifest) stops the process with
-nothing half-applied, and the lease is checked before every commit. Every table can be read as of
-one manifest entry after another, whatever the load: a table that has not passed the next such entry
-gets no window across it.
+Owns: one window per lake table at a time, a table that cannot follow, or whose windows fail, stops
+alone and is named, a failure that concerns all tables (the lease, Spark, the manifest) stops the
+process with nothing half-applied, and the lease is checked before every commit. Every table can be
+read as of one manifest entry after another, whatever the load: a table that has not passed the next
+such entry gets no window across it.
 """
 
 import queue
@@ -85,10 +85,10 @@ class Applier:
         self._reported = 0.0
         self._fenced: ServiceError | None = None
         self._warm = False
-        self._learned: set[bool] = set()
+        self._compiled: set[bool] = set()
 
     def run(self) -> None:
-        """Applies until told to stop. Raises ServiceError."""
+        """Applies until `stop` is set or the end is reached. Raises ServiceError."""
         self._lease.acquire()
         self._telemetry.owns(held=True)
         done = threading.Event()
@@ -156,8 +156,8 @@ class Applier:
                 self._stop.wait(self._options.poll_seconds)
 
     def _wait_for_store(self, error: StoreUnavailable) -> None:
-        """What the store had is still there when it comes back. Whoever asked for one pass decides
-        about the next himself.
+        """The store's objects are still there when it answers again. With `once` the caller decides
+        about the next pass.
         """
         if self._options.once:
             raise error
@@ -200,7 +200,7 @@ class Applier:
         return count
 
     def _read_again(self) -> int:
-        """For tables that were not given all that was read, and go on."""
+        """For tables that were not given all that was read, and continue."""
         count = 0
         for table_id, seq in self._ledger.behind().items():
             for entry, _ in read_entries(
@@ -225,18 +225,20 @@ class Applier:
         return self._ledger.ready(now=time.monotonic(), boundary_seq=self._boundary.seq)
 
     def _may_start(self, window: Window) -> bool:
-        """A cold JVM interprets what it runs. The first small window of a kind teaches it alone, in
+        """A cold JVM interprets its code. The first small window of a kind runs alone, which takes
         half the time that several at once would take.
         """
         if len(self._running) >= self._options.workers:
             return False
-        if window.is_copy in self._learned or window.bytes >= SMALL_BYTES:
+        if window.is_snapshot in self._compiled or window.bytes >= SMALL_BYTES:
             return True
         others = [running.work.window for running in self._running.values()]
-        return not any(other.is_copy == window.is_copy and other.bytes < SMALL_BYTES for other in others)
+        return not any(other.is_snapshot == window.is_snapshot and other.bytes < SMALL_BYTES for other in others)
 
     def _apply(self, work: Work) -> Applied:
-        """In a worker thread. The ledger leaves the work's progress alone until the window ends."""
+        """Runs in a worker thread. The ledger does not change the work's progress until the window
+        ends.
+        """
         state, progress = work.state, work.progress
         session = self._sessions.get()
         try:
@@ -276,7 +278,7 @@ class Applier:
         except ServiceError as error:
             self._failed(progress, error, name=name)
         except Exception as error:  # noqa: BLE001 - whatever it is, it came from this table; its text may hold a row
-            _log.error("window failed in a way that nobody foresaw", table=name, exc_info=error)
+            _log.error("window failed with an unexpected error", table=name, exc_info=error)
             self._failed(
                 progress,
                 ApplyError(f"an unexpected error ({type(error).__name__})", hint="please report it with the log"),
@@ -284,7 +286,7 @@ class Applier:
             )
         else:
             self._warm = True
-            self._learned.add(window.is_copy)
+            self._compiled.add(window.is_snapshot)
             self._ledger.applied(progress, window, result)
             self._telemetry.applied(result, seconds=time.monotonic() - running.began)
             say = _log.info if result.committed or window.segments else _log.debug
@@ -297,7 +299,7 @@ class Applier:
             )
 
     def _failed(self, progress: TableProgress, error: ServiceError, *, name: str) -> None:
-        """The table waits and is tried again. Nobody else does."""
+        """The table waits and is tried again. The other tables do not wait."""
         if self._session.sparkContext._jsc is None or self._session.sparkContext._jsc.sc().isStopped():
             raise SparkGone("Spark has stopped") from error
         progress.failed(
@@ -331,10 +333,9 @@ class Applier:
         )
 
     def _require_none_quarantined(self) -> None:
-        """Whoever asked for one pass, or for a position, is told by the exit code that some tables
-        have not come so far.
+        """With `once` or `until_lsn` the exit code says that some tables did not get there.
 
-        A table that ingest has set aside is not meant: nothing of it waits in the spool.
+        A table that ingest has set aside does not count: no change of it waits in the spool.
         """
         ledger = self._ledger
         behind = [
@@ -349,7 +350,7 @@ class Applier:
             )
 
     def _pass_boundary(self) -> None:
-        """Notes who stands at the boundary, before anybody goes on from there; sets the next one
+        """Notes the tables that are at the boundary, before they continue; sets the next boundary
         once the last was published.
         """
         ledger = self._ledger
@@ -379,8 +380,8 @@ class Applier:
         self._reported, self._changed = now, False
 
     def _publish(self) -> None:
-        """States the boundary when every live table has passed it, and no window is under way that
-        the manifest has called off since.
+        """States the boundary when every live table has passed it, and no window is
+        running that the manifest has called off since.
         """
         ledger = self._ledger
         if any(
@@ -394,8 +395,8 @@ class Applier:
             self._boundary.published = complete
 
     def _drain(self) -> None:
-        """Lets running windows end, or cancels them: a cancelled one left no commit, or left its
-        marker. Half of the stop is for what comes after.
+        """Lets running windows end, or cancels them: a cancelled window has made no commit, or has
+        left its marker. Half of `stop_seconds` is for the steps after this one.
         """
         _, late = wait(self._running, timeout=self._options.stop_seconds / 2)
         if late:

@@ -93,7 +93,7 @@ class TableApply:
             with self._phase("look"):
                 done = self._landed(window)
             if done is None:
-                done = self._snapshot(window) if window.is_copy else self._changes(window)
+                done = self._snapshot(window) if window.is_snapshot else self._changes(window)
             faults.point("apply.window.after")
             return done
 
@@ -104,12 +104,12 @@ class TableApply:
         Raises WriterFenced when the lake is ahead of everything that this process has begun.
         """
         before = self._lake.place
-        place = self._lake.find(None) if window.is_copy and before.marker is None else self._lake.look()
+        place = self._lake.find(None) if window.is_snapshot and before.marker is None else self._lake.look()
         marker = place.marker
         if marker is None or marker == before.marker:
             return (
                 None
-                if window.segments or window.is_copy or window.schema_version
+                if window.segments or window.is_snapshot or window.schema_version
                 else Applied(place, window.last_seq, committed=False, seconds=self._seconds)
             )
         if marker > max(window.last_seq, self._begun_seq) and before.seen:

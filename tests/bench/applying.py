@@ -88,7 +88,7 @@ class Bench:
         self.taken = state.seq
         copies = [entry for entry in entries if isinstance(entry.body, Copy)]
         if copies:
-            window = Window(copies[0].body.segments, table.generation_seq, is_copy=True)  # type: ignore[union-attr]
+            window = Window(copies[0].body.segments, table.generation_seq, is_snapshot=True)  # type: ignore[union-attr]
         else:
             segments = tuple(
                 segment for entry in entries if isinstance(entry.body, Changes) for segment in entry.body.segments

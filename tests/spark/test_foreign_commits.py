@@ -32,7 +32,7 @@ def _named(number: int, name: str) -> TableSchema:
 
 
 def _append_with_delta_rs(path: Path) -> None:
-    """Column mapping keeps delta-rs from writing; its log does not know that."""
+    """Column mapping keeps delta-rs from writing; its log does not."""
     table = DeltaTable(path)
     number = table.version() + 1
     other = path.parent / f"{path.name}-elsewhere"

@@ -1,4 +1,4 @@
-"""The features that `check` takes for known are those that the archive knows."""
+"""The features that `check` accepts are those that the Delta jar supports."""
 
 from typing import Any
 

@@ -222,7 +222,7 @@ def test_a_changed_mode_stops_the_table_by_name_until_it_is_changed_back_or_resy
         assert stopped.state == "stale"
         assert 0 < stopped.complete_through_lsn <= through, "without a report only the copy is claimed"
         assert f"holds a {before}" in stopped.reason
-        assert "sluice copy public.items" in stopped.reason
+        assert "sluice resync public.items" in stopped.reason
         assert lake.rows_in(pipeline.path(), metadata=True) == rows
     assert pipeline.apply(mode=before).tables["16385"].state == "live"
     assert 3 in [row["v"] for row in pipeline.rows()]

@@ -13,8 +13,8 @@ def _segment(seq: int, *, size: int = 10) -> Segment:
     return Segment(f"data/t/{seq}", "t", 1, 1, size, "", seq * 10, seq * 10, {"i": 1})
 
 
-def _backlog(*sizes: int, copied: bool = True) -> Backlog:
-    backlog = Backlog(1, 1, 1, copied=copied)
+def _backlog(*sizes: int, has_snapshot: bool = True) -> Backlog:
+    backlog = Backlog(1, 1, 1, has_snapshot=has_snapshot)
     for seq, size in enumerate(sizes, start=2):
         backlog.take_in(
             Entry(seq, 1, "", (seq - 1) * 10, seq * 10, "", Changes((_segment(seq, size=size),), Commits())),
@@ -48,19 +48,19 @@ def test_a_window_ends_with_the_round() -> None:
 
 
 def test_nothing_is_taken_before_the_copy_is_final_and_the_copy_is_taken_alone() -> None:
-    backlog = _backlog(1, copied=False)
+    backlog = _backlog(1, has_snapshot=False)
     assert backlog.next_window(max_bytes=99, until_seq=99) is None
     assert (backlog.complete_through(99), backlog.through_seq(9)) == (0, 0)
     backlog.take_in(Entry(3, 1, "", 20, 30, "", Copy("t", 1, 1, 25, (_segment(3),), final=True)), "t", through_lsn=20)
     window = backlog.next_window(max_bytes=99, until_seq=99)
     assert window is not None
-    assert (window.is_copy, window.last_seq) == (True, 1)
+    assert (window.is_snapshot, window.last_seq) == (True, 1)
     backlog.done(window)
     assert backlog.complete_through(30) == 25
 
 
 def test_a_window_has_the_origins_of_its_own_entries_only() -> None:
-    backlog = Backlog(1, 1, 1, copied=True)
+    backlog = Backlog(1, 1, 1, has_snapshot=True)
     for seq in (2, 3, 4):
         commits = Commits([seq * 10 - 1, seq * 10], [1, 1], [7, 8], {1: (f"from {seq}", seq)})
         entry = Entry(seq, 1, "", (seq - 1) * 10, seq * 10, "", Changes((_segment(seq),), commits))
@@ -93,7 +93,7 @@ def _shaped(seq: int, *, lsn: int, through_lsn: int, version: int) -> Entry:
 
 
 def test_a_shape_without_rows_is_a_window_where_the_stream_has_passed_it() -> None:
-    backlog = Backlog(1, 1, 1, copied=True)
+    backlog = Backlog(1, 1, 1, has_snapshot=True)
     backlog.take_in(_shaped(2, lsn=19, through_lsn=20, version=2), "t", through_lsn=20)
     window = backlog.next_window(max_bytes=100, until_seq=9)
     assert window is not None
@@ -104,7 +104,7 @@ def test_a_shape_without_rows_is_a_window_where_the_stream_has_passed_it() -> No
 
 
 def test_a_shape_that_is_ahead_of_the_entries_waits_for_the_rows_before_it() -> None:
-    backlog = Backlog(1, 1, 1, copied=True)
+    backlog = Backlog(1, 1, 1, has_snapshot=True)
     backlog.take_in(_shaped(2, lsn=25, through_lsn=20, version=2), "t", through_lsn=20)
     assert backlog.next_window(max_bytes=100, until_seq=9) is None
     backlog.take_in(Entry(3, 1, "", 20, 25, "", Changes((_segment(3),), Commits())), "t", through_lsn=20)

@@ -1,4 +1,4 @@
-"""What `check` says about Java, versions, archives and Delta tables, without starting Spark."""
+"""What `check` says about Java, versions, jars and Delta tables, without starting Spark."""
 
 import json
 from pathlib import Path
@@ -61,7 +61,7 @@ def test_this_installation_is_in_order(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_missing_and_changed_archives_are_named(tmp_path: Path) -> None:
+def test_missing_and_changed_jars_are_named(tmp_path: Path) -> None:
     assert found(tmp_path, jars=str(tmp_path)) == ["lake.jars"]
     for name in jars.DELTA.checksums:
         (tmp_path / name).write_bytes(b"another")

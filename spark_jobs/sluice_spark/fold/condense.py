@@ -117,7 +117,7 @@ def _of_whole_rows(rows: pa.Table, schema: TableSchema) -> pa.Table:
     follows[runs.starts] = True
     linear = np.logical_and.reduceat(follows, runs.starts)
     if bool(np.any(keys.acts_on != np.where(operation == ord("d"), keys.acts_on, keys.now))):
-        # A move that could not be told apart: no key is safe.
+        # A move that cannot be separated: no key is safe.
         return rows
     first, last = runs.order[runs.starts[linear]], runs.order[runs.ends[linear]]
     born, dead = operation[first] == ord("i"), operation[last] == ord("d")

@@ -106,7 +106,7 @@ def _roots(left: Numbers, right: Numbers, count: int) -> Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Cutter:
-    """Assigns changes to parts. `columns` names what tells rows apart: the key, or with `bits` what
+    """Assigns changes to parts. `columns` names what identifies rows: the key, or with `bits` what
     all versions of a table without a key have in common.
 
     `level` makes other parts of the same rows, for a part that is still too large.

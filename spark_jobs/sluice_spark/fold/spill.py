@@ -4,8 +4,8 @@ of parts that fits is read back and folded.
 Owns that what comes back has the effect of what went in, each change in at most one part (a
 TRUNCATE in all), and that nothing larger than the limit is read back at once. A part that is too
 large loses what later changes replace and is cut again; one that is too large even then makes the
-table stale, by name. Files have no names (TMPDIR decides where they are), so that nothing of them
-stays behind, whatever ends the process.
+table stale, by name. Files have no names (TMPDIR decides where they are), so that none is left,
+however the process ends.
 """
 
 from collections.abc import Generator, Iterable, Iterator
@@ -27,7 +27,7 @@ Versioned = tuple[pa.Table, TableSchema]
 
 _CODEC = pa.ipc.IpcWriteOptions(compression="lz4")
 _DEEPEST = 4
-"""Sixty-four parts of sixty-four and so on: whoever is not apart by then has the same key."""
+"""Sixty-four parts of sixty-four and so on: rows that are together by then have the same key."""
 
 
 def portions(window: Iterable[Versioned], cutter: Cutter, *, limit: int) -> Generator[list[Versioned], None, None]:
@@ -44,7 +44,7 @@ def portions(window: Iterable[Versioned], cutter: Cutter, *, limit: int) -> Gene
     except OSError as error:
         raise ApplyError(
             f"a large window could not go over local disk ({error.strerror or type(error).__name__})",
-            hint="give TMPDIR more room",
+            hint="point TMPDIR to a disk with more free space",
         ) from error
 
 
@@ -139,7 +139,7 @@ class _Spill:
             raise UnsupportedChange(
                 f"{self._together()}, and the {self.rows[part]} changes that are left of them take "
                 f"{self.weights[part]} bytes;"
-                " raise apply.max_memory above that and copy the table again"
+                " raise apply.max_memory above that and resync the table"
             )
         return _Spill(replace(self.cutter, level=level), self._open, limit=self.limit, truncates=self.truncates)
 

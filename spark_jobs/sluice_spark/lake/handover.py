@@ -1,9 +1,9 @@
-"""From Arrow to Spark: small windows as a relation inside the plan, large ones as Parquet that
-Spark reads in parallel.
+"""Rows on their way to Spark: small windows as a relation inside Spark's plan, large ones as
+Parquet files that Spark reads in parallel, snapshots straight from the spool.
 
 Owns that both ways give Spark the same values and types: the schema is stated, never inferred.
-Files for large windows live below `apply/scratch/` of the pipeline's spool and go away with the
-window, those of a killed process with the next start.
+Files for large windows lie below `apply/scratch/` of the pipeline's spool. They are deleted after
+the window, those of a killed process at the next start.
 """
 
 import io
@@ -41,7 +41,7 @@ class Handover:
 
     @contextmanager
     def pieces(self) -> Iterator["Pieces"]:
-        """For a table that comes piece by piece. What is written goes away with the block."""
+        """For a table that comes piece by piece. Files are deleted when the block ends."""
         pieces = Pieces(self._session, self._store, self._path)
         try:
             yield pieces
@@ -63,7 +63,7 @@ class Handover:
 
 class Pieces:
     """A table on its way to Spark. One small piece alone stays in memory, everything else is in
-    files, durable when `add` returns.
+    files, which are durable when `add` returns.
     """
 
     def __init__(self, session: SparkSession, store: ObjectStore, path: str) -> None:
@@ -106,8 +106,8 @@ class Pieces:
 
 
 def forget_scratch(store: ObjectStore) -> None:
-    """Removes what a killed applier left. Only for the owner of the pipeline: whoever still reads
-    these files has been replaced.
+    """Deletes the files that a killed applier left. Only for the owner of the pipeline: a process
+    that still reads them has been replaced.
     """
     for key in list(store.list(SCRATCH)):
         store.delete(key)

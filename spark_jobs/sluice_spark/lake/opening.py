@@ -47,8 +47,8 @@ class Lake:
         return identity(self._store)
 
     def table(self, state: TableState, session: SparkSession, *, place: Place | None = None) -> LakeTable:
-        """The Delta table of `state` for `session`. `place` is where it last stood, as far as this
-        is known.
+        """The Delta table of `state` for `session`. `place` is where it last stood, if it was
+        seen before.
         """
         path = storage.join(self._options.lake_uri, lake_path(state))
         app_id = application_id(self._options.pipeline, state, manifest=self._manifest)

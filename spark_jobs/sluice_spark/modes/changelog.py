@@ -1,7 +1,7 @@
 """The lake table holds every change, appended in the form the segments have.
 
-Owns that nothing a change says is lost: unsent values, old rows and marked values have their own
-columns where the table can have them. The only mode for tables whose rows cannot be told apart.
+Owns that no part of a change is lost: unsent values, old rows and marked values have their own
+columns where the table can have them. The only mode for tables whose rows cannot be identified.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -59,7 +59,7 @@ def all_new(rows: pa.Table, schema: TableSchema) -> pa.Table:
 
 
 def _with_flags(folded: Folded, schema: TableSchema) -> pa.Table:
-    """With a flag for every column: which ones another portion needs is not known yet."""
+    """With a flag for every column: another portion may need it."""
     rows = folded.rows
     for column in schema.columns:
         if column not in folded.kept:

@@ -13,12 +13,8 @@ from sluice.contract.applied import AppliedTable, Complete
 
 @dataclass(slots=True)
 class Boundary:
-    """The next LSN at which a Delta version of every live table is to be known: the end of manifest
+    """The next LSN at which a Delta version of every live table is published: the end of manifest
     entry `seq`.
-
-    Owns that it is reached under any load: a table that has not passed it gets no window across it,
-    a table that has goes on at once, and its version there is kept. Nothing waits for a moment at
-    which no window is under way.
     """
 
     seq: int = 0
@@ -28,7 +24,7 @@ class Boundary:
     published: Complete | None = None
 
     def pass_by(self, tables: Mapping[str, AppliedTable], *, since_lsn: Mapping[str, int]) -> None:
-        """Notes the versions of the tables that stand at the boundary now. `since_lsn` has the LSN
+        """Notes the versions of the tables that are at the boundary now. `since_lsn` has the LSN
         of each one's snapshot: none is there before it.
         """
         for key, table in tables.items():
@@ -41,8 +37,8 @@ class Boundary:
                 self.versions[key] = table.delta_version
 
     def complete(self, tables: Mapping[str, AppliedTable], *, since_lsn: Mapping[str, int]) -> Complete | None:
-        """What can be published, without number and time; None while a live table has still to
-        come. A table that began later is left out as `copying`.
+        """What can be published, without number and time; None while a live table has not passed. A
+        table that began later is left out as `copying`.
         """
         live = {key: table for key, table in tables.items() if table.state == "live"}
         later = {
@@ -53,7 +49,7 @@ class Boundary:
         if not self.seq or live.keys() - later - self.versions.keys() or not live.keys() - later:
             return None
         there = {_name(table) for table in live.values()}
-        # A table that is gone has left its name to whoever has it now.
+        # The name of a table that is gone may belong to another table now.
         gone = {key for key, table in tables.items() if table.state == "detached" and _name(table) in there}
         left_out = {
             _name(table): "copying" if key in later else table.state

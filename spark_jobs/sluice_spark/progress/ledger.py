@@ -26,8 +26,9 @@ from sluice_spark.table_apply import Applied
 NO_KEY = "no key and no full replica identity: an append-only changelog, not a mirror"
 
 KEPT_WHILE_WAITING, KEPT_BY_ONE = 5_000, 4
-"""Entries that wait in memory for all tables that cannot go on now, because their windows fail or
-their copy is not whole, and at least for each. The rest is read again when they go on.
+"""Entries that wait in memory for all tables that cannot continue now, because their windows fail
+or their snapshot is not complete, and at least for each. The rest is read again when they
+continue.
 """
 WORKING_STATES = CARRIED_STATES
 ATTEMPTS = 5
@@ -62,20 +63,22 @@ class TableProgress:
 
     @property
     def committed_seq(self) -> int:
-        """The last entry whose changes the Delta version holds, 0 before the copy."""
+        """The last entry whose changes the Delta version holds, 0 before the snapshot."""
         return self.place.marker or 0
 
     @property
-    def goes_on(self) -> bool:
-        """Whether what waits for the table can become windows now."""
-        return not self.failures and (self.backlog.copied or self.backlog.copy_final)
+    def can_continue(self) -> bool:
+        """Whether the changes that wait for the table can become windows now."""
+        return not self.failures and (self.backlog.has_snapshot or self.backlog.snapshot_final)
 
     @property
     def quarantined(self) -> bool:
         return self.failures >= ATTEMPTS
 
     def failed(self, reason: str, *, now: float, passing: bool) -> None:
-        """An attempt failed. What is `passing` is no fault of the table's and never quarantines it."""
+        """An attempt failed. An error that is `passing` is no fault of the
+        table and never quarantines it.
+        """
         self.failures = min(self.failures + 1, ATTEMPTS - 1) if passing else self.failures + 1
         self.problem = f"attempt {self.failures} failed: {reason}"
         self.not_before = now + min(FIRST_WAIT_SECONDS * 2 ** min(self.failures, 20), LONGEST_WAIT_SECONDS)
@@ -109,15 +112,15 @@ class Ledger:
         """Tables with a shape that the entries read so far do not reach."""
 
     def begin(self, tables: dict[str, TableProgress]) -> None:
-        """Takes the tables as found in the lake, and goes back to the first entry that any of those
-        that work still needs.
+        """Takes the tables as found in the lake, and starts with the first entry that any followed
+        table still needs.
         """
         self.tables = tables
         self._reshaped = {table_id for table_id, item in tables.items() if item.backlog.coming}
         needed = []
         for table_id, item in tables.items():
             if self.works(table_id):
-                needed.append(item.backlog.applied_seq if item.backlog.copied else item.backlog.generation_seq)
+                needed.append(item.backlog.applied_seq if item.backlog.has_snapshot else item.backlog.generation_seq)
             else:
                 item.backlog.stop()
         # One entry earlier, to learn through which LSN that one goes.
@@ -149,8 +152,8 @@ class Ledger:
         self.read_seq, self.read_lsn = entry.seq, entry.through_lsn
 
     def behind(self) -> dict[str, int]:
-        """Tables that have worked off what they were given, with the first entry that they were
-        not: `take_again` wants that one and those behind it.
+        """Tables that have applied all that they were given, with the first entry that they were
+        not given: `take_again` expects that one and those after it.
         """
         ends = {
             table_id: progress.backlog.skipped
@@ -167,29 +170,27 @@ class Ledger:
             self._reshaped.add(table_id)
 
     def trim(self) -> None:
-        """Forgets what waits for tables that are stopped, and most of what waits for those that
-        cannot go on now.
+        """Forgets the entries that wait for tables that are stopped, and most of those that wait
+        for tables that cannot continue now.
 
-        Neither may fill the memory, nor stop the reading. Those that fail and those whose copy is
-        not whole yet share one budget, however many they are.
+        Neither may fill the memory or stop the reading. Tables that fail and tables whose snapshot
+        is not complete share one budget, however many they are.
         """
         waiting = []
         for table_id, progress in self.tables.items():
             if not self.works(table_id):
                 progress.backlog.keep(0)
-            elif not progress.goes_on:
+            elif not progress.can_continue:
                 waiting.append(progress)
         for progress in waiting:
             progress.backlog.keep(max(KEPT_BY_ONE, KEPT_WHILE_WAITING // len(waiting)))
 
     def backlog_entries(self) -> int:
-        """Entries that wait for tables which go on: windows work them off, so that whoever waits
-        for room gets it.
-        """
+        """Entries that wait for tables that continue. Windows consume them, so this number falls."""
         return sum(
             len(progress.backlog.changes)
             for table_id, progress in self.tables.items()
-            if progress.goes_on and self.works(table_id)
+            if progress.can_continue and self.works(table_id)
         )
 
     def works(self, table_id: str) -> bool:
@@ -223,7 +224,7 @@ class Ledger:
         due: list[tuple[float, str]] = []
         for table_id, progress in self.tables.items():
             idle = (
-                progress.backlog.copied
+                progress.backlog.has_snapshot
                 and not progress.failures
                 and not progress.backlog.changes
                 and self.works(table_id)
@@ -242,7 +243,7 @@ class Ledger:
     def _next_window(self, progress: TableProgress, boundary_seq: int) -> Window | None:
         until = boundary_seq if progress.backlog.through_seq(self.read_seq) < boundary_seq else self.read_seq
         window = progress.backlog.next_window(max_bytes=self._options.max_window_bytes, until_seq=until)
-        if window is None and progress.failures and progress.backlog.copied:
+        if window is None and progress.failures and progress.backlog.has_snapshot:
             # It failed before it had work: a look says whether it has recovered.
             return Window((), progress.backlog.applied_seq)
         return window
@@ -250,9 +251,9 @@ class Ledger:
     def applied(self, progress: TableProgress, window: Window, result: Applied) -> None:
         """`window` is in the lake, as far as `result` says."""
         progress.backlog.done(
-            window if result.through_seq == window.last_seq or window.is_copy else Window((), result.through_seq)
+            window if result.through_seq == window.last_seq or window.is_snapshot else Window((), result.through_seq)
         )
-        if window.is_copy and result.through_seq > window.last_seq:
+        if window.is_snapshot and result.through_seq > window.last_seq:
             progress.backlog.done(Window((), result.through_seq))
         progress.failures, progress.problem, progress.not_before = 0, "", 0.0
         progress.place = result.place
@@ -261,7 +262,7 @@ class Ledger:
         progress.commit_time_us = max(progress.commit_time_us, result.commit_time_us)
 
     def idle(self) -> bool:
-        """Whether nothing is left to do but what waits in quarantine."""
+        """Whether nothing is left to do, quarantined tables apart."""
         at_work = (
             progress for table_id, progress in self.tables.items() if self.works(table_id) and not progress.quarantined
         )
@@ -285,7 +286,7 @@ class Ledger:
         if progress.stale_reason:
             shown, reason = "stale", progress.stale_reason
         elif self.works(table_id):
-            shown = "copying" if not backlog.copied else "live" if state.state == "copying" else state.state
+            shown = "copying" if not backlog.has_snapshot else "live" if state.state == "copying" else state.state
             shown, reason = "quarantined" if progress.quarantined else shown, progress.problem or reason
             failing = bool(progress.problem)
         return AppliedTable(

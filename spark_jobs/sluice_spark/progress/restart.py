@@ -30,7 +30,7 @@ def find_table(
     try:
         place = lake.find(before) if state.state in WORKING_STATES else lake.recorded()
         progress = restore(state, log, place=place)
-        if progress.backlog.copied and not progress.stale_reason:
+        if progress.backlog.has_snapshot and not progress.stale_reason:
             progress.stale_reason = other_mode(options, state, [name for name, _ in lake.columns()])
         return progress
     except UnsupportedChange as error:
@@ -72,7 +72,7 @@ def restore(state: TableState, log: AppliedLog | None, *, place: Place, doubt: s
             state.generation,
             state.generation_seq,
             state.generation_seq,
-            copied=copied,
+            has_snapshot=copied,
             snapshot_lsn=state.copy.snapshot_lsn if state.copy else 0,
         )
     )

@@ -44,7 +44,7 @@ _LINK_COST = 100
 
 @dataclass(slots=True)
 class Count:
-    """What passed by: how many changes, of which kinds (by the codes of the envelope), and the
+    """How many changes there were, of which kinds (by the codes of the envelope), and the
     newest commit time among them.
     """
 
@@ -151,7 +151,7 @@ class WindowChanges:
             if links.count * _LINK_COST > limit:
                 raise UnsupportedChange(
                     f"one entry moves more than {links.count} rows to other keys without sending all their values",
-                    hint="raise apply.max_memory, or copy the table again",
+                    hint="raise apply.max_memory, or resync the table",
                 )
         return links.groups()
 
@@ -168,12 +168,12 @@ def checked_bytes(store: ObjectStore, segment: Segment) -> bytes:
     except ObjectMissing as error:
         raise ManifestCorrupt(
             f"the segment {segment.key} is missing",
-            hint="was it deleted by a life-cycle rule? the table must be copied again",
+            hint="look for a life-cycle rule that deletes objects, then resync the table",
         ) from error
     if len(data) != segment.bytes or hashlib.sha256(data).hexdigest() != segment.sha256:
         raise ManifestCorrupt(
             f"the segment {segment.key} is not the one that the manifest describes",
-            hint="restore the object, or copy the table again",
+            hint="restore the object, or resync the table",
         )
     return data
 
@@ -237,7 +237,7 @@ def _among(xids: npt.NDArray[np.int64], chosen: XidIntervals) -> npt.NDArray[np.
 def unite(tables: Iterable[tuple[pa.Table, TableSchema]], schema: TableSchema, *, defaults: bool = True) -> pa.Table:
     """Changes of several schema versions as changes of the newest: rows and old rows from before a
     column have its default, or NULL without `defaults`. When whole old rows began to
-    be sent on the way, OLD_WHOLE tells which changes have them.
+    be sent on the way, OLD_WHOLE says which changes have them.
     """
     parts = list(tables)
     united = [_as_version(rows, version, schema, defaults=defaults) for rows, version in parts]
