@@ -27,9 +27,10 @@ def _default(value: Value) -> str:
 _HEAD = """\
 # Sluice in Kubernetes
 
-One release is one pipeline. Ingest is a StatefulSet of one pod: PostgreSQL lends a slot to one process. The applier (Spark) is another one, or a driver
-with executors in Kubernetes, or an application of the Kubeflow Spark operator, or elsewhere (`applier.mode`).
-Kubernetes 1.25 or newer, Helm 3.14 or newer.
+One release is one pipeline. Ingest is a StatefulSet of one pod, because only one process can use a
+replication slot. The applier (Spark) is another StatefulSet, or a driver with executors in
+Kubernetes, or an application of the Kubeflow Spark operator, or runs elsewhere (`applier.mode`).
+You need Kubernetes 1.25 or newer and Helm 3.14 or newer.
 
 ```sh
 kubectl create secret generic shop-source --from-literal=dsn='postgresql://sluice:...@db.example.com/shop?sslmode=verify-full'
@@ -37,7 +38,7 @@ helm install shop helm/sluice -f shop.yaml
 helm test shop --logs
 ```
 
-with `shop.yaml`, the least there can be:
+The smallest `shop.yaml`:
 
 ```yaml
 config:
@@ -50,15 +51,19 @@ ingest: {image: {registry: registry.example.com/data}}
 applier: {image: {registry: registry.example.com/data}}
 ```
 
-* **Images** are built with `make images`, from `deploy/images`, with Python 3.11, Java 17, Spark 4.2.0 and Delta 4.4.0; the chart names them and
-  leaves the registry to you.
-* **Configuration** is the file that `docs/configuration.md` describes, under `config`; an unknown key, a wrong type and a secret are refused
-  before anything is installed. A change of it rolls the pods.
-* **Secrets** exist before and are named: the chart has no key that takes one. The applier gets no credentials of the source.
-* **Probes** ask whether the process moves, never PostgreSQL or the object store, so that their failure does not become a restart.
-* **Nodes**: the pod of a node that is lost is not replaced before Kubernetes declares the node gone, for two would be worse than none; WAL waits in
-  the slot meanwhile, which is what the alerts on its free space are for.
-* **`ci/`** in the repository has one file of values for each feature; every one is rendered, validated and judged by `make test-ops`.
+* **Images**: build them with `make images`, from `deploy/images`, with Python 3.11, Java 17, Spark
+  4.2.0 and Delta 4.4.0. The chart knows their names; you choose the registry.
+* **Configuration**: `config` is the file that `docs/configuration.md` describes. The chart refuses
+  an unknown key, a wrong type and a secret before it installs anything. A changed `config` replaces
+  the pods.
+* **Secrets**: create them first and name them. The chart has no key for the content of a secret.
+  The applier gets no credentials of the source.
+* **Probes** check whether the process makes progress. They never ask PostgreSQL or the object
+  store, so a failure there does not cause a restart.
+* **Nodes**: Kubernetes does not replace the pod of a lost node until it declares the node gone.
+  That protects you from two writers. WAL waits in the slot meanwhile, and alerts watch its headroom.
+* **`ci/`** in the repository has one file of values for each feature. `make test-ops` renders,
+  validates and checks all of them.
 
 ## Values
 

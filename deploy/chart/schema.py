@@ -85,7 +85,10 @@ _LITERAL = r"([^$\s&]|\$[^{])"
 """The first character of a value that is written out, and no `${VARIABLE}`."""
 _PASSWORD_WORDS = "(password|sslpassword|oauth_client_secret|scram_client_key|scram_server_key)"  # noqa: S105 - names, no secret
 _DSN_WITH_PASSWORD = rf"://[^/@?:]*:{_LITERAL}[^@]*@|{_PASSWORD_WORDS}\s*=\s*{_LITERAL}"
-_SECRET_OPTION = r"(?i)(secret|password|passphrase|_token$|access_key|account_key|storage_key|sas_key|private_key|service_account_key)"  # noqa: S105 - as above
+_SECRET_OPTION = (
+    r"(?i)(secret|password|passphrase|_token$|access_key|account_key|storage_key|sas_key|private_key"  # noqa: S105 - as above
+    r"|service_account_key)"
+)
 _SECRET_SPARK_KEY = r"(?i)(secret|password|passphrase|\.token$|access[._]key|account[._]key|\.key$)"  # noqa: S105 - as above
 _VARIABLE: Schema = {"type": "string", "pattern": r"^\$\{[A-Za-z_][A-Za-z0-9_]*(:-)?\}$"}
 

@@ -1,4 +1,4 @@
-# The image of the applier: `sluice apply` with Spark, and Spark's executors in Kubernetes. Holds every archive that Spark needs: a start fetches nothing.
+# The image of the applier: `sluice apply` with Spark, and Spark's executors in Kubernetes. Holds every jar that Spark needs: a start fetches nothing.
 # Built from the root of the repository: docker build -f deploy/images/applier.Dockerfile -t sluice-applier:0.1.0 .
 # Base images are named by full versions. Pin them by digest where you build (docker buildx imagetools inspect IMAGE): tags can be moved.
 ARG PYTHON_IMAGE=python:3.11.14-slim-bookworm
@@ -8,7 +8,7 @@ FROM ${JAVA_IMAGE} AS java
 
 FROM ${PYTHON_IMAGE} AS build
 WORKDIR /src
-# Two environments: what makes wheels stays behind. Every archive has its hash. PySpark has no wheel: one is made of its source, with tools that have theirs.
+# Two environments: what makes wheels stays behind. Every package has its hash. PySpark has no wheel: one is made of its source, with tools that have theirs.
 COPY requirements/build.txt requirements/spark.txt requirements/
 RUN python -m venv /build \
  && /build/bin/pip install --no-cache-dir --require-hashes --only-binary :all: -r requirements/build.txt \

@@ -17,7 +17,7 @@ case "${1:-apply}" in
       [[ -v $name ]] || break
       options+=("${!name}")
     done
-    # The archives of Delta and S3 are in the image of every executor: none is asked for over the network.
+    # The jars of Delta and S3 are in the image of every executor: none is asked for over the network.
     classpath="${SPARK_CONF_DIR:+$SPARK_CONF_DIR:}${SPARK_CLASSPATH:+$SPARK_CLASSPATH:}$SPARK_HOME/jars/*:$SLUICE_JARS/*"
     exec "$JAVA_HOME/bin/java" "${options[@]}" "-Xms$SPARK_EXECUTOR_MEMORY" "-Xmx$SPARK_EXECUTOR_MEMORY" -cp "$classpath" \
       org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend \

@@ -5,7 +5,7 @@ ARG PYTHON_IMAGE=python:3.11.14-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS build
 WORKDIR /src
-# Two environments: hatchling makes the wheel and stays behind. Every archive has its hash; nothing is compiled.
+# Two environments: hatchling makes the wheel and stays behind. Every package has its hash; nothing is compiled.
 COPY requirements/build.txt requirements/service.txt requirements/
 RUN python -m venv /build \
  && /build/bin/pip install --no-cache-dir --require-hashes --only-binary :all: -r requirements/build.txt \

@@ -41,7 +41,7 @@ def is_ours(path: Path) -> bool:
 def index() -> str:
     """docs/runbooks/README.md."""
     lines = [_INDEX_HEAD]
-    for severity, meaning in (("critical", "somebody has to act now"), ("warning", "somebody has to look today")):
+    for severity, meaning in (("critical", "act now"), ("warning", "look today")):
         lines += [f"\n## {severity}: {meaning}\n", "| alert | says |", "|---|---|"]
         lines += [
             f"| [{alert.name}]({alert.name}.md) | {_spoken(alert)} |" for alert in ALERTS if alert.severity == severity
@@ -57,12 +57,15 @@ def _spoken(alert: Alert) -> str:
 _INDEX_HEAD = """\
 # Runbooks
 
-One page for each alert that Sluice ships: what it means, how to see it, what to do, what not to do. The rules are in `deploy/monitoring/rules.yml`, and in
-the chart with thresholds of your own (`metrics.prometheusRule`).
+One page for each alert that Sluice ships: what it means, how to see it, what to do, what not to do.
+The rules are in `deploy/monitoring/rules.yml`. The chart has them with your own thresholds
+(`metrics.prometheusRule`).
 
-Wherever a command stands, it is run with the pipeline's configuration: `-c FILE` or `SLUICE_CONFIG`; in Kubernetes inside the ingest pod, as in
-`kubectl exec RELEASE-sluice-ingest-0 -- sluice status`. `status`, `tables`, `slot show` and `spool` also work while nothing else does. `$DSN` is the
-connection string of the source. Logs say why a process ended; its exit code is listed in [exit codes](../exit-codes.md). Nothing here loses data unless
-it says so.
+Run each command with the configuration of the pipeline: `-c FILE` or `SLUICE_CONFIG`. In
+Kubernetes, run it inside the ingest pod, as in
+`kubectl exec RELEASE-sluice-ingest-0 -- sluice status`. `status`, `tables`, `slot show` and `spool`
+work even if nothing else does. `$DSN` is the connection string of the source. The log says why a
+process ended, and [exit codes](../exit-codes.md) lists its exit code. No step on these pages loses
+data unless it says so.
 
 <!-- Generated from deploy/monitoring by `python -m deploy.monitoring`; a test compares. -->"""

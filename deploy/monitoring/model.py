@@ -41,7 +41,7 @@ class Alert:
     """One alert, named as its rule file and its runbook. `wait` is Prometheus's `for`; `held` is
     `keep_firing_for`.
 
-    `critical` wants somebody now, `warning` wants somebody today. `summary` is one line with the
+    `critical` needs somebody now, `warning` needs somebody today. `summary` is one line with the
     pipeline; `description` says what was seen and what follows from it; both may use Prometheus's
     templates.
     """

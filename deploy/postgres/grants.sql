@@ -42,12 +42,12 @@ SELECT format('CREATE PUBLICATION %I FOR TABLE %s WITH (publish = ''insert, upda
 WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = :'publication') \gexec
 \endif
 
--- USAGE on the schemas and SELECT on the published tables: the first copy of a table, and each later one, reads it. Changes do not need it.
+-- USAGE on the schemas and SELECT on the published tables: the first snapshot of a table, and each later one, reads it. Changes do not need it.
 SELECT DISTINCT format('GRANT USAGE ON SCHEMA %I TO %I', schemaname, :'role') FROM pg_catalog.pg_publication_tables WHERE pubname = :'publication' \gexec
 SELECT format('GRANT SELECT ON TABLE %I.%I TO %I', schemaname, tablename, :'role') FROM pg_catalog.pg_publication_tables WHERE pubname = :'publication' \gexec
 
 -- Not granted, and yours to decide:
 --   pg_read_all_stats  `sluice check` and `sluice status` could say how long other sessions' transactions are open; it also shows their statements.
---   BYPASSRLS          tables with row level security cannot be copied without it; it lifts the policies of every table of the server.
+--   BYPASSRLS          tables with row level security cannot be read without it; it lifts the policies of every table of the server.
 --   CREATE on the database and the tables' ownership: only if `sluice setup` shall make the publication itself.
 -- In postgresql.conf: wal_level = logical, and max_slot_wal_keep_size to what the disk can spare.

@@ -30,6 +30,7 @@ tries again, OPERATOR and HALT stop the process with `exit_code`. Messages name 
 which LSN or table; never a row value, never a secret.
 """
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
@@ -167,3 +168,18 @@ class UnsupportedChange(ServiceError):
 class ApplyError(ServiceError):
     disposition = Disposition.RETRY
     exit_code = 75
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorSeen:
+    """One kind of error at one place, of a running process. `message` is empty when it is not ours:
+    it may quote a row.
+    """
+
+    error: str
+    where: str
+    message: str
+    hint: str
+    count: int
+    first_at: float
+    last_at: float

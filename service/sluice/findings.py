@@ -29,7 +29,7 @@ class Step(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One code: how grave it can be, what it means, what mends it."""
+    """One code: how grave it can be, what it means, what fixes it."""
 
     code: str
     severities: tuple[Severity, ...]
@@ -132,7 +132,7 @@ KINDS: tuple[Kind, ...] = (
         "server.senders",
         "c",
         Step.RESTART,
-        "too few WAL senders are free for the stream and a copy beside it",
+        "too few WAL senders are free for the stream and a snapshot beside it",
         "raise `max_wal_senders`",
     ),
     _kind(
@@ -167,14 +167,14 @@ KINDS: tuple[Kind, ...] = (
         "server.prepared_transaction",
         "w",
         Step.SESSIONS,
-        "a prepared transaction stays open: creating a slot, and each copy, waits for it",
+        "a prepared transaction stays open: creating a slot, and each snapshot, waits for it",
         "commit it or roll it back",
     ),
     _kind(
         "server.long_transaction",
         "w",
         Step.SESSIONS,
-        "a transaction has been open for long: creating a slot, and each copy, waits for it",
+        "a transaction has been open for long: creating a slot, and each snapshot, waits for it",
         "let it end, or end it",
     ),
     _kind(
@@ -213,7 +213,7 @@ KINDS: tuple[Kind, ...] = (
         "c",
         Step.SLOT,
         "the slot is lost: the server removed WAL or rows that it needed",
-        "drop it and copy the tables again",
+        "drop it and resync the tables",
     ),
     _kind(
         "slot.unreserved",
@@ -357,14 +357,14 @@ KINDS: tuple[Kind, ...] = (
         "table.not_readable",
         "c",
         Step.RIGHTS,
-        "the role cannot read the table, which its copy needs",
+        "the role cannot read the table, which its snapshot needs",
         "GRANT USAGE on the schema, SELECT on the table",
     ),
     _kind(
         "table.row_security",
         "c",
         Step.RIGHTS,
-        "row level security applies to the role: a copy would miss rows, and therefore stops",
+        "row level security applies to the role: a snapshot would miss rows, and therefore stops",
         "BYPASSRLS for the role, or leave the table out",
     ),
     _kind(
@@ -543,7 +543,7 @@ class Finding:
 
     `fix_sql` is SQL to run, `fix_setting` a setting of the server or of Sluice to change, or other
     words on what to do; `needs_restart` says that the server must be restarted for it. With
-    neither, what mends its kind stands there, unless it only informs. `by_hand` marks SQL that
+    neither, what fixes its kind stands there, unless it only informs. `by_hand` marks SQL that
     destroys something, widens rights, or has a place to fill in: it is never run unread.
     """
 

@@ -138,7 +138,7 @@ class Applier:
                 self._pass_boundary()
                 self._submit(pool)
                 self._telemetry.round(
-                    running=len(self._running), backlog=self._ledger.backlog_entries(), read_seq=self._ledger.read_seq
+                    running=len(self._running), backlog=self._ledger.pending_entries(), read_seq=self._ledger.read_seq
                 )
                 if self._finished(end):
                     return
@@ -187,7 +187,7 @@ class Applier:
     def _read(self) -> int:
         ledger = self._ledger
         ledger.trim()
-        if ledger.backlog_entries() >= MAX_BACKLOG:
+        if ledger.pending_entries() >= MAX_BACKLOG:
             return 0
         count = self._read_again()
         previous_sha256 = ledger.state.previous_sha256 if ledger.read_seq == ledger.state.seq else None
@@ -364,7 +364,7 @@ class Applier:
         self._boundary.pass_by(ledger.report(), since_lsn=self._snapshot_lsns())
 
     def _snapshot_lsns(self) -> dict[str, int]:
-        return {table_id: progress.backlog.snapshot_lsn for table_id, progress in self._ledger.tables.items()}
+        return {table_id: progress.pending.snapshot_lsn for table_id, progress in self._ledger.tables.items()}
 
     def _report(self, *, force: bool = False) -> None:
         now = time.monotonic()

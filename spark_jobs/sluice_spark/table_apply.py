@@ -157,7 +157,7 @@ class TableApply:
             window.last_seq,
             rows,
             snapshot.schema_version,
-            ops={"copy": rows},
+            ops={"snapshot": rows},
             seconds=self._seconds,
         )
 

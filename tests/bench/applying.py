@@ -19,7 +19,8 @@ from pyspark.sql import SparkSession
 from rich.table import Table as Printed
 
 from sluice.contract.entries import Changes, Copy
-from sluice.ingest.supervisor import Ingest, IngestOptions
+from sluice.ingest.options import IngestOptions
+from sluice.ingest.supervisor import Ingest
 from sluice.manifest.follow import load_state, read_entries
 from sluice.source.sessions import SourceOptions
 from sluice.store.opening import open_store

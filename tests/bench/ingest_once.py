@@ -14,7 +14,8 @@ from typing import Literal, cast
 
 import structlog
 
-from sluice.ingest.supervisor import Ingest, IngestOptions
+from sluice.ingest.options import IngestOptions
+from sluice.ingest.supervisor import Ingest
 from sluice.lsn import parse
 from sluice.source.sessions import SourceOptions
 from sluice.store.opening import open_store
@@ -43,14 +44,14 @@ def main() -> None:
         return
     asyncio.run(ingest.run(until_lsn=parse(until)))
     peak = _peak_rss_mb()
-    seconds = ingest.view.reached_at - ingest.view.streaming_at
+    seconds = ingest.status.reached_at - ingest.status.streaming_at
     print(
         json.dumps(
             {
                 "seconds": seconds,
                 "cpu_s": time.process_time(),
                 "peak_rss_mb": peak,
-                "received_mb": ingest.counts.received_bytes / 1e6,
+                "received_mb": ingest.status.stream.received_bytes / 1e6,
             }
         )
     )

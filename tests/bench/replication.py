@@ -131,7 +131,7 @@ class Arena:
 
 
 def p1(rounds: int) -> dict[str, float | None]:
-    """W1: one transaction of 1,000,000 inserts, one of 200,000 updates, one of 50,000 deletes."""
+    """P1: one transaction of 1,000,000 inserts, one of 200,000 updates, one of 50,000 deletes."""
     with temporary_server(settings=SETTINGS) as server, tempfile.TemporaryDirectory() as directory:
         with server.superuser() as connection:
             connection.execute(W1_TABLE.encode())
@@ -162,7 +162,7 @@ def p1(rounds: int) -> dict[str, float | None]:
 
 
 def p2(rounds: int) -> dict[str, float | None]:
-    """W2: pgbench, 140,000 simple updates and 100,000 TPC-B-like transactions."""
+    """P2: pgbench, 140,000 simple updates and 100,000 TPC-B-like transactions."""
     with temporary_server(settings=SETTINGS) as server, tempfile.TemporaryDirectory() as directory:
         pgbench = str(server.bin_dir / "pgbench")
         subprocess.run([pgbench, "-i", "-q", "-s", "10", server.dsn()], check=True, capture_output=True)

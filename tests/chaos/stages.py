@@ -216,7 +216,7 @@ class Stages:
         depends on what fails.
         """
         self.wait(
-            lambda: running.ingest is not None and running.ingest.view.state == "streaming", running, "it streams"
+            lambda: running.ingest is not None and running.ingest.status.state == "streaming", running, "it streams"
         )
         position = self.commit("INSERT INTO a (t) VALUES ('before'); INSERT INTO b DEFAULT VALUES")
         self.wait(lambda: self.proxy.flushed > position, running, "it publishes")
@@ -344,7 +344,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _view_state(running: Running) -> str:
-    return running.ingest.view.state if running.ingest is not None else "starting"
+    return running.ingest.status.state if running.ingest is not None else "starting"
 
 
 def _handed(running: Running) -> int:

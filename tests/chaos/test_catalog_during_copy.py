@@ -94,7 +94,7 @@ def test_what_changes_while_a_table_is_copied_is_followed_or_named(
 
 def beat(running: Running) -> float:
     """When the catalog watch last went round."""
-    return running.ingest.view.catalog_beat if running.ingest is not None else 0.0
+    return running.ingest.status.catalog_beat if running.ingest is not None else 0.0
 
 
 def _change(pipeline: Pipeline, what: str) -> None:

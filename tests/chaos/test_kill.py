@@ -2,8 +2,7 @@
 tables of every identity.
 
 One story in two tests: the lake that the second one compares is made from the spool that survived
-the first. Nothing is lost, nothing doubled, nothing acknowledged that was not durable. (failures.md
-3.3, 3.5)
+the first. Nothing is lost, nothing doubled, nothing acknowledged that was not durable.
 """
 
 import os

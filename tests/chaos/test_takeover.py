@@ -1,5 +1,5 @@
 """A writer that was paused and replaced must not publish when it wakes up: it ends with 8, and each
-transaction is in the log once. (failures.md 3.5: I-6)
+transaction is in the log once.
 """
 
 import os

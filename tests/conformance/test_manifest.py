@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sluice import faults
 from sluice.contract import keys
 from sluice.contract.entries import Body, Entry, Progress
 from sluice.contract.receipt import DurableReceipt
@@ -127,6 +129,31 @@ def test_a_replaced_writer_is_fenced_and_stays_so(store: ObjectStore) -> None:
         put(old, Progress(), through_lsn=99)
     assert load_state(store) == new.state
     assert new.state.epoch == 2
+
+
+def test_a_log_is_ours_until_another_writer_appends(store: ObjectStore) -> None:
+    log = _filled(store, 2)
+    assert log.require_ours() == log.state
+    _open(store)
+    with pytest.raises(WriterFenced):
+        log.require_ours()
+
+
+def test_our_own_entry_that_is_being_stored_is_not_taken_for_another_writer_s(tmp_path: Path) -> None:
+    log, gate = _filled(_memory(), 2), tmp_path / "gate"
+    faults.arm(f"manifest.append.after=hold:{gate}@1")
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            appended = pool.submit(log.append, Progress())
+            while not faults.passages("manifest.append.after"):
+                time.sleep(0.005)
+            asked = pool.submit(log.require_ours)
+            time.sleep(0.1)
+            gate.touch()
+            assert asked.result(10).seq == appended.result(10).seq == log.state.seq
+    finally:
+        gate.touch()
+        faults.arm("")
 
 
 def test_of_writers_that_open_at_once_with_equal_words_one_wins(store: ObjectStore) -> None:

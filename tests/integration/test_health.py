@@ -193,11 +193,11 @@ def test_a_table_that_nobody_publishes_is_not_copied_and_the_nearest_is_named(
     assert sluice("run", "--until-caught-up").returncode == 0
     database.execute("CREATE TABLE aside (id int PRIMARY KEY)")
     for name in ("public.ordres", "public.aside"):
-        ended = sluice("copy", name)
-        assert (ended.returncode, "will be copied" in ended.stdout) == (2, False), name
-    assert "public.orders" in sluice("copy", "public.ordres").stderr
+        ended = sluice("resync", name)
+        assert (ended.returncode, "will be resynced" in ended.stdout) == (2, False), name
+    assert "public.orders" in sluice("resync", "public.ordres").stderr
     assert not tuple(store.list(keys.CONTROL))
-    assert sluice("copy", "public.orders").returncode == 0
+    assert sluice("resync", "public.orders").returncode == 0
     assert len(tuple(store.list(keys.CONTROL))) == 1
 
 
@@ -216,6 +216,6 @@ def test_a_request_that_ingest_refuses_is_a_problem_until_it_is_carried_out(
     database.execute(
         "CREATE TABLE gone (id int PRIMARY KEY)", f"ALTER PUBLICATION {database.publication} ADD TABLE gone"
     )
-    assert sluice("copy", "public.gone").returncode == 0
+    assert sluice("resync", "public.gone").returncode == 0
     while "request.refused" in codes(json.loads(sluice("status", "--json").stdout)):
         assert time.monotonic() < deadline + 90

@@ -52,7 +52,7 @@ def test_a_store_that_takes_nothing_means_nothing_is_acknowledged_however_often_
     with PgProxy(pipeline.database.server.port, on_status=lambda status: flushed.append(status.flush)) as proxy:
         blocked = Pipeline(pipeline.database, held, dsn=proxy.dsn(dbname=pipeline.database.name))
         with blocked.running() as running:
-            running.wait_until(lambda: running.ingest is not None and running.ingest.view.connected)
+            running.wait_until(lambda: running.ingest is not None and running.ingest.status.connected)
             held.closed.set()
             acknowledged = max(flushed, default=before)
             for number in range(3):
@@ -67,7 +67,7 @@ def test_a_store_that_takes_nothing_means_nothing_is_acknowledged_however_often_
 
 
 def test_adjacent_commits_are_each_delivered_exactly_once_across_a_restart_between_them(pipeline: Pipeline) -> None:
-    """failures.md A2, A3: with the next commit record starting where the last one ended, one byte
+    """With the next commit record starting where the last one ended, one byte
     too far loses it and one too few repeats it.
     """
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
@@ -167,7 +167,7 @@ def test_a_transaction_past_the_memory_budget_is_one_entry_of_several_segments(p
 
 
 def test_a_crash_of_the_server_repeats_nothing(pipeline: Pipeline, tmp_path: Path) -> None:
-    """failures.md A10: after a crash the slot may be behind what it was told; starting at our own
+    """After a crash the slot may be behind what it was told; starting at our own
     position makes that harmless.
     """
     with temporary_server(durable=True) as server:
@@ -187,7 +187,9 @@ def test_a_crash_of_the_server_repeats_nothing(pipeline: Pipeline, tmp_path: Pat
 
 
 def test_a_fast_stop_of_the_server_is_not_held_up_and_everything_committed_is_kept(tmp_path: Path) -> None:
-    """failures.md B4."""
+    """The server waits for the client in a fast shutdown, so the client must flush and disconnect
+    within a bound.
+    """
     with temporary_server(durable=True) as server:
         database = Database(server, "postgres", "sluice_stop", "sluice_stop")
         own = Pipeline(database, open_store((tmp_path / "stop").as_uri(), prefix="test/", options={}))

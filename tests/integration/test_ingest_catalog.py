@@ -135,7 +135,7 @@ def test_what_other_origins_wrote_while_they_were_left_out_turns_tables_stale_wh
     pipeline.run(**ALL)
     assert pipeline.table("public.a").state == "stale"
     assert "source.origin" in pipeline.table("public.a").reason
-    assert "sluice copy public.a" in pipeline.table("public.a").reason
+    assert "sluice resync public.a" in pipeline.table("public.a").reason
 
 
 def test_messages_that_were_not_kept_leave_no_gap_in_a_table_that_calls_itself_whole(pipeline: Pipeline) -> None:

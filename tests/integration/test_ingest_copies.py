@@ -12,7 +12,7 @@ import pytest
 from sluice import faults
 from sluice.contract.control import COPY, Request
 from sluice.contract.keys import control_request
-from sluice.health.report import Reporter
+from sluice.health.reporter import Reporter
 from sluice.source.slot import ensure_publication
 from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline, Running
@@ -57,8 +57,8 @@ def looked_again(running: Running) -> None:
     assert running.ingest is not None
     ingest = running.ingest
     for _ in range(2):
-        before = ingest.view.catalog_beat
-        running.wait_until(lambda: ingest.view.catalog_beat > before)  # noqa: B023
+        before = ingest.status.catalog_beat
+        running.wait_until(lambda: ingest.status.catalog_beat > before)  # noqa: B023
 
 
 SETUP = (

@@ -45,7 +45,7 @@ def filled(database: Database, tmp_path: Path) -> Pipeline:
 
 
 def _flushes(running: Running) -> int:
-    return sum(running.ingest.counts.flushes.values()) if running.ingest is not None else 0
+    return sum(running.ingest.status.stream.flushes.values()) if running.ingest is not None else 0
 
 
 def _insert_in_three_units(pipeline: Pipeline, cut: list[Running]) -> None:
@@ -93,7 +93,7 @@ def _die_while_away(pipeline: Pipeline, proxy: PgProxy, gate: Path) -> None:
         running.wait_until(lambda: faults.passages("copy.read") > 0)
         proxy.refuse_connections = True
         proxy.drop()
-        running.wait_until(lambda: running.ingest is not None and running.ingest.view.state == "reconnecting")
+        running.wait_until(lambda: running.ingest is not None and running.ingest.status.state == "reconnecting")
         gate.touch()
         running.thread.join(120)
         assert not running.thread.is_alive()

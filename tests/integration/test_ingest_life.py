@@ -222,7 +222,7 @@ def test_a_slot_that_is_ahead_of_the_manifest_is_a_named_stop(pipeline: Pipeline
 def test_a_second_instance_is_refused_while_the_first_streams(pipeline: Pipeline) -> None:
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     with pipeline.running() as running:
-        running.wait_until(lambda: running.ingest is not None and running.ingest.view.connected)
+        running.wait_until(lambda: running.ingest is not None and running.ingest.status.connected)
         with pytest.raises(SlotBusy) as caught:
             pipeline.run(slot_wait_s=1)
         assert caught.value.exit_code == 8
@@ -275,7 +275,7 @@ def test_a_connection_that_the_server_ends_is_opened_again_and_nothing_is_lost(p
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     with pipeline.running() as running:
         for number in range(3):
-            running.wait_until(lambda: running.ingest is not None and running.ingest.view.connected)
+            running.wait_until(lambda: running.ingest is not None and running.ingest.status.connected)
             pipeline.database.execute(
                 f"INSERT INTO a VALUES ({number})",
                 "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE "
@@ -284,7 +284,7 @@ def test_a_connection_that_the_server_ends_is_opened_again_and_nothing_is_lost(p
             running.wait_until(lambda: running.ingest is not None and len(pipeline.commits()) == number + 1)  # noqa: B023
     assert [row["id"] for row in pipeline.rows("public.a")] == [0, 1, 2]
     assert running.ingest is not None
-    assert running.ingest.view.reconnects >= 1
+    assert running.ingest.status.reconnects >= 1
 
 
 def test_a_wrong_password_or_database_is_refused_at_once_without_naming_secrets(pipeline: Pipeline) -> None:
@@ -344,7 +344,7 @@ def test_a_bounded_run_that_is_stopped_before_its_end_does_not_claim_success(pip
     async def stopped_at_once() -> None:
         ingest = Ingest(pipeline.options(), pipeline.store)
         running = asyncio.ensure_future(ingest.run(until_lsn=2**60))
-        while not ingest.view.connected:
+        while not ingest.status.connected:
             await asyncio.wait({running}, timeout=0.05)
             assert not running.done()
         ingest.stop()

@@ -66,7 +66,7 @@ def test_bodies_of_a_transaction_that_never_ended_go_and_those_of_others_stay(pi
             running.wait_until(lambda: staged(pipeline) > kept)
     assert staged(pipeline) > kept
     with pipeline.running(**STORED_AT_ONCE) as running:
-        running.wait_until(lambda: running.ingest is not None and running.ingest.leftovers > 0)
+        running.wait_until(lambda: running.ingest is not None and running.ingest.status.leftovers > 0)
         assert staged(pipeline) == kept
     assert [row["t"] for row in pipeline.rows("public.a")] == ["kept"] * 100
 

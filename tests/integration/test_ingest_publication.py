@@ -39,7 +39,7 @@ def _create_and_write(pipeline: Pipeline, number: int) -> None:
 
 def _run_until_it_is_dropped(pipeline: Pipeline) -> None:
     with pipeline.running(watch_interval_s=600) as running:
-        running.wait_until(lambda: running.ingest is not None and running.ingest.view.connected)
+        running.wait_until(lambda: running.ingest is not None and running.ingest.status.connected)
         _drop_and_write(pipeline, 2)
         running.thread.join(90)
 
@@ -67,7 +67,7 @@ def test_without_its_publication_the_process_ends_by_name(pipeline: Pipeline) ->
         SourceRefused, match=f"publication {pipeline.database.publication} does not exist any more"
     ) as caught:
         _run_until_it_is_dropped(pipeline)
-    assert (caught.value.exit_code, "sluice copy" in caught.value.hint) == (5, True)
+    assert (caught.value.exit_code, "sluice resync" in caught.value.hint) == (5, True)
     assert pipeline.commits() == []
 
 
@@ -79,7 +79,7 @@ def test_after_it_was_created_again_the_table_is_stale_and_a_copy_makes_it_whole
     table = pipeline.table("public.t")
     assert table.state == "stale"
     assert "publication" in table.reason
-    assert "sluice copy" in table.reason
+    assert "sluice resync" in table.reason
     pipeline.database.execute("INSERT INTO t VALUES (4)")
     _copy_again(pipeline)
     pipeline.database.execute("INSERT INTO t VALUES (5)")
@@ -94,7 +94,7 @@ def test_transactions_that_were_open_meanwhile_hold_nothing_up_for_ever(pipeline
     with psycopg.connect(pipeline.database.dsn) as long:
         long.execute("INSERT INTO t VALUES (2)")
         with pipeline.running(watch_interval_s=600) as running:
-            running.wait_until(lambda: running.ingest is not None and running.ingest.view.connected)
+            running.wait_until(lambda: running.ingest is not None and running.ingest.status.connected)
             pipeline.database.execute("CREATE TABLE other (id int)", "DROP TABLE other")
             with psycopg.connect(pipeline.database.dsn, autocommit=True) as also:
                 also.execute(f"DROP PUBLICATION {pipeline.database.publication}".encode())

@@ -43,7 +43,9 @@ def test_one_wrong_answer_ends_no_process_and_loses_no_row(
     number = 0
     with pipeline.running() as running:
         running.wait_until(
-            lambda: running.ingest is not None and running.ingest.view.state == "streaming" and pipeline.state().tables
+            lambda: (
+                running.ingest is not None and running.ingest.status.state == "streaming" and pipeline.state().tables
+            )
         )
         running.wait_until(lambda: pipeline.table("public.t").state == "live")
         for _ in range(ROUNDS):
@@ -55,5 +57,5 @@ def test_one_wrong_answer_ends_no_process_and_loses_no_row(
         expected = list(range(1, number + 1))
         running.wait_until(lambda: [row["id"] for row in pipeline.rows("public.t")] == expected)
         assert running.ingest is not None
-        assert running.ingest.view.reconnects == 0
+        assert running.ingest.status.reconnects == 0
     assert [row["id"] for row in pipeline.rows("public.t")] == expected

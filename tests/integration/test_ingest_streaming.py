@@ -7,9 +7,11 @@ import pytest
 
 from sluice import lsn
 from sluice.errors import UsageError
-from sluice.ingest.assemble.assembler import Assembler
+from sluice.ingest.assemble import assembler
 from sluice.ingest.encode.builder import BuilderLimits
-from sluice.protocol.messages import Truncate
+from sluice.protocol.decoder import decode_control
+from sluice.protocol.frames import FrameTable
+from sluice.protocol.messages import ControlMessage, Truncate
 from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline
 from tests.support.oracle import Spool
@@ -101,13 +103,14 @@ def test_the_same_log_read_streamed_and_unstreamed_gives_the_same_rows(
 def truncates(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     """The (sub)transaction of every Truncate message, as it is decoded."""
     seen: list[int | None] = []
-    real = Assembler._truncate
 
-    def heard(assembler: Assembler, message: Truncate, position: int) -> None:
-        seen.append(message.stream_xid)
-        real(assembler, message, position)
+    def decode(table: FrameTable, index: int, *, in_stream: bool) -> ControlMessage:
+        message = decode_control(table, index, in_stream=in_stream)
+        if isinstance(message, Truncate):
+            seen.append(message.stream_xid)
+        return message
 
-    monkeypatch.setitem(Assembler._HANDLERS, Truncate, heard)
+    monkeypatch.setattr(assembler, "decode_control", decode)
     return seen
 
 
@@ -137,7 +140,7 @@ def test_a_truncate_that_a_savepoint_rolls_back_after_it_was_streamed_never_happ
             connection.execute(many, (4000, 5000))
         end = lsn.parse(pipeline.wal_end())
         # Left earlier, all of it would come again, and without what was rolled back.
-        running.wait_until(lambda: running.ingest is not None and running.ingest.view.flushed_lsn >= end)
+        running.wait_until(lambda: running.ingest is not None and running.ingest.status.flushed_lsn >= end)
     pipeline.run(**options)
     assert truncates[0] is not None
     spool = Spool(tmp_path / "spool" / "test")

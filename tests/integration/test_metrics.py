@@ -11,16 +11,19 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sluice.cli import wiring
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.lsn import parse
 from sluice.manifest.follow import load_state
 from sluice.process.pipeline import Process
 from sluice.settings import Settings, load
@@ -36,7 +39,7 @@ _STALL_SECONDS = 0.3
 WITHOUT_SAMPLES: dict[Metric, str] = {
     catalogue.APPLY_RUNNING: "`up` alone has an applier to watch",
     catalogue.APPLY_RESTARTS: "`up` alone has an applier to watch",
-    catalogue.SLOT_SECONDS_LEFT: "needs a minute of looks (test_runtime_forecast)",
+    catalogue.SLOT_SECONDS_LEFT: "needs a minute of looks (test_health_source_history)",
     catalogue.SLOT_INACTIVE_SINCE: "the slot is in use",
     catalogue.OLDEST_PENDING: "everything is applied",
     catalogue.SNAPSHOT_START: "the copies are finished",
@@ -75,6 +78,15 @@ class Gate:
         return self._inner.describe()
 
 
+def samples(metrics: Metrics) -> dict[str, float]:
+    """Every sample by its series."""
+    text = metrics.render().decode()
+    return {
+        series: float(value)
+        for series, _, value in (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+    }
+
+
 @dataclass
 class Watched:
     """A pipeline in this process, looked at when a test wants to and not by the clock."""
@@ -89,13 +101,9 @@ class Watched:
         """Every sample after a fresh look."""
         await asyncio.to_thread(self.process.observer.look_at_source)
         await asyncio.to_thread(self.process.observer.look)
-        self.process.observer.count()
+        self.process.count()
         self.metrics.render()
-        text = self.metrics.render().decode()
-        return {
-            series: float(value)
-            for series, _, value in (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
-        }
+        return samples(self.metrics)
 
     async def shows(self, holds: Callable[[dict[str, float]], bool]) -> dict[str, float]:
         """Looks until the samples are such; returns them."""
@@ -119,16 +127,16 @@ class Watched:
 
     def unflushed(self) -> int | None:
         """Commit time of the oldest transaction that is not durable, as of now."""
-        self.process.observer.count()
-        return self.process.ingest.view.oldest_unflushed_us
+        self.process.count()
+        return self.process.ingest.status.oldest_unflushed_us
 
     def committed(self) -> int:
-        committer = self.process.ingest.committer
-        return committer.counts.last_commit_time_us if committer else 0
+        return self.process.ingest.status.commits.last_commit_time_us
 
     def states(self) -> list[str]:
-        book = self.process.ingest.book
-        return [table.state for table in book.states().values()] if book else []
+        self.process.count()
+        manifest = self.process.ingest.status.manifest
+        return [table.state for table in manifest.tables.values()] if manifest else []
 
     def apply(self) -> None:
         """What an applier writes that has applied everything."""
@@ -190,7 +198,7 @@ def watch(database: Database, folder: Path, scenario: Callable[[Watched], Awaita
             await watched.until(
                 lambda: (
                     running.done()
-                    or (process.ingest.view.connected and watched.states() and set(watched.states()) == {"live"})
+                    or (process.ingest.status.connected and watched.states() and set(watched.states()) == {"live"})
                 )
             )
             await scenario(watched)
@@ -203,12 +211,12 @@ def watch(database: Database, folder: Path, scenario: Callable[[Watched], Awaita
         asyncio.run(run())
     finally:
         # Else the clock of the stop would end the whole run of tests.
-        process.ingest.stopping.done()
+        process.stopping.done()
 
 
 @pytest.fixture(autouse=True)
 def _every_look_is_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice.health.export.observer._FRESH_SECONDS", 0.0)
+    monkeypatch.setattr("sluice.health.live_report._FRESH_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -237,7 +245,7 @@ def test_every_family_has_samples_and_they_are_true(limited: Database, tmp_path:
             limited.execute,
             f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{limited.slot}'",
         )
-        view = watched.process.ingest.view
+        view = watched.process.ingest.status
         await watched.until(lambda: view.reconnects and view.connected)
         await watched.look()
         watched.apply()
@@ -317,6 +325,66 @@ def test_a_store_that_stalls_is_lag_and_back_pressure_and_passes(database: Datab
         assert done[idle] >= behind[idle]
 
     watch(database, tmp_path, scenario)
+
+
+def test_page_and_metrics_show_the_same_figure_for_the_same_fact(
+    limited: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind, with changes that are neither durable nor applied."""
+    limited.execute("CREATE TABLE a (id int PRIMARY KEY, note text)")
+
+    async def scenario(watched: Watched) -> None:
+        watched.apply()
+        await watched.durable("INSERT INTO a VALUES (1, '')")
+        watched.store.open.clear()
+        await asyncio.to_thread(limited.execute, "INSERT INTO a VALUES (2, '')")
+        await watched.until(watched.unflushed)
+        # The metrics are rendered within this second: from now on nobody asks the server anew.
+        await watched.look()
+        monkeypatch.setattr("sluice.health.live_report._FRESH_SECONDS", 60.0)
+        document = await asyncio.to_thread(watched.process.observer.status)
+        watched.process.observer.count()
+        watched.process.observer.export_verdict()
+        watched.metrics.render()
+        agree(document, samples(watched.metrics))
+        watched.store.open.set()
+
+    watch(limited, tmp_path, scenario)
+
+
+def agree(document: dict[str, Any], seen: dict[str, float]) -> None:
+    """Raises AssertionError unless /status and /metrics, of one moment, say the same."""
+    stages = {stage["stage"]: stage for stage in document["wal"]["stages"]}
+    for stage, name in (("received", "receive"), ("flushed", "flush"), ("applied", "apply")):
+        shown = f'{{pipeline="test",stage="{name}"}}'
+        assert stages[stage]["behind_bytes"] == seen[f"sluice_replication_lag_bytes{shown}"], stage
+        assert stages[stage]["behind_seconds"] == pytest.approx(seen[f"sluice_replication_lag_seconds{shown}"], abs=2)
+    room, of_slot = document["wal"]["headroom"], document["source"]["slot"]
+    one = '{pipeline="test"}'
+    assert room["retained_bytes"] == of_slot["retained_wal_bytes"] == seen[f"sluice_slot_retained_wal_bytes{one}"]
+    assert room["safe_bytes"] == of_slot["safe_wal_bytes"] == seen[f"sluice_slot_safe_wal_bytes{one}"]
+    assert room["seconds_left"] == seen.get(f"sluice_slot_seconds_until_lost{one}")
+    for lsn, name in (
+        (document["source"]["wal_lsn"], "sluice_source_wal_lsn_bytes"),
+        (of_slot["confirmed_flush_lsn"], "sluice_confirmed_flush_lsn_bytes"),
+        (stages["received"]["lsn"], "sluice_received_lsn_bytes"),
+        (document["manifest"]["through_lsn"], "sluice_flushed_lsn_bytes"),
+        (document["apply"]["complete_through_lsn"], "sluice_applied_lsn_bytes"),
+    ):
+        assert parse(lsn) == seen[f"{name}{one}"], name
+    assert document["apply"]["pending_entries"] == seen[f"sluice_apply_entries_pending{one}"] == 1
+    oldest = max(table["lag_seconds"] for table in document["tables"])
+    taken_at = datetime.fromisoformat(document["taken_at"]).timestamp()
+    assert taken_at - oldest == pytest.approx(seen[f"sluice_spool_oldest_pending_timestamp_seconds{one}"], abs=0.01)
+    assert seen[f'sluice_health{{pipeline="test",state="{document["state"]}"}}'] == 1
+    counts = Counter[str]()
+    for problem in document["problems"]:
+        counts[problem["code"]] += problem["count"]
+    assert {
+        series.partition('code="')[2].partition('"')[0]: value
+        for series, value in seen.items()
+        if series.startswith("sluice_problems{") and value
+    } == counts
 
 
 def test_an_address_that_the_applier_cannot_have_is_a_usage_error_before_spark_starts(

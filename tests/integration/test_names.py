@@ -75,7 +75,7 @@ def test_what_check_and_copy_pipe_holds_no_control_character(database: Database,
     database.execute(f'CREATE TABLE "{ESCAPE}2" (id int)')
     pipe = Pipe(database, tmp_path)
     seen = pipe("check")
-    near = pipe("copy", "public.e\x1b]0;owned\x07\x1b[31mre")
+    near = pipe("resync", "public.e\x1b]0;owned\x07\x1b[31mre")
     assert "\x1b" not in seen.stdout + near.stderr
     spelled = [
         line.partition("SQL: ")[2].partition("  (")[0]

@@ -9,8 +9,8 @@ import pytest
 
 from sluice.errors import StoreUnavailable
 from sluice.health.endpoint import Health
-from sluice.health.export.observer import Observer
-from sluice.health.report import Report, Reporter
+from sluice.health.report import Report
+from sluice.health.reporter import Reporter
 from sluice.ingest.supervisor import Ingest
 from sluice.store.base import ObjectStore
 from sluice.telemetry.metrics import Metrics
@@ -64,7 +64,7 @@ def test_a_slot_that_is_lost_while_the_store_is_away_is_lost_in_the_verdict_too(
     store, metrics = Failing(pipeline.store), Metrics("test")
     reporter = Reporter(pipeline="test", store=store, lake_uri=tmp_path.as_uri(), source=pipeline.options().source)  # type: ignore[arg-type]
     ingest = Ingest(pipeline.options(), pipeline.store)
-    observer = Observer(ingest=ingest, reporter=reporter, metrics=metrics, health=Health(metrics), applier=None)
+    observer = pipeline.observer(ingest, reporter=reporter, metrics=metrics, health=Health(metrics))
     assert observer.verdict().state == "unknown", "nothing was read yet"
     observer.look()
     assert observer.verdict().state == "stopped", "this process has not begun to stream"
@@ -93,7 +93,7 @@ def test_a_spool_that_vanishes_under_an_idle_ingest_is_unreadable(
 ) -> None:
     database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     ingest, metrics = pipeline.run(), Metrics("test")
-    observer = Observer(ingest=ingest, reporter=reporter, metrics=metrics, health=Health(metrics), applier=None)
+    observer = pipeline.observer(ingest, reporter=reporter, metrics=metrics, health=Health(metrics))
     observer.look()
     assert "spool.unreadable" not in {problem.code for problem in observer.verdict().problems}
     for key in list(pipeline.store.list("")):
@@ -111,7 +111,7 @@ def test_a_slot_that_moves_while_it_is_looked_at_is_not_lost(
 ) -> None:
     database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     with pipeline.running() as running:
-        running.wait_until(lambda: running.ingest is not None and running.ingest.view.state == "streaming")
+        running.wait_until(lambda: running.ingest is not None and running.ingest.status.state == "streaming")
         for number in range(40):
             database.execute(f"INSERT INTO a VALUES ({number})")
             report = reporter.take()

@@ -7,7 +7,7 @@ import socket
 import time
 from pathlib import Path
 
-from sluice.cli.status import LOOK_SECONDS
+from sluice.cli.looking import LOOK_SECONDS
 from tests.support.looks import Pipe
 from tests.support.sources import Database
 

@@ -10,7 +10,7 @@ import pytest
 from sluice.contract.entries import Opened
 from sluice.errors import SlotBusy, SlotLost, SourceRefused
 from sluice.ingest.receive.stream import ReplicationStream, StreamLimits
-from sluice.source import slot
+from sluice.source import slot_wait
 from sluice.source.sessions import SourceOptions, open_query
 from sluice.source.slot import (
     ensure_publication,
@@ -18,8 +18,8 @@ from sluice.source.slot import (
     prove_continuity,
     server_facts,
     slot_facts,
-    wait_until_free,
 )
+from sluice.source.slot_wait import wait_until_free
 from sluice.source.start import Started, identify, start_command, start_replication
 from tests.support.source_setup import options_of, server_major
 from tests.support.sources import Database
@@ -143,7 +143,7 @@ def test_a_lost_connection_of_ours_is_waited_for_until_the_server_gives_it_up(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also longer than a living process is waited for."""
-    monkeypatch.setattr(slot, "ALIVE_SECONDS", 0.5)
+    monkeypatch.setattr(slot_wait, "ALIVE_SECONDS", 0.5)
     options = options_of(database)
     database.execute("CREATE TABLE t (id int PRIMARY KEY)", f"CREATE PUBLICATION {options.publication} FOR TABLE t")
     database.execute(f"ALTER DATABASE {database.name} SET wal_sender_timeout = '4s'")
@@ -173,7 +173,7 @@ def test_a_silent_connection_of_ours_is_named_when_the_server_never_gives_it_up(
     with closing(started.conn), closing(open_query(options)) as conn, pytest.raises(SlotBusy) as caught:
         wait_until_free(conn, options, sleep=pauses.append)
     assert "pg_terminate_backend" in caught.value.hint
-    expected = slot.OWN_MARGIN_SECONDS + (4 if timeout == "4s" else slot.NEVER_SECONDS)
+    expected = slot_wait.OWN_MARGIN_SECONDS + (4 if timeout == "4s" else slot_wait.NEVER_SECONDS)
     assert expected <= sum(pauses) < expected + 3
 
 
@@ -190,7 +190,7 @@ def test_a_slot_of_somebody_else_is_refused_before_the_servers_timeout(database:
         pytest.raises(SlotBusy, match="application_name somebody"),
     ):
         wait_until_free(conn, options, sleep=pauses.append)
-    assert slot.ALIVE_SECONDS <= sum(pauses) < slot.ALIVE_SECONDS + 3
+    assert slot_wait.ALIVE_SECONDS <= sum(pauses) < slot_wait.ALIVE_SECONDS + 3
 
 
 def test_any_publication_name_reaches_the_server_as_itself(database: Database) -> None:

@@ -129,7 +129,7 @@ def test_ingest_goes_on_after_handshakes_that_were_cut(database: Database, tmp_p
             database, open_store(tmp_path.as_uri(), options={}), dsn=_verified(database, port, certificate)
         )
         ingest = pipeline.run()
-        assert ingest.view.reconnects == 3
+        assert ingest.status.reconnects == 3
         assert [row["id"] for row in pipeline.rows("public.t", copied=True)] == [1]
 
 

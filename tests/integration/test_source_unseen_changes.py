@@ -246,7 +246,7 @@ def test_what_was_done_and_undone_within_one_interval_is_named(pipeline: Pipelin
     with pipeline.running(tables=(), watch_interval_s=2.0) as running:
 
         def looked_again(since: float) -> bool:
-            return running.ingest is not None and running.ingest.view.catalog_beat > since
+            return running.ingest is not None and running.ingest.status.catalog_beat > since
 
         running.wait_until(
             lambda: (
@@ -255,7 +255,7 @@ def test_what_was_done_and_undone_within_one_interval_is_named(pipeline: Pipelin
             )
         )
         assert running.ingest is not None
-        seen = running.ingest.view.catalog_beat
+        seen = running.ingest.status.catalog_beat
         running.wait_until(lambda: looked_again(seen))
         for statement in after:
             set_up(pipeline, (statement,))

@@ -8,7 +8,7 @@ its operator.
 import re
 from collections.abc import Callable, Iterator
 
-from sluice.ingest.supervisor import STOP_SECONDS
+from sluice.ingest.options import STOP_SECONDS
 from tests.ops.helm import Manifest
 from tests.ops.manifests import environment, of_kind, pods
 

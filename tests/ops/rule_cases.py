@@ -157,7 +157,7 @@ PROCESS = (
     quiet(
         "SluiceErrors",
         "one table cannot follow, which another alert tells",
-        error("0+1x20", component="copy", kind="UnsupportedChange"),
+        error("0+1x20", component="snapshot", kind="UnsupportedChange"),
         12,
     ),
     fires("SluiceIngestStuck", "the event loop stands still", problem("0x5 1x9", "ingest.stuck"), 9),
@@ -395,14 +395,16 @@ LAKE = (
     fires("SluiceTableQuarantined", "two", problem("2x9", "table.quarantined"), 7),
     quiet("SluiceTableQuarantined", "none", problem("0x9", "table.quarantined"), 7),
     fires(
-        "SluiceCopyStalled",
+        "SluiceSnapshotStalled",
         "it reads nothing",
         one(known.SNAPSHOT_START, "0x40") | one(known.SNAPSHOT_BYTES, "7x40"),
         21,
     ),
-    quiet("SluiceCopyStalled", "it reads", one(known.SNAPSHOT_START, "0x40") | one(known.SNAPSHOT_BYTES, "0+7x40"), 30),
     quiet(
-        "SluiceCopyStalled",
+        "SluiceSnapshotStalled", "it reads", one(known.SNAPSHOT_START, "0x40") | one(known.SNAPSHOT_BYTES, "0+7x40"), 30
+    ),
+    quiet(
+        "SluiceSnapshotStalled",
         "it is over",
         one(known.SNAPSHOT_START, "0x10 stale") | one(known.SNAPSHOT_BYTES, "0+7x10 70x40"),
         40,

@@ -18,7 +18,7 @@ from tests.ops import helm
 
 DEPLOY = Path("deploy")
 COMPOSE = DEPLOY / "compose.yaml"
-STACK = DEPLOY / "stack" / "sluice.yaml"
+STACK = Path("tools") / "stack" / "sluice.yaml"
 OURS = ("ingest", "applier")
 _VARIABLE = re.compile(r"\$\$|\$\{([A-Z0-9_]+):-([^}]*)\}")
 _LINT = YamlLintConfig(

@@ -40,7 +40,7 @@ ABSENT_WHILE_WELL = {
     "sluice_errors_total": "no error has come up",
     "sluice_apply_conflicts_total": "nobody else writes the tables",
     "sluice_slot_seconds_until_lost": "WAL has to be watched for a minute first",
-    "sluice_snapshot_start_timestamp_seconds": "no copy is under way when the tests look",
+    "sluice_snapshot_start_timestamp_seconds": "no snapshot is under way when the tests look",
     "sluice_spool_oldest_pending_timestamp_seconds": "nothing waits when the tests look",
     "sluice_apply_process_restarts_total": "the applier was never started again",
 }

@@ -29,7 +29,7 @@ def test_windows_rows_phases_and_success_are_counted_and_recorded(pipeline: Pipe
     for line in (
         'sluice_apply_runs_total{outcome="committed",pipeline="shop"} 2.0',
         'sluice_apply_runs_total{outcome="failed",pipeline="shop"} 0.0',
-        'sluice_apply_rows_total{op="copy",pipeline="shop"} 3.0',
+        'sluice_apply_rows_total{op="snapshot",pipeline="shop"} 3.0',
         'sluice_apply_rows_total{op="insert",pipeline="shop"} 1.0',
         'sluice_apply_rows_total{op="update",pipeline="shop"} 1.0',
         'sluice_apply_rows_total{op="delete",pipeline="shop"} 1.0',

@@ -16,13 +16,17 @@ import pyarrow.parquet as pq
 
 from sluice import lsn
 from sluice.contract.entries import Changes, Copy, Entry, Segment
+from sluice.health.endpoint import Health
+from sluice.health.export.observer import Observer
+from sluice.health.reporter import Reporter
+from sluice.ingest.options import FlushPolicy, IngestOptions
 from sluice.ingest.receive.stream import StreamLimits
-from sluice.ingest.session import FlushPolicy
-from sluice.ingest.supervisor import Ingest, IngestOptions
+from sluice.ingest.supervisor import Ingest
 from sluice.manifest.follow import load_state, read_entries
 from sluice.manifest.state import PipelineState, TableState
 from sluice.source.sessions import SourceOptions
 from sluice.store.base import ObjectStore
+from sluice.telemetry.metrics import Metrics
 from tests.support.sources import Database
 
 QUICK = StreamLimits(max_delay_s=0.05)
@@ -81,6 +85,16 @@ class Pipeline:
             running.stop()
         if running.error is not None:
             raise running.error
+
+    def observer(self, ingest: Ingest, *, reporter: Reporter, metrics: Metrics, health: Health) -> Observer:
+        """What watches `ingest`. Its status is as fresh as the last `Ingest.refresh`."""
+        return Observer(
+            status=ingest.status,
+            errors=ingest.errors,
+            reporter=reporter,
+            metrics=metrics,
+            health=health,
+        )
 
     def wal_end(self) -> str:
         """The position after a commit record written now, so that nothing before it is missed."""

@@ -52,4 +52,5 @@ def anchors(page: str) -> set[str]:
 
 def pages(root: Path) -> list[Path]:
     """Every page of the documentation."""
-    return [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+    first = [root / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+    return [*first, *sorted((root / "docs").rglob("*.md"))]

@@ -108,7 +108,7 @@ class Lake:
 
     def turn(self) -> None:
         """What the applier's loop does about the boundary and its workers."""
-        since = {key: known.backlog.snapshot_lsn for key, known in self.ledger.tables.items()}
+        since = {key: known.pending.snapshot_lsn for key, known in self.ledger.tables.items()}
         if (self.boundary.published or not self.boundary.seq) and self.ledger.read_seq > self.boundary.seq:
             self.boundary = Boundary(self.ledger.read_seq, self.ledger.read_lsn)
         self.boundary.pass_by(self.ledger.report(), since_lsn=since)

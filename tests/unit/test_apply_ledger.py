@@ -96,7 +96,7 @@ def test_what_waits_for_a_stopped_table_is_forgotten_and_its_position_stays() ->
         manifest.transaction([Change("u", {"id": 1})], SCHEMA)
     _read(ledger, store)
     known = ledger.tables["16385"]
-    assert (len(known.backlog.changes), len(known.backlog.origins)) == (0, 0)
+    assert (len(known.pending.changes), len(known.pending.origins)) == (0, 0)
     now = ledger.report()["16385"]
     assert (now.complete_through_lsn, now.through_seq) == (before.complete_through_lsn, before.through_seq)
     assert ledger.behind() == {}
@@ -134,11 +134,11 @@ def test_a_table_that_fails_keeps_little_and_gets_every_entry_in_order_when_it_g
     wanted = [seq for seq, item in segments if item.table_id == "16385"]
     ledger.tables["16385"].failures = 1
     _read(ledger, store)
-    backlog = ledger.tables["16385"].backlog
-    assert len(backlog.changes) == 4
-    in_flight = backlog.next_window(max_bytes=1 << 30, until_seq=ledger.read_seq)
+    pending = ledger.tables["16385"].pending
+    assert len(pending.changes) == 4
+    in_flight = pending.next_window(max_bytes=1 << 30, until_seq=ledger.read_seq)
     assert in_flight is not None
-    backlog.keep(0)
+    pending.keep(0)
     done = [in_flight.last_seq]
     ledger.applied(ledger.tables["16385"], in_flight, Applied(Place(2, in_flight.last_seq), in_flight.last_seq, 1, 1))
     while done[-1] != wanted[-1] or ledger.behind():
@@ -146,7 +146,7 @@ def test_a_table_that_fails_keeps_little_and_gets_every_entry_in_order_when_it_g
             for entry, _ in read_entries(store, after_seq=seq - 1, limit=7):
                 if entry.seq <= ledger.read_seq:
                     ledger.take_again(table_id, entry)
-        window = backlog.next_window(max_bytes=1, until_seq=ledger.read_seq)
+        window = pending.next_window(max_bytes=1, until_seq=ledger.read_seq)
         if window is not None:
             ledger.applied(ledger.tables["16385"], window, Applied(Place(2, window.last_seq), window.last_seq, 1, 1))
             done.append(window.last_seq)

@@ -132,7 +132,7 @@ def test_a_boundary_says_one_thing_of_a_name_that_two_tables_had() -> None:
     for entry, sha256 in read_entries(store, after_seq=ledger.read_seq):
         ledger.take_in(entry, sha256)
     boundary = Boundary(ledger.read_seq, ledger.read_lsn)
-    since = {table_id: known.backlog.snapshot_lsn for table_id, known in ledger.tables.items()}
+    since = {table_id: known.pending.snapshot_lsn for table_id, known in ledger.tables.items()}
     boundary.pass_by(ledger.report(), since_lsn=since)
     complete = boundary.complete(ledger.report(), since_lsn=since)
     assert complete is not None

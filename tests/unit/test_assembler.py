@@ -21,6 +21,7 @@ from sluice.ingest.assemble.assembly import (
     PreparedRolledBack,
     Published,
 )
+from sluice.ingest.assemble.transitions import State
 from sluice.protocol.frames import join
 from tests.support import wire
 
@@ -150,7 +151,7 @@ def test_an_open_transaction_does_not_move_through_lsn() -> None:
     assembly = read.feed(wire.begin(100, 7), wire.relation(1, "a", COLUMNS), wire.insert(1, ["1", "x"]))
     assert assembly.through_lsn == 0
     assert not read.commits
-    assert read.assembler.in_transaction
+    assert read.assembler.state is State.TRANSACTION
 
 
 def test_transactions_that_ended_at_or_before_the_start_are_dropped() -> None:
@@ -205,8 +206,9 @@ def test_interleaved_streams_publish_their_own_rows_and_drop_aborted_subtransact
         wire.stream_commit(7, 300, 340),
     )
     assert [(row[0], row[1]) for row in read.result()[340]] == [(0, 7), (2, 72)]
-    assert read.assembler.open_streams == 0
     assert set(read.result()) == {340}
+    with pytest.raises(ProtocolViolation, match="not its first"):
+        read.feed(wire.stream_start(8, first=False))
 
 
 @pytest.mark.parametrize(

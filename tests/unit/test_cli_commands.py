@@ -108,7 +108,7 @@ def test_the_commands_are_those_of_the_contract() -> None:
         "up",
         "run",
         "apply",
-        "copy",
+        "resync",
         "status",
         "tables",
         "spool",

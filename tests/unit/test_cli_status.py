@@ -18,13 +18,13 @@ from sluice.cli import status_view
 from sluice.cli.output import amount, duration
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable
-from sluice.errors import SlotLost
-from sluice.health.facts import ErrorSeen, ProcessSeen
-from sluice.health.forecast import SlotForecast
+from sluice.errors import ErrorSeen, SlotLost
+from sluice.health.facts import ProcessSeen
 from sluice.health.process_facts import ProcessFacts
-from sluice.health.report import Report, Reporter, public_uri
-from sluice.health.snapshots import CopyReport, CopyRound
-from sluice.health.wal import headroom
+from sluice.health.report import Report
+from sluice.health.reporter import Reporter, public_uri
+from sluice.health.snapshots import SnapshotReport, SnapshotRound
+from sluice.health.source_history import SourceHistory
 from sluice.manifest.follow import read_entry
 from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import PipelineState
@@ -32,8 +32,8 @@ from sluice.store.memory import MemoryStore
 from sluice.store.opening import open_store
 from tests.support.manifests import put
 from tests.unit.test_cli_commands import Sluice, configured, opened, sluice, table
+from tests.unit.test_health_wal import server, slot
 from tests.unit.test_runtime_report import NOW, Pipeline
-from tests.unit.test_runtime_walreport import server, slot
 
 __all__ = ["configured", "sluice"]
 
@@ -49,9 +49,7 @@ def pipeline() -> Pipeline:
 
 
 def report(pipeline: Pipeline, **changes: object) -> Report:
-    forecast = SlotForecast()
-    forecast.note(0, 0)
-    forecast.note(100, 1000)
+    history = SourceHistory().noted(0, 0).noted(100, 1000)
     taken = Reporter(
         pipeline="shop",
         store=pipeline.store,
@@ -63,7 +61,7 @@ def report(pipeline: Pipeline, **changes: object) -> Report:
     facts = {
         "server": server(1000),
         "slot": slot(restart=200, safe=200),
-        "headroom": headroom(server(1000), slot(restart=200, safe=200), forecast),
+        "history": history,
         **changes,
     }
     return dataclasses.replace(taken, **facts)  # type: ignore[arg-type]
@@ -77,7 +75,7 @@ def drawn(seen: Report, *, width: int = 140, unicode: bool = True, top: int = 20
 
 
 def test_status_for_people_has_every_part(pipeline: Pipeline) -> None:
-    copy = CopyRound((CopyReport("public.events", 50, 200, 10.0, 15.0),), 50, 5.0, 15.0)
+    copy = SnapshotRound((SnapshotReport("public.events", 50, 200, 10.0, 15.0),), 50, 5.0, 15.0)
     noted = ErrorSeen(
         "SourceUnavailable",
         "replication",
@@ -102,7 +100,7 @@ def test_status_for_people_has_every_part(pipeline: Pipeline) -> None:
         "900 B",
         "The slot keeps 800 B of WAL",
         "20% of 1000 B left, enough for 20 s at 10 B/s",
-        "Copies: 2 of 3 tables, 50 rows, 10 rows/s, 15 s left",
+        "Snapshots: 2 of 3 tables, 50 rows, 10 rows/s, 15 s left",
         "25% public.events, 50 of about 200 rows",
         "Tables: 1 copying, 1 live, 1 stale",
         "critical table.stale  public.stock",
@@ -171,8 +169,7 @@ def test_top_limits_the_tables_and_says_how_many_there_are_more(pipeline: Pipeli
 
 
 def test_without_a_limit_the_disk_is_named(pipeline: Pipeline) -> None:
-    room = headroom(server(1000), slot(restart=200, safe=None), SlotForecast())
-    assert "the server's disk is the limit" in drawn(report(pipeline, headroom=room))
+    assert "the server's disk is the limit" in drawn(report(pipeline, slot=slot(restart=200, safe=None)))
 
 
 def test_tables_are_sorted_and_chosen(configured: Path, sluice: Sluice) -> None:

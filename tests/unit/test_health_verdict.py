@@ -18,7 +18,7 @@ from rich.console import Console
 from sluice.cli import exits, status, status_view
 from sluice.errors import SlotLost, StoreUnavailable
 from sluice.health.endpoint import Health, HealthServer
-from sluice.health.export.observer import export_verdict
+from sluice.health.export.verdict import export_verdict
 from sluice.health.facts import (
     ApplierSeen,
     Away,
@@ -32,16 +32,16 @@ from sluice.health.facts import (
     TableSeen,
     grouped,
 )
-from sluice.health.forecast import SlotForecast
 from sluice.health.problems import BY_CODE, KINDS, SEVERITIES, Problem, page
 from sluice.health.process_facts import ProcessFacts
-from sluice.health.report import Report, Reporter
+from sluice.health.report import Report
+from sluice.health.reporter import Reporter
 from sluice.health.verdict import CARRYING, STATES, Verdict, judge
-from sluice.health.wal import headroom
 from sluice.manifest.state import PipelineState
+from sluice.telemetry import catalogue
 from sluice.telemetry.metrics import Metrics
+from tests.unit.test_health_wal import server, slot
 from tests.unit.test_runtime_report import NOW, Pipeline
-from tests.unit.test_runtime_walreport import server, slot
 
 AT = NOW.timestamp()
 WELL_SOURCE = SourceSeen(asked_at=AT, slot_active=True, wal_status="reserved", share_left=0.9)
@@ -239,15 +239,14 @@ def reports() -> Iterator[Report]:
     well = Reporter(
         pipeline="shop", store=pipeline.store, lake_uri="file:///lake", source=None, clock=lambda: NOW
     ).take()
-    room = headroom(server(1000), slot(restart=200, safe=9999), SlotForecast())
-    well = replace(well, server=server(1000), slot=slot(restart=200, safe=9999), headroom=room)
+    well = replace(well, server=server(1000), slot=slot(restart=200, safe=9999))
     (table,), applied = well.tables, well.applied
     assert applied is not None
     inactive = replace(slot(restart=200, safe=9999), active_pid=None)
     sources: list[dict[str, Any]] = [
         {},
-        {"server": None, "slot": None, "headroom": None, "source_away": AWAY},
-        {"slot": None, "headroom": None, "lost": SlotLost("MISSING: gone", hint="")},
+        {"server": None, "slot": None, "source_away": AWAY},
+        {"slot": None, "lost": SlotLost("MISSING: gone", hint="")},
         {"slot": inactive},
     ]
     old = replace(applied, written_at=(NOW - timedelta(seconds=600)).isoformat())
@@ -433,7 +432,7 @@ def test_information_leaves_a_pipeline_healthy() -> None:
     verdict = judge(replace(WELL, tables=(*WELL.tables, TableGroup("copying", "", "public.new", 1, AT - 60))))
     assert (verdict.state, verdict.headline, [(one.code, one.severity) for one in verdict.problems]) == (
         "healthy",
-        "healthy, copying 1 table",
+        "healthy, 1 snapshot under way",
         [("table.copying", "info")],
     )
 
@@ -447,3 +446,8 @@ def test_every_code_is_documented_and_a_problem_without_one_cannot_be_made() -> 
         Problem("no.such", "info", "x", "y", "z")
     with pytest.raises(ValueError, match="never info"):
         Problem("table.stale", "info", "x", "y", "z")
+
+
+def test_the_labels_of_the_metrics_are_the_states_and_codes_of_the_verdict() -> None:
+    assert catalogue.HEALTH_STATES == STATES
+    assert tuple(BY_CODE) == catalogue.PROBLEM_CODES

@@ -4,7 +4,8 @@ import pytest
 
 from sluice.ingest.assemble.assembler import Assembler
 from sluice.ingest.assemble.assembly import Assembly, Published
-from sluice.ingest.tables.messages import IN_DOUBT, encode_messages, prefix_filter, settled
+from sluice.ingest.encode.messages import encode_messages, settled
+from sluice.ingest.tables.messages import IN_DOUBT, prefix_filter
 from sluice.protocol.frames import join
 from tests.support import wire
 

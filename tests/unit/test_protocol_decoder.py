@@ -6,6 +6,7 @@ import pytest
 
 from sluice.errors import DecodeError
 from sluice.protocol import messages as m
+from sluice.protocol.constants import POSTGRES_EPOCH_US
 from sluice.protocol.decoder import decode_control
 from sluice.protocol.frames import join
 from tests.support import pgoutput_bytes as wire
@@ -50,7 +51,7 @@ OUTSIDE_A_STREAM: list[tuple[bytes, m.ControlMessage]] = [
     (wire.stream_commit(XID, LSN, END, TIME), m.StreamCommit(XID, LSN, END, UNIX)),
     (wire.stream_abort(XID, XID + 1), m.StreamAbort(XID, XID + 1, None, None)),
     (wire.stream_abort(XID, XID, at=(LSN, TIME)), m.StreamAbort(XID, XID, LSN, UNIX)),
-    (wire.stream_abort(XID, XID, at=(0, 0)), m.StreamAbort(XID, XID, 0, m.POSTGRES_EPOCH_US)),
+    (wire.stream_abort(XID, XID, at=(0, 0)), m.StreamAbort(XID, XID, 0, POSTGRES_EPOCH_US)),
     (wire.begin_prepare(LSN, END, TIME, XID, ""), m.BeginPrepare(LSN, END, UNIX, XID, "")),
     (wire.prepare(LSN, END, TIME, XID, "../g id"), m.Prepare(LSN, END, UNIX, XID, "../g id")),
     (wire.prepare(LSN, END, TIME, XID, "g" * 199, tag=b"K"), m.CommitPrepared(LSN, END, UNIX, XID, "g" * 199)),
@@ -186,8 +187,8 @@ def test_the_widest_relation_and_the_longest_names_are_accepted() -> None:
 
 
 def test_the_earliest_and_latest_storable_times_are_exact() -> None:
-    assert decode(wire.begin(LSN, -(2**63), XID)) == m.Begin(LSN, -(2**63) + m.POSTGRES_EPOCH_US, XID)
-    latest = 2**63 - 1 - m.POSTGRES_EPOCH_US
+    assert decode(wire.begin(LSN, -(2**63), XID)) == m.Begin(LSN, -(2**63) + POSTGRES_EPOCH_US, XID)
+    latest = 2**63 - 1 - POSTGRES_EPOCH_US
     assert decode(wire.begin(LSN, latest, XID)) == m.Begin(LSN, 2**63 - 1, XID)
     assert decode(wire.begin(MAX_LSN, TIME, XID)) == m.Begin(MAX_LSN, UNIX, XID)
 

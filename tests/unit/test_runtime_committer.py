@@ -19,6 +19,7 @@ from sluice.ingest.commit.committer import UPLOAD_THREADS, CommitLine, Committer
 from sluice.ingest.encode.builder import Unit
 from sluice.ingest.encode.segment import SegmentFile
 from sluice.ingest.encode.stats import SegmentStats
+from sluice.ingest.status import CommitCounts
 from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import PipelineState
 from sluice.store.memory import MemoryStore
@@ -39,9 +40,9 @@ class Room:
         self.broken: list[BaseException] = []
         self.breaker = Breaker(on_break=self.broken.append)
         self.committer = Committer(
-            self.store, self.log, on_receipt=lambda _: None, on_trouble=lambda _: None, stop=threading.Event()
+            self.store, self.log, on_problem=lambda _: None, stop=threading.Event(), counts=CommitCounts()
         )
-        self.line: CommitLine = self.committer.line(self.breaker)
+        self.line: CommitLine = self.committer.line(self.breaker, on_receipt=lambda _: None)
 
     def upload(self, number: int) -> "Future[object]":
         data = b"rows"

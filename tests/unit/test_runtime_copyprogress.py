@@ -2,11 +2,11 @@
 expects, or not at all.
 """
 
-from sluice.ingest.snapshot.snapshotter import CopyProgress
+from sluice.ingest.status import SnapshotProgress
 
 
-def progress(**waiting: int) -> CopyProgress:
-    return CopyProgress(tables_total=len(waiting), waiting=dict(waiting), started_at=0.0)
+def progress(**waiting: int) -> SnapshotProgress:
+    return SnapshotProgress(tables_total=len(waiting), waiting=dict(waiting), started_at=0.0)
 
 
 def test_rows_of_finished_tables_stay_in_the_sum_and_in_the_rate() -> None:

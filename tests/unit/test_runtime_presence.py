@@ -4,10 +4,10 @@ values.
 
 from sluice.errors import SourceUnavailable
 from sluice.health.facts import Facts, TableSeen, grouped
-from sluice.health.snapshots import CopyReport, CopyRound, copies, under_way
+from sluice.health.snapshots import SnapshotReport, SnapshotRound, snapshots, under_way
 from sluice.health.throughput import MINUTES, Throughput
 from sluice.health.verdict import judge
-from sluice.ingest.recent_errors import KEPT, RECENT_SECONDS, RecentErrors
+from sluice.telemetry.recent_errors import KEPT, RECENT_SECONDS, RecentErrors
 from tests.unit.test_runtime_report import Pipeline
 
 
@@ -85,7 +85,7 @@ def test_a_thousand_tables_with_one_reason_are_one_problem() -> None:
     ]
     stale = next(one for one in found if one.count == 1000)
     assert stale.where == "public.t0, public.t1, public.t2 and 997 more"
-    assert "sluice copy" in stale.remedy
+    assert "sluice resync" in stale.remedy
 
 
 def test_time_left_needs_an_estimate_and_a_rate() -> None:
@@ -105,9 +105,9 @@ def test_copies_count_tables_that_have_their_rows_and_rates_come_from_the_proces
     pipeline.table("gone", state="detached")
     tables = (
         under_way("public.now", rows=100, estimated_rows=200, seconds=10.0),
-        CopyReport("public.next", None, 100, None, None),
+        SnapshotReport("public.next", None, 100, None, None),
     )
-    found = copies(pipeline.log.state, CopyRound(tables, 100, 10.0, 20.0))
+    found = snapshots(pipeline.log.state, SnapshotRound(tables, 100, 10.0, 20.0))
     assert (found.tables_done, found.tables_total, found.rows, found.rows_per_second, found.eta_seconds) == (
         1,
         3,
@@ -115,7 +115,7 @@ def test_copies_count_tables_that_have_their_rows_and_rates_come_from_the_proces
         10.0,
         20.0,
     )
-    outside = copies(pipeline.log.state, None)
+    outside = snapshots(pipeline.log.state, None)
     assert (outside.tables_done, outside.tables_total, outside.rows_per_second, outside.eta_seconds) == (
         1,
         3,

@@ -13,8 +13,9 @@ from sluice.contract.applied import AppliedLog, AppliedTable, Complete
 from sluice.contract.entries import TABLE_STATES, Changes, Commits, Opened, Segment, Table
 from sluice.contract.schema import TableSchema
 from sluice.errors import ManifestCorrupt
-from sluice.health.export.observer import check_holds
-from sluice.health.report import Report, Reporter
+from sluice.health.continuity import check_holds
+from sluice.health.report import Report
+from sluice.health.reporter import Reporter
 from sluice.health.tables import STATES_BY_WORTH
 from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import COPY_WAITS, PipelineState

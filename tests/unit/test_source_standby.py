@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from sluice.errors import ProtocolViolation
-from sluice.protocol.messages import POSTGRES_EPOCH_US
+from sluice.protocol.constants import POSTGRES_EPOCH_US
 from sluice.protocol.standby_status import STOP_BOUND_S, STOP_REQUESTS, ShutdownWatch, StandbyStatus
 
 

@@ -65,7 +65,7 @@ def test_another_machine_is_refused_by_the_mode_that_proves_nothing(mode: str) -
 def test_without_a_mode_verify_full_is_taken(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGSSLMODE", "prefer")
     seen = transport_of(options(dsn))
-    assert (seen.sslmode, seen.trouble, seen.refused) == ("verify-full", "", False)
+    assert (seen.sslmode, seen.problem, seen.refused) == ("verify-full", "", False)
 
 
 def test_a_host_of_the_environment_counts_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,8 +76,8 @@ def test_a_host_of_the_environment_counts_too(monkeypatch: pytest.MonkeyPatch) -
 def test_the_loud_setting_lets_the_connection_string_decide_and_says_what_is_not_proven() -> None:
     seen = transport_of(options(f"host={ELSEWHERE} sslmode=require", allow_insecure=True))
     assert (seen.refused, seen.sslmode) == (False, "require")
-    assert "sslmode=require does not prove" in seen.trouble
-    assert transport_of(options(f"host={ELSEWHERE} sslmode=verify-full", allow_insecure=True)).trouble == ""
+    assert "sslmode=require does not prove" in seen.problem
+    assert transport_of(options(f"host={ELSEWHERE} sslmode=verify-full", allow_insecure=True)).problem == ""
 
 
 def test_a_private_key_and_its_password_are_in_no_error(tmp_path: Path) -> None:

@@ -129,8 +129,8 @@ class Demonstration:
         if self._sluice is not None and self._sluice.status is not None:
             raise self._failure(f"`sluice up` ended with status {self._sluice.status}")
         for clerk in self._clerks:
-            if clerk.trouble is not None:
-                raise clerk.trouble
+            if clerk.problem is not None:
+                raise clerk.problem
         tables = self.pipeline.tables()
         rows = {}
         for name in shop.TABLES:

@@ -90,8 +90,8 @@ _HEAD = f"""\
 <!-- Generated from the commands by `python -m tools.docs`; a test compares. -->
 
 Data goes to stdout, logs and progress to stderr. Codes {", ".join(map(str, _EVERYWHERE))} can end
-any command; what each means is in [exit-codes.md](exit-codes.md). A command that can answer in JSON
-does so with `--json` or `-o json`, in YAML with `-o yaml`; the answer has a `schema_version`, and a
-failure is then one document as well.
+any command; [exit-codes.md](exit-codes.md) explains each. A command that can answer in JSON does so
+with `--json` or `-o json`, and in YAML with `-o yaml`. The answer has a `schema_version`. A failure
+is then one document too.
 
 Every command takes:"""

@@ -26,15 +26,21 @@ def _row(metric: Metric) -> str:
 _HEAD = """\
 # Metrics
 
-Ingest serves `/metrics` on `telemetry.listen`, the applier on `telemetry.apply_listen`. Every series carries the label `pipeline`. LSNs are exported as
-plain numbers of bytes; times are unix seconds, so that `time() - x` grows when the process hangs. `sluice_rows_total` and
-`sluice_apply_table_watermark_timestamp_seconds` alone grow with the number of tables: past `telemetry.max_tables` rows are counted under schema and table
-`_other`, watermarks are left to the quantiles of `sluice_apply_freshness_seconds`, and `sluice_metrics_tables_dropped` says how many tables that concerns.
-A scrape of 500 tables renders in about 20 ms, at most once a second however many ask; nothing is counted per row.
+Ingest serves `/metrics` on `telemetry.listen`, the applier on `telemetry.apply_listen`. Every
+series has the label `pipeline`. LSNs are plain numbers of bytes. Times are unix seconds, so
+`time() - x` grows when the process hangs.
 
-`/livez` fails when a loop has stopped going round or a step has outlived its own deadline, never because PostgreSQL or the object store are away, and never
-because a merge takes long. `/readyz` of ingest holds while the pipeline is healthy or degraded and
-says which problems there are ([problems](problems.md)); that of the applier holds while it has the lease and applies. `/startupz` holds once configuration is
-read. `/status` of ingest is `sluice status --json`.
+Only `sluice_rows_total` and `sluice_apply_table_watermark_timestamp_seconds` grow with the number
+of tables. Past `telemetry.max_tables`, rows are counted under schema and table `_other`, and the
+quantiles of `sluice_apply_freshness_seconds` replace the watermarks.
+`sluice_metrics_tables_dropped` says how many tables that affects. A scrape of 500 tables renders in
+about 20 ms, at most once a second, whatever the number of clients. Nothing is counted per row.
 
-<!-- Generated from service/sluice/telemetry/catalogue.py by `python -m tools.docs`; a test compares. -->"""
+* `/livez` fails when a loop does not run any more, or when a step has passed its own deadline. It
+  never fails because PostgreSQL or the object store is unavailable, or because a merge takes long.
+* `/readyz` of ingest succeeds while the pipeline is healthy or degraded, and lists the
+  [problems](problems.md). `/readyz` of the applier succeeds while it has the lease and applies.
+* `/startupz` succeeds once the configuration is read.
+* `/status` of ingest is the same as `sluice status --json`.
+
+<!-- Generated from service/sluice/telemetry/catalogue/ by `python -m tools.docs`; a test compares. -->"""

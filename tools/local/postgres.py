@@ -1,9 +1,8 @@
 """A PostgreSQL server of our own on loopback: started, stopped, restarted and crashed by process
 id.
 
-Invariant: a server that was started here does not outlive its owner, and no other server is ever
-touched. Connections from loopback are trusted: the data is throw-away. Run by root, the server runs
-as an unprivileged helper account, for PostgreSQL refuses root. (PostgreSQL: Server Setup and
+Connections from loopback are trusted: the data is throw-away. Run by root, the server runs as an
+unprivileged helper account, for PostgreSQL refuses root. (PostgreSQL: Server Setup and
 Operation.)
 """
 
@@ -12,7 +11,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -24,14 +22,13 @@ import psycopg
 
 from tools.local import binaries
 from tools.local.binaries import LocalServerError, helper_account
-from tools.local.guard import Guard
+from tools.local.child import Child, spawn
 
 StopMode = Literal["smart", "fast", "immediate"]
 
 _SIGNALS: dict[StopMode, signal.Signals] = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
-_START_DEADLINE_SECONDS = 60.0
+_SHARED_MEMORY_SECONDS = 60.0
 _STOP_DEADLINE_SECONDS = 120.0
-_POLL_SECONDS = 0.02
 _STATUS_LINE = 7
 """postmaster.pid line that says `ready`: the one pg_ctl waits for."""
 
@@ -75,8 +72,7 @@ class PostgresServer:
         self.settings = {**DEFAULT_SETTINGS, **({} if durable else NOT_DURABLE), **(settings or {})}
         self._bin_dir = binaries.usable(Path(bin_dir)) if bin_dir else binaries.bin_dir()
         self._account = helper_account()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._guard: Guard | None = None
+        self._child = Child("PostgreSQL", last_signal=signal.SIGQUIT, log=self.log_path)
 
     @property
     def bin_dir(self) -> Path:
@@ -86,37 +82,30 @@ class PostgresServer:
     @property
     def pid(self) -> int | None:
         """The postmaster's process id while it runs."""
-        running = self._process is not None and self._process.poll() is None
-        return self._process.pid if running and self._process else None
+        return self._child.pid
 
     def start(self) -> None:
         """Returns when connections are accepted. Does nothing when the server runs already."""
         if self.pid is not None:
             return
         self.initialise()
-        deadline = time.monotonic() + _START_DEADLINE_SECONDS
-        while not self._launch(deadline):
-            # After a crash the old children may hold the shared memory for a moment longer.
-            if time.monotonic() > deadline or "still in use" not in self._log_tail():
-                raise LocalServerError(f"PostgreSQL did not start, see {self.log_path}: {self._log_tail()[-400:]}")
+        deadline = time.monotonic() + _SHARED_MEMORY_SECONDS
+        while True:
+            try:
+                self._child.start(self.command(), is_ready=self.is_ready, account=self._account)
+                return
+            except LocalServerError:
+                # After a crash the old children may hold the shared memory for a moment longer.
+                if time.monotonic() > deadline or "still in use" not in self._child.log_tail():
+                    raise
             time.sleep(0.1)
 
     def stop(self, mode: StopMode = "fast") -> None:
         """Returns when the server is gone. Does nothing when it does not run."""
-        if self._process is None:
-            return
-        if self._process.poll() is None:
-            self._process.send_signal(_SIGNALS[mode])
-        try:
-            self._process.wait(_STOP_DEADLINE_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.send_signal(signal.SIGQUIT)
-            self._process.wait(_STOP_DEADLINE_SECONDS)
+        if self._child.stop(_SIGNALS[mode], patience_seconds=_STOP_DEADLINE_SECONDS):
             raise LocalServerError(
                 f"PostgreSQL did not stop in {_STOP_DEADLINE_SECONDS:.0f} s in mode {mode}; it was stopped at once"
-            ) from None
-        finally:
-            self._forget()
+            )
 
     def restart(self, mode: StopMode = "fast") -> None:
         self.stop(mode)
@@ -124,10 +113,7 @@ class PostgresServer:
 
     def crash(self) -> None:
         """Kills the postmaster as a power cut would; its children follow by themselves."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._forget()
+        self._child.stop(signal.SIGKILL)
 
     def dsn(self, user: str = "postgres", dbname: str = "postgres") -> str:
         return f"postgresql://{quote(user, safe='')}@127.0.0.1:{self.port}/{quote(dbname, safe='')}"
@@ -148,17 +134,16 @@ class PostgresServer:
         if self._account is not None:
             os.chown(part, self._account.pw_uid, self._account.pw_gid)
         options = ["--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync"]
-        with self.log_path.open("ab") as log:
-            child = self._spawn([str(self._bin_dir / "initdb"), "-D", str(part), *options], log.fileno())
-            if child.wait() != 0:
-                raise LocalServerError(
-                    f"initdb failed, see {self.log_path}: {self._log_tail()[-400:]}"
-                    + (
-                        f" (every folder above must be open to the account {self._account.pw_name})"
-                        if self._account
-                        else ""
-                    )
+        command = [str(self._bin_dir / "initdb"), "-D", str(part), *options]
+        if spawn(command, log=self.log_path, account=self._account).wait() != 0:
+            raise LocalServerError(
+                f"initdb failed, see {self.log_path}: {self._child.log_tail()[-400:]}"
+                + (
+                    f" (every folder above must be open to the account {self._account.pw_name})"
+                    if self._account
+                    else ""
                 )
+            )
         part.replace(self.data_dir)
 
     def command(self) -> list[str]:
@@ -170,26 +155,6 @@ class PostgresServer:
             command += ["-c", f"{name}={value}"]
         return command
 
-    def _launch(self, deadline: float) -> bool:
-        with self.log_path.open("wb") as log:
-            self._process = self._spawn(self.command(), log.fileno())
-        self._guard = Guard(self._process.pid, signal.SIGQUIT)
-        while time.monotonic() < deadline:
-            if self._process.poll() is not None:
-                self._forget()
-                return False
-            if self.is_ready(self._process.pid):
-                return True
-            time.sleep(_POLL_SECONDS)
-        self.stop("immediate")
-        return False
-
-    def _forget(self) -> None:
-        self._process = None
-        if self._guard is not None:
-            self._guard.dismiss()
-            self._guard = None
-
     def is_ready(self, pid: int) -> bool:
         """Whether the postmaster `pid` serves this cluster and accepts connections."""
         try:
@@ -197,28 +162,6 @@ class PostgresServer:
         except OSError:
             return False
         return len(lines) > _STATUS_LINE and lines[0].strip() == str(pid) and lines[_STATUS_LINE].strip() == "ready"
-
-    def _spawn(self, command: list[str], log: int) -> subprocess.Popen[bytes]:
-        # A session of its own: Ctrl-C at a terminal reaches the owner, who then stops the server in
-        # order.
-        account = self._account
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            cwd="/",
-            user=account.pw_uid if account else None,
-            group=account.pw_gid if account else None,
-            extra_groups=[] if account else None,
-        )
-
-    def _log_tail(self) -> str:
-        try:
-            return self.log_path.read_text(errors="replace")[-2000:]
-        except OSError:
-            return ""
 
 
 @contextlib.contextmanager

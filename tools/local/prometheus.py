@@ -10,9 +10,7 @@ import contextlib
 import http.client
 import json
 import signal
-import subprocess
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,14 +20,12 @@ from urllib.parse import urlencode
 import yaml
 
 from tools.local.binaries import LocalServerError
-from tools.local.guard import Guard
+from tools.local.child import Child
 from tools.local.postgres import free_port
 from tools.local.tools import CACHE, tool
 
-_START_DEADLINE_SECONDS = 60.0
 _STOP_DEADLINE_SECONDS = 20.0
 _ANSWER_SECONDS = 30.0
-_POLL_SECONDS = 0.05
 
 
 class QueryRefused(LocalServerError):
@@ -70,8 +66,7 @@ class PrometheusServer:
         self.port = port or free_port()
         self.log_path = self.directory / "prometheus.log"
         self._retention = retention
-        self._process: subprocess.Popen[bytes] | None = None
-        self._guard: Guard | None = None
+        self._child = Child(f"Prometheus on port {self.port}", last_signal=signal.SIGKILL, log=self.log_path)
         self._configuration = {
             "global": {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval},
             "rule_files": [str(path.resolve()) for path in rules],
@@ -87,29 +82,14 @@ class PrometheusServer:
 
     @property
     def pid(self) -> int | None:
-        return self._process.pid if self._process is not None else None
+        return self._child.pid
 
     def start(self) -> None:
         """Returns when queries are answered. Does nothing when the server runs already. Raises
         LocalServerError, also where there is no Prometheus.
         """
-        if self._process is not None:
-            return
-        command = self.command()
-        with self.log_path.open("wb") as log:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=self.directory
-            )
-        self._guard = Guard(self._process.pid, signal.SIGKILL)
-        deadline = time.monotonic() + _START_DEADLINE_SECONDS
-        while not self._ready():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self.stop()
-                said = self.log_path.read_text(errors="replace").splitlines()[-3:]
-                raise LocalServerError(
-                    f"Prometheus did not start on port {self.port}, see {self.log_path}: {' / '.join(said)}"
-                )
-            time.sleep(_POLL_SECONDS)
+        if self.pid is None:
+            self._child.start(self.command(), is_ready=lambda _pid: self._ready(), directory=self.directory)
 
     def command(self) -> list[str]:
         """What runs the server in the foreground; writes its configuration. Raises LocalServerError
@@ -133,17 +113,7 @@ class PrometheusServer:
 
     def stop(self) -> None:
         """Returns when the server is gone; its data stays in `directory`."""
-        if self._process is not None:
-            self._process.terminate()
-            try:
-                self._process.wait(_STOP_DEADLINE_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-            self._process = None
-        if self._guard is not None:
-            self._guard.dismiss()
-            self._guard = None
+        self._child.stop(signal.SIGTERM, patience_seconds=_STOP_DEADLINE_SECONDS)
 
     def query(self, expression: str, *, at: float | None = None) -> list[Series]:
         """The expression's value now, or at a time. Raises QueryRefused."""

@@ -7,17 +7,13 @@ does not outlive its owner. Keeps objects in memory: nothing survives a stop.
 import contextlib
 import signal
 import socket
-import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 
-from tools.local.binaries import LocalServerError
-from tools.local.guard import Guard
+from tools.local.child import Child
 from tools.local.postgres import free_port
 
-_START_DEADLINE_SECONDS = 60.0
 REGION = "us-east-1"
 ACCESS_KEY = "test"
 """moto accepts any key; Sluice still has to send one."""
@@ -28,8 +24,7 @@ class S3Server:
 
     def __init__(self, *, port: int | None = None) -> None:
         self.port = port or free_port()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._guard: Guard | None = None
+        self._child = Child(f"the local S3 server on port {self.port}", last_signal=signal.SIGKILL)
 
     @property
     def endpoint(self) -> str:
@@ -37,36 +32,16 @@ class S3Server:
 
     @property
     def pid(self) -> int | None:
-        return self._process.pid if self._process is not None else None
+        return self._child.pid
 
     def start(self) -> None:
         """Returns when requests are answered. Does nothing when the server runs already."""
-        if self._process is not None:
-            return
-        command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        self._guard = Guard(self._process.pid, signal.SIGKILL)
-        deadline = time.monotonic() + _START_DEADLINE_SECONDS
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self.stop()
-                raise LocalServerError(f"the local S3 server did not start on port {self.port}")
-            time.sleep(0.05)
+        if self.pid is None:
+            command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+            self._child.start(command, is_ready=lambda _pid: self._answers())
 
     def stop(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-        if self._guard is not None:
-            self._guard.dismiss()
-            self._guard = None
+        self._child.stop(signal.SIGKILL)
 
     def create_bucket(self, name: str) -> None:
         urllib.request.urlopen(urllib.request.Request(f"{self.endpoint}/{name}", method="PUT"), timeout=10).close()  # noqa: S310  our own loopback address

@@ -1,11 +1,11 @@
 """An S3-compatible server whose objects are files and stay when it stops: S3Proxy, with its
-archives fetched once and checked by their hashes.
+jars fetched once and checked by their hashes.
 
 For the local stack; tests that want an S3 server for minutes use `s3`. It decides create-only while
 it writes, so that of racing writers one wins. Must not be relied on after a power cut: it leaves
 the sync of its files to the operating system.
 
-`python -m tools.local.s3proxy` fetches the archives now.
+`python -m tools.local.s3proxy` fetches the jars now.
 """
 
 import os
@@ -59,10 +59,10 @@ def command(configuration: Path, *, port: int, objects: Path) -> list[str]:
     """What runs the server in the foreground on 127.0.0.1:`port`, its objects below the folder
     `objects`; writes `configuration`.
 
-    Raises LocalServerError when its archives cannot be had.
+    Raises LocalServerError when its jars cannot be had.
     """
     try:
-        archives = jars.fetch_set(S3PROXY, jars.default_directory())
+        found = jars.fetch_set(S3PROXY, jars.default_directory())
     except UsageError as error:
         raise LocalServerError(f"{error}: {error.hint}") from error
     objects.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ def command(configuration: Path, *, port: int, objects: Path) -> list[str]:
         str(java),
         *options,
         "-cp",
-        ":".join(map(str, archives)),
+        ":".join(map(str, found)),
         "org.gaul.s3proxy.Main",
         "--properties",
         str(configuration),

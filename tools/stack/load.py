@@ -49,5 +49,5 @@ class Load:
 
     def _raise_trouble(self) -> None:
         for clerk in self._clerks:
-            if clerk.trouble is not None:
-                raise clerk.trouble
+            if clerk.problem is not None:
+                raise clerk.problem

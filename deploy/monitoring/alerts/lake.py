@@ -1,5 +1,5 @@
 """Does the lake follow, and is every table what it claims to be: the applier, the backlog, tables,
-copies.
+snapshots.
 """
 
 from deploy.monitoring.model import Alert, Threshold, one
@@ -16,16 +16,16 @@ BACKLOG_AGE = Threshold("backlogSeconds", 900, "age of the oldest change that is
 BACKLOG_BYTES = Threshold(
     "backlogBytes", 1073741824, "bytes of segments that the lake lacks, when they have also grown for an hour (1 GiB)"
 )
-COPY_STALL = Threshold("copyStallSeconds", 900, "age of a copy, when it has read nothing for 15 minutes")
+SNAPSHOT_STALL = Threshold("snapshotStallSeconds", 900, "age of a snapshot that has read nothing for 15 minutes")
 
-THRESHOLDS = (SILENCE, FAILURES, BACKLOG_AGE, BACKLOG_BYTES, COPY_STALL)
+THRESHOLDS = (SILENCE, FAILURES, BACKLOG_AGE, BACKLOG_BYTES, SNAPSHOT_STALL)
 
 FAILED = total(over("increase", one(known.APPLY_RUNS, outcome="failed"), "15m"))
 RESTARTED = total(over("increase", one(known.APPLY_RESTARTS), "15m"))
 PENDING_LEAST = worst(over("min_over_time", one(known.PENDING_BYTES), "1h"))
 PENDING_GROWTH = worst(over("delta", one(known.PENDING_BYTES), "1h"))
 GROWING = f"{PENDING_LEAST} > {BACKLOG_BYTES} and on (pipeline) {PENDING_GROWTH} > 0"
-COPIED = total(over("increase", one(known.SNAPSHOT_BYTES), "15m"))
+SNAPSHOT_READ = total(over("increase", one(known.SNAPSHOT_BYTES), "15m"))
 
 ALERTS = (
     Alert(
@@ -34,15 +34,15 @@ ALERTS = (
         f"{worst(one(known.PROBLEMS, code='applier.dead'))} > 0",
         "5m",
         "The applier of pipeline {{ $labels.pipeline }} is gone",
-        "It was running and has stopped reporting: it does not run, or it hangs. The source is not "
-        "concerned; the lake falls behind.",
+        "It ran and has stopped reporting. It does not run, or it hangs. The source is not affected; "
+        "the lake falls behind.",
     ),
     Alert(
         "SluiceApplyNotSucceeding",
         "critical",
         f"time() - {worst(one(known.APPLY_LAST_SUCCESS))} > {SILENCE}",
         "5m",
-        "The applier of pipeline {{ $labels.pipeline }} has achieved nothing for {{ $value | humanizeDuration }}",
+        "The applier of pipeline {{ $labels.pipeline }} has made no progress for {{ $value | humanizeDuration }}",
         "In that time it has neither committed a window nor found that there is nothing to do. The lake falls behind.",
     ),
     Alert(
@@ -52,7 +52,7 @@ ALERTS = (
         "5m",
         "The applier of pipeline {{ $labels.pipeline }} keeps failing",
         "Windows fail and are tried again, or the applier ends and is started again. Tables without "
-        "problems go on meanwhile.",
+        "problems continue meanwhile.",
         held="10m",
     ),
     Alert(
@@ -60,8 +60,8 @@ ALERTS = (
         "warning",
         total(risen(one(known.APPLY_CONFLICTS), "1h"), "kind") + " > 0",
         "0m",
-        "Somebody else writes the Delta tables of pipeline {{ $labels.pipeline }}",
-        "A commit met one of another writer ({{ $labels.kind }}). Only one applier may write these "
+        "Another program writes the Delta tables of pipeline {{ $labels.pipeline }}",
+        "A commit met a commit of another writer ({{ $labels.kind }}). Only one applier may write these "
         "tables, and on S3 a second one can overwrite commits.",
         held="15m",
     ),
@@ -71,7 +71,7 @@ ALERTS = (
         f"time() - {worst(one(known.OLDEST_PENDING))} > {BACKLOG_AGE} or on (pipeline) ({GROWING})",
         "10m",
         "The lake of pipeline {{ $labels.pipeline }} is behind its spool",
-        "Changes are durable in the spool and wait for the applier for too long, or there are more of them each hour.",
+        "Changes are durable in the spool and wait too long for the applier, or their number grows each hour.",
     ),
     Alert(
         "SluiceTableStale",
@@ -79,8 +79,8 @@ ALERTS = (
         f"{worst(one(known.PROBLEMS, code='table.stale'))} > 0",
         "0m",
         "{{ $value }} tables of pipeline {{ $labels.pipeline }} do not equal the source",
-        "Something happened that the stream cannot carry, so that the lake copy is known to be "
-        "wrong. The reason is in `sluice tables --state stale`.",
+        "Something happened that the stream cannot carry, so the lake tables are known to differ "
+        "from the source. The reason is in `sluice tables --state stale`.",
     ),
     Alert(
         "SluiceTableQuarantined",
@@ -88,15 +88,15 @@ ALERTS = (
         f"{worst(one(known.PROBLEMS, code='table.quarantined'))} > 0",
         "0m",
         "{{ $value }} tables of pipeline {{ $labels.pipeline }} are not carried",
-        "Their shape or their replica identity cannot be followed exactly, so that they are left "
-        "out. The reason is in `sluice tables --state quarantined`.",
+        "Their shape or their replica identity cannot be followed exactly, so they are left out. "
+        "The reason is in `sluice tables --state quarantined`.",
     ),
     Alert(
-        "SluiceCopyStalled",
+        "SluiceSnapshotStalled",
         "warning",
-        f"time() - {worst(one(known.SNAPSHOT_START))} > {COPY_STALL} unless on (pipeline) {COPIED} > 0",
+        f"time() - {worst(one(known.SNAPSHOT_START))} > {SNAPSHOT_STALL} unless on (pipeline) {SNAPSHOT_READ} > 0",
         "5m",
-        "The copy of pipeline {{ $labels.pipeline }} does not move",
+        "The snapshot of pipeline {{ $labels.pipeline }} does not move",
         "It began {{ $value | humanizeDuration }} ago and has read nothing for 15 minutes. Its "
         "tables are not complete until it is finished.",
     ),

@@ -1,8 +1,7 @@
 """The objective: the lake is fresh for most of the time. Alerts on how fast the error budget burns.
 
-A good moment is one in which every table that is followed is fresher than the target; a pipeline
-that is not heard of has no good moments. (The windows and factors are those of the SRE Workbook,
-chapter 5.)
+The objective is met at a moment when every followed table is fresher than the target. Time without
+data counts as not met. (The windows and factors are those of the SRE Workbook, chapter 5.)
 """
 
 from deploy.monitoring.alerts.process import INGEST, REMEMBERED
@@ -10,9 +9,9 @@ from deploy.monitoring.model import Alert, Recording, Threshold, one
 from deploy.monitoring.promql import gone, worst
 from sluice.telemetry import catalogue as known
 
-TARGET = Threshold("freshnessTargetSeconds", 300, "how far a table may be behind the source in a good moment")
+TARGET = Threshold("freshnessTargetSeconds", 300, "how far a table may be behind the source while the objective is met")
 OBJECTIVE = Threshold(
-    "freshnessObjective", 0.99, "share of good moments that is promised; the rest is the error budget"
+    "freshnessObjective", 0.99, "share of the time in which the target is met; the rest is the error budget"
 )
 
 THRESHOLDS = (TARGET, OBJECTIVE)
@@ -22,7 +21,7 @@ WINDOWS = ("5m", "30m", "1h", "6h", "3d")
 
 
 def average(window: str) -> str:
-    """The recording of the share of good moments in `window`."""
+    """The recording of the share of `window` in which the target was met."""
     return f"pipeline:sluice_freshness_good:avg{window}"
 
 
@@ -47,7 +46,7 @@ ALERTS = (
         "critical",
         _burning(14.4, "1h", "5m"),
         "0m",
-        "The lake of pipeline {{ $labels.pipeline }} is not fresh, and its budget for the month goes in two days",
+        "The lake of pipeline {{ $labels.pipeline }} is not fresh; its error budget for the month will last two days",
         "In the last hour tables were further behind than the target for {{ $value | "
         "humanizePercentage }} of the time, and they still are.",
         held="5m",
@@ -57,8 +56,8 @@ ALERTS = (
         "critical",
         _burning(6, "6h", "30m"),
         "0m",
-        "The lake of pipeline {{ $labels.pipeline }} is often not fresh, and its budget for the "
-        "month goes in five days",
+        "The lake of pipeline {{ $labels.pipeline }} is often not fresh; its error budget "
+        "for the month will last five days",
         "In the last six hours tables were further behind than the target for {{ $value | "
         "humanizePercentage }} of the time, and they still are.",
         held="15m",

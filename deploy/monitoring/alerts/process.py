@@ -1,6 +1,4 @@
-"""Is anybody there, and do the eyes see: the processes, their connections, and the figures
-themselves.
-"""
+"""Do the processes run, are they connected, and are the figures themselves current?"""
 
 from deploy.monitoring.model import Alert, Threshold, one
 from deploy.monitoring.promql import Not, gone, missing, over, risen, total, worst
@@ -19,7 +17,7 @@ THRESHOLDS = (RECONNECTS, EVENT_LOOP_LAG, REPORT_AGE)
 
 INGEST = one(known.BUILD_INFO, component="ingest")
 REMEMBERED = "6h"
-"""How long a pipeline that went silent is missed by name; after that it counts as never seen."""
+"""How long a pipeline without data is reported by name; after that it counts as never seen."""
 
 STREAMED = worst(over("max_over_time", one(known.HEALTH, state=CARRYING), "5m"))
 
@@ -30,9 +28,9 @@ ALERTS = (
         gone(INGEST, REMEMBERED),
         "5m",
         "Ingest of pipeline {{ $labels.pipeline }} is gone",
-        "It was scraped within the last hours and is not any more. PostgreSQL keeps WAL for its slot "
-        "until it is back or the slot is lost, and no other "
-        "alert about this pipeline can fire meanwhile.",
+        "Prometheus scraped it within the last hours and cannot scrape it now. PostgreSQL keeps WAL "
+        "for its slot until it is back or the slot is lost. No other alert about this pipeline can "
+        "fire meanwhile.",
     ),
     Alert(
         "SluiceMetricsAbsent",
@@ -40,7 +38,7 @@ ALERTS = (
         f"absent_over_time({INGEST}[{REMEMBERED}])",
         "10m",
         "No ingest process{{ with $labels.pipeline }} of pipeline {{ . }}{{ end }} is scraped",
-        "Prometheus has not seen one for hours, or never: it does not run, or its endpoint is not "
+        "Prometheus has not seen one for hours, or never. It does not run, or its endpoint is not "
         "scraped. None of the other alerts can fire.",
     ),
     Alert(
@@ -51,7 +49,7 @@ ALERTS = (
         f"group by (pipeline) (last_over_time({INGEST}[10m])) unless on (pipeline) {STREAMED} == 1",
         "5m",
         "Pipeline {{ $labels.pipeline }} has not streamed for ten minutes",
-        "An ingest process is there, at least now and then, but it is starting, reconnecting, or "
+        "An ingest process appears, at least now and then, but it is starting, reconnecting, or "
         "ending again and again. The server keeps WAL for the slot.",
         held="10m",
     ),
@@ -69,7 +67,7 @@ ALERTS = (
         f"{total(over('increase', one(known.RECONNECTS), '15m'))} > {RECONNECTS}",
         "0m",
         "Pipeline {{ $labels.pipeline }} keeps losing its connection",
-        'The stream was begun again {{ $value | printf "%.0f" }} times in 15 minutes. Each time the '
+        'The stream began again {{ $value | printf "%.0f" }} times in 15 minutes. Each time the '
         "server sends again what was not acknowledged.",
         held="10m",
     ),
@@ -83,9 +81,9 @@ ALERTS = (
         )
         + " > 0",
         "0m",
-        "Pipeline {{ $labels.pipeline }} met {{ $labels.class }}, which it does not try again",
-        "It came up in {{ $labels.component }}. What could not be carried was not acknowledged; "
-        "somebody has to act before it goes on.",
+        "Pipeline {{ $labels.pipeline }} met {{ $labels.class }}, which it does not retry",
+        "It occurred in {{ $labels.component }}. What could not be carried was not acknowledged. "
+        "You have to act before the pipeline continues.",
         held="15m",
     ),
     Alert(
@@ -93,10 +91,9 @@ ALERTS = (
         "critical",
         f"{worst(one(known.PROBLEMS, code='ingest.stuck'))} > 0",
         "2m",
-        "Ingest of pipeline {{ $labels.pipeline }} stands still",
+        "Ingest of pipeline {{ $labels.pipeline }} does not move",
         "Its event loop or one of its stages has not moved for minutes, although the process lives. "
-        "Its other figures are as old as that. PostgreSQL keeps WAL "
-        "for the slot meanwhile.",
+        "Its other figures are as old as that. PostgreSQL keeps WAL for the slot meanwhile.",
     ),
     Alert(
         "SluiceEventLoopStalled",
@@ -104,7 +101,7 @@ ALERTS = (
         "histogram_quantile(0.99, "
         f"{total(over('rate', one.buckets(known.EVENT_LOOP_LAG), '5m'), 'le')}) > {EVENT_LOOP_LAG}",
         "10m",
-        "Ingest of pipeline {{ $labels.pipeline }} is short of CPU",
+        "Ingest of pipeline {{ $labels.pipeline }} does not get enough CPU",
         'Its event loop runs {{ $value | printf "%.1f" }} s late. It may fail to answer the server '
         "in time (wal_sender_timeout) and lose the connection.",
     ),
@@ -114,18 +111,18 @@ ALERTS = (
         f"time() - {worst(one(known.REPORT_TIMESTAMP))} > {REPORT_AGE} or on (pipeline) "
         f"({missing(one(known.REPORT_TIMESTAMP), INGEST)})",
         "5m",
-        "Pipeline {{ $labels.pipeline }} does not see where it stands",
+        "Pipeline {{ $labels.pipeline }} has no current report",
         "Ingest has not been able to read the manifest or the applier's records for minutes. Figures "
-        "of slot, tables, backlog and freshness are as old as "
-        "that, so that their alerts cannot be trusted.",
+        "of slot, tables, backlog and freshness are as old as that, "
+        "so do not trust their alerts.",
     ),
     Alert(
         "SluiceSlotUnwatched",
         "critical",
         missing(one(known.SLOT_STATUS), INGEST),
         "10m",
-        "The slot of pipeline {{ $labels.pipeline }} is not being watched",
-        "Ingest runs, but its side queries for slot and WAL fail. How much WAL the server keeps, and "
-        "how long that can go on, is not known.",
+        "The slot of pipeline {{ $labels.pipeline }} is not watched",
+        "Ingest runs, but its side queries for slot and WAL fail. It cannot measure how much WAL the "
+        "server keeps, and how long that can last.",
     ),
 )

@@ -1,6 +1,4 @@
-"""Is the source safe from us, and are we safe from losing the slot: retained WAL, headroom, what is
-held back.
-"""
+"""Does the pipeline harm the source, and is the slot in danger: retained WAL, headroom, vacuum."""
 
 from deploy.monitoring.model import Alert, Threshold, one
 from deploy.monitoring.promql import least, over, worst
@@ -12,7 +10,8 @@ HEADROOM_CRITICAL = Threshold("walHeadroomCriticalPercent", 20, "share of max_sl
 FORECAST = Threshold(
     "slotForecastSeconds",
     14400,
-    "time until the slot may be lost, by the trend of the last hour or by a standing slot and the rate of WAL",
+    "time until the slot may be lost, by the trend of the last hour or, for a slot that does not "
+    "move, by the rate of WAL",
 )
 RETAINED = Threshold("walRetainedBytes", 53687091200, "WAL kept for the slot on a server that sets no limit (50 GiB)")
 XMIN_AGE = Threshold("catalogXminAge", 100000000, "age of the slot's catalog_xmin in transactions")
@@ -35,9 +34,9 @@ ALERTS = (
         f"{LOST} unless on (pipeline) ({CARRYING_NOW})",
         "0m",
         "The replication slot of pipeline {{ $labels.pipeline }} is lost",
-        "The server has invalidated or dropped it: changes after the last acknowledged position can "
-        "no longer be had. The pipeline has stopped (exit code 7) "
-        "and nothing will bring it back by itself; the tables have to be copied again.",
+        "The server has invalidated or dropped it. The changes after the last acknowledged position "
+        "are not available any more. The pipeline has stopped (exit code 7) and does not recover by "
+        "itself. The tables need new snapshots under a new slot.",
     ),
     Alert(
         "SluiceSlotUnreserved",
@@ -54,7 +53,7 @@ ALERTS = (
         f"{HEADROOM} < {HEADROOM_WARNING}",
         "15m",
         'The slot of pipeline {{ $labels.pipeline }} has {{ $value | printf "%.0f" }} % of its WAL limit left',
-        "The server keeps WAL for the slot up to max_slot_wal_keep_size and then gives the slot up.",
+        "The server keeps WAL for the slot up to max_slot_wal_keep_size and then invalidates the slot.",
     ),
     Alert(
         "SluiceWalHeadroomCritical",
@@ -62,8 +61,8 @@ ALERTS = (
         f"{HEADROOM} < {HEADROOM_CRITICAL}",
         "5m",
         'The slot of pipeline {{ $labels.pipeline }} has only {{ $value | printf "%.0f" }} % of its WAL limit left',
-        "The server keeps WAL for the slot up to max_slot_wal_keep_size and then gives the slot up: "
-        "every table would have to be copied again.",
+        "The server keeps WAL for the slot up to max_slot_wal_keep_size and then invalidates the "
+        "slot. Every table would then need a new snapshot.",
     ),
     Alert(
         "SluiceWalHeadroomPredicted",
@@ -80,7 +79,8 @@ ALERTS = (
         f"{worst(one(known.SLOT_RETAINED))} > {RETAINED} and on (pipeline) {worst(one(known.SLOT_UNBOUNDED))} == 1",
         "10m",
         "The server keeps {{ $value | humanize1024 }}B of WAL for pipeline {{ $labels.pipeline }}, without a limit",
-        "max_slot_wal_keep_size is -1, so that only the server's disk ends this, and the database with it.",
+        "max_slot_wal_keep_size is -1. Only the size of the server's disk limits the WAL; when it is "
+        "full, the database stops.",
     ),
     Alert(
         "SluiceSlotInactive",
@@ -88,7 +88,7 @@ ALERTS = (
         f"{worst(one(known.PROBLEMS, code='slot.inactive'))} > 0",
         "5m",
         "Nobody uses the slot of pipeline {{ $labels.pipeline }}",
-        "Ingest says that it streams and the server answers, but no walsender serves the slot. WAL "
+        "Ingest reports that it streams and the server answers, but no walsender serves the slot. WAL "
         "is kept and nothing is received.",
         held="10m",
     ),
@@ -97,7 +97,7 @@ ALERTS = (
         "warning",
         f"{worst(one(known.SLOT_XMIN_AGE))} > {XMIN_AGE}",
         "30m",
-        "The slot of pipeline {{ $labels.pipeline }} holds vacuum back",
+        "The slot of pipeline {{ $labels.pipeline }} holds back vacuum",
         "Its catalog_xmin is {{ $value | humanize }} transactions old. Dead rows of the system "
         "catalogs cannot be removed, in every database of the server.",
     ),
@@ -108,7 +108,7 @@ ALERTS = (
         "0m",
         "A prepared transaction of pipeline {{ $labels.pipeline }} has been open for {{ $value | humanizeDuration }}",
         "Its changes wait in the spool. Until it is committed or rolled back it keeps locks, holds "
-        "back WAL and vacuum, and new copies cannot begin.",
+        "back WAL and vacuum, and new snapshots cannot begin.",
         held="5m",
     ),
 )

@@ -1,4 +1,4 @@
-"""Does ingest keep up: lag, a flush that stands still, back-pressure, open transactions, the object
+"""Does ingest keep up: lag, a flush that does not move, backpressure, open transactions, the object
 store.
 """
 
@@ -15,7 +15,7 @@ LAG_CRITICAL_BYTES = Threshold(
 STUCK = Threshold(
     "flushStuckBytes", 67108864, "WAL waiting behind a flushed position that has not moved for 15 minutes (64 MiB)"
 )
-BACKPRESSURE = Threshold("backpressurePercent", 80, "share of the time in which the socket was left unread")
+BACKPRESSURE = Threshold("backpressurePercent", 80, "share of the time in which the socket is not read")
 STAGED = Threshold("stagedPercent", 80, "share of limits.staged that open transactions take; at 100 the pipeline stops")
 STORE_ERRORS = Threshold("storeErrorPercent", 10, "share of requests to the object store that failed")
 
@@ -52,8 +52,8 @@ ALERTS = (
         f"({LAG} > {LAG_CRITICAL}) or on (pipeline) ({LAG_BYTES} > {LAG_CRITICAL_BYTES})",
         "2m",
         "The spool of pipeline {{ $labels.pipeline }} is far behind the source",
-        "Changes that were committed long ago are not durable in the spool yet, the server keeps "
-        "their WAL, and the slot's limit comes closer.",
+        "Changes that were committed long ago are not durable in the spool yet. The server keeps "
+        "their WAL, and the slot approaches its limit.",
     ),
     Alert(
         "SluiceFlushStuck",
@@ -80,8 +80,8 @@ ALERTS = (
         "5m",
         'Open transactions of pipeline {{ $labels.pipeline }} take {{ $value | printf "%.0f" }} % of '
         "what limits.staged allows",
-        "At 100 % the pipeline stops by name (exit code 2), with nothing lost, and the server keeps "
-        "WAL until the limit is raised.",
+        "At 100 % the pipeline stops (exit code 2). Nothing is lost, and the server keeps WAL until "
+        "you raise the limit.",
     ),
     Alert(
         "SluiceObjectStoreFailing",
@@ -90,6 +90,6 @@ ALERTS = (
         "5m",
         "The object store fails pipeline {{ $labels.pipeline }}",
         '{{ $value | printf "%.0f" }} % of the requests fail. What is not stored is not '
-        "acknowledged, so that lag and retained WAL follow.",
+        "acknowledged, so lag and retained WAL grow.",
     ),
 )

@@ -65,7 +65,7 @@ WINDOWS_ROW = Row(
         ),
         Panel(
             title="Rows applied",
-            description="Change rows taken into the lake; copy are rows of copies.",
+            description="Change rows taken into the lake; snapshot are rows of snapshots.",
             unit="ops",
             queries=(Query(total(over("rate", shown(known.APPLY_ROWS), RATE), "op"), "{{pipeline}} {{op}}"),),
             stacked=True,

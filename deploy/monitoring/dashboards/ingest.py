@@ -113,7 +113,7 @@ SPOOL_ROW = Row(
     (
         Panel(
             title="Bytes written",
-            description="Segment files: changes, rows of open transactions, copies.",
+            description="Segment files: changes, rows of open transactions, snapshots.",
             unit="Bps",
             queries=(Query(total(over("rate", shown(known.SPOOL_BYTES), RATE), "kind"), "{{pipeline}} {{kind}}"),),
         ),

@@ -114,7 +114,7 @@ WAL_ROW = Row(
         ),
         Panel(
             title="Prepared transactions that have not ended",
-            description="The age of the oldest one: it holds back WAL, vacuum and new copies.",
+            description="The age of the oldest one: it holds back WAL, vacuum and new snapshots.",
             unit="s",
             queries=(Query(worst(shown(known.PREPARED_AGE))),),
             width=12,

@@ -2,23 +2,40 @@
 into exit codes.
 
 Invariants: stdout carries data, stderr logs and progress; every command takes the same common
-options; exit codes are those of docs/exit-codes.md. One module per group of commands; `exits` maps
-errors, `rooms` turns settings into what the rooms take.
+options; exit codes are those of docs/exit-codes.md. One module per command, named as the command;
+`exits` maps errors, `wiring` turns settings into plain values.
 """
 
 import sys
 
 import click
 
-from sluice.cli import check, config, exits, init, output, resync, run, slot, spool, status
+from sluice.cli import (
+    apply,
+    check,
+    completion,
+    config,
+    exits,
+    init,
+    output,
+    resync,
+    run,
+    setup,
+    slot,
+    spool,
+    status,
+    tables,
+    up,
+    version,
+)
 from sluice.telemetry.crash import leave_no_values_behind
 
 _GROUPS = {
-    "Begin": (init.init, check.check, init.setup),
-    "Run": (run.up, run.run, run.apply),
-    "Look": (status.status, status.tables, spool.spool),
-    "Mend": (resync.copy, slot.slot),
-    "Configure": (config.config, config.completion, config.version),
+    "Begin": (init.init, check.check, setup.setup),
+    "Run": (up.up, run.run, apply.apply),
+    "Look": (status.status, tables.tables, spool.spool),
+    "Fix": (resync.resync, slot.slot),
+    "Configure": (config.config, completion.completion, version.version),
 }
 
 
@@ -41,8 +58,8 @@ def cli() -> None:
     First steps:
       sluice init shop          write shop/sluice.yaml, a file of variables and the SQL for the role
       cd shop                   put your connection string and addresses into sluice.yaml
-      sluice check              see what is missing, each finding with the SQL that mends it
-      sluice up                 copy, stream and apply, all on this machine
+      sluice check              see what is missing, each finding with the SQL that fixes it
+      sluice up                 snapshot, stream and apply, all on this machine
 
     Every command reads sluice.yaml, or the file that -c names; SLUICE_* variables win over it.
     """

@@ -48,7 +48,7 @@ class _Report:
 @click.option(
     "--sql-out",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="Write the SQL that mends the findings to this file.",
+    help="Write the SQL that fixes the findings to this file.",
 )
 @click.option("--strict", is_flag=True, help="Fail on warnings as well.")
 @click.option(
@@ -64,15 +64,15 @@ def check(invocation: Invocation, json_wanted: bool, sql_out: Path | None, stric
 
     Settings of the server, rights, slot, publication, every table (one row of it is read), limits
     on retained WAL as minutes of outage; whether the object store keeps the promises that the
-    manifest stands on; and where Spark is installed Java, versions, archives and the lake. Each
-    finding comes with the SQL or the setting that mends it. Of a pipeline that has run before, its
+    manifest stands on; and where Spark is installed Java, versions, jars and the lake. Each
+    finding comes with the SQL or the setting that fixes it. Of a pipeline that has run before, its
     slot is held against the manifest as `run` does, and its problems are told. Ends with 3 when a
     finding is critical, with 7 when the slot is lost. docs/findings.md lists all codes.
 
     \b
     Examples:
       sluice check
-      sluice check --strict --sql-out mend.sql
+      sluice check --strict --sql-out fix.sql
       sluice check --object-store
     """
     wiring.require("obstore")
@@ -110,7 +110,7 @@ def check(invocation: Invocation, json_wanted: bool, sql_out: Path | None, stric
     if counts["critical"] or (strict and counts["warning"]):
         raise PreflightFailed(
             f"{counts['critical']} critical findings, {counts['warning']} warnings",
-            hint="mend them and run `sluice check` again",
+            hint="fix them and run `sluice check` again",
         )
     click.echo(f"ready: nothing critical, {counts['warning']} warnings", err=True)
     return 0

@@ -1,17 +1,10 @@
-"""`config` and `version`: what is in force, and what is installed. Work without any of the extras."""
-
-import platform
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as installed_version
+"""`config`: what is in force. Works without any of the extras."""
 
 import click
-from click.shell_completion import get_completion_class
 
 from sluice.cli import output
 from sluice.cli.invocation import Invocation, common
 from sluice.settings import present
-
-_LIBRARIES = ("psycopg", "pyarrow", "obstore", "numpy", "pyspark", "delta-spark", "pydantic", "click")
 
 
 @click.group()
@@ -75,49 +68,3 @@ def env(invocation: Invocation) -> None:
     Each may end in _FILE and then names a file that holds the value, as for mounted secrets.
     """
     invocation.console().print(output.table("", ("variable", "sets"), present.variables()))
-
-
-@click.command()
-@click.option("--json", "json_wanted", is_flag=True, help="As JSON, with the libraries that are installed.")
-@common
-def version(invocation: Invocation, json_wanted: bool) -> None:  # noqa: ARG001, FBT001 - as above
-    """Print the version."""
-    own = installed_version("sluice-cdc")
-    if json_wanted:
-        libraries = {name: found for name in _LIBRARIES if (found := _installed(name))}
-        output.as_json(
-            {
-                "schema_version": 1,
-                "version": own,
-                "python": platform.python_version(),
-                "platform": platform.platform(),
-                "libraries": libraries,
-            }
-        )
-    else:
-        click.echo(f"sluice {own}")
-
-
-def _installed(name: str) -> str | None:
-    try:
-        return installed_version(name)
-    except PackageNotFoundError:
-        return None
-
-
-@click.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@common
-def completion(invocation: Invocation, shell: str) -> None:  # noqa: ARG001 - every command takes it
-    """Print the script that lets a shell complete commands and options.
-
-    \b
-    Examples:
-      sluice completion bash > /etc/bash_completion.d/sluice
-      sluice completion zsh > "${fpath[1]}/_sluice"
-      sluice completion fish > ~/.config/fish/completions/sluice.fish
-    """
-    found = get_completion_class(shell)
-    root = click.get_current_context().find_root().command
-    assert found is not None
-    click.echo(found(root, {}, "sluice", "_SLUICE_COMPLETE").source())

@@ -34,7 +34,7 @@ MEANINGS: dict[int, str] = {
     4: "verification found a difference, between source and lake or between the manifest and the objects it names",
     5: "the source cannot be reached, or refuses: connection, authentication, rights, settings",
     6: "the object store refuses, or what it holds is damaged",
-    7: "the slot is lost or does not continue the manifest: a new copy is needed; never retry blindly "
+    7: "the slot is lost or does not continue the manifest: new snapshots are needed; never retry blindly "
     "(`status` and `check` say so too)",
     8: "another writer owns the pipeline",
     9: "`status`: degraded, changes are received and something needs attention",
@@ -152,12 +152,18 @@ def _errors(root: type[ServiceError]) -> list[type[ServiceError]]:
 _PAGE_HEAD = """\
 # Exit codes
 
-Scripts may depend on these. `run`, `up` and `apply` try again by themselves what may pass, so that a code they end with wants somebody to act; in
-Kubernetes a `podFailurePolicy` should not retry 2, 3 and 7. SIGTERM drains and ends with 0, or with 75 when `stop_timeout` was over before all that had
-been received was published: it is received again at the next start. One that comes while `run` or `up` is
-still loading is kept and does the same. A second SIGTERM ends the process at once, with 143.
-`status` says with its code what it shows ([the states](status.md#states)): 0 healthy, 9 degraded, 10 stopped, 7 lost, 11 new, 12 unknown; with `--json`
-and without. `check` ends with 7 when the slot of the pipeline is lost, and with 3 when something else is critical.
+Scripts may depend on these codes. `run`, `up` and `apply` retry by themselves what can pass, so a
+code that they end with needs a person. In Kubernetes a `podFailurePolicy` should not retry 2, 3
+and 7.
+
+SIGTERM drains, and the process ends with 0. It ends with 75 if `stop_timeout` was over before
+everything that had been received was published; the server sends that again at the next start. A
+SIGTERM that arrives while `run` or `up` is still loading does the same. A second SIGTERM ends the
+process at once, with 143.
+
+The code of `status` is the state that it shows ([the states](status.md#states)), with and without
+`--json`: 0 healthy, 9 degraded, 10 stopped, 7 lost, 11 new, 12 unknown. `check` ends with 7 when
+the slot of the pipeline is lost, and with 3 when something else is critical.
 
 <!-- Generated from service/sluice/cli/exits.py by `python -m tools.docs`; a test compares. -->
 

@@ -95,9 +95,14 @@ def page() -> str:
 _PAGE_HEAD = """\
 # What `sluice check` finds
 
-Codes are stable: scripts may depend on them. `critical` keeps the pipeline from running or from being right, and ends `check` with 3; `warning` harms the
-source or waits to do so (with `--strict` it ends with 3 as well); `info` is for you to know. Each finding on the terminal, with `--json` or in the file of
-`--sql-out` names the object, what was seen there, and the exact SQL or setting.
+Codes are stable: scripts may depend on them.
+
+* `critical`: the pipeline cannot run, or would be wrong. `check` ends with 3.
+* `warning`: something harms the source, or will. With `--strict`, `check` ends with 3 too.
+* `info`: you should know it.
+
+Each finding names the object, what was found there, and the exact SQL or setting: on the terminal,
+with `--json`, and in the file of `--sql-out`.
 
 <!-- Generated from service/sluice/findings.py by `python -m tools.docs`; a test compares. -->
 

@@ -1,4 +1,4 @@
-"""`copy`: begin a table again from a new snapshot, while everything else goes on."""
+"""`resync`: begin a table again from a new snapshot, while everything else goes on."""
 
 import uuid
 from collections.abc import Mapping
@@ -23,8 +23,8 @@ Name = tuple[str, str]
 @click.command()
 @click.argument("tables", nargs=-1, required=True, metavar="TABLE...")
 @common
-def copy(invocation: Invocation, tables: tuple[str, ...]) -> None:
-    """Copy tables again, named as schema.table: what to do about a stale one.
+def resync(invocation: Invocation, tables: tuple[str, ...]) -> None:
+    """Take a new snapshot of tables, named as schema.table: what to do about a stale one.
 
     The request is left in the spool, and the running ingest (or the next one) takes it within
     seconds: it reads the table from a new snapshot while changes keep flowing, and the applier then
@@ -34,8 +34,8 @@ def copy(invocation: Invocation, tables: tuple[str, ...]) -> None:
 
     \b
     Examples:
-      sluice copy public.orders
-      sluice copy public.orders public.customers && sluice tables
+      sluice resync public.orders
+      sluice resync public.orders public.customers && sluice tables
     """
     wiring.require("obstore")
     settings = invocation.settings().settings
@@ -48,7 +48,7 @@ def copy(invocation: Invocation, tables: tuple[str, ...]) -> None:
     for schema_name, table_name in wanted:
         request = Request(COPY, schema_name, table_name, datetime.now(UTC).isoformat(timespec="seconds"))
         store.create(keys.control_request(uuid.uuid4().hex), request.encode())
-        click.echo(one_line(f"{schema_name}.{table_name} will be copied again"))
+        click.echo(one_line(f"{schema_name}.{table_name} will be resynced"))
 
 
 def _published(settings: Settings) -> tuple[set[Name] | None, str]:
@@ -87,6 +87,7 @@ def _named(name: str, known: Mapping[Name, str], published: set[Name] | None, aw
         raise UsageError(f"{name!r} means more than one table, because names hold dots", hint="rename one of them")
     if name in map(".".join, known):
         raise UsageError(
-            f"{name} is not copied: the publication does not carry it any more", hint="add it to the publication first"
+            f"{name} cannot be resynced: the publication does not carry it any more",
+            hint="add it to the publication first",
         )
     raise UsageError(f"{name!r} is not the name of a table that the publication carries", hint=hint)

@@ -126,7 +126,7 @@ def verify_spool(invocation: Invocation, content: bool, json_wanted: bool) -> No
     if verdict.flaws:
         raise VerificationFailed(
             f"the spool has {len(verdict.flaws)} flaws",
-            hint="restore the objects that are named, or copy the tables again",
+            hint="restore the objects that are named, or resync the tables",
         )
 
 

@@ -46,9 +46,9 @@ def collect(invocation: Invocation, keep: timedelta, yes: bool, json_wanted: boo
     Without --yes: only show them.
 
     Works while ingest and applier run. Manifest entries stay, so that `spool verify` can always
-    follow the chain from its beginning. A table that is behind, being copied, stale or unknown to
+    follow the chain from its beginning. A table that is behind, being snapshotted, stale or unknown to
     the applier keeps what it needs and is named. What was deleted cannot be applied again: a lake
-    that is lost afterwards is copied from the source.
+    that is lost afterwards is read from the source again.
 
     \b
     Examples:

@@ -17,7 +17,7 @@ from sluice.printable import one_line
 if TYPE_CHECKING:
     from sluice.health.problems import Problem
     from sluice.health.report import Report
-    from sluice.health.snapshots import Copies
+    from sluice.health.snapshots import Snapshots
     from sluice.health.tables import TableReport
     from sluice.health.verdict import Verdict
     from sluice.health.wal import Headroom
@@ -27,7 +27,7 @@ _WIDE = 110
 _BAR_CELLS = 20
 _SCARCE, _LOW = 0.2, 0.4
 """Shares of headroom left below which the bar is red and yellow: those of the alerts."""
-_COPIES_SHOWN = 5
+_SNAPSHOTS_SHOWN = 5
 _WORST_FIRST = ("stale", "quarantined", "paused", "copying", "pending", "live", "detached")
 _STATE_STYLES = {
     "live": "green",
@@ -44,12 +44,12 @@ _SEVERITY_STYLES = {"critical": "bold red", "warning": "yellow", "info": ""}
 
 
 def status(report: "Report", *, width: int, unicode: bool, top: int) -> RenderableType:
-    """Header, WAL, copies, tables, problems."""
+    """Header, WAL, snapshots, tables, problems."""
     bar = _Bar("█", "░") if unicode else _Bar("#", "-")
     parts: list[RenderableType] = [_header(report), Text(), _stages(report)]
     if report.headroom is not None:
         parts.append(_headroom(report.headroom, bar))
-    parts += [Text(), *_copies(report.copies, bar)]
+    parts += [Text(), *_snapshots(report.snapshots, bar)]
     parts += [
         Text(
             f"Prepared transaction {one.xid} ({one.gid!r}) has been open for "
@@ -66,11 +66,11 @@ def table_list(reports: "list[TableReport]", *, width: int) -> RenderableType:
     """Tables in the order given; a narrow terminal gets the columns that matter most."""
     wide = width >= _WIDE
     names = (
-        ("table", "state", "mode", "complete through", "copied", "applied", "lag", "reason")
+        ("table", "state", "mode", "complete through", "snapshot", "applied", "lag", "reason")
         if wide
         else ("table", "state", "complete through", "lag", "reason")
     )
-    return output.table("", names, [_row(table, wide=wide) for table in reports], right=("copied", "applied", "lag"))
+    return output.table("", names, [_row(table, wide=wide) for table in reports], right=("snapshot", "applied", "lag"))
 
 
 class _Bar:
@@ -131,31 +131,31 @@ def _headroom(room: "Headroom", bar: _Bar) -> RenderableType:
     return Group(Text(f"{kept}; headroom before it may be lost:"), Text.assemble(bar(room.share, style), left))
 
 
-def _copies(copies: "Copies", bar: _Bar) -> list[RenderableType]:
-    if not copies.tables_total:
+def _snapshots(found: "Snapshots", bar: _Bar) -> list[RenderableType]:
+    if not found.tables_total:
         return []
-    line = f"Copies: {copies.tables_done:,} of {copies.tables_total:,} tables, {copies.rows:,} rows"
-    if copies.rows_per_second is not None:
-        line += f", {number(copies.rows_per_second)} rows/s"
-    if copies.eta_seconds is not None:
-        line += f", {duration(copies.eta_seconds)} left"
+    line = f"Snapshots: {found.tables_done:,} of {found.tables_total:,} tables, {found.rows:,} rows"
+    if found.rows_per_second is not None:
+        line += f", {number(found.rows_per_second)} rows/s"
+    if found.eta_seconds is not None:
+        line += f", {duration(found.eta_seconds)} left"
     lines: list[RenderableType] = [Text(line)]
-    for copy in copies.tables[:_COPIES_SHOWN]:
-        if copy.rows is None:
-            lines.append(Text(one_line(f"  {copy.table} waits for its turn or is under way")))
-        elif copy.estimated_rows:
-            share = min(1.0, copy.rows / copy.estimated_rows)
+    for one in found.tables[:_SNAPSHOTS_SHOWN]:
+        if one.rows is None:
+            lines.append(Text(one_line(f"  {one.table} waits for its turn or is under way")))
+        elif one.estimated_rows:
+            share = min(1.0, one.rows / one.estimated_rows)
             lines.append(
                 Text.assemble(
                     "  ",
                     bar(share, "cyan"),
-                    one_line(f" {share:.0%} {copy.table}, {copy.rows:,} of about {copy.estimated_rows:,} rows"),
+                    one_line(f" {share:.0%} {one.table}, {one.rows:,} of about {one.estimated_rows:,} rows"),
                 )
             )
         else:
-            lines.append(Text(one_line(f"  {copy.table}, {copy.rows:,} rows so far")))
-    if len(copies.tables) > _COPIES_SHOWN:
-        lines.append(Text(f"  and {len(copies.tables) - _COPIES_SHOWN:,} more"))
+            lines.append(Text(one_line(f"  {one.table}, {one.rows:,} rows so far")))
+    if len(found.tables) > _SNAPSHOTS_SHOWN:
+        lines.append(Text(f"  and {len(found.tables) - _SNAPSHOTS_SHOWN:,} more"))
     return lines
 
 

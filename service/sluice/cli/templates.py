@@ -9,7 +9,8 @@ version: 1
 pipeline: @PIPELINE@
 
 source:
-  # Any libpq connection string. Keep the password out of this file: set SLUICE_SOURCE__DSN, or SLUICE_SOURCE__DSN_FILE with the path of a mounted secret.
+  # Any libpq connection string. Keep the password out of this file: set SLUICE_SOURCE__DSN, or
+  # SLUICE_SOURCE__DSN_FILE with the path of a mounted secret.
   dsn: "postgresql://sluice@127.0.0.1:5432/postgres"
   # Tables to carry, as schema.table with * and ?. Without it: all that the publication has.
   tables: ["public.*"]
@@ -17,7 +18,8 @@ source:
   # publication: sluice_@PIPELINE@
 
 spool:
-  # file://, s3://, gs://, az:// or abfss://. Committed transactions become durable here before PostgreSQL may forget them.
+  # file://, s3://, gs://, az:// or abfss://. Committed transactions become durable here before
+  # PostgreSQL may remove them from its WAL.
   uri: "@PLACE@/spool"
   # options: {aws_region: eu-central-1, aws_endpoint: "https://..."}
   # max_delay: 2s

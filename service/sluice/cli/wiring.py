@@ -1,7 +1,7 @@
-"""From settings to the plain values that each room takes. Nothing else in Sluice turns settings
-into anything.
+"""From settings to the plain values that the packages below take. Nothing else in Sluice reads
+settings.
 
-Rooms are imported when they are asked for: `sluice config show` and `sluice version` must work
+Packages are imported where they are needed: `sluice config show` and `sluice version` must work
 where only the base packages are installed.
 """
 
@@ -16,8 +16,8 @@ from sluice.settings import Settings
 from sluice.settings.present import fingerprint
 
 if TYPE_CHECKING:
-    from sluice.health.report import Reporter
-    from sluice.ingest.supervisor import IngestOptions
+    from sluice.health.reporter import Reporter
+    from sluice.ingest.options import IngestOptions
     from sluice.source.sessions import SourceOptions
     from sluice.store.base import ObjectStore
 
@@ -46,12 +46,11 @@ def open_spool(settings: Settings) -> "ObjectStore":
 
 
 def ingest_options(settings: Settings, *, instance: str) -> "IngestOptions":
-    """What one ingest process is told."""
+    """How one ingest process works."""
     from sluice.ingest.assemble.assembler import AssemblerLimits
     from sluice.ingest.encode.builder import BuilderLimits
+    from sluice.ingest.options import FlushPolicy, IngestOptions
     from sluice.ingest.receive.stream import StreamLimits
-    from sluice.ingest.session import FlushPolicy
-    from sluice.ingest.supervisor import IngestOptions
 
     return IngestOptions(
         pipeline=settings.pipeline,
@@ -83,7 +82,7 @@ def ingest_options(settings: Settings, *, instance: str) -> "IngestOptions":
 
 
 def apply_options(settings: Settings, *, log_format: str, once: bool = False) -> str:
-    """What one applier process is told, as the JSON that `sluice_spark.options` reads. Holds
+    """How one applier process works, as the JSON that `sluice_spark.options` reads. Holds
     secrets: for a child's environment, never for a command line.
     """
     tables = {name: {"mode": table.mode} for name, table in settings.tables.items() if table.mode is not None}
@@ -118,20 +117,24 @@ def applier_command() -> list[str]:
 
 
 def lake_check_command() -> list[str]:
-    """What looks at the lake for `check`. It is told what the applier is told."""
+    """What looks at the lake for `check`. It takes the applier's options."""
     return [sys.executable, "-m", "sluice_spark.preflight"]
 
 
 def applier_environment(options: str, environ: dict[str, str]) -> dict[str, str]:
-    """`environ` with what the applier is told. Other settings stay out: it has them all in the
-    options.
-    """
+    """`environ` with the applier's options. Other settings stay out: the options hold them all."""
     return {**environ, "SLUICE_APPLY_OPTIONS": options}
+
+
+def applier_log_format(settings: Settings, *, asked: str | None) -> str:
+    """The applier writes to the same stderr, so that `auto` is decided once."""
+    chosen = asked or settings.telemetry.log_format
+    return chosen if chosen != "auto" else "console" if sys.stderr.isatty() else "json"
 
 
 def reporter(settings: Settings) -> "Reporter":
     """Takes reports of this pipeline, the server asked as well."""
-    from sluice.health.report import Reporter
+    from sluice.health.reporter import Reporter
 
     return Reporter(
         pipeline=settings.pipeline,

@@ -15,6 +15,8 @@ from sluice.errors import FormatTooNew, ManifestCorrupt
 
 FORMAT_VERSION = 1
 COPY = "copy"
+REFUSAL_SECONDS = 86_400.0
+"""How long a refusal is kept and shown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,8 @@ _WORKING = CARRIED_STATES
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """`oldest_us` is the commit time of the oldest pending change, of a copy the time when it was
-    written. `live` has, by table id, every table whose copy is in the lake, with the commit time
+    """`oldest_us` is the commit time of the oldest pending change, of a snapshot the time when it was
+    written. `live` has, by table id, every table whose snapshot is in the lake, with the commit time
     of the oldest change that it lacks (None: nothing).
     """
 
@@ -37,6 +37,20 @@ class Pending:
     bytes: int = 0
     oldest_us: int | None = None
     live: dict[str, int | None] = field(default_factory=dict)
+
+    @property
+    def oldest_live_us(self) -> int | None:
+        """Commit time of the oldest change that any live table lacks."""
+        return min((time_us for time_us in self.live.values() if time_us is not None), default=None)
+
+    def lag_seconds(self, table_id: str, *, now: float) -> float | None:
+        """Age of the oldest change in the spool that the table lacks, 0 when there is none; None
+        when its rows are not in the lake.
+        """
+        if table_id not in self.live:
+            return None
+        oldest_us = self.live[table_id]
+        return 0.0 if oldest_us is None else max(0.0, now - oldest_us / 1e6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +138,7 @@ class Backlog:
 
 def _through(state: PipelineState, applied: AppliedLog | None) -> tuple[dict[str, int], set[str]]:
     """The last entry of which nothing is left to do, by table that the applier works on; and the
-    tables whose copy is in the lake.
+    tables whose snapshot is in the lake.
     """
     known = applied.tables if applied else {}
     through: dict[str, int] = {}

@@ -7,7 +7,7 @@ looks.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sluice.errors import ServiceError
+from sluice.errors import Disposition, ErrorSeen, ServiceError
 
 _NAMED = 3
 """Tables of a group that are named; of more there is a count."""
@@ -26,7 +26,8 @@ class Away:
     since: float | None = None
 
     @staticmethod
-    def of(error: ServiceError, *, retryable: bool, since: float | None = None) -> "Away":
+    def of(error: ServiceError, *, since: float | None = None) -> "Away":
+        retryable = error.disposition is Disposition.RETRY
         return Away(type(error).__name__, str(error), error.hint, retryable, since)
 
 
@@ -62,21 +63,6 @@ class SourceSeen:
     lost_hint: str = ""
     foreign: str = ""
     gone: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorSeen:
-    """One kind of error at one place, of a running process. `message` is empty when it is not ours:
-    it may quote a row.
-    """
-
-    error: str
-    where: str
-    message: str
-    hint: str
-    count: int
-    first_at: float
-    last_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +122,7 @@ class RefusalSeen:
 
 @dataclass(frozen=True, slots=True)
 class TableSeen:
-    """One table, ingest's and the applier's side joined. `failing` when its copy or its windows
+    """One table, ingest's and the applier's side joined. `failing` when its snapshot or its windows
     fail for `reason`, and are tried again.
     """
 

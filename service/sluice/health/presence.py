@@ -7,21 +7,20 @@ there while PostgreSQL and the object store are away.
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 
-from sluice.health.facts import ProcessSeen
+from sluice.health.facts import ChildSeen, ProcessSeen
 from sluice.health.process_facts import ProcessFacts
-from sluice.health.snapshots import CopyReport, CopyRound, under_way
+from sluice.health.snapshots import SnapshotReport, SnapshotRound, under_way
 from sluice.health.tables import TableReport
 from sluice.health.throughput import Throughput
-from sluice.ingest.snapshot.snapshotter import CopyProgress
-from sluice.ingest.supervisor import Ingest
-from sluice.process.applier_process import ApplierProcess
+from sluice.ingest.status import IngestStatus, SnapshotProgress
+from sluice.telemetry.recent_errors import RecentErrors
 
 QUANTITIES = ("transactions", "rows", "bytes", "copied_rows", "applied_rows")
 """Counted by minute: transactions and bytes as received, rows as they became durable, rows of
-initial copies, change rows applied to the lake.
+snapshots, change rows applied to the lake.
 """
 STUCK_SECONDS = 300.0
 """A stage that works and finished nothing for this long; an upload or a batch takes seconds."""
@@ -30,26 +29,26 @@ STUCK_SECONDS = 300.0
 class Presence:
     """Watches one ingest, and the applier beside it in `up`. May be asked from any thread."""
 
-    def __init__(self, ingest: Ingest, applier: ApplierProcess | None) -> None:
-        self._ingest = ingest
+    def __init__(self, status: IngestStatus, errors: RecentErrors, applier: Callable[[], ChildSeen] | None) -> None:
+        self._status = status
+        self._errors = errors
         self._applier = applier
         self._started_at = datetime.now(UTC)
         self._throughput = Throughput(QUANTITIES)
         self._applied: dict[tuple[str, str], tuple[int, int]] = {}
         self._applied_rows = 0
         self._copied = 0
-        self._copying: CopyProgress | None = None
+        self._copying: SnapshotProgress | None = None
         self._lock = threading.Lock()
 
     def count(self) -> None:
         """Brings the minutes up to date; costs microseconds."""
-        counts, committer = self._ingest.counts, self._ingest.committer
         with self._lock:
             self._throughput.add(
                 {
-                    "transactions": counts.transactions,
-                    "bytes": counts.received_bytes,
-                    "rows": committer.counts.rows if committer is not None else 0,
+                    "transactions": self._status.stream.transactions,
+                    "bytes": self._status.stream.received_bytes,
+                    "rows": self._status.commits.rows,
                     "copied_rows": self._copied_rows(),
                 },
                 now=time.time(),
@@ -71,26 +70,26 @@ class Presence:
 
     def seen(self) -> ProcessSeen:
         """What health is judged by; costs microseconds."""
-        view = self._ingest.view
-        streaming = view.state == "streaming" and view.connected
+        status = self._status
+        streaming = status.state == "streaming" and status.connected
         return ProcessSeen(
-            state=view.state,
-            connected=view.connected,
-            streaming_since=time.time() - (time.monotonic() - view.streaming_at) if streaming else None,
+            state=status.state,
+            connected=status.connected,
+            streaming_since=time.time() - (time.monotonic() - status.streaming_at) if streaming else None,
             stuck=tuple(self._stuck()),
-            errors=self._ingest.errors.recent(),
-            applier=self._applier.seen if self._applier is not None else None,
+            errors=self._errors.recent(),
+            applier=self._applier() if self._applier is not None else None,
         )
 
     def _stuck(self) -> Iterator[str]:
-        ingest, now = self._ingest, time.time()
+        status, now = self._status, time.time()
         beats = {
-            "committer": ingest.committer.beat if ingest.committer is not None else 0.0,
+            "committer": status.commits.beat,
             # Without a connection the decoder has nothing to do.
-            "decoder": ingest.counts.decoder_beat if ingest.view.connected else 0.0,
+            "decoder": status.stream.decoder_beat if status.connected else 0.0,
             # Not the copier: it may rightly wait for hours until older transactions end, and a
-            # table that is copied for long is a problem of its own.
-            "catalog": ingest.view.catalog_beat,
+            # table whose snapshot takes long is a problem of its own.
+            "catalog": status.catalog_beat,
         }
         for stage, at in beats.items():
             if at and now - at > STUCK_SECONDS:
@@ -98,32 +97,31 @@ class Presence:
 
     def facts(self) -> ProcessFacts:
         self.count()
-        view = self._ingest.view
+        status = self._status
         return ProcessFacts(
             seen=self.seen(),
             started_at=self._started_at,
-            instance=self._ingest.options.instance,
-            reconnects=view.reconnects,
-            received_lsn=view.received_lsn,
-            complete_lsn=view.complete_lsn,
-            oldest_unflushed_at=None if view.oldest_unflushed_us is None else view.oldest_unflushed_us / 1e6,
-            copy=self._copy(),
+            instance=status.instance,
+            reconnects=status.reconnects,
+            received_lsn=status.received_lsn,
+            complete_lsn=status.complete_lsn,
+            oldest_unflushed_at=None if status.oldest_unflushed_us is None else status.oldest_unflushed_us / 1e6,
+            snapshot=self._snapshot(),
             throughput=tuple(self._throughput.to_json(now=time.time())),
         )
 
     def _copied_rows(self) -> int:
-        """Rows copied by this process in all; a round's own counts begin at nothing."""
-        progress = self._ingest.copier.progress if self._ingest.copier is not None else None
+        """Rows of snapshots that this process has read; a round's own counts begin at nothing."""
+        progress = self._status.snapshots.progress
         if progress is not self._copying and self._copying is not None:
             self._copied += self._copying.rows_before + self._copying.rows
         self._copying = progress
-        return self._copied + (progress.rows_before + progress.rows if progress is not None else 0)
+        return self._copied + progress.rows_before + progress.rows
 
-    def _copy(self) -> CopyRound | None:
-        copier = self._ingest.copier
-        if copier is None or not copier.pending or not copier.progress.table:
+    def _snapshot(self) -> SnapshotRound | None:
+        progress, now = self._status.snapshots.progress, time.monotonic()
+        if not self._status.snapshots.pending or not progress.table:
             return None
-        progress, now = copier.progress, time.monotonic()
         present = under_way(
             progress.table,
             rows=progress.rows,
@@ -131,9 +129,10 @@ class Presence:
             seconds=now - progress.table_started_at,
         )
         waiting = [
-            CopyReport(name, None, rows if rows >= 0 else None, None, None) for name, rows in progress.waiting.items()
+            SnapshotReport(name, None, rows if rows >= 0 else None, None, None)
+            for name, rows in progress.waiting.items()
         ]
         rows = progress.rows_before + progress.rows
-        return CopyRound(
+        return SnapshotRound(
             (present, *waiting), rows=rows, seconds=now - progress.started_at, eta_seconds=progress.seconds_left(now)
         )

@@ -194,15 +194,15 @@ KINDS: tuple[Kind, ...] = (
         "tables",
         "c",
         "A lake table is known not to equal its source.",
-        "`sluice copy` with the table's name takes a new snapshot of it.",
+        "`sluice resync` with the table's name takes a new snapshot of it.",
     ),
     _kind(
         "table.quarantined",
         "tables",
         "w",
         "A table cannot be carried, and is left out.",
-        "Correct what the reason says: the table is then copied by itself. Where the catalog does "
-        "not show it, `sluice copy` with the table's name.",
+        "Correct what the reason says: its snapshot is then taken by itself. Where the catalog does "
+        "not show it, `sluice resync` with the table's name.",
     ),
     _kind(
         "table.failing",
@@ -216,7 +216,7 @@ KINDS: tuple[Kind, ...] = (
         "tables",
         "w",
         "A table is paused. No command of this version pauses one.",
-        "Copy it again: `sluice copy TABLE`.",
+        "Begin it again: `sluice resync TABLE`.",
     ),
     _kind(
         "table.pending",
@@ -291,9 +291,11 @@ def page() -> str:
 _PAGE_HEAD = """\
 # Problems
 
-A problem is something that needs attention. `sluice status`, `/status`, the status page, `/readyz` and the metric `sluice_problems` all show the same list,
-made in one place ([status](status.md)). Codes are stable: scripts and alerts may depend on them. `critical` and `warning` make a running pipeline `degraded`;
-`info` is for you to know. Each problem names what it concerns, since when where that is known, and what to do.
+A problem is something that needs attention. `sluice status`, `/status`, the status page, `/readyz`
+and the metric `sluice_problems` show the same list, which is made in one place
+([status](status.md)). Codes are stable: scripts and alerts may depend on them. `critical` and
+`warning` make a running pipeline `degraded`; `info` does not. Each problem names what it is about,
+since when, if the beginning was observed, and what to do.
 
 <!-- Generated from service/sluice/health/problems.py by `python -m tools.docs`; a test compares. -->
 

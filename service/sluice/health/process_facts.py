@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from sluice.health.facts import ProcessSeen
-from sluice.health.snapshots import CopyRound
+from sluice.health.snapshots import SnapshotRound
 from sluice.health.wal import shown
 
 
@@ -28,7 +28,7 @@ class ProcessFacts:
     received_lsn: int
     complete_lsn: int
     oldest_unflushed_at: float | None
-    copy: CopyRound | None
+    snapshot: SnapshotRound | None
     throughput: tuple[dict[str, Any], ...]
 
     def to_json(self, *, now: datetime) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Initial copies in a report: how many tables have their rows, and how long the others will take.
+"""Snapshots in a report: how many tables have their rows, and how long the others will take.
 
-Invariant: time left is told only where the server has an estimate of the rows and a rate was
+Invariant: time left is given only where the server has an estimate of the rows and a rate was
 measured; else it is None. Pure.
 """
 
@@ -11,8 +11,8 @@ from sluice.manifest.state import PipelineState
 
 
 @dataclass(frozen=True, slots=True)
-class CopyReport:
-    """A table being copied, or one that waits for its turn (`rows` None). `estimated_rows` is the
+class SnapshotReport:
+    """A table whose snapshot is taken, or one that waits for its turn (`rows` None). `estimated_rows` is the
     server's, None where it has none.
     """
 
@@ -24,54 +24,54 @@ class CopyReport:
 
 
 @dataclass(frozen=True, slots=True)
-class CopyRound:
-    """What the running process knows of its present round of copies. `rows`, `seconds` and
+class SnapshotRound:
+    """What the running process knows of its present round of snapshots. `rows`, `seconds` and
     `eta_seconds` are of the whole round.
     """
 
-    tables: tuple[CopyReport, ...]
+    tables: tuple[SnapshotReport, ...]
     rows: int
     seconds: float
     eta_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
-class Copies:
-    """All copies of the pipeline. `rows` are those of finished copies and of the one under way."""
+class Snapshots:
+    """All snapshots of the pipeline. `rows` are those of finished ones and of the one under way."""
 
     tables_done: int
     tables_total: int
     rows: int
     rows_per_second: float | None
     eta_seconds: float | None
-    tables: tuple[CopyReport, ...]
+    tables: tuple[SnapshotReport, ...]
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "tables": [asdict(table) for table in self.tables]}
 
 
-def copies(state: PipelineState, present: CopyRound | None) -> Copies:
+def snapshots(state: PipelineState, present: SnapshotRound | None) -> Snapshots:
     """Counted from the manifest; rates and time left from the running process, where there is one."""
     known = [table for table in state.tables.values() if table.state != "detached"]
     waiting = [table for table in known if table.state == "copying"]
     rows = sum(table.copy.rows for table in known if table.copy and table.copy.final)
     if not waiting:
-        return Copies(len(known), len(known), rows, None, None, ())
+        return Snapshots(len(known), len(known), rows, None, None, ())
     if present is None:
         tables = tuple(
-            CopyReport(f"{table.schema_name}.{table.table_name}", None, None, None, None) for table in waiting
+            SnapshotReport(f"{table.schema_name}.{table.table_name}", None, None, None, None) for table in waiting
         )
-        return Copies(len(known) - len(waiting), len(known), rows, None, None, tables)
+        return Snapshots(len(known) - len(waiting), len(known), rows, None, None, tables)
     under_way = sum(table.rows or 0 for table in present.tables)
     rate = present.rows / present.seconds if present.seconds > 0 and present.rows else None
-    return Copies(len(known) - len(waiting), len(known), rows + under_way, rate, present.eta_seconds, present.tables)
+    return Snapshots(len(known) - len(waiting), len(known), rows + under_way, rate, present.eta_seconds, present.tables)
 
 
-def under_way(table: str, *, rows: int, estimated_rows: int, seconds: float) -> CopyReport:
-    """A copy that has run for `seconds`; an estimate that was passed already says nothing about the
+def under_way(table: str, *, rows: int, estimated_rows: int, seconds: float) -> SnapshotReport:
+    """A snapshot that has run for `seconds`; an estimate that was passed already says nothing about the
     end.
     """
     estimate = estimated_rows if estimated_rows >= 0 else None
     rate = rows / seconds if seconds > 0 and rows else None
     eta = (estimate - rows) / rate if rate is not None and estimate is not None and estimate >= rows else None
-    return CopyReport(table, rows, estimate, rate, eta)
+    return SnapshotReport(table, rows, estimate, rate, eta)

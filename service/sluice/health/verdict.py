@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sluice.health.facts import ApplierSeen, Away, ErrorSeen, Facts, ProcessSeen, SourceSeen
+from sluice.contract.control import REFUSAL_SECONDS
+from sluice.errors import ErrorSeen
+from sluice.health.facts import ApplierSeen, Away, Facts, ProcessSeen, SourceSeen
 from sluice.health.problems import BY_CODE, SEVERITIES, Problem, Severity
 from sluice.printable import one_line
 
@@ -38,7 +40,6 @@ REPEATED, REPEATING_SECONDS = 3, 120.0
 """An error that came this often, the last time within this time, is still going on."""
 SETTLING_SECONDS = 10.0
 """How long the server may take to show a walsender that has just begun."""
-REFUSAL_SECONDS = 86_400.0
 UNREAD_SECONDS = 120.0
 """Ingest reads what is stored every 15 s."""
 
@@ -72,7 +73,7 @@ class Verdict:
         worth = [problem for problem in self.problems if problem.severity != "info"]
         if not worth:
             copying = sum(problem.count for problem in self.problems if problem.code == "table.copying")
-            return self.state + (f", copying {copying} table{'s' * (copying > 1)}" if copying else "")
+            return self.state + (f", {copying} snapshot{'s' * (copying > 1)} under way" if copying else "")
         more = f" and {len(worth) - 1} more" if len(worth) > 1 else ""
         return one_line(f"{self.state}: {worth[0].code}, {worth[0].where}{more}")
 

@@ -1,78 +1,81 @@
-"""The WAL side of a report: how far each stage is behind the server, how much room the slot has,
-and for how long.
+"""The WAL's way from the server into the lake: how far each stage is behind, what the slot keeps,
+and for how long it is safe.
 
-Invariant: what one look cannot know is None, never a guess: seconds come from positions that were
-seen with their time. Pure; must not read a clock. (PostgreSQL: pg_replication_slots;
+Invariant: /status and the metrics show the stages and the headroom that are made here. What cannot
+be told is None, never a guess. Pure; must not read a clock. (PostgreSQL: pg_replication_slots;
 max_slot_wal_keep_size.)
 """
 
-from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.health.forecast import SlotForecast
+from sluice.health.source_history import SourceHistory
 from sluice.lsn import show
 from sluice.source.slot import ServerFacts, SlotFacts
 
-HISTORY_SECONDS = 3600.0
-"""How far back positions are remembered."""
-_STEP_SECONDS = 10.0
-"""Positions seen within this time of each other count as one: many looks must not crowd out the
-hour.
-"""
 
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """Where the pipeline stands. LSNs are 0 where there is none yet.
 
-class WalHistory:
-    """Where the server's log stood, and when. Times are unix seconds and may come from several
-    clocks: one that goes back is not taken.
+    `server_lsn` is None while the server is not reached, `received_lsn` when no running process was
+    asked. Through `complete_lsn` the process misses nothing that it received: the WAL of others
+    leaves nothing to store. `oldest_unflushed_at` is the commit time of its oldest transaction that
+    is not durable. `oldest_unapplied_at` is the commit time of the oldest change that a live table
+    lacks; `has_live` is whether there is such a table.
     """
 
-    def __init__(self) -> None:
-        self._times: list[float] = []
-        self._lsns: list[int] = []
+    history: SourceHistory
+    server_lsn: int | None
+    flushed_lsn: int
+    confirmed_lsn: int | None = None
+    applied_lsn: int = 0
+    received_lsn: int | None = None
+    complete_lsn: int = 0
+    oldest_unflushed_at: float | None = None
+    has_live: bool = False
+    oldest_unapplied_at: float | None = None
 
-    def __bool__(self) -> bool:
-        return bool(self._times)
+    @property
+    def durable_lsn(self) -> int:
+        """Through which nothing is missing from the manifest."""
+        return max(self.flushed_lsn, self.complete_lsn)
 
-    def copy(self) -> "WalHistory":
-        """As it is now, for a report that must not change."""
-        other = WalHistory()
-        other._times, other._lsns = self._times[:], self._lsns[:]
-        return other
+    def behind_bytes(self, lsn: int | None) -> int | None:
+        """WAL between `lsn` and the server's write position; None when one of the two is not there."""
+        return None if self.server_lsn is None or not lsn else max(0, self.server_lsn - lsn)
 
-    def add(self, at: float, lsn: int) -> None:
-        """The log stood at `lsn` at the time `at`. A position that goes back means another server,
-        and begins a new history.
+    def behind_seconds(self, lsn: int | None, *, now: float) -> float | None:
+        """For how long at least the server has been beyond `lsn`. While it is not reached: the time
+        since it was last seen with nothing beyond.
         """
-        if self._lsns and lsn < self._lsns[-1]:
-            self._times, self._lsns = [], []
-        if self._times and at <= self._times[-1]:
-            return
-        # Only what lies between two points that are near each other is left out: a point before a
-        # long pause says when the pause began.
-        if len(self._times) > 1 and at - self._times[-2] < _STEP_SECONDS:
-            self._times.pop()
-            self._lsns.pop()
-        self._times.append(at)
-        self._lsns.append(lsn)
-        kept = max(0, bisect_right(self._times, at - HISTORY_SECONDS) - 1)
-        del self._times[:kept], self._lsns[:kept]
+        if not lsn:
+            return None
+        if self.server_lsn is not None:
+            return self.history.seconds_behind(lsn, now=now)
+        complete_at = self.history.complete_at(lsn)
+        return None if complete_at is None else max(0.0, now - complete_at)
 
-    def seconds_behind(self, lsn: int, *, now: float) -> float | None:
-        """Age of the oldest WAL after `lsn`: 0 when there is none, None when the log was beyond it
-        before the first look.
-        """
-        if not self._lsns:
+    def flush_seconds(self, *, now: float) -> float | None:
+        """How far the manifest is behind the source."""
+        seconds = self.behind_seconds(self.durable_lsn, now=now)
+        if self.oldest_unflushed_at is None:
+            return seconds
+        return max(seconds or 0.0, now - self.oldest_unflushed_at)
+
+    def apply_seconds(self, *, now: float) -> float | None:
+        """How far the lake is behind the source; None without a live table."""
+        if not self.has_live:
             return None
-        if lsn >= self._lsns[-1]:
-            return 0.0
-        after = bisect_right(self._lsns, lsn)
-        if after == 0:
-            return None
-        begin, end = self._lsns[after - 1], self._lsns[after]
-        share = (lsn - begin) / (end - begin)
-        passed_at = self._times[after - 1] + share * (self._times[after] - self._times[after - 1])
-        return max(0.0, now - passed_at)
+        return oldest(self.flush_seconds(now=now), self.oldest_unapplied_at, now=now)
+
+
+def oldest(flush_seconds: float | None, unapplied_at: float | None, *, now: float) -> float | None:
+    """How far a table is behind the source: ingest's own lag, or the age of the oldest change in the
+    spool that the table lacks. None while neither is known.
+    """
+    ages = [] if unapplied_at is None else [max(0.0, now - unapplied_at)]
+    return max([*ages, *([] if flush_seconds is None else [flush_seconds])], default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,23 @@ class Stage:
             "behind_bytes": self.behind_bytes,
             "behind_seconds": None if self.behind_seconds is None else round(self.behind_seconds, 3),
         }
+
+
+def stages(at: Positions, *, now: float) -> tuple[Stage, ...]:
+    """The stages in the order of the data."""
+    flush_s, server_lsn = at.flush_seconds(now=now), at.server_lsn
+    reached = server_lsn is not None
+    # What is durable was received, if not on the present connection.
+    received = None if at.received_lsn is None else max(at.received_lsn, at.durable_lsn)
+    confirmed = at.confirmed_lsn
+    confirmed_s = flush_s if confirmed and confirmed >= at.flushed_lsn else at.behind_seconds(confirmed, now=now)
+    return (
+        Stage("server", server_lsn, 0 if reached else None, 0.0 if reached else None),
+        Stage("received", at.received_lsn or None, at.behind_bytes(received), at.behind_seconds(received, now=now)),
+        Stage("flushed", at.flushed_lsn or None, at.behind_bytes(at.durable_lsn), flush_s),
+        Stage("confirmed", confirmed, at.behind_bytes(confirmed), confirmed_s),
+        Stage("applied", at.applied_lsn or None, at.behind_bytes(at.applied_lsn), at.apply_seconds(now=now)),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +151,7 @@ class Headroom:
         }
 
 
-def headroom(server: ServerFacts | None, slot: SlotFacts | None, forecast: SlotForecast) -> Headroom | None:
+def headroom(server: ServerFacts | None, slot: SlotFacts | None, history: SourceHistory) -> Headroom | None:
     """None when the server was not reached or there is no slot that keeps anything."""
     if server is None or slot is None or slot.restart_lsn is None:
         return None
@@ -139,8 +159,8 @@ def headroom(server: ServerFacts | None, slot: SlotFacts | None, forecast: SlotF
     return Headroom(
         max(0, server.wal_end_lsn - slot.restart_lsn),
         safe,
-        forecast.bytes_per_second(),
-        forecast.seconds_until_lost(safe),
+        history.bytes_per_second(),
+        history.seconds_until_lost(safe),
     )
 
 

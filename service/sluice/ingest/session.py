@@ -8,31 +8,31 @@ decoder thread.
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from sluice import faults
-from sluice.contract.entries import Prepared
 from sluice.contract.receipt import DurableReceipt
 from sluice.errors import ProtocolViolation, SourceError
-from sluice.ingest.assemble.assembler import Assembler, AssemblerLimits
+from sluice.ingest.assemble.assembler import Assembler
 from sluice.ingest.assemble.assembly import Assembly
 from sluice.ingest.breaker import Breaker
 from sluice.ingest.commit.committer import Committer
 from sluice.ingest.commit.unflushed import Unflushed
 from sluice.ingest.commit.watermark import Watermark
-from sluice.ingest.encode.builder import Builder, BuilderLimits
+from sluice.ingest.encode.builder import Builder
+from sluice.ingest.options import IngestOptions
 from sluice.ingest.receive.backpressure import Backpressure
 from sluice.ingest.receive.stream import RawBatch, ReplicationStream, StreamLimits
+from sluice.ingest.status import IngestStatus
 from sluice.ingest.tables.book import TableBook
 from sluice.ingest.tables.messages import prefix_filter
+from sluice.manifest.log import ManifestLog
 from sluice.protocol import frames
-from sluice.telemetry import catalogue
-from sluice.telemetry.distribution import Distribution
 
 BATCHES_IN_FLIGHT = 4
 """Batches of BATCH_BYTES that may wait for the decoder before the socket is left unread."""
@@ -43,88 +43,60 @@ TICK_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class FlushPolicy:
-    """When a unit is cut by age, and how often an idle advance may cost a manifest entry."""
-
-    max_delay_s: float = 2.0
-    progress_interval_s: float = 20.0
-
-
-@dataclass(slots=True)
-class SessionCounts:
-    """Plain counters of one process, added to once per batch or flush by the decoder thread; read
-    by telemetry.
-
-    `transactions` are those committed with changes of ours. What begins with `open` or `staged` is
-    no counter but the present, of transactions that have not ended.
+class SessionContext:
+    """What every connection of a process works with. `decoder` runs one thing at a time, in order.
+    `numbers` name the objects of this epoch, each once.
     """
 
-    received_bytes: int = 0
-    transactions: int = 0
-    aborted: int = 0
-    skipped: int = 0
-    decode_cpu_s: float = 0.0
-    transaction_rows: Distribution = field(default_factory=lambda: Distribution(catalogue.TRANSACTION_ROWS.buckets))
-    transaction_bytes: Distribution = field(default_factory=lambda: Distribution(catalogue.TRANSACTION_BYTES.buckets))
-    encode_seconds: Distribution = field(default_factory=lambda: Distribution(catalogue.FLUSH_DURATION.buckets))
-    flush_seconds: Distribution = field(default_factory=lambda: Distribution(catalogue.FLUSH_DURATION.buckets))
-    flushes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(catalogue.FLUSHES.labels["trigger"], 0))
-    decoder_beat: float = 0.0
-    """When the decoder last finished a step, unix seconds."""
-    open_transactions: int = 0
-    open_bytes: int = 0
-    staged_bytes: int = 0
+    options: IngestOptions
+    log: ManifestLog
+    book: TableBook
+    committer: Committer
+    numbers: Iterator[int]
+    decoder: Executor
+    status: IngestStatus
 
 
 class Session:
-    """`decoder` runs one thing at a time, in order. `prepared` are the transactions that the
-    manifest has and that have not ended.
-    """
+    """Begins at `start_lsn`, which must be where the manifest of `context` ends."""
 
     def __init__(
-        self,
-        *,
-        stream: ReplicationStream,
-        book: TableBook,
-        committer: Committer,
-        decoder: Executor,
-        epoch: int,
-        numbers: Iterator[int],
-        start_lsn: int,
-        limits: BuilderLimits,
-        open_limits: AssemblerLimits,
-        message_prefixes: Sequence[str],
-        policy: FlushPolicy,
-        counts: SessionCounts,
-        backpressure: Backpressure,
-        prepared: Collection[Prepared] = (),
+        self, context: SessionContext, stream: ReplicationStream, *, start_lsn: int, backpressure: Backpressure
     ) -> None:
+        options = context.options
         self.watermark = Watermark(start_lsn=start_lsn)
-        self.counts = counts
+        self.counts = context.status.stream
         self.backpressure = backpressure
         self.unflushed = Unflushed(start_lsn)
         self._stream = stream
-        self._decoder = decoder
-        self._policy = policy
+        self._decoder = context.decoder
+        self._policy = options.flush
         self._loop = asyncio.get_running_loop()
         self._failed: asyncio.Future[None] = self._loop.create_future()
         self._breaker = Breaker(on_break=self._broke)
-        self._line = committer.line(self._breaker)
-        self._room = asyncio.Semaphore(BATCHES_IN_FLIGHT)
+        self._line = context.committer.line(self._breaker, on_receipt=self._hand_over)
+        self._log = context.log
+        self._status = context.status
+        self._settled = False
+        self._batch_permits = asyncio.Semaphore(BATCHES_IN_FLIGHT)
         self._in_decoder: set[asyncio.Future[None]] = set()
         self._units: set[Future[None]] = set()
         self._urgent = False
         # below: decoder thread only
+        prepared = tuple(context.log.state.prepared.values())  # in the manifest, and not ended
         self._assembler = Assembler(
-            start_lsn=start_lsn, prepared=prepared, limits=open_limits, keeps_message=prefix_filter(message_prefixes)
+            start_lsn=start_lsn,
+            prepared=prepared,
+            limits=options.open_limits,
+            keeps_message=prefix_filter(options.message_prefixes),
         )
         self._builder = Builder(
-            book=book,
+            book=context.book,
             upload=self._line.upload,
             fetch=self._line.fetch,
-            epoch=epoch,
-            numbers=numbers,
-            limits=limits,
+            epoch=context.log.state.epoch,
+            numbers=context.numbers,
+            limits=options.builder,
             start_lsn=start_lsn,
             prepared=prepared,
         )
@@ -178,10 +150,17 @@ class Session:
         if stop.is_set():
             await self._take_rest()
 
-    def durable(self, receipt: DurableReceipt) -> None:
-        """Takes a receipt on the event loop and tells the server. A receipt that cannot be ends the
-        session before anything is told.
+    def _hand_over(self, receipt: DurableReceipt) -> None:
+        """From the commit thread to the event loop, which owns the watermark."""
+        self._loop.call_soon_threadsafe(self._durable, receipt)
+
+    def _durable(self, receipt: DurableReceipt) -> None:
+        """Acknowledges to the server what the receipt proves. A receipt that cannot be ends the
+        session before anything is acknowledged.
         """
+        self._status.manifest = self._log.state
+        if self._settled:
+            return
         faults.point("receipt.before")
         try:
             moved = self.watermark.durable(receipt)
@@ -190,6 +169,7 @@ class Session:
             return
         if moved:
             self._stream.acknowledge(self.watermark.flushed_lsn)
+        self._status.flushed_lsn = self.watermark.flushed_lsn
 
     async def drain(self) -> None:
         """Publishes every whole transaction that was received, and acknowledges it. Raises what
@@ -205,9 +185,12 @@ class Session:
         """Waits until nothing of this session is under way any more, whatever became of it. What
         had not failed by now is published or not as it comes.
         """
-        await self._quiet()
-        if self._failed.done():
-            self._failed.exception()
+        try:
+            await self._quiet()
+        finally:
+            self._settled = True
+            if self._failed.done():
+                self._failed.exception()
 
     async def _quiet(self) -> None:
         await self._idle()
@@ -227,23 +210,23 @@ class Session:
     async def _take(self, batch: RawBatch) -> None:
         faults.point("batch.received")
         self.watermark.receive(batch.received_lsn)
-        if self._room.locked():
+        if self._batch_permits.locked():
             self.backpressure.begin()
         # A batch that one large field has filled counts for as many as it is.
-        rooms = min(1 + batch.nbytes // BATCH_BYTES, BATCHES_IN_FLIGHT)
+        permits = min(1 + batch.nbytes // BATCH_BYTES, BATCHES_IN_FLIGHT)
         try:
-            for _ in range(rooms):
-                await self._room.acquire()
+            for _ in range(permits):
+                await self._batch_permits.acquire()
         finally:
             self.backpressure.end(self.backpressure_cause)
         task = self._run(lambda: self._decode(batch))
         faults.point("batch.handed")
-        for _ in range(rooms):
-            task.add_done_callback(lambda _: self._room.release())
+        for _ in range(permits):
+            task.add_done_callback(lambda _: self._batch_permits.release())
 
     @property
     def backpressure_cause(self) -> str:
-        """Whom the socket waits for, if it waits."""
+        """What the socket waits for, if it waits."""
         return "upload" if self._line.blocking else "decoder"
 
     def _run(self, action: Callable[[], None]) -> "asyncio.Future[None]":

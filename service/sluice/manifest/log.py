@@ -16,16 +16,18 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sluice import faults
+from sluice.backoff import Backoff, doubling
 from sluice.contract import keys
 from sluice.contract.entries import Body, Changes, Entry, Opened, Progress, digest
 from sluice.contract.receipt import DurableReceipt
 from sluice.errors import ObjectExists, ObjectMissing, ServiceError, StoreUnavailable, WriterFenced
 from sluice.manifest import checkpoint
+from sluice.manifest.follow import read_entry
 from sluice.manifest.state import PipelineState, reduce
 from sluice.store.base import ObjectStore
 
-FIRST_PAUSE_SECONDS = 0.1
-LONGEST_PAUSE_SECONDS = 5.0
+RETRY_SECONDS = doubling(0.1, 5.0)
+"""Pauses between tries to store an entry; the last one repeats."""
 
 
 def _utc_now() -> datetime:
@@ -96,6 +98,21 @@ class ManifestLog:
         """The state after the last entry stored."""
         return self._state
 
+    def require_ours(self) -> PipelineState:
+        """The state after the last entry stored, if that is the last one in the store. Raises
+        WriterFenced when another writer has taken the pipeline over.
+        """
+        while True:
+            state = self._state
+            if read_entry(self._store, state.seq + 1) is None:
+                return state
+            with self._lock:  # one of ours that is being stored right now counts as stored
+                if self._state.seq == state.seq:
+                    raise WriterFenced(
+                        f"manifest entry {state.seq + 1} is another writer's, which owns the pipeline now",
+                        hint="let one process at a time run this pipeline; this one must not go on",
+                    )
+
     def publish(self, body: Changes | Progress, *, from_lsn: int, through_lsn: int) -> DurableReceipt:
         """Stores what ended after `from_lsn` and at or before `through_lsn` as the next entry, and
         returns when it is durable.
@@ -162,19 +179,19 @@ class ManifestLog:
         """
         key = keys.manifest_entry(seq)
         deadline = time.monotonic() + self._retry_seconds
-        pause = FIRST_PAUSE_SECONDS
+        backoff = Backoff(RETRY_SECONDS)
         while True:
             try:
                 return self._create_or_compare(key, encoded)
             except (StoreUnavailable, ObjectMissing) as error:
                 self._on_trouble(f"manifest entry {seq}", error)
+                pause = backoff.next()
                 if time.monotonic() + pause > deadline or self._stop.wait(pause):
                     raise StoreUnavailable(
                         f"manifest entry {seq} could not be stored in {self._store.describe()}; it "
                         "may or may not be there",
                         hint=error.hint,
                     ) from error
-            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
     def _create_or_compare(self, key: str, encoded: bytes) -> None:
         try:

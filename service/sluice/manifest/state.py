@@ -270,7 +270,7 @@ def _lacking_origins(table: TableState, lsn: int) -> TableState:
 
 def copy_remedy(schema_name: str, table_name: str) -> str:
     """What to do about a stale table, as its reason says it."""
-    return f"`sluice copy {schema_name}.{table_name}` copies it again"
+    return f"`sluice resync {schema_name}.{table_name}` copies it again"
 
 
 def _copied(seq: int, table: TableState | None, copy: Copy) -> TableState:

@@ -3,7 +3,7 @@
 Invariant: an object goes only if every statement about it agrees. It is named by entries through
 the horizon and by none after it; no transaction that holds it is still prepared; the entry that
 named it last is older than asked; and every table has said, in the applier's own record, that it
-needs nothing from there on back. A table that is behind, being copied, unknown to the applier, or
+needs nothing from there on back. A table that is behind, being snapshotted, unknown to the applier, or
 without a record keeps everything. The horizon is durable before the first deletion, so that `spool
 verify` never takes a deleted object for a lost one, nor a lost one for a deleted one. Entries are
 never deleted: the chain stays provable from its first link. Runs beside ingest and applier, which
@@ -211,7 +211,7 @@ def _table_hold(table: TableState, row: AppliedTable | None, *, stated_seq: int,
     return Hold(
         before,
         name,
-        "is being copied"
+        "its snapshot is being taken"
         if table.state in WORKING_STATES
         else f"is {table.state}, and the applier may not know it yet",
     )

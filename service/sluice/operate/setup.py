@@ -10,12 +10,13 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from sluice.errors import UsageError
-from sluice.ingest.supervisor import IngestOptions, set_up
-from sluice.ingest.tables.book import matches
+from sluice.ingest.options import IngestOptions
 from sluice.manifest.follow import load_state
 from sluice.source.catalog import Catalog
 from sluice.source.quoting import quote_literal
+from sluice.source.selection import matches
 from sluice.source.sessions import open_query
+from sluice.source.setup import set_up
 from sluice.source.slot import (
     Connection,
     can_set_two_phase,
@@ -61,7 +62,7 @@ def prepare(options: IngestOptions, store: ObjectStore, *, dry_run: bool) -> lis
             return [Step("publication", options.source.publication, ""), change]
         steps = _plan(options, connection)
         if not dry_run:
-            set_up(options, connection)
+            set_up(options.source, connection, tables=options.tables, two_phase=options.two_phase)
         return steps
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from sluice.backoff import Backoff
 from sluice.errors import ApplyError, WriterFenced
 from sluice.health.facts import ChildSeen
 
@@ -68,7 +69,6 @@ class ApplierProcess:
         child = self._child
         return child is not None and child.poll() is None
 
-    @property
     def seen(self) -> ChildSeen:
         """For the verdict. An applier names itself after its host and process."""
         child = self._child
@@ -103,7 +103,7 @@ class ApplierProcess:
                 self._child.send_signal(number)
 
     def _watch(self) -> None:
-        attempt, forgiving_until = 0, time.monotonic() + self._policy.lease_seconds
+        backoff, forgiving_until = Backoff(self._policy.pauses_seconds), time.monotonic() + self._policy.lease_seconds
         while True:
             started = time.monotonic()
             code = self._run()
@@ -115,14 +115,14 @@ class ApplierProcess:
             if not _may_pass(code, forgiving=time.monotonic() < forgiving_until):
                 self._on_end(code)
                 return
-            attempt = 0 if time.monotonic() - started > STEADY_SECONDS else attempt
-            pause = self._policy.pauses_seconds[min(attempt, len(self._policy.pauses_seconds) - 1)]
+            if time.monotonic() - started > STEADY_SECONDS:
+                backoff.reset()
+            pause = backoff.next()
             self._logger.warning(
                 "the applier ended, starting it again", exit_status=shell_status(code), pause_seconds=pause
             )
             if self._stopping.wait(pause):
                 return
-            attempt += 1
             self.restarts += 1
 
     def _run(self) -> int:

@@ -18,13 +18,16 @@ from sluice import signals
 from sluice.errors import Interrupted, ServiceError
 from sluice.health.endpoint import Health, HealthServer
 from sluice.health.export.observer import Observer
-from sluice.health.report import Reporter
-from sluice.ingest.supervisor import Ingest, IngestOptions
+from sluice.health.reporter import Reporter
+from sluice.ingest.options import IngestOptions
+from sluice.ingest.supervisor import Ingest
 from sluice.process.applier_process import ApplierProcess, shell_status
+from sluice.stopping import Stop
 from sluice.store.base import ObjectStore
 from sluice.telemetry.catalogue import EVENT_LOOP_LAG
 from sluice.telemetry.metered_store import MeteredStore
 from sluice.telemetry.metrics import Metrics, identify
+from sluice.telemetry.recent_errors import RecentErrors
 
 TICK_SECONDS = 0.5
 """How often the event loop shows that it goes round; counters are brought up to date as often."""
@@ -84,7 +87,7 @@ def run(
         return asyncio.run(process.run(until_lsn=until_lsn, until_caught_up=until_caught_up))
     finally:
         server.close()
-        process.ingest.stopping.done()
+        process.stopping.done()
 
 
 class Process:
@@ -99,7 +102,9 @@ class Process:
         metrics: Metrics,
         applier: ApplierCommand | None,
     ) -> None:
-        self.ingest = Ingest(options, store)
+        self.stopping = Stop(options.stop_s)
+        errors = RecentErrors()
+        self.ingest = Ingest(options, store, clock=self.stopping, errors=errors)
         self.health = Health(metrics)
         self._metrics = metrics
         self._end_code = 0
@@ -107,7 +112,7 @@ class Process:
             "the stop took longer than it may", hint="nothing is lost: what was not acknowledged comes again"
         )
         """How the process ends, once it is known; for when it has to be made to."""
-        self.ingest.stopping.when_over(self._leave)
+        self.stopping.when_over(self._leave)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._applier = (
             ApplierProcess(applier.command, environment=applier.environment, on_end=self._applier_ended)
@@ -115,14 +120,19 @@ class Process:
             else None
         )
         self.observer = Observer(
-            ingest=self.ingest, reporter=reporter, metrics=metrics, health=self.health, applier=self._applier
+            status=self.ingest.status,
+            errors=errors,
+            reporter=reporter,
+            metrics=metrics,
+            health=self.health,
+            applier=self._applier.seen if self._applier is not None else None,
         )
         metrics.before_render(self.observer.export_verdict)
         self._logger = structlog.get_logger("sluice")
 
     async def run(self, *, until_lsn: int | None, until_caught_up: bool) -> int:
         self._loop = asyncio.get_running_loop()
-        if self.ingest.stopping.asked:
+        if self.stopping.asked:
             self.ingest.stop()
         watching = [
             asyncio.create_task(task)
@@ -140,7 +150,7 @@ class Process:
         finally:
             if self._applier is not None:
                 await asyncio.to_thread(
-                    self._applier.stop, timeout_seconds=max(self.ingest.stopping.left() - _KILL_SECONDS, 0.0)
+                    self._applier.stop, timeout_seconds=max(self.stopping.left() - _KILL_SECONDS, 0.0)
                 )
             for task in watching:
                 task.cancel()
@@ -152,7 +162,7 @@ class Process:
         """Begins the stop, from any thread and at any time: its clock runs even if the event loop
         stands still, or is not there yet.
         """
-        self.ingest.stopping.ask()
+        self.stopping.ask()
         if self._loop is not None:
             with suppress(RuntimeError):  # it has ended by itself
                 self._loop.call_soon_threadsafe(self.ingest.stop)
@@ -182,6 +192,11 @@ class Process:
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self.ingest.stop)
 
+    def count(self) -> None:
+        """Brings status and counters up to this moment; costs microseconds. On the event loop."""
+        self.ingest.refresh()
+        self.observer.count()
+
     async def _tick(self) -> None:
         while True:
             due = time.monotonic() + TICK_SECONDS
@@ -189,7 +204,7 @@ class Process:
             self._metrics.observe(EVENT_LOOP_LAG, max(0.0, time.monotonic() - due))
             self.health.beat("events")
             try:
-                self.observer.count()
+                self.count()
             except Exception as error:
                 self._logger.error("metrics could not be brought up to date", exc_info=error)
 

@@ -5,6 +5,7 @@ Small transactions arrive at tens of thousands a second; an object for each woul
 their rows. (PostgreSQL: Logical Replication Message Formats, Begin and Commit.)
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +14,11 @@ from numpy.typing import NDArray
 
 from sluice.errors import DecodeError
 from sluice.lsn import INVALID, MAX_STORED
+from sluice.protocol.constants import NO_FLAGS, POSTGRES_EPOCH_US, XLOGDATA_HEADER_BYTES
 from sluice.protocol.frames import FrameTable
-from sluice.protocol.messages import POSTGRES_EPOCH_US
 
-_HEADER = 25
-"""The outer frame: `w`, three 64-bit numbers."""
-_BEGIN_LENGTH = _HEADER + 1 + 8 + 8 + 4
-_COMMIT_LENGTH = _HEADER + 1 + 1 + 8 + 8 + 8
+_BEGIN_LENGTH = XLOGDATA_HEADER_BYTES + 1 + 8 + 8 + 4
+_COMMIT_LENGTH = XLOGDATA_HEADER_BYTES + 1 + 1 + 8 + 8 + 8
 _LAST_TIME_US = 2**63 - 1 - POSTGRES_EPOCH_US
 """The wire counts from 2000, we from 1970: what is later than this has no number left."""
 
@@ -32,6 +31,10 @@ class Begins:
     commit_time_us: list[int]
     xid: list[int]
 
+    def each(self) -> Iterator[tuple[int, int]]:
+        """(final_lsn, xid) of one message after the other."""
+        return zip(self.final_lsn, self.xid, strict=True)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CommitEnds:
@@ -40,6 +43,10 @@ class CommitEnds:
     commit_lsn: list[int]
     end_lsn: list[int]
     commit_time_us: list[int]
+
+    def each(self) -> Iterator[tuple[int, int, int]]:
+        """(commit_lsn, end_lsn, commit_time_us) of one message after the other."""
+        return zip(self.commit_lsn, self.end_lsn, self.commit_time_us, strict=True)
 
 
 def begins(table: FrameTable, positions: NDArray[np.int64]) -> Begins:
@@ -58,7 +65,7 @@ def commit_ends(table: FrameTable, positions: NDArray[np.int64]) -> CommitEnds:
     would refuse in one of them.
     """
     at = _bodies(table, positions, _COMMIT_LENGTH, "Commit")
-    if table.buffer[at].any():
+    if (table.buffer[at] != NO_FLAGS).any():
         raise DecodeError("a Commit message has flags that this protocol does not know")
     return CommitEnds(_lsns(table, at + 1, "Commit"), _lsns(table, at + 9, "Commit"), _times(table, at + 17, "Commit"))
 
@@ -80,8 +87,8 @@ def _times(table: FrameTable, at: NDArray[np.int64], name: str) -> list[int]:
 def _bodies(table: FrameTable, positions: NDArray[np.int64], length: int, name: str) -> NDArray[np.int64]:
     starts = table.start[positions]
     if (table.end[positions] - starts != length).any():
-        raise DecodeError(f"a {name} message is not {length - _HEADER} bytes long")
-    return starts + (_HEADER + 1)
+        raise DecodeError(f"a {name} message is not {length - XLOGDATA_HEADER_BYTES} bytes long")
+    return starts + (XLOGDATA_HEADER_BYTES + 1)
 
 
 def _integers(table: FrameTable, at: NDArray[np.int64], form: str) -> NDArray[Any]:

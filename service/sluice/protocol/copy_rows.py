@@ -17,9 +17,10 @@ import numpy.typing as npt
 
 from sluice.errors import DecodeError
 from sluice.protocol.buffers import Raw
+from sluice.protocol.constants import INSERT, NULL, TEXT
 from sluice.protocol.frames import FrameTable, Offsets, big_endian_words, join_bytes, nulls_at
 from sluice.protocol.limits import MAX_COLUMNS
-from sluice.protocol.tuples import INSERT, NULL, TEXT, FieldVector, RowColumns
+from sluice.protocol.tuples import FieldVector, RowColumns
 
 _SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 _FIXED_HEADER_BYTES = len(_SIGNATURE) + 8

@@ -3,9 +3,9 @@
 Invariant: a message is returned only if every byte of its frame was understood: fields inside the
 bounds, strings ended and valid UTF-8, flags and counts as documented, nothing left over. Anything
 else is a DecodeError. Row messages are refused; `tuples` walks those. No state is kept between
-calls: whether a message may come at this place is the assembler's question, and whether it carries
-a transaction id is the caller's knowledge. (PostgreSQL: Logical Replication Message Formats;
-Streaming Replication Protocol, Primary keepalive message.)
+calls: the assembler decides whether a message may come at this place, and the caller says whether
+it carries a transaction id. Keepalives are decoded by `keepalive`. (PostgreSQL: Logical Replication
+Message Formats.)
 """
 
 import struct
@@ -13,16 +13,17 @@ from collections.abc import Callable
 
 from sluice.errors import DecodeError
 from sluice.lsn import INVALID, MAX_STORED, show
-from sluice.protocol.frames import HEADER_BYTES, KEEPALIVE, FrameTable, frame_name
+from sluice.protocol import constants as c
+from sluice.protocol.constants import POSTGRES_EPOCH_US, XLOGDATA_HEADER_BYTES
+from sluice.protocol.frames import FrameTable, frame_name
+from sluice.protocol.keepalive import decode_keepalive
 from sluice.protocol.limits import MAX_COLUMNS, MAX_GID_CHARACTERS, MAX_NAME_CHARACTERS, MAX_ORIGIN_CHARACTERS
 from sluice.protocol.messages import (
-    POSTGRES_EPOCH_US,
     Begin,
     BeginPrepare,
     Commit,
     CommitPrepared,
     ControlMessage,
-    Keepalive,
     LogicalMessage,
     Origin,
     Prepare,
@@ -40,10 +41,6 @@ from sluice.protocol.messages import (
 )
 
 _MAX_TIME_US = 0x7FFF_FFFF_FFFF_FFFF
-_REPLICA_IDENTITIES = "dnfi"
-_CASCADE = 1
-_RESTART_IDENTITY = 2
-_XID_PREFIXED = frozenset(b"RYTM")
 
 
 def decode_control(table: FrameTable, index: int, *, in_stream: bool) -> ControlMessage:
@@ -53,17 +50,15 @@ def decode_control(table: FrameTable, index: int, *, in_stream: bool) -> Control
     Truncate and Message then carry a transaction id. Raises DecodeError, and nothing else, for a
     frame that is not exactly one such message; it names the message and its LSN, never its content.
     """
+    if int(table.outer[index]) == c.PRIMARY_KEEPALIVE:
+        return decode_keepalive(table.raw[int(table.start[index]) : int(table.end[index])])
     reader = _Reader(table, index)
-    if int(table.outer[index]) == KEEPALIVE:
-        reader.skip(1)
-        message: ControlMessage = _keepalive(reader)
-    else:
-        reader.skip(HEADER_BYTES)
-        tag = reader.byte()
-        decode = _DECODERS.get(tag)
-        if decode is None:
-            raise reader.refusal("is not a control message of protocol 1 to 4")
-        message = decode(reader, reader.xid() if in_stream and tag in _XID_PREFIXED else None)
+    reader.skip(XLOGDATA_HEADER_BYTES)
+    tag = reader.byte()
+    decode = _DECODERS.get(tag)
+    if decode is None:
+        raise reader.refusal("is not a control message of protocol 1 to 4")
+    message = decode(reader, reader.xid() if in_stream and tag in c.TAGS_WITH_STREAM_XID else None)
     reader.close()
     return message
 
@@ -100,15 +95,15 @@ class _Reader:
     def byte(self) -> int:
         return self._raw[self.skip(1)]
 
-    def flags(self, known: int) -> int:
-        """A byte of flags, none of them outside `known`."""
+    def flags(self, defined: int) -> int:
+        """A byte of flags, none of them outside `defined`."""
         flags = self.byte()
-        if flags & ~known:
+        if flags & ~defined:
             raise self.refusal(f"has unknown flags 0x{flags:02x}")
         return flags
 
-    def flag(self) -> bool:
-        return self.flags(1) == 1
+    def flag(self, defined: int = 1) -> bool:
+        return self.flags(defined) != 0
 
     def uint16(self) -> int:
         return int.from_bytes(self.take(2), "big")
@@ -187,16 +182,12 @@ class _Reader:
         return self.string(MAX_NAME_CHARACTERS) or "pg_catalog"
 
 
-def _keepalive(reader: _Reader) -> Keepalive:
-    return Keepalive(end_lsn=reader.lsn(), sent_time_us=reader.time_us(), reply_requested=reader.flag())
-
-
 def _begin(reader: _Reader, _stream_xid: int | None) -> Begin:
     return Begin(final_lsn=reader.position(), commit_time_us=reader.time_us(), xid=reader.xid())
 
 
 def _commit(reader: _Reader, _stream_xid: int | None) -> Commit:
-    reader.flags(0)
+    reader.flags(c.NO_FLAGS)
     return Commit(commit_lsn=reader.position(), end_lsn=reader.position(), commit_time_us=reader.time_us())
 
 
@@ -208,7 +199,7 @@ def _origin(reader: _Reader, _stream_xid: int | None) -> Origin:
 def _relation(reader: _Reader, stream_xid: int | None) -> Relation:
     oid, schema, name = reader.uint32(), reader.schema(), reader.name()
     replica_identity = chr(reader.byte())
-    if replica_identity not in _REPLICA_IDENTITIES:
+    if replica_identity not in c.REPLICA_IDENTITIES:
         raise reader.refusal("has an unknown replica identity")
     count = reader.uint16()
     if count > MAX_COLUMNS:
@@ -223,7 +214,7 @@ def _relation(reader: _Reader, stream_xid: int | None) -> Relation:
 
 
 def _relation_column(reader: _Reader) -> RelationColumn:
-    identity = reader.flag()
+    identity = reader.flag(c.COLUMN_IS_IDENTITY)
     return RelationColumn(name=reader.name(), type_oid=reader.uint32(), typmod=reader.int32(), identity=identity)
 
 
@@ -233,19 +224,22 @@ def _type_name(reader: _Reader, stream_xid: int | None) -> TypeName:
 
 def _truncate(reader: _Reader, stream_xid: int | None) -> Truncate:
     count = reader.uint32()
-    flags = reader.flags(_CASCADE | _RESTART_IDENTITY)
+    flags = reader.flags(c.TRUNCATE_CASCADE | c.TRUNCATE_RESTART_IDENTITY)
     # Against the bytes that are there, before anything of the announced size is made. The server
     # never sends a Truncate of nothing.
     if not count or count * 4 != reader.remaining:
         raise reader.refusal(f"announces {count} relations in {reader.remaining} bytes")
     oids = struct.unpack(f">{count}I", reader.take(count * 4))
     return Truncate(
-        oids, cascade=bool(flags & _CASCADE), restart_identity=bool(flags & _RESTART_IDENTITY), stream_xid=stream_xid
+        oids,
+        cascade=bool(flags & c.TRUNCATE_CASCADE),
+        restart_identity=bool(flags & c.TRUNCATE_RESTART_IDENTITY),
+        stream_xid=stream_xid,
     )
 
 
 def _logical_message(reader: _Reader, stream_xid: int | None) -> LogicalMessage:
-    transactional, lsn, prefix = reader.flag(), reader.position(), reader.string()
+    transactional, lsn, prefix = reader.flag(c.MESSAGE_IS_TRANSACTIONAL), reader.position(), reader.string()
     return LogicalMessage(transactional, lsn, prefix, reader.view(reader.int32()), stream_xid)
 
 
@@ -259,7 +253,7 @@ def _stream_stop(_reader: _Reader, _stream_xid: int | None) -> StreamStop:
 
 def _stream_commit(reader: _Reader, _stream_xid: int | None) -> StreamCommit:
     xid = reader.xid()
-    reader.flags(0)
+    reader.flags(c.NO_FLAGS)
     return StreamCommit(xid, commit_lsn=reader.position(), end_lsn=reader.position(), commit_time_us=reader.time_us())
 
 
@@ -278,21 +272,21 @@ def _begin_prepare(reader: _Reader, _stream_xid: int | None) -> BeginPrepare:
 
 
 def _prepare(reader: _Reader, _stream_xid: int | None) -> Prepare:
-    reader.flags(0)
+    reader.flags(c.NO_FLAGS)
     return Prepare(
         reader.position(), reader.position(), reader.time_us(), reader.xid(), reader.string(MAX_GID_CHARACTERS)
     )
 
 
 def _commit_prepared(reader: _Reader, _stream_xid: int | None) -> CommitPrepared:
-    reader.flags(0)
+    reader.flags(c.NO_FLAGS)
     return CommitPrepared(
         reader.position(), reader.position(), reader.time_us(), reader.xid(), reader.string(MAX_GID_CHARACTERS)
     )
 
 
 def _rollback_prepared(reader: _Reader, _stream_xid: int | None) -> RollbackPrepared:
-    reader.flags(0)
+    reader.flags(c.NO_FLAGS)
     return RollbackPrepared(
         prepare_end_lsn=reader.position(),
         rollback_end_lsn=reader.position(),
@@ -304,27 +298,27 @@ def _rollback_prepared(reader: _Reader, _stream_xid: int | None) -> RollbackPrep
 
 
 def _stream_prepare(reader: _Reader, _stream_xid: int | None) -> StreamPrepare:
-    reader.flags(0)
+    reader.flags(c.NO_FLAGS)
     return StreamPrepare(
         reader.position(), reader.position(), reader.time_us(), reader.xid(), reader.string(MAX_GID_CHARACTERS)
     )
 
 
 _DECODERS: dict[int, Callable[[_Reader, int | None], ControlMessage]] = {
-    ord("B"): _begin,
-    ord("C"): _commit,
-    ord("O"): _origin,
-    ord("R"): _relation,
-    ord("Y"): _type_name,
-    ord("T"): _truncate,
-    ord("M"): _logical_message,
-    ord("S"): _stream_start,
-    ord("E"): _stream_stop,
-    ord("c"): _stream_commit,
-    ord("A"): _stream_abort,
-    ord("b"): _begin_prepare,
-    ord("P"): _prepare,
-    ord("K"): _commit_prepared,
-    ord("r"): _rollback_prepared,
-    ord("p"): _stream_prepare,
+    c.BEGIN: _begin,
+    c.COMMIT: _commit,
+    c.ORIGIN: _origin,
+    c.RELATION: _relation,
+    c.TYPE: _type_name,
+    c.TRUNCATE: _truncate,
+    c.MESSAGE: _logical_message,
+    c.STREAM_START: _stream_start,
+    c.STREAM_STOP: _stream_stop,
+    c.STREAM_COMMIT: _stream_commit,
+    c.STREAM_ABORT: _stream_abort,
+    c.BEGIN_PREPARE: _begin_prepare,
+    c.PREPARE: _prepare,
+    c.COMMIT_PREPARED: _commit_prepared,
+    c.ROLLBACK_PREPARED: _rollback_prepared,
+    c.STREAM_PREPARE: _stream_prepare,
 }

@@ -17,18 +17,12 @@ import numpy.typing as npt
 from sluice.errors import DecodeError
 from sluice.lsn import show
 from sluice.protocol.buffers import LARGE_BYTES, Raw, moved
+from sluice.protocol.constants import KEEPALIVE_BYTES, PRIMARY_KEEPALIVE, ROW_TAGS, XLOGDATA, XLOGDATA_HEADER_BYTES
 from sluice.protocol.limits import MAX_COLUMNS, MAX_FRAME_BYTES
 
 Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint32]
-
-XLOGDATA = ord("w")
-KEEPALIVE = ord("k")
-HEADER_BYTES = 25
-"""XLogData: the byte `w`, start LSN, end LSN, send time. The pgoutput message follows."""
-KEEPALIVE_BYTES = 18
-"""The byte `k`, end LSN, send time, reply flag."""
 
 _OVERREAD_BYTES = 32
 """A reader may take up to 16 bytes at a position up to 8 bytes past the end of the last frame or of
@@ -40,7 +34,7 @@ MAX_JOINED_BYTES = 0x7FFF_FFFF - len(TAIL)
 """Offsets into the buffer become Arrow string views, whose offsets are signed 32-bit."""
 
 _IS_ROW = np.zeros(256, np.bool_)
-_IS_ROW[list(b"IUD")] = True
+_IS_ROW[list(ROW_TAGS)] = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,8 +90,8 @@ def _table(raw: Raw, buffer: Bytes, start: Offsets, end: Offsets) -> FrameTable:
         raise DecodeError(f"frame {int(length.argmin())} of {len(length)} is empty")
     outer = buffer[start]
     data = outer == XLOGDATA
-    short = length < np.where(data, HEADER_BYTES + 1, KEEPALIVE_BYTES)
-    unknown = ~data & (outer != KEEPALIVE)
+    short = length < np.where(data, XLOGDATA_HEADER_BYTES + 1, KEEPALIVE_BYTES)
+    unknown = ~data & (outer != PRIMARY_KEEPALIVE)
     if bool(unknown.any()):
         index = int(unknown.argmax())
         raise DecodeError(
@@ -109,7 +103,7 @@ def _table(raw: Raw, buffer: Bytes, start: Offsets, end: Offsets) -> FrameTable:
         raise DecodeError(f"frame {index} of {len(length)} ends inside its header, after {int(length[index])} bytes")
     # A keepalive has 18 bytes, so position 25 of one lies in whatever follows it: inside the
     # buffer, and masked here.
-    tag = np.where(data, buffer[start + HEADER_BYTES], np.uint8(0))
+    tag = np.where(data, buffer[start + XLOGDATA_HEADER_BYTES], np.uint8(0))
     return FrameTable(raw, buffer, start, end, outer=outer, tag=tag, nulls_at=nulls_at(raw))
 
 
@@ -156,7 +150,7 @@ def stream_xids(table: FrameTable, rows: Offsets) -> Words:
 def frame_name(table: FrameTable, index: int) -> str:
     """What and where frame `index` is, for errors: its kind and its LSN, nothing that it carries."""
     tag = int(table.tag[index])
-    shown = "keepalive" if int(table.outer[index]) == KEEPALIVE else f"message {chr(tag)!r}"
+    shown = "keepalive" if int(table.outer[index]) == PRIMARY_KEEPALIVE else f"message {chr(tag)!r}"
     at = int(table.start[index]) + 1
     return f"{shown} at LSN {show(int.from_bytes(table.raw[at : at + 8], 'big'))}"
 
@@ -174,7 +168,7 @@ def nulls_at(raw: Raw) -> int:
 
 
 def _word_at(table: FrameTable, rows: Offsets, *, after_tag: int) -> Words:
-    position = table.start[rows] + (HEADER_BYTES + 1 + after_tag)
+    position = table.start[rows] + (XLOGDATA_HEADER_BYTES + 1 + after_tag)
     short = position + 4 > table.end[rows]
     if bool(short.any()):
         raise DecodeError(f"{frame_name(table, int(rows[short.argmax()]))} ends inside its header")

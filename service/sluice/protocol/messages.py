@@ -8,9 +8,6 @@ one. (PostgreSQL: Logical Replication Message Formats; Streaming Replication Pro
 
 from dataclasses import dataclass
 
-POSTGRES_EPOCH_US = 946_684_800_000_000
-"""2000-01-01 UTC in microseconds since 1970: the wire counts from there."""
-
 
 @dataclass(frozen=True, slots=True)
 class Keepalive:

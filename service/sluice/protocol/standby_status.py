@@ -1,4 +1,4 @@
-"""What we tell a walsender, and what its keepalives tell us about a server that is stopping.
+"""Standby status updates, and how a server that is stopping is recognised by its keepalives.
 
 Invariant: no status message reports more as flushed than was received. Pure: no clock, no socket;
 times are handed in. (PostgreSQL: Streaming Replication Protocol.)
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from sluice import lsn
 from sluice.errors import ProtocolViolation
-from sluice.protocol.messages import POSTGRES_EPOCH_US
+from sluice.protocol.constants import POSTGRES_EPOCH_US, STANDBY_STATUS_UPDATE
 
-_STATUS = struct.Struct(">cQQQqB")
+_STATUS = struct.Struct(">BQQQqB")
 
 STOP_REQUESTS = 3
-"""Reply requests at one position, each answered, before the server counts as stopping. An ordinary
-server asks once and is content.
+"""Reply requests at one position, each answered, before the server counts as stopping. A server that
+is not stopping asks once.
 """
 STOP_BOUND_S = 5.0
 """How long a stopping server waits for us without progress before we let it go."""
@@ -41,7 +41,7 @@ class StandbyStatus:
     def encode(self, now_us: int) -> bytes:
         """The message as CopyData; `now_us` is microseconds since 1970."""
         return _STATUS.pack(
-            b"r",
+            STANDBY_STATUS_UPDATE,
             self.received_lsn,
             self.flushed_lsn,
             self.flushed_lsn,
@@ -72,10 +72,10 @@ class ShutdownWatch:
         self._requests = self._requests + 1 if end_lsn == self._lsn else 1
         self._lsn = end_lsn
         if self._requests >= STOP_REQUESTS and flushed_lsn < end_lsn:
-            self.told(now)
+            self.mark_stopping(now)
 
-    def told(self, now: float) -> None:
-        """It is known from elsewhere that the server is stopping."""
+    def mark_stopping(self, now: float) -> None:
+        """The server is stopping: `asked` calls this, and so does a caller that learnt it otherwise."""
         if self._since is None:
             self._since = now
 

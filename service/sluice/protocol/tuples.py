@@ -16,19 +16,21 @@ import numpy as np
 import numpy.typing as npt
 
 from sluice.errors import DecodeError
-from sluice.protocol.frames import HEADER_BYTES, Bytes, FrameTable, Offsets, frame_name
+from sluice.protocol.constants import (
+    BINARY,
+    DELETE,
+    INSERT,
+    NEW_TUPLE,
+    NULL,
+    OLD_KEY,
+    OLD_TUPLE,
+    TEXT,
+    UNCHANGED,
+    UPDATE,
+    XLOGDATA_HEADER_BYTES,
+)
+from sluice.protocol.frames import Bytes, FrameTable, Offsets, frame_name
 from sluice.protocol.limits import MAX_COLUMNS
-
-NULL = ord("n")
-UNCHANGED = ord("u")
-TEXT = ord("t")
-BINARY = ord("b")
-INSERT = ord("I")
-UPDATE = ord("U")
-DELETE = ord("D")
-NEW = ord("N")
-OLD_KEY = ord("K")
-OLD_FULL = ord("O")
 
 _HAS_VALUE = np.zeros(256, np.bool_)
 _HAS_VALUE[[TEXT, BINARY]] = True
@@ -36,9 +38,9 @@ _IS_KIND = np.zeros(256, np.bool_)
 _IS_KIND[[NULL, UNCHANGED, TEXT, BINARY]] = True
 _MARKER_FITS = np.zeros((256, 256), np.bool_)
 """Whether a message of this tag may begin with a tuple marked so."""
-_MARKER_FITS[INSERT, NEW] = True
-_MARKER_FITS[UPDATE, [NEW, OLD_KEY, OLD_FULL]] = True
-_MARKER_FITS[DELETE, [OLD_KEY, OLD_FULL]] = True
+_MARKER_FITS[INSERT, NEW_TUPLE] = True
+_MARKER_FITS[UPDATE, [NEW_TUPLE, OLD_KEY, OLD_TUPLE]] = True
+_MARKER_FITS[DELETE, [OLD_KEY, OLD_TUPLE]] = True
 
 _BLOCK_ROWS = 8192
 """Rows walked together: the block's bytes and arrays then stay in the processor's second-level
@@ -98,7 +100,7 @@ def walk_rows(table: FrameTable, rows: Offsets, column_count: int, *, in_stream:
     walk = _Walk(table, rows, column_count)
     marker = walk.open_messages(in_stream=in_stream)
     is_delete = walk.op == DELETE
-    has_old = marker != NEW
+    has_old = marker != NEW_TUPLE
     old = walk.tuples(has_old) if bool(has_old.any()) else None
     walk.expect_new_marker(has_old & ~is_delete)
     new = walk.tuples(~is_delete)
@@ -121,7 +123,7 @@ class _Walk:
         self._rows = rows
         self._column_count = column_count
         self._end = table.end[rows]
-        self._position = table.start[rows] + (HEADER_BYTES + 1)
+        self._position = table.start[rows] + (XLOGDATA_HEADER_BYTES + 1)
         self.op = table.tag[rows]
 
     def open_messages(self, *, in_stream: bool) -> Bytes:
@@ -140,7 +142,9 @@ class _Walk:
         if not bool(active.any()):
             return
         self._require(~active | (self._position < self._end), "ends behind its old tuple")
-        self._require(~active | (self._table.buffer[self._position] == NEW), "has no new tuple behind its old one")
+        self._require(
+            ~active | (self._table.buffer[self._position] == NEW_TUPLE), "has no new tuple behind its old one"
+        )
         self._position += active
 
     def close_messages(self) -> None:

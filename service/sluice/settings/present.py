@@ -144,17 +144,20 @@ def _variable(key: Key) -> str:
 _PAGE_HEAD = """\
 # Configuration
 
-One YAML file per pipeline: `-c FILE`, or the variable `SLUICE_CONFIG`, or `sluice.yaml`. `sluice init` writes one with comments,
-`sluice config show` prints what is in force and where each value came from, `sluice config validate` checks it, and
-`sluice config schema` prints a JSON Schema for editors.
+Each pipeline has one YAML file: `-c FILE`, or the variable `SLUICE_CONFIG`, or `sluice.yaml`.
+`sluice init` writes one with comments. `sluice config show` prints the effective settings and where
+each came from. `sluice config validate` checks the file. `sluice config schema` prints a JSON
+Schema for editors.
 
-* **Order.** The environment wins over the file, the file over the default. Two underscores step into a room: `SLUICE_SOURCE__DSN`.
-* **Mounted secrets.** Any variable may end in `_FILE` and then names a file with the value: `SLUICE_SOURCE__DSN_FILE=/run/secrets/dsn`.
-* **`${VAR}`** in the file is replaced from the environment; `${VAR:-default}` gives a default, `$${` the two characters.
-  A variable that is not set is an error.
-* **Sizes and durations** are written `128MiB`, `2s`; a plain number is bytes or seconds.
-* **Nothing unknown is accepted**: neither a key in the file nor a variable that begins with `SLUICE_`. Errors name the line,
-  what is allowed and the nearest known name.
+* **Order.** The environment overrides the file, and the file overrides the default. Two underscores
+  separate the levels of a key: `SLUICE_SOURCE__DSN` is `source.dsn`.
+* **Mounted secrets.** Add `_FILE` to any variable to name a file that contains the value:
+  `SLUICE_SOURCE__DSN_FILE=/run/secrets/dsn`.
+* **`${VAR}`** in the file is replaced from the environment. `${VAR:-default}` gives a default; `$${`
+  stands for the two characters `${`. A variable that is not set is an error.
+* **Sizes and durations** are written `128MiB`, `2s`. A plain number is bytes or seconds.
+* **Unknown names are refused**, both keys in the file and variables that begin with `SLUICE_`.
+  Errors name the line, what is allowed and the nearest valid name.
 * **Secrets** (the connection string, object store options, Spark configuration) are never shown.
 
 ```yaml

@@ -125,11 +125,11 @@ class ServerTooOld(SourceRefused):
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """How a connection is protected. `trouble` says what is not proven, empty when nothing is left
+    """How a connection is protected. `problem` says what is not proven, empty when nothing is left
     to doubt; `refused` that we do not connect like that.
     """
 
-    trouble: str = ""
+    problem: str = ""
     refused: bool = False
     sslmode: str = ""
 
@@ -153,8 +153,8 @@ def transport_of(options: SourceOptions) -> Transport:
     mode = asked or (defaults.get("sslmode", "") if options.allow_insecure else "verify-full")
     if mode == "verify-full":
         return Transport(sslmode=mode)
-    trouble = f"sslmode={mode or 'prefer'} does not prove who the server is, and {remote[0]} is not this machine"
-    return Transport(trouble, refused=not options.allow_insecure, sslmode=asked)
+    problem = f"sslmode={mode or 'prefer'} does not prove who the server is, and {remote[0]} is not this machine"
+    return Transport(problem, refused=not options.allow_insecure, sslmode=asked)
 
 
 def _is_local(host: str) -> bool:
@@ -241,7 +241,7 @@ def _conninfo(options: SourceOptions, *, replication: bool) -> str:
     transport = transport_of(options)
     if transport.refused:
         raise UsageError(
-            f"source.dsn: {transport.trouble}",
+            f"source.dsn: {transport.problem}",
             hint="use sslmode=verify-full with sslrootcert=<file> or sslrootcert=system; "
             "source.allow_insecure: true only where the network itself is trusted",
         )

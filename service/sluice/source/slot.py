@@ -7,7 +7,7 @@ not: alter an existing publication or slot; what should change is proposed as SQ
 Logical Decoding Concepts; pg_replication_slots; CREATE PUBLICATION.)
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ import psycopg
 
 from sluice import lsn
 from sluice.contract.entries import Opened
-from sluice.errors import SlotBusy, SlotLost, SourceRefused
+from sluice.errors import SlotLost, SourceRefused
 from sluice.source.binary import require_binary
 from sluice.source.catalog import Catalog
 from sluice.source.quoting import quote_identifier, quote_qualified, quote_slot
@@ -32,17 +32,6 @@ FAILOVER_SINCE = 170000
 set back, and be synchronised to standbys.
 """
 PUBLISHED = "insert, update, delete, truncate"
-
-OWN_MARGIN_SECONDS = 30.0
-"""Past wal_sender_timeout, at which the server gives up a client that is silent: it looks only now
-and then.
-"""
-NEVER_SECONDS = 60.0
-"""In place of a wal_sender_timeout of 0, when nothing but TCP notices that a client is gone."""
-ALIVE_SECONDS = 30.0
-"""For a slot that a living process uses: long enough for one that is being replaced to end."""
-ANSWERS_SECONDS = 15.0
-"""A client of ours that lives reports to the server every 10 s at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,71 +292,6 @@ def two_phase_remedy(server_version: int, *, wanted: bool) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Holder:
-    """Who uses the slot. `replied_at` is None where this role may not see it; `timeout_s` is 0 when
-    the server never gives up a silent client.
-    """
-
-    pid: int
-    application_name: str
-    replied_at: float | None
-    timeout_s: float
-
-
-def wait_until_free(
-    conn: Connection,
-    options: SourceOptions,
-    *,
-    bound_s: float | None = None,
-    sleep: Callable[[float], None] | None = None,
-) -> None:
-    """Returns when nobody streams from the slot, which after a lost connection takes the server a
-    while to notice.
-
-    A connection of this pipeline may be one that we lost: it is waited for until the server has
-    given it up, which takes wal_sender_timeout. One of somebody else, or of ours and still
-    answering, belongs to a process that runs. Raises SlotBusy naming the process when it lasts
-    longer than that, or than `bound_s`.
-    """
-    sleep = sleep or options.cancellation.sleep
-    waited, pause = 0.0, 0.1
-    before: _Holder | None = None
-    answered: float | None = None
-    while (holder := _holder(conn, options.slot)) is not None:
-        if before is not None and (before.pid, before.replied_at) != (holder.pid, holder.replied_at):
-            answered = waited
-        before = holder
-        ours_and_lost = holder.application_name == options.application_name and (
-            answered is None or waited - answered > ANSWERS_SECONDS
-        )
-        patience = OWN_MARGIN_SECONDS + (holder.timeout_s or NEVER_SECONDS) if ours_and_lost else ALIVE_SECONDS
-        if waited >= (patience if bound_s is None else bound_s):
-            raise SlotBusy(
-                f"slot {options.slot} is in use by process {holder.pid} (application_name "
-                f"{holder.application_name or 'not set'}), still after {waited:.0f} s",
-                hint="stop the other process; if it is gone already, the server frees the slot after "
-                "wal_sender_timeout, or when an administrator runs "
-                f"SELECT pg_terminate_backend({holder.pid})",
-            )
-        sleep(pause)
-        waited += pause
-        pause = min(pause * 2, 2.0)
-
-
-def _holder(conn: Connection, slot: str) -> _Holder | None:
-    command = """
-        SELECT s.active_pid, COALESCE(a.application_name, ''), EXTRACT(epoch FROM r.reply_time)::float8,
-               pg_catalog.date_part('epoch', pg_catalog.current_setting('wal_sender_timeout')::pg_catalog.interval)
-        FROM pg_catalog.pg_replication_slots s
-        LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid
-        LEFT JOIN pg_catalog.pg_stat_replication r ON r.pid = s.active_pid
-        WHERE s.slot_name = %s AND s.active"""
-    with translated("reading who uses the replication slot"):
-        row = conn.execute(command.encode(), (slot,)).fetchone()
-    return _Holder(*row) if row is not None else None
-
-
 def create_publication_sql(name: str, tables: Sequence[tuple[str, str]], *, via_root: bool) -> str:
     """The statement that makes the publication, for people and for `ensure_publication`."""
     listed = ", ".join(f"ONLY {quote_qualified(schema, table)}" for schema, table in tables)
@@ -427,7 +351,7 @@ def require_publication(conn: Connection, name: str) -> None:
             f"publication {name} does not exist any more: the server does not send its changes",
             hint="create it again as it was and start: what was written in between is not sent any more, "
             "so that its tables turn stale, by name, and "
-            "`sluice copy` copies them again",
+            "`sluice resync` copies them again",
         )
 
 

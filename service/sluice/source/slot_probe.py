@@ -1,20 +1,16 @@
 """Side queries for metrics: the server's position, the slot, what the server's decoder did for it,
 how much WAL it may keep, since when nobody uses it.
 
-Invariant: short queries on a connection of its own, which is let go when one fails and opened again
-at the next look. Needs no object store, so that the slot can be watched while the store is away and
-WAL piles up. Must not decide anything. (PostgreSQL: pg_stat_replication_slots;
-max_slot_wal_keep_size; pg_replication_slots.inactive_since)
+Invariant: short queries on a session of its own. Needs no object store, so that the slot can be
+watched while the store is away and WAL piles up. Must not decide anything. (PostgreSQL:
+pg_stat_replication_slots; max_slot_wal_keep_size; pg_replication_slots.inactive_since)
 """
 
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
-import psycopg
-
-from sluice.source.sessions import SourceOptions, open_query, translated
-from sluice.source.slot import ServerFacts, SlotFacts, server_facts, slot_facts
+from sluice.source.lazy_session import LazySession
+from sluice.source.sessions import SourceOptions, translated
+from sluice.source.slot import Connection, ServerFacts, SlotFacts, server_facts, slot_facts
 
 _MEBI = 1024**2
 _QUERY = b"""
@@ -57,20 +53,20 @@ class SlotProbe:
     """Asks about one slot. For one thread."""
 
     def __init__(self, options: SourceOptions) -> None:
-        self._options = options
-        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._slot = options.slot
+        self._session = LazySession(options)
 
     def ask(self) -> SlotProbeFacts:
-        """Raises SourceError; the next call opens another connection."""
-        if self._connection is None:
-            self._connection = open_query(self._options)
-        try:
-            server, slot = server_facts(self._connection), slot_facts(self._connection, self._options.slot)
-            with translated("reading the slot's statistics"):
-                row = self._connection.execute(_QUERY, {"slot": self._options.slot}).fetchone()
-        except BaseException:
-            self.close()
-            raise
+        """Raises SourceError; the next call opens another session."""
+        return self._session.ask(self._look)
+
+    def close(self) -> None:
+        self._session.close()
+
+    def _look(self, connection: Connection) -> SlotProbeFacts:
+        server, slot = server_facts(connection), slot_facts(connection, self._slot)
+        with translated("reading the slot's statistics"):
+            row = connection.execute(_QUERY, {"slot": self._slot}).fetchone()
         assert row is not None
         keep_megabytes, inactive_since, *totals = row
         return SlotProbeFacts(
@@ -80,9 +76,3 @@ class SlotProbe:
             inactive_since=inactive_since,
             decoder=DecoderTotals(*totals) if totals[0] is not None else None,
         )
-
-    def close(self) -> None:
-        if self._connection is not None:
-            with suppress(psycopg.Error):
-                self._connection.close()
-        self._connection = None

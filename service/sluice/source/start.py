@@ -12,11 +12,12 @@ import psycopg
 from psycopg import pq
 
 from sluice import lsn
-from sluice.errors import SourceUnavailable
+from sluice.errors import SourceUnavailable, UsageError
 from sluice.source.binary import require_binary
 from sluice.source.quoting import publication_names, quote_replication_literal, quote_slot
 from sluice.source.sessions import SourceOptions, open_replication, raise_result
 
+PARALLEL_SINCE = 160000
 Streaming = Literal["off", "on", "parallel"]
 Origin = Literal["any", "none"]
 
@@ -50,6 +51,21 @@ def highest_protocol(server_version: int) -> int:
     It gates options; no message changes its form.
     """
     return 4 if server_version >= 160000 else 3 if server_version >= 150000 else 2
+
+
+def best_streaming(wanted: Literal["off", "on", "parallel", "auto"], server_version: int) -> Streaming:
+    """What to ask a server of `server_version` (as libpq numbers it) for. Raises UsageError when it
+    does not have what is wanted.
+    """
+    has_parallel = server_version >= PARALLEL_SINCE
+    if wanted == "auto":
+        return "parallel" if has_parallel else "on"
+    if wanted == "parallel" and not has_parallel:
+        raise UsageError(
+            f"source.streaming is parallel, which PostgreSQL {server_version // 10000} does not have (16 and later do)",
+            hint="use auto, on or off",
+        )
+    return wanted
 
 
 def start_command(

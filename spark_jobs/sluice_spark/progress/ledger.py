@@ -20,7 +20,7 @@ from sluice_spark.lake.opening import lake_path
 from sluice_spark.lake.table import Place
 from sluice_spark.modes.choice import mode_of
 from sluice_spark.options import CHANGELOG, ApplyOptions
-from sluice_spark.read.window import NO_ORIGINS, Backlog, Window
+from sluice_spark.read.window import NO_ORIGINS, PendingChanges, Window
 from sluice_spark.table_apply import Applied
 
 NO_KEY = "no key and no full replica identity: an append-only changelog, not a mirror"
@@ -45,7 +45,7 @@ lists the end of one Delta log.
 class TableProgress:
     """One table in its newest generation. `place` is where its lake table stands."""
 
-    backlog: Backlog
+    pending: PendingChanges
     place: Place = field(default_factory=Place)
     stale_reason: str = ""
     problem: str = ""
@@ -69,7 +69,7 @@ class TableProgress:
     @property
     def can_continue(self) -> bool:
         """Whether the changes that wait for the table can become windows now."""
-        return not self.failures and (self.backlog.has_snapshot or self.backlog.snapshot_final)
+        return not self.failures and (self.pending.has_snapshot or self.pending.snapshot_final)
 
     @property
     def quarantined(self) -> bool:
@@ -116,13 +116,13 @@ class Ledger:
         table still needs.
         """
         self.tables = tables
-        self._reshaped = {table_id for table_id, item in tables.items() if item.backlog.coming}
+        self._reshaped = {table_id for table_id, item in tables.items() if item.pending.coming}
         needed = []
         for table_id, item in tables.items():
             if self.works(table_id):
-                needed.append(item.backlog.applied_seq if item.backlog.has_snapshot else item.backlog.generation_seq)
+                needed.append(item.pending.applied_seq if item.pending.has_snapshot else item.pending.generation_seq)
             else:
-                item.backlog.stop()
+                item.pending.stop()
         # One entry earlier, to learn through which LSN that one goes.
         self.read_seq = max(0, min(needed, default=self.state.seq) - 1)
 
@@ -132,9 +132,9 @@ class Ledger:
             self.state = reduce(self.state, entry, sha256)
             for table_id, state in self.state.tables.items():
                 progress = self.tables.get(table_id)
-                if progress is None or progress.backlog.generation != state.generation:
+                if progress is None or progress.pending.generation != state.generation:
                     self.tables[table_id] = TableProgress(
-                        Backlog(state.generation, state.generation_seq, state.generation_seq)
+                        PendingChanges(state.generation, state.generation_seq, state.generation_seq)
                     )
         body = entry.body
         ids = (
@@ -147,8 +147,8 @@ class Ledger:
         ids |= self._reshaped
         origins = body.commits.origins_by_lsn() if isinstance(body, Changes) else NO_ORIGINS
         for table_id in ids:
-            self.tables[table_id].backlog.take_in(entry, table_id, through_lsn=self.read_lsn, origins=origins)
-        self._reshaped = {table_id for table_id in ids if self.tables[table_id].backlog.coming}
+            self.tables[table_id].pending.take_in(entry, table_id, through_lsn=self.read_lsn, origins=origins)
+        self._reshaped = {table_id for table_id in ids if self.tables[table_id].pending.coming}
         self.read_seq, self.read_lsn = entry.seq, entry.through_lsn
 
     def behind(self) -> dict[str, int]:
@@ -156,17 +156,17 @@ class Ledger:
         not given: `take_again` expects that one and those after it.
         """
         ends = {
-            table_id: progress.backlog.skipped
+            table_id: progress.pending.skipped
             for table_id, progress in self.tables.items()
-            if not progress.backlog.changes and self.works(table_id)
+            if not progress.pending.changes and self.works(table_id)
         }
         return {table_id: end[0] for table_id, end in ends.items() if end is not None and end[0] <= self.read_seq}
 
     def take_again(self, table_id: str, entry: Entry) -> None:
         """Notes an entry that was read before, for one table that was not given it then."""
         origins = entry.body.commits.origins_by_lsn() if isinstance(entry.body, Changes) else NO_ORIGINS
-        self.tables[table_id].backlog.take_again(entry, table_id, newest_seq=self.read_seq, origins=origins)
-        if self.tables[table_id].backlog.coming:
+        self.tables[table_id].pending.take_again(entry, table_id, newest_seq=self.read_seq, origins=origins)
+        if self.tables[table_id].pending.coming:
             self._reshaped.add(table_id)
 
     def trim(self) -> None:
@@ -179,16 +179,16 @@ class Ledger:
         waiting = []
         for table_id, progress in self.tables.items():
             if not self.works(table_id):
-                progress.backlog.keep(0)
+                progress.pending.keep(0)
             elif not progress.can_continue:
                 waiting.append(progress)
         for progress in waiting:
-            progress.backlog.keep(max(KEPT_BY_ONE, KEPT_WHILE_WAITING // len(waiting)))
+            progress.pending.keep(max(KEPT_BY_ONE, KEPT_WHILE_WAITING // len(waiting)))
 
-    def backlog_entries(self) -> int:
+    def pending_entries(self) -> int:
         """Entries that wait for tables that continue. Windows consume them, so this number falls."""
         return sum(
-            len(progress.backlog.changes)
+            len(progress.pending.changes)
             for table_id, progress in self.tables.items()
             if progress.can_continue and self.works(table_id)
         )
@@ -224,9 +224,9 @@ class Ledger:
         due: list[tuple[float, str]] = []
         for table_id, progress in self.tables.items():
             idle = (
-                progress.backlog.has_snapshot
+                progress.pending.has_snapshot
                 and not progress.failures
-                and not progress.backlog.changes
+                and not progress.pending.changes
                 and self.works(table_id)
             )
             if not idle or lake_path(self.state.tables[table_id]) in self.busy:
@@ -238,23 +238,23 @@ class Ledger:
         if now - looked_at >= LOOK_SECONDS:
             progress = self.tables[table_id]
             self._looked_at = progress.looked_at = now
-            yield Work(table_id, progress, self.state.tables[table_id], Window((), progress.backlog.applied_seq))
+            yield Work(table_id, progress, self.state.tables[table_id], Window((), progress.pending.applied_seq))
 
     def _next_window(self, progress: TableProgress, boundary_seq: int) -> Window | None:
-        until = boundary_seq if progress.backlog.through_seq(self.read_seq) < boundary_seq else self.read_seq
-        window = progress.backlog.next_window(max_bytes=self._options.max_window_bytes, until_seq=until)
-        if window is None and progress.failures and progress.backlog.has_snapshot:
+        until = boundary_seq if progress.pending.through_seq(self.read_seq) < boundary_seq else self.read_seq
+        window = progress.pending.next_window(max_bytes=self._options.max_window_bytes, until_seq=until)
+        if window is None and progress.failures and progress.pending.has_snapshot:
             # It failed before it had work: a look says whether it has recovered.
-            return Window((), progress.backlog.applied_seq)
+            return Window((), progress.pending.applied_seq)
         return window
 
     def applied(self, progress: TableProgress, window: Window, result: Applied) -> None:
         """`window` is in the lake, as far as `result` says."""
-        progress.backlog.done(
+        progress.pending.done(
             window if result.through_seq == window.last_seq or window.is_snapshot else Window((), result.through_seq)
         )
         if window.is_snapshot and result.through_seq > window.last_seq:
-            progress.backlog.done(Window((), result.through_seq))
+            progress.pending.done(Window((), result.through_seq))
         progress.failures, progress.problem, progress.not_before = 0, "", 0.0
         progress.place = result.place
         progress.rows_applied += result.rows
@@ -277,7 +277,7 @@ class Ledger:
         }
 
     def _row(self, table_id: str, progress: TableProgress) -> AppliedTable:
-        state, backlog = self.state.tables[table_id], progress.backlog
+        state, pending = self.state.tables[table_id], progress.pending
         schema = state.schemas[state.schema_version]
         mode = mode_of(self._options, schema)
         forced = mode == CHANGELOG and self._options.mode_of(schema.qualified_name) != CHANGELOG
@@ -286,7 +286,7 @@ class Ledger:
         if progress.stale_reason:
             shown, reason = "stale", progress.stale_reason
         elif self.works(table_id):
-            shown = "copying" if not backlog.has_snapshot else "live" if state.state == "copying" else state.state
+            shown = "copying" if not pending.has_snapshot else "live" if state.state == "copying" else state.state
             shown, reason = "quarantined" if progress.quarantined else shown, progress.problem or reason
             failing = bool(progress.problem)
         return AppliedTable(
@@ -298,8 +298,8 @@ class Ledger:
             generation=state.generation,
             state=shown,
             reason=reason,
-            through_seq=backlog.through_seq(self.read_seq),
-            complete_through_lsn=backlog.complete_through(self.read_lsn),
+            through_seq=pending.through_seq(self.read_seq),
+            complete_through_lsn=pending.complete_through(self.read_lsn),
             commit_time_us=progress.commit_time_us,
             delta_version=progress.place.version,
             committed_seq=progress.committed_seq,

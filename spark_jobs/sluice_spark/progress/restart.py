@@ -15,7 +15,7 @@ from sluice_spark.lake.table import LakeTable, Place
 from sluice_spark.modes.choice import OTHER_MODE, other_mode
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.ledger import ATTEMPTS, WORKING_STATES, TableProgress
-from sluice_spark.read.window import Backlog
+from sluice_spark.read.window import PendingChanges
 from sluice_spark.telemetry import ApplyTelemetry
 
 _log = structlog.get_logger("sluice.apply")
@@ -30,7 +30,7 @@ def find_table(
     try:
         place = lake.find(before) if state.state in WORKING_STATES else lake.recorded()
         progress = restore(state, log, place=place)
-        if progress.backlog.has_snapshot and not progress.stale_reason:
+        if progress.pending.has_snapshot and not progress.stale_reason:
             progress.stale_reason = other_mode(options, state, [name for name, _ in lake.columns()])
         return progress
     except UnsupportedChange as error:
@@ -68,7 +68,7 @@ def restore(state: TableState, log: AppliedLog | None, *, place: Place, doubt: s
     marker = place.marker
     copied = marker is not None and marker >= state.generation_seq
     progress = TableProgress(
-        Backlog(
+        PendingChanges(
             state.generation,
             state.generation_seq,
             state.generation_seq,
@@ -78,18 +78,18 @@ def restore(state: TableState, log: AppliedLog | None, *, place: Place, doubt: s
     )
     progress.place = place
     if marker is not None and copied:
-        progress.backlog.applied_seq = marker
+        progress.pending.applied_seq = marker
     if state.schema_lsn:
         # Only the lake says whether it has this version already; evolving twice is harmless.
-        progress.backlog.coming = [(state.schema_lsn, state.schema_version)]
+        progress.pending.coming = [(state.schema_lsn, state.schema_version)]
     last = log.tables.get(state.table_id) if log else None
     progress.stale_reason = doubt if state.state in WORKING_STATES else ""
     if last is None or last.generation != state.generation:
         return progress
     progress.rows_applied, progress.commit_time_us = last.rows_applied, last.commit_time_us
-    progress.backlog.reported_lsn = last.complete_through_lsn
+    progress.pending.reported_lsn = last.complete_through_lsn
     if last.state == "stale" and state.state in WORKING_STATES and not last.reason.startswith(OTHER_MODE):
         progress.stale_reason = last.reason
     elif copied and last.committed_seq == marker:
-        progress.backlog.applied_seq = max(progress.backlog.applied_seq, last.through_seq)
+        progress.pending.applied_seq = max(progress.pending.applied_seq, last.through_seq)
     return progress

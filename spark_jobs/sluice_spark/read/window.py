@@ -38,7 +38,7 @@ class Window:
 
 
 @dataclass(slots=True)
-class Backlog:
+class PendingChanges:
     """What one generation of one table still has to take.
 
     `applied_seq` is the last manifest entry of which nothing is left to do: every change up to it

@@ -230,7 +230,7 @@ def stale() -> Document:
             "critical",
             "public.stock",
             reason,
-            "`sluice copy` with the table's name takes a new snapshot of it.",
+            "`sluice resync` with the table's name takes a new snapshot of it.",
         ),
         Problem(
             "ingest.error",

@@ -37,9 +37,9 @@ def shows_all(page: Page, document: Document) -> None:
     if snapshot["tables_total"]:
         counts = (
             f"{snapshot['tables_done']:,} of {snapshot['tables_total']:,} tables have their rows, "
-            f"{snapshot['rows']:,} rows copied"
+            f"{snapshot['rows']:,} rows read"
         )
-        assert text(page, "#copies").startswith(counts)
+        assert text(page, "#snapshots").startswith(counts)
     for table in document["tables"]:
         state, *cells = seen["tables"][f"{table['schema']}.{table['table']}"]
         numbers = [
@@ -72,7 +72,8 @@ def _shows_headroom(page: Page, document: Document) -> None:
 
 
 READ = """() => {
-    const all = (selector) => [...document.querySelectorAll(selector)], texts = (nodes) => [...nodes].map((node) => node.textContent);
+    const all = (selector) => [...document.querySelectorAll(selector)];
+    const texts = (nodes) => [...nodes].map((node) => node.textContent);
     return {
         title: document.querySelector("h1").textContent,
         facts: Object.fromEntries(all("[data-fact]").map((node) => [node.dataset.fact, node.textContent])),

@@ -18,7 +18,7 @@ from tests.ops.page.shown import shows_all, text
 
 STATES = {
     "healthy": (documents.healthy, "Healthy", "ok"),
-    "copying": (documents.copying, "Healthy, copying 2 tables", "busy"),
+    "copying": (documents.copying, "Healthy, 2 snapshots under way", "busy"),
     "stale": (documents.stale, "Degraded: table.stale, public.stock", "bad"),
     "lost": (documents.lost, "Lost: slot.lost, slot sluice_shop", "bad"),
     "scarce": (documents.scarce, "Degraded: slot.headroom, slot sluice_shop", "bad"),
@@ -71,18 +71,18 @@ def test_while_tables_are_copied_the_lake_is_not_said_to_have_nothing(served: Se
     served.document["wal"]["stages"][-1] = documents.stage("applied", None, None)
     picture = look(served.address).inner_text("#picture")
     assert "nothing yet" not in picture
-    assert "copying" in picture
+    assert "snapshot under way" in picture
 
 
 def test_a_copy_is_shown_with_its_share_and_the_time_left(served: Served, look: Opener) -> None:
     served.document = documents.copying()
     page = look(served.address)
-    assert "3 min 12 s left" in text(page, "#copies")
-    lines = [node.inner_text() for node in page.query_selector_all("#copy-list li")]
+    assert "3 min 12 s left" in text(page, "#snapshots")
+    lines = [node.inner_text() for node in page.query_selector_all("#snapshot-list li")]
     assert "41,200,000 of about 98,000,000 rows" in lines[0]
     assert "3 min 3 s left" in lines[0]
     assert "waits" in lines[1]
-    assert page.get_attribute("#copy-list [role=progressbar]", "aria-valuenow") == "42"
+    assert page.get_attribute("#snapshot-list [role=progressbar]", "aria-valuenow") == "42"
 
 
 def test_throughput_is_drawn_to_scale_and_told_in_words(served: Served, look: Opener) -> None:
@@ -158,7 +158,9 @@ def test_three_thousand_tables_are_filtered_and_sorted_at_once(served: Served, l
     worst = page.evaluate(
         """async () => {
             let worst = 0, last = performance.now();
-            const ticks = setInterval(() => { const now = performance.now(); worst = Math.max(worst, now - last); last = now; }, 10);
+            const ticks = setInterval(() => {
+                const now = performance.now(); worst = Math.max(worst, now - last); last = now;
+            }, 10);
             document.dispatchEvent(new Event("visibilitychange"));  // asks and draws at once
             await new Promise((resolve) => setTimeout(resolve, 1000));
             clearInterval(ticks);
@@ -189,7 +191,10 @@ def test_the_policy_stops_markup_and_scripts_that_are_not_the_pages_own(served: 
             document.addEventListener("securitypolicyviolation", event => violations.push(event.effectiveDirective));
             const script = document.createElement("script");
             let markup = "refused";
-            try { document.body.insertAdjacentHTML("beforeend", "<img src=x onerror=\\"document.title='owned'\\">"); markup = "taken"; } catch (error) {}
+            try {
+                document.body.insertAdjacentHTML("beforeend", "<img src=x onerror=\\"document.title='owned'\\">");
+                markup = "taken";
+            } catch (error) {}
             try { script.textContent = "document.title = 'owned'"; document.body.append(script); } catch (error) {}
             let elsewhere = "refused";
             try { await fetch("http://127.0.0.2:1/"); elsewhere = "asked"; } catch (error) {}

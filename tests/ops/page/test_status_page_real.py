@@ -15,7 +15,7 @@ from playwright.sync_api import Response, expect
 from sluice.errors import StoreUnavailable
 from sluice.health.endpoint import Health, HealthServer
 from sluice.health.export.observer import Observer
-from sluice.health.report import Reporter
+from sluice.health.reporter import Reporter
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from sluice.telemetry.metrics import Metrics
@@ -111,9 +111,8 @@ def watched(database: Database, tmp_path: Path) -> Iterator[Watched]:
         assert running.ingest is not None
         metrics = Metrics("test")
         health = Health(metrics)
-        observer = Observer(
-            ingest=running.ingest, reporter=reporter(held), metrics=metrics, health=health, applier=None
-        )
+        running.call(running.ingest.refresh)
+        observer = pipeline.observer(running.ingest, reporter=reporter(held), metrics=metrics, health=health)
         server = HealthServer(
             "127.0.0.1:0", metrics=metrics, health=health, status=observer.status, verdict=observer.verdict
         )

@@ -8,8 +8,9 @@ than what is proven complete.
 from collections import Counter as Tally
 
 from sluice.contract.entries import TABLE_STATES
-from sluice.health.backlog import Backlog, Pending
+from sluice.health.backlog import Pending
 from sluice.health.report import Report
+from sluice.health.wal import oldest
 from sluice.telemetry import catalogue
 from sluice.telemetry.metrics import Metrics
 
@@ -17,17 +18,16 @@ _QUANTILES = (("max", 1.0), ("p95", 0.95), ("p50", 0.5))
 
 
 class LakeExport:
-    """`look` belongs to one thread, `freshness` may be called from another."""
+    """`look` belongs to one thread, `export_freshness` may be called from another."""
 
-    def __init__(self, metrics: Metrics, backlog: Backlog) -> None:
+    def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._backlog = backlog
         self._pending = Pending()
         self._named: set[tuple[str, str]] = set()
 
     def look(self, report: Report, *, ingested_at: float | None) -> None:
         """Exports `report`. Everything committed before `ingested_at` is in the manifest (None: not
-        known yet). Raises what reading the manifest raises.
+        known yet).
         """
         metrics, state = self._metrics, report.manifest
         states = Tally(table.state for table in report.tables)
@@ -41,7 +41,7 @@ class LakeExport:
         metrics.show(catalogue.APPLIED_LSN, report.complete_lsn or None)
         metrics.show(catalogue.APPLY_LAST_RECORD, report.applier.record_at)
         metrics.show(catalogue.APPLY_LAST_SUCCESS, report.applier.succeeded_at)
-        self._pending = self._backlog.look(state, report.applied)
+        self._pending = report.pending
         metrics.set(catalogue.PENDING_FILES, self._pending.files)
         metrics.set(catalogue.PENDING_BYTES, self._pending.bytes)
         metrics.show(
@@ -49,25 +49,15 @@ class LakeExport:
         )
         self._export_watermarks(report, ingested_at)
 
-    def freshness(self, ingest_lag_s: float | None, *, now: float) -> float | None:
+    def export_freshness(self, flush_seconds: float | None, *, now: float) -> None:
         """Exports how old the oldest change is that tables lack, over tables, when ingest itself is
-        behind by `ingest_lag_s`. Returns the worst.
-
-        None when there is no table yet or ingest's own lag is not known.
+        behind by `flush_seconds`. Nothing is exported while there is no table or no age.
         """
-        if ingest_lag_s is None or not self._pending.live:
-            for name, _ in _QUANTILES:
-                self._metrics.show(catalogue.APPLY_FRESHNESS, None, quantile_of_tables=name)
-            return None
-        ages = sorted(
-            ingest_lag_s if oldest_us is None else max(ingest_lag_s, now - oldest_us / 1e6)
-            for oldest_us in self._pending.live.values()
-        )
+        of_tables = (None if at_us is None else at_us / 1e6 for at_us in self._pending.live.values())
+        ages = sorted(age for at in of_tables if (age := oldest(flush_seconds, at, now=now)) is not None)
         for name, share in _QUANTILES:
-            self._metrics.set(
-                catalogue.APPLY_FRESHNESS, ages[min(len(ages) - 1, int(share * len(ages)))], quantile_of_tables=name
-            )
-        return ages[-1]
+            age = ages[min(len(ages) - 1, int(share * len(ages)))] if ages else None
+            self._metrics.show(catalogue.APPLY_FRESHNESS, age, quantile_of_tables=name)
 
     def _export_watermarks(self, report: Report, ingested_at: float | None) -> None:
         tables = report.manifest.tables

@@ -1,158 +1,86 @@
-"""What a look at the server says of WAL and slot, brought to metrics, and for how long each stage
-has been behind.
+"""What the server says of WAL and slot, and how far each stage is behind, brought to metrics.
 
-Invariant: a quantity that could not be read is withdrawn, never left at its old value; a failing
-question is counted and disturbs nothing. Asks the server alone: while the object store is away, WAL
-piles up, and that is when these figures are needed.
+Invariant: a quantity that could not be read is withdrawn, never left at its old value. Needs the
+server alone: while the object store is away, WAL piles up, and that is when these figures are
+needed.
 """
 
-import time
-from dataclasses import dataclass
-
-from sluice.errors import ServiceError
-from sluice.health.facts import Away
-from sluice.health.forecast import SlotForecast
-from sluice.health.report import away
-from sluice.health.source_clock import SourceClock
-from sluice.ingest.status import IngestView
+from sluice.health.wal import Headroom, Positions, stages
 from sluice.manifest.state import PipelineState
-from sluice.source.slot_probe import DecoderTotals, SlotProbe, SlotProbeFacts
+from sluice.source.slot_probe import DecoderTotals, SlotProbeFacts
 from sluice.telemetry import catalogue
 from sluice.telemetry.catalogue import Gauge
 from sluice.telemetry.metrics import Metrics
-from sluice.telemetry.tally import ErrorTally
+
+_STAGES = {"received": "receive", "flushed": "flush", "applied": "apply"}
+"""How the stages of /status are named in metrics."""
 
 
-@dataclass(frozen=True, slots=True)
-class Probed:
-    """The last look at the server: what it said at `at` (unix seconds), or why it did not answer."""
+def export_lag(metrics: Metrics, at: Positions, *, now: float) -> None:
+    """Exports how far the stages are behind: what /status shows."""
+    for stage in stages(at, now=now):
+        if (name := _STAGES.get(stage.stage)) is not None:
+            metrics.show(catalogue.LAG_BYTES, stage.behind_bytes, stage=name)
+            metrics.show(catalogue.LAG_SECONDS, stage.behind_seconds, stage=name)
 
-    at: float
-    facts: SlotProbeFacts | None
-    away: Away | None
 
-
-class SourceExport:
-    """`look` belongs to one thread; `behind_seconds`, `complete_at` and `probed`, the last look,
-    may be read from any.
+def export_answer(
+    metrics: Metrics, facts: SlotProbeFacts | None, kept: Headroom | None, *, manifest: PipelineState | None
+) -> None:
+    """Exports one answer of the server, None for no answer. `manifest` is our own state, None before
+    it was opened.
     """
+    metrics.set(catalogue.SOURCE_CONNECTED, float(facts is not None), role="query")
+    _export_status(metrics, facts, manifest)
+    for gauge, value in _figures(facts, kept).items():
+        metrics.show(gauge, value)
+    if facts is not None and facts.decoder is not None:
+        _export_decoder(metrics, facts.decoder)
 
-    def __init__(self, metrics: Metrics, probe: SlotProbe, errors: ErrorTally) -> None:
-        self.forecast = SlotForecast()
-        self._metrics = metrics
-        self._probe = probe
-        self._errors = errors
-        self._clock = SourceClock()
-        self._reached = False
-        self.probed: Probed | None = None
-        metrics.add(catalogue.PROBE_ERRORS, 0)
 
-    def look(self, *, view: IngestView, manifest: PipelineState | None, complete_lsn: int) -> None:
-        """Asks the server and exports what it says. `manifest` is our own state, None before it was
-        opened; `complete_lsn` is where the lake is.
-        """
-        at = time.time()
-        probed = self._ask()
-        if probed is not None:
-            self._clock.note(at, probed.server.wal_end_lsn)
-            self.forecast.note(at, probed.server.wal_end_lsn)
-        self._reached = probed is not None
-        self._metrics.set(catalogue.SOURCE_CONNECTED, float(self._reached), role="query")
-        self._export_lag(probed, view, manifest, complete_lsn)
-        self._export_status(probed, manifest)
-        for gauge, value in self._facts(probed).items():
-            self._metrics.show(gauge, value)
-        if probed is not None and probed.decoder is not None:
-            self._export_decoder(probed.decoder)
+def _export_status(metrics: Metrics, facts: SlotProbeFacts | None, manifest: PipelineState | None) -> None:
+    opened = manifest.opened if manifest is not None else None
+    if facts is None or (facts.slot is None and opened is None):
+        metrics.withdraw(catalogue.SLOT_STATUS)
+    else:
+        slot = facts.slot
+        usable = slot is not None and not slot.invalidated and slot.wal_status in catalogue.SLOT_STATUS.labels["status"]
+        metrics.choose(catalogue.SLOT_STATUS, "status", slot.wal_status if slot is not None and usable else "lost")
+    if facts is not None and opened is not None:
+        metrics.inform(
+            catalogue.PIPELINE_INFO,
+            slot=opened.slot,
+            publication=opened.publication,
+            database=opened.database,
+            server_version=str(facts.server.server_version // 10000),
+        )
 
-    def behind_seconds(self, lsn: int, *, now: float) -> float | None:
-        """For how long at least the source has had more than `lsn`, 0 when it has not; None before
-        the first look. While the server cannot be asked: the time since it was last known to
-        have no more.
-        """
-        if self._reached:
-            since = self._clock.behind_since(lsn)
-            return 0.0 if since is None else max(0.0, now - since)
-        known = self._clock.complete_at(lsn)
-        return None if known is None else max(0.0, now - known)
 
-    def complete_at(self, lsn: int) -> float | None:
-        """The latest time at which the source certainly had no more than `lsn`."""
-        return self._clock.complete_at(lsn)
+def _figures(facts: SlotProbeFacts | None, kept: Headroom | None) -> dict[Gauge, float | None]:
+    slot = facts.slot if facts else None
+    return {
+        catalogue.SOURCE_WAL_LSN: facts.server.wal_end_lsn if facts else None,
+        catalogue.SLOT_KEEP_LIMIT: facts.keep_limit_bytes if facts else None,
+        # Not from safe_wal_size, which a lost slot lacks too.
+        catalogue.SLOT_UNBOUNDED: float(facts.keep_limit_bytes is None) if facts else None,
+        catalogue.SLOT_INACTIVE_SINCE: facts.inactive_since if facts else None,
+        catalogue.SLOT_ACTIVE: float(slot.active_pid is not None) if slot else None,
+        catalogue.CONFIRMED_FLUSH_LSN: slot.confirmed_flush_lsn if slot else None,
+        catalogue.SLOT_RETAINED: kept.retained_bytes if kept else None,
+        catalogue.SLOT_SAFE: slot.safe_wal_size if slot else None,
+        catalogue.SLOT_SECONDS_LEFT: kept.seconds_left if kept else None,
+        catalogue.SLOT_XMIN_AGE: slot.catalog_xmin_age if slot else None,
+    }
 
-    def close(self) -> None:
-        self._probe.close()
 
-    def _ask(self) -> SlotProbeFacts | None:
-        try:
-            facts = self._probe.ask()
-            self.probed = Probed(time.time(), facts, None)
-            return facts
-        except ServiceError as error:
-            self.probed = Probed(time.time(), None, away(error))
-            self._errors.note("probe", error)
-            self._metrics.add(catalogue.PROBE_ERRORS, 1)
-            return None
-
-    def _export_lag(
-        self, probed: SlotProbeFacts | None, view: IngestView, manifest: PipelineState | None, complete_lsn: int
-    ) -> None:
-        flushed_lsn = max(manifest.through_lsn if manifest else 0, view.complete_lsn)
-        for stage, lsn in (
-            ("receive", max(view.received_lsn, flushed_lsn)),
-            ("flush", flushed_lsn),
-            ("apply", complete_lsn),
-        ):
-            behind = max(0, probed.server.wal_end_lsn - lsn) if probed is not None and lsn else None
-            self._metrics.show(catalogue.LAG_BYTES, behind, stage=stage)
-
-    def _export_status(self, probed: SlotProbeFacts | None, manifest: PipelineState | None) -> None:
-        opened = manifest.opened if manifest is not None else None
-        if probed is None or (probed.slot is None and opened is None):
-            self._metrics.withdraw(catalogue.SLOT_STATUS)
-        else:
-            slot = probed.slot
-            usable = (
-                slot is not None and not slot.invalidated and slot.wal_status in catalogue.SLOT_STATUS.labels["status"]
-            )
-            self._metrics.choose(
-                catalogue.SLOT_STATUS, "status", slot.wal_status if slot is not None and usable else "lost"
-            )
-        if probed is not None and opened is not None:
-            self._metrics.inform(
-                catalogue.PIPELINE_INFO,
-                slot=opened.slot,
-                publication=opened.publication,
-                database=opened.database,
-                server_version=str(probed.server.server_version // 10000),
-            )
-
-    def _facts(self, probed: SlotProbeFacts | None) -> dict[Gauge, float | None]:
-        wal_end = probed.server.wal_end_lsn if probed else None
-        slot = probed.slot if probed else None
-        restart = slot.restart_lsn if slot else None
-        return {
-            catalogue.SOURCE_WAL_LSN: wal_end,
-            catalogue.SLOT_KEEP_LIMIT: probed.keep_limit_bytes if probed else None,
-            # Not from safe_wal_size, which a lost slot lacks too.
-            catalogue.SLOT_UNBOUNDED: float(probed.keep_limit_bytes is None) if probed else None,
-            catalogue.SLOT_INACTIVE_SINCE: probed.inactive_since if probed else None,
-            catalogue.SLOT_ACTIVE: float(slot.active_pid is not None) if slot else None,
-            catalogue.CONFIRMED_FLUSH_LSN: slot.confirmed_flush_lsn if slot else None,
-            catalogue.SLOT_RETAINED: max(0, wal_end - restart) if wal_end is not None and restart is not None else None,
-            catalogue.SLOT_SAFE: slot.safe_wal_size if slot else None,
-            catalogue.SLOT_SECONDS_LEFT: self.forecast.seconds_until_lost(slot.safe_wal_size) if slot else None,
-            catalogue.SLOT_XMIN_AGE: slot.catalog_xmin_age if slot else None,
-        }
-
-    def _export_decoder(self, decoder: DecoderTotals) -> None:
-        totals = {
-            catalogue.DECODER_SPILL_BYTES: decoder.spill_bytes,
-            catalogue.DECODER_SPILL_TRANSACTIONS: decoder.spill_transactions,
-            catalogue.DECODER_STREAMED_BYTES: decoder.streamed_bytes,
-            catalogue.DECODER_STREAMED_TRANSACTIONS: decoder.streamed_transactions,
-            catalogue.DECODER_BYTES: decoder.decoded_bytes,
-            catalogue.DECODER_TRANSACTIONS: decoder.decoded_transactions,
-        }
-        for counter, total in totals.items():
-            self._metrics.advance_to(counter, total)
+def _export_decoder(metrics: Metrics, decoder: DecoderTotals) -> None:
+    totals = {
+        catalogue.DECODER_SPILL_BYTES: decoder.spill_bytes,
+        catalogue.DECODER_SPILL_TRANSACTIONS: decoder.spill_transactions,
+        catalogue.DECODER_STREAMED_BYTES: decoder.streamed_bytes,
+        catalogue.DECODER_STREAMED_TRANSACTIONS: decoder.streamed_transactions,
+        catalogue.DECODER_BYTES: decoder.decoded_bytes,
+        catalogue.DECODER_TRANSACTIONS: decoder.decoded_transactions,
+    }
+    for counter, total in totals.items():
+        metrics.advance_to(counter, total)

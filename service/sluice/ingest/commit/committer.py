@@ -12,13 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
 import structlog
 
 from sluice import faults
+from sluice.backoff import Backoff
 from sluice.contract import keys
 from sluice.contract.entries import Progress, Segment
 from sluice.contract.receipt import DurableReceipt
@@ -27,10 +27,9 @@ from sluice.errors import StoreUnavailable
 from sluice.ingest.breaker import Breaker
 from sluice.ingest.encode.builder import Unit
 from sluice.ingest.encode.segment import SegmentFile
+from sluice.ingest.status import CommitCounts
 from sluice.manifest.log import ManifestLog
 from sluice.store.base import ObjectStore
-from sluice.telemetry import catalogue
-from sluice.telemetry.distribution import Distribution
 
 OP_NAMES = {"i": "insert", "u": "update", "d": "delete", "t": "truncate"}
 UPLOAD_THREADS = 4
@@ -46,40 +45,17 @@ RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
 Answer = TypeVar("Answer")
 
 
-@dataclass(slots=True)
-class FileCounts:
-    """Segment files of one kind that were stored."""
-
-    files: int = 0
-    bytes: int = 0
-    rows: int = 0
-
-
-@dataclass(slots=True)
-class CommitCounts:
-    """Plain counters of one process, read by telemetry. `rows` are those that entries published."""
-
-    entries: int = 0
-    rows: int = 0
-    retries: int = 0
-    last_commit_time_us: int = 0
-    unchanged_values: int = 0
-    tables: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
-    """(schema, table) to rows by kind of change, bodies of rolled-back subtransactions included."""
-    files: dict[str, FileCounts] = field(
-        default_factory=lambda: {kind: FileCounts() for kind in catalogue.SPOOL_FILES.labels["kind"]}
-    )
-    file_bytes: Distribution = field(default_factory=lambda: Distribution(catalogue.SPOOL_FILE_BYTES.buckets))
-    upload_seconds: Distribution = field(default_factory=lambda: Distribution(catalogue.FLUSH_DURATION.buckets))
-    commit_seconds: Distribution = field(default_factory=lambda: Distribution(catalogue.FLUSH_DURATION.buckets))
-
-
 class CommitLine:
-    """One connection's way into the store and the manifest. Used by its decoder thread."""
+    """One connection's way into the store and the manifest. Used by its decoder thread.
+    `on_receipt` is called from the commit thread after each entry.
+    """
 
-    def __init__(self, committer: "Committer", breaker: Breaker) -> None:
+    def __init__(
+        self, committer: "Committer", breaker: Breaker, *, on_receipt: Callable[[DurableReceipt], None]
+    ) -> None:
         self._committer = committer
         self._breaker = breaker
+        self._on_receipt = on_receipt
 
     @property
     def blocking(self) -> bool:
@@ -102,13 +78,12 @@ class CommitLine:
         Blocks while UNITS_IN_FLIGHT wait.
         """
         self._breaker.check()
-        return self._committer.submit(self._breaker.guarded(lambda: self._committer.commit(unit)))
+        return self._committer.submit(self._breaker.guarded(lambda: self._on_receipt(self._committer.commit(unit))))
 
 
 class Committer:
-    """Owns the upload threads and the one thread that appends changes. `on_receipt` is called from
-    that thread after each entry, `on_trouble` from an upload thread for each try that the store
-    did not answer.
+    """Owns the upload threads and the one thread that appends changes. `on_problem` is called from
+    an upload thread for each try that the store did not answer.
     """
 
     def __init__(
@@ -116,35 +91,27 @@ class Committer:
         store: ObjectStore,
         log: ManifestLog,
         *,
-        on_receipt: Callable[[DurableReceipt], None],
-        on_trouble: Callable[[StoreUnavailable], None],
+        on_problem: Callable[[StoreUnavailable], None],
         stop: threading.Event,
+        counts: CommitCounts,
     ) -> None:
         self._store = store
         self._log = log
-        self._on_receipt = on_receipt
-        self._on_trouble = on_trouble
+        self._on_problem = on_problem
         self._stop = stop
         self._uploads = ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="upload")
         self._commits = ThreadPoolExecutor(1, thread_name_prefix="commit")
-        self._upload_room = threading.BoundedSemaphore(UPLOADS_IN_FLIGHT)
-        self._room = threading.BoundedSemaphore(UNITS_IN_FLIGHT)
+        self._upload_permits = threading.BoundedSemaphore(UPLOADS_IN_FLIGHT)
+        self._unit_permits = threading.BoundedSemaphore(UNITS_IN_FLIGHT)
         self._logger = structlog.get_logger("spool")
         self._lock = threading.Lock()
-        self._under_way = 0
-        self._beat = 0.0
         self.blocking = False
         """Whether the decoder waits here for the store."""
-        self.counts = CommitCounts()
+        self.counts = counts
 
-    @property
-    def beat(self) -> float:
-        """When something was last finished, unix seconds; now, when there is nothing to do."""
-        return self._beat if self._under_way else time.time()
-
-    def line(self, breaker: Breaker) -> CommitLine:
+    def line(self, breaker: Breaker, *, on_receipt: Callable[[DurableReceipt], None]) -> CommitLine:
         """The way in for the connection whose work `breaker` guards."""
-        return CommitLine(self, breaker)
+        return CommitLine(self, breaker, on_receipt=on_receipt)
 
     def upload(
         self, key: str, schema: TableSchema, file: SegmentFile, *, breaker: Breaker | None = None
@@ -154,10 +121,10 @@ class Committer:
         Without `breaker` the file is of an initial copy, which no connection owns.
         """
         kind = "snapshot" if breaker is None else "staged" if key.startswith(keys.STAGE) else "changes"
-        self._enter(self._upload_room, for_decoder=breaker is not None)
+        self._enter(self._upload_permits, for_decoder=breaker is not None)
         upload = partial(self._upload, key, schema, file, kind, breaker)
         future = self._uploads.submit(upload if breaker is None else breaker.guarded(upload))
-        future.add_done_callback(lambda _: self._leave(self._upload_room))
+        future.add_done_callback(lambda _: self._leave(self._upload_permits))
         return future
 
     def fetch(self, key: str, *, breaker: Breaker) -> bytes:
@@ -166,26 +133,26 @@ class Committer:
 
     def submit(self, commit: Callable[[], None]) -> "Future[None]":
         """Runs `commit` in the commit thread. For CommitLine, which guards what it hands over."""
-        self._enter(self._room, for_decoder=True)
+        self._enter(self._unit_permits, for_decoder=True)
         future = self._commits.submit(commit)
-        future.add_done_callback(lambda _: self._leave(self._room))
+        future.add_done_callback(lambda _: self._leave(self._unit_permits))
         return future
 
-    def _enter(self, room: threading.BoundedSemaphore, *, for_decoder: bool) -> None:
-        if not room.acquire(blocking=False):
+    def _enter(self, permits: threading.BoundedSemaphore, *, for_decoder: bool) -> None:
+        if not permits.acquire(blocking=False):
             self.blocking = for_decoder or self.blocking
-            room.acquire()
+            permits.acquire()
             self.blocking = self.blocking and not for_decoder
         with self._lock:
-            if not self._under_way:
-                self._beat = time.time()
-            self._under_way += 1
+            if not self.counts.under_way:
+                self.counts.moved_at = time.time()
+            self.counts.under_way += 1
 
-    def _leave(self, room: threading.BoundedSemaphore) -> None:
+    def _leave(self, permits: threading.BoundedSemaphore) -> None:
         with self._lock:
-            self._under_way -= 1
-            self._beat = time.time()
-        room.release()
+            self.counts.under_way -= 1
+            self.counts.moved_at = time.time()
+        permits.release()
 
     def close(self) -> None:
         """Waits for what is under way (the stop event cuts retries short) and ends the threads."""
@@ -223,7 +190,7 @@ class Committer:
         self.counts.upload_seconds.add(time.monotonic() - began)
         return segment
 
-    def commit(self, unit: Unit) -> None:
+    def commit(self, unit: Unit) -> DurableReceipt:
         """Appends `unit` to the manifest. In the commit thread, for CommitLine."""
         changes = unit.changes()
         began = time.monotonic()
@@ -235,7 +202,7 @@ class Committer:
         if unit.commits.commit_time_us:
             self.counts.last_commit_time_us = unit.commits.commit_time_us[-1]
         self.counts.commit_seconds.add(time.monotonic() - began)
-        self._on_receipt(receipt)
+        return receipt
 
     def _count(self, segments: Sequence[Segment]) -> None:
         for segment in segments:
@@ -252,20 +219,19 @@ class Committer:
         """Runs `action` until the store took it. Raises StoreUnavailable only when told to stop or
         when `breaker` is broken, StoreRefused at once.
         """
+        backoff = Backoff(RETRY_SECONDS)
         attempt = 0
         while True:
+            attempt += 1
             try:
                 return action()
             except StoreUnavailable as error:
                 with self._lock:
                     self.counts.retries += 1
-                self._on_trouble(error)
-                self._logger.warning(
-                    "store did not answer, trying again", what=what, error=str(error), attempt=attempt + 1
-                )
-                if self._told_to_end(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)], breaker):
+                self._on_problem(error)
+                self._logger.warning("store did not answer, trying again", what=what, error=str(error), attempt=attempt)
+                if self._told_to_end(backoff.next(), breaker):
                     raise
-                attempt += 1
 
     def _told_to_end(self, pause: float, breaker: Breaker | None) -> bool:
         """Pauses; returns whether nobody needs the object any more."""

@@ -34,12 +34,12 @@ from sluice.ingest.assemble.assembly import (
 )
 from sluice.ingest.encode.bodies import Body, Part, PreparedTransaction, recorded, sent_shape
 from sluice.ingest.encode.large import write_large
+from sluice.ingest.encode.messages import encode_messages, settled
 from sluice.ingest.encode.rows import EncodedRows, encode_rows, encode_truncate
 from sluice.ingest.encode.segment import SegmentFile, SegmentWriter, write_segment
 from sluice.ingest.encode.undecoded import SentRows, read_sent_file, sent_rows, sent_truncate, write_sent_file
 from sluice.ingest.tables import messages as messagetable
 from sluice.ingest.tables.book import TableBook
-from sluice.ingest.tables.messages import encode_messages
 from sluice.protocol.messages import RelationVersion
 from sluice.protocol.tuples import walk_rows
 
@@ -65,6 +65,11 @@ class BuilderLimits:
     body_bytes: int = 32 << 20
     transaction_bytes: int = 256 << 30
     staged_bytes: int = 1 << 40
+
+    @property
+    def memory_limit_bytes(self) -> int:
+        """What all open transactions together may keep in memory."""
+        return 2 * self.body_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,7 +419,7 @@ class Builder:
         """
         for at, (relation, rows) in enumerate(body.waiting):
             if isinstance(rows, EncodedRows) and rows.schema.table_id == messagetable.TABLE_ID:
-                body.waiting[at] = (relation, messagetable.settled(rows, doubt_until=doubt_until))
+                body.waiting[at] = (relation, settled(rows, doubt_until=doubt_until))
 
     def _publish(self, body: Body, commit: BodyCommit, *, position_lsn: int) -> None:
         """The transaction of `body` has committed, by a record that begins at `position_lsn`."""

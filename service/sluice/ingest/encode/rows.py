@@ -1,9 +1,9 @@
 """Rows as they were walked, to one Arrow batch of a table's columns and the envelope.
 
-Invariant: law 5. Every value is in its column exactly, or its column's attnum is in UNCHANGED, or
-its text is in SPECIAL (OLD_SPECIAL for OLD); anything else raises. Columns are decoded one after
-the other, all rows at once; values are never touched one by one and never named in an error.
-(PostgreSQL: Logical Replication Message Formats, TupleData.)
+Invariant: every value is in its column exactly, or its column's attnum is in UNCHANGED, or its text
+is in SPECIAL (OLD_SPECIAL for OLD); anything else raises. Columns are decoded one after the other,
+all rows at once; values are never touched one by one and never named in an error. (PostgreSQL:
+Logical Replication Message Formats, TupleData.)
 """
 
 from collections.abc import Mapping, Sequence

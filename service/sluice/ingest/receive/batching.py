@@ -6,22 +6,31 @@ message. No clock and no socket: times and the function that yields payloads are
 (PostgreSQL: Streaming Replication Protocol; libpq: Functions Associated with COPY.)
 """
 
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from sluice.errors import DecodeError
+from sluice.protocol import constants as c
+from sluice.protocol.keepalive import decode_keepalive
 from sluice.protocol.standby_status import ShutdownWatch
 
 LARGE_PAYLOAD_BYTES = 1 << 20
 """From here on a payload stays in the block that libpq made for it."""
-_KEEPALIVE = struct.Struct(">cQqB")
-_KEEPALIVE_TAG = ord("k")
-_HEADER_BYTES = 25
 _YIELD_FRAMES = 8192
 """Payloads taken between two turns of the event loop: a few milliseconds."""
-_UNTRACKED = frozenset(b"IUDBRYOSETAb")
-"""pgoutput tags whose header LSN ends nothing. The others (C c P p K r M) move the received
-position, and so does every keepalive.
+_UNTRACKED = c.ROW_TAGS | {
+    c.BEGIN,
+    c.RELATION,
+    c.TYPE,
+    c.ORIGIN,
+    c.TRUNCATE,
+    c.STREAM_START,
+    c.STREAM_STOP,
+    c.STREAM_ABORT,
+    c.BEGIN_PREPARE,
+}
+"""pgoutput messages that end nothing. The others (commits, prepares and logical messages) move the
+received position, and so does every keepalive.
 """
 _KEEPALIVE_THROTTLE_S = 0.25
 
@@ -65,8 +74,8 @@ class RawBatch:
 
 
 class Batching:
-    """The batch that is being filled. Tells `watch` about requests; `acknowledged_lsn` must be kept
-    by the owner for that.
+    """The batch that is being filled. Passes requests on to `watch`; for that the owner must keep
+    `acknowledged_lsn` up to date.
     """
 
     def __init__(self, limits: StreamLimits, watch: ShutdownWatch, *, start_lsn: int, now: float) -> None:
@@ -100,7 +109,7 @@ class Batching:
         budget = room = min(self._limits.batch_frames - len(batch.frames), _YIELD_FRAMES)
         bytes_left = bytes_room = self._limits.batch_bytes - batch.nbytes
         append = batch.frames.append
-        untracked = _UNTRACKED
+        untracked, header_bytes = _UNTRACKED, c.XLOGDATA_HEADER_BYTES
         while budget > 0 and bytes_left > 0:
             size, block = get(1)
             if size <= 0:
@@ -113,7 +122,7 @@ class Batching:
             append(payload)
             bytes_left -= size
             budget -= 1
-            if size <= _HEADER_BYTES or payload[_HEADER_BYTES] not in untracked:
+            if size <= header_bytes or payload[header_bytes] not in untracked:
                 self._note(payload, now)
         batch.nbytes += bytes_room - bytes_left
         if self._oldest is None and len(batch.frames) > self._keepalives:
@@ -125,16 +134,20 @@ class Batching:
         """Follows positions and requests. Malformed payloads are left to the decoder, which refuses
         them.
         """
-        if payload[0] == _KEEPALIVE_TAG and len(payload) == _KEEPALIVE.size:
-            self._keepalives += 1
-            _, end_lsn, _, reply = _KEEPALIVE.unpack(payload)
-            if reply:
-                self.reply_requested = True
-                self._watch.asked(end_lsn, flushed_lsn=self.acknowledged_lsn, now=now)
-            self.advanced = self.advanced or end_lsn > self.received_lsn
-            self.received_lsn = max(self.received_lsn, end_lsn)
-        elif len(payload) > _HEADER_BYTES:
-            self.received_lsn = max(self.received_lsn, int.from_bytes(payload[9:17], "big"))
+        if payload[0] != c.PRIMARY_KEEPALIVE:
+            if len(payload) > c.XLOGDATA_HEADER_BYTES:
+                self.received_lsn = max(self.received_lsn, int.from_bytes(payload[c.XLOGDATA_WAL_END], "big"))
+            return
+        try:
+            keepalive = decode_keepalive(payload)
+        except DecodeError:
+            return
+        self._keepalives += 1
+        if keepalive.reply_requested:
+            self.reply_requested = True
+            self._watch.asked(keepalive.end_lsn, flushed_lsn=self.acknowledged_lsn, now=now)
+        self.advanced = self.advanced or keepalive.end_lsn > self.received_lsn
+        self.received_lsn = max(self.received_lsn, keepalive.end_lsn)
 
     def ready(self, now: float) -> bool:
         """Whether the batch should be handed over now."""

@@ -314,7 +314,7 @@ class ReplicationStream:
     async def _ask_whether_stopping(self) -> None:
         try:
             if await asyncio.to_thread(ping_rejected, self._options) and not self._closed:
-                self._watch.told(self._loop.time())
+                self._watch.mark_stopping(self._loop.time())
                 self._schedule(0)
             await asyncio.sleep(_PROBE_S)
         finally:

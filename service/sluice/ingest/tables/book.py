@@ -8,25 +8,27 @@ row of it is dropped. Thread-safe: the decoder, the copier and the catalog watch
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import Final, Literal
 
 import structlog
 
+from sluice.backoff import RetryTime
 from sluice.contract.entries import CARRIED_STATES, Copy, Table
 from sluice.contract.schema import TableSchema
+from sluice.ingest.status import TableCounts
 from sluice.ingest.tables import messages as messagetable
 from sluice.ingest.tables.catalog_diff import compare, fingerprint
-from sluice.ingest.tables.schemas import build_schema, diff_schema, relation_of, relation_sent_as
+from sluice.ingest.tables.register import TableRegister, differs, latest_schema
+from sluice.ingest.tables.schemas import build_schema, diff_schema, relation_of, relation_sent_as, same_shape
 from sluice.lsn import show
 from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import COPY_WAITS, TableState, copy_remedy
 from sluice.protocol.messages import RelationVersion
 from sluice.source.catalog import TableFacts
 from sluice.source.conditions import refusal, refusal_of
+from sluice.source.selection import matches
 
 AWAITED = "its columns changed at the source, and the stream has not come to the position of that change yet"
 
@@ -49,9 +51,15 @@ class TableBook:
     """
 
     def __init__(
-        self, log: ManifestLog, lookup: Lookup, patterns: tuple[str, ...], *, wal_end: Callable[[], int]
+        self,
+        log: ManifestLog,
+        lookup: Lookup,
+        patterns: tuple[str, ...],
+        *,
+        wal_end: Callable[[], int],
+        counts: TableCounts | None = None,
     ) -> None:
-        self._log = log
+        self._register = TableRegister(log, counts or TableCounts())
         self._lookup = lookup
         self._patterns = patterns
         self._wal_end = wal_end
@@ -61,15 +69,8 @@ class TableBook:
         """By oid: the facts of a shape that the stream has not come to, and the position of the
         server after they were seen.
         """
-        self._refused: dict[int, tuple[int, float]] = {}
-        """By oid: how often the server refused the table's copy, and when it may be tried again
-        (monotonic).
-        """
-        self.transitions: Counter[str] = Counter()
-        """How often tables were put into each state by this process; `schema_changes` by (kind,
-        outcome). For metrics.
-        """
-        self.schema_changes: Counter[tuple[str, str]] = Counter()
+        self._refused: dict[int, RetryTime] = {}
+        """By oid, when the copy of a table may be tried again that the server refused."""
         self._logger = structlog.get_logger("tables")
 
     def selected(self, schema_name: str, table_name: str) -> bool:
@@ -94,7 +95,7 @@ class TableBook:
             if relation in self._resolved:
                 return self._resolved[relation]
             schema = self._resolve(relation, position_lsn)
-            state = self._state(relation.oid)
+            state = self._register.state(relation.oid)
             if (schema is None and (state is None or state.state not in CARRIED_STATES)) or (
                 schema and state and schema.version == state.schema_version
             ):
@@ -111,12 +112,12 @@ class TableBook:
         has committed, in the catalog no sooner than there. Records nothing and asks nobody.
         """
         with self._lock:
-            state = self._state(relation.oid)
+            state = self._register.state(relation.oid)
             if state is None:
                 return NOT_YET if self.selected(relation.schema, relation.name) else None
             if state.state not in CARRIED_STATES:
                 return None
-            latest = _latest(state)
+            latest = latest_schema(state)
             same = latest is not None and relation_sent_as(latest) == relation
             return latest if same else NOT_YET
 
@@ -142,7 +143,7 @@ class TableBook:
         the next look: the facts may be older than its state.
         """
         with self._lock:
-            if self._state(facts.oid) is not known:
+            if self._register.state(facts.oid) is not known:
                 return
             if not self.selected(facts.schema, facts.name):
                 if known is not None:
@@ -159,7 +160,7 @@ class TableBook:
         is under way already, or when it cannot be carried.
         """
         with self._lock:
-            state = self._state(facts.oid)
+            state = self._register.state(facts.oid)
             if state is None:
                 return self._join(relation_of(facts), facts) is not None
             return state.state != "copying" and self._begin(facts, state) is not None
@@ -171,13 +172,13 @@ class TableBook:
         A table that changed since it joined begins another generation.
         """
         with self._lock:
-            state = self._state(facts.oid)
+            state = self._register.state(facts.oid)
             if state is None or state.state != "copying":
                 return None
             if not facts.published:
                 self.detach(facts.oid, "the publication no longer carries it")
                 return None
-            latest = _latest(state)
+            latest = latest_schema(state)
             if (
                 latest is None
                 or refusal(facts)
@@ -191,12 +192,11 @@ class TableBook:
         meanwhile: then nothing is published.
         """
         with self._lock:
-            state = self._state(int(entry.table_id))
+            state = self._register.state(int(entry.table_id))
             if state is None or state.state != "copying" or state.generation != entry.generation:
                 return False
-            self._log.append(entry)
+            self._register.finish_copy(entry)
             self._refused.pop(int(entry.table_id), None)
-            self.transitions["live"] += 1
             return True
 
     def copy_again(self, facts: TableFacts, *, generation: int, reason: str) -> None:
@@ -204,7 +204,7 @@ class TableBook:
         the next one under today's facts.
         """
         with self._lock:
-            state = self._state(facts.oid)
+            state = self._register.state(facts.oid)
             if state is not None and (state.state, state.generation) == ("copying", generation):
                 self._logger.warning("the copy begins again", table=facts.qualified_name, reason=reason)
                 self._begin(facts, state)
@@ -214,28 +214,24 @@ class TableBook:
         whoever looks from outside sees it.
         """
         with self._lock:
-            state, reason = self._state(oid), f"{COPY_WAITS}{reason}"
+            state, reason = self._register.state(oid), f"{COPY_WAITS}{reason}"
             if state is not None and state.state == "copying" and state.reason != reason:
-                self._change(state, reason=reason)
+                self._register.change(state, reason=reason)
 
     def quarantine(self, facts: TableFacts, reason: str, *, generation: int) -> None:
         """The server refused to let the table be copied, for `reason`, in `generation`. It is tried
         again after a pause, or when its facts are other ones.
         """
         with self._lock:
-            state = self._state(facts.oid)
+            state = self._register.state(facts.oid)
             if state is not None and state.generation == generation and state.state in CARRIED_STATES:
-                tries, _ = self._refused.get(facts.oid, (0, 0.0))
-                self._refused[facts.oid] = (
-                    tries + 1,
-                    time.monotonic() + RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)],
-                )
+                self._refused.setdefault(facts.oid, RetryTime(RETRY_SECONDS)).failed(time.monotonic())
                 self._quarantine(facts, state, reason)
 
     @property
     def awaiting(self) -> bool:
         """Whether a table's change of shape waits for the stream to come to its position."""
-        return any(table.state == "pending" for table in self._log.state.tables.values())
+        return any(table.state == "pending" for table in self.states().values())
 
     def mark_stale(self, oid: int, reason: str, *, lsn: int, generation: int | None = None) -> None:
         """The lake copy no longer equals the source, for `reason`; nothing more is spooled for the
@@ -245,12 +241,12 @@ class TableBook:
         nothing of it is missing. With `generation`, only while that one is in force.
         """
         with self._lock:
-            state = self._state(oid)
+            state = self._register.state(oid)
             if state is not None and state.state in CARRIED_STATES and generation in (None, state.generation):
                 self._logger.error(
                     "table went stale", table=f"{state.schema_name}.{state.table_name}", reason=reason, lsn=show(lsn)
                 )
-                self._change(
+                self._register.change(
                     state,
                     state="stale",
                     reason=f"{reason}; {copy_remedy(state.schema_name, state.table_name)}",
@@ -266,14 +262,15 @@ class TableBook:
     def detach(self, oid: int, reason: str) -> None:
         """The source no longer publishes the table."""
         with self._lock:
-            state = self._log.state.tables[str(oid)]
+            state = self.states()[str(oid)]
             if state.state != "detached":
                 self._logger.warning("table detached", table=f"{state.schema_name}.{state.table_name}", reason=reason)
-                self._change(state, state="detached", reason=reason, lsn=self._log.state.through_lsn)
+                self._register.change(state, state="detached", reason=reason, lsn=self._register.through_lsn)
                 self._forget(oid)
 
     def states(self) -> dict[str, TableState]:
-        return self._log.state.tables
+        """By table id; a value that does not change."""
+        return self._register.states()
 
     # under the lock
 
@@ -281,10 +278,10 @@ class TableBook:
         """Whether the cause of a quarantine may be gone. No condition shows what the server refused
         while a table was read: that is tried again and again.
         """
-        if _differs(known, facts):
+        if differs(known, facts):
             return True
-        _, not_before = self._refused.get(facts.oid, (0, 0.0))
-        return not refusal(facts) and time.monotonic() >= not_before
+        refused = self._refused.get(facts.oid)
+        return not refusal(facts) and (refused is None or refused.due(time.monotonic()))
 
     def _look_at_carried(self, facts: TableFacts, known: TableState, wal_end: int) -> None:
         refused = refusal(facts)
@@ -293,11 +290,11 @@ class TableBook:
         elif known.state != "copying":  # what a copy was taken under, its own end compares
             reason = compare(known.relfilenode, known.fingerprint, facts)
             if reason:
-                self.mark_stale(facts.oid, reason, lsn=self._log.state.through_lsn)
+                self.mark_stale(facts.oid, reason, lsn=self._register.through_lsn)
                 return
-            if _differs(known, facts):
-                self._change(known, relfilenode=facts.relfilenode, fingerprint=fingerprint(facts))
-            self._follow_catalog(facts, self._log.state.tables[known.table_id], wal_end)
+            if differs(known, facts):
+                self._register.change(known, relfilenode=facts.relfilenode, fingerprint=fingerprint(facts))
+            self._follow_catalog(facts, self.states()[known.table_id], wal_end)
 
     def _follow_catalog(self, facts: TableFacts, state: TableState, wal_end: int) -> None:
         """A shape that no row announces is followed once the stream has passed the position at
@@ -307,7 +304,7 @@ class TableBook:
         none of an older shape can follow, since whoever wrote one held a lock that kept the shape
         from changing until its transaction had ended.
         """
-        latest = _latest(state)
+        latest = latest_schema(state)
         relation = relation_of(facts)
         if latest is not None and same_shape(latest, relation):
             self._awaited.pop(facts.oid, None)
@@ -320,10 +317,10 @@ class TableBook:
                 old_relfilenode=state.relfilenode,
             )
             if unseen.kind == "unsupported":
-                self.mark_stale(facts.oid, unseen.reason, lsn=self._log.state.through_lsn)
+                self.mark_stale(facts.oid, unseen.reason, lsn=self._register.through_lsn)
                 return
             if state.state == "pending":
-                self._change(state, state="live", reason="")
+                self._register.change(state, state="live", reason="")
             return
         seen = fingerprint(facts)
         before, position = self._awaited.get(facts.oid, ("", 0))
@@ -333,13 +330,13 @@ class TableBook:
                 self._logger.info(
                     "columns changed, and no row has announced it yet", table=facts.qualified_name, lsn=show(wal_end)
                 )
-                self._change(state, state="pending", reason=AWAITED)
-        elif self._log.state.through_lsn >= position:
+                self._register.change(state, state="pending", reason=AWAITED)
+        elif self._register.through_lsn >= position:
             # Before every commit that is still to come: those begin at this position or behind it.
-            self.resolve(relation, position_lsn=self._log.state.through_lsn - 1)
-            followed = self._log.state.tables[state.table_id]
+            self.resolve(relation, position_lsn=self._register.through_lsn - 1)
+            followed = self.states()[state.table_id]
             if followed.state == "pending":
-                self._change(followed, state="live", reason="")
+                self._register.change(followed, state="live", reason="")
 
     def _begin(self, facts: TableFacts, state: TableState) -> TableSchema | None:
         """The next generation, to be copied. None, and quarantined, when the table cannot be
@@ -350,20 +347,20 @@ class TableBook:
             self._quarantine(facts, state, reason)
             return None
         version = max(state.schemas, default=0) + 1
-        latest = _latest(state)
+        latest = latest_schema(state)
         schema = build_schema(relation_of(facts), facts, latest, version)
         if latest is not None and replace(schema, version=latest.version) == latest:
             schema = latest
         self._forget(facts.oid)
-        self._append(facts, schema, state="copying", generation=state.generation + 1, lsn=self._wal_end())
+        self._register.begin(facts, schema, generation=state.generation + 1, lsn=self._wal_end())
         return schema
 
     def _quarantine(self, facts: TableFacts, state: TableState, reason: str) -> None:
         self._forget(facts.oid)
         if (state.state, state.reason) != ("quarantined", reason):
             self._logger.error("table cannot be carried", table=facts.qualified_name, reason=reason)
-        lsn = self._log.state.through_lsn
-        self._change(
+        lsn = self._register.through_lsn
+        self._register.change(
             state,
             state="quarantined",
             reason=reason,
@@ -372,15 +369,12 @@ class TableBook:
             fingerprint=fingerprint(facts),
         )
 
-    def _state(self, oid: int) -> TableState | None:
-        return self._log.state.tables.get(str(oid))
-
     def _forget(self, oid: int) -> None:
         self._resolved = {relation: schema for relation, schema in self._resolved.items() if relation.oid != oid}
         self._awaited.pop(oid, None)
 
     def _resolve(self, relation: RelationVersion, position_lsn: int) -> TableSchema | None:
-        state = self._state(relation.oid)
+        state = self._register.state(relation.oid)
         if state is None:
             if not self.selected(relation.schema, relation.name):
                 self._logger.info(
@@ -395,13 +389,13 @@ class TableBook:
                 f"renamed to {relation.schema}.{relation.name}: the lake table keeps the old name; copy "
                 "the table again under the new one"
             )
-            self.schema_changes["other", "stale"] += 1
+            self._register.note_schema_change("other", "stale")
             self.mark_stale(relation.oid, reason, lsn=position_lsn)
             return None
         return self._follow(relation, state, position_lsn)
 
     def _follow(self, relation: RelationVersion, state: TableState, position_lsn: int) -> TableSchema | None:
-        latest = _latest(state)
+        latest = latest_schema(state)
         older = [
             schema
             for schema in sorted(state.schemas.values(), key=lambda schema: -schema.version)
@@ -421,19 +415,19 @@ class TableBook:
         if latest is not None:
             difference = diff_schema(latest, schema, facts=facts, old_relfilenode=state.relfilenode)
             if difference.kind == "unsupported":
-                self.schema_changes["other", "stale"] += 1
+                self._register.note_schema_change("other", "stale")
                 self.mark_stale(relation.oid, difference.reason, lsn=position_lsn)
                 return None
             if difference.kind == "same":
                 return latest
         refused = refusal_of(schema)
         if latest is not None:
-            self.schema_changes[difference.kind, "stale" if refused else "followed"] += 1
+            self._register.note_schema_change(difference.kind, "stale" if refused else "followed")
         if refused:
             self.mark_stale(relation.oid, refused, lsn=position_lsn)
             return None
         self._logger.info("schema changed", table=schema.qualified_name, version=schema.version, lsn=show(position_lsn))
-        self._change(state, schema=schema, lsn=position_lsn)
+        self._register.change(state, schema=schema, lsn=position_lsn)
         self._forget(relation.oid)
         return schema
 
@@ -449,13 +443,14 @@ class TableBook:
             schema=schema,
         )
         if facts is None:
-            self._log.append(replace(entry, state="detached", reason="dropped at the source before it could be copied"))
-            self.transitions["detached"] += 1
+            self._register.join(
+                replace(entry, state="detached", reason="dropped at the source before it could be copied")
+            )
             return None
         refused = refusal_of(schema) or refusal(facts)
         if refused:
             self._logger.error("table cannot be carried", table=schema.qualified_name, reason=refused)
-            self._log.append(
+            self._register.join(
                 replace(
                     entry,
                     state="quarantined",
@@ -464,7 +459,6 @@ class TableBook:
                     fingerprint=fingerprint(facts),
                 )
             )
-            self.transitions["quarantined"] += 1
             return None
         self._logger.info(
             "table joined", table=schema.qualified_name, key=[column.name for column in schema.key_columns]
@@ -475,65 +469,5 @@ class TableBook:
                 "source refuses its updates and deletes",
                 table=schema.qualified_name,
             )
-        self._log.append(replace(entry, relfilenode=facts.relfilenode, fingerprint=fingerprint(facts)))
-        self.transitions[entry.state] += 1
+        self._register.join(replace(entry, relfilenode=facts.relfilenode, fingerprint=fingerprint(facts)))
         return schema
-
-    def _append(self, facts: TableFacts, schema: TableSchema, *, state: str, generation: int, lsn: int) -> None:
-        known = self._log.state.tables[str(facts.oid)].schemas.get(schema.version)
-        self._log.append(
-            Table(
-                str(facts.oid),
-                facts.schema,
-                facts.name,
-                state=state,
-                generation=generation,
-                lsn=lsn,
-                schema=None if known == schema else schema,
-                relfilenode=facts.relfilenode,
-                fingerprint=fingerprint(facts),
-            )
-        )
-        self.transitions[state] += 1
-
-    def _change(self, table: TableState, **changes: object) -> None:
-        entry = Table(
-            table.table_id,
-            table.schema_name,
-            table.table_name,
-            state=table.state,
-            generation=table.generation,
-            reason=table.reason,
-            lsn=table.lsn,
-            relfilenode=table.relfilenode,
-            fingerprint=table.fingerprint,
-        )
-        changed = replace(entry, **changes)  # type: ignore[arg-type]
-        self._log.append(changed)
-        if changed.state != table.state:
-            self.transitions[changed.state] += 1
-
-
-def matches(patterns: tuple[str, ...], schema_name: str, table_name: str) -> bool:
-    """Whether one of `patterns` (`public.*`, `shop.orders`) names the table; no patterns at all
-    name every table.
-    """
-    name = f"{schema_name}.{table_name}"
-    return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _latest(state: TableState) -> TableSchema | None:
-    return state.schemas[max(state.schemas)] if state.schemas else None
-
-
-def same_shape(schema: TableSchema, relation: RelationVersion) -> bool:
-    """Whether rows of `relation` are rows of `schema`, as far as the wire can tell. The name is no
-    part of it.
-    """
-    ours = relation_sent_as(schema)
-    return (ours.replica_identity, ours.columns) == (relation.replica_identity, relation.columns)
-
-
-def _differs(state: TableState, facts: TableFacts) -> bool:
-    """Whether the catalog shows the table otherwise than when it was last looked at."""
-    return (state.relfilenode, state.fingerprint) != (facts.relfilenode, fingerprint(facts))

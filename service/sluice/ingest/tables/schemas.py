@@ -201,3 +201,11 @@ def _added_with_hidden_values(column: ColumnSchema, facts: TableFacts | None, ol
 
 def _unsupported(reason: str) -> SchemaDiff:
     return SchemaDiff("unsupported", reason=reason)
+
+
+def same_shape(schema: TableSchema, relation: RelationVersion) -> bool:
+    """Whether rows of `relation` are rows of `schema`, as far as the wire can tell. The name is no
+    part of it.
+    """
+    ours = relation_sent_as(schema)
+    return (ours.replica_identity, ours.columns) == (relation.replica_identity, relation.columns)

@@ -1,7 +1,7 @@
 """Everything that would keep a pipeline from running, or harm the source, found before anything is
 created.
 
-Invariant: reads only; each finding comes with the statement or setting that mends it. A pipeline
+Invariant: reads only; each finding comes with the statement or setting that fixes it. A pipeline
 without a critical finding can be set up. (PostgreSQL: Logical Replication, Configuration Settings
 and Security; Replication Slots; Runtime Config.)
 """
@@ -72,7 +72,7 @@ def _tls(transport: Transport) -> Finding:
         severity,
         "source.tls",
         "source.dsn",
-        transport.trouble,
+        transport.problem,
         fix_setting="sslmode=verify-full and sslrootcert=... (or system) in source.dsn",
     )
 
@@ -88,7 +88,7 @@ class _Examination:
         self._publication_name = look.options.publication
 
     def examined(self, *, two_phase: bool) -> Examined:
-        found = [_tls(self._transport)] if self._transport.trouble else []
+        found = [_tls(self._transport)] if self._transport.problem else []
         found += examine_server(self._look)
         found += examine_slot(self._look, two_phase=two_phase)
         tables = list(self._select(found))
@@ -215,7 +215,7 @@ class _Examination:
         return not self._patterns or any(fnmatchcase(f"{schema}.{table}", pattern) for pattern in self._patterns)
 
     def _readable(self, tables: Sequence[TableFacts]) -> Iterator[Finding]:
-        """One row of each table is read, as its copy would, and not fetched."""
+        """One row of each table is read, as its snapshot would, and not fetched."""
         for facts in tables:
             sqlstate, error = self._read(facts)
             if sqlstate == _NO_RIGHT:
@@ -235,7 +235,7 @@ class _Examination:
                     "table.read_failed",
                     facts.qualified_name,
                     str(error),
-                    fix_setting="its copy would fail in the same way",
+                    fix_setting="its snapshot would fail in the same way",
                 )
 
     def _read(self, facts: TableFacts) -> tuple[str, SourceError | None]:
@@ -266,6 +266,6 @@ class _Examination:
         table.
         """
         if facts.schema_usable and facts.selectable and not facts.policies_apply:
-            seen = f"{facts.role} cannot read it, which the initial copy needs"
+            seen = f"{facts.role} cannot read it, which its snapshot needs"
             words = "rights on something that the table reads, such as a function of a generated column"
             yield Finding("critical", "table.not_readable", facts.qualified_name, seen, fix_setting=words)

@@ -27,12 +27,12 @@ NEWEST_TESTED = 18
 LONG_TRANSACTION_S = 60
 SMALL_KEEP_BYTES = 4 << 30
 SHORT_OUTAGE_MINUTES = 60
-"""What somebody who was woken up needs to understand and mend something."""
+"""What somebody who was woken up needs to understand and fix something."""
 CLOCK_SKEW_S = 5.0
 RECENT_S = 30.0
 """A checkpoint at least this old gives a usable rate of WAL."""
 HELPERS = 2
-"""Senders, and slots beside our own, that a copy needs while the stream runs: one each, and one to
+"""Senders, and slots beside our own, that a snapshot needs while the stream runs: one each, and one to
 spare.
 """
 _RELOAD = "SELECT pg_reload_conf();"
@@ -203,7 +203,7 @@ def _room(look: Look) -> Iterator[Finding]:
     free = limit - int(look.one("SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_slots"))
     needed = 1 + (look.slot is None)
     if free < needed:
-        seen = f"{max(free, 0)} of {limit} are free, {needed} are needed (one of them for copies)"
+        seen = f"{max(free, 0)} of {limit} are free, {needed} are needed (one of them for snapshots)"
         yield _setting(
             "critical", "server.slots", "max_replication_slots", seen, str(limit + needed - free), restart=True
         )
@@ -212,7 +212,7 @@ def _room(look: Look) -> Iterator[Finding]:
     # function counts them for everybody.
     free = limit - int(look.one("SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_get_wal_senders()"))
     if free < HELPERS:
-        seen = f"{max(free, 0)} of {limit} are free, {HELPERS} are needed (one of them for copies)"
+        seen = f"{max(free, 0)} of {limit} are free, {HELPERS} are needed (one of them for snapshots)"
         yield _setting("critical", "server.senders", "max_wal_senders", seen, str(limit + HELPERS - free), restart=True)
 
 
@@ -256,7 +256,8 @@ def _wal_rate(look: Look) -> float:
     )
     with translated("reading the last checkpoint"):
         row = look.conn.execute(
-            b"SELECT redo_lsn::text, EXTRACT(epoch FROM pg_catalog.clock_timestamp() - checkpoint_time)::float8 FROM pg_catalog.pg_control_checkpoint()"
+            b"SELECT redo_lsn::text, EXTRACT(epoch FROM pg_catalog.clock_timestamp() - checkpoint_time)::float8"
+            b" FROM pg_catalog.pg_control_checkpoint()"
         ).fetchone()
     assert row is not None
     redo, age = lsn.parse(row[0]), float(row[1])
@@ -284,7 +285,7 @@ def _waits(look: Look) -> Iterator[Finding]:
         if blocker.age_s < LONG_TRANSACTION_S:
             continue
         if blocker.pid is None:
-            seen = f"it was prepared {blocker.age_s:.0f} s ago: creating a slot, and each copy, waits for it"
+            seen = f"it was prepared {blocker.age_s:.0f} s ago: creating a slot, and each snapshot, waits for it"
             fix = f"ROLLBACK PREPARED {quote_literal(blocker.gid).strip()};"
             what = f"prepared transaction {blocker.gid}"
             yield Finding(
@@ -297,7 +298,9 @@ def _waits(look: Look) -> Iterator[Finding]:
                 by_hand=True,
             )
         else:
-            seen = f"its transaction has run for {blocker.age_s:.0f} s: creating a slot, and each copy, waits for it"
+            seen = (
+                f"its transaction has run for {blocker.age_s:.0f} s: creating a slot, and each snapshot, waits for it"
+            )
             fix = f"SELECT pg_terminate_backend({blocker.pid});"
             what = f"process {blocker.pid} ({blocker.application_name})"
             yield Finding(

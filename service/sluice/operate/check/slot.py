@@ -62,7 +62,7 @@ def _usable(look: Look, slot: SlotFacts) -> Iterator[Finding]:
             slot.name,
             seen,
             fix_sql=fix,
-            fix_setting="then copy the tables again",
+            fix_setting="then resync the tables",
             by_hand=True,
         )
     elif slot.wal_status == "unreserved":
@@ -82,7 +82,8 @@ def _failover(look: Look, slot: SlotFacts) -> Iterator[Finding]:
     standbys = [
         str(name)
         for (name,) in look.conn.execute(
-            b"SELECT slot_name FROM pg_catalog.pg_replication_slots WHERE slot_type = 'physical' AND NOT temporary ORDER BY 1"
+            b"SELECT slot_name FROM pg_catalog.pg_replication_slots"
+            b" WHERE slot_type = 'physical' AND NOT temporary ORDER BY 1"
         ).fetchall()
     ]
     if not standbys or look.server.in_recovery:

@@ -1,23 +1,23 @@
-"""Copy: how far the initial copy, or the copy of a stale table, has come."""
+"""Snapshots: how far those of new and of resynced tables have come."""
 
 from deploy.monitoring.dashboards.ingest import quantiles
 from deploy.monitoring.dashboards.panels import RATE, Dashboard, Panel, Query, Row, shown
 from deploy.monitoring.promql import over, total, worst
 from sluice.telemetry import catalogue as known
 
-_NO_COPY = "absent while no copy is under way"
+_NO_SNAPSHOT = "absent while no snapshot is under way"
 
 BOARD = Dashboard(
-    "sluice-copy",
-    "Sluice / Copy",
-    "How far the initial copy, or the copy of a stale table, has come.",
+    "sluice-snapshots",
+    "Sluice / Snapshots",
+    "How far the snapshots of new and of resynced tables have come.",
     (
         Row(
             "Progress",
             (
                 Panel(
                     title="Tables",
-                    description="Tables of the present or last copy: still to come, being read, finished.",
+                    description="Tables of the present or last round: still to come, being read, finished.",
                     kind="bargauge",
                     unit="none",
                     queries=(Query(total(shown(known.SNAPSHOT_TABLES), "state"), "{{pipeline}} {{state}}"),),
@@ -26,7 +26,7 @@ BOARD = Dashboard(
                 ),
                 Panel(
                     title="Rows expected",
-                    description="The server's estimate of the rows of all tables of the copy (from its "
+                    description="The server's estimate of the rows of all tables of the round (from its "
                     "statistics; it may be far off).",
                     kind="stat",
                     unit="short",
@@ -42,17 +42,17 @@ BOARD = Dashboard(
                     queries=(Query(worst(shown(known.SNAPSHOT_ETA))),),
                     width=5,
                     height=6,
-                    quiet=_NO_COPY,
+                    quiet=_NO_SNAPSHOT,
                 ),
                 Panel(
                     title="Under way for",
-                    description="Time since the present copy began.",
+                    description="Time since the present round began.",
                     kind="stat",
                     unit="s",
                     queries=(Query(f"time() - {worst(shown(known.SNAPSHOT_START))}"),),
                     width=6,
                     height=6,
-                    quiet=_NO_COPY,
+                    quiet=_NO_SNAPSHOT,
                 ),
             ),
         ),
@@ -60,14 +60,14 @@ BOARD = Dashboard(
             "Throughput",
             (
                 Panel(
-                    title="Rows copied",
+                    title="Rows read",
                     description="Rows read and written to the spool.",
                     unit="rowsps",
                     queries=(Query(total(over("rate", shown(known.SNAPSHOT_ROWS), RATE))),),
                 ),
                 Panel(
-                    title="Bytes copied",
-                    description="Bytes received from the server, and written to the spool as segments of copies.",
+                    title="Bytes read",
+                    description="Bytes received from the server, and written to the spool as segments of snapshots.",
                     unit="Bps",
                     queries=(
                         Query(total(over("rate", shown(known.SNAPSHOT_BYTES), RATE)), "{{pipeline}} received"),
@@ -78,7 +78,7 @@ BOARD = Dashboard(
                 ),
                 Panel(
                     title="Time of a table",
-                    description="How long the copy of one table took.",
+                    description="How long the snapshot of one table took.",
                     unit="s",
                     queries=quantiles(known.SNAPSHOT_DURATION),
                 ),

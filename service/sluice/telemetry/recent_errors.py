@@ -8,8 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from sluice.errors import ServiceError
-from sluice.health.facts import ErrorSeen
+from sluice.errors import ErrorSeen, ServiceError
 from sluice.telemetry.tally import ErrorTally
 
 KEPT = 30

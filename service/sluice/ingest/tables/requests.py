@@ -11,9 +11,8 @@ from datetime import UTC, datetime
 import structlog
 
 from sluice.contract import keys
-from sluice.contract.control import Refusal, Request
+from sluice.contract.control import REFUSAL_SECONDS, Refusal, Request
 from sluice.errors import FormatTooNew, ManifestCorrupt, ObjectMissing, ServiceError, StoreRefused, UsageError
-from sluice.health.verdict import REFUSAL_SECONDS
 from sluice.ingest.tables.book import TableBook
 from sluice.source.catalog import Catalog
 from sluice.store.base import ObjectStore
@@ -107,7 +106,7 @@ class Requests:
         if not found:
             raise UsageError(
                 f"publication {self._publication} does not carry table {name}",
-                hint=f"add it to the publication, then `sluice copy {name}`",
+                hint=f"add it to the publication, then `sluice resync {name}`",
             )
         facts = found[0]
         if not self._book.selected(facts.schema, facts.name):

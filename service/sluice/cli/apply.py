@@ -1,0 +1,32 @@
+"""`apply`: the applier alone."""
+
+import os
+import sys
+
+import click
+
+from sluice.cli import wiring
+from sluice.cli.invocation import Invocation, common
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="End when everything that is in the manifest now is applied.")
+@common
+def apply(invocation: Invocation, once: bool) -> None:  # noqa: FBT001 - a command's parameter
+    """Apply the spool to the Delta tables, until stopped. The Spark side only: needs no PostgreSQL.
+
+    One applier per pipeline; a second one ends with 8. `apply.spark_master` decides where the work
+    is done.
+
+    \b
+    Examples:
+      sluice apply
+      sluice apply --once
+    """
+    wiring.require("pyspark", "obstore")
+    settings = invocation.settings().settings
+    log_format = wiring.applier_log_format(settings, asked=invocation.log_format)
+    options = wiring.apply_options(settings, log_format=log_format, once=once)
+    command = wiring.applier_command()
+    sys.stdout.flush()
+    os.execve(command[0], command, wiring.applier_environment(options, dict(os.environ)))  # noqa: S606 - our own command, and it needs no shell

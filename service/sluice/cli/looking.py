@@ -1,0 +1,43 @@
+"""One look at a pipeline, in bounded time."""
+
+import queue
+import threading
+from typing import TYPE_CHECKING
+
+from sluice.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from sluice.health.report import Report
+    from sluice.health.reporter import Reporter
+
+PACKAGES = ("psycopg", "obstore")
+"""What a look needs to be installed."""
+LOOK_SECONDS = 20.0
+"""All that a look may take."""
+
+
+def take(reporter: "Reporter") -> "Report":
+    """A report within LOOK_SECONDS, whatever hangs: libraries try for minutes, and who asks wants
+    to know now. What it raises, and StoreUnavailable.
+    """
+    answer: queue.SimpleQueue[Report | BaseException] = queue.SimpleQueue()
+
+    def look() -> None:
+        try:
+            answer.put(reporter.take())
+        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+            answer.put(error)
+
+    # The process does not wait for it.
+    threading.Thread(target=look, name="look", daemon=True).start()
+    try:
+        taken = answer.get(timeout=LOOK_SECONDS)
+    except queue.Empty:
+        raise StoreUnavailable(
+            f"looking took more than {LOOK_SECONDS:.0f} s: the object store or the server accepts "
+            "connections and does not answer",
+            hint="check spool.uri, its endpoint, the server, and the network and proxies between",
+        ) from None
+    if isinstance(taken, BaseException):
+        raise taken
+    return taken

@@ -1,0 +1,66 @@
+"""`tables`: every table, and how far it is behind."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from sluice.cli import looking, output, status_view, wiring
+from sluice.cli.invocation import Invocation, common
+from sluice.contract.entries import TABLE_STATES
+
+if TYPE_CHECKING:
+    from sluice.health.tables import TableReport
+
+_NO_LAG = -1.0
+"""A table without a lag to compare comes after those that are up to date."""
+
+
+@click.command()
+@click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice(TABLE_STATES),
+    help="Only tables in this state; may be repeated.",
+)
+@click.option(
+    "--sort",
+    "order",
+    type=click.Choice(["name", "lag", "rows"]),
+    default="name",
+    show_default=True,
+    help="lag and rows: the greatest first.",
+)
+@common
+def tables(invocation: Invocation, json_wanted: bool, states: tuple[str, ...], order: str) -> None:  # noqa: FBT001 - a command's parameter
+    """List every table: its state, through which LSN the lake is complete, and how far it is
+    behind.
+
+    A table's state is the worse of what ingest and applier say. `stale` means that the lake table
+    is known not to equal the source; the reason is given. What is wrong with the pipeline itself is
+    one line on stderr, and in `problems` with --json.
+
+    \b
+    Examples:
+      sluice tables --sort lag
+      sluice tables --state stale --json
+    """
+    wiring.require(*looking.PACKAGES)
+    settings = invocation.settings().settings
+    report = looking.take(wiring.reporter(settings))
+    chosen = _sorted([table for table in report.tables if not states or table.state in states], order)
+    if json_wanted:
+        output.as_json({**report.tables_json(), "tables": [table.to_json() for table in chosen]})
+        return
+    console = invocation.console()
+    console.print(status_view.table_list(chosen, width=console.width))
+    click.echo(f"pipeline {settings.pipeline} is {report.verdict.headline}", err=True)
+
+
+def _sorted(found: "list[TableReport]", order: str) -> "list[TableReport]":
+    if order == "lag":
+        return sorted(found, key=lambda table: -(_NO_LAG if table.lag_seconds is None else table.lag_seconds))
+    if order == "rows":
+        return sorted(found, key=lambda table: -table.rows_applied)
+    return found

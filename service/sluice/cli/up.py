@@ -1,0 +1,35 @@
+"""`up`: ingest and the applier, on one machine."""
+
+import os
+
+import click
+
+from sluice.cli import ingesting, wiring
+from sluice.cli.invocation import Invocation, common
+
+
+@click.command()
+@common
+def up(invocation: Invocation) -> int:
+    """Snapshot, stream and apply, all on this machine, until stopped.
+
+    Ingest runs in this process and the applier (Spark) as its child, started again when it fails
+    for a reason that may pass. A new pipeline is set up first: a missing publication and slot are
+    created, and said. SIGTERM and Ctrl-C let both finish what they hold; a second one leaves at
+    once, and nothing is lost either way.
+
+    \b
+    Examples:
+      sluice up
+      sluice up -c shop/sluice.yaml --log-format json
+    """
+    wiring.require("psycopg", "pyarrow", "obstore", "pyspark")
+    settings = invocation.settings().settings
+    from sluice.process.pipeline import ApplierCommand
+
+    log_format = wiring.applier_log_format(settings, asked=invocation.log_format)
+    options = wiring.apply_options(settings, log_format=log_format)
+    applier = ApplierCommand(
+        wiring.applier_command(), environment=wiring.applier_environment(options, dict(os.environ))
+    )
+    return ingesting.start(settings, applier=applier)

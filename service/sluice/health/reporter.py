@@ -1,0 +1,239 @@
+"""Takes reports: reads what ingest and applier have stored, and asks the server.
+
+Works while nothing runs. Must not write anything anywhere, nor judge.
+"""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+from sluice.contract import keys
+from sluice.contract.applied import AppliedLog, Complete
+from sluice.contract.control import Refusal
+from sluice.contract.entries import Opened
+from sluice.errors import FormatTooNew, ManifestCorrupt, ObjectMissing, SlotLost, StoreRefused
+from sluice.health.backlog import Backlog, Pending
+from sluice.health.continuity import lost_between, lost_from
+from sluice.health.facts import Away, RefusalSeen
+from sluice.health.report import Report
+from sluice.health.source_history import SourceHistory
+from sluice.health.source_watch import SourceAnswer, SourceWatch
+from sluice.health.tables import TableReport, current, joined
+from sluice.manifest.follow import load_state, read_entry
+from sluice.manifest.state import PipelineState
+from sluice.source.sessions import SourceOptions
+from sluice.source.slot import ServerFacts, SlotFacts, foreign_user
+from sluice.store.base import ObjectStore
+
+Record = TypeVar("Record", AppliedLog, Complete)
+_SEED_ENTRIES = 64
+"""How many manifest entries back the memory of the server's position begins: from seconds to
+minutes ago.
+"""
+
+
+class Reporter:
+    """Takes reports of one pipeline, and remembers what makes the next look cheap. Not for several
+    threads at once.
+
+    `store` is the pipeline's own prefix in the spool. Without `source` the server is not asked.
+    """
+
+    def __init__(
+        self,
+        *,
+        pipeline: str,
+        store: ObjectStore,
+        lake_uri: str,
+        source: SourceOptions | None,
+        spool_uri: str = "",
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._pipeline = pipeline
+        self._store = store
+        self._spool_uri = public_uri(spool_uri)
+        self._lake_uri = public_uri(lake_uri)
+        self.source = SourceWatch(source) if source is not None else None
+        """Who asks the server; shared with whoever else needs its answers."""
+        self._application_name = source.application_name if source is not None else ""
+        self._clock = clock
+        self._newest: dict[str, str] = {}
+        self._backlog = Backlog(store)
+        self._preceded = False
+        self._opened: tuple[int, datetime | None] = (0, None)
+        self._written: tuple[int, datetime | None] = (0, None)
+        self._heard: tuple[int, datetime] | None = None
+
+    def take(self, *, asked_within_seconds: float = 0.0) -> Report:
+        """Raises StoreError and ManifestCorrupt; a server that cannot be reached is part of the
+        report. What the server said may be `asked_within_seconds` old.
+        """
+        # The applier's records first: they follow the manifest, so that what is read after them is
+        # never behind them.
+        applied = self._record(keys.APPLY_LOG, AppliedLog.decode)
+        heard_at = self._heard_at(applied) if applied is not None else None
+        complete = self._record(keys.APPLY_COMPLETE, Complete.decode)
+        state = load_state(self._store)
+        now = self._clock()
+        pending = self._backlog.look(state, applied)
+        tables, pending_entries = self._tables(state, applied, pending, now=now)
+        answer, lost = self._ask_server(state, within_seconds=asked_within_seconds)
+        facts = answer.facts if answer is not None else None
+        server, slot = (facts.server, facts.slot) if facts is not None else (None, None)
+        gone = self._gone(state, slot)
+        if server is not None:
+            self._precede(state, server)
+        return Report(
+            pipeline=self._pipeline,
+            taken_at=now,
+            spool_uri=self._spool_uri,
+            lake_uri=self._lake_uri,
+            manifest=state,
+            opened_at=self._opened_at(state),
+            tables=tables,
+            applied=applied,
+            complete=complete,
+            pending=pending,
+            server=server,
+            slot=slot,
+            history=self.source.history if self.source is not None else SourceHistory(),
+            asked_at=datetime.fromtimestamp(answer.at, UTC) if answer is not None else None,
+            pending_entries=pending_entries,
+            written_at=self._written_at(state)
+            if slot is None or slot.active_pid is None or foreign_user(slot, self._application_name)
+            else None,
+            lost=lost,
+            source_away=Away.of(answer.error) if answer is not None and answer.error is not None else None,
+            application_name=self._application_name,
+            gone=gone,
+            heard_at=heard_at,
+            refusals=tuple(self._refusals()),
+        )
+
+    def _tables(
+        self, state: PipelineState, applied: AppliedLog | None, pending: Pending, *, now: datetime
+    ) -> tuple[tuple[TableReport, ...], int]:
+        """Every table in the order of names, and the entries that the one furthest behind lacks."""
+        known = applied.tables if applied else {}
+        here = {table_id: current(table, known.get(table_id)) for table_id, table in state.tables.items()}
+        tables = [
+            joined(
+                table,
+                here[table_id],
+                path=f"{self._lake_uri}/{keys.lake_path(table.schema_name, table.table_name)}",
+                lag_seconds=pending.lag_seconds(table_id, now=now.timestamp()),
+            )
+            for table_id, table in state.tables.items()
+        ]
+        behind = [
+            state.seq - table.through_seq for table in here.values() if table is not None and table.state == "live"
+        ]
+        return tuple(sorted(tables, key=lambda table: (table.schema, table.table))), max(behind, default=0)
+
+    def _refusals(self) -> Iterator[RefusalSeen]:
+        """Requests that ingest could not carry out. One that is gone again, or that nobody can
+        read, is left to ingest.
+        """
+        for key in filter(keys.is_control, self._store.list(keys.REFUSED)):
+            try:
+                refusal = Refusal.decode(self._store.get(key))
+            except (ObjectMissing, ManifestCorrupt, FormatTooNew, StoreRefused):
+                continue
+            yield RefusalSeen(
+                refusal.table, refusal.reason, refusal.hint, datetime.fromisoformat(refusal.refused_at).timestamp()
+            )
+
+    def _written_at(self, state: PipelineState) -> datetime | None:
+        if state.seq and self._written[0] != state.seq:
+            entry = read_entry(self._store, state.seq)
+            self._written = (state.seq, datetime.fromisoformat(entry.written_at) if entry is not None else None)
+        return self._written[1]
+
+    def _record(self, folder: str, decode: Callable[[bytes], Record]) -> Record | None:
+        """The newest object of a folder whose numbers only grow."""
+        newest = self._newest.get(folder, "")
+        for key in self._store.list(folder, after=newest):
+            newest = key
+        if not newest:
+            return None
+        self._newest[folder] = newest
+        return decode(self._store.get(newest))
+
+    def _ask_server(
+        self, state: PipelineState, *, within_seconds: float
+    ) -> tuple[SourceAnswer | None, SlotLost | None]:
+        """What the server says, and why the pipeline cannot go on from the slot. A loss is only
+        believed of an answer between two looks at the manifest.
+        """
+        if self.source is None:
+            return None, None
+        answer = self.source.ask(within_seconds=within_seconds)
+        if answer.facts is None or lost_from(state, answer.facts.server, answer.facts.slot) is None:
+            return answer, None
+        answer = self.source.ask()
+        if answer.facts is None:
+            return answer, None
+        return answer, lost_between(state, load_state(self._store), answer.facts.server, answer.facts.slot)
+
+    def _gone(self, state: PipelineState, slot: SlotFacts | None) -> str:
+        """How the slot shows that there was a manifest, empty where there is one or may not have
+        been. Nobody has used a slot that `setup` made: while it is being made it has no
+        confirmed position, and ingest writes its first entry before it streams.
+        """
+        if state.opened is not None or slot is None or slot.confirmed_flush_lsn is None:
+            return ""
+        in_use = slot.active_pid is not None and not foreign_user(slot, self._application_name)
+        if not (slot.decoded or in_use) or load_state(self._store).opened is not None:
+            return ""
+        used = "is in use" if in_use else "has served a pipeline"
+        return f"slot {slot.name} {used}, and the spool has no manifest of it"
+
+    def _heard_at(self, applied: AppliedLog) -> datetime:
+        """When the applier wrote this record, by our clock: when it says, and in no case after it
+        was first seen here.
+        """
+        if self._heard is None or self._heard[0] != applied.number:
+            self._heard = (applied.number, min(self._clock(), datetime.fromisoformat(applied.written_at)))
+        return self._heard[1]
+
+    def _precede(self, state: PipelineState, server: ServerFacts) -> None:
+        """At the first look: what the manifest says of earlier positions of the server."""
+        if self._preceded or self.source is None:
+            return
+        seqs = sorted({max(1, state.seq - _SEED_ENTRIES), state.seq}) if state.seq else []
+        entries = [entry for seq in seqs if (entry := read_entry(self._store, seq)) is not None]
+        self.source.precede(
+            (datetime.fromisoformat(entry.written_at).timestamp(), entry.through_lsn)
+            for entry in entries
+            if entry.through_lsn <= server.wal_end_lsn
+        )
+        self._preceded = True
+
+    def _opened_at(self, state: PipelineState) -> datetime | None:
+        """When the present epoch began: its first entry, found by halving, once per epoch. None
+        when that entry is no longer kept.
+        """
+        if state.epoch and self._opened[0] != state.epoch:
+            low, high = 1, state.seq
+            while low < high:
+                middle = (low + high) // 2
+                entry = read_entry(self._store, middle)
+                low, high = (low, middle) if entry is not None and entry.epoch >= state.epoch else (middle + 1, high)
+            first = read_entry(self._store, low)
+            found = first is not None and isinstance(first.body, Opened)
+            self._opened = (
+                state.epoch,
+                datetime.fromisoformat(first.written_at) if first is not None and found else None,
+            )
+        return self._opened[1]
+
+
+def public_uri(uri: str) -> str:
+    """`uri` without what may be secret in it: user information, query and fragment."""
+    parts = urlsplit(uri)
+    return (
+        urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+        if parts.netloc
+        else uri.partition("?")[0]
+    )

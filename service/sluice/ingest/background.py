@@ -1,0 +1,110 @@
+"""What runs beside the connections of one process and outlives them: copies of initial rows, the
+catalog watch, and the collection of what older writers left behind.
+
+Invariant: none of the three can fail unseen. What may pass is tried again; anything else is handed
+to `on_error`, once, and ends the process.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import structlog
+
+from sluice.errors import Disposition, ServiceError
+from sluice.ingest.epoch import Epoch
+from sluice.ingest.status import IngestStatus
+from sluice.ingest.stop import IngestStop
+from sluice.manifest.leftovers import collect
+from sluice.store.base import ObjectStore
+from sluice.telemetry.recent_errors import RecentErrors
+
+AWAITING_SECONDS = 1.0
+"""Between two looks at the catalog while a change of shape waits for the stream to pass its
+position: until then its table is not live.
+"""
+COPY_SECONDS = 1.0
+RETRY_SECONDS = 2.0
+
+
+class Background:
+    """Belongs to the event loop; the work itself runs in threads."""
+
+    def __init__(
+        self,
+        epoch: Epoch,
+        store: ObjectStore,
+        *,
+        watch_interval_s: float,
+        status: IngestStatus,
+        stop: IngestStop,
+        errors: RecentErrors,
+        on_error: Callable[[BaseException], None],
+    ) -> None:
+        self._epoch = epoch
+        self._store = store
+        self._watch_interval_s = watch_interval_s
+        self._status = status
+        self._stop = stop
+        self._errors = errors
+        self._on_error = on_error
+        self._logger = structlog.get_logger("ingest")
+        tasks = (self._copy_tables(), self._watch_catalog(), self._attempt(self._collect_leftovers, "leftovers"))
+        self._tasks = [asyncio.create_task(task) for task in tasks]
+        for task in self._tasks:
+            task.add_done_callback(self._ended)
+
+    async def wait(self) -> None:
+        """Returns when all of it has ended, which it does after the stop was asked for."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _copy_tables(self) -> None:
+        while not self._stop.asked.is_set():
+            self._status.snapshots.beat = time.time()
+            if self._epoch.copier.pending:
+                await self._attempt(self._epoch.copier.run_once, "snapshot")
+            await self._stop.sleep(COPY_SECONDS)
+
+    async def _watch_catalog(self) -> None:
+        while not self._stop.asked.is_set():
+            self._status.catalog_beat = time.time()
+            awaiting = self._epoch.book.awaiting
+            await self._stop.sleep(
+                min(AWAITING_SECONDS, self._watch_interval_s) if awaiting else self._watch_interval_s
+            )
+            await self._attempt(self._epoch.watch.run_once, "catalog")
+
+    def _collect_leftovers(self) -> None:
+        """Once per process. Nothing waits for it, and nothing but space depends on it."""
+        opened = self._epoch.opened
+        try:
+            self._status.leftovers = collect(
+                self._store,
+                opened_seq=opened.seq,
+                epoch=opened.epoch,
+                table_ids=opened.tables,
+                stop=self._stop.threads,
+            )
+        except ServiceError as error:
+            self._errors.note("leftovers", error)
+            self._logger.warning("leftovers of older writers stay for now", error=str(error), hint=error.hint)
+        else:
+            self._logger.info("leftovers of older writers collected", objects=self._status.leftovers)
+
+    async def _attempt(self, action: Callable[[], object], what: str) -> None:
+        """Runs `action` in a thread. What may pass is tried again next time; what may not is
+        raised. `what` is one of the catalogue's components.
+        """
+        try:
+            await asyncio.to_thread(action)
+        except Exception as error:
+            self._errors.note(what, error)
+            if not isinstance(error, ServiceError) or error.disposition is not Disposition.RETRY:
+                raise
+            self._logger.warning("interrupted, trying again", what=what, error=str(error), hint=error.hint)
+            await self._stop.sleep(RETRY_SECONDS)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._on_error(error)

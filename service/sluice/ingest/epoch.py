@@ -1,0 +1,139 @@
+"""This process as the pipeline's one writer: what it works with from the moment its epoch is open.
+
+Invariant: there is one per process. Every connection, copy and look at the catalog works with the
+same log, book and committer.
+"""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import structlog
+
+from sluice.contract.entries import Changes, Commits, Opened, PreparedEnd
+from sluice.errors import ServiceError
+from sluice.ingest.commit.committer import Committer
+from sluice.ingest.options import IngestOptions
+from sluice.ingest.snapshot.segments import SnapshotSegments
+from sluice.ingest.snapshot.snapshotter import Copier
+from sluice.ingest.start import Start
+from sluice.ingest.status import IngestStatus
+from sluice.ingest.stop import IngestStop
+from sluice.ingest.tables import messages as messagetable
+from sluice.ingest.tables.book import TableBook
+from sluice.ingest.tables.lookup import CatalogLookup
+from sluice.ingest.tables.watch import CatalogWatch
+from sluice.manifest.log import ManifestLog
+from sluice.manifest.state import PipelineState
+from sluice.store.base import ObjectStore
+from sluice.telemetry.recent_errors import RecentErrors
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """`opened` is the state right after our `opened` entry. `numbers` name the objects of this
+    epoch, each once.
+    """
+
+    opened: PipelineState
+    log: ManifestLog
+    book: TableBook
+    committer: Committer
+    copier: Copier
+    watch: CatalogWatch
+    lookup: CatalogLookup
+    numbers: Iterator[int]
+
+    @property
+    def settled(self) -> bool:
+        """Whether no table waits for its initial rows or for a change of its shape."""
+        return not self.copier.pending and not self.book.awaiting
+
+    def close(self) -> None:
+        """Closes the sessions at the source; the committer is closed by itself."""
+        self.watch.close()
+        self.lookup.close()
+
+
+def open_epoch(
+    options: IngestOptions,
+    store: ObjectStore,
+    start: Start,
+    *,
+    status: IngestStatus,
+    stop: IngestStop,
+    errors: RecentErrors,
+) -> Epoch:
+    """Takes the pipeline over. A writer that still lives is a paused one, because the slot is ours
+    by now, and the entry that this appends ends it.
+
+    Blocks. Raises WriterFenced, StoreRefused, and
+    StoreUnavailable when it is stopped.
+    """
+    logger = structlog.get_logger("ingest")
+
+    def store_problem(what: str, error: ServiceError) -> None:
+        errors.note("manifest", error)
+        logger.warning("store did not answer", what=what, error=str(error))
+
+    log = ManifestLog.open(
+        store,
+        _opened(options, start),
+        start.state,
+        through_lsn=start.lsn,
+        on_trouble=store_problem,
+        stop=stop.threads,
+    )
+    opened = log.state
+    messagetable.ensure(log, wanted=options.messages, prefixes=options.message_prefixes)
+    if not options.two_phase and log.state.prepared:
+        _release_prepared(log)
+    lookup = CatalogLookup(stop.finishing)
+    book = TableBook(log, lookup, options.tables, wal_end=lookup.wal_end, counts=status.tables)
+    committer = Committer(
+        store,
+        log,
+        on_problem=lambda error: errors.note("spool", error),
+        stop=stop.threads,
+        counts=status.commits,
+    )
+    numbers = itertools.count(1)
+    segments = SnapshotSegments(
+        options.source,
+        committer,
+        epoch=opened.epoch,
+        numbers=numbers,
+        counts=status.snapshots,
+        stop=stop.threads,
+    )
+    copier = Copier(options.source, book, segments, counts=status.snapshots, stop=stop.threads)
+    watch = CatalogWatch(options.source, book, store)
+    return Epoch(opened, log, book, committer, copier, watch, lookup, numbers)
+
+
+def _opened(options: IngestOptions, start: Start) -> Opened:
+    server = start.server
+    return Opened(
+        system_identifier=server.system_identifier,
+        timeline=server.timeline,
+        database=server.database,
+        database_oid=server.database_oid,
+        slot=options.source.slot,
+        publication=options.source.publication,
+        two_phase=options.two_phase,
+        origin=options.origin,
+        server_version=server.server_version,
+        start_lsn=start.lsn,
+        instance=options.instance,
+    )
+
+
+def _release_prepared(log: ManifestLog) -> None:
+    """The slot no longer decodes at PREPARE: what was prepared while it did comes again, whole,
+    when it commits.
+    """
+    released = tuple(PreparedEnd(one.gid, one.end_lsn, "released") for one in log.state.prepared.values())
+    log.append(Changes((), Commits(), ended=released))
+    structlog.get_logger("ingest").info(
+        "prepared transactions will be sent again when they commit", transactions=len(released)
+    )

@@ -1,0 +1,46 @@
+"""What one ingest process is configured with, as plain values."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sluice.ingest.assemble.assembler import AssemblerLimits
+from sluice.ingest.encode.builder import BuilderLimits
+from sluice.ingest.receive.stream import StreamLimits
+from sluice.source.sessions import SourceOptions
+
+STOP_SECONDS = 20.0
+"""All that a stop may take, below the 30 s that Kubernetes gives. Nothing is lost by leaving: what
+was not acknowledged is sent again.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class FlushPolicy:
+    """When a unit is cut by age, and how often an idle advance may cost a manifest entry."""
+
+    max_delay_s: float = 2.0
+    progress_interval_s: float = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class IngestOptions:
+    """The command line reads them from settings. `tables` are patterns over schema.table; none
+    means the whole publication.
+    """
+
+    pipeline: str
+    source: SourceOptions
+    tables: tuple[str, ...] = ()
+    streaming: Literal["off", "on", "parallel", "auto"] = "auto"
+    two_phase: bool = False
+    messages: bool = False
+    message_prefixes: tuple[str, ...] = ()
+    origin: Literal["any", "none"] = "any"
+    builder: BuilderLimits = field(default_factory=BuilderLimits)
+    open_limits: AssemblerLimits = field(default_factory=AssemblerLimits)
+    stream: StreamLimits = field(default_factory=StreamLimits)
+    flush: FlushPolicy = field(default_factory=FlushPolicy)
+    slot_wait_s: float | None = None
+    watch_interval_s: float = 10.0
+    stop_s: float = STOP_SECONDS
+    instance: str = ""

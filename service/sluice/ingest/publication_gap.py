@@ -1,0 +1,84 @@
+"""A publication that was dropped and created again: what was written while there was none.
+
+Invariant: the server cannot decode what was written in that time, so it is passed over only with
+every table stale and every prepared transaction that ended in that time recorded as ended. A
+prepared transaction whose rows were not sent, and whose commit still would be, is refused.
+"""
+
+from dataclasses import dataclass
+
+import structlog
+
+from sluice.contract.entries import Changes, Commits, PreparedEnd, Progress
+from sluice.errors import SourceRefused, SourceUnavailable
+from sluice.ingest.options import IngestOptions
+from sluice.ingest.tables import messages as messagetable
+from sluice.ingest.tables.book import TableBook
+from sluice.lsn import show
+from sluice.manifest.log import ManifestLog
+from sluice.manifest.state import PipelineState
+from sluice.source.catalog import Connection
+from sluice.source.slot import prepared_transactions, require_publication
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationGap:
+    """`prepared` are the transactions, as (gid, xid), that were prepared at the source when the
+    publication was found to exist again.
+    """
+
+    prepared: frozenset[tuple[str, int]]
+
+    @staticmethod
+    def find(connection: Connection, options: IngestOptions, state: PipelineState) -> "PublicationGap":
+        """Raises SourceRefused while the publication does not exist, and for prepared transactions
+        whose rows were not sent.
+        """
+        require_publication(connection, options.source.publication)
+        gap = PublicationGap(prepared_transactions(connection))
+        if options.two_phase:
+            gap._refuse_unseen(state, publication=options.source.publication)
+        return gap
+
+    def _refuse_unseen(self, state: PipelineState, *, publication: str) -> None:
+        seen = {(one.gid, one.xid) for one in state.prepared.values()}
+        unseen = sorted(gid for gid, xid in self.prepared if (gid, xid) not in seen)
+        if unseen:
+            raise SourceRefused(
+                f"{len(unseen)} transactions were prepared while publication {publication} did not exist, "
+                f"and the server does not send their rows: {unseen[:5]}",
+                hint="end them with COMMIT PREPARED or ROLLBACK PREPARED, then start again",
+            )
+
+    def require_unchanged(self, connection: Connection) -> None:
+        """Raises SourceUnavailable when a prepared transaction began or ended since `find`."""
+        if prepared_transactions(connection) != self.prepared:
+            raise SourceUnavailable(
+                "a prepared transaction began or ended while its state was read", hint="it is read again"
+            )
+
+    def pass_over(self, options: IngestOptions, log: ManifestLog, book: TableBook, *, to_lsn: int) -> None:
+        """Records that the log goes on at `to_lsn`, with the tables stale: their changes up to
+        there are lost to the stream.
+        """
+        publication, through_lsn = options.source.publication, log.state.through_lsn
+        reason = (
+            f"publication {publication} was dropped and created again: the server does not send what was "
+            "written in between"
+        )
+        book.mark_all_stale(reason, lsn=to_lsn)
+        # Whatever ended these in between is not sent either, and their gids may be used again.
+        ended = tuple(
+            PreparedEnd(one.gid, one.end_lsn, "passed_over")
+            for one in log.state.prepared.values()
+            if (one.gid, one.xid) not in self.prepared
+        )
+        body = Changes((), Commits(), ended=ended) if ended else Progress()
+        log.publish(body, from_lsn=through_lsn, through_lsn=to_lsn)
+        messagetable.ensure(log, wanted=options.messages, prefixes=options.message_prefixes)
+        structlog.get_logger("ingest").error(
+            "passing over changes of the time without publication",
+            publication=publication,
+            from_lsn=show(through_lsn),
+            to_lsn=show(to_lsn),
+        )

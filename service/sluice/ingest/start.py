@@ -1,0 +1,83 @@
+"""From a manifest to a stream that continues it: what must be true before the server is asked to
+stream, and the asking.
+
+Invariant: a stream begins only where the manifest ends, on the server, database and slot that the
+manifest is of. Publication and slot are created only while the manifest is empty: after that, one
+that is missing is a loss that must be named.
+"""
+
+from contextlib import closing
+from dataclasses import dataclass
+
+from sluice.errors import SlotBusy, SourceUnavailable
+from sluice.ingest.options import IngestOptions
+from sluice.ingest.publication_gap import PublicationGap
+from sluice.ingest.receive.stream import ReplicationStream
+from sluice.manifest.follow import load_state
+from sluice.manifest.log import ManifestLog
+from sluice.manifest.state import PipelineState
+from sluice.source.sessions import open_query
+from sluice.source.setup import set_up
+from sluice.source.slot import ServerFacts, prove_continuity, server_facts, slot_facts
+from sluice.source.slot_wait import wait_until_free
+from sluice.source.start import best_streaming, highest_protocol
+from sluice.store.base import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A stream may begin at `lsn` and continue `state`. With a `gap`, what lies between the two is
+    passed over first.
+    """
+
+    state: PipelineState
+    server: ServerFacts
+    lsn: int
+    gap: PublicationGap | None = None
+
+
+def prove_start(options: IngestOptions, store: ObjectStore, log: ManifestLog | None, *, unpublished: bool) -> Start:
+    """Proves that a stream can continue the manifest, after waiting until the slot is free. `log`
+    is our own, once it is open. With `unpublished`, the server has said that the publication did
+    not exist at some position.
+
+    Blocks. Raises WriterFenced, SlotLost, SlotBusy, SourceError, StoreError and ManifestCorrupt.
+    """
+    source = options.source
+    state = log.require_ours() if log is not None else load_state(store)
+    with closing(open_query(source)) as connection:
+        gap = PublicationGap.find(connection, options, state) if unpublished else None
+        server = server_facts(connection)
+        if state.opened is None:
+            set_up(source, connection, tables=options.tables, two_phase=options.two_phase)
+        wait_until_free(connection, source, bound_s=options.slot_wait_s)
+        slot = slot_facts(connection, source.slot)
+        lsn = prove_continuity(state.opened, state.through_lsn, server=server, slot=slot, two_phase=options.two_phase)
+        if gap is not None:
+            gap.require_unchanged(connection)
+            # What committed before the publication existed again cannot be decoded. The server
+            # passes over it when it is told to start behind it.
+            lsn = server.wal_end_lsn
+    return Start(state, server, lsn, gap)
+
+
+async def open_stream(options: IngestOptions, start: Start) -> ReplicationStream:
+    """Raises UsageError when the server does not have what is configured, PublicationMissing, and
+    SourceError.
+    """
+    try:
+        return await ReplicationStream.open(
+            options.source,
+            start_lsn=start.lsn,
+            proto_version=highest_protocol(start.server.server_version),
+            streaming=best_streaming(options.streaming, start.server.server_version),
+            two_phase=options.two_phase,
+            messages=options.messages,
+            origin=options.origin,
+            limits=options.stream,
+            expect=(start.server.system_identifier, start.server.timeline),
+        )
+    except SlotBusy as error:
+        # It was free a moment ago. The next look waits for whoever has it now, and names them if
+        # they stay.
+        raise SourceUnavailable(str(error), hint=error.hint) from error

@@ -1,0 +1,35 @@
+"""What a relation looks like in the catalog today, for the decoder and the table book."""
+
+from sluice import faults
+from sluice.source.catalog import Catalog, Connection, TableFacts
+from sluice.source.lazy_session import LazySession
+from sluice.source.sessions import SourceOptions
+
+
+class CatalogLookup:
+    """Asks on a session of its own. Thread-safe. Every method raises SourceError."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._publication = options.publication
+        self._session = LazySession(options)
+
+    def __call__(self, oid: int) -> TableFacts | None:
+        """The table with this oid; None when it is gone."""
+
+        def find(connection: Connection) -> TableFacts | None:
+            faults.point("catalog.asked")
+            return Catalog(connection).table(oid, publication=self._publication)
+
+        return self._session.ask(find)
+
+    def wal_end(self) -> int:
+        """The server's write position now."""
+
+        def find(connection: Connection) -> int:
+            faults.point("catalog.asked")
+            return Catalog(connection).wal_end()
+
+        return self._session.ask(find)
+
+    def close(self) -> None:
+        self._session.close()

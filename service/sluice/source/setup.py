@@ -1,0 +1,31 @@
+"""What a new pipeline needs at the source, created where it is missing: a publication, then a slot.
+
+Invariant: the slot is never older than its publication, because such a slot is of no use. Nothing
+is dropped or altered.
+"""
+
+import structlog
+
+from sluice import faults
+from sluice.lsn import show
+from sluice.source.catalog import Catalog
+from sluice.source.selection import matches
+from sluice.source.sessions import SourceOptions
+from sluice.source.slot import Connection, ensure_publication, ensure_slot, slot_facts
+
+
+def set_up(options: SourceOptions, connection: Connection, *, tables: tuple[str, ...], two_phase: bool) -> None:
+    """Creates publication and slot, each only if it is missing. `tables` are the patterns that the
+    new publication is made from. Raises SourceError.
+    """
+    names = Catalog(connection).table_names()
+    chosen = [(schema, table) for schema, table in names if matches(tables, schema, table)] if tables else None
+    published = ensure_publication(connection, options.publication, chosen)
+    logger = structlog.get_logger("setup")
+    if published.created:
+        logger.info("publication created", publication=options.publication, tables=len(chosen or ()))
+    faults.point("setup.published")
+    if slot_facts(connection, options.slot) is None:
+        slot = ensure_slot(options, two_phase=two_phase)
+        logger.info("slot created", slot=slot.name, confirmed_flush_lsn=show(slot.confirmed_flush_lsn or 0))
+    faults.point("setup.slot")

@@ -1,0 +1,104 @@
+"""The applier: what its records say to ingest, and what it serves itself."""
+
+from sluice.telemetry.catalogue.metric import APPLY, BOTH, Counter, Gauge, Histogram
+
+_LONG_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
+
+_RECORDS = "Apply, as its records in the object store tell ingest"
+APPLY_RUNNING = Gauge(
+    "sluice_apply_process_running",
+    "1 while the applier that `up` supervises is running; absent outside `up`.",
+    _RECORDS,
+)
+APPLY_RESTARTS = Counter("sluice_apply_process_restarts_total", "Times `up` started its applier again.", _RECORDS)
+APPLY_LAST_RECORD = Gauge(
+    "sluice_apply_last_record_timestamp_seconds",
+    "When the applier last wrote a record of its progress, which it does at least every 20 s.",
+    _RECORDS,
+)
+APPLY_PENDING = Gauge(
+    "sluice_apply_entries_pending",
+    "Manifest entries that the lake is behind, over all tables that are not left out.",
+    _RECORDS,
+)
+APPLY_TABLE_ROWS = Gauge(
+    "sluice_apply_table_rows", "Change rows applied in the present generations of all tables.", _RECORDS
+)
+APPLY_FRESHNESS = Gauge(
+    "sluice_apply_freshness_seconds",
+    "How far the lake is behind the source, over tables that are not left out: the age of the oldest "
+    "change that a table lacks, in the spool or before it; "
+    "0 when none.",
+    _RECORDS,
+    {"quantile_of_tables": ("max", "p95", "p50")},
+)
+REPORT_TIMESTAMP = Gauge(
+    "sluice_report_timestamp_seconds",
+    "When apply records and slot were last read; the gauges that come from them are as old as this.",
+    _RECORDS,
+)
+REPORT_ERRORS = Counter("sluice_report_errors_total", "Looks at the stored state that failed.", _RECORDS)
+
+_APPLY = "Apply, at its own endpoint"
+APPLY_LAST_SUCCESS = Gauge(
+    "sluice_apply_last_success_timestamp_seconds",
+    "When the applier last committed a window or found nothing to do. Served by ingest too, from the "
+    "applier's records, so that it outlives the applier.",
+    _APPLY,
+    {},
+    BOTH,
+)
+APPLY_LAST_ATTEMPT = Gauge(
+    "sluice_apply_last_attempt_timestamp_seconds", "When a window was last begun.", _APPLY, {}, APPLY
+)
+APPLY_RUNS = Counter(
+    "sluice_apply_runs_total",
+    "Windows by outcome: committed, empty (nothing in it for the lake), stale (the table cannot "
+    "follow), failed (tried again).",
+    _APPLY,
+    {"outcome": ("committed", "empty", "stale", "failed")},
+    APPLY,
+)
+APPLY_DURATION = Histogram(
+    "sluice_apply_duration_seconds",
+    "Time of a window that ended well: look finds what others committed, read fetches and checks its "
+    "segments, schema alters the table, merge folds and "
+    "commits, total is all of it.",
+    _APPLY,
+    {"phase": ("look", "read", "schema", "merge", "total")},
+    APPLY,
+    buckets=_LONG_SECONDS,
+)
+APPLY_ROWS = Counter(
+    "sluice_apply_rows_total",
+    "Change rows taken into the lake; `snapshot` are rows of snapshots.",
+    _APPLY,
+    {"op": ("insert", "update", "delete", "truncate", "snapshot")},
+    APPLY,
+)
+APPLY_CONFLICTS = Counter(
+    "sluice_apply_conflicts_total",
+    "Commits lost to another writer: concurrent (Delta saw another commit; tried again), fenced "
+    "(another applier took over).",
+    _APPLY,
+    {"kind": ("concurrent", "fenced")},
+    APPLY,
+)
+APPLY_BACKLOG = Gauge(
+    "sluice_apply_backlog_entries", "Manifest entries read and not applied, summed over tables.", _APPLY, {}, APPLY
+)
+APPLY_READ_SEQ = Gauge(
+    "sluice_apply_read_sequence",
+    "Sequence number of the newest manifest entry that the applier has read.",
+    _APPLY,
+    {},
+    APPLY,
+)
+APPLY_WORKERS = Gauge(
+    "sluice_apply_workers",
+    "Windows that may be applied at the same time, and that are.",
+    _APPLY,
+    {"state": ("busy", "idle")},
+    APPLY,
+)
+APPLY_LEASE = Gauge("sluice_apply_lease_held", "1 while this process may commit to the lake.", _APPLY, {}, APPLY)

@@ -1,0 +1,150 @@
+"""What a process is, in which state, and how its loops go round."""
+
+from sluice.telemetry.catalogue.metric import BOTH, OPEN, Counter, Gauge, Histogram
+
+STATES = ("starting", "streaming", "reconnecting", "draining", "stopped", "failed")
+LOOPS = ("events", "decoder", "committer", "snapshot", "catalog", "report", "probe", "apply", "lease")
+ERROR_COMPONENTS = (
+    "stream",
+    "decode",
+    "spool",
+    "manifest",
+    "snapshot",
+    "catalog",
+    "leftovers",
+    "report",
+    "probe",
+    "apply",
+    "lease",
+)
+ERROR_CLASSES = (
+    "UsageError",
+    "LimitReached",
+    "PreflightFailed",
+    "VerificationFailed",
+    "SourceError",
+    "SourceUnavailable",
+    "SourceRefused",
+    "SlotBusy",
+    "DecodeError",
+    "ProtocolViolation",
+    "StoreError",
+    "StoreUnavailable",
+    "StoreRefused",
+    "ObjectExists",
+    "ObjectMissing",
+    "ManifestCorrupt",
+    "FormatTooNew",
+    "SlotLost",
+    "WriterFenced",
+    "SessionBroken",
+    "Interrupted",
+    "UnsupportedChange",
+    "ApplyError",
+    "ServiceError",
+    "Other",
+)
+"""The classes of service/sluice/errors.py, and `Other` for whatever is not ours."""
+HEALTH_STATES = ("healthy", "degraded", "stopped", "lost", "new", "unknown")
+"""The states of `sluice.health.verdict`, which is above this package; a test compares."""
+PROBLEM_CODES = (
+    "slot.lost",
+    "slot.unreserved",
+    "slot.headroom",
+    "slot.inactive",
+    "slot.foreign",
+    "server.unreachable",
+    "ingest.stopped",
+    "ingest.stuck",
+    "ingest.behind",
+    "ingest.error",
+    "spool.away",
+    "spool.unreadable",
+    "spool.gone",
+    "request.refused",
+    "prepared.open",
+    "applier.never",
+    "applier.dead",
+    "applier.other",
+    "applier.failing",
+    "applier.clock",
+    "lake.behind",
+    "table.stale",
+    "table.quarantined",
+    "table.failing",
+    "table.paused",
+    "table.pending",
+    "table.copying",
+)
+"""The codes of `sluice.health.problems`, likewise."""
+_LOOP_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0)
+
+_STATE = "Identity and state"
+BUILD_INFO = Gauge(
+    "sluice_build_info",
+    "Always 1; what is running.",
+    _STATE,
+    {"version": OPEN, "python": OPEN, "component": BOTH},
+    BOTH,
+)
+PIPELINE_INFO = Gauge(
+    "sluice_pipeline_info",
+    "Always 1; what it is connected to.",
+    _STATE,
+    {"slot": OPEN, "publication": OPEN, "database": OPEN, "server_version": OPEN},
+)
+STATE = Gauge("sluice_state", "1 for the present state of ingest, 0 for the others.", _STATE, {"state": STATES})
+CONFIG_HASH = Gauge(
+    "sluice_config_hash",
+    "48 bits of a hash of the configuration in force, secrets left out; two processes agree or do not.",
+    _STATE,
+    {},
+    BOTH,
+)
+HEALTH = Gauge(
+    "sluice_health",
+    "1 for the state of the pipeline as `sluice status` says it, 0 for the others. Absent until what "
+    "is stored was read once.",
+    _STATE,
+    {"state": HEALTH_STATES},
+)
+PROBLEMS = Gauge(
+    "sluice_problems",
+    "The problems that `sluice status` shows, by code: how many tables or times each stands for, 0 "
+    "without one. Absent as `sluice_health`.",
+    _STATE,
+    {"code": PROBLEM_CODES},
+)
+HEARTBEAT = Gauge(
+    "sluice_heartbeat_timestamp_seconds",
+    "When a loop last went round, or a thread that works on demand last had nothing to do or "
+    "finished a step. `/livez` watches `events` and `apply`.",
+    _STATE,
+    {"loop": LOOPS},
+    BOTH,
+)
+EVENT_LOOP_LAG = Histogram(
+    "sluice_event_loop_lag_seconds", "How late the event loop ran a timer.", _STATE, buckets=_LOOP_SECONDS
+)
+SCRAPE_DURATION = Gauge(
+    "sluice_scrape_duration_seconds", "How long rendering these metrics took the last time.", _STATE, {}, BOTH
+)
+TABLES_DROPPED = Gauge(
+    "sluice_metrics_tables_dropped",
+    "Tables without series of their own, because telemetry.max_tables was reached.",
+    _STATE,
+)
+ERRORS = Counter(
+    "sluice_errors_total",
+    "Errors by where they came up. `retryable` is true for what the process tries again by itself.",
+    _STATE,
+    {"component": ERROR_COMPONENTS, "class": ERROR_CLASSES, "retryable": ("true", "false")},
+    BOTH,
+)
+RETRY_DELAY = Gauge(
+    "sluice_retry_delay_seconds",
+    "The pause before the next try that is under way, 0 when nothing waits.",
+    _STATE,
+    {},
+    BOTH,
+)

@@ -1,0 +1,56 @@
+"""Snapshots of tables, their states and their schemas."""
+
+from sluice.contract.entries import TABLE_STATES
+from sluice.telemetry.catalogue.metric import OPEN, Counter, Gauge, Histogram
+
+_LONG_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
+
+_SNAPSHOT = "Snapshots"
+SNAPSHOT_TABLES = Gauge(
+    "sluice_snapshot_tables",
+    "Tables of the present or last round of snapshots: still to come, being read, finished.",
+    _SNAPSHOT,
+    {"state": ("waiting", "reading", "done")},
+)
+SNAPSHOT_ROWS = Counter("sluice_snapshot_rows_total", "Rows read.", _SNAPSHOT)
+SNAPSHOT_BYTES = Counter("sluice_snapshot_bytes_total", "Bytes received.", _SNAPSHOT)
+SNAPSHOT_ESTIMATED_ROWS = Gauge(
+    "sluice_snapshot_estimated_rows",
+    "The server's estimate of the rows of all tables of the round, finished ones included.",
+    _SNAPSHOT,
+)
+SNAPSHOT_START = Gauge(
+    "sluice_snapshot_start_timestamp_seconds", "When the present round began; absent without one.", _SNAPSHOT
+)
+SNAPSHOT_ETA = Gauge(
+    "sluice_snapshot_eta_seconds",
+    "Time until the present round is finished at its rate so far; absent without one and while it cannot be told.",
+    _SNAPSHOT,
+)
+SNAPSHOT_DURATION = Histogram(
+    "sluice_snapshot_table_duration_seconds",
+    "Time of the snapshot of one table.",
+    _SNAPSHOT,
+    buckets=_LONG_SECONDS,
+)
+
+_TABLES = "Tables and schemas"
+TABLES = Gauge(
+    "sluice_tables", "Tables by state, the worse of what ingest and applier say.", _TABLES, {"state": TABLE_STATES}
+)
+TABLE_EVENTS = Counter(
+    "sluice_table_transitions_total", "Times ingest put a table into a state.", _TABLES, {"state": TABLE_STATES}
+)
+SCHEMA_CHANGES = Counter(
+    "sluice_schema_changes_total",
+    "Changes of a table's shape, and whether the lake can follow: what it cannot follow turns the table stale.",
+    _TABLES,
+    {"kind": ("identity", "added_columns", "other"), "outcome": ("followed", "stale")},
+)
+TABLE_WATERMARK = Gauge(
+    "sluice_apply_table_watermark_timestamp_seconds",
+    "Time of the source through which the lake table is complete; advances for idle tables too. "
+    "Tables that are left out have none.",
+    _TABLES,
+    {"schema": OPEN, "table": OPEN},
+)
