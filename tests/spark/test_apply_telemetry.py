@@ -1,4 +1,4 @@
-"""What the applier tells of windows that Spark really applied."""
+"""The metrics of windows that Spark really applied."""
 
 import threading
 from datetime import UTC, datetime

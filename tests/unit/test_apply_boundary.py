@@ -40,7 +40,7 @@ def _table(
     )
 
 
-def test_a_table_that_went_on_is_in_the_boundary_with_the_version_it_had_there() -> None:
+def test_a_table_that_continued_is_in_the_boundary_with_the_version_it_had_there() -> None:
     boundary, since = Boundary(5, 50), {"a": 10, "b": 10}
     boundary.pass_by(
         {"a": _table("a", through_seq=5, committed_seq=5, version=3), "b": _table("b", through_seq=2)}, since_lsn=since
@@ -130,7 +130,7 @@ class Lake:
 
 @settings(max_examples=60, deadline=None, phases=[Phase.generate])
 @given(turns=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), min_size=20, max_size=40))
-def test_boundaries_are_published_while_windows_never_cease_and_each_version_holds_just_its_entries(
+def test_boundaries_are_published_under_load_and_each_version_holds_just_its_entries(
     turns: list[tuple[int, int]],
 ) -> None:
     lake, published = Lake(uuid.uuid4().hex), set[int]()

@@ -1,4 +1,4 @@
-"""What the applier says of a table: how far it is, and why it does not move."""
+"""What the applier reports about a table: how far it is, and why it does not advance."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ def test_a_window_that_is_tried_again_shows_why_until_it_is_applied() -> None:
     assert (again.reason, again.failing) == ("", False)
 
 
-def test_a_table_that_is_not_in_the_lake_yet_fails_visibly_however_long_what_it_lacks_is_passing() -> None:
+def test_a_table_that_is_not_in_the_lake_yet_fails_visibly_while_the_error_may_pass() -> None:
     store = MemoryStore("ledger of a new table", prefix="shop/")
     manifest = Manifest(store)
     manifest.table(SCHEMA)
@@ -54,7 +54,9 @@ OTHER = replace(SCHEMA, table_id="16386", table_name="others")
 
 
 def _two_tables(store: MemoryStore, *, entries: int) -> Manifest:
-    """Both copied; every third entry has changes of the first table, every one of the second."""
+    """Both have their snapshot; every third entry has changes of the first table, every one of the
+    second.
+    """
     manifest = Manifest(store)
     for schema in (SCHEMA, OTHER):
         manifest.table(schema)

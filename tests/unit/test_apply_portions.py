@@ -1,5 +1,5 @@
-"""A window in portions is the window: whatever is cut where, the lake ends as the table did, and no
-portion is larger than allowed.
+"""A window in portions has the effect of the window: wherever it is cut, the lake ends as the table
+did, and no portion is larger than allowed.
 """
 
 import contextlib

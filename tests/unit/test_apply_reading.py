@@ -1,4 +1,4 @@
-"""Tables that cannot go on, however many they are, stop neither the reading of the manifest nor
+"""Tables that cannot continue, however many they are, stop neither the reading of the manifest nor
 what is said of the others.
 """
 
@@ -44,9 +44,9 @@ def _names(count: int) -> list[TableSchema]:
     return [replace(SCHEMA, table_id=str(30_000 + number), table_name=f"t{number}") for number in range(count)]
 
 
-def test_a_long_copy_does_not_stop_the_reading_for_ever() -> None:
-    """Ten tables are copied while thousands of entries with changes of theirs come; another table
-    is live. Then the copies are whole.
+def test_a_long_snapshot_does_not_stop_the_reading_for_ever() -> None:
+    """Ten snapshots are taken while thousands of entries with changes of those tables arrive;
+    another table is live. Then the copies are whole.
     """
     store = MemoryStore("long copy", prefix="shop/")
     manifest = Manifest(store)

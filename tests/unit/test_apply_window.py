@@ -1,4 +1,4 @@
-"""Windows: gap-free, whole entries, nothing before the copy."""
+"""Windows: gap-free, whole entries, nothing before the snapshot."""
 
 import pyarrow as pa
 
@@ -47,7 +47,7 @@ def test_a_window_ends_with_the_round() -> None:
     assert _pending(1).next_window(max_bytes=99, until_seq=1) is None
 
 
-def test_nothing_is_taken_before_the_copy_is_final_and_the_copy_is_taken_alone() -> None:
+def test_nothing_is_taken_before_the_snapshot_is_final_and_it_is_taken_alone() -> None:
     pending = _pending(1, has_snapshot=False)
     assert pending.next_window(max_bytes=99, until_seq=99) is None
     assert (pending.complete_through(99), pending.through_seq(9)) == (0, 0)
@@ -92,7 +92,7 @@ def _shaped(seq: int, *, lsn: int, through_lsn: int, version: int) -> Entry:
     )
 
 
-def test_a_shape_without_rows_is_a_window_where_the_stream_has_passed_it() -> None:
+def test_a_schema_version_without_rows_is_a_window_where_the_stream_has_passed_it() -> None:
     pending = PendingChanges(1, 1, 1, has_snapshot=True)
     pending.take_in(_shaped(2, lsn=19, through_lsn=20, version=2), "t", through_lsn=20)
     window = pending.next_window(max_bytes=100, until_seq=9)
@@ -103,7 +103,7 @@ def test_a_shape_without_rows_is_a_window_where_the_stream_has_passed_it() -> No
     assert (pending.through_seq(2), pending.coming, pending.versions) == (2, [], {})
 
 
-def test_a_shape_that_is_ahead_of_the_entries_waits_for_the_rows_before_it() -> None:
+def test_a_schema_version_ahead_of_the_entries_waits_for_the_rows_before_it() -> None:
     pending = PendingChanges(1, 1, 1, has_snapshot=True)
     pending.take_in(_shaped(2, lsn=25, through_lsn=20, version=2), "t", through_lsn=20)
     assert pending.next_window(max_bytes=100, until_seq=9) is None

@@ -1,4 +1,4 @@
-"""The fold against a dict: whatever happened in a window, the lake ends as the table did."""
+"""The fold compared with a dict: the lake ends as the table did, for any history of a window."""
 
 import hypothesis.strategies as st
 import pytest
@@ -51,7 +51,7 @@ def test_G04_a_swap_through_a_third_key_moves_both_rows_with_their_values() -> N
     }
 
 
-def test_G04_a_swap_under_a_deferred_constraint_is_told_apart_by_whole_rows() -> None:
+def test_G04_a_swap_under_a_deferred_constraint_is_resolved_by_whole_rows() -> None:
     one, two = _row(1, big="one"), _row(2, big="two")
     swap = [Change("u", {**one, "id": 2}, old=one), Change("u", {**two, "id": 1}, old=two)]
     assert _fold(*swap, lake={1: one, 2: two}, identity="f") == {1: {**two, "id": 1}, 2: {**one, "id": 2}}
@@ -63,7 +63,7 @@ def test_every_key_plus_one_in_ascending_order_under_a_deferred_constraint() -> 
     assert _fold(*shifted, lake=rows, identity="f") == {key + 1: {**row, "id": key + 1} for key, row in rows.items()}
 
 
-def test_a_row_inserted_before_the_one_with_its_key_is_removed_stays_under_a_deferred_constraint() -> None:
+def test_a_row_inserted_before_its_keys_old_row_is_removed_stays_under_a_deferred_constraint() -> None:
     old, new = _row(1, big="old"), _row(1, big="new")
     changes = [Change("i", new), Change("u", {**old, "v": 7}, old=old), Change("d", old={**old, "v": 7})]
     assert _fold(*changes, lake={1: old}, identity="f") == {1: new}

@@ -107,7 +107,7 @@ def test_on_s3_it_is_said_who_may_commit() -> None:
     assert list(preflight._log_store(ApplyOptions("shop", "file:///s", "file:///lake"))) == []
 
 
-def test_tables_with_features_that_delta_does_not_know_are_named_and_others_are_not(tmp_path: Path) -> None:
+def test_tables_with_features_that_delta_does_not_support_are_named_and_others_are_not(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     for name in ("known", "strange", "newer", "broken"):
         write_deltalake(lake / keys.lake_path("public", name), pa.table({"id": [1]}))

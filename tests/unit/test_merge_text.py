@@ -47,7 +47,7 @@ def test_deletes_alone_need_no_target_values_and_no_insert() -> None:
     assert _text(deletes=True, upserts=False).splitlines()[1:] == ["WHEN MATCHED THEN DELETE"]
 
 
-def test_deletes_beside_upserts_are_told_apart_and_never_inserted() -> None:
+def test_deletes_beside_upserts_are_distinguished_and_never_inserted() -> None:
     text = _text(deletes=True)
     assert "WHEN MATCHED AND s.`_sluice_deleted` THEN DELETE" in text
     assert "WHEN NOT MATCHED AND NOT s.`_sluice_deleted` THEN INSERT" in text
@@ -119,7 +119,7 @@ def test_an_added_column_is_placed_and_filled() -> None:
     assert plan((), schema=after, metadata=(), lake=[*lake, ("n", "decimal(10,2)")], with_defaults=True).additions == ()
 
 
-def test_a_constant_that_its_type_cannot_hold_is_marked() -> None:
+def test_a_default_that_its_type_cannot_hold_is_marked() -> None:
     after = table_schema(*SCHEMA.columns, column("until", 4, TIMESTAMP, missing="infinity"), version=2)
     steps = plan(after.columns[3:], schema=after, metadata=(), lake=[("id", "bigint")], with_defaults=True)
     assert f"map({literal('until')}, {literal('infinity')})" in steps.defaults[0]
