@@ -1,10 +1,10 @@
-"""The loop: follow the manifest, hand windows to workers, report, stop when asked.
+"""The loop: follow the manifest, give windows to workers, report, stop when asked.
 
-Owns: one window per lake table at a time, a table that cannot follow, or whose windows fail, stops
-alone and is named, a failure that concerns all tables (the lease, Spark, the manifest) stops the
-process with nothing half-applied, and the lease is checked before every commit. Every table can be
-read as of one manifest entry after another, whatever the load: a table that has not passed the next
-such entry gets no window across it.
+Owns: a lake table has one window at a time, and the lease is checked before every commit. A table
+that cannot follow, or whose windows fail, stops alone and is named. A failure that concerns all
+tables (the lease, Spark, the manifest) stops the process, with no window half-applied. Every table
+can be read as of one manifest entry after another, under any load: a table that has not passed the
+next such entry gets no window across it.
 """
 
 import queue

@@ -1,5 +1,5 @@
-"""The jars that Spark needs for Delta, and optionally for S3: fetched once, verified,
-never looked up again at start.
+"""The jars that Spark needs for Delta, and optionally for S3: fetched once, verified, never looked up
+again at start.
 
 Owns the promise that a start needs no network and loads exactly the bytes that were tested: every
 jar has its sha256 recorded beside this module, and a missing or different one stops the start with

@@ -1,12 +1,14 @@
 """One Delta table as the applier sees it: its columns, its transaction markers, and the only way to
 commit to it.
 
-Owns exactly-once: a commit carries (application id, version), is refused beforehand when the table
-already records that version or a greater one (Delta would skip it silently), and counts only when
-the marker has been read back. Markers are set on the session right before the statement
-and unset in every case, so they cannot leak into another one. (Delta protocol: Transaction
-Identifiers.) And owns that no foreign change goes
-unnoticed: every version since the last look is examined, before a window and after its commit.
+Owns exactly-once. A commit carries (application id, version). It is refused beforehand when the
+table already records that version or a greater one, because Delta would skip it silently, and it
+counts only when the marker has been read back. Markers are set on the session right before the
+statement and unset in every case, so they cannot leak into another one. (Delta protocol:
+Transaction Identifiers.)
+
+Also owns that no foreign change goes unnoticed: every version since the last look is examined,
+before a window and after its commit.
 """
 
 from collections.abc import Callable
