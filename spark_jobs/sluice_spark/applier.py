@@ -36,12 +36,12 @@ from sluice_spark.table_apply import Applied, TableApply
 from sluice_spark.telemetry import ApplyTelemetry
 
 AWAY_SECONDS = 5.0
-"""Between two attempts while the store is away."""
+"""Between two attempts while the store does not answer."""
 MAX_BACKLOG = 20_000
 """Entries held in memory over all tables; reading pauses above."""
 READ_AT_ONCE = 500
 SMALL_BYTES = 32 << 20
-"""Windows below it cost what every window costs, whatever is in them."""
+"""Below it the cost of a window does not depend on its size."""
 IDLE_REPORT_SECONDS = 20.0
 BUSY_REPORT_SECONDS = 1.0
 
@@ -277,7 +277,7 @@ class Applier:
             raise
         except ServiceError as error:
             self._failed(progress, error, name=name)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it came from this table; its text may hold a row
+        except Exception as error:  # noqa: BLE001 - it concerns this table alone; its text may hold a row
             _log.error("window failed with an unexpected error", table=name, exc_info=error)
             self._failed(
                 progress,

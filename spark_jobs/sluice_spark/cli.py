@@ -1,9 +1,9 @@
 """The applier's process: options in, exit code out.
 
 Owns the meaning of signals: the first SIGTERM or SIGINT lets running merges finish, or cancels them
-when time is short, and ends with 0; the second ends at once. A process that has not ended when the
-time of its stop is over ends with 75, whatever it waits for. A killed applier is harmless: every
-commit carries its marker. Nothing that this process writes holds a row value or a secret.
+when time is short, and ends with 0; the second ends at once. A process that has not ended after
+`stop_seconds` ends with 75. A killed applier is harmless: every commit carries its marker. Nothing
+that this process writes holds a row value or a secret.
 """
 
 import os

@@ -2,14 +2,14 @@
 
 Owns: ownership is a create-only object with a number, so of two takers exactly one wins; the owner
 checks before each commit that no later number exists and that it renewed in time. One that could
-not, because the store was away, claims the next number like any taker before it commits again:
-another process that wants the same number loses, or has won before. No claim is ever removed: a
-process that was replaced, however long ago, finds the claim that followed its own. On plain S3
-Delta itself cannot stop a second driver from overwriting a commit, so this is the only fence there.
-`apply/lease.json` says who owns and since when, for people and for the next taker. A lease that has
-not ended is taken over only when its holder is proven dead: a process of this very machine, boot
-and process namespace that does not run any more. Other machines may have the same host names and
-process numbers.
+not, because the store did not answer, claims the next number like any taker before it commits
+again: another process that wants the same number loses, or has won before. No claim is ever
+removed: a process that was replaced, however long ago, finds the claim that followed its own. On
+plain S3 Delta itself cannot stop a second driver from overwriting a commit, so this is the only
+fence there. `apply/lease.json` says who owns and since when, for people and for the next taker. A
+lease that has not ended is taken over only when its holder is proven dead: a process of this very
+machine, boot and process namespace that does not run any more. Other machines may have the same
+host names and process numbers.
 """
 
 import json

@@ -102,8 +102,8 @@ def start(options: ApplyOptions) -> SparkSession:
 
 
 def private(session: SparkSession) -> SparkSession:
-    """A private session. What exactness needs holds in it, whatever the configuration that
-    Spark was started with says.
+    """A private session. The settings that exactness needs hold in it, even if Spark was started
+    with others.
     """
     mine = session.newSession()
     for name, value in _REQUIRED.items():

@@ -68,7 +68,7 @@ class ApplyTelemetry:
         return self._succeeded
 
     def owns(self, *, held: bool) -> None:
-        """The lease was taken or is gone."""
+        """The lease was taken or lost."""
         self.metrics.set(catalogue.APPLY_LEASE, float(held))
 
     def lease_renewed(self) -> None:

@@ -94,7 +94,7 @@ class _Keyed:
         if row is None:
             if self.removals_sent:
                 raise UnsupportedChange(f"{self.table}: a change names a key that no row has")
-            # It took the place of one that is known to be gone, and how was not sent.
+            # It took the place of a row that must be gone; the change that removed it was not sent.
             row = self._added(_Row(None, key))
         self.at[key] = None
         return row

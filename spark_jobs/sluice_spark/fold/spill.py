@@ -119,7 +119,7 @@ class _Spill:
                     self.rows[part] += len(changes)
 
     def read(self, part: int) -> Iterator[Versioned]:
-        """The part's changes, table by table, its file going away at the end."""
+        """The part's changes, table by table; its file is deleted at the end."""
         for number, version in self._versions.items():
             file = self._files.pop((part, number), None)
             if file is None:

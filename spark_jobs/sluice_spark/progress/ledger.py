@@ -3,10 +3,10 @@ stopped.
 
 Owns the rules by which a table gets windows: only its newest generation, only while neither the
 manifest nor the applier calls it stale, quarantined, paused or detached, and never two at once. One
-lake table has one window in flight, whatever table of the source and whatever generation the window
-is of. A table whose window fails waits, longer each time, and is quarantined after some attempts.
-It is tried again, and the other tables continue. No Spark, no threads, no clock: the loop in
-`applier` calls it from one thread.
+lake table has one window in flight, even if two tables of the source or two generations share it. A
+table whose window fails waits, longer each time, and is quarantined after some attempts. It is
+tried again, and the other tables continue. No Spark, no threads, no clock: the loop in `applier`
+calls it from one thread.
 """
 
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ class TableProgress:
     not_before: float = 0.0
     """When it may be tried again, on the loop's clock."""
     begun_seq: int = 0
-    """The furthest entry that a window of this process was begun for, whatever became of it."""
+    """The last entry that this process has begun a window for, whether it was applied or not."""
     looked_at: float | None = None
     """When the lake table was last looked at or about to be, on the loop's clock."""
     commit_time_us: int = 0
