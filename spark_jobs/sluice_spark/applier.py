@@ -171,8 +171,8 @@ class Applier:
         self._telemetry.waits(0)
 
     def _warm_up_once(self) -> None:
-        """While there is nothing to do, so that the first window later on does not pay for it;
-        windows warm the session as well.
+        """Warms Spark up while there is nothing to do, so that the next window is fast. Windows
+        warm it up as well.
         """
         if not self._warm and not self._options.once:
             threading.Thread(target=self._warm_up, name="warm-up", daemon=True).start()

@@ -83,7 +83,7 @@ def settings(options: ApplyOptions) -> dict[str, str]:
 def start(options: ApplyOptions) -> SparkSession:
     """Starts Spark, or joins the one that spark-submit started. Raises ApplyError."""
     chosen = settings(options)
-    # What goes to the builder stands on the JVM's command line for everyone on the machine to read.
+    # The builder's settings are on the JVM's command line, which every user of the machine can read.
     hadoop = {name: value for name, value in chosen.items() if name.startswith(_HADOOP)}
     builder = SparkSession.builder
     for name in chosen.keys() - hadoop.keys():

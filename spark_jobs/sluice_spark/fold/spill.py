@@ -1,11 +1,11 @@
 """A window that is too large for memory, on local disk: one pass cuts it into parts, and each run
 of parts that fits is read back and folded.
 
-Owns that what comes back has the effect of what went in, each change in at most one part (a
-TRUNCATE in all), and that nothing larger than the limit is read back at once. A part that is too
-large loses what later changes replace and is cut again; one that is too large even then makes the
-table stale, by name. Files have no names (TMPDIR decides where they are), so that none is left,
-however the process ends.
+Owns that the parts together have the effect of the window, each change in at most one part (a
+TRUNCATE in all), and that no more than the limit is read back at once. From a part that is too
+large, changes that later ones replace are dropped, and it is cut again. If it is too large even
+then, the table becomes stale with a reason. Files have no names (TMPDIR decides where they are), so
+that none is left, however the process ends.
 """
 
 from collections.abc import Generator, Iterable, Iterator
@@ -49,8 +49,8 @@ def portions(window: Iterable[Versioned], cutter: Cutter, *, limit: int) -> Gene
 
 
 def coalesced(window: Iterable[Versioned], *, limit: int) -> Iterator[Versioned]:
-    """The same changes in fewer, larger tables of up to about `limit` bytes: cutting has a price
-    per table.
+    """The same changes in fewer, larger tables of up to about `limit` bytes: cutting has a cost per
+    table.
     """
     waiting: list[pa.Table] = []
     version: TableSchema | None = None
@@ -88,7 +88,7 @@ def _portions(spill: "_Spill", window: Iterable[Versioned]) -> Iterator[list[Ver
 
 
 class _Spill:
-    """One level of parts: a nameless file for each part and schema version, closed by `files` at
+    """One level of parts: an unnamed file for each part and schema version, closed by `files` at
     the latest.
     """
 

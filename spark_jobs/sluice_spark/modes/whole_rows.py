@@ -52,8 +52,7 @@ def count(rows: pa.Table, schema: TableSchema) -> Counted:
     operation = rows[envelope.OP]
     adds = pc.is_in(operation, pa.array([envelope.OP_INSERT, envelope.OP_UPDATE])).to_numpy()
     removes = pc.is_in(operation, pa.array([envelope.OP_UPDATE, envelope.OP_DELETE])).to_numpy()
-    # Rows without columns are all alike: which of them an old row was needs no word, and segments
-    # have none.
+    # Rows without columns are all equal, and segments have no old rows of them.
     if schema.columns and bool(np.any(removes & ~rows[envelope.OLD].is_valid().to_numpy())):
         raise UnsupportedChange(f"{schema.qualified_name}: a change came without the whole old row")
     after, before = row_numbers(rows, schema)

@@ -109,7 +109,7 @@ class Ledger:
         self._looked_at = float("-inf")
         """When the last look at an idle table was given out."""
         self._reshaped: set[str] = set()
-        """Tables with a shape that the entries read so far do not reach."""
+        """Tables with a schema version that the entries read so far do not reach."""
 
     def begin(self, tables: dict[str, TableProgress]) -> None:
         """Takes the tables as found in the lake, and starts with the first entry that any followed
@@ -123,7 +123,7 @@ class Ledger:
                 needed.append(item.pending.applied_seq if item.pending.has_snapshot else item.pending.generation_seq)
             else:
                 item.pending.stop()
-        # One entry earlier, to learn through which LSN that one goes.
+        # One entry earlier, to find out through which LSN that one goes.
         self.read_seq = max(0, min(needed, default=self.state.seq) - 1)
 
     def take_in(self, entry: Entry, sha256: str) -> None:

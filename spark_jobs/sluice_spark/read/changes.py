@@ -3,9 +3,9 @@ manifest and completed with what the manifest says.
 
 Owns two promises. No byte is applied that the manifest does not describe: size and sha256 are
 compared first, and a missing or changed object is fatal and named. A window stays in memory only
-when its decoded rows fit: what decides is their size, not the size of the files. Interprets changes
-only as far as dropping rows that do not exist (rolled-back subtransactions) or that the snapshot
-has already, and cutting a large window, need it.
+when its decoded rows fit: what decides is their size, not the size of the files. Must not interpret
+changes, except to drop rows that do not exist (rolled-back subtransactions) or that the snapshot
+has already, and to cut a large window.
 """
 
 import hashlib
@@ -119,9 +119,7 @@ class WindowChanges:
         ) and not any(sum(segment.unchanged.values()) for segment in self.segments)
 
     def tables(self, count: Count, *, limit: int) -> Iterator[Versioned]:
-        """The changes as tables that are large enough to be worth their cost and small beside
-        `limit`; `count` counts them.
-        """
+        """The changes in tables of up to about a quarter of `limit`; `count` counts them."""
         return coalesced(count.over(self), limit=limit // 4)
 
     def portions(

@@ -59,8 +59,8 @@ class PendingChanges:
     versions: dict[int, int] = field(default_factory=dict)
     """By seq, the newest schema version in force behind that entry."""
     coming: list[tuple[int, int]] = field(default_factory=list)
-    """(start of the commit record, schema version) of shapes that begin behind the last entry taken
-    in: rows of older ones may still come.
+    """(start of the commit record, schema version) of schema versions that begin after the last
+    entry taken in: rows of older ones may still come.
     """
     reported_lsn: int = 0
     """Through which LSN an earlier process reported the table to be complete."""
@@ -101,7 +101,7 @@ class PendingChanges:
         self._begin_shapes(entry, through_lsn)
 
     def _begin_shapes(self, entry: Entry, through_lsn: int) -> None:
-        """A shape that `entry` reaches is followed there, whether it has rows of it or not."""
+        """A schema version that `entry` reaches is followed there, with rows of it or without."""
         begun = [version for position, version in self.coming if position < entry.through_lsn]
         if not begun:
             return
@@ -168,7 +168,7 @@ class PendingChanges:
             seq, _, _ = self.changes.popleft()
             self.origins.pop(seq, None)
             self.versions.pop(seq, None)
-        # A shape that was forgotten with its entry, and was in the window all the same.
+        # A schema version that was forgotten with its entry, and was in the window all the same.
         self.coming = [(position, version) for position, version in self.coming if version > window.schema_version]
         if self.skipped is not None and self.skipped[0] <= window.last_seq:
             self.skipped = window.last_seq + 1, self.skipped[1]
