@@ -2,7 +2,7 @@
 
     ServiceError
     ├── UsageError            exit 2   configuration or command line
-    ├── LimitReached          exit 2   the source does more at once than `limits` in the configuration allow: nothing of it is acknowledged
+    ├── LimitReached          exit 2   the source does more at once than `limits` allow: none of it is acknowledged
     ├── PreflightFailed       exit 3   `check` found something critical
     ├── VerificationFailed    exit 4   source and lake differ
     ├── SourceError
@@ -20,9 +20,9 @@
     ├── FormatTooNew          exit 6   written by a newer Sluice
     ├── SlotLost              exit 7   slot missing, invalidated, recreated, ahead of us, other cluster
     ├── WriterFenced          exit 8   another writer owns the manifest
-    ├── SessionBroken                  an earlier stage of the same connection failed: the work behind it is not done, and comes again
+    ├── SessionBroken                  an earlier stage of the connection failed: later work is not done and comes again
     ├── Interrupted           exit 75  told to stop before the position that was asked for was reached
-    ├── UnsupportedChange              a change that one table cannot follow: turns that table stale, stops nothing
+    ├── UnsupportedChange              a change that one table cannot follow: that table goes stale, nothing stops
     └── ApplyError            exit 75  the Spark side could not commit; replay is safe
 
 `disposition` says who acts next, and is the only thing the supervisor looks at: RETRY backs off and

@@ -8,16 +8,16 @@ order:
     count             nothing: the passage is counted, and `passages` tells how many there were
     delay:SECONDS     waits
     hold:PATH         waits until the file PATH exists
-    raise[:ERROR]     raises the error class of that name: one of sluice.errors, or one that Python has itself (OSError when no name is given)
+    raise[:ERROR]     raises the error class of that name: one of sluice.errors, or one of Python's own
+                      (OSError when no name is given)
     errno:NAME        raises the OSError that the system has for NAME (ENOSPC, EACCES, ...)
     crash             leaves at once with status 137, as kill -9 would
 
-Points sit where one stage hands to another and around what becomes durable, in rooms that do I/O,
+Points sit where one stage hands to another and around what becomes durable, in modules that do I/O,
 never in the pure core.
 """
 
 import builtins
-import errno
 import os
 import threading
 import time
@@ -28,7 +28,7 @@ from sluice import errors
 
 CRASHED = 137
 _HOLD_LOOK_SECONDS = 0.005
-_ACTIONS = ("count", "delay", "hold", "raise", "errno", "crash")
+_ACTIONS = ("count", "delay", "hold", "raise", "crash")
 
 _lock = threading.Lock()
 _hits: dict[str, int] = {}
@@ -53,8 +53,6 @@ def _parse(text: str) -> dict[str, _Fault]:
                 raise ValueError(f"fault point {name}: there is no action {kind!r}")
             if kind == "raise":
                 _error_class(argument)
-            if kind == "errno":
-                _system_error(argument)
         armed[name] = _Fault(steps, int(hit) if hit else None)
     return armed
 
@@ -64,13 +62,6 @@ def _error_class(name: str) -> type[Exception]:
     if not (isinstance(found, type) and issubclass(found, Exception)):
         raise ValueError(f"there is no error class {name!r} in sluice.errors or in Python itself")
     return found
-
-
-def _system_error(name: str) -> OSError:
-    number = getattr(errno, name, None)
-    if not isinstance(number, int):
-        raise ValueError(f"there is no system error {name!r}")
-    return OSError(number, os.strerror(number))
 
 
 _armed = _parse(os.environ.get("SLUICE_FAULTS", ""))
@@ -114,8 +105,6 @@ def _act(name: str, kind: str, argument: str) -> None:
         os._exit(CRASHED)
     elif kind == "raise":
         raise _error_class(argument)(f"fault point {name}")
-    elif kind == "errno":
-        raise _system_error(argument)
     elif kind == "delay":
         time.sleep(float(argument))
     elif kind == "hold":

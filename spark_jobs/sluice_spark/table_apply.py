@@ -134,22 +134,14 @@ class TableApply:
         if any(segment.schema_version != snapshot.schema_version for segment in window.segments):
             raise UnsupportedChange("the snapshot has rows of several schema versions")
         schema = self._state.schemas[snapshot.schema_version]
-        evolution.refuse_alike(schema)
+        plan = choice.snapshot_plan(self._options, schema)
         with self._phase("read"):
             for segment in window.segments:
                 checked_bytes(self._store, segment)
         faults.point("apply.read.after")
-        columns = choice.lake_columns(self._options, schema)
-        if not columns:
-            raise UnsupportedChange(
-                f"{schema.qualified_name}: the lake table would have no column, because no column of the "
-                "source table is published and lake.metadata_columns is off;"
-                " turn that on and resync the table, or remove it from source.tables"
-            )
         keys = [segment.key for segment in window.segments if segment.rows]
-        frame = self._handover.snapshot(keys, columns=columns, lsn=snapshot.snapshot_lsn)
+        frame = self._handover.snapshot(keys, columns=plan.columns, lsn=snapshot.snapshot_lsn)
         with self._phase("merge"):
-            plan = CommitPlan("overwrite", tuple(columns), new_schema=True)
             self._lake.commit(window.last_seq, plan=plan, frame=frame)
         rows = sum(segment.rows for segment in window.segments)
         return Applied(

@@ -30,6 +30,7 @@ from sluice.contract.entries import (
     Segment,
     digest,
 )
+from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt, StoreUnavailable
 from sluice.manifest import checkpoint
 from sluice.manifest.follow import load_state
@@ -120,8 +121,8 @@ class World:
                 "p",
                 "mirror",
                 known.generation,
-                states.get(f"t{table_id}", known.state),
-                through_seq=(through or {}).get(table_id, self.state.seq if known.state == "live" else 0),
+                State(states.get(f"t{table_id}", known.state)),
+                through_seq=(through or {}).get(table_id, self.state.seq if known.state == State.LIVE else 0),
             )
             for table_id, known in self.state.tables.items()
         }
@@ -321,7 +322,7 @@ def test_a_record_of_another_manifest_stops_it(world: World, wrong: str) -> None
         "p",
         "mirror",
         2 if wrong == "generation" else 1,
-        "live",
+        State.LIVE,
         through_seq=1,
     )
     row = replace(row, through_seq=99) if wrong == "ahead" else row

@@ -15,6 +15,7 @@ import pytest
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable
 from sluice.contract.control import COPY, Request
+from sluice.contract.table_state import State
 from sluice.manifest.follow import load_state
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
@@ -40,7 +41,7 @@ def applied(store: ObjectStore, *, seconds_ago: float, state: str = "live") -> N
             "x",
             "mirror",
             table.generation,
-            state,
+            State(state),
             "",
             known.seq,
             known.through_lsn,

@@ -13,7 +13,7 @@ from sluice import faults
 from sluice.contract.control import COPY, Request
 from sluice.contract.keys import control_request
 from sluice.health.reporter import Reporter
-from sluice.source.slot import ensure_publication
+from sluice.source.publication import ensure_publication
 from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline, Running
 from tests.support.sources import fresh_database

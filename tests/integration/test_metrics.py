@@ -23,6 +23,7 @@ import pytest
 from sluice.cli import wiring
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.contract.table_state import State
 from sluice.lsn import parse
 from sluice.manifest.follow import load_state
 from sluice.process.pipeline import Process
@@ -150,7 +151,7 @@ class Watched:
                 "x",
                 "mirror",
                 table.generation,
-                "live",
+                State.LIVE,
                 through_seq=state.seq,
                 complete_through_lsn=state.through_lsn,
                 rows_applied=3,

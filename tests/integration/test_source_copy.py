@@ -10,14 +10,16 @@ from typing import Any, cast
 
 import pytest
 
+from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.schema import TableSchema
 from sluice.errors import SourceRefused, SourceUnavailable
 from sluice.ingest.receive.stream import ReplicationStream, StreamLimits
 from sluice.ingest.snapshot.reader import SnapshotRaced, copy_table
 from sluice.ingest.tables.schemas import build_schema, relation_of
-from sluice.source.catalog import Catalog, TableFacts
+from sluice.source.catalog import Catalog
+from sluice.source.publication import ensure_publication
 from sluice.source.sessions import SourceOptions, open_query
-from sluice.source.slot import ensure_publication, ensure_slot
+from sluice.source.slot import ensure_slot
 from sluice.source.snapshot_export import SnapshotHolder, Waiting
 from tests.support import type_matrix
 from tests.support.source_setup import options_of, since

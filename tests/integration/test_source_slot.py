@@ -11,14 +11,11 @@ from sluice.contract.entries import Opened
 from sluice.errors import SlotBusy, SlotLost, SourceRefused
 from sluice.ingest.receive.stream import ReplicationStream, StreamLimits
 from sluice.source import slot_wait
+from sluice.source.continuity import prove_continuity
+from sluice.source.publication import ensure_publication
 from sluice.source.sessions import SourceOptions, open_query
-from sluice.source.slot import (
-    ensure_publication,
-    ensure_slot,
-    prove_continuity,
-    server_facts,
-    slot_facts,
-)
+from sluice.source.slot import ensure_slot
+from sluice.source.slot_facts import server_facts, slot_facts
 from sluice.source.slot_wait import wait_until_free
 from sluice.source.start import Started, identify, start_command, start_replication
 from tests.support.source_setup import options_of, server_major

@@ -16,8 +16,10 @@ import pytest
 from sluice import lsn
 from sluice.errors import ProtocolViolation, SlotBusy, SlotLost, SourceError, SourceUnavailable
 from sluice.ingest.receive.stream import PublicationMissing, RawBatch, ReplicationStream, StreamLimits
+from sluice.source.publication import ensure_publication
 from sluice.source.sessions import SourceOptions
-from sluice.source.slot import ensure_publication, ensure_slot, slot_facts
+from sluice.source.slot import ensure_slot
+from sluice.source.slot_facts import slot_facts
 from tests.support.pgproxy import Direction, PgProxy
 from tests.support.source_setup import options_of, server_major
 from tests.support.sources import Database

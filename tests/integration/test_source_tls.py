@@ -14,8 +14,9 @@ from sluice.ingest.receive.stream import ReplicationStream, StreamLimits
 from sluice.ingest.snapshot.reader import copy_table
 from sluice.ingest.tables.schemas import build_schema, relation_of
 from sluice.source.catalog import Catalog
+from sluice.source.publication import ensure_publication
 from sluice.source.sessions import open_query
-from sluice.source.slot import ensure_publication, ensure_slot
+from sluice.source.slot import ensure_slot
 from sluice.source.snapshot_export import SnapshotHolder
 from sluice.store.opening import open_store
 from tests.support.ingesting import Pipeline

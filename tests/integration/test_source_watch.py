@@ -6,8 +6,9 @@ from contextlib import closing
 
 import pytest
 
+from sluice.contract.catalog_facts import TableFacts
 from sluice.ingest.tables.catalog_diff import compare, fingerprint
-from sluice.source.catalog import Catalog, TableFacts
+from sluice.source.catalog import Catalog
 from sluice.source.sessions import open_query
 from tests.support.source_setup import options_of, since
 from tests.support.sources import Database

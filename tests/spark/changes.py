@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from sluice.contract import envelope, keys
 from sluice.contract.entries import BodyCommit, Changes, Commits, Copy, Entry, Opened, Segment, Table, digest
 from sluice.contract.schema import ColumnSchema, TableSchema
+from sluice.contract.table_state import State
 from sluice.contract.types import lake_type
 from sluice.store.base import ObjectStore
 from sluice_spark.read.column_defaults import arrow_type
@@ -141,7 +142,7 @@ class Manifest:
         fingerprint = "" if publishes is None else json.dumps({"publishes": publishes})
         names = (schema.table_id, schema.schema_name, schema.table_name)
         return self.append(
-            Table(*names, state, generation, reason, schema=schema if new else None, fingerprint=fingerprint)
+            Table(*names, State(state), generation, reason, schema=schema if new else None, fingerprint=fingerprint)
         )
 
     def segment(self, changes: list[Change], schema: TableSchema, *, body: BodyCommit | None = None) -> Segment:

@@ -9,6 +9,7 @@ import pytest
 from sluice.contract import keys
 from sluice.contract.entries import Progress, Table
 from sluice.contract.schema import TableSchema
+from sluice.contract.table_state import State
 from tests.spark.changes import INT4, Change, column
 from tests.spark.conftest import Pipeline, running
 from tests.spark.model import SCHEMA
@@ -32,7 +33,7 @@ def _reshape(pipeline: Pipeline, schema: TableSchema) -> None:
             schema.table_id,
             "public",
             "items",
-            "live",
+            State.LIVE,
             1,
             lsn=manifest.lsn + 1,
             schema=schema,

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable
+from sluice.contract.table_state import State
 from sluice.manifest.follow import load_state
 from sluice.store.opening import open_store
 from tests.support.sources import Database
@@ -143,7 +144,7 @@ telemetry: {{listen: "127.0.0.1:0", apply_listen: "127.0.0.1:0", log_format: jso
                 "x",
                 "mirror",
                 t.generation,
-                state,
+                State(state),
                 reason,
                 known.seq,
                 known.through_lsn,

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from sluice.contract.entries import BodyCommit, Changes, Commits, Copy, Entry, Opened, Progress, Segment, Table, digest
 from sluice.contract.receipt import DurableReceipt
 from sluice.contract.schema import ColumnSchema, TableSchema
+from sluice.contract.table_state import State
 from sluice.contract.types import lake_type
 from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import MOVING, PipelineState, reduce
@@ -53,12 +54,15 @@ def schema(table_id: str = "7", version: int = 1) -> TableSchema:
 
 def table(table_id: str = "7", *, generation: int = 1, version: int | None = 1, **changes: Any) -> Table:
     fields: dict[str, Any] = {
-        "state": "copying",
+        "state": State.COPYING,
         "schema": schema(table_id, version) if version else None,
         "relfilenode": 1,
         "fingerprint": "f",
     }
-    return Table(table_id, "public", f"t{table_id}", generation=generation, **{**fields, **changes})
+    fields |= changes
+    return Table(
+        table_id, "public", f"t{table_id}", generation=generation, **{**fields, "state": State(fields["state"])}
+    )
 
 
 def segment(
@@ -164,7 +168,7 @@ def _step(draw: st.DrawFn, state: PipelineState) -> tuple[Any, int]:
         if through_lsn > state.through_lsn:
             lsns = sorted(draw(st.sets(st.integers(state.through_lsn + 1, through_lsn), min_size=1, max_size=5)))
             possible.append(changes(*lsns, table_id=known.table_id, version=version))
-        if known.state == "copying" and (known.copy is None or not known.copy.final):
+        if known.state == State.COPYING and (known.copy is None or not known.copy.final):
             version, snapshot_lsn = (
                 (known.copy.schema_version, known.copy.snapshot_lsn) if known.copy else (version, through_lsn)
             )
@@ -190,7 +194,7 @@ def _joining(draw: st.DrawFn, state: PipelineState) -> Table:
         table_id,
         generation=(known.generation if known else 1) + draw(st.integers(0, 1)),
         version=version,
-        state=draw(st.sampled_from(["copying", "live", "stale", "paused"])),
+        state=draw(st.sampled_from([State.COPYING, State.LIVE, State.STALE])),
         reason=draw(st.text(max_size=10)),
         relfilenode=draw(st.integers(0, 3)),
         fingerprint=draw(st.sampled_from(["", "a", "b"])),

@@ -159,7 +159,7 @@ class Spool:
         body = entry[kind]
         if kind == "table":
             self._table(body)
-        elif kind in ("copy", "snapshot"):
+        elif kind == "copy":
             self._copy(body, number)
         elif kind == "changes":
             self._changes(body, number, through_lsn)
@@ -194,7 +194,7 @@ class Spool:
         table = self.tables.setdefault(
             body["table_id"], Table(body["table_id"], body["schema_name"], body["table_name"])
         )
-        if body["state"] not in ("copying", "snapshot", "live") or body["generation"] > 1:
+        if body["state"] not in ("copying", "live") or body["generation"] > 1:
             self.marked.add(table.name)
         table.state, table.reason, table.generation = body["state"], body["reason"], body["generation"]
         if body["schema"]:
@@ -222,12 +222,14 @@ class Spool:
             )
             self.transactions[end_lsn] = Counter()
             previous = end_lsn
-        aborted = {int(end_lsn): _spelled_out(steps) for end_lsn, steps in body["aborted_xids"].items()}
+        bodies = {commit["end_lsn"]: commit for commit in body["bodies"]}
+        aborted = {end_lsn: _spelled_out(commit["aborted_xids"]) for end_lsn, commit in bodies.items()}
         for segment in body["segments"]:
-            commit = segment["body"]
-            gone = aborted[commit["end_lsn"]] if commit and commit["aborted_intervals"] else set()
+            end_lsn = segment["body"]
+            commit = None if end_lsn is None else bodies[end_lsn]
+            gone = set() if end_lsn is None else aborted[end_lsn]
             path = self._object(segment, number)
-            self._rows(segment, path, number, gone)
+            self._rows(segment, path, number, gone, end_lsn)
             if segment["table_id"] in self.tables:
                 self.tables[segment["table_id"]].changes.append(
                     _Part(path, segment["schema_version"], commit, frozenset(gone))
@@ -243,15 +245,14 @@ class Spool:
         )
         return path
 
-    def _rows(self, segment: dict[str, Any], path: Path, number: int, gone: set[int]) -> None:
+    def _rows(self, segment: dict[str, Any], path: Path, number: int, gone: set[int], body_lsn: int | None) -> None:
         columns = pq.read_table(path, columns=["_sluice_lsn", "_sluice_op", "_sluice_xid"])
         lsns, ops, xids = (column.to_pylist() for column in columns.columns)
-        commit = segment["body"]
         name = self._tables[segment["table_id"]]
         for lsn, op, xid in zip(lsns, ops, xids, strict=True):
             if xid in gone:
                 continue
-            end_lsn = commit["end_lsn"] if commit else lsn
+            end_lsn = lsn if body_lsn is None else body_lsn
             assert end_lsn in self.transactions, f"entry {number} has rows of a transaction that nothing published"
             self.transactions[end_lsn][name, op] += 1
 
@@ -299,7 +300,7 @@ class Spool:
                     f"{sorted(set(ours) - set(columns))} less"
                 ),
             ), 0
-        bits = [_FLOATS.get(column["lake_type"]) for column in shape]
+        bits = [_FLOATS.get(column["lake"]["sql"]) for column in shape]
         source = Counter(
             tuple(same_float(text, bits=width) if width else text for text, width in zip(row, bits, strict=True))
             for row in _source_rows(connection, table, ours)

@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 from hypothesis import Phase, given, settings
 
 from sluice.contract.applied import AppliedTable
+from sluice.contract.table_state import State
 from sluice.manifest.follow import load_state, read_entries
 from sluice.store.memory import MemoryStore
 from sluice_spark.lake.table import Place
@@ -33,7 +34,7 @@ def _table(
         "",
         "mirror",
         1,
-        state,
+        State(state),
         through_seq=through_seq,
         committed_seq=committed_seq,
         delta_version=version,

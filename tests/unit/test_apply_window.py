@@ -4,6 +4,7 @@ import pyarrow as pa
 
 from sluice.contract import envelope
 from sluice.contract.entries import Changes, Commits, Copy, Entry, Segment, Table
+from sluice.contract.table_state import State
 from sluice_spark.modes.changelog import with_origins
 from sluice_spark.read.window import PendingChanges
 from tests.support.manifests import schema
@@ -88,7 +89,7 @@ def _shaped(seq: int, *, lsn: int, through_lsn: int, version: int) -> Entry:
         through_lsn,
         through_lsn,
         "",
-        Table("t", "public", "t", "live", 1, lsn=lsn, schema=schema("t", version)),
+        Table("t", "public", "t", State.LIVE, 1, lsn=lsn, schema=schema("t", version)),
     )
 
 

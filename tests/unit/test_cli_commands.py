@@ -19,6 +19,7 @@ from sluice.cli import cli, exits, wiring
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
 from sluice.contract.entries import Opened, Table
+from sluice.contract.table_state import State
 from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import PipelineState
 from sluice.settings import load
@@ -225,7 +226,7 @@ def opened() -> Opened:
 
 
 def table(table_id: str, name: str, state: str = "live") -> Table:
-    return Table(table_id=table_id, schema_name="public", table_name=name, state=state, generation=1)
+    return Table(table_id=table_id, schema_name="public", table_name=name, state=State(state), generation=1)
 
 
 def test_status_and_tables_work_while_nothing_runs_and_name_what_they_could_not_reach(
@@ -235,7 +236,16 @@ def test_status_and_tables_work_while_nothing_runs_and_name_what_they_could_not_
     log = ManifestLog.open(store, opened(), PipelineState(), through_lsn=100)
     put(log, table("16384", "orders", "copying"), through_lsn=100)
     applied = AppliedTable(
-        "16384", "public", "orders", "x", "mirror", 1, "live", through_seq=2, complete_through_lsn=100, rows_applied=7
+        "16384",
+        "public",
+        "orders",
+        "x",
+        "mirror",
+        1,
+        State.LIVE,
+        through_seq=2,
+        complete_through_lsn=100,
+        rows_applied=7,
     )
     store.create(keys.apply_log(1), AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", {"16384": applied}).encode())
     store.create(
@@ -309,11 +319,11 @@ def test_what_is_piped_has_every_column_whole(configured: Path, sluice: Sluice) 
     name, reason = "t" * 63, "because " * 40 + "of this"
     put(
         log,
-        Table(table_id="16384", schema_name="s" * 63, table_name=name, state="stale", reason=reason, generation=1),
+        Table(table_id="16384", schema_name="s" * 63, table_name=name, state=State.STALE, reason=reason, generation=1),
         through_lsn=100,
     )
     applied = AppliedTable(
-        "16384", "s" * 63, name, "x", "mirror", 1, "live", through_seq=2, complete_through_lsn=100, rows_applied=7
+        "16384", "s" * 63, name, "x", "mirror", 1, State.LIVE, through_seq=2, complete_through_lsn=100, rows_applied=7
     )
     store.create(keys.apply_log(1), AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", {"16384": applied}).encode())
     for command in ("status", "tables"):

@@ -16,6 +16,7 @@ from sluice.cli import cli, exits
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
 from sluice.contract.entries import Changes, Commits
+from sluice.contract.table_state import State
 from sluice.ingest.encode.segment import SegmentWriter
 from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import PipelineState
@@ -56,7 +57,7 @@ def store(tmp_path: Path) -> ObjectStore:
         key_ranges={"note": (CANARY, CANARY)},
     )
     put(log, Changes((part,), Commits([20], [1], [7])), through_lsn=20)
-    row = AppliedTable("7", "public", "t7", "x", "mirror", 1, "live", through_seq=3)
+    row = AppliedTable("7", "public", "t7", "x", "mirror", 1, State.LIVE, through_seq=3)
     store.create(keys.apply_log(1), AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", {"7": row}).encode())
     store.create(keys.apply_complete(1), Complete(1, 20, 3, "2026-01-01T00:00:00+00:00", {}).encode())
     return store

@@ -18,6 +18,7 @@ from sluice.cli import status_view
 from sluice.cli.output import amount, duration
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable
+from sluice.contract.table_state import State
 from sluice.errors import ErrorSeen, SlotLost
 from sluice.health.facts import ProcessSeen
 from sluice.health.process_facts import ProcessFacts
@@ -185,7 +186,7 @@ def test_tables_are_sorted_and_chosen(configured: Path, sluice: Sluice) -> None:
             "x",
             "mirror",
             1,
-            state,
+            State(state),
             through_seq=4,
             complete_through_lsn=100,
             rows_applied=rows,

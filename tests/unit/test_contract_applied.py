@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.contract.table_state import State
 from sluice.errors import FormatTooNew, ManifestCorrupt
 
 texts = st.text(max_size=10)
@@ -21,7 +22,7 @@ tables = st.builds(
     texts,
     texts,
     numbers,
-    st.sampled_from(["live", "copying", "stale"]),
+    st.sampled_from(State),
     texts,
     *[numbers] * 8,
     st.booleans(),

@@ -27,6 +27,7 @@ from sluice.contract.entries import (
     digest,
 )
 from sluice.contract.schema import ColumnSchema, TableSchema
+from sluice.contract.table_state import State
 from sluice.contract.types import LakeType
 from sluice.contract.xids import XidIntervals
 from sluice.errors import FormatTooNew, ManifestCorrupt
@@ -86,10 +87,12 @@ def _with_aborted(found: tuple[Segment, ...], aborted: XidIntervals) -> tuple[Se
 
 
 bodies = st.one_of(
-    st.builds(Opened, texts, numbers, texts, numbers, texts, texts, st.booleans(), numbers, numbers, texts),
+    st.builds(Opened, texts, numbers, texts, numbers, texts, texts, st.booleans(), texts, numbers, numbers, texts),
     st.builds(Changes, some_segments | st.builds(_with_aborted, some_segments, xids), commits),
     st.just(Progress()),
-    st.builds(Table, texts, texts, texts, texts, numbers, texts, numbers, st.none() | schemas, numbers, texts),
+    st.builds(
+        Table, texts, texts, texts, st.sampled_from(State), numbers, texts, numbers, st.none() | schemas, numbers, texts
+    ),
     st.builds(Copy, texts, numbers, numbers, numbers, some_segments, st.booleans()),
 )
 parts = st.builds(PreparedPart, schemas, segments.map(lambda found: replace(found, body=None)))
@@ -155,6 +158,14 @@ def test_no_truncation_and_no_missing_field_is_half_understood(body: Any) -> Non
 def test_an_entry_of_another_version_or_kind_stops_the_reader(changed: dict[str, Any]) -> None:
     value = {**json.loads(written(Progress()).encode()), **changed}
     with pytest.raises(FormatTooNew):
+        Entry.decode(json.dumps(value).encode())
+
+
+@pytest.mark.parametrize("name", ["seq", "epoch", "from_lsn", "through_lsn", "previous_sha256", "written_at"])
+@pytest.mark.parametrize("wrong", [None, 1.5, True, [], {}])
+def test_a_field_of_the_wrong_type_is_damage(name: str, wrong: object) -> None:
+    value = {**json.loads(written(Progress()).encode()), name: wrong}
+    with pytest.raises(ManifestCorrupt):
         Entry.decode(json.dumps(value).encode())
 
 

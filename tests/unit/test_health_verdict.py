@@ -16,6 +16,7 @@ import pytest
 from rich.console import Console
 
 from sluice.cli import exits, status, status_view
+from sluice.contract.table_state import State
 from sluice.errors import SlotLost, StoreUnavailable
 from sluice.health.endpoint import Health, HealthServer
 from sluice.health.export.verdict import export_verdict
@@ -57,7 +58,7 @@ WELL = Facts(
     applier=WELL_APPLIER,
     flush_lag_seconds=1.0,
     lake_lag_seconds=2.0,
-    tables=(TableGroup("live", "", "public.orders", 1, AT - 9000),),
+    tables=(TableGroup(State.LIVE, "", "public.orders", 1, AT - 9000),),
 )
 AWAY = Away("SourceUnavailable", "no answer", "look at it", retryable=True)
 
@@ -94,12 +95,12 @@ STORES: Part = {
 }
 TABLES: Part = {
     "tables live": ({}, None),
-    "one stale": ({"tables": grouped([TableSeen("public.stock", "stale", "rewritten")])}, "table.stale"),
+    "one stale": ({"tables": grouped([TableSeen("public.stock", State.STALE, "rewritten")])}, "table.stale"),
     "one quarantined": (
-        {"tables": (*WELL.tables, *grouped([TableSeen("public.odd", "quarantined", "no key")]))},
+        {"tables": (*WELL.tables, *grouped([TableSeen("public.odd", State.QUARANTINED, "no key")]))},
         "table.quarantined",
     ),
-    "copied for hours": ({"tables": grouped([TableSeen("public.big", "copying", "", AT - 9999)])}, "table.copying"),
+    "copied for hours": ({"tables": grouped([TableSeen("public.big", State.COPYING, "", AT - 9999)])}, "table.copying"),
 }
 MANIFESTS: Part = {
     "manifest known": ({}, None),
@@ -255,7 +256,7 @@ def reports() -> Iterator[Report]:
     tables: list[dict[str, Any]] = [
         {},
         *(
-            {"tables": (replace(table, state=state, reason="because"),)}
+            {"tables": (replace(table, state=State(state), reason="because"),)}
             for state in ("stale", "quarantined", "copying")
         ),
     ]
@@ -377,12 +378,12 @@ def test_headroom_is_judged_by_what_is_left(share: float, seconds: float | None,
             "warning",
         ),
         (
-            {"tables": (TableGroup("live", "attempt 2 failed", "public.orders", 1, None, failing=True),)},
+            {"tables": (TableGroup(State.LIVE, "attempt 2 failed", "public.orders", 1, None, failing=True),)},
             "table.failing",
             "warning",
         ),
         (
-            {"tables": (TableGroup("copying", "attempt 2 failed", "public.orders", 1, AT - 5, failing=True),)},
+            {"tables": (TableGroup(State.COPYING, "attempt 2 failed", "public.orders", 1, AT - 5, failing=True),)},
             "table.failing",
             "warning",
         ),
@@ -393,7 +394,6 @@ def test_headroom_is_judged_by_what_is_left(share: float, seconds: float | None,
             "slot.foreign",
             "critical",
         ),
-        ({"tables": (TableGroup("paused", "", "public.orders", 1, None),)}, "table.paused", "warning"),
         ({"applier": ApplierSeen(), "manifest": replace(WELL_MANIFEST, opened_at=AT - 60)}, "applier.never", "warning"),
         ({"applier": ApplierSeen()}, "applier.never", "critical"),
     ],
@@ -423,13 +423,15 @@ def test_an_empty_spool_under_a_slot_that_has_served_is_gone_and_not_new() -> No
 
 def test_a_table_that_lives_with_a_remark_is_not_failing() -> None:
     assert (
-        codes(replace(WELL, tables=(TableGroup("live", "no key: an append-only changelog", "public.log", 1, None),)))
+        codes(
+            replace(WELL, tables=(TableGroup(State.LIVE, "no key: an append-only changelog", "public.log", 1, None),))
+        )
         == {}
     )
 
 
 def test_information_leaves_a_pipeline_healthy() -> None:
-    verdict = judge(replace(WELL, tables=(*WELL.tables, TableGroup("copying", "", "public.new", 1, AT - 60))))
+    verdict = judge(replace(WELL, tables=(*WELL.tables, TableGroup(State.COPYING, "", "public.new", 1, AT - 60))))
     assert (verdict.state, verdict.headline, [(one.code, one.severity) for one in verdict.problems]) == (
         "healthy",
         "healthy, 1 snapshot under way",

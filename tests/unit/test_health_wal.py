@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sluice.health.source_history import SourceHistory
 from sluice.health.wal import Headroom, Positions, headroom, stages
-from sluice.source.slot import ServerFacts, SlotFacts
+from sluice.source.facts import ServerFacts, SlotFacts
 
 
 def server(wal_end: int) -> ServerFacts:

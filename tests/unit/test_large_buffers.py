@@ -13,7 +13,7 @@ from sluice.errors import DecodeError
 from sluice.ingest.encode import thrift
 from sluice.ingest.encode.large import write_large
 from sluice.ingest.encode.segment import write_segment
-from sluice.ingest.encode.types.binary import read_bytea
+from sluice.ingest.encode.types.bytea import read_bytea
 from sluice.ingest.encode.views import PADDING, Texts
 from sluice.protocol.buffers import LARGE_BYTES, Raw, give_back, moved, private_memory
 from sluice.protocol.frames import TAIL, join

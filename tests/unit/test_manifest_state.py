@@ -25,7 +25,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "the same epoch opened again": (opened, {"epoch": 1}, "opens epoch 1"),
     "an epoch left out": (opened, {"epoch": 3}, "opens epoch 3"),
     "a position that goes back": (Progress, {"through_lsn": 9}, "goes back"),
-    "a position that is no number": (Progress, {"through_lsn": "99"}, "goes back"),
     "changes behind some that were left out": (
         lambda: changes(20),
         {"from_lsn": 15},
@@ -33,7 +32,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     ),
     "an advance behind some that were left out": (Progress, {"from_lsn": 15}, "continues from 0/F"),
     "an entry from before the last one's end": (lambda: changes(20), {"from_lsn": 9}, "continues from 0/9"),
-    "a start that is no number": (Progress, {"from_lsn": None}, "continues from no position"),
     "a position that a table's entry moves": (
         lambda: table(version=None),
         {"through_lsn": LATER},
@@ -61,7 +59,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
         "out of commit order",
     ),
     "a transaction twice": (lambda: Changes((), Commits([20, 20], [0] * 2, [1] * 2)), {}, "out of commit order"),
-    "an unknown state": (lambda: table(state="fine"), {}, "unknown state"),
     "an older generation": (lambda: table(generation=0, version=None), {}, "generation 1 to 0"),
     "a schema version left out": (lambda: table(version=3), {}, "schema version 3"),
     "a schema version with another content": (
@@ -103,14 +100,14 @@ def test_a_copy_is_counted_until_it_is_final_and_then_closed() -> None:
     state, _ = follow(state, copy(final=False))
     found = state.tables["7"].copy
     assert found is not None
-    assert (found.segments, found.rows, found.final, found.final_seq) == (2, 6, False, 0)
+    assert (found.segments, found.rows, found.final) == (2, 6, False)
     for other in (copy(snapshot_lsn=11), copy(generation=2)):
         with pytest.raises(ManifestCorrupt):
             follow(state, other)
-    state, final = follow(state, copy())
+    state, _ = follow(state, copy())
     found = state.tables["7"].copy
     assert found is not None
-    assert (found.final, found.final_seq) == (True, final.seq)
+    assert found.final
     with pytest.raises(ManifestCorrupt, match="finished"):
         follow(state, copy())
 
@@ -175,7 +172,8 @@ def test_going_on_from_any_stored_state_equals_going_on_from_the_beginning(
 @given(history=histories(most=10), data=st.data())
 def test_a_state_with_a_field_missing_is_corrupt(history: list[tuple[Any, int]], data: st.DataObject) -> None:
     value = to_json(_states(history)[-1])
-    place = value if not value["tables"] or data.draw(st.booleans()) else data.draw(st.sampled_from(value["tables"]))
+    tables = sorted(value["tables"])
+    place = value if not tables or data.draw(st.booleans()) else value["tables"][data.draw(st.sampled_from(tables))]
     del place[data.draw(st.sampled_from(sorted(place)))]
     with pytest.raises(ManifestCorrupt):
         from_json(value)

@@ -9,10 +9,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
+from sluice.contract.evolution import added_columns
 from sluice.errors import UnsupportedChange
 from sluice_spark.fold.ranges import MAX_RANGES, KeyRanges
 from sluice_spark.lake.columns import mirror_metadata
-from sluice_spark.lake.evolution import added_columns, plan
+from sluice_spark.lake.evolution import plan
 from sluice_spark.lake.merge import merge_text
 from sluice_spark.lake.plan import MergePlan
 from sluice_spark.lake.sql import literal, quote

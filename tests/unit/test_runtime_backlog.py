@@ -10,6 +10,7 @@ from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable
 from sluice.contract.entries import Changes, Commits, Copy, Opened, Segment, Table
 from sluice.contract.schema import TableSchema
+from sluice.contract.table_state import State
 from sluice.health import backlog
 from sluice.health.backlog import Backlog, Pending
 from sluice.manifest.log import ManifestLog
@@ -42,7 +43,7 @@ class Spool:
 
     def table(self, name: str, *, state: str = "live", generation: int = 1) -> None:
         schema = TableSchema(name, 1, "public", name, "d", ())
-        self.log.append(Table(name, "public", name, state, generation, lsn=100, schema=schema))
+        self.log.append(Table(name, "public", name, State(state), generation, lsn=100, schema=schema))
 
     def copy(self, name: str, *, generation: int = 1) -> None:
         self.log.append(Copy(name, generation, 1, 100, (self._segment(name, 1),), final=True))
@@ -58,7 +59,7 @@ class Spool:
 
     def applied(self, name: str, *, through_seq: int, state: str = "live", generation: int = 1) -> None:
         self.records[name] = AppliedTable(
-            name, "public", name, "x", "mirror", generation, state, through_seq=through_seq
+            name, "public", name, "x", "mirror", generation, State(state), through_seq=through_seq
         )
 
     def look(self) -> Pending:
@@ -116,7 +117,7 @@ def test_a_table_that_is_left_out_is_no_backlog_and_counts_again_when_it_is_back
     spool.applied("a", through_seq=done)
     spool.change("a", at_us=10)
     if stopped == "ingest":
-        spool.table("a", state="paused")
+        spool.table("a", state="quarantined")
     else:
         spool.applied("a", through_seq=done, state="stale")
     assert spool.look() == Pending(0, 0, None, {})

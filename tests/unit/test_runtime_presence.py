@@ -2,6 +2,7 @@
 values.
 """
 
+from sluice.contract.table_state import State
 from sluice.errors import SourceUnavailable
 from sluice.health.facts import Facts, TableSeen, grouped
 from sluice.health.snapshots import SnapshotReport, SnapshotRound, snapshots, under_way
@@ -75,8 +76,8 @@ def test_a_flood_of_kinds_keeps_the_newest() -> None:
 
 
 def test_a_thousand_tables_with_one_reason_are_one_problem() -> None:
-    tables = [TableSeen(f"public.t{n}", "stale", "rewritten", float(n + 5)) for n in range(1000)] + [
-        TableSeen("public.other", "stale", "dropped")
+    tables = [TableSeen(f"public.t{n}", State.STALE, "rewritten", float(n + 5)) for n in range(1000)] + [
+        TableSeen("public.other", State.STALE, "dropped")
     ]
     found = judge(Facts(now=0.0, tables=grouped(tables))).problems
     assert [(one.code, one.count, one.message, one.since) for one in found if one.code == "table.stale"] == [

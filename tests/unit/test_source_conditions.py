@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from sluice.contract.carrying import conditions, refusal
+from sluice.contract.catalog_facts import ChildFacts, TableFacts
 from sluice.findings import Finding
 from sluice.operate.check.tables import examine_tables
-from sluice.source.catalog import ChildFacts, TableFacts
-from sluice.source.conditions import conditions, refusal
 from tests.unit.test_source_schemas import BODY, ID, column, table
 
 LEAF: dict[str, Any] = {

@@ -8,7 +8,8 @@ import pytest
 
 from sluice.contract.entries import Opened
 from sluice.errors import SlotLost
-from sluice.source.slot import ServerFacts, SlotFacts, prove_continuity
+from sluice.source.continuity import prove_continuity
+from sluice.source.facts import ServerFacts, SlotFacts
 
 SERVER = ServerFacts(
     system_identifier="7",

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.errors import UsageError
-from sluice.source.quoting import (
+from sluice.quoting import (
     publication_names,
     quote_identifier,
     quote_literal,

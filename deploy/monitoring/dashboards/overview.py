@@ -3,7 +3,7 @@
 from deploy.monitoring.alerts.objectives import GOOD, OBJECTIVE, TARGET
 from deploy.monitoring.dashboards.panels import GREEN, RATE, RED, YELLOW, Dashboard, Panel, Query, Row, shown
 from deploy.monitoring.promql import least, over, total, worst
-from sluice.contract.entries import TABLE_STATES
+from sluice.contract.table_state import State
 from sluice.telemetry import catalogue as known
 
 _STATES = f"sum by (pipeline, state) ({shown(known.STATE)}) == 1"
@@ -72,12 +72,12 @@ STATE_ROW = Row(
         ),
         Panel(
             title="Tables that are not followed",
-            description="Stale, quarantined or paused. `sluice tables` names them and says why.",
+            description="Stale or quarantined. `sluice tables` names them and says why.",
             kind="stat",
             unit="none",
             queries=(
                 Query(
-                    total(shown(known.PROBLEMS, code=("table.stale", "table.quarantined", "table.paused"))),
+                    total(shown(known.PROBLEMS, code=("table.stale", "table.quarantined"))),
                 ),
             ),
             steps=((None, GREEN), (1, RED)),
@@ -155,7 +155,7 @@ FLOW_ROW = Row(
         ),
         Panel(
             title="Tables by state",
-            description="The worse of what ingest and applier say of each table: " + ", ".join(TABLE_STATES) + ".",
+            description="The worse of what ingest and applier say of each table: " + ", ".join(State) + ".",
             unit="none",
             queries=(Query(total(shown(known.TABLES), "state") + " > 0", "{{pipeline}} {{state}}"),),
             stacked=True,

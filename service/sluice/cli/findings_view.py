@@ -104,7 +104,7 @@ Codes are stable: scripts may depend on them.
 Each finding names the object, what was found there, and the exact SQL or setting: on the terminal,
 with `--json`, and in the file of `--sql-out`.
 
-<!-- Generated from service/sluice/findings.py by `python -m tools.docs`; a test compares. -->
+<!-- Generated from service/sluice/findings/ by `python -m tools.docs`; a test compares. -->
 
 | code | severity | meaning | remedy |
 |---|---|---|---|"""

@@ -12,6 +12,7 @@ from sluice.cli import wiring
 from sluice.cli.invocation import Invocation, common
 from sluice.contract import keys
 from sluice.contract.control import COPY, Request
+from sluice.contract.table_state import State
 from sluice.errors import SourceError, UsageError
 from sluice.printable import one_line
 from sluice.settings import Settings
@@ -70,12 +71,12 @@ def _published(settings: Settings) -> tuple[set[Name] | None, str]:
         return None, str(error)
 
 
-def _named(name: str, known: Mapping[Name, str], published: set[Name] | None, away: str) -> Name:
+def _named(name: str, known: Mapping[Name, State], published: set[Name] | None, away: str) -> Name:
     """The table that `name` means, which the publication carries now. Names may hold dots, so the
     known ones decide. Raises UsageError for any other: ingest would refuse the request, and
     nobody would be looking.
     """
-    can = published if published is not None else {table for table, state in known.items() if state != "detached"}
+    can = published if published is not None else {table for table, state in known.items() if state != State.DETACHED}
     found = [table for table in can if ".".join(table) == name]
     if len(found) == 1:
         return found[0]

@@ -10,7 +10,7 @@ import click
 
 from sluice.cli import output, wiring
 from sluice.cli.invocation import Invocation, common
-from sluice.contract import keys
+from sluice.contract import codec, keys
 from sluice.contract.entries import Changes, Copy, Entry, Opened, Segment, Table, digest
 from sluice.errors import ObjectMissing, UsageError
 from sluice.lsn import show
@@ -107,11 +107,11 @@ def _entry_facts(store: "ObjectStore", seq: int) -> dict[str, Any]:
 def _body_facts(entry: Entry) -> dict[str, Any]:
     match entry.body:
         case Opened() as opened:
-            return {**opened.to_json(), "start_lsn": show(opened.start_lsn)}
+            return {**codec.fields_to_json(opened), "start_lsn": show(opened.start_lsn)}
         case Table() as table:
             return {
                 "table": f"{table.schema_name}.{table.table_name}",
-                "state": table.state,
+                "state": table.state.value,
                 "reason": table.reason or None,
                 **_table_facts(table),
             }

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from sluice.cli import output
 from sluice.cli.output import amount, duration, number
+from sluice.contract.table_state import WORST_FIRST
 from sluice.lsn import show
 from sluice.printable import one_line
 
@@ -28,7 +29,6 @@ _BAR_CELLS = 20
 _SCARCE, _LOW = 0.2, 0.4
 """Shares of headroom left below which the bar is red and yellow: those of the alerts."""
 _SNAPSHOTS_SHOWN = 5
-_WORST_FIRST = ("stale", "quarantined", "paused", "copying", "pending", "live", "detached")
 _STATE_STYLES = {
     "live": "green",
     "healthy": "green",
@@ -166,7 +166,7 @@ def _tables(report: "Report", *, width: int, top: int) -> list[RenderableType]:
     lines: list[RenderableType] = [
         Text("Tables: " + (", ".join(f"{count:,} {state}" for state, count in sorted(counts.items())) or "none yet"))
     ]
-    worst = sorted(report.tables, key=lambda table: (_WORST_FIRST.index(table.state), -(table.lag_seconds or 0.0)))
+    worst = sorted(report.tables, key=lambda table: (WORST_FIRST.index(table.state), -(table.lag_seconds or 0.0)))
     if worst[:top]:
         lines.append(table_list(worst[:top], width=width))
     if len(worst) > top:

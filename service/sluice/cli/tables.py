@@ -6,7 +6,7 @@ import click
 
 from sluice.cli import looking, output, status_view, wiring
 from sluice.cli.invocation import Invocation, common
-from sluice.contract.entries import TABLE_STATES
+from sluice.contract.table_state import State
 
 if TYPE_CHECKING:
     from sluice.health.tables import TableReport
@@ -21,7 +21,7 @@ _NO_LAG = -1.0
     "--state",
     "states",
     multiple=True,
-    type=click.Choice(TABLE_STATES),
+    type=click.Choice([state.value for state in State]),
     help="Only tables in this state; may be repeated.",
 )
 @click.option(

@@ -5,14 +5,15 @@ since the last one), `apply/complete/<n>.json` a Complete. Numbers are dense fro
 the newest of each is enough to know the present.
 """
 
-import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
-from sluice.errors import FormatTooNew, ManifestCorrupt
+from sluice.contract import codec
+from sluice.contract.table_state import State
+from sluice.errors import ManifestCorrupt
 
 FORMAT_VERSION = 1
+_WHAT = "an object below apply/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class AppliedTable:
     path: str
     mode: str
     generation: int
-    state: str
+    state: State
     reason: str = ""
     through_seq: int = 0
     complete_through_lsn: int = 0
@@ -64,25 +65,14 @@ class AppliedLog:
     started_at: str = ""
 
     def encode(self) -> bytes:
-        return _encode(asdict(self))
+        return codec.encode_versioned(self, FORMAT_VERSION)
 
     @staticmethod
     def decode(data: bytes) -> "AppliedLog":
-        value = _decode(data)
-        try:
-            tables = {key: AppliedTable(**table) for key, table in value["tables"].items()}
-            log = AppliedLog(
-                value["number"],
-                value["instance"],
-                value["written_at"],
-                tables,
-                value["succeeded_at"],
-                value["started_at"],
-            )
-            _check_times(log.written_at, *(at for at in (log.succeeded_at, log.started_at) if at != ""))
-            return log
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ManifestCorrupt("an apply log object lacks a field or has one too many") from error
+        """Raises ManifestCorrupt or FormatTooNew."""
+        log = codec.decode_versioned(AppliedLog, data, version=FORMAT_VERSION, what=_WHAT)
+        _check_times(log.written_at, *(at for at in (log.succeeded_at, log.started_at) if at != ""))
+        return log
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +80,7 @@ class Complete:
     """All tables in `versions` are complete through `lsn`: read each at its Delta version and the
     lake is at one transaction boundary.
 
-    `left_out` names the tables that are stale, copying, paused or quarantined, with their state.
+    `left_out` names the tables that are stale, copying or quarantined, with their state.
     Names are `schema.table`; a part with a dot or a double quote is quoted as in SQL.
     """
 
@@ -102,46 +92,22 @@ class Complete:
     left_out: dict[str, str] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        return _encode(asdict(self))
+        return codec.encode_versioned(self, FORMAT_VERSION)
 
     @staticmethod
     def decode(data: bytes) -> "Complete":
-        value = _decode(data)
-        try:
-            complete = Complete(
-                value["number"], value["lsn"], value["seq"], value["written_at"], value["versions"], value["left_out"]
-            )
-            _check_times(complete.written_at)
-            return complete
-        except (KeyError, TypeError) as error:
-            raise ManifestCorrupt("an apply completion object lacks a field") from error
+        """Raises ManifestCorrupt or FormatTooNew."""
+        complete = codec.decode_versioned(Complete, data, version=FORMAT_VERSION, what=_WHAT)
+        _check_times(complete.written_at)
+        return complete
 
 
 def _check_times(*times: str) -> None:
-    """Readers count with these, and with none that could be another instant elsewhere. Raises
-    ManifestCorrupt, TypeError.
-    """
+    """Readers calculate with these, so each must name one instant. Raises ManifestCorrupt."""
     for text in times:
         try:
             at = datetime.fromisoformat(text)
         except ValueError as error:
-            raise ManifestCorrupt("an object below apply/ has a time that cannot be read") from error
+            raise ManifestCorrupt(f"{_WHAT} has a time that cannot be read") from error
         if at.tzinfo is None:
-            raise ManifestCorrupt("an object below apply/ has a time without its zone")
-
-
-def _encode(value: dict[str, Any]) -> bytes:
-    return json.dumps({"format_version": FORMAT_VERSION, **value}, separators=(",", ":")).encode()
-
-
-def _decode(data: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(data)
-        version = value["format_version"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ManifestCorrupt("an object below apply/ is not readable JSON of the expected form") from error
-    if not isinstance(version, int) or version > FORMAT_VERSION:
-        raise FormatTooNew(
-            f"an object below apply/ has format version {version}; this Sluice reads up to {FORMAT_VERSION}"
-        )
-    return dict(value)
+            raise ManifestCorrupt(f"{_WHAT} has a time without its zone")

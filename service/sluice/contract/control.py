@@ -6,11 +6,10 @@ carried out, in a Refusal below `control/refused/`. Ingest writes refusals, and 
 table is copied after all, or when it is a day old.
 """
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
+from sluice.contract import codec
 from sluice.errors import FormatTooNew, ManifestCorrupt
 
 FORMAT_VERSION = 1
@@ -31,20 +30,15 @@ class Request:
     requested_at: str
 
     def encode(self) -> bytes:
-        return json.dumps({"format_version": FORMAT_VERSION, **asdict(self)}, separators=(",", ":")).encode()
+        return codec.encode_versioned(self, FORMAT_VERSION)
 
     @staticmethod
     def decode(data: bytes) -> "Request":
-        """Raises ManifestCorrupt or FormatTooNew."""
-        version, fields = _fields(data, "control/")
-        try:
-            request = Request(**fields)
-        except TypeError as error:
-            raise _malformed("control/") from error
-        if version != FORMAT_VERSION or request.action != COPY:
+        """Anybody can write below `control/`: raises nothing but ManifestCorrupt and FormatTooNew."""
+        request = codec.decode_versioned(Request, data, version=FORMAT_VERSION, what="an object below control/")
+        if request.action != COPY:
             raise FormatTooNew(
-                f"a request below control/ has version {version} and asks for {request.action!r}, "
-                "which this Sluice does not know"
+                f"a request below control/ asks for {request.action[:40]!r}, which this Sluice does not know"
             )
         return request
 
@@ -61,41 +55,17 @@ class Refusal:
     refused_at: str
 
     def encode(self) -> bytes:
-        return json.dumps({"format_version": FORMAT_VERSION, **asdict(self)}, separators=(",", ":")).encode()
+        return codec.encode_versioned(self, FORMAT_VERSION)
 
     @staticmethod
     def decode(data: bytes) -> "Refusal":
-        """Raises ManifestCorrupt or FormatTooNew."""
-        version, fields = _fields(data, "control/refused/")
+        """Anybody can write below `control/`: raises nothing but ManifestCorrupt and FormatTooNew."""
+        what = "an object below control/refused/"
+        refusal = codec.decode_versioned(Refusal, data, version=FORMAT_VERSION, what=what)
         try:
-            refusal = Refusal(**fields)
             aware = datetime.fromisoformat(refusal.refused_at).tzinfo is not None
-        except (TypeError, ValueError) as error:
-            raise _malformed("control/refused/") from error
+        except ValueError as error:
+            raise ManifestCorrupt(f"{what} has a time that cannot be read") from error
         if not aware:
-            raise _malformed("control/refused/")
-        if version != FORMAT_VERSION:
-            raise FormatTooNew(
-                f"an object below control/refused/ has version {version}, which this Sluice does not know"
-            )
+            raise ManifestCorrupt(f"{what} has a time without its zone")
         return refusal
-
-
-def _fields(data: bytes, folder: str) -> tuple[Any, dict[str, str]]:
-    """The version of an object below `folder` and its other fields, all of them texts. Anybody can
-    write there: nothing but ManifestCorrupt is raised.
-    """
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise _malformed(folder) from error
-    if not isinstance(value, dict) or "format_version" not in value:
-        raise _malformed(folder)
-    version = value.pop("format_version")
-    if not all(isinstance(field, str) for field in value.values()):
-        raise _malformed(folder)
-    return version, value
-
-
-def _malformed(folder: str) -> ManifestCorrupt:
-    return ManifestCorrupt(f"an object below {folder} is not of the expected form")

@@ -10,18 +10,18 @@ hash nor its position would fit. An unknown `format_version` or `kind` stops the
 """
 
 import hashlib
-import json
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+from sluice.contract import codec
 from sluice.contract.schema import TableSchema
+from sluice.contract.table_state import State
 from sluice.contract.xids import NO_XIDS, XidIntervals
 from sluice.errors import FormatTooNew, ManifestCorrupt
 
 FORMAT_VERSION = 1
-NOTHING_ABORTED: Mapping[int, XidIntervals] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,32 +30,13 @@ class BodyCommit:
     holds rows of.
 
     `commit_time_us` is microseconds since 1970 UTC. Rows whose XID column is in `aborted_xids` were
-    rolled back and do not exist. In JSON a body has only the number of their intervals: all bodies
-    of one transaction share them, so the entry states them once, by end LSN.
+    rolled back and do not exist.
     """
 
     end_lsn: int
     commit_time_us: int
     xid: int
     aborted_xids: XidIntervals = NO_XIDS
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "end_lsn": self.end_lsn,
-            "commit_time_us": self.commit_time_us,
-            "xid": self.xid,
-            "aborted_intervals": len(self.aborted_xids),
-        }
-
-    @staticmethod
-    def from_json(value: dict[str, Any], aborted: Mapping[int, XidIntervals]) -> "BodyCommit":
-        """Raises ValueError if `aborted` does not have what the body needs: a row that was rolled
-        back must not come to life for want of a list.
-        """
-        xids = aborted.get(value["end_lsn"], NO_XIDS) if value["aborted_intervals"] else NO_XIDS
-        if len(xids) != value["aborted_intervals"]:
-            raise ValueError("a body lacks the list of its rolled-back subtransactions")
-        return BodyCommit(value["end_lsn"], value["commit_time_us"], value["xid"], xids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,42 +65,6 @@ class Segment:
     key_ranges: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     body: BodyCommit | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "key": self.key,
-            "table_id": self.table_id,
-            "schema_version": self.schema_version,
-            "rows": self.rows,
-            "bytes": self.bytes,
-            "sha256": self.sha256,
-            "first_lsn": self.first_lsn,
-            "last_lsn": self.last_lsn,
-            "ops": self.ops,
-            "unchanged": self.unchanged,
-            "key_changes": self.key_changes,
-            "key_ranges": {name: list(pair) for name, pair in self.key_ranges.items()},
-            "body": self.body.to_json() if self.body else None,
-        }
-
-    @staticmethod
-    def from_json(value: dict[str, Any], aborted: Mapping[int, XidIntervals] = NOTHING_ABORTED) -> "Segment":
-        """`aborted` has the rolled-back subtransactions by the end LSN of their transaction."""
-        return Segment(
-            key=value["key"],
-            table_id=value["table_id"],
-            schema_version=value["schema_version"],
-            rows=value["rows"],
-            bytes=value["bytes"],
-            sha256=value["sha256"],
-            first_lsn=value["first_lsn"],
-            last_lsn=value["last_lsn"],
-            ops=value["ops"],
-            unchanged=value["unchanged"],
-            key_changes=value["key_changes"],
-            key_ranges={name: (pair[0], pair[1]) for name, pair in value["key_ranges"].items()},
-            body=BodyCommit.from_json(value["body"], aborted) if value["body"] else None,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Commits:
@@ -141,23 +86,6 @@ class Commits:
     def origins_by_lsn(self) -> dict[int, tuple[str, int]]:
         """The origins by the end LSN of their transaction."""
         return {self.end_lsn[position]: origin for position, origin in self.origins.items()}
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "end_lsn": list(self.end_lsn),
-            "commit_time_us": list(self.commit_time_us),
-            "xid": list(self.xid),
-            "origins": {str(position): list(origin) for position, origin in self.origins.items()},
-        }
-
-    @staticmethod
-    def from_json(value: dict[str, Any]) -> "Commits":
-        return Commits(
-            end_lsn=value["end_lsn"],
-            commit_time_us=value["commit_time_us"],
-            xid=value["xid"],
-            origins={int(position): (origin[0], origin[1]) for position, origin in value["origins"].items()},
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +110,6 @@ class Opened:
     start_lsn: int
     instance: str
 
-    def to_json(self) -> dict[str, Any]:
-        return _plain(self)
-
-    @staticmethod
-    def from_json(value: dict[str, Any]) -> "Opened":
-        return Opened(**{item.name: value[item.name] for item in fields(Opened)})
-
 
 @dataclass(frozen=True, slots=True)
 class PreparedPart:
@@ -200,13 +121,6 @@ class PreparedPart:
 
     shape: TableSchema
     segment: Segment
-
-    def to_json(self) -> dict[str, Any]:
-        return {"shape": self.shape.to_json(), "segment": self.segment.to_json()}
-
-    @staticmethod
-    def from_json(value: dict[str, Any]) -> "PreparedPart":
-        return PreparedPart(TableSchema.from_json(value["shape"]), Segment.from_json(value["segment"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,31 +142,6 @@ class Prepared:
     aborted_xids: XidIntervals = NO_XIDS
     origin: tuple[str, int] | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "gid": self.gid,
-            "xid": self.xid,
-            "end_lsn": self.end_lsn,
-            "prepare_time_us": self.prepare_time_us,
-            "rows": self.rows,
-            "parts": [part.to_json() for part in self.parts],
-            "aborted_xids": self.aborted_xids.to_json(),
-            "origin": list(self.origin) if self.origin else None,
-        }
-
-    @staticmethod
-    def from_json(value: dict[str, Any]) -> "Prepared":
-        return Prepared(
-            gid=value["gid"],
-            xid=value["xid"],
-            end_lsn=value["end_lsn"],
-            prepare_time_us=value["prepare_time_us"],
-            rows=value["rows"],
-            parts=tuple(PreparedPart.from_json(part) for part in value["parts"]),
-            aborted_xids=XidIntervals.from_json(value["aborted_xids"]),
-            origin=(value["origin"][0], value["origin"][1]) if value["origin"] else None,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class PreparedEnd:
@@ -265,13 +154,6 @@ class PreparedEnd:
     gid: str
     end_lsn: int
     fate: str
-
-    def to_json(self) -> dict[str, Any]:
-        return _plain(self)
-
-    @staticmethod
-    def from_json(value: dict[str, Any]) -> "PreparedEnd":
-        return PreparedEnd(value["gid"], value["end_lsn"], value["fate"])
 
 
 FATES = ("committed", "rolled_back", "released", "passed_over")
@@ -299,28 +181,34 @@ class Changes:
         return times[min(bisect_left(self.commits.end_lsn, segment.first_lsn), len(times) - 1)] if times else 0
 
     def to_json(self) -> dict[str, Any]:
-        bodies = [segment.body for segment in self.segments if segment.body]
+        """What all bodies of one transaction share is stated once, in `bodies`; a segment names the
+        end LSN of its own.
+        """
+        bodies = {segment.body.end_lsn: segment.body for segment in self.segments if segment.body}
+        segments = [
+            {**codec.to_json(replace(segment, body=None)), "body": segment.body.end_lsn if segment.body else None}
+            for segment in self.segments
+        ]
         return {
-            "segments": [segment.to_json() for segment in self.segments],
-            "commits": self.commits.to_json(),
-            "aborted_xids": {
-                str(body.end_lsn): body.aborted_xids.to_json()
-                for body in {body.end_lsn: body for body in bodies}.values()
-                if body.aborted_xids
-            },
-            "prepared": [transaction.to_json() for transaction in self.prepared],
-            "ended": [end.to_json() for end in self.ended],
+            **codec.fields_to_json(replace(self, segments=())),
+            "segments": segments,
+            "bodies": codec.to_json(tuple(bodies.values())),
         }
 
     @staticmethod
     def from_json(value: dict[str, Any]) -> "Changes":
-        aborted = {int(end_lsn): XidIntervals.from_json(xids) for end_lsn, xids in value["aborted_xids"].items()}
-        return Changes(
-            segments=tuple(Segment.from_json(segment, aborted) for segment in value["segments"]),
-            commits=Commits.from_json(value["commits"]),
-            prepared=tuple(Prepared.from_json(transaction) for transaction in value["prepared"]),
-            ended=tuple(PreparedEnd.from_json(end) for end in value["ended"]),
-        )
+        """Raises ValueError if a segment names a body that is not stated: a row that was rolled
+        back must not come to life for want of a list.
+        """
+        bodies = {body.end_lsn: body for body in codec.from_json(tuple[BodyCommit, ...], value["bodies"])}
+        segments = tuple(_segment(segment, bodies) for segment in value["segments"])
+        rest = {name: item for name, item in value.items() if name != "bodies"}
+        return replace(codec.fields_from_json(Changes, {**rest, "segments": []}), segments=segments)
+
+
+def _segment(value: dict[str, Any], bodies: Mapping[int, BodyCommit]) -> Segment:
+    segment = codec.from_json(Segment, {**value, "body": None})
+    return segment if value["body"] is None else replace(segment, body=bodies[value["body"]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,74 +217,29 @@ class Progress:
 
     kind: ClassVar[str] = "progress"
 
-    def to_json(self) -> dict[str, Any]:
-        return {}
-
-    @staticmethod
-    def from_json(value: dict[str, Any]) -> "Progress":  # noqa: ARG004 - one form for every kind
-        return Progress()
-
-
-TABLE_STATES = ("pending", "copying", "live", "stale", "quarantined", "paused", "detached")
-CARRIED_STATES = ("pending", "copying", "live")
-"""Rows of these are spooled and applied. `copying`: the initial rows are still to come. `pending`:
-the stream is not yet at a shape that the catalog shows.
-"""
-COPIED_STATES = ("pending", "live")
-"""Those of them whose initial rows are there."""
-
 
 @dataclass(frozen=True, slots=True)
 class Table:
     """A table's life cycle: it joined, its schema changed, its copy began, it went stale, it left.
 
-    `state` is one of TABLE_STATES, `reason` says why in one sentence (empty for ordinary steps),
-    `lsn` is the commit or snapshot position at which it holds. A new `generation` starts the lake
-    table again from the next copy. `schema` is given when a version is introduced, else None.
-    `relfilenode` and `fingerprint` are what the catalog watch compares (0 and empty when not
-    known). A generation becomes `live` by its final Copy.
+    `reason` says why in one sentence (empty for ordinary steps), `lsn` is the commit or snapshot
+    position at which it holds. A new `generation` starts the lake table again from the next copy.
+    `schema` is given when a version is introduced, else None. `relfilenode` and `fingerprint` are
+    what the catalog watch compares (0 and empty when not known). A generation becomes `live` by its
+    final Copy.
     """
 
     kind: ClassVar[str] = "table"
     table_id: str
     schema_name: str
     table_name: str
-    state: str
+    state: State
     generation: int
     reason: str = ""
     lsn: int = 0
     schema: TableSchema | None = None
     relfilenode: int = 0
     fingerprint: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "table_id": self.table_id,
-            "schema_name": self.schema_name,
-            "table_name": self.table_name,
-            "state": self.state,
-            "generation": self.generation,
-            "reason": self.reason,
-            "lsn": self.lsn,
-            "schema": self.schema.to_json() if self.schema else None,
-            "relfilenode": self.relfilenode,
-            "fingerprint": self.fingerprint,
-        }
-
-    @staticmethod
-    def from_json(value: dict[str, Any]) -> "Table":
-        return Table(
-            table_id=value["table_id"],
-            schema_name=value["schema_name"],
-            table_name=value["table_name"],
-            state=value["state"],
-            generation=value["generation"],
-            reason=value["reason"],
-            lsn=value["lsn"],
-            schema=TableSchema.from_json(value["schema"]) if value["schema"] else None,
-            relfilenode=value["relfilenode"],
-            fingerprint=value["fingerprint"],
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,31 +261,6 @@ class Copy:
     final: bool
     relfilenode: int = 0
     fingerprint: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "table_id": self.table_id,
-            "generation": self.generation,
-            "schema_version": self.schema_version,
-            "snapshot_lsn": self.snapshot_lsn,
-            "segments": [segment.to_json() for segment in self.segments],
-            "final": self.final,
-            "relfilenode": self.relfilenode,
-            "fingerprint": self.fingerprint,
-        }
-
-    @staticmethod
-    def from_json(value: dict[str, Any]) -> "Copy":
-        return Copy(
-            table_id=value["table_id"],
-            generation=value["generation"],
-            schema_version=value["schema_version"],
-            snapshot_lsn=value["snapshot_lsn"],
-            segments=tuple(Segment.from_json(segment) for segment in value["segments"]),
-            final=value["final"],
-            relfilenode=value["relfilenode"],
-            fingerprint=value["fingerprint"],
-        )
 
 
 Body = Opened | Changes | Progress | Table | Copy
@@ -468,68 +286,49 @@ class Entry:
     extra: dict[str, Any] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """The bytes to store: deterministic for equal entries."""
-        head = {
-            "format_version": self.format_version,
-            "seq": self.seq,
-            "epoch": self.epoch,
-            "kind": self.body.kind,
-            "previous_sha256": self.previous_sha256,
-            "from_lsn": self.from_lsn,
-            "through_lsn": self.through_lsn,
-            "written_at": self.written_at,
-        }
-        value = {**self.extra, **head, self.body.kind: self.body.to_json()}
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=True).encode()
+        """The bytes to store: equal for equal entries."""
+        head = {name: getattr(self, name) for name in _HEAD}
+        own = {"format_version": self.format_version, "kind": self.body.kind, self.body.kind: self.body}
+        return codec.encode({**self.extra, **head, **own})
 
     @staticmethod
     def decode(data: bytes) -> "Entry":
         """The entry that `data` spells. Raises ManifestCorrupt or FormatTooNew."""
-        try:
-            value = json.loads(data)
-            version = value["format_version"]
-            kind = value["kind"]
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise ManifestCorrupt("a manifest entry is not readable JSON of the expected form") from error
-        if not isinstance(version, int) or version > FORMAT_VERSION or not isinstance(kind, str) or kind not in KINDS:
+        value = codec.parse(data, "a manifest entry")
+        codec.check_version(value, version=FORMAT_VERSION, what="a manifest entry")
+        if "kind" not in value:
+            raise ManifestCorrupt("a manifest entry lacks its kind")
+        kind = value["kind"]
+        if not isinstance(kind, str) or kind not in KINDS:
             raise FormatTooNew(
-                f"a manifest entry has format version {version} and kind {kind!r}; this Sluice reads "
-                f"up to version {FORMAT_VERSION}",
+                f"a manifest entry is of kind {str(kind)[:40]!r}, which this Sluice does not have",
                 hint="run the Sluice version that wrote the manifest, or a newer one",
             )
-        known = {
-            "format_version",
-            "seq",
-            "epoch",
-            "kind",
-            "previous_sha256",
-            "from_lsn",
-            "through_lsn",
-            "written_at",
-            kind,
-        }
+        known = {"format_version", "kind", kind, *_HEAD}
         try:
             return Entry(
-                seq=value["seq"],
-                epoch=value["epoch"],
-                previous_sha256=value["previous_sha256"],
-                from_lsn=value["from_lsn"],
-                through_lsn=value["through_lsn"],
-                written_at=value["written_at"],
-                body=KINDS[kind].from_json(value[kind]),
-                format_version=version,
+                **{name: codec.from_json(of, value[name]) for name, of in _HEAD.items()},
+                body=codec.from_json(KINDS[kind], value[kind]),
+                format_version=value["format_version"],
                 extra={name: item for name, item in value.items() if name not in known},
             )
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise ManifestCorrupt(
-                f"a manifest entry of kind {kind!r} lacks a field or has one of the wrong type"
-            ) from error
+        except KeyError as error:
+            raise ManifestCorrupt(f"a manifest entry of kind {kind!r} lacks {error.args[0]}") from error
+        except codec.Malformed as error:
+            raise ManifestCorrupt(f"a manifest entry of kind {kind!r} is damaged: {error}") from error
+
+
+_HEAD: dict[str, type[Any]] = {
+    "seq": int,
+    "epoch": int,
+    "previous_sha256": str,
+    "from_lsn": int,
+    "through_lsn": int,
+    "written_at": str,
+}
+"""What every kind has."""
 
 
 def digest(data: bytes) -> str:
     """sha256 in lower-case hexadecimal, the form used everywhere on disk."""
     return hashlib.sha256(data).hexdigest()
-
-
-def _plain(value: Any) -> dict[str, Any]:
-    return {item.name: getattr(value, item.name) for item in fields(value)}

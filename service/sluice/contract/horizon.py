@@ -7,10 +7,9 @@ that it excuses missing objects of this one chain and of no other. The manifest 
 shortened.
 """
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-from sluice.errors import FormatTooNew, ManifestCorrupt
+from sluice.contract import codec
 
 FORMAT_VERSION = 1
 
@@ -24,21 +23,9 @@ class Horizon:
     written_at: str
 
     def encode(self) -> bytes:
-        return json.dumps({"format_version": FORMAT_VERSION, **asdict(self)}, separators=(",", ":")).encode()
+        return codec.encode_versioned(self, FORMAT_VERSION)
 
     @staticmethod
     def decode(data: bytes) -> "Horizon":
         """Raises ManifestCorrupt or FormatTooNew."""
-        try:
-            value = json.loads(data)
-            version = value["format_version"]
-            found = Horizon(value["through_seq"], value["entry_sha256"], value["written_at"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise ManifestCorrupt("an object below gc/ is not readable JSON of the expected form") from error
-        if not isinstance(version, int) or version > FORMAT_VERSION:
-            raise FormatTooNew(
-                f"an object below gc/ has format version {version}; this Sluice reads up to {FORMAT_VERSION}"
-            )
-        if not isinstance(found.through_seq, int):
-            raise ManifestCorrupt("an object below gc/ has a field of the wrong type")
-        return found
+        return codec.decode_versioned(Horizon, data, version=FORMAT_VERSION, what="an object below gc/")

@@ -4,7 +4,6 @@ Immutable. Column identity is `attnum`: a rename keeps it, a drop and re-add doe
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from sluice.contract.types import LakeType
 
@@ -17,7 +16,7 @@ class ColumnSchema:
     `type_name` is PostgreSQL's own spelling (`format_type`), for people. `key` says that the column
     belongs to the table's merge key, `identity` that the server sends it in old rows. `missing` is
     the text of the constant default that rows older than the column have (attmissingval), None when
-    those rows hold NULL. `sent` names the reader of its binary form, empty where there is none.
+    those rows hold NULL. `binary_form` names the reader of its binary form, empty where there is none.
     """
 
     name: str
@@ -29,38 +28,7 @@ class ColumnSchema:
     key: bool = False
     identity: bool = False
     missing: str | None = None
-    sent: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "attnum": self.attnum,
-            "type_oid": self.type_oid,
-            "typmod": self.typmod,
-            "type_name": self.type_name,
-            "lake_type": self.lake.sql,
-            "family": self.lake.family,
-            "special": self.lake.special,
-            "key": self.key,
-            "identity": self.identity,
-            "missing": self.missing,
-            "sent": self.sent,
-        }
-
-    @staticmethod
-    def from_json(value: dict[str, Any]) -> "ColumnSchema":
-        return ColumnSchema(
-            name=value["name"],
-            attnum=value["attnum"],
-            type_oid=value["type_oid"],
-            typmod=value["typmod"],
-            type_name=value["type_name"],
-            lake=LakeType(value["lake_type"], value["family"], value["special"]),
-            key=value["key"],
-            identity=value["identity"],
-            missing=value["missing"],
-            sent=value.get("sent", ""),
-        )
+    binary_form: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,24 +63,3 @@ class TableSchema:
 
     def column(self, name: str) -> ColumnSchema | None:
         return next((column for column in self.columns if column.name == name), None)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "table_id": self.table_id,
-            "version": self.version,
-            "schema_name": self.schema_name,
-            "table_name": self.table_name,
-            "replica_identity": self.replica_identity,
-            "columns": [column.to_json() for column in self.columns],
-        }
-
-    @staticmethod
-    def from_json(value: dict[str, Any]) -> "TableSchema":
-        return TableSchema(
-            table_id=value["table_id"],
-            version=value["version"],
-            schema_name=value["schema_name"],
-            table_name=value["table_name"],
-            replica_identity=value["replica_identity"],
-            columns=tuple(ColumnSchema.from_json(column) for column in value["columns"]),
-        )

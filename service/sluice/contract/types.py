@@ -173,7 +173,7 @@ def lake_type(type_oid: int, typmod: int) -> LakeType:
     return TEXT
 
 
-_SENT: dict[int, str] = {
+_BINARY_FORMS: dict[int, str] = {
     16: "boolean",
     17: "bytea",
     19: "text",
@@ -195,7 +195,7 @@ _SENT: dict[int, str] = {
 }
 
 
-def sent_form(type_oid: int, typmod: int, *, is_enum: bool) -> str:
+def binary_form(type_oid: int, typmod: int, *, is_enum: bool) -> str:
     """How a column of this (base) type is read when the server sends it in binary form; empty where
     that cannot be done exactly.
 
@@ -206,7 +206,7 @@ def sent_form(type_oid: int, typmod: int, *, is_enum: bool) -> str:
         return "text"
     if type_oid == _NUMERIC:
         return "numeric" if numeric(typmod) is not TEXT else ""
-    return _SENT.get(type_oid, "")
+    return _BINARY_FORMS.get(type_oid, "")
 
 
 _DECIMAL = re.compile(r"\Adecimal\((\d+),(\d+)\)\Z")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from sluice.contract.applied import AppliedLog
-from sluice.contract.entries import CARRIED_STATES, COPIED_STATES, Changes, Copy, Entry, Segment
+from sluice.contract.entries import Changes, Copy, Entry, Segment
 from sluice.health.tables import current
 from sluice.manifest.follow import read_entries
 from sluice.manifest.state import PipelineState
@@ -23,7 +23,6 @@ MOST_ITEMS = 400_000
 """Pending (entry, table) pairs that are remembered, some 60 MB; past it reading waits for the
 applier.
 """
-_WORKING = CARRIED_STATES
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ class Backlog:
         floor = min(through.values(), default=state.seq)
         fresh = through.keys() - self._followed
         if any(through[table_id] < self._read_seq for table_id in fresh):
-            # A table that was paused, or whose records went back: its entries have been passed by.
+            # A table that is followed again, or whose records went back: its entries have been passed by.
             self._changes, self._copies, self._read_seq = {}, {}, floor
         self._followed = set(through)
         self._read_seq = max(self._read_seq, floor)
@@ -145,9 +144,9 @@ def _through(state: PipelineState, applied: AppliedLog | None) -> tuple[dict[str
     live: set[str] = set()
     for table_id, table in state.tables.items():
         record = current(table, known.get(table_id))
-        if table.state not in _WORKING or (record is not None and record.state not in _WORKING):
+        if not table.state.is_followed or (record is not None and not record.state.is_followed):
             continue
-        copied = record is not None and record.state in COPIED_STATES
+        copied = record is not None and record.state.has_initial_rows
         through[table_id] = record.through_seq if record is not None and copied else table.generation_seq
         if copied:
             live.add(table_id)

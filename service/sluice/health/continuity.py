@@ -4,7 +4,8 @@
 
 from sluice.errors import ManifestCorrupt, SlotLost
 from sluice.manifest.state import PipelineState
-from sluice.source.slot import ServerFacts, SlotFacts, prove_continuity
+from sluice.source.continuity import prove_continuity
+from sluice.source.facts import ServerFacts, SlotFacts
 
 
 def lost_from(state: PipelineState, server: ServerFacts, slot: SlotFacts | None) -> SlotLost | None:

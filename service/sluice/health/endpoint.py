@@ -85,7 +85,7 @@ class Health:
         self._not_ready = ""
 
     def not_ready(self, reason: str) -> None:
-        """`reason` is a word or two for people: connecting, draining, paused."""
+        """`reason` is a word or two for people: connecting, draining."""
         self._not_ready = reason
 
     def live_problems(self) -> list[str]:

@@ -7,6 +7,7 @@ looks.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from sluice.contract.table_state import State
 from sluice.errors import Disposition, ErrorSeen, ServiceError
 
 _NAMED = 3
@@ -127,7 +128,7 @@ class TableSeen:
     """
 
     name: str
-    state: str
+    state: State
     reason: str = ""
     since: float | None = None
     failing: bool = False
@@ -139,7 +140,7 @@ class TableGroup:
     earliest known.
     """
 
-    state: str
+    state: State
     reason: str
     names: str
     count: int
@@ -172,13 +173,13 @@ class Facts:
 
 def grouped(tables: Iterable[TableSeen]) -> tuple[TableGroup, ...]:
     """`tables` by state, reason and whether they fail, in the order in which these first occur."""
-    groups: dict[tuple[str, str, bool], list[TableSeen]] = {}
+    groups: dict[tuple[State, str, bool], list[TableSeen]] = {}
     for table in tables:
         groups.setdefault((table.state, table.reason, table.failing), []).append(table)
     return tuple(_group(*key, found) for key, found in groups.items())
 
 
-def _group(state: str, reason: str, failing: bool, found: list[TableSeen]) -> TableGroup:  # noqa: FBT001 - a part of the group's key
+def _group(state: State, reason: str, failing: bool, found: list[TableSeen]) -> TableGroup:  # noqa: FBT001 - a part of the group's key
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     known = [table.since for table in found if table.since is not None]
     return TableGroup(

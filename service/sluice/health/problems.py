@@ -212,13 +212,6 @@ KINDS: tuple[Kind, ...] = (
         "The reason names the error; the log of the applier, or of ingest, has more.",
     ),
     _kind(
-        "table.paused",
-        "tables",
-        "w",
-        "A table is paused. No command of this version pauses one.",
-        "Begin it again: `sluice resync TABLE`.",
-    ),
-    _kind(
         "table.pending",
         "tables",
         "wi",

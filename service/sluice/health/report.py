@@ -24,7 +24,7 @@ from sluice.health.tables import TableReport
 from sluice.health.verdict import Verdict, judge
 from sluice.health.wal import Headroom, Positions, Stage, headroom, shown, slot_json, stages
 from sluice.manifest.state import PipelineState
-from sluice.source.slot import ServerFacts, SlotFacts, foreign_user
+from sluice.source.facts import ServerFacts, SlotFacts, foreign_user
 
 SCHEMA_VERSION = 1
 

@@ -22,8 +22,8 @@ from sluice.health.source_watch import SourceAnswer, SourceWatch
 from sluice.health.tables import TableReport, current, joined
 from sluice.manifest.follow import load_state, read_entry
 from sluice.manifest.state import PipelineState
+from sluice.source.facts import ServerFacts, SlotFacts, foreign_user
 from sluice.source.sessions import SourceOptions
-from sluice.source.slot import ServerFacts, SlotFacts, foreign_user
 from sluice.store.base import ObjectStore
 
 Record = TypeVar("Record", AppliedLog, Complete)

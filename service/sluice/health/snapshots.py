@@ -7,6 +7,7 @@ measured; else it is None. Pure.
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sluice.contract.table_state import State
 from sluice.manifest.state import PipelineState
 
 
@@ -52,8 +53,8 @@ class Snapshots:
 
 def snapshots(state: PipelineState, present: SnapshotRound | None) -> Snapshots:
     """Counted from the manifest; rates and time left from the running process, where there is one."""
-    known = [table for table in state.tables.values() if table.state != "detached"]
-    waiting = [table for table in known if table.state == "copying"]
+    known = [table for table in state.tables.values() if table.state != State.DETACHED]
+    waiting = [table for table in known if table.state == State.COPYING]
     rows = sum(table.copy.rows for table in known if table.copy and table.copy.final)
     if not waiting:
         return Snapshots(len(known), len(known), rows, None, None, ())

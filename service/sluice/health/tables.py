@@ -10,14 +10,10 @@ from datetime import datetime
 from typing import Any
 
 from sluice.contract.applied import AppliedTable
+from sluice.contract.table_state import State
 from sluice.health.facts import TableSeen
 from sluice.health.wal import shown
 from sluice.manifest.state import COPY_WAITS, TableState
-
-STATES_BY_WORTH = ("live", "copying", "pending", "detached", "paused", "quarantined", "stale")
-"""From the best to the worst: of two sides that differ the worse is shown."""
-STOPPED_STATES = ("detached", "paused", "quarantined", "stale")
-"""Nothing is tried again in these: the state itself is what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +28,7 @@ class TableReport:
     schema: str
     table: str
     path: str
-    state: str
+    state: State
     reason: str
     since: str
     mode: str
@@ -64,12 +60,12 @@ def current(table: TableState, applied: AppliedTable | None) -> AppliedTable | N
 
 def joined(table: TableState, applied: AppliedTable | None, *, path: str, lag_seconds: float | None) -> TableReport:
     state, reason, since = table.state, table.reason, table.since
-    if applied is None and state == "live":
+    if applied is None and state == State.LIVE:
         # The lake waits for the rows since ingest had them.
-        state, reason = "copying", "the applier has not taken it yet"
-    elif applied is not None and STATES_BY_WORTH.index(applied.state) > STATES_BY_WORTH.index(state):
-        state, reason, since = applied.state, applied.reason, table.since if applied.state == "copying" else ""
-    failing = table.state == "copying" and table.reason.startswith(COPY_WAITS)
+        state, reason = State.COPYING, "the applier has not taken it yet"
+    elif applied is not None and applied.state.severity > state.severity:
+        state, reason, since = applied.state, applied.reason, table.since if applied.state == State.COPYING else ""
+    failing = table.state == State.COPYING and table.reason.startswith(COPY_WAITS)
     if applied is not None and applied.failing:
         # What keeps the lake from having what ingest has is said before what ingest says.
         failing, reason = True, applied.reason
@@ -87,5 +83,5 @@ def joined(table: TableState, applied: AppliedTable | None, *, path: str, lag_se
         rows_copied=table.copy.rows if table.copy else 0,
         lag_seconds=lag_seconds,
         delta_version=applied.delta_version if applied and applied.delta_version >= 0 else None,
-        failing=failing and state not in STOPPED_STATES,
+        failing=failing and state.is_followed,
     )

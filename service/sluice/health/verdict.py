@@ -43,13 +43,6 @@ SETTLING_SECONDS = 10.0
 UNREAD_SECONDS = 120.0
 """Ingest reads what is stored every 15 s."""
 
-_TABLE_CODES = {
-    "stale": "table.stale",
-    "quarantined": "table.quarantined",
-    "paused": "table.paused",
-    "copying": "table.copying",
-    "pending": "table.pending",
-}
 _LEAVING = ("starting", "draining")
 """States of ingest that pass by themselves within seconds."""
 
@@ -287,7 +280,7 @@ def _prepared(facts: Facts) -> Iterator[Problem]:
 
 
 def _applier(facts: Facts) -> Iterator[Problem]:
-    if not any(group.state not in ("detached", "quarantined") for group in facts.tables):
+    if not any(group.state.needs_applier for group in facts.tables):
         return
     seen, child = facts.applier, facts.process.applier if facts.process is not None else None
     starting = (
@@ -383,8 +376,8 @@ def _lake(facts: Facts) -> Iterator[Problem]:
 
 def _tables(facts: Facts) -> Iterator[Problem]:
     for group in facts.tables:
-        code = "table.failing" if group.failing else _TABLE_CODES.get(group.state)
-        if code is not None:
+        if group.failing or group.state.is_problem:
+            code = "table.failing" if group.failing else f"table.{group.state}"
             long = group.since is not None and facts.now - group.since > COPYING_SECONDS
             copying: Severity = "warning" if long else "info"
             severity = copying if code in ("table.copying", "table.pending") else BY_CODE[code].severities[0]

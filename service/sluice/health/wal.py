@@ -11,7 +11,7 @@ from typing import Any
 
 from sluice.health.source_history import SourceHistory
 from sluice.lsn import show
-from sluice.source.slot import ServerFacts, SlotFacts
+from sluice.source.facts import ServerFacts, SlotFacts
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,9 @@ from sluice.ingest.tables.book import TableBook
 from sluice.lsn import show
 from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import PipelineState
-from sluice.source.catalog import Connection
-from sluice.source.slot import prepared_transactions, require_publication
+from sluice.source.publication import require_publication
+from sluice.source.sessions import Connection
+from sluice.source.slot_facts import prepared_transactions
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,11 @@ from sluice.ingest.receive.stream import ReplicationStream
 from sluice.manifest.follow import load_state
 from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import PipelineState
+from sluice.source.continuity import prove_continuity
+from sluice.source.facts import ServerFacts
 from sluice.source.sessions import open_query
 from sluice.source.setup import set_up
-from sluice.source.slot import ServerFacts, prove_continuity, server_facts, slot_facts
+from sluice.source.slot_facts import server_facts, slot_facts
 from sluice.source.slot_wait import wait_until_free
 from sluice.source.start import best_streaming, highest_protocol
 from sluice.store.base import ObjectStore

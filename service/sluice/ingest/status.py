@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
+from sluice.contract.table_state import State
 from sluice.manifest.state import PipelineState
 from sluice.telemetry import catalogue
 from sluice.telemetry.distribution import Distribution
@@ -87,7 +88,7 @@ class TableCounts:
     `schema_changes` is by (kind, outcome).
     """
 
-    transitions: Counter[str] = field(default_factory=Counter)
+    transitions: Counter[State] = field(default_factory=Counter)
     schema_changes: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 

@@ -20,6 +20,7 @@ from contextlib import suppress
 import structlog
 
 from sluice.backoff import Backoff
+from sluice.contract.table_state import State
 from sluice.errors import Disposition, Interrupted, ServiceError
 from sluice.ingest.background import Background
 from sluice.ingest.causes import component_of, reason_of
@@ -179,7 +180,7 @@ class Ingest:
         missing = sorted(
             f"{table.schema_name}.{table.table_name}"
             for table in self._epoch.book.states().values()
-            if table.state == "quarantined"
+            if table.state == State.QUARANTINED
         )
         if missing:
             names = ", ".join(missing[:_NAMED]) + (

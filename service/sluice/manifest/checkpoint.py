@@ -5,11 +5,9 @@ entry it stands on and is used only if that entry is there with that hash. An un
 passed over for an older one; one that contradicts its entry is ManifestCorrupt.
 """
 
-import json
-
-from sluice.contract import keys
+from sluice.contract import codec, keys
 from sluice.contract.entries import digest
-from sluice.errors import FormatTooNew, ManifestCorrupt, ObjectExists, ObjectMissing
+from sluice.errors import ManifestCorrupt, ObjectExists, ObjectMissing
 from sluice.manifest.state import PipelineState, from_json, to_json
 from sluice.store.base import ObjectStore
 
@@ -23,11 +21,9 @@ def write(store: ObjectStore, state: PipelineState) -> None:
     on a checkpoint.
     """
     content = to_json(state)
-    body = json.dumps(
-        {"format_version": FORMAT_VERSION, "state_sha256": _digest(content), "state": content}, separators=(",", ":")
-    )
+    sealed = {"format_version": FORMAT_VERSION, "state_sha256": _digest(content), "state": content}
     try:
-        store.create(keys.checkpoint(state.seq), body.encode())
+        store.create(keys.checkpoint(state.seq), codec.encode(sealed))
     except ObjectExists:
         # Ours after a lost reply: equal chains give equal checkpoints, and a reader compares each
         # with its chain.
@@ -60,16 +56,14 @@ def newest(store: ObjectStore) -> PipelineState:
 
 def _read(store: ObjectStore, key: str) -> PipelineState | None:
     try:
-        value = json.loads(store.get(key))
-        version = value["format_version"]
-        if isinstance(version, int) and version > FORMAT_VERSION:
-            raise FormatTooNew(f"{key} has format version {version}; this Sluice reads up to {FORMAT_VERSION}")
+        value = codec.parse(store.get(key), key)
+        codec.check_version(value, version=FORMAT_VERSION, what=key)
         if value["state_sha256"] != _digest(value["state"]):
             return None
         return from_json(value["state"])
-    except (ValueError, KeyError, TypeError, RecursionError, ObjectMissing, ManifestCorrupt):
+    except (KeyError, ObjectMissing, ManifestCorrupt):
         return None
 
 
 def _digest(content: object) -> str:
-    return digest(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
+    return digest(codec.encode(content))

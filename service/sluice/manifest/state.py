@@ -12,10 +12,9 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
+from sluice.contract import codec
 from sluice.contract.entries import (
-    CARRIED_STATES,
     FATES,
-    TABLE_STATES,
     Changes,
     Copy,
     Entry,
@@ -26,29 +25,27 @@ from sluice.contract.entries import (
     Table,
 )
 from sluice.contract.schema import TableSchema
+from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt
 from sluice.lsn import show
 
 MOVING = (Changes, Progress)
-COPY_WAITS = "its copy cannot be taken, and is tried again: "
-"""How the reason of a table begins whose copy failed for something that is not the table's."""
 """Entries that move the position. Of the others only the first `opened` does: it says where the log
 begins.
 """
+COPY_WAITS = "its copy cannot be taken, and is tried again: "
+"""How the reason of a table begins whose copy failed for something that is not the table's."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyState:
-    """The initial copy of a table's present generation: all of it is at one snapshot. `final_seq`
-    is 0 until `final`.
-    """
+    """The initial copy of a table's present generation: all of it is at one snapshot."""
 
     snapshot_lsn: int
     schema_version: int
     segments: int
     rows: int
     final: bool = False
-    final_seq: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +63,7 @@ class TableState:
     table_id: str
     schema_name: str
     table_name: str
-    state: str
+    state: State
     reason: str
     lsn: int
     generation: int
@@ -161,14 +158,13 @@ def check_positions(entry: Entry, *, after: int) -> None:
     """Raises ManifestCorrupt unless `entry` continues at `after`, where the entry before it ended,
     and does not go back.
     """
-    if not isinstance(entry.from_lsn, int) or entry.from_lsn != after:
-        at = show(entry.from_lsn) if isinstance(entry.from_lsn, int) else "no position"
+    if entry.from_lsn != after:
         raise _corrupt(
             entry.seq,
-            f"continues from {at}, but what came before it ends at {show(after)}: the changes in "
+            f"continues from {show(entry.from_lsn)}, but what came before it ends at {show(after)}: the changes in "
             "between are in no entry",
         )
-    if not isinstance(entry.through_lsn, int) or entry.through_lsn < entry.from_lsn:
+    if entry.through_lsn < entry.from_lsn:
         raise _corrupt(entry.seq, f"goes back to an earlier position than {show(after)}")
 
 
@@ -220,8 +216,6 @@ def _check_segment(seq: int, table: TableState | None, segment: Segment) -> None
 
 def _table(entry: Entry, old: TableState | None, new: Table) -> TableState:
     seq = entry.seq
-    if new.state not in TABLE_STATES:
-        raise _corrupt(seq, f"gives table {new.table_id} the unknown state {new.state[:40]!r}")
     if old is not None and new.generation < old.generation:
         raise _corrupt(seq, f"takes table {new.table_id} back from generation {old.generation} to {new.generation}")
     begins = old is None or new.generation > old.generation
@@ -260,11 +254,11 @@ def _lacking_origins(table: TableState, lsn: int) -> TableState:
     """In the entry that asks for every origin, so that no writer can die between asking and saying
     what is missing.
     """
-    if table.state not in CARRIED_STATES or table.copy is None or not table.copy.final:
+    if not table.state.is_followed or table.copy is None or not table.copy.final:
         return table
     reason = "source.origin was none: what replication brought to the source meanwhile was not sent"
     return replace(
-        table, state="stale", reason=f"{reason}; {copy_remedy(table.schema_name, table.table_name)}", lsn=lsn
+        table, state=State.STALE, reason=f"{reason}; {copy_remedy(table.schema_name, table.table_name)}", lsn=lsn
     )
 
 
@@ -289,7 +283,7 @@ def _copied(seq: int, table: TableState | None, copy: Copy) -> TableState:
         raise _corrupt(
             seq, f"continues a copy of table {copy.table_id} that is finished or was taken at another snapshot"
         )
-    if table.state != "copying":
+    if table.state != State.COPYING:
         raise _corrupt(seq, f"copies table {copy.table_id}, which is {table.state}")
     copied = replace(
         table,
@@ -298,14 +292,13 @@ def _copied(seq: int, table: TableState | None, copy: Copy) -> TableState:
             segments=before.segments + len(copy.segments),
             rows=before.rows + sum(segment.rows for segment in copy.segments),
             final=copy.final,
-            final_seq=seq if copy.final else 0,
         ),
     )
     if not copy.final:
         return copied
     return replace(
         copied,
-        state="live",
+        state=State.LIVE,
         reason="",
         lsn=copy.snapshot_lsn,
         relfilenode=copy.relfilenode,
@@ -322,64 +315,15 @@ def _corrupt(seq: int, what: str) -> ManifestCorrupt:
 
 def to_json(state: PipelineState) -> dict[str, Any]:
     """For checkpoints. `from_json` gives an equal state back."""
-    return {
-        "seq": state.seq,
-        "epoch": state.epoch,
-        "previous_sha256": state.previous_sha256,
-        "through_lsn": state.through_lsn,
-        "opened": state.opened.to_json() if state.opened else None,
-        "tables": [_table_to_json(table) for table in state.tables.values()],
-        "prepared": [transaction.to_json() for transaction in state.prepared.values()],
-    }
+    prepared = codec.to_json(tuple(state.prepared.values()))
+    return {**codec.fields_to_json(replace(state, prepared={})), "prepared": prepared}
 
 
 def from_json(value: dict[str, Any]) -> PipelineState:
     """Raises ManifestCorrupt if a field is missing or of the wrong type."""
     try:
-        tables = [_table_from_json(table) for table in value["tables"]]
-        prepared = [Prepared.from_json(transaction) for transaction in value["prepared"]]
-        return PipelineState(
-            seq=value["seq"],
-            epoch=value["epoch"],
-            previous_sha256=value["previous_sha256"],
-            through_lsn=value["through_lsn"],
-            opened=Opened.from_json(value["opened"]) if value["opened"] else None,
-            tables={table.table_id: table for table in tables},
-            prepared={(transaction.gid, transaction.end_lsn): transaction for transaction in prepared},
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        prepared = codec.from_json(tuple[Prepared, ...], value["prepared"])
+        state = codec.from_json(PipelineState, {**value, "prepared": {}})
+    except (KeyError, TypeError, codec.Malformed) as error:
         raise ManifestCorrupt("a manifest checkpoint lacks a field or has one of the wrong type") from error
-
-
-_COPY_FIELDS = ("snapshot_lsn", "schema_version", "segments", "rows", "final", "final_seq")
-_TABLE_FIELDS = (
-    "table_id",
-    "schema_name",
-    "table_name",
-    "state",
-    "since",
-    "reason",
-    "lsn",
-    "schema_lsn",
-    "generation",
-    "generation_seq",
-    "relfilenode",
-    "fingerprint",
-)
-
-
-def _table_to_json(table: TableState) -> dict[str, Any]:
-    return {
-        **{name: getattr(table, name) for name in _TABLE_FIELDS},
-        "schemas": [schema.to_json() for schema in table.schemas.values()],
-        "copy": {name: getattr(table.copy, name) for name in _COPY_FIELDS} if table.copy else None,
-    }
-
-
-def _table_from_json(value: dict[str, Any]) -> TableState:
-    schemas = [TableSchema.from_json(schema) for schema in value["schemas"]]
-    return TableState(
-        **{name: value[name] for name in _TABLE_FIELDS},
-        schemas={schema.version: schema for schema in schemas},
-        copy=CopyState(**{name: value["copy"][name] for name in _COPY_FIELDS}) if value["copy"] else None,
-    )
+    return replace(state, prepared={(one.gid, one.end_lsn): one for one in prepared})

@@ -22,7 +22,7 @@ from datetime import UTC, datetime, timedelta
 from sluice import faults
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
-from sluice.contract.entries import CARRIED_STATES, Changes, Entry, Opened, Prepared, Table, digest
+from sluice.contract.entries import Changes, Entry, Opened, Prepared, Table, digest
 from sluice.contract.horizon import Horizon
 from sluice.errors import ManifestCorrupt, StoreRefused
 from sluice.manifest import horizon
@@ -33,7 +33,6 @@ from sluice.store.base import ObjectStore
 
 CHECKPOINTS_KEPT = 10
 THREADS = 8
-WORKING_STATES = CARRIED_STATES
 """In every other state the applier takes nothing of a table before a new generation begins."""
 _FOR_EVER = 1 << 62
 
@@ -190,7 +189,7 @@ def _table_hold(table: TableState, row: AppliedTable | None, *, stated_seq: int,
     manifest had called off until then.
     """
     name = f"{table.schema_name}.{table.table_name}"
-    if not table.schemas or (table.state not in WORKING_STATES and complete_seq >= stated_seq):
+    if not table.schemas or (not table.state.is_followed and complete_seq >= stated_seq):
         return None
     if row is not None and row.generation == table.generation and row.through_seq:
         return Hold(
@@ -212,7 +211,7 @@ def _table_hold(table: TableState, row: AppliedTable | None, *, stated_seq: int,
         before,
         name,
         "its snapshot is being taken"
-        if table.state in WORKING_STATES
+        if table.state.is_followed
         else f"is {table.state}, and the applier may not know it yet",
     )
 

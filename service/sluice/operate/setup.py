@@ -12,19 +12,14 @@ from dataclasses import dataclass, replace
 from sluice.errors import UsageError
 from sluice.ingest.options import IngestOptions
 from sluice.manifest.follow import load_state
+from sluice.quoting import quote_literal
 from sluice.source.catalog import Catalog
-from sluice.source.quoting import quote_literal
+from sluice.source.continuity import can_set_two_phase, prove_continuity
+from sluice.source.publication import create_publication_sql
 from sluice.source.selection import matches
-from sluice.source.sessions import open_query
+from sluice.source.sessions import Connection, open_query
 from sluice.source.setup import set_up
-from sluice.source.slot import (
-    Connection,
-    can_set_two_phase,
-    create_publication_sql,
-    prove_continuity,
-    server_facts,
-    slot_facts,
-)
+from sluice.source.slot_facts import server_facts, slot_facts
 from sluice.source.start import set_two_phase
 from sluice.store.base import ObjectStore
 

@@ -13,17 +13,11 @@ from sluice.errors import SlotBusy, SlotLost, UsageError
 from sluice.lsn import show
 from sluice.manifest.follow import load_state
 from sluice.manifest.state import PipelineState
-from sluice.source.catalog import Connection
-from sluice.source.sessions import SourceOptions, open_query
-from sluice.source.slot import (
-    ServerFacts,
-    SlotFacts,
-    advance_slot,
-    drop_slot,
-    prove_continuity,
-    server_facts,
-    slot_facts,
-)
+from sluice.source.continuity import prove_continuity
+from sluice.source.facts import ServerFacts, SlotFacts
+from sluice.source.sessions import Connection, SourceOptions, open_query
+from sluice.source.slot import advance_slot, drop_slot
+from sluice.source.slot_facts import server_facts, slot_facts
 from sluice.store.base import ObjectStore
 
 

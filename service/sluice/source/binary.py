@@ -2,7 +2,7 @@
 
 The choice is one for the whole session: the server then sends every type that has a send function
 in that form, and where a type within an array, a composite or a range lacks one, it stops. So every
-published column must have a form that `sluice.contract.types.sent_form` names, or none is asked
+published column must have a form that `sluice.contract.types.binary_form` names, or none is asked
 for.
 
 Invariant: START_REPLICATION never asks for binary while the catalog shows a published column that
@@ -12,10 +12,11 @@ could not be read exactly. (PostgreSQL: Logical Streaming Replication Parameters
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 
-from sluice.contract.types import sent_form
+from sluice.contract.catalog_facts import ColumnFacts, TableFacts
+from sluice.contract.types import binary_form
 from sluice.errors import SourceRefused
 from sluice.findings import Finding
-from sluice.source.catalog import Catalog, ColumnFacts, TableFacts
+from sluice.source.catalog import Catalog
 from sluice.source.sessions import SourceOptions, open_query
 
 REMEDY = "set source.binary to false, or leave the columns out by a column list of the publication (15 and later)"
@@ -56,5 +57,5 @@ def require_binary(options: SourceOptions) -> None:
 def _without_form(tables: Iterable[TableFacts]) -> Iterator[tuple[TableFacts, ColumnFacts]]:
     for facts in tables:
         for column in facts.sent_columns:
-            if not sent_form(column.base_type_oid, column.base_typmod, is_enum=column.is_enum):
+            if not binary_form(column.base_type_oid, column.base_typmod, is_enum=column.is_enum):
                 yield facts, column

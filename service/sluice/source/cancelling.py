@@ -17,7 +17,7 @@ import psycopg
 
 from sluice.errors import SourceUnavailable
 
-Connection = psycopg.Connection[tuple[Any, ...]]
+_Connection = psycopg.Connection[tuple[Any, ...]]
 
 REQUEST_SECONDS = 1.0
 """For the request to cancel, which takes a connection of its own."""
@@ -29,7 +29,7 @@ class Cancellation:
     def __init__(self) -> None:
         self._cancelled = threading.Event()
         self._lock = threading.Lock()
-        self._open: weakref.WeakKeyDictionary[Connection, object] = weakref.WeakKeyDictionary()
+        self._open: weakref.WeakKeyDictionary[_Connection, object] = weakref.WeakKeyDictionary()
 
     def cancel(self) -> None:
         """Ends what is under way and refuses what comes later. Returns at once."""
@@ -51,7 +51,7 @@ class Cancellation:
         self._cancelled.wait(seconds)
         self.check()
 
-    def connected(self, connect: Callable[[], Connection]) -> Connection:
+    def connected(self, connect: Callable[[], _Connection]) -> _Connection:
         """What `connect` returns or raises. A name that is not resolved or a server that does not
         answer is waited for in a thread that can be left.
         """
@@ -68,7 +68,7 @@ class Cancellation:
             self.check()
         return session
 
-    def release(self, session: Connection) -> None:
+    def release(self, session: _Connection) -> None:
         """`session` no longer makes blocking calls, and ends by itself."""
         with self._lock:
             self._open.pop(session, None)
@@ -79,16 +79,16 @@ class _Attempt:
     any more is closed.
     """
 
-    def __init__(self, connect: Callable[[], Connection], cancelled: threading.Event) -> None:
+    def __init__(self, connect: Callable[[], _Connection], cancelled: threading.Event) -> None:
         self._connect = connect
         self._cancelled = cancelled
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._left = False
-        self._session: Connection | None = None
+        self._session: _Connection | None = None
         self._error: BaseException | None = None
 
-    def result(self) -> Connection | None:
+    def result(self) -> _Connection | None:
         """None when it was cancelled first. Raises what connecting raised."""
         threading.Thread(target=self._run, name="connect", daemon=True).start()
         while not self._over.wait(0.05) and not self._cancelled.is_set():
@@ -100,7 +100,7 @@ class _Attempt:
             return self._session
 
     def _run(self) -> None:
-        session: Connection | None = None
+        session: _Connection | None = None
         error: BaseException | None = None
         try:
             session = self._connect()
@@ -114,7 +114,7 @@ class _Attempt:
         self._over.set()
 
 
-def _end(session: Connection, ends: object) -> None:
+def _end(session: _Connection, ends: object) -> None:
     with suppress(psycopg.Error, OSError):
         session.cancel_safe(timeout=REQUEST_SECONDS)
     with suppress(psycopg.Error, OSError):
@@ -125,6 +125,6 @@ def _end(session: Connection, ends: object) -> None:
                 own.shutdown(socket.SHUT_RDWR)
 
 
-def _ends(session: Connection) -> object:
+def _ends(session: _Connection) -> object:
     with socket.socket(fileno=socket.dup(session.pgconn.socket)) as own:
         return own.getsockname(), own.getpeername()

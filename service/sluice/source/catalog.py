@@ -8,191 +8,13 @@ up by oid, never by guessing names. Must not: read user tables, nor wait for a l
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import psycopg
-
 from sluice import lsn
-from sluice.source.sessions import translated
+from sluice.contract.catalog_facts import ChildFacts, ColumnFacts, PublicationFacts, TableFacts, TypeDetail
+from sluice.source.sessions import Connection, translated
 
-Connection = psycopg.Connection[tuple[Any, ...]]
 _Rows = list[dict[str, Any]] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnFacts:
-    """One live column.
-
-    `base_type_oid` and `base_typmod` see through domains of any depth. `output_function` is the
-    quoted name of the function whose text the stream sends. `generated` is `s`, `v` or empty.
-    `missing` is the text that rows older than the column read as (attmissingval); None when they
-    read NULL. `xmin` changes whenever the column's definition does. `selectable`: the role that
-    looks may read it.
-    """
-
-    name: str
-    attnum: int
-    type_oid: int
-    typmod: int
-    base_type_oid: int
-    base_typmod: int
-    type_name: str
-    output_function: str
-    in_primary_key: bool
-    in_identity: bool
-    not_null: bool
-    generated: str
-    has_default: bool
-    missing: str | None
-    xmin: int
-    storable_out_of_line: bool
-    selectable: bool
-
-    @property
-    def is_enum(self) -> bool:
-        """Also of a domain over one: it has its base type's output function."""
-        return self.output_function == "pg_catalog.enum_out"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildFacts:
-    """A leaf below a partitioned table.
-
-    `levels` has a name for each step from the leaf up to the table, another one after every ATTACH.
-    `attached` has those of them that the catalog does not prove to have been made as partitions,
-    and empty. A relation begins in a file of its own number: any other `relfilenode` is a rewrite
-    or a TRUNCATE. `missing` names the columns that rows older than them read a value in. `version`
-    is another one whenever its row of pg_class is written anew, and `settings` when that was for
-    what replication does not depend on: rights, owner, options, triggers, name, columns.
-    """
-
-    oid: int
-    schema: str
-    name: str
-    relkind: str
-    relpersistence: str
-    replica_identity: str
-    relfilenode: int
-    identity_columns: tuple[str, ...]
-    levels: tuple[str, ...]
-    attached: tuple[str, ...]
-    missing: tuple[str, ...]
-    version: str
-    settings: str
-
-    @property
-    def in_first_storage(self) -> bool:
-        return self.relfilenode in (0, self.oid)
-
-
-@dataclass(frozen=True, slots=True)
-class TypeDetail:
-    """What a value's text depends on beside its type: an enum label, or the attributes of a
-    composite type.
-
-    `version` is another one after every change, even one that was taken back. `original`: it is as
-    its type was created.
-    """
-
-    key: str
-    spelling: str
-    version: str
-    original: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableFacts:
-    """One table.
-
-    `role` is who looks; whether it has USAGE on the schema, and whether row level security holds
-    for it, is what `schema_usable` and `policies_apply` say. `publication` is the one that was
-    asked about, or empty. `relfilenode` changes with every rewrite and TRUNCATE; for a partitioned
-    table it is a number made from its leaves'. `published_columns` is None when all columns that
-    can be published are (or when no publication was asked about); `has_column_list` tells a list
-    from a rule. `row_filter` is SQL. `publishes` has a letter for each kind of change that the
-    publication sends (i u d t), `r` for publishing under the root, `g` for generated columns.
-    `memberships` names each thing that puts the table into the publication (an entry, a whole
-    schema, all tables), another name each time it is put there anew; `publication_altered` differs
-    after every ALTER PUBLICATION that is about the publication itself and not about its tables.
-    `attributes` counts the columns that the table ever had. `primary_key` is another number after
-    every DROP and ADD of it, 0 without one. `toast` is another number after every rewrite, and the
-    same one after TRUNCATE; 0 for tables without large columns.
-    """
-
-    oid: int
-    schema: str
-    name: str
-    relkind: str
-    relpersistence: str
-    replica_identity: str
-    relfilenode: int
-    role: str
-    schema_usable: bool
-    policies_apply: bool
-    is_partition: bool
-    columns: tuple[ColumnFacts, ...]
-    publication: str
-    row_filter: str | None
-    published_columns: tuple[str, ...] | None
-    has_column_list: bool
-    publishes: str
-    memberships: tuple[str, ...]
-    publication_altered: str
-    estimated_rows: int
-    children: tuple[ChildFacts, ...]
-    type_details: tuple[TypeDetail, ...]
-    attributes: int
-    primary_key: int
-    toast: int
-
-    @property
-    def has_primary_key(self) -> bool:
-        return any(column.in_primary_key for column in self.columns)
-
-    @property
-    def qualified_name(self) -> str:
-        return f"{self.schema}.{self.name}"
-
-    @property
-    def published(self) -> bool:
-        """Whether the publication that was asked about has the table."""
-        return bool(self.memberships)
-
-    @property
-    def selectable(self) -> bool:
-        """Whether the role that looks may read everything that is sent."""
-        return all(column.selectable for column in self.sent_columns)
-
-    @property
-    def sent_columns(self) -> tuple[ColumnFacts, ...]:
-        """Those that the stream carries."""
-        names = self.published_columns
-        return tuple(
-            column for column in self.columns if (column.name in names if names is not None else not column.generated)
-        )
-
-    def differs_in_identity(self, leaf: ChildFacts) -> bool:
-        """Whether the leaf's old rows have other columns than those of this table."""
-        own = (
-            sorted(column.name for column in self.columns if column.in_identity) if self.replica_identity != "f" else []
-        )
-        return (leaf.replica_identity, sorted(leaf.identity_columns)) != (self.replica_identity, own)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublicationFacts:
-    """Which kinds of change a publication sends; whether partitions go under their root's name, and
-    whether it has all tables without naming any.
-    """
-
-    name: str
-    insert: bool
-    update: bool
-    delete: bool
-    truncate: bool
-    via_root: bool
-    all_tables: bool
 
 
 class Catalog:
@@ -249,7 +71,8 @@ class Catalog:
         ones, without partitions and the server's own.
         """
         command = """
-            SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+            SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_class c
+                JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
             WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition AND c.oid >= 16384
               AND n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema' ORDER BY 1, 2"""
         with translated("reading the names of tables"):
@@ -262,7 +85,8 @@ class Catalog:
         command = """
             SELECT n.nspname::text, c.relname::text, CASE WHEN c.relkind = 'f' THEN 'foreign' ELSE 'unlogged' END
             FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-            WHERE (c.relkind = 'f' OR c.relkind IN ('r', 'p') AND c.relpersistence = 'u') AND NOT c.relispartition AND c.oid >= 16384
+            WHERE (c.relkind = 'f' OR c.relkind IN ('r', 'p') AND c.relpersistence = 'u') AND NOT c.relispartition
+                AND c.oid >= 16384
               AND n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema' ORDER BY 1, 2"""
         with translated("reading the names of tables"):
             return [(schema, name, kind) for schema, name, kind in self._conn.execute(command.encode()).fetchall()]
@@ -329,13 +153,15 @@ _WHOLE_SCHEMAS = "SELECT s.pnnspid AS oid FROM pg_catalog.pg_publication_namespa
 _ROW_FILTER = "pg_catalog.pg_get_expr(r.prqual, r.prrelid)"
 _ATTNAMES = """(SELECT pg_catalog.jsonb_agg(a.attname ORDER BY a.attnum) FROM pg_catalog.pg_attribute a
             WHERE a.attrelid = sent.oid AND a.attnum > 0 AND NOT a.attisdropped
-              AND CASE WHEN r.prattrs IS NULL THEN a.attgenerated = '' OR (pub.generated AND a.attgenerated = 's') ELSE a.attnum = ANY (r.prattrs) END)"""
+              AND CASE WHEN r.prattrs IS NULL THEN a.attgenerated = '' OR (pub.generated AND a.attgenerated = 's')
+                  ELSE a.attnum = ANY (r.prattrs) END)"""
 # A table that moves to another schema and back has the same row of pg_class, but another version of
 # the one that says on which schema it depends.
 _SCHEMA_MEMBERSHIPS = """
     UNION ALL
     SELECT l.oid, 'schema ' || s.oid || ' ' || dep.xmin || l.levels FROM upwards l
-    JOIN pg_catalog.pg_depend dep ON dep.classid = 'pg_catalog.pg_class'::regclass AND dep.objid = l.ancestor AND dep.objsubid = 0
+    JOIN pg_catalog.pg_depend dep ON dep.classid = 'pg_catalog.pg_class'::regclass AND dep.objid = l.ancestor
+        AND dep.objsubid = 0
         AND dep.refclassid = 'pg_catalog.pg_namespace'::regclass
     JOIN pg_catalog.pg_publication_namespace s ON s.pnnspid = dep.refobjid JOIN pub ON pub.oid = s.pnpubid"""
 """Since PostgreSQL 15; 14 has neither whole schemas nor filters nor lists."""
@@ -350,19 +176,23 @@ _SCHEMA_MEMBERSHIPS = """
 # from asking about another.
 _TABLES = """
 WITH RECURSIVE pub AS (
-    SELECT f.oid, f.xmin::text AS altered, f.puballtables, f.pubviaroot, COALESCE(pg_catalog.to_jsonb(f) ->> 'pubgencols', 'n') = 's' AS generated,
-           CASE WHEN f.pubinsert THEN 'i' ELSE '' END || CASE WHEN f.pubupdate THEN 'u' ELSE '' END || CASE WHEN f.pubdelete THEN 'd' ELSE '' END
+    SELECT f.oid, f.xmin::text AS altered, f.puballtables, f.pubviaroot,
+        COALESCE(pg_catalog.to_jsonb(f) ->> 'pubgencols', 'n') = 's' AS generated,
+           CASE WHEN f.pubinsert THEN 'i' ELSE '' END || CASE WHEN f.pubupdate THEN 'u' ELSE '' END
+               || CASE WHEN f.pubdelete THEN 'd' ELSE '' END
                || CASE WHEN f.pubtruncate THEN 't' ELSE '' END || CASE WHEN f.pubviaroot THEN 'r' ELSE '' END
                || CASE WHEN pg_catalog.to_jsonb(f) ->> 'pubgencols' = 's' THEN 'g' ELSE '' END AS publishes
     FROM pg_catalog.pg_publication f WHERE f.pubname = %%(publication)s
 ), inherited AS (
     SELECT i.inhrelid, i.inhparent, i.inhrelid || ':' || i.xmin AS level, NOT EXISTS (
-        SELECT 1 FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_attribute s ON s.attrelid = a.attrelid AND s.attnum = -1
+        SELECT 1 FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_attribute s ON s.attrelid = a.attrelid
+            AND s.attnum = -1
         WHERE a.attrelid = i.inhrelid AND a.attnum > 0 AND a.attinhcount > 0 AND a.xmax::text = '0'
           AND (a.xmin::text, a.cmin::text) = (s.xmin::text, s.cmin::text)) AS attached
     FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class pc ON pc.oid = i.inhrelid AND pc.relispartition
 ), lineage (oid, ancestor, levels, attached) AS (
-    SELECT i.inhrelid, i.inhparent, ARRAY[i.level], CASE WHEN i.attached THEN ARRAY[i.level] ELSE ARRAY[]::text[] END FROM inherited i
+    SELECT i.inhrelid, i.inhparent, ARRAY[i.level], CASE WHEN i.attached THEN ARRAY[i.level] ELSE ARRAY[]::text[] END
+        FROM inherited i
     UNION ALL
     SELECT l.oid, i.inhparent, l.levels || i.level, CASE WHEN i.attached THEN l.attached || i.level ELSE l.attached END
     FROM lineage l JOIN inherited i ON i.inhrelid = l.ancestor
@@ -371,30 +201,39 @@ WITH RECURSIVE pub AS (
 ), members AS (
     SELECT r.prrelid AS oid FROM pg_catalog.pg_publication_rel r JOIN pub ON pub.oid = r.prpubid
     UNION
-    SELECT mc.oid FROM pg_catalog.pg_class mc JOIN whole_schemas w ON w.oid = mc.relnamespace WHERE pg_catalog.pg_relation_is_publishable(mc.oid)
+    SELECT mc.oid FROM pg_catalog.pg_class mc JOIN whole_schemas w ON w.oid = mc.relnamespace
+        WHERE pg_catalog.pg_relation_is_publishable(mc.oid)
 ), sent AS (
     SELECT sc.oid FROM pg_catalog.pg_class sc CROSS JOIN pub
-    WHERE pub.puballtables AND pg_catalog.pg_relation_is_publishable(sc.oid) AND CASE WHEN pub.pubviaroot THEN NOT sc.relispartition ELSE sc.relkind = 'r' END
+    WHERE pub.puballtables AND pg_catalog.pg_relation_is_publishable(sc.oid) AND CASE WHEN pub.pubviaroot
+        THEN NOT sc.relispartition ELSE sc.relkind = 'r' END
     UNION
     SELECT m.oid FROM members m JOIN pg_catalog.pg_class sc ON sc.oid = m.oid CROSS JOIN pub
-    WHERE CASE WHEN pub.pubviaroot THEN NOT EXISTS (SELECT 1 FROM lineage l JOIN members above ON above.oid = l.ancestor WHERE l.oid = m.oid)
+    WHERE CASE WHEN pub.pubviaroot THEN NOT EXISTS (SELECT 1 FROM lineage l
+        JOIN members above ON above.oid = l.ancestor WHERE l.oid = m.oid)
                ELSE sc.relkind = 'r' END
     UNION
-    SELECT l.oid FROM members m JOIN lineage l ON l.ancestor = m.oid JOIN pg_catalog.pg_class sc ON sc.oid = l.oid CROSS JOIN pub
+    SELECT l.oid FROM members m JOIN lineage l ON l.ancestor = m.oid JOIN pg_catalog.pg_class sc ON sc.oid = l.oid
+        CROSS JOIN pub
     WHERE NOT pub.pubviaroot AND sc.relkind = 'r'
 ), published AS (
-    SELECT sent.oid, pub.publishes, COALESCE(pg_catalog.to_jsonb(r) ->> 'prattrs' IS NOT NULL, false) AS has_list, %(row_filter)s AS row_filter,
+    SELECT sent.oid, pub.publishes, COALESCE(pg_catalog.to_jsonb(r) ->> 'prattrs' IS NOT NULL, false) AS has_list,
+        %(row_filter)s AS row_filter,
            %(attnames)s AS attnames
-    FROM sent CROSS JOIN pub LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = pub.oid AND r.prrelid = sent.oid AND NOT pub.puballtables
-        AND NOT EXISTS (SELECT 1 FROM whole_schemas w JOIN pg_catalog.pg_class sc ON sc.relnamespace = w.oid WHERE sc.oid = sent.oid)
+    FROM sent CROSS JOIN pub LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = pub.oid AND r.prrelid = sent.oid
+        AND NOT pub.puballtables
+        AND NOT EXISTS (SELECT 1 FROM whole_schemas w JOIN pg_catalog.pg_class sc ON sc.relnamespace = w.oid
+            WHERE sc.oid = sent.oid)
 ), upwards (oid, ancestor, levels) AS (
     SELECT p.oid, p.oid, '' FROM published p
     UNION ALL
-    SELECT l.oid, l.ancestor, ' ' || pg_catalog.array_to_string(l.levels, ' ') FROM lineage l JOIN published p ON p.oid = l.oid
+    SELECT l.oid, l.ancestor, ' ' || pg_catalog.array_to_string(l.levels, ' ') FROM lineage l
+        JOIN published p ON p.oid = l.oid
 ), memberships (oid, spelled) AS (
     SELECT p.oid, 'all tables ' || pub.oid FROM published p CROSS JOIN pub WHERE pub.puballtables
     UNION ALL
-    SELECT l.oid, 'entry ' || r.oid || l.levels FROM upwards l JOIN pg_catalog.pg_publication_rel r ON r.prrelid = l.ancestor JOIN pub ON pub.oid = r.prpubid
+    SELECT l.oid, 'entry ' || r.oid || l.levels FROM upwards l
+        JOIN pg_catalog.pg_publication_rel r ON r.prrelid = l.ancestor JOIN pub ON pub.oid = r.prpubid
     %(schema_memberships)s
 ), base (oid, type_oid, typmod, depth) AS (
     SELECT t.oid, t.typbasetype, t.typtypmod, 1 FROM pg_catalog.pg_type t WHERE t.typtype = 'd'
@@ -406,15 +245,18 @@ WITH RECURSIVE pub AS (
 )
 SELECT
     pg_catalog.jsonb_build_object(
-        'oid', c.oid::int8, 'schema', n.nspname, 'name', c.relname, 'relkind', c.relkind, 'relpersistence', c.relpersistence,
+        'oid', c.oid::int8, 'schema', n.nspname, 'name', c.relname, 'relkind', c.relkind,
+        'relpersistence', c.relpersistence,
         'replica_identity', c.relreplident, 'relfilenode', pg_catalog.pg_relation_filenode(c.oid)::int8,
         'role', CURRENT_USER, 'schema_usable', pg_catalog.has_schema_privilege(c.relnamespace, 'USAGE'),
         'policies_apply', pg_catalog.row_security_active(c.oid),
-        'publication', %%(publication)s::text, 'is_partition', c.relispartition, 'row_filter', (SELECT p.row_filter FROM published p WHERE p.oid = c.oid),
+        'publication', %%(publication)s::text, 'is_partition', c.relispartition,
+        'row_filter', (SELECT p.row_filter FROM published p WHERE p.oid = c.oid),
         'attnames', (SELECT p.attnames FROM published p WHERE p.oid = c.oid),
         'has_column_list', COALESCE((SELECT p.has_list FROM published p WHERE p.oid = c.oid), false),
         'publishes', COALESCE((SELECT p.publishes FROM published p WHERE p.oid = c.oid), ''),
-        'memberships', (SELECT pg_catalog.jsonb_agg(m.spelled ORDER BY m.spelled) FROM memberships m WHERE m.oid = c.oid),
+        'memberships', (SELECT pg_catalog.jsonb_agg(m.spelled ORDER BY m.spelled) FROM memberships m
+            WHERE m.oid = c.oid),
         'attributes', c.relnatts, 'toast', c.reltoastrelid::int8, 'primary_key', COALESCE(
             (SELECT k.oid FROM pg_catalog.pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'p')::int8, 0),
         'publication_altered', COALESCE((SELECT pub.altered FROM pub), ''),
@@ -424,7 +266,8 @@ SELECT
             ELSE c.reltuples END, 0)::int8),
     (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object(
         'name', a.attname, 'attnum', a.attnum, 'type_oid', a.atttypid::int8, 'typmod', a.atttypmod,
-        'base_type_oid', COALESCE(d.type_oid, a.atttypid)::int8, 'base_typmod', CASE WHEN d.oid IS NULL THEN a.atttypmod ELSE d.typmod END,
+        'base_type_oid', COALESCE(d.type_oid, a.atttypid)::int8,
+        'base_typmod', CASE WHEN d.oid IS NULL THEN a.atttypmod ELSE d.typmod END,
         'type_name', pg_catalog.format_type(a.atttypid, a.atttypmod),
         'output_function', pg_catalog.quote_ident(fn.nspname) || '.' || pg_catalog.quote_ident(f.proname),
         'in_primary_key', COALESCE(a.attnum = ANY (pk.indkey[:pk.indnkeyatts - 1]), false),
@@ -445,36 +288,46 @@ SELECT
      LEFT JOIN pg_catalog.pg_index ri ON ri.indrelid = c.oid AND ri.indisreplident
      WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
     (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object(
-        'oid', l.oid::int8, 'schema', ln.nspname, 'name', l.relname, 'relkind', l.relkind, 'relpersistence', l.relpersistence,
+        'oid', l.oid::int8, 'schema', ln.nspname, 'name', l.relname, 'relkind', l.relkind,
+        'relpersistence', l.relpersistence,
         'replica_identity', l.relreplident, 'relfilenode', COALESCE(pg_catalog.pg_relation_filenode(l.oid), 0)::int8,
         'identity_columns', (SELECT pg_catalog.array_agg(a.attname::text ORDER BY a.attname) FROM pg_catalog.pg_index i
             JOIN pg_catalog.pg_attribute a ON a.attrelid = l.oid AND a.attnum = ANY (i.indkey[:i.indnkeyatts - 1])
-            WHERE i.indrelid = l.oid AND CASE l.relreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate WHEN 'i' THEN i.indisreplident ELSE false END),
-        'missing', (SELECT pg_catalog.array_agg(a.attname::text) FROM pg_catalog.pg_attribute a WHERE a.attrelid = l.oid AND a.atthasmissing),
-        'version', l.xmin::text, 'settings', pg_catalog.md5(pg_catalog.concat_ws('|', l.relacl::text, l.relowner, l.reloptions::text,
-            l.relhastriggers, l.relhasrules, l.relname, l.relnamespace, l.relnatts, l.relchecks, l.relrowsecurity, l.relforcerowsecurity)),
+            WHERE i.indrelid = l.oid AND CASE l.relreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate WHEN 'i'
+                THEN i.indisreplident ELSE false END),
+        'missing', (SELECT pg_catalog.array_agg(a.attname::text) FROM pg_catalog.pg_attribute a
+            WHERE a.attrelid = l.oid AND a.atthasmissing),
+        'version', l.xmin::text, 'settings', pg_catalog.md5(pg_catalog.concat_ws('|', l.relacl::text, l.relowner,
+            l.reloptions::text,
+            l.relhastriggers, l.relhasrules, l.relname, l.relnamespace, l.relnatts, l.relchecks, l.relrowsecurity,
+                l.relforcerowsecurity)),
         'levels', t.levels, 'attached', t.attached) ORDER BY l.oid)
      FROM lineage t JOIN pg_catalog.pg_class l ON l.oid = t.oid
      JOIN pg_catalog.pg_namespace ln ON ln.oid = l.relnamespace
      WHERE c.relkind = 'p' AND t.ancestor = c.oid AND l.relkind <> 'p'),
     (WITH RECURSIVE used (oid) AS (
-        SELECT a.atttypid FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+        SELECT a.atttypid FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0
+            AND NOT a.attisdropped
         UNION
         SELECT x.oid FROM used u JOIN pg_catalog.pg_type t ON t.oid = u.oid CROSS JOIN LATERAL (
             SELECT t.typbasetype WHERE t.typtype = 'd'
             UNION ALL SELECT t.typelem WHERE t.typelem <> 0
             UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
-            UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+            UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a WHERE t.typtype = 'c'
+                AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
         ) x (oid))
-     SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_array(detail.key, detail.spelling, detail.version, detail.original) ORDER BY detail.key) FROM (
+     SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_array(detail.key, detail.spelling, detail.version,
+         detail.original) ORDER BY detail.key) FROM (
         SELECT 'label ' || e.enumtypid::text || ' ' || e.oid::text, e.enumlabel::text, e.xmin::text,
             e.xmax::text = '0' AND t.xmax::text = '0' AND (e.xmin::text, e.cmin::text) = (t.xmin::text, t.cmin::text)
         FROM used JOIN pg_catalog.pg_enum e ON e.enumtypid = used.oid JOIN pg_catalog.pg_type t ON t.oid = used.oid
         UNION ALL
         SELECT 'attributes ' || t.oid::text,
-            COALESCE(pg_catalog.string_agg(a.attnum || ' ' || a.atttypid || ' ' || a.atttypmod, ', ' ORDER BY a.attnum) FILTER (WHERE NOT a.attisdropped), ''),
+            COALESCE(pg_catalog.string_agg(a.attnum || ' ' || a.atttypid || ' ' || a.atttypmod, ', '
+                ORDER BY a.attnum) FILTER (WHERE NOT a.attisdropped), ''),
             pg_catalog.string_agg(a.xmin::text, ', ' ORDER BY a.attnum),
-            pg_catalog.bool_and(a.xmax::text = '0' AND t.xmax::text = '0' AND (a.xmin::text, a.cmin::text) = (t.xmin::text, t.cmin::text))
+            pg_catalog.bool_and(a.xmax::text = '0' AND t.xmax::text = '0'
+                AND (a.xmin::text, a.cmin::text) = (t.xmin::text, t.cmin::text))
         FROM used JOIN pg_catalog.pg_type t ON t.oid = used.oid AND t.typtype = 'c'
         JOIN pg_catalog.pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0 GROUP BY t.oid
      ) detail (key, spelling, version, original))

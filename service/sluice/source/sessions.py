@@ -22,6 +22,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from sluice.errors import ServiceError, SlotBusy, SlotLost, SourceError, SourceRefused, SourceUnavailable, UsageError
 from sluice.source.cancelling import Cancellation
 
+Connection = psycopg.Connection[tuple[Any, ...]]
+
 OLDEST_SERVER = 140000
 PING_SECONDS = 2
 """The least that libpq takes. Other threads wait as well while it pings."""

@@ -9,9 +9,11 @@ import structlog
 from sluice import faults
 from sluice.lsn import show
 from sluice.source.catalog import Catalog
+from sluice.source.publication import ensure_publication
 from sluice.source.selection import matches
-from sluice.source.sessions import SourceOptions
-from sluice.source.slot import Connection, ensure_publication, ensure_slot, slot_facts
+from sluice.source.sessions import Connection, SourceOptions
+from sluice.source.slot import ensure_slot
+from sluice.source.slot_facts import slot_facts
 
 
 def set_up(options: SourceOptions, connection: Connection, *, tables: tuple[str, ...], two_phase: bool) -> None:

@@ -8,9 +8,10 @@ pg_stat_replication_slots; max_slot_wal_keep_size; pg_replication_slots.inactive
 
 from dataclasses import dataclass
 
+from sluice.source.facts import ServerFacts, SlotFacts
 from sluice.source.lazy_session import LazySession
-from sluice.source.sessions import SourceOptions, translated
-from sluice.source.slot import Connection, ServerFacts, SlotFacts, server_facts, slot_facts
+from sluice.source.sessions import Connection, SourceOptions, translated
+from sluice.source.slot_facts import server_facts, slot_facts
 
 _MEBI = 1024**2
 _QUERY = b"""

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from sluice.backoff import Backoff, doubling
 from sluice.errors import SlotBusy
-from sluice.source.catalog import Connection
-from sluice.source.sessions import SourceOptions, translated
+from sluice.source.sessions import Connection, SourceOptions, translated
 
 OWN_MARGIN_SECONDS = 30.0
 """Past wal_sender_timeout, at which the server gives up a client that is silent: it looks only now

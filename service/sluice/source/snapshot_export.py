@@ -13,17 +13,14 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
 
 import psycopg
 from psycopg import pq
 
 from sluice import lsn
 from sluice.errors import ServiceError, SourceUnavailable
-from sluice.source.quoting import quote_slot
-from sluice.source.sessions import SourceOptions, open_query, open_replication, raise_result, translated
-
-Connection = psycopg.Connection[tuple[Any, ...]]
+from sluice.quoting import quote_slot
+from sluice.source.sessions import Connection, SourceOptions, open_query, open_replication, raise_result, translated
 
 _POLL_MS = 200
 _REPORT_EVERY_S = 2.0
@@ -106,9 +103,11 @@ def open_transactions(options: SourceOptions) -> tuple[Blocker, ...]:
     Raises SourceError.
     """
     command = """
-        SELECT pid, COALESCE(application_name, ''), '', COALESCE(EXTRACT(epoch FROM pg_catalog.now() - xact_start), 0)::float8
+        SELECT pid, COALESCE(application_name, ''), '', COALESCE(EXTRACT(epoch FROM pg_catalog.now() - xact_start),
+            0)::float8
         FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_catalog.pg_backend_pid()
-        UNION ALL SELECT NULL, '', gid::text, EXTRACT(epoch FROM pg_catalog.now() - prepared)::float8 FROM pg_catalog.pg_prepared_xacts ORDER BY 4 DESC"""
+        UNION ALL SELECT NULL, '', gid::text, EXTRACT(epoch FROM pg_catalog.now() - prepared)::float8
+            FROM pg_catalog.pg_prepared_xacts ORDER BY 4 DESC"""
     with closing(open_query(options)) as conn, translated("reading open transactions"):
         return tuple(Blocker(*row) for row in conn.execute(command.encode()).fetchall())
 

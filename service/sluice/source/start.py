@@ -13,8 +13,8 @@ from psycopg import pq
 
 from sluice import lsn
 from sluice.errors import SourceUnavailable, UsageError
+from sluice.quoting import publication_names, quote_replication_literal, quote_slot
 from sluice.source.binary import require_binary
-from sluice.source.quoting import publication_names, quote_replication_literal, quote_slot
 from sluice.source.sessions import SourceOptions, open_replication, raise_result
 
 PARALLEL_SINCE = 160000

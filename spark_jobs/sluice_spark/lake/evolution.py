@@ -1,18 +1,17 @@
-"""From one schema version to the next in the lake: which columns are added, and what older rows
-hold in them.
+"""From one schema version to the next in the lake: the SQL that adds columns, and what older rows
+hold in them. What can be followed at all is decided by `sluice.contract.evolution`.
 
-Owns: only additions are followed; any other difference makes the table stale by name, because rows
-already in the lake would no longer mean what the source means. Repeating an evolution is harmless:
-it is the difference to the lake's present columns. (Delta: Update table schema.)
+Repeating an evolution is harmless: it is the difference to the lake's present columns. (Delta:
+Update table schema.)
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 from sluice import faults
 from sluice.contract import envelope
+from sluice.contract.evolution import added_columns
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import UnsupportedChange
 from sluice_spark.lake.columns import METADATA_TYPES
@@ -29,51 +28,6 @@ class Evolution:
 
     additions: tuple[str, ...] = ()
     defaults: tuple[str, ...] = ()
-
-
-def added_columns(versions: Mapping[int, TableSchema], *, since: int, until: int) -> tuple[ColumnSchema, ...]:
-    """The columns that versions `since`+1 to `until` add. Raises UnsupportedChange when they do
-    anything else.
-    """
-    added: list[ColumnSchema] = []
-    for before, after in pairwise([versions[number] for number in sorted(versions) if since <= number <= until]):
-        added += _added(before, after)
-    return tuple(added)
-
-
-def refuse_alike(schema: TableSchema) -> None:
-    """Delta does not tell names apart by case."""
-    if len({envelope.folded(column.name) for column in schema.columns}) != len(schema.columns):
-        raise UnsupportedChange(
-            f"{schema.qualified_name}: two columns differ by case only, which Delta does not support"
-        )
-
-
-def _added(before: TableSchema, after: TableSchema) -> list[ColumnSchema]:
-    where = f"{after.qualified_name} in schema version {after.version}"
-    refuse_alike(after)
-    old = {column.attnum: column for column in before.columns}
-    new = {column.attnum: column for column in after.columns}
-    if len(new) != len(after.columns) or len(old) != len(before.columns):
-        raise UnsupportedChange(f"{where}: the source no longer had its columns, so they cannot be matched")
-    for attnum, column in old.items():
-        now = new.get(attnum)
-        if now is None:
-            raise UnsupportedChange(f"{where}: column {column.name!r} was dropped")
-        if now.name != column.name:
-            raise UnsupportedChange(f"{where}: column {column.name!r} was renamed to {now.name!r}")
-        if now.lake.sql != column.lake.sql:
-            raise UnsupportedChange(
-                f"{where}: column {column.name!r} changed from {column.type_name} to {now.type_name}"
-            )
-        if now.key != column.key:
-            raise UnsupportedChange(f"{where}: the key changed at column {column.name!r}")
-    if (before.replica_identity == "f") != (after.replica_identity == "f") and not after.key_columns:
-        raise UnsupportedChange(f"{where}: the replica identity of a table without a key changed")
-    fresh = [column for attnum, column in new.items() if attnum not in old]
-    if any(column.key for column in fresh):
-        raise UnsupportedChange(f"{where}: the key gained a column")
-    return fresh
 
 
 def plan(

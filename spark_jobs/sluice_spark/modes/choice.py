@@ -3,9 +3,12 @@
 from collections.abc import Iterable
 
 from sluice.contract import envelope
+from sluice.contract.evolution import refuse_alike
 from sluice.contract.schema import TableSchema
+from sluice.errors import UnsupportedChange
 from sluice.manifest.state import TableState
 from sluice_spark.lake.columns import changelog_columns, changelog_metadata, mirror_columns, mirror_metadata
+from sluice_spark.lake.plan import CommitPlan
 from sluice_spark.options import CHANGELOG, MIRROR, ApplyOptions
 
 ROWS_MODE = "mirror of whole rows"
@@ -48,3 +51,18 @@ def metadata_names(options: ApplyOptions, schema: TableSchema) -> tuple[str, ...
     if mode_of(options, schema) == CHANGELOG:
         return changelog_metadata(schema)
     return mirror_metadata(schema, wanted=options.metadata_columns)
+
+
+def snapshot_plan(options: ApplyOptions, schema: TableSchema) -> CommitPlan:
+    """The commit of a snapshot: its rows replace the lake table, columns and all. Raises
+    UnsupportedChange when Delta cannot have such a table.
+    """
+    refuse_alike(schema)
+    columns = lake_columns(options, schema)
+    if not columns:
+        raise UnsupportedChange(
+            f"{schema.qualified_name}: the lake table would have no column, because no column of the "
+            "source table is published and lake.metadata_columns is off;"
+            " turn that on and resync the table, or remove it from source.tables"
+        )
+    return CommitPlan("overwrite", tuple(columns), new_schema=True)

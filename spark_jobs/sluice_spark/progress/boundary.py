@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sluice.contract.applied import AppliedTable, Complete
+from sluice.contract.table_state import State
 
 
 @dataclass(slots=True)
@@ -30,7 +31,7 @@ class Boundary:
         for key, table in tables.items():
             if (
                 key not in self.versions
-                and table.state == "live"
+                and table.state == State.LIVE
                 and table.through_seq >= self.seq >= table.committed_seq
                 and since_lsn[key] <= self.lsn
             ):
@@ -40,7 +41,7 @@ class Boundary:
         """What can be published, without number and time; None while a live table has not passed. A
         table that began later is left out as `copying`.
         """
-        live = {key: table for key, table in tables.items() if table.state == "live"}
+        live = {key: table for key, table in tables.items() if table.state == State.LIVE}
         later = {
             key
             for key in live
@@ -50,9 +51,9 @@ class Boundary:
             return None
         there = {_name(table) for table in live.values()}
         # The name of a table that is gone may belong to another table now.
-        gone = {key for key, table in tables.items() if table.state == "detached" and _name(table) in there}
-        left_out = {
-            _name(table): "copying" if key in later else table.state
+        gone = {key for key, table in tables.items() if table.state == State.DETACHED and _name(table) in there}
+        left_out: dict[str, str] = {
+            _name(table): State.COPYING if key in later else table.state
             for key, table in tables.items()
             if key in later or key not in live.keys() | gone
         }

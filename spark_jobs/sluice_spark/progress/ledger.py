@@ -2,7 +2,7 @@
 stopped.
 
 Owns the rules by which a table gets windows: only its newest generation, only while neither the
-manifest nor the applier calls it stale, quarantined, paused or detached, and never two at once. One
+manifest nor the applier calls it stale, quarantined or detached, and never two at once. One
 lake table has one window in flight, even if two tables of the source or two generations share it. A
 table whose window fails waits, longer each time, and is quarantined after some attempts. It is
 tried again, and the other tables continue. No Spark, no threads, no clock: the loop in `applier`
@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sluice.contract.applied import AppliedTable
-from sluice.contract.entries import CARRIED_STATES, Changes, Copy, Entry, Table
+from sluice.contract.entries import Changes, Copy, Entry, Table
+from sluice.contract.table_state import State
 from sluice.manifest.state import PipelineState, TableState, reduce
 from sluice_spark.lake.opening import lake_path
 from sluice_spark.lake.table import Place
@@ -30,7 +31,6 @@ KEPT_WHILE_WAITING, KEPT_BY_ONE = 5_000, 4
 or their snapshot is not complete, and at least for each. The rest is read again when they
 continue.
 """
-WORKING_STATES = CARRIED_STATES
 ATTEMPTS = 5
 """Failures in a row after which a table is quarantined."""
 FIRST_WAIT_SECONDS = 0.2
@@ -195,7 +195,7 @@ class Ledger:
 
     def works(self, table_id: str) -> bool:
         """Whether windows of the table may be applied."""
-        return not self.tables[table_id].stale_reason and self.state.tables[table_id].state in WORKING_STATES
+        return not self.tables[table_id].stale_reason and self.state.tables[table_id].state.is_followed
 
     def ready(self, *, now: float, boundary_seq: int) -> Iterator[Work]:
         """A window of each table that may work now and is not busy, the table that is furthest
@@ -284,10 +284,11 @@ class Ledger:
         shown, reason = state.state, state.reason or (NO_KEY if forced else "")
         failing = False
         if progress.stale_reason:
-            shown, reason = "stale", progress.stale_reason
+            shown, reason = State.STALE, progress.stale_reason
         elif self.works(table_id):
-            shown = "copying" if not pending.has_snapshot else "live" if state.state == "copying" else state.state
-            shown, reason = "quarantined" if progress.quarantined else shown, progress.problem or reason
+            shown = State.LIVE if state.state == State.COPYING else state.state
+            shown = shown if pending.has_snapshot else State.COPYING
+            shown, reason = State.QUARANTINED if progress.quarantined else shown, progress.problem or reason
             failing = bool(progress.problem)
         return AppliedTable(
             table_id=table_id,

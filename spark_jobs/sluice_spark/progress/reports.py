@@ -17,6 +17,7 @@ from sluice import faults, lsn
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
 from sluice.errors import ObjectMissing
+from sluice.manifest.apply_records import newest_complete, newest_log
 from sluice.store.base import ObjectStore
 
 _log = structlog.get_logger("sluice.apply")
@@ -32,14 +33,14 @@ class Reports:
         self._store = store
         self._instance = instance
         self._started_at = _now()
-        self._log_number = self._newest(keys.APPLY_LOG)
-        self._complete_number = self._newest(keys.APPLY_COMPLETE)
+        self._log_number = newest_log(store).number()
+        self._complete_number = newest_complete(store).number()
         self._last_complete: Complete | None = None
 
     def last_log(self) -> AppliedLog | None:
         """The newest log, if there is one."""
         try:
-            return AppliedLog.decode(self._store.get(keys.apply_log(self._log_number))) if self._log_number else None
+            return newest_log(self._store).read()
         except ObjectMissing:
             return None
 
@@ -73,9 +74,6 @@ class Reports:
     def _forget(self, key: str, number: int) -> None:
         if number > KEPT:
             self._store.delete(key)
-
-    def _newest(self, prefix: str) -> int:
-        return max((int(key.removeprefix(prefix).removesuffix(".json")) for key in self._store.list(prefix)), default=0)
 
 
 def _now() -> str:

@@ -8,13 +8,14 @@ again.
 import structlog
 
 from sluice.contract.applied import AppliedLog
+from sluice.contract.table_state import State
 from sluice.errors import ApplyError, UnsupportedChange
 from sluice.manifest.state import TableState
 from sluice_spark.lake.failures import SparkGone
 from sluice_spark.lake.table import LakeTable, Place
 from sluice_spark.modes.choice import OTHER_MODE, other_mode
 from sluice_spark.options import ApplyOptions
-from sluice_spark.progress.ledger import ATTEMPTS, WORKING_STATES, TableProgress
+from sluice_spark.progress.ledger import ATTEMPTS, TableProgress
 from sluice_spark.read.window import PendingChanges
 from sluice_spark.telemetry import ApplyTelemetry
 
@@ -28,7 +29,7 @@ def find_table(
     name = f"{state.schema_name}.{state.table_name}"
     before = reported(state, log)
     try:
-        place = lake.find(before) if state.state in WORKING_STATES else lake.recorded()
+        place = lake.find(before) if state.state.is_followed else lake.recorded()
         progress = restore(state, log, place=place)
         if progress.pending.has_snapshot and not progress.stale_reason:
             progress.stale_reason = other_mode(options, state, [name for name, _ in lake.columns()])
@@ -83,12 +84,12 @@ def restore(state: TableState, log: AppliedLog | None, *, place: Place, doubt: s
         # Only the lake says whether it has this version already; evolving twice is harmless.
         progress.pending.coming = [(state.schema_lsn, state.schema_version)]
     last = log.tables.get(state.table_id) if log else None
-    progress.stale_reason = doubt if state.state in WORKING_STATES else ""
+    progress.stale_reason = doubt if state.state.is_followed else ""
     if last is None or last.generation != state.generation:
         return progress
     progress.rows_applied, progress.commit_time_us = last.rows_applied, last.commit_time_us
     progress.pending.reported_lsn = last.complete_through_lsn
-    if last.state == "stale" and state.state in WORKING_STATES and not last.reason.startswith(OTHER_MODE):
+    if last.state == State.STALE and state.state.is_followed and not last.reason.startswith(OTHER_MODE):
         progress.stale_reason = last.reason
     elif copied and last.committed_seq == marker:
         progress.pending.applied_seq = max(progress.pending.applied_seq, last.through_seq)

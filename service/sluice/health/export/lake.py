@@ -7,7 +7,7 @@ than what is proven complete.
 
 from collections import Counter as Tally
 
-from sluice.contract.entries import TABLE_STATES
+from sluice.contract.table_state import State
 from sluice.health.backlog import Pending
 from sluice.health.report import Report
 from sluice.health.wal import oldest
@@ -31,7 +31,7 @@ class LakeExport:
         """
         metrics, state = self._metrics, report.manifest
         states = Tally(table.state for table in report.tables)
-        for name in TABLE_STATES:
+        for name in State:
             metrics.set(catalogue.TABLES, states[name], state=name)
         metrics.set(catalogue.PREPARED, len(state.prepared))
         metrics.set(catalogue.PREPARED_AGE, max(map(report.age_seconds, state.prepared.values()), default=0.0))

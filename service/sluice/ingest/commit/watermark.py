@@ -50,8 +50,3 @@ class Watermark:
         moved = receipt.through_lsn > self.flushed_lsn
         self.flushed_lsn = receipt.through_lsn
         return moved
-
-    @property
-    def caught_up(self) -> bool:
-        """Whether all that was received is acknowledged."""
-        return self.flushed_lsn >= self.received_lsn

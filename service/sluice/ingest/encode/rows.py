@@ -20,9 +20,8 @@ from sluice.contract.xids import XidIntervals
 from sluice.errors import DecodeError, UnsupportedChange
 from sluice.ingest.encode.marks import SPECIAL_TYPE, UNCHANGED_TYPE, special_column, unchanged_column
 from sluice.ingest.encode.stats import KeyRange, SegmentStats, count_ops, differs, key_range
-from sluice.ingest.encode.types.families import arrow_type, read
+from sluice.ingest.encode.types.families import arrow_type, binary_as_text, read, read_binary, require_binary_form
 from sluice.ingest.encode.types.reading import Reading
-from sluice.ingest.encode.types.sent import read_sent, require_form, texts_of
 from sluice.ingest.encode.views import Mask, Texts
 from sluice.protocol.buffers import LARGE_BYTES
 from sluice.protocol.tuples import FieldVector, RowColumns
@@ -97,7 +96,7 @@ class _Side:
 
     def add(self, column: ColumnSchema, values: "_Values") -> None:
         reading: Reading = (
-            read_sent(values.texts, column.sent, arrow_type(column.lake))
+            read_binary(values.texts, column.binary_form, column.lake)
             if values.binary
             else read(values.texts, column.lake)
         )
@@ -322,8 +321,8 @@ def _sent(rows: RowColumns, vector: FieldVector, where: str) -> tuple[Texts, int
 def _values(texts: Texts, kind: int, column: ColumnSchema) -> _Values:
     if kind == _TEXT:
         return _Values(texts)
-    require_form(column.sent, texts.where)
-    plain = texts_of(texts, column.sent)
+    require_binary_form(column.binary_form, texts.where)
+    plain = binary_as_text(texts, column.binary_form)
     return _Values(texts, binary=True) if plain is None else _Values(plain)
 
 

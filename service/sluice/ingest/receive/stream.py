@@ -192,7 +192,7 @@ class ReplicationStream:
         self._finish()
 
     # Reading
-    # ----------------------------------------------------------------------------------------------------------------------------------------
+    # ------------------------------------------------------------
 
     def _receive(self) -> int:
         """Reads what has arrived. A read of libpq's empties a bare socket, but over TLS it gives
@@ -258,7 +258,7 @@ class ReplicationStream:
         self._input_event.set()
 
     # Status messages
-    # --------------------------------------------------------------------------------------------------------------------------------
+    # ------------------------------------------------------------
 
     def _schedule(self, delay: float) -> None:
         if self._closed:
@@ -376,7 +376,7 @@ class ReplicationStream:
         return count == 0
 
     # Ending
-    # -----------------------------------------------------------------------------------------------------------------------------------------
+    # ------------------------------------------------------------
 
     def _notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         if _MISSING_PUBLICATION in (diagnostic.message_primary or ""):

@@ -17,12 +17,13 @@ import psycopg
 from psycopg import pq
 
 from sluice import faults
+from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.schema import TableSchema
 from sluice.errors import SourceRefused, SourceUnavailable
 from sluice.ingest.receive.batching import LARGE_PAYLOAD_BYTES
 from sluice.ingest.tables.catalog_diff import fingerprint
-from sluice.source.catalog import Catalog, TableFacts
-from sluice.source.quoting import quote_identifier, quote_literal, quote_qualified
+from sluice.quoting import quote_identifier, quote_literal, quote_qualified
+from sluice.source.catalog import Catalog
 from sluice.source.sessions import SourceOptions, open_query, raise_result, translated
 
 BATCH_BYTES = 8 * 1024 * 1024

@@ -15,6 +15,7 @@ import structlog
 
 from sluice import faults
 from sluice.contract import keys
+from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.entries import Segment
 from sluice.contract.schema import TableSchema
 from sluice.errors import SourceUnavailable
@@ -26,7 +27,6 @@ from sluice.ingest.snapshot.reader import copy_table
 from sluice.ingest.status import SnapshotCounts
 from sluice.protocol.copy_rows import CopyRows
 from sluice.protocol.tuples import RowColumns
-from sluice.source.catalog import TableFacts
 from sluice.source.sessions import SourceOptions
 from sluice.source.snapshot_export import SnapshotHolder
 

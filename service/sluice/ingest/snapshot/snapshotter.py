@@ -21,8 +21,10 @@ import structlog
 
 from sluice import faults
 from sluice.backoff import RetryTime
+from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.entries import Copy
 from sluice.contract.schema import TableSchema
+from sluice.contract.table_state import State
 from sluice.errors import SourceUnavailable, UnsupportedChange
 from sluice.ingest.snapshot.reader import SnapshotRaced, TableLocked, TableRefused
 from sluice.ingest.snapshot.segments import SnapshotSegments
@@ -30,7 +32,7 @@ from sluice.ingest.status import SnapshotCounts, SnapshotProgress
 from sluice.ingest.tables.book import TableBook
 from sluice.ingest.tables.catalog_diff import compare, fingerprint
 from sluice.lsn import show
-from sluice.source.catalog import Catalog, TableFacts
+from sluice.source.catalog import Catalog
 from sluice.source.sessions import NoFreeSlot, SourceOptions, open_query
 from sluice.source.snapshot_export import Blocker, SnapshotHolder, Waiting
 
@@ -78,7 +80,7 @@ class Copier:
     @property
     def pending(self) -> list[str]:
         """Table ids that wait for their rows."""
-        return [table.table_id for table in self._book.states().values() if table.state == "copying"]
+        return [table.table_id for table in self._book.states().values() if table.state == State.COPYING]
 
     def run_once(self) -> int:
         """Copies every pending table from one snapshot; returns how many were finished. Raises

@@ -15,19 +15,21 @@ from typing import Final, Literal
 import structlog
 
 from sluice.backoff import RetryTime
-from sluice.contract.entries import CARRIED_STATES, Copy, Table
+from sluice.contract.carrying import refusal, refusal_of
+from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.entries import Copy, Table
+from sluice.contract.evolution import diff_schema
 from sluice.contract.schema import TableSchema
+from sluice.contract.table_state import State
 from sluice.ingest.status import TableCounts
 from sluice.ingest.tables import messages as messagetable
 from sluice.ingest.tables.catalog_diff import compare, fingerprint
 from sluice.ingest.tables.register import TableRegister, differs, latest_schema
-from sluice.ingest.tables.schemas import build_schema, diff_schema, relation_of, relation_sent_as, same_shape
+from sluice.ingest.tables.schemas import build_schema, relation_of, relation_sent_as, same_shape
 from sluice.lsn import show
 from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import COPY_WAITS, TableState, copy_remedy
 from sluice.protocol.messages import RelationVersion
-from sluice.source.catalog import TableFacts
-from sluice.source.conditions import refusal, refusal_of
 from sluice.source.selection import matches
 
 AWAITED = "its columns changed at the source, and the stream has not come to the position of that change yet"
@@ -96,7 +98,7 @@ class TableBook:
                 return self._resolved[relation]
             schema = self._resolve(relation, position_lsn)
             state = self._register.state(relation.oid)
-            if (schema is None and (state is None or state.state not in CARRIED_STATES)) or (
+            if (schema is None and (state is None or not state.state.is_followed)) or (
                 schema and state and schema.version == state.schema_version
             ):
                 # An older version is right for one place in the log only: the same shape further on
@@ -115,7 +117,7 @@ class TableBook:
             state = self._register.state(relation.oid)
             if state is None:
                 return NOT_YET if self.selected(relation.schema, relation.name) else None
-            if state.state not in CARRIED_STATES:
+            if not state.state.is_followed:
                 return None
             latest = latest_schema(state)
             same = latest is not None and relation_sent_as(latest) == relation
@@ -150,9 +152,9 @@ class TableBook:
                     self.detach(facts.oid, "source.tables no longer selects it")
             elif known is None:
                 self._join(relation_of(facts), facts)
-            elif known.state in CARRIED_STATES:
+            elif known.state.is_followed:
                 self._look_at_carried(facts, known, wal_end)
-            elif known.state == "detached" or (known.state == "quarantined" and self._may_try(facts, known)):
+            elif known.state == State.DETACHED or (known.state == State.QUARANTINED and self._may_try(facts, known)):
                 self._begin(facts, known)
 
     def request_copy(self, facts: TableFacts) -> bool:
@@ -163,7 +165,7 @@ class TableBook:
             state = self._register.state(facts.oid)
             if state is None:
                 return self._join(relation_of(facts), facts) is not None
-            return state.state != "copying" and self._begin(facts, state) is not None
+            return state.state != State.COPYING and self._begin(facts, state) is not None
 
     def prepare_copy(self, facts: TableFacts) -> TableSchema | None:
         """The shape in which a table that waits for its rows can be copied under `facts`, None when
@@ -173,7 +175,7 @@ class TableBook:
         """
         with self._lock:
             state = self._register.state(facts.oid)
-            if state is None or state.state != "copying":
+            if state is None or state.state != State.COPYING:
                 return None
             if not facts.published:
                 self.detach(facts.oid, "the publication no longer carries it")
@@ -193,7 +195,7 @@ class TableBook:
         """
         with self._lock:
             state = self._register.state(int(entry.table_id))
-            if state is None or state.state != "copying" or state.generation != entry.generation:
+            if state is None or state.state != State.COPYING or state.generation != entry.generation:
                 return False
             self._register.finish_copy(entry)
             self._refused.pop(int(entry.table_id), None)
@@ -205,7 +207,7 @@ class TableBook:
         """
         with self._lock:
             state = self._register.state(facts.oid)
-            if state is not None and (state.state, state.generation) == ("copying", generation):
+            if state is not None and (state.state, state.generation) == (State.COPYING, generation):
                 self._logger.warning("the copy begins again", table=facts.qualified_name, reason=reason)
                 self._begin(facts, state)
 
@@ -215,7 +217,7 @@ class TableBook:
         """
         with self._lock:
             state, reason = self._register.state(oid), f"{COPY_WAITS}{reason}"
-            if state is not None and state.state == "copying" and state.reason != reason:
+            if state is not None and state.state == State.COPYING and state.reason != reason:
                 self._register.change(state, reason=reason)
 
     def quarantine(self, facts: TableFacts, reason: str, *, generation: int) -> None:
@@ -224,14 +226,14 @@ class TableBook:
         """
         with self._lock:
             state = self._register.state(facts.oid)
-            if state is not None and state.generation == generation and state.state in CARRIED_STATES:
+            if state is not None and state.generation == generation and state.state.is_followed:
                 self._refused.setdefault(facts.oid, RetryTime(RETRY_SECONDS)).failed(time.monotonic())
                 self._quarantine(facts, state, reason)
 
     @property
     def awaiting(self) -> bool:
         """Whether a table's change of shape waits for the stream to come to its position."""
-        return any(table.state == "pending" for table in self.states().values())
+        return any(table.state == State.PENDING for table in self.states().values())
 
     def mark_stale(self, oid: int, reason: str, *, lsn: int, generation: int | None = None) -> None:
         """The lake copy no longer equals the source, for `reason`; nothing more is spooled for the
@@ -242,13 +244,13 @@ class TableBook:
         """
         with self._lock:
             state = self._register.state(oid)
-            if state is not None and state.state in CARRIED_STATES and generation in (None, state.generation):
+            if state is not None and state.state.is_followed and generation in (None, state.generation):
                 self._logger.error(
                     "table went stale", table=f"{state.schema_name}.{state.table_name}", reason=reason, lsn=show(lsn)
                 )
                 self._register.change(
                     state,
-                    state="stale",
+                    state=State.STALE,
                     reason=f"{reason}; {copy_remedy(state.schema_name, state.table_name)}",
                     lsn=lsn,
                 )
@@ -263,9 +265,9 @@ class TableBook:
         """The source no longer publishes the table."""
         with self._lock:
             state = self.states()[str(oid)]
-            if state.state != "detached":
+            if state.state != State.DETACHED:
                 self._logger.warning("table detached", table=f"{state.schema_name}.{state.table_name}", reason=reason)
-                self._register.change(state, state="detached", reason=reason, lsn=self._register.through_lsn)
+                self._register.change(state, state=State.DETACHED, reason=reason, lsn=self._register.through_lsn)
                 self._forget(oid)
 
     def states(self) -> dict[str, TableState]:
@@ -287,7 +289,7 @@ class TableBook:
         refused = refusal(facts)
         if refused:
             self._quarantine(facts, known, refused)
-        elif known.state != "copying":  # what a copy was taken under, its own end compares
+        elif known.state != State.COPYING:  # what a copy was taken under, its own end compares
             reason = compare(known.relfilenode, known.fingerprint, facts)
             if reason:
                 self.mark_stale(facts.oid, reason, lsn=self._register.through_lsn)
@@ -319,24 +321,24 @@ class TableBook:
             if unseen.kind == "unsupported":
                 self.mark_stale(facts.oid, unseen.reason, lsn=self._register.through_lsn)
                 return
-            if state.state == "pending":
-                self._register.change(state, state="live", reason="")
+            if state.state == State.PENDING:
+                self._register.change(state, state=State.LIVE, reason="")
             return
         seen = fingerprint(facts)
         before, position = self._awaited.get(facts.oid, ("", 0))
         if before != seen:
             self._awaited[facts.oid] = (seen, wal_end)
-            if state.state == "live":
+            if state.state == State.LIVE:
                 self._logger.info(
                     "columns changed, and no row has announced it yet", table=facts.qualified_name, lsn=show(wal_end)
                 )
-                self._register.change(state, state="pending", reason=AWAITED)
+                self._register.change(state, state=State.PENDING, reason=AWAITED)
         elif self._register.through_lsn >= position:
             # Before every commit that is still to come: those begin at this position or behind it.
             self.resolve(relation, position_lsn=self._register.through_lsn - 1)
             followed = self.states()[state.table_id]
-            if followed.state == "pending":
-                self._register.change(followed, state="live", reason="")
+            if followed.state == State.PENDING:
+                self._register.change(followed, state=State.LIVE, reason="")
 
     def _begin(self, facts: TableFacts, state: TableState) -> TableSchema | None:
         """The next generation, to be copied. None, and quarantined, when the table cannot be
@@ -357,12 +359,12 @@ class TableBook:
 
     def _quarantine(self, facts: TableFacts, state: TableState, reason: str) -> None:
         self._forget(facts.oid)
-        if (state.state, state.reason) != ("quarantined", reason):
+        if (state.state, state.reason) != (State.QUARANTINED, reason):
             self._logger.error("table cannot be carried", table=facts.qualified_name, reason=reason)
         lsn = self._register.through_lsn
         self._register.change(
             state,
-            state="quarantined",
+            state=State.QUARANTINED,
             reason=reason,
             lsn=lsn,
             relfilenode=facts.relfilenode,
@@ -382,7 +384,7 @@ class TableBook:
                 )
                 return None
             return self._join(relation, self._lookup(relation.oid))
-        if state.state not in CARRIED_STATES:
+        if not state.state.is_followed:
             return None
         if (relation.schema, relation.name) != (state.schema_name, state.table_name):
             reason = (
@@ -437,14 +439,14 @@ class TableBook:
             str(relation.oid),
             relation.schema,
             relation.name,
-            state="copying",
+            state=State.COPYING,
             generation=1,
             lsn=self._wal_end(),
             schema=schema,
         )
         if facts is None:
             self._register.join(
-                replace(entry, state="detached", reason="dropped at the source before it could be copied")
+                replace(entry, state=State.DETACHED, reason="dropped at the source before it could be copied")
             )
             return None
         refused = refusal_of(schema) or refusal(facts)
@@ -453,7 +455,7 @@ class TableBook:
             self._register.join(
                 replace(
                     entry,
-                    state="quarantined",
+                    state=State.QUARANTINED,
                     reason=refused,
                     relfilenode=facts.relfilenode,
                     fingerprint=fingerprint(facts),

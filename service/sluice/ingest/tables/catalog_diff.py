@@ -16,7 +16,7 @@ import json
 import re
 from typing import Any
 
-from sluice.source.catalog import TableFacts
+from sluice.contract.catalog_facts import TableFacts
 
 _FORMAT = 4
 

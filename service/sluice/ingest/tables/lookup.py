@@ -1,9 +1,10 @@
 """What a relation looks like in the catalog today, for the decoder and the table book."""
 
 from sluice import faults
-from sluice.source.catalog import Catalog, Connection, TableFacts
+from sluice.contract.catalog_facts import TableFacts
+from sluice.source.catalog import Catalog
 from sluice.source.lazy_session import LazySession
-from sluice.source.sessions import SourceOptions
+from sluice.source.sessions import Connection, SourceOptions
 
 
 class CatalogLookup:

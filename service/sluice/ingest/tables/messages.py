@@ -14,6 +14,7 @@ from fnmatch import translate
 
 from sluice.contract.entries import Copy, Table
 from sluice.contract.schema import ColumnSchema, TableSchema
+from sluice.contract.table_state import State
 from sluice.contract.types import lake_type
 from sluice.ingest.tables.schemas import relation_sent_as
 from sluice.manifest.log import ManifestLog
@@ -57,20 +58,23 @@ def ensure(log: ManifestLog, *, wanted: bool, prefixes: Sequence[str]) -> None:
     """
     state = log.state.tables.get(TABLE_ID)
     chosen = json.dumps({"prefixes": sorted(prefixes)})
-    live = state is not None and state.state == "live"
+    live = state is not None and state.state == State.LIVE
     if wanted and not (live and state is not None and state.fingerprint == chosen):
         generation = state.generation + 1 if state is not None else 1
-        log.append(_table("copying", generation, log))
+        log.append(_table(State.COPYING, generation, log))
         log.append(Copy(TABLE_ID, generation, 1, log.state.through_lsn, (), final=True, fingerprint=chosen))
     elif live and not wanted and state is not None:
         log.append(
             _table(
-                "detached", state.generation, log, reason="source.messages is false: what is emitted now is not kept"
+                State.DETACHED,
+                state.generation,
+                log,
+                reason="source.messages is false: what is emitted now is not kept",
             )
         )
 
 
-def _table(state: str, generation: int, log: ManifestLog, *, reason: str = "") -> Table:
+def _table(state: State, generation: int, log: ManifestLog, *, reason: str = "") -> Table:
     return Table(
         TABLE_ID, SCHEMA.schema_name, SCHEMA.table_name, state, generation, reason, log.state.through_lsn, SCHEMA
     )

@@ -6,13 +6,14 @@ counted.
 
 from dataclasses import replace
 
+from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.entries import Copy, Table
 from sluice.contract.schema import TableSchema
+from sluice.contract.table_state import State
 from sluice.ingest.status import TableCounts
 from sluice.ingest.tables.catalog_diff import fingerprint
 from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import TableState
-from sluice.source.catalog import TableFacts
 
 
 class TableRegister:
@@ -49,7 +50,7 @@ class TableRegister:
                 str(facts.oid),
                 facts.schema,
                 facts.name,
-                state="copying",
+                state=State.COPYING,
                 generation=generation,
                 lsn=lsn,
                 schema=None if known == schema else schema,
@@ -79,7 +80,7 @@ class TableRegister:
     def finish_copy(self, entry: Copy) -> None:
         """Publishes a whole copy, which makes its table live."""
         self._log.append(entry)
-        self._counts.transitions["live"] += 1
+        self._counts.transitions[State.LIVE] += 1
 
     def note_schema_change(self, kind: str, outcome: str) -> None:
         """Counts a change of shape that was `followed`, or turned its table `stale`."""

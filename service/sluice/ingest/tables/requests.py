@@ -12,6 +12,7 @@ import structlog
 
 from sluice.contract import keys
 from sluice.contract.control import REFUSAL_SECONDS, Refusal, Request
+from sluice.contract.table_state import State
 from sluice.errors import FormatTooNew, ManifestCorrupt, ObjectMissing, ServiceError, StoreRefused, UsageError
 from sluice.ingest.tables.book import TableBook
 from sluice.source.catalog import Catalog
@@ -115,7 +116,7 @@ class Requests:
             )
         if self._book.request_copy(facts):
             self._logger.info("table is copied again", table=name)
-        elif (state := self._book.states()[str(facts.oid)]).state == "quarantined":
+        elif (state := self._book.states()[str(facts.oid)]).state == State.QUARANTINED:
             raise UsageError(
                 f"table {name} cannot be carried: {state.reason}", hint="mend that; the table is then copied by itself"
             )

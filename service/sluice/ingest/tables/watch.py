@@ -6,12 +6,13 @@ one that changes nothing in the rows (VACUUM FULL, ANALYZE, an index) does not. 
 for a table is decided by `TableBook.look`. Runs in a thread, on a session of its own.
 """
 
+from sluice.contract.table_state import State
 from sluice.ingest.tables import messages as messagetable
 from sluice.ingest.tables.book import TableBook
 from sluice.ingest.tables.requests import Requests
-from sluice.source.catalog import Catalog, Connection
+from sluice.source.catalog import Catalog
 from sluice.source.lazy_session import LazySession
-from sluice.source.sessions import SourceOptions
+from sluice.source.sessions import Connection, SourceOptions
 from sluice.store.base import ObjectStore
 
 
@@ -45,7 +46,7 @@ class CatalogWatch:
         for state in states.values():
             if (
                 int(state.table_id) not in published
-                and state.state != "detached"
+                and state.state != State.DETACHED
                 and state.table_id != messagetable.TABLE_ID
             ):
                 self._book.detach(int(state.table_id), f"publication {self._publication} no longer carries it")

@@ -14,16 +14,17 @@ from fnmatch import fnmatchcase
 
 import psycopg
 
+from sluice.contract.catalog_facts import PublicationFacts, TableFacts
 from sluice.errors import SourceError, UsageError
 from sluice.findings import Finding, Severity
 from sluice.operate.check.server import Look, examine_server
 from sluice.operate.check.slot import examine_slot
 from sluice.operate.check.tables import examine_tables
+from sluice.quoting import quote_identifier, quote_qualified
 from sluice.source.binary import examine_binary
-from sluice.source.catalog import Catalog, PublicationFacts, TableFacts
-from sluice.source.quoting import quote_identifier, quote_qualified
+from sluice.source.catalog import Catalog
+from sluice.source.publication import create_publication_sql
 from sluice.source.sessions import ServerTooOld, SourceOptions, Transport, open_query, source_error, transport_of
-from sluice.source.slot import create_publication_sql
 
 _LOCK_WAIT = "2s"
 _READ_LIMIT = "5s"

@@ -12,10 +12,10 @@ from typing import Any
 from sluice import lsn
 from sluice.errors import SourceError
 from sluice.findings import Finding, Severity
-from sluice.source.catalog import Connection
-from sluice.source.quoting import quote_identifier, quote_literal
-from sluice.source.sessions import SourceOptions, translated
-from sluice.source.slot import ServerFacts, SlotFacts, server_facts, slot_facts
+from sluice.quoting import quote_identifier, quote_literal
+from sluice.source.facts import ServerFacts, SlotFacts
+from sluice.source.sessions import Connection, SourceOptions, translated
+from sluice.source.slot_facts import server_facts, slot_facts
 from sluice.source.snapshot_export import open_transactions
 from sluice.source.start import identify
 

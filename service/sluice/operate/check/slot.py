@@ -9,8 +9,10 @@ from collections.abc import Iterator
 
 from sluice.findings import Finding
 from sluice.operate.check.server import Look
-from sluice.source.quoting import quote_literal
-from sluice.source.slot import FAILOVER_SINCE, SlotFacts, two_phase_remedy
+from sluice.quoting import quote_literal
+from sluice.source.continuity import SlotProblem, slot_problems
+from sluice.source.facts import SlotFacts
+from sluice.source.slot import FAILOVER_SINCE
 
 _RELOAD = "SELECT pg_reload_conf();"
 
@@ -26,24 +28,21 @@ def examine_slot(look: Look, *, two_phase: bool) -> Iterator[Finding]:
             "the slot does not exist yet: `sluice setup`, or the first run, creates it",
         )
         return
-    if slot.plugin != "pgoutput" or slot.temporary or slot.database != look.server.database:
-        seen = (
-            f"it is a slot of plugin {slot.plugin or 'none'} in database {slot.database or 'none'}, not "
-            f"one of pgoutput in {look.server.database}"
-        )
-        yield Finding("critical", "slot.wrong", slot.name, seen, fix_setting="source.slot: another name")
-        return
-    yield from _usable(look, slot)
-    if slot.two_phase != two_phase:
-        seen = f"it has two_phase = {str(slot.two_phase).lower()}, the configuration says {str(two_phase).lower()}"
-        yield Finding(
-            "critical", "slot.two_phase", slot.name, seen, fix_setting=two_phase_remedy(look.version, wanted=two_phase)
-        )
+    problems = list(slot_problems(slot, look.server, two_phase=two_phase))
+    for problem in problems:
+        if problem.case in ("WRONG_PLUGIN", "WRONG_DATABASE"):
+            seen = (
+                f"it is a slot of plugin {slot.plugin or 'none'} in database {slot.database or 'none'}, not "
+                f"one of pgoutput in {look.server.database}"
+            )
+            yield Finding("critical", "slot.wrong", slot.name, seen, fix_setting="source.slot: another name")
+            return
+    yield from _usable(look, slot, problems)
     if look.version >= FAILOVER_SINCE:
         yield from _failover(look, slot)
 
 
-def _usable(look: Look, slot: SlotFacts) -> Iterator[Finding]:
+def _usable(look: Look, slot: SlotFacts, problems: list[SlotProblem]) -> Iterator[Finding]:
     if slot.synced and look.server.in_recovery:
         seen = "the server keeps it in step with its primary's, for a failover: nobody can stream from it here"
         yield Finding(
@@ -53,19 +52,20 @@ def _usable(look: Look, slot: SlotFacts) -> Iterator[Finding]:
             seen,
             fix_setting="source.dsn: the primary, or source.slot: another name",
         )
-    if slot.invalidated:
-        fix = f"SELECT pg_drop_replication_slot({quote_literal(slot.name)});"
-        seen = f"it can never be used again ({slot.invalidated})"
-        yield Finding(
-            "critical",
-            "slot.invalidated",
-            slot.name,
-            seen,
-            fix_sql=fix,
-            fix_setting="then resync the tables",
-            by_hand=True,
-        )
-    elif slot.wal_status == "unreserved":
+    for problem in problems:
+        if problem.case == "INVALIDATED":
+            yield Finding(
+                "critical",
+                "slot.invalidated",
+                slot.name,
+                f"it {problem.seen}",
+                fix_sql=f"SELECT pg_drop_replication_slot({quote_literal(slot.name)});",
+                fix_setting="then copy the tables again",
+                by_hand=True,
+            )
+        elif problem.case == "TWO_PHASE":
+            yield Finding("critical", "slot.two_phase", slot.name, f"it {problem.seen}", fix_setting=problem.hint)
+    if not slot.invalidated and slot.wal_status == "unreserved":
         seen = "its WAL is about to be removed: start the pipeline now, or raise max_slot_wal_keep_size"
         yield Finding(
             "critical",

@@ -11,10 +11,10 @@ Lists.)
 from collections.abc import Iterator, Sequence
 
 from sluice.contract import keys
+from sluice.contract.carrying import conditions, hidden_by_filter
+from sluice.contract.catalog_facts import TableFacts
 from sluice.findings import Finding
-from sluice.source.catalog import TableFacts
-from sluice.source.conditions import conditions, hidden_by_filter
-from sluice.source.quoting import quote_identifier, quote_qualified
+from sluice.quoting import quote_identifier, quote_qualified
 
 _STORED_GENERATED = 180000
 """The first server that can publish stored generated columns."""

@@ -72,7 +72,6 @@ PROBLEM_CODES = (
     "table.stale",
     "table.quarantined",
     "table.failing",
-    "table.paused",
     "table.pending",
     "table.copying",
 )

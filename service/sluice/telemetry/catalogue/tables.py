@@ -1,6 +1,6 @@
 """Snapshots of tables, their states and their schemas."""
 
-from sluice.contract.entries import TABLE_STATES
+from sluice.contract.table_state import State
 from sluice.telemetry.catalogue.metric import OPEN, Counter, Gauge, Histogram
 
 _LONG_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
@@ -35,11 +35,12 @@ SNAPSHOT_DURATION = Histogram(
 )
 
 _TABLES = "Tables and schemas"
+_STATES = tuple(state.value for state in State)
 TABLES = Gauge(
-    "sluice_tables", "Tables by state, the worse of what ingest and applier say.", _TABLES, {"state": TABLE_STATES}
+    "sluice_tables", "Tables by state, the worse of what ingest and applier say.", _TABLES, {"state": _STATES}
 )
 TABLE_EVENTS = Counter(
-    "sluice_table_transitions_total", "Times ingest put a table into a state.", _TABLES, {"state": TABLE_STATES}
+    "sluice_table_transitions_total", "Times ingest put a table into a state.", _TABLES, {"state": _STATES}
 )
 SCHEMA_CHANGES = Counter(
     "sluice_schema_changes_total",

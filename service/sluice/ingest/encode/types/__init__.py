@@ -1,1 +1,1 @@
-"""Text to typed Arrow columns, one module per family of types."""
+"""Values to typed Arrow columns: one module per family of types, with its text and its binary reader."""

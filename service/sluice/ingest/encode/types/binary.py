@@ -1,65 +1,50 @@
-r"""bytea in hex form, `\x` and two digits a byte. The escape form never comes: the session pins
-bytea_output. (PostgreSQL: Binary Data Types.)
+"""What the readers of binary forms share: numbers of a fixed width, and texts for the rows that
+need one. (PostgreSQL: Logical Replication Message Formats, TupleData; CREATE TYPE.)
+
+Invariant: no byte outside a value is ever part of one: every length is checked first.
 """
 
-import binascii
-import mmap
+from collections.abc import Callable
 
 import numpy as np
-import pyarrow as pa
+import numpy.typing as npt
 
-from sluice.ingest.encode.types.reading import Reading
-from sluice.ingest.encode.views import Texts, null_mask, offsets_of
-from sluice.protocol.buffers import LARGE_BYTES, give_back, private_memory
-
-_BACKSLASH, _X = rb"\x"
+from sluice.errors import DecodeError
+from sluice.ingest.encode.views import PADDING, Mask, Texts
 
 
-_PIECE_BYTES = 4 << 20
-"""Of large values so many digits are turned into bytes at a time, an even number."""
-
-
-def read_bytea(texts: Texts, arrow_type: pa.DataType) -> Reading:
-    """All digits of the column are laid out in one run and turned into bytes in one call, but for
-    columns with a large value.
+def fixed(fields: Texts, name: str, dtype: str) -> npt.NDArray[np.generic]:
+    """Each value as one number of `dtype`, 0 where no value is present. Raises DecodeError for a
+    value of another width.
     """
-    marked = (texts.byte(0) == _BACKSLASH) & (texts.byte(1) == _X) & (texts.length >= 2) & (texts.length % 2 == 0)
-    if not np.all(marked | ~texts.present):
-        raise texts.unreadable("bytea in hex form")
-    counts = np.where(texts.present, (texts.length - 2) // 2, 0)
-    try:
-        values = (
-            _large(texts, int(counts.sum()))
-            if int(counts.max(initial=0)) >= LARGE_BYTES
-            else _usual(texts, int(counts.sum()))
-        )
-    except binascii.Error:
-        raise texts.unreadable("bytea in hex form") from None
-    absent = null_mask(texts.present)
-    validity = None if absent is None else pa.py_buffer(np.packbits(texts.present, bitorder="little"))
-    return Reading(
-        pa.Array.from_buffers(arrow_type, len(texts), [validity, offsets_of(counts).buffers()[1], pa.py_buffer(values)])
-    )
+    width = np.dtype(dtype).itemsize
+    windows = np.ndarray((len(fields.raw) - width + 1,), f"V{width}", buffer=fields.raw, strides=(1,))
+    if fields.complete:
+        if np.any(fields.length != width):
+            raise unreadable(fields, name)
+        return windows[fields.start].view(dtype)
+    if np.any(fields.present & (fields.length != width)):
+        raise unreadable(fields, name)
+    return np.where(fields.present, windows[np.where(fields.present, fields.start, 0)].view(dtype), 0)
 
 
-def _usual(texts: Texts, size: int) -> bytes:
-    _, _, digits = texts.trimmed(front=2).binary().buffers()
-    return binascii.unhexlify(memoryview(digits or b"")[: 2 * size])
+def absent(fields: Texts, special: Mask | None = None) -> Mask | None:
+    """Which rows are null: those without a value, and those whose value the type cannot hold. None
+    when there are none.
+    """
+    mask = ~fields.present if special is None else ~fields.present | special
+    return mask if mask.any() else None
 
 
-def _large(texts: Texts, size: int) -> mmap.mmap:
-    """The same value by value and piece by piece. Digits that nobody reads again give their memory back on the way."""
-    values = private_memory(size)
-    digits = memoryview(texts.raw)
-    at = 0
-    for row in np.flatnonzero(texts.present).tolist():
-        start = int(texts.start[row])
-        end = start + int(texts.length[row])
-        for first in range(start + 2, end, _PIECE_BYTES):
-            last = min(first + _PIECE_BYTES, end)
-            piece = binascii.unhexlify(digits[first:last])
-            values[at : at + len(piece)] = piece
-            at += len(piece)
-            if texts.read_once:
-                give_back(texts.raw, first, last)
-    return values
+def spelled(fields: Texts, special: Mask, spelling: Callable[[int], str]) -> Texts:
+    """The texts of the `special` rows, rarely any, each made by `spelling`; no other row has one."""
+    rows = np.flatnonzero(special)
+    texts = [spelling(row).encode() for row in rows.tolist()]
+    start, length = np.zeros(len(fields), np.int64), np.zeros(len(fields), np.int32)
+    length[rows] = [len(text) for text in texts]
+    start[rows] = np.cumsum(length[rows]) - length[rows]
+    return Texts(b"".join(texts) + PADDING, start, length, special, fields.where)
+
+
+def unreadable(fields: Texts, name: str) -> DecodeError:
+    return DecodeError(f"{fields.where}: the server sent bytes that are no {name} in binary form")

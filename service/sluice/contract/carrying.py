@@ -3,19 +3,19 @@ joining, by copying and by the catalog watch. Pure.
 
 Invariant: a table for which `conditions` gives nothing can be copied and streamed without loss, as
 far as the catalog shows. Whatever else is wrong with it either harms the source alone (which then
-refuses changes by itself, so that none are lost) or is found when it happens; `preflight_tables`
-tells of that. (PostgreSQL: Logical Replication, Restrictions; Row Filters; Column Lists; CREATE
+refuses changes by itself, so that none are lost) or is found when it happens; `examine_tables` of
+`check` reports that. (PostgreSQL: Logical Replication, Restrictions; Row Filters; Column Lists; CREATE
 PUBLICATION, publish.)
 """
 
 from collections.abc import Iterator, Sequence
 
 from sluice.contract import keys
+from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.envelope import folded, is_reserved
 from sluice.contract.schema import TableSchema
 from sluice.findings import Finding
-from sluice.source.catalog import TableFacts
-from sluice.source.quoting import quote_identifier, quote_qualified
+from sluice.quoting import quote_identifier, quote_qualified
 
 PUBLISHED = "insert, update, delete, truncate"
 _LETTERS = {"i": "insert", "u": "update", "d": "delete", "t": "truncate"}

@@ -1,0 +1,114 @@
+"""Kinds of findings about the object store and the lake."""
+
+from sluice.findings.kind import Kind, Step, kind
+
+LAKE: tuple[Kind, ...] = (
+    kind(
+        "store.reach",
+        "c",
+        Step.ELSEWHERE,
+        "the object store cannot be reached, or refuses",
+        "address, credentials, region, policy",
+    ),
+    kind(
+        "store.create",
+        "c",
+        Step.ELSEWHERE,
+        "the store does not honour create-only (If-None-Match): two writers could both win",
+        "another store",
+    ),
+    kind("store.overwrite", "c", Step.ELSEWHERE, "the store does not return what was just written", "another store"),
+    kind("store.list", "c", Step.ELSEWHERE, "the store does not list what was just written, in order", "another store"),
+    kind(
+        "store.multipart",
+        "c",
+        Step.ELSEWHERE,
+        "large objects cannot be stored in parts",
+        "the right to do so (s3:PutObject, s3:AbortMultipartUpload), or another store",
+    ),
+    kind("store.range", "c", Step.ELSEWHERE, "parts of objects cannot be read, which Spark does", "another store"),
+    kind("store.delimiter", "c", Step.ELSEWHERE, "folders cannot be listed, which Spark does", "another store"),
+    kind(
+        "store.delete",
+        "cw",
+        Step.ELSEWHERE,
+        "objects cannot be deleted: leftovers of crashed writers stay for ever",
+        "the right to delete below the prefix (deploy/object-store)",
+    ),
+    kind(
+        "store.bulk_delete",
+        "w",
+        Step.ELSEWHERE,
+        "several objects cannot be deleted at once, which Spark and VACUUM do",
+        "another store, or `fs.s3a.multiobjectdelete.enable: false` in `apply.conf`",
+    ),
+    kind(
+        "store.copy",
+        "w",
+        Step.ELSEWHERE,
+        "objects cannot be copied within the store, which other tools do",
+        "nothing: Sluice copies none",
+    ),
+    kind(
+        "store.etag",
+        "i",
+        Step.ELSEWHERE,
+        "the store does not honour If-Match, which other writers of Delta tables may use",
+        "nothing: Sluice does not use it",
+    ),
+    kind(
+        "store.clock",
+        "w",
+        Step.ELSEWHERE,
+        "the store's clock is not ours: requests are refused when they differ by minutes",
+        "synchronise this machine's clock",
+    ),
+    kind(
+        "store.plain", "w", Step.ELSEWHERE, "objects and requests go over the network unencrypted", "an https endpoint"
+    ),
+    kind(
+        "lake.java", "c", Step.ELSEWHERE, "there is no Java 17 or newer, which Spark needs", "install it, set JAVA_HOME"
+    ),
+    kind(
+        "lake.versions",
+        "c",
+        Step.ELSEWHERE,
+        "Spark, Delta and Scala do not fit each other",
+        "the versions of the lock file, or the image",
+    ),
+    kind(
+        "lake.jars",
+        "c",
+        Step.ELSEWHERE,
+        "a jar that Spark needs is missing or is not the one that was tested",
+        "`python -m sluice_spark.jars fetch`",
+    ),
+    kind(
+        "lake.address",
+        "c",
+        Step.ELSEWHERE,
+        "Spark cannot use an address or an option that ingest can",
+        "`spool.uri`, `lake.uri` and their options",
+    ),
+    kind(
+        "lake.writable",
+        "c",
+        Step.ELSEWHERE,
+        "the lake cannot be written to",
+        "the directory's rights, or the store's policy (deploy/object-store)",
+    ),
+    kind(
+        "lake.protocol",
+        "c",
+        Step.ELSEWHERE,
+        "an existing Delta table uses features that this version of Delta does not support",
+        "a newer Sluice, or drop the feature from the table",
+    ),
+    kind(
+        "lake.log_store",
+        "i",
+        Step.ELSEWHERE,
+        "on S3 only one process at a time may commit to a Delta table",
+        "run OPTIMIZE and VACUUM of these tables nowhere else",
+    ),
+)

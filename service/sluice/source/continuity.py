@@ -1,0 +1,151 @@
+"""Whether the manifest can go on from this slot. Pure.
+
+Invariant: streaming starts only at the position that `prove_continuity` returned. Any doubt is a
+SlotLost that names its case. (PostgreSQL: Logical Decoding Concepts; pg_replication_slots.)
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from sluice import lsn
+from sluice.contract.entries import Opened
+from sluice.errors import SlotLost
+from sluice.source.facts import ServerFacts, SlotFacts
+
+TWO_PHASE_SINCE = 150000
+TWO_PHASE_OFF_SINCE = 180000
+"""Versions, as libpq numbers them, since which a slot can be made or set to decode at PREPARE, and be
+set back.
+"""
+
+
+def prove_continuity(
+    opened: Opened | None, through_lsn: int, *, server: ServerFacts, slot: SlotFacts | None, two_phase: bool
+) -> int:
+    """The position to start at, when everything that committed after `through_lsn` can still be had
+    from this slot. Pure.
+
+    `opened` is the newest epoch in the manifest, None for a pipeline that never ran: then the
+    slot's own position is the start. Raises SlotLost, its message beginning with the case: MISSING,
+    WRONG_CLUSTER, WRONG_DATABASE, TIMELINE, WRONG_PLUGIN, INVALIDATED, TWO_PHASE, AHEAD, DIVERGED.
+    """
+    if opened is not None:
+        _same_server(opened, server)
+    if slot is None:
+        raise SlotLost(
+            "MISSING: the replication slot does not exist",
+            hint="it was dropped, or the server was replaced: changes since then are lost, copy the "
+            "tables again under a new slot",
+        )
+    for problem in slot_problems(slot, server, two_phase=two_phase):
+        raise SlotLost(f"{problem.case}: slot {slot.name} {problem.seen}", hint=problem.hint)
+    confirmed = slot.confirmed_flush_lsn
+    assert confirmed is not None
+    if opened is None:
+        return confirmed
+    if confirmed > through_lsn:
+        raise SlotLost(
+            f"AHEAD: slot {slot.name} was advanced or created anew: it starts at "
+            f"{lsn.show(confirmed)}, the manifest ends at {lsn.show(through_lsn)}",
+            hint="the changes in between are lost: copy the tables again",
+        )
+    if through_lsn > server.wal_end_lsn:
+        raise SlotLost(
+            f"DIVERGED: the manifest holds changes through {lsn.show(through_lsn)}, this server's log "
+            f"ends at {lsn.show(server.wal_end_lsn)}",
+            hint="the server was restored or failed over to an older state: copy the tables again",
+        )
+    return through_lsn
+
+
+def _same_server(opened: Opened, server: ServerFacts) -> None:
+    if opened.system_identifier != server.system_identifier:
+        raise SlotLost(
+            f"WRONG_CLUSTER: this server is {server.system_identifier}, the manifest was written from "
+            f"{opened.system_identifier}",
+            hint="correct source.dsn; after a restore or an upgrade start a new pipeline",
+        )
+    if opened.database_oid != server.database_oid:
+        raise SlotLost(
+            f"WRONG_DATABASE: connected to {server.database} (oid {server.database_oid}), the "
+            f"manifest is of {opened.database} (oid {opened.database_oid})",
+            hint="correct the database in source.dsn; a dropped and recreated database needs a new pipeline",
+        )
+    if opened.timeline != server.timeline:
+        raise SlotLost(
+            f"TIMELINE: the server is on timeline {server.timeline}, the manifest on "
+            f"{opened.timeline}: it failed over or was restored to a point in time",
+            hint="changes that the old server had sent may not exist on this one: copy the tables again",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SlotProblem:
+    """Why a slot cannot be used: `case`, a sentence about the slot that begins with its verb, and what
+    to do.
+    """
+
+    case: Literal["WRONG_PLUGIN", "WRONG_DATABASE", "INVALIDATED", "TWO_PHASE"]
+    seen: str
+    hint: str
+
+
+def slot_problems(slot: SlotFacts, server: ServerFacts, *, two_phase: bool) -> Iterator[SlotProblem]:
+    """Everything that keeps this slot from being used by a pipeline on this server, the most basic
+    first; nothing for a slot that can be used. Pure.
+    """
+    if slot.slot_type != "logical" or slot.plugin != "pgoutput" or slot.temporary:
+        kind = "temporary" if slot.temporary else slot.slot_type
+        yield SlotProblem(
+            "WRONG_PLUGIN",
+            f"is a {kind} slot of plugin {slot.plugin or '(none)'}, not a permanent one of pgoutput",
+            "name another slot in source.slot",
+        )
+    elif slot.database != server.database:
+        yield SlotProblem(
+            "WRONG_DATABASE",
+            f"belongs to database {slot.database}, the connection is to {server.database}",
+            "correct source.dsn or source.slot",
+        )
+    if slot.invalidated:
+        yield SlotProblem(
+            "INVALIDATED",
+            f"can never be used again ({slot.invalidated})",
+            "raise max_slot_wal_keep_size or idle_replication_slot_timeout, then copy the tables "
+            "again under a new slot",
+        )
+    if slot.two_phase != two_phase:
+        yield SlotProblem(
+            "TWO_PHASE",
+            f"has two_phase = {str(slot.two_phase).lower()}, the configuration says {str(two_phase).lower()}",
+            two_phase_remedy(server.server_version, wanted=two_phase),
+        )
+
+
+def can_set_two_phase(server_version: int, *, wanted: bool) -> bool:
+    """Whether a server of `server_version` (as libpq numbers it) can turn the flag of a slot that
+    exists on, or off. (ALTER_REPLICATION_SLOT)
+    """
+    return server_version >= (TWO_PHASE_SINCE if wanted else TWO_PHASE_OFF_SINCE)
+
+
+def two_phase_remedy(server_version: int, *, wanted: bool) -> str:
+    """What makes a slot's two_phase flag what is `wanted`, on a server of this version (as libpq
+    numbers it).
+    """
+    major = server_version // 10000
+    can = can_set_two_phase(server_version, wanted=wanted)
+    if wanted and not can:
+        return f"PostgreSQL {major} cannot decode at PREPARE: set source.two_phase: false"
+    if wanted:
+        return (
+            "the slot's flag decides what is sent: `sluice setup` turns it on and loses nothing, or set "
+            "source.two_phase: false"
+        )
+    if not can:
+        return f"PostgreSQL {major} cannot turn it off for a slot: set source.two_phase: true, or begin a new pipeline"
+    return (
+        "the slot's flag decides what is sent: `sluice setup` turns it off and loses nothing, or set "
+        "source.two_phase: true"
+    )

@@ -1,0 +1,97 @@
+"""The publication: whether it is there and has the tables, and making it when asked to.
+
+Must not: alter an existing publication; what should change is proposed as SQL. (PostgreSQL: CREATE
+PUBLICATION.)
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sluice.contract.carrying import PUBLISHED
+from sluice.errors import SourceRefused
+from sluice.quoting import quote_identifier, quote_qualified
+from sluice.source.catalog import Catalog
+from sluice.source.sessions import Connection, translated
+
+
+@dataclass(frozen=True, slots=True)
+class EnsuredPublication:
+    """What `ensure_publication` did; `statement` is the SQL that it ran, empty when there was
+    nothing to do.
+    """
+
+    created: bool
+    statement: str = ""
+
+
+def create_publication_sql(name: str, tables: Sequence[tuple[str, str]], *, via_root: bool) -> str:
+    """The statement that makes the publication, for people and for `ensure_publication`."""
+    listed = ", ".join(f"ONLY {quote_qualified(schema, table)}" for schema, table in tables)
+    root = ", publish_via_partition_root = true" if via_root else ""
+    return f"CREATE PUBLICATION {quote_identifier(name)} FOR TABLE {listed} WITH (publish = '{PUBLISHED}'{root})"
+
+
+def ensure_publication(conn: Connection, name: str, tables: Sequence[tuple[str, str]] | None) -> EnsuredPublication:
+    """Creates the publication of `tables` when it is missing; None means whatever it has. Never
+    alters an existing one.
+
+    Must come before the slot: on PostgreSQL 14 to 17 a slot older than its publication fails for
+    ever. Raises SourceRefused, its hint being the SQL to run.
+    """
+    if _exists(conn, name):
+        _covers(conn, name, tables or ())
+        return EnsuredPublication(created=False)
+    if not tables:
+        raise SourceRefused(
+            f"publication {name} does not exist, and source.tables does not say what it should have",
+            hint=f"name the tables in source.tables, or run: CREATE PUBLICATION {quote_identifier(name)} "
+            "FOR TABLE ...;",
+        )
+    with translated("reading the tables to publish"):
+        partitioned = conn.execute(
+            "SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = "
+            "c.relnamespace WHERE c.relkind = 'p'"
+            " AND (n.nspname::text, c.relname::text) IN (SELECT * FROM ROWS FROM "
+            "(pg_catalog.unnest(%s::text[]), pg_catalog.unnest(%s::text[])))",
+            ([schema for schema, _ in tables], [table for _, table in tables]),
+        ).fetchone()
+    statement = create_publication_sql(name, tables, via_root=partitioned is not None)
+    try:
+        with translated("creating the publication"):
+            conn.execute(statement.encode())
+    except SourceRefused as error:
+        raise SourceRefused(
+            str(error), hint=f"as the owner of the tables with CREATE on the database, run: {statement};"
+        ) from error
+    return EnsuredPublication(created=True, statement=statement)
+
+
+def require_publication(conn: Connection, name: str) -> None:
+    """Raises SourceRefused when the publication does not exist now, although its tables were
+    carried.
+    """
+    if not _exists(conn, name):
+        raise SourceRefused(
+            f"publication {name} does not exist any more: the server does not send its changes",
+            hint="create it again as it was and start: what was written in between is not sent any more, "
+            "so that its tables turn stale, by name, and "
+            "`sluice copy` copies them again",
+        )
+
+
+def _exists(conn: Connection, name: str) -> bool:
+    with translated("reading the publication"):
+        row = conn.execute("SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = %s", (name,)).fetchone()
+    return row is not None
+
+
+def _covers(conn: Connection, name: str, tables: Sequence[tuple[str, str]]) -> None:
+    # The view pg_publication_tables would wait for a lock on any of the tables.
+    found = {(facts.schema, facts.name) for facts in Catalog(conn).published_tables(name)} if tables else set()
+    missing = [table for table in tables if table not in found]
+    if missing:
+        added = ", ".join(quote_qualified(*table) for table in missing)
+        raise SourceRefused(
+            f"publication {name} does not have {', '.join('.'.join(table) for table in missing)}",
+            hint=f"as the publication's owner, run: ALTER PUBLICATION {quote_identifier(name)} ADD TABLE {added};",
+        )
