@@ -1,10 +1,10 @@
-"""The loop: follow the manifest, hand windows to workers, report, stop when asked.
+"""The loop: follow the manifest, give windows to workers, report, stop when asked.
 
-Owns: one window per lake table at a time, a table that cannot follow or whose windows fail stops
-alone and by name, what concerns all tables (the lease, Spark, the manifest) stops the process with
-nothing half-applied, and the lease is checked before every commit. Every table can be read as of
-one manifest entry after another, whatever the load: a table that has not passed the next such entry
-gets no window across it.
+Owns: a lake table has one window at a time, and the lease is checked before every commit. A table
+that cannot follow, or whose windows fail, stops alone and is named. A failure that concerns all
+tables (the lease, Spark, the manifest) stops the process, with no window half-applied. Every table
+can be read as of one manifest entry after another, under any load: a table that has not passed the
+next such entry gets no window across it.
 """
 
 import queue
@@ -13,36 +13,35 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from functools import cached_property
 
 import structlog
 from pyspark.sql import SparkSession
 
-from sluice import faults, lsn
-from sluice.contract.applied import AppliedLog
+from sluice import faults
 from sluice.errors import ApplyError, ServiceError, StoreUnavailable, UnsupportedChange, WriterFenced
-from sluice.manifest.follow import identity, load_state, read_entries
-from sluice.manifest.state import TableState
+from sluice.manifest.follow import load_state, read_entries
 from sluice.store.base import ObjectStore
 from sluice_spark.lake.failures import SparkGone
-from sluice_spark.lake.handover import forget_scratch
-from sluice_spark.lake.table import Place
+from sluice_spark.lake.opening import Lake, lake_path
 from sluice_spark.lease import Lease
-from sluice_spark.ledger import ATTEMPTS, Known, Ledger, lake_path, reported, restore
-from sluice_spark.observe import ApplyTelemetry
+from sluice_spark.modes.target import removals_are_sent
 from sluice_spark.options import ApplyOptions
-from sluice_spark.progress import Boundary, Reports
+from sluice_spark.progress.boundary import Boundary
+from sluice_spark.progress.ledger import Ledger, TableProgress, Work
+from sluice_spark.progress.reports import Reports
+from sluice_spark.progress.restart import find_table
 from sluice_spark.read.window import Window
 from sluice_spark.session import private, warm_up
-from sluice_spark.table_apply import Applied, TableApply, lake_table, other_mode, removals_are_sent
+from sluice_spark.table_apply import Applied, TableApply
+from sluice_spark.telemetry import ApplyTelemetry
 
 AWAY_SECONDS = 5.0
-"""Between two attempts while the store is away."""
+"""Between two attempts while the store does not answer."""
 MAX_BACKLOG = 20_000
 """Entries held in memory over all tables; reading pauses above."""
 READ_AT_ONCE = 500
 SMALL_BYTES = 32 << 20
-"""Windows below it cost what every window costs, whatever is in them."""
+"""Below it the cost of a window does not depend on its size."""
 IDLE_REPORT_SECONDS = 20.0
 BUSY_REPORT_SECONDS = 1.0
 
@@ -53,9 +52,7 @@ _log = structlog.get_logger("sluice.apply")
 class _Running:
     """A window in a worker since `began` (monotonic)."""
 
-    table_id: str
-    known: Known
-    window: Window
+    work: Work
     began: float
     lake_path: str
 
@@ -80,6 +77,7 @@ class Applier:
         self._session = session
         self._stop = stop
         self._lease = Lease(store, seconds=options.lease_seconds)
+        self._lake = Lake(options, store, before_commit=self._lease.check)
         self._sessions: queue.SimpleQueue[SparkSession] = queue.SimpleQueue()
         self._running: dict[Future[Applied], _Running] = {}
         self._boundary = Boundary()
@@ -87,17 +85,17 @@ class Applier:
         self._reported = 0.0
         self._fenced: ServiceError | None = None
         self._warm = False
-        self._learned: set[bool] = set()
+        self._compiled: set[bool] = set()
 
     def run(self) -> None:
-        """Applies until told to stop. Raises ServiceError."""
+        """Applies until `stop` is set or the end is reached. Raises ServiceError."""
         self._lease.acquire()
         self._telemetry.owns(held=True)
         done = threading.Event()
         renewer = threading.Thread(target=self._renew, args=(done,), name="lease", daemon=True)
         renewer.start()
         try:
-            forget_scratch(self._store)
+            self._lake.forget_scratch()
             self._reports = Reports(self._store, instance=self._lease.instance)
             self._ledger = self._opened()
             with ThreadPoolExecutor(self._options.workers, thread_name_prefix="apply") as pool:
@@ -117,42 +115,18 @@ class Applier:
             self._lease.release()
             self._telemetry.owns(held=False)
 
-    @cached_property
-    def _manifest(self) -> str:
-        return identity(self._store)
-
     def _opened(self) -> Ledger:
         for _ in range(self._options.workers):
             self._sessions.put(private(self._session))
         ledger = Ledger(self._options, load_state(self._store))
         log = self._reports.last_log()
         session = private(self._session)
-        ledger.begin({table_id: self._found(state, log, session) for table_id, state in ledger.state.tables.items()})
+        tables = {}
+        for table_id, state in ledger.state.tables.items():
+            lake = self._lake.table(state, session)
+            tables[table_id] = find_table(self._options, state, log, lake=lake, telemetry=self._telemetry)
+        ledger.begin(tables)
         return ledger
-
-    def _found(self, state: TableState, log: AppliedLog | None, session: SparkSession) -> Known:
-        lake = lake_table(self._options, state, session, manifest=self._manifest, before_commit=self._lease.check)
-        before, works = reported(state, log), state.state.is_followed
-        try:
-            known = restore(state, log, place=lake.find(before) if works else lake.recorded())
-            if known.backlog.copied and not known.stale_reason:
-                known.stale_reason = other_mode(self._options, state, [name for name, _ in lake.columns()])
-            return known
-        except UnsupportedChange as error:
-            _log.error("table is stale", table=f"{state.schema_name}.{state.table_name}", error=str(error))
-            self._telemetry.stale(error)
-            return restore(state, log, place=before or Place(), doubt=str(error))
-        except SparkGone:
-            raise
-        except ApplyError as error:
-            # The report says from which entry on to read; the first look of a worker finds whether
-            # it was right.
-            known = restore(state, log, place=before or Place())
-            known.failures, known.trouble = ATTEMPTS, f"the lake table could not be read at start: {error}"
-            _log.warning(
-                "the lake table cannot be read", table=f"{state.schema_name}.{state.table_name}", error=str(error)
-            )
-            return known
 
     def _loop(self, pool: ThreadPoolExecutor) -> None:
         end = self._ledger.state.seq if self._options.once else None
@@ -164,7 +138,7 @@ class Applier:
                 self._pass_boundary()
                 self._submit(pool)
                 self._telemetry.round(
-                    running=len(self._running), backlog=self._ledger.backlog_entries(), read_seq=self._ledger.read_seq
+                    running=len(self._running), backlog=self._ledger.pending_entries(), read_seq=self._ledger.read_seq
                 )
                 if self._finished(end):
                     return
@@ -182,8 +156,8 @@ class Applier:
                 self._stop.wait(self._options.poll_seconds)
 
     def _wait_for_store(self, error: StoreUnavailable) -> None:
-        """What the store had is still there when it comes back. Whoever asked for one pass decides
-        about the next himself.
+        """The store's objects are still there when it answers again. With `once` the caller decides
+        about the next pass.
         """
         if self._options.once:
             raise error
@@ -197,8 +171,8 @@ class Applier:
         self._telemetry.waits(0)
 
     def _warm_up_once(self) -> None:
-        """While there is nothing to do, so that the first window later on does not pay for it;
-        windows warm the session as well.
+        """Warms Spark up while there is nothing to do, so that the next window is fast. Windows
+        warm it up as well.
         """
         if not self._warm and not self._options.once:
             threading.Thread(target=self._warm_up, name="warm-up", daemon=True).start()
@@ -212,13 +186,13 @@ class Applier:
 
     def _read(self) -> int:
         ledger = self._ledger
-        ledger.let_go()
-        if ledger.backlog_entries() >= MAX_BACKLOG:
+        ledger.trim()
+        if ledger.pending_entries() >= MAX_BACKLOG:
             return 0
         count = self._read_again()
-        known_sha = ledger.state.previous_sha256 if ledger.read_seq == ledger.state.seq else None
+        previous_sha256 = ledger.state.previous_sha256 if ledger.read_seq == ledger.state.seq else None
         for entry, sha256 in read_entries(
-            self._store, after_seq=ledger.read_seq, previous_sha256=known_sha or None, limit=READ_AT_ONCE
+            self._store, after_seq=ledger.read_seq, previous_sha256=previous_sha256 or None, limit=READ_AT_ONCE
         ):
             ledger.take_in(entry, sha256)
             count += 1
@@ -226,7 +200,7 @@ class Applier:
         return count
 
     def _read_again(self) -> int:
-        """For tables that were not given all that was read, and go on."""
+        """For tables that were not given all that was read, and continue."""
         count = 0
         for table_id, seq in self._ledger.behind().items():
             for entry, _ in read_entries(
@@ -239,46 +213,47 @@ class Applier:
     def _submit(self, pool: ThreadPoolExecutor) -> None:
         ledger = self._ledger
         # Asked again after each one: two tables of the source may have the same lake table.
-        while (chosen := next((item for item in self._ready() if self._has_room(item[3])), None)) is not None:
-            table_id, known, state, window = chosen
-            path = lake_path(state)
+        while (work := next((item for item in self._ready() if self._may_start(item.window)), None)) is not None:
+            path = lake_path(work.state)
             ledger.busy.add(path)
-            known.begun_seq = max(known.begun_seq, window.last_seq)
+            work.progress.begun_seq = max(work.progress.begun_seq, work.window.last_seq)
             self._telemetry.began()
-            future = pool.submit(self._apply, state, window, known.place, known.begun_seq, known.schema_version)
-            self._running[future] = _Running(table_id, known, window, time.monotonic(), path)
+            future = pool.submit(self._apply, work)
+            self._running[future] = _Running(work, time.monotonic(), path)
 
-    def _ready(self) -> Iterator[tuple[str, Known, TableState, Window]]:
+    def _ready(self) -> Iterator[Work]:
         return self._ledger.ready(now=time.monotonic(), boundary_seq=self._boundary.seq)
 
-    def _has_room(self, window: Window) -> bool:
-        """A cold JVM interprets what it runs. The first small window of a kind teaches it alone, in
+    def _may_start(self, window: Window) -> bool:
+        """A cold JVM interprets its code. The first small window of a kind runs alone, which takes
         half the time that several at once would take.
         """
         if len(self._running) >= self._options.workers:
             return False
-        if window.is_copy in self._learned or window.bytes >= SMALL_BYTES:
+        if window.is_snapshot in self._compiled or window.bytes >= SMALL_BYTES:
             return True
-        others = [running.window for running in self._running.values()]
-        return not any(other.is_copy == window.is_copy and other.bytes < SMALL_BYTES for other in others)
+        others = [running.work.window for running in self._running.values()]
+        return not any(other.is_snapshot == window.is_snapshot and other.bytes < SMALL_BYTES for other in others)
 
-    def _apply(self, state: TableState, window: Window, place: Place, begun_seq: int, known_version: int) -> Applied:
+    def _apply(self, work: Work) -> Applied:
+        """Runs in a worker thread. The ledger does not change the work's progress until the window
+        ends.
+        """
+        state, progress = work.state, work.progress
         session = self._sessions.get()
         try:
             session.sparkContext.setLocalProperty("spark.scheduler.pool", f"{state.schema_name}.{state.table_name}")
-            work = TableApply(
+            table = TableApply(
                 self._options,
                 self._store,
-                session,
-                manifest=self._manifest,
+                self._lake.table(state, session, place=progress.place),
+                self._lake.handover(session),
                 state=state,
-                before_commit=self._lease.check,
                 removals_sent=removals_are_sent(self._ledger.state.opened, state),
-                place=place,
-                begun_seq=begun_seq,
-                known_version=known_version,
+                begun_seq=progress.begun_seq,
+                lake_version=progress.schema_version,
             )
-            return work.apply(window)
+            return table.apply(work.window)
         finally:
             self._sessions.put(session)
 
@@ -287,32 +262,32 @@ class Applier:
             running = self._running.pop(future)
             self._ledger.busy.discard(running.lake_path)
             self._changed = True
-            state = self._ledger.state.tables[running.table_id]
+            state = self._ledger.state.tables[running.work.table_id]
             self._settle(future, running, name=f"{state.schema_name}.{state.table_name}")
 
     def _settle(self, future: Future[Applied], running: _Running, *, name: str) -> None:
-        known, window = running.known, running.window
+        progress, window = running.work.progress, running.work.window
         try:
             result = future.result()
         except UnsupportedChange as error:
-            known.stale_reason = str(error)
+            progress.stale_reason = str(error)
             self._telemetry.stale(error)
             _log.error("table is stale", table=name, through_seq=window.last_seq, error=str(error))
         except (WriterFenced, SparkGone):
             raise
         except ServiceError as error:
-            self._failed(known, error, name=name)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it came from this table; its text may hold a row
-            _log.error("window failed in a way that nobody foresaw", table=name, exc_info=error)
+            self._failed(progress, error, name=name)
+        except Exception as error:  # noqa: BLE001 - it concerns this table alone; its text may hold a row
+            _log.error("window failed with an unexpected error", table=name, exc_info=error)
             self._failed(
-                known,
+                progress,
                 ApplyError(f"an unexpected error ({type(error).__name__})", hint="please report it with the log"),
                 name=name,
             )
         else:
             self._warm = True
-            self._learned.add(window.is_copy)
-            self._ledger.applied(known, window, result)
+            self._compiled.add(window.is_snapshot)
+            self._ledger.applied(progress, window, result)
             self._telemetry.applied(result, seconds=time.monotonic() - running.began)
             say = _log.info if result.committed or window.segments else _log.debug
             say(
@@ -323,19 +298,19 @@ class Applier:
                 delta_version=result.place.version,
             )
 
-    def _failed(self, known: Known, error: ServiceError, *, name: str) -> None:
-        """The table waits and is tried again. Nobody else does."""
+    def _failed(self, progress: TableProgress, error: ServiceError, *, name: str) -> None:
+        """The table waits and is tried again. The other tables do not wait."""
         if self._session.sparkContext._jsc is None or self._session.sparkContext._jsc.sc().isStopped():
             raise SparkGone("Spark has stopped") from error
-        known.failed(
+        progress.failed(
             str(error), now=time.monotonic(), passing=isinstance(error, StoreUnavailable) and not self._options.once
         )
         self._telemetry.failed(error)
-        say = _log.error if known.quarantined else _log.warning
+        say = _log.error if progress.quarantined else _log.warning
         say(
-            "table is quarantined" if known.quarantined else "window failed",
+            "table is quarantined" if progress.quarantined else "window failed",
             table=name,
-            attempt=known.failures,
+            attempt=progress.failures,
             error=str(error),
             hint=error.hint,
         )
@@ -358,10 +333,9 @@ class Applier:
         )
 
     def _require_none_quarantined(self) -> None:
-        """Whoever asked for one pass, or for a position, is told by the exit code that some tables
-        have not come so far.
+        """With `once` or `until_lsn` the exit code says that some tables did not get there.
 
-        A table that ingest has set aside is not meant: nothing of it waits in the spool.
+        A table that ingest has set aside does not count: no change of it waits in the spool.
         """
         ledger = self._ledger
         behind = [
@@ -376,7 +350,7 @@ class Applier:
             )
 
     def _pass_boundary(self) -> None:
-        """Notes who stands at the boundary, before anybody goes on from there; sets the next one
+        """Notes the tables that are at the boundary, before they continue; sets the next boundary
         once the last was published.
         """
         ledger = self._ledger
@@ -384,13 +358,13 @@ class Applier:
         if (
             settled
             and ledger.read_seq > self._boundary.seq
-            and ledger.read_seq >= max((known.committed_seq for known in ledger.tables.values()), default=0)
+            and ledger.read_seq >= max((progress.committed_seq for progress in ledger.tables.values()), default=0)
         ):
             self._boundary = Boundary(ledger.read_seq, ledger.read_lsn)
         self._boundary.pass_by(ledger.report(), since_lsn=self._snapshot_lsns())
 
     def _snapshot_lsns(self) -> dict[str, int]:
-        return {table_id: known.backlog.snapshot_lsn for table_id, known in self._ledger.tables.items()}
+        return {table_id: progress.pending.snapshot_lsn for table_id, progress in self._ledger.tables.items()}
 
     def _report(self, *, force: bool = False) -> None:
         now = time.monotonic()
@@ -406,24 +380,23 @@ class Applier:
         self._reported, self._changed = now, False
 
     def _publish(self) -> None:
-        """States the boundary when every live table has passed it, and no window is under way that
-        the manifest has called off since.
+        """States the boundary when every live table has passed it, and no window is
+        running that the manifest has called off since.
         """
         ledger = self._ledger
         if any(
-            ledger.tables.get(item.table_id) is not item.known or not ledger.works(item.table_id)
-            for item in self._running.values()
+            ledger.tables.get(work.table_id) is not work.progress or not ledger.works(work.table_id)
+            for work in (running.work for running in self._running.values())
         ):
             return
         complete = self._boundary.complete(ledger.report(), since_lsn=self._snapshot_lsns())
         if complete is not None:
             self._reports.complete(complete)
             self._boundary.published = complete
-            _log.debug("a boundary is complete", lsn=lsn.show(complete.lsn), seq=complete.seq)
 
     def _drain(self) -> None:
-        """Lets running windows end, or cancels them: a cancelled one left no commit, or left its
-        marker. Half of the stop is for what comes after.
+        """Lets running windows end, or cancels them: a cancelled window has made no commit, or has
+        left its marker. Half of `stop_seconds` is for the steps after this one.
         """
         _, late = wait(self._running, timeout=self._options.stop_seconds / 2)
         if late:

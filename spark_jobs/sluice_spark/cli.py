@@ -1,9 +1,9 @@
 """The applier's process: options in, exit code out.
 
 Owns the meaning of signals: the first SIGTERM or SIGINT lets running merges finish, or cancels them
-when time is short, and ends with 0; the second ends at once. A process that has not ended when the
-time of its stop is over ends with 75, whatever it waits for. A killed applier is harmless: every
-commit carries its marker. Nothing that this process writes holds a row value or a secret.
+when time is short, and ends with 0; the second ends at once. A process that has not ended after
+`stop_seconds` ends with 75. A killed applier is harmless: every commit carries its marker. Nothing
+that this process writes holds a row value or a secret.
 """
 
 import os
@@ -24,8 +24,8 @@ from sluice.telemetry.crash import leave_no_values_behind
 from sluice.telemetry.metered_store import MeteredStore
 from sluice_spark import session
 from sluice_spark.applier import Applier
-from sluice_spark.observe import ApplyTelemetry
 from sluice_spark.options import ApplyOptions
+from sluice_spark.telemetry import ApplyTelemetry
 
 ENVIRONMENT = "SLUICE_APPLY_OPTIONS"
 
@@ -78,11 +78,11 @@ def run(options: ApplyOptions) -> int:
         stop.set()
         stopping.ask()
 
-    def leave() -> None:
-        _log.error("the stop took longer than it may, leaving", stop_seconds=options.stop_seconds)
+    def end_now() -> None:
+        _log.error("the stop took longer than stop_seconds, ending now", stop_seconds=options.stop_seconds)
         os._exit(ApplyError.exit_code)
 
-    stopping.when_over(leave)
+    stopping.when_over(end_now)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, asked)
@@ -97,7 +97,7 @@ def run(options: ApplyOptions) -> int:
         try:
             Applier(options, store, spark, stop=stop, telemetry=telemetry).run()
         finally:
-            # Errors end the applier as well, and may leave as much behind.
+            # An error ends the applier as well, and Spark may need as long to stop.
             stopping.ask()
             spark.stop()
     stopping.done()
@@ -105,7 +105,7 @@ def run(options: ApplyOptions) -> int:
 
 
 def _configure_logging(options: ApplyOptions) -> None:
-    """As the service logs: without secrets, and without the text of exceptions that are not ours."""
+    """Logs like the service: without secrets, and without the text of foreign exceptions."""
     secrets = [
         value
         for values in (options.spool_options, options.lake_options, options.spark_conf)

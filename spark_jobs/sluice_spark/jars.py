@@ -1,10 +1,10 @@
-"""The Java archives that Spark needs for Delta, and optionally for S3: fetched once, verified,
-never looked up again at start.
+"""The jars that Spark needs for Delta, and optionally for S3: fetched once, verified, never looked up
+again at start.
 
 Owns the promise that a start needs no network and loads exactly the bytes that were tested: every
-archive has its sha256 recorded beside this module, and a missing or different one is a named stop
-with the command that repairs it. Must not add transitive dependencies: Spark ships its own Hadoop
-and Parquet, and the older ones that Delta's description lists would land beside them.
+jar has its sha256 recorded beside this module, and a missing or different one stops the start with
+an error that names the command to fix it. Must not add transitive dependencies: Spark ships its own
+Hadoop and Parquet, and the older ones that Delta's description lists would land beside them.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ FETCH_COMMAND = "python -m sluice_spark.jars fetch"
 
 @dataclass(frozen=True, slots=True)
 class JarSet:
-    """Archives that belong together: what to ask the resolver for, what it must leave out, where
+    """Jars that belong together: what to ask the resolver for, what it must leave out, where
     their hashes are recorded, and the command that fetches.
     """
 
@@ -76,37 +76,37 @@ S3 = JarSet(
 
 
 def default_directory() -> Path:
-    """Where the archives are kept: SLUICE_JARS, else the user's cache."""
+    """Where the jars are kept: SLUICE_JARS, else the user's cache."""
     given = os.environ.get("SLUICE_JARS")
     return Path(given) if given else Path.home() / ".cache" / "sluice" / "jars"
 
 
 def classpath(directory: Path, *, s3: bool) -> list[Path]:
-    """The archives that Spark loads, each present and with its recorded hash. Raises UsageError
+    """The jars that Spark loads, each present and with its recorded hash. Raises UsageError
     naming the first that is not.
     """
     return [path for jar_set in _sets(s3=s3) for path in present(jar_set, directory)]
 
 
 def present(jar_set: JarSet, directory: Path) -> list[Path]:
-    """The archives of one set. Raises UsageError naming the first that is not there or not the
+    """The jars of one set. Raises UsageError naming the first that is not there or not the
     recorded one.
     """
     found: list[Path] = []
     for name, digest in jar_set.checksums.items():
         path = directory / name
         if not path.is_file():
-            raise UsageError(f"the archive {name} is not in {directory}", hint=f"run: {jar_set.command}")
+            raise UsageError(f"the jar {name} is not in {directory}", hint=f"run: {jar_set.command}")
         if _digest(path) != digest:
             raise UsageError(
-                f"the archive {path} is not the one that was recorded", hint=f"delete it and run: {jar_set.command}"
+                f"the jar {path} is not the one that was recorded", hint=f"delete it and run: {jar_set.command}"
             )
         found.append(path)
     return found
 
 
 def fetch(directory: Path, *, s3: bool) -> None:
-    """Puts Spark's archives into `directory`, through its own resolver. Does nothing when they are
+    """Puts Spark's jars into `directory`, through its own resolver. Does nothing when they are
     there and right.
     """
     for jar_set in _sets(s3=s3):
@@ -114,7 +114,7 @@ def fetch(directory: Path, *, s3: bool) -> None:
 
 
 def fetch_set(jar_set: JarSet, directory: Path) -> list[Path]:
-    """The same for one set; where its archives are."""
+    """The same for one set; where its jars are."""
     if any(
         not (directory / name).is_file() or _digest(directory / name) != digest
         for name, digest in jar_set.checksums.items()
@@ -128,8 +128,8 @@ def _sets(*, s3: bool) -> tuple[JarSet, ...]:
 
 
 def _resolve(jar_set: JarSet, directory: Path) -> None:
-    # An empty program makes spark-submit resolve, copy and leave; the resolver's own cache goes
-    # away with the scratch directory.
+    # An empty program makes spark-submit resolve, copy and end; the resolver's own cache is
+    # deleted with the scratch directory.
     import pyspark
 
     directory.mkdir(parents=True, exist_ok=True)
@@ -157,13 +157,13 @@ def _resolve(jar_set: JarSet, directory: Path) -> None:
             if not source.is_file():
                 raise UsageError(
                     f"Spark's resolver did not deliver {name} (spark-submit ended with {done.returncode})",
-                    hint="the machine needs Java 17 and a Maven repository, once; or copy the archives "
+                    hint="the machine needs Java 17 and a Maven repository, once; or copy the jars "
                     "into the directory by hand",
                 )
             if _digest(source) != digest:
                 raise UsageError(
                     f"the repository delivered a different {name} than the one recorded",
-                    hint="do not use it; ask who runs the repository",
+                    hint="do not use it; ask the administrator of the repository",
                 )
             part = directory / f".{name}.part"
             shutil.copyfile(source, part)

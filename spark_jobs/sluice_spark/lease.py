@@ -2,14 +2,14 @@
 
 Owns: ownership is a create-only object with a number, so of two takers exactly one wins; the owner
 checks before each commit that no later number exists and that it renewed in time. One that could
-not, because the store was away, claims the next number like any taker before it commits again:
-whoever saw it lapse and wants the same number loses, or has won before. No claim is ever removed:
-whoever was replaced, however long ago, finds the one that followed its own. On plain S3 Delta
-itself cannot stop a second driver from overwriting a commit, so this is the only fence there.
-`apply/lease.json` says who owns and since when, for people and for the next taker. A lease that has
-not ended is taken over only when its holder is known to be dead: a process of this very machine,
-boot and process namespace that does not run any more. Host names and process numbers come again
-elsewhere.
+not, because the store did not answer, claims the next number like any taker before it commits
+again: another process that wants the same number loses, or has won before. No claim is ever
+removed: a process that was replaced, however long ago, finds the claim that followed its own. On
+plain S3 Delta itself cannot stop a second driver from overwriting a commit, so this is the only
+fence there. `apply/lease.json` says who owns and since when, for people and for the next taker. A
+lease that has not ended is taken over only when its holder is proven dead: a process of this very
+machine, boot and process namespace that does not run any more. Other machines may have the same
+host names and process numbers.
 """
 
 import json
@@ -34,11 +34,10 @@ _CLAIMS = f"{keys.APPLY}lease/"
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process among all that ever ran anywhere. Empty texts: this system does not say.
+    """One process among all that ever ran anywhere. A text is empty where the system does not say.
 
-    The boot id tells machines apart that were cloned with their machine id, the namespace
-    containers on one kernel, the start time two processes that had the same number one after the
-    other.
+    The boot id distinguishes machines that were cloned with their machine id, the namespace
+    containers on one kernel, and the start time two processes that had the same number in turn.
     """
 
     machine: str
@@ -62,7 +61,7 @@ class Process:
         )
 
     def saw_end_of(self, other: "Process") -> bool:
-        """Whether this process can tell that `other` has ended."""
+        """Whether this process can see that `other` has ended."""
         here = (self.machine, self.boot, self.namespace)
         if not self.boot or not self.namespace or (other.machine, other.boot, other.namespace) != here:
             return False
@@ -105,8 +104,8 @@ class Lease:
         self.renew()
 
     def renew(self) -> None:
-        """Says that the owner lives, under a new number if the last one lapsed. Raises WriterFenced
-        when it no longer owns, StoreUnavailable.
+        """Reports that the owner lives, under a new number if the last one lapsed. Raises
+        WriterFenced when it no longer owns, StoreUnavailable.
         """
         started = self._monotonic()
         if self._renewed and self._lapsed():
@@ -125,7 +124,7 @@ class Lease:
         if lapsed:
             raise StoreUnavailable(
                 "the lease lapsed while the object store was away",
-                hint="it is taken again when the store answers, unless another is faster",
+                hint="it is taken again when the store answers, unless another applier takes it first",
             )
 
     def release(self) -> None:
@@ -152,7 +151,7 @@ class Lease:
         self._number = number
 
     def _require_newest(self) -> None:
-        """The number that follows ours is nobody's, or ours again, which a worker may see before
+        """The number that follows ours is free, or ours again, which a worker may see before
         `renew` has said so.
         """
         following = self._number + 1

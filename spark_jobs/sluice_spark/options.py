@@ -1,4 +1,4 @@
-"""What one applier process is told, as plain values: made by the command line, carried as JSON.
+"""The options of one applier process, as plain values: made by the command line, carried as JSON.
 
 Owns the form of that JSON. Unknown names are refused. Secrets (store options) are kept out of every
 repr.
@@ -22,7 +22,7 @@ class ApplyOptions:
     {"mode": "changelog"}.
 
     `spool_options` and `lake_options` use the store's own names (aws_endpoint, aws_access_key_id,
-    ...). `jars` is the directory of archives (empty: the default), `max_window_bytes` bounds the
+    ...). `jars` is the directory of jars (empty: the default), `max_window_bytes` bounds the
     spool bytes one apply takes, `max_memory_bytes` the decoded changes that one apply folds at
     once, `until_lsn` ends the process once every live table is complete through it, `once` once
     everything in the manifest at start is applied. `stop_seconds` is all that a stop may take, from

@@ -1,4 +1,4 @@
-"""Preflight of the lake: Java, the versions of Spark and Delta, the archives, the right to write,
+"""Preflight of the lake: Java, the versions of Spark and Delta, the jars, the right to write,
 and tables that are there already. Starts no Spark.
 
 `python -m sluice_spark.preflight` reads the applier's options as the applier does and, on standard
@@ -35,7 +35,7 @@ from sluice_spark.options import ApplyOptions
 
 OLDEST_JAVA = 17
 MOST_TABLES = 1000
-"""Whose logs are read; more would make `check` slow."""
+"""Whose logs are read; more tables would make `check` slow."""
 _AT_ONCE = 8
 _JAVA_SECONDS = 20
 _LOG_STORE = ("spark.delta.logStore.s3a.impl", "spark.delta.logStore.s3.impl")
@@ -49,7 +49,7 @@ def examine(options: ApplyOptions, tables: Sequence[tuple[str, str]]) -> Iterato
         delta=version("delta-spark"),
         spark_jars=sorted(Path(pyspark.__file__).parent.glob("jars/*.jar")),
     )
-    yield from _archives(options)
+    yield from _jars(options)
     yield from _addresses(options)
     writable = list(_writable(options))
     yield from writable
@@ -61,9 +61,9 @@ def examine(options: ApplyOptions, tables: Sequence[tuple[str, str]]) -> Iterato
 def examine_java(said: str | None) -> Iterator[Finding]:
     """`said` is what `java -version` printed, None when there is no java."""
     match = re.search(r'version "(?:1\.)?(\d+)', said or "")
-    seen = (
-        "no java was found" if said is None else f"it is Java {match[1]}" if match else "java does not say its version"
-    )
+    seen = "no java was found" if said is None else "java prints no version"
+    if match is not None:
+        seen = f"it is Java {match[1]}"
     if match is None or int(match[1]) < OLDEST_JAVA:
         yield Finding(
             "critical",
@@ -84,20 +84,18 @@ def _java_said() -> str | None:
 
 
 def examine_versions(spark: str, *, delta: str, spark_jars: Sequence[Path]) -> Iterator[Finding]:
-    """Whether Spark, its Python side, Delta's Python side and the archives were made for each
-    other.
-    """
+    """Whether Spark, its Python package, Delta's Python package and the jars match."""
     match = re.search(r":delta-spark_(\d+\.\d+)_(\d+\.\d+):(\S+)", jars.DELTA.packages[0])
     assert match is not None
     wanted_spark, scala, wanted_delta = match.groups()
     core = next((path.name for path in spark_jars if path.name.startswith("spark-core_")), "no spark-core")
     wrong = []
     if not spark.startswith(f"{wanted_spark}."):
-        wrong.append(f"pyspark is {spark}, the archives are for {wanted_spark}")
+        wrong.append(f"pyspark is {spark}, the jars are for {wanted_spark}")
     if delta != wanted_delta:
-        wrong.append(f"delta-spark is {delta}, the archives are {wanted_delta}")
+        wrong.append(f"delta-spark is {delta}, the jars are {wanted_delta}")
     if core != f"spark-core_{scala}-{spark}.jar":
-        wrong.append(f"Spark's own archives are {core}, not of Spark {spark} for Scala {scala}")
+        wrong.append(f"Spark's own jars are {core}, not of Spark {spark} for Scala {scala}")
     for seen in wrong:
         yield Finding(
             "critical",
@@ -108,7 +106,7 @@ def examine_versions(spark: str, *, delta: str, spark_jars: Sequence[Path]) -> I
         )
 
 
-def _archives(options: ApplyOptions) -> Iterator[Finding]:
+def _jars(options: ApplyOptions) -> Iterator[Finding]:
     directory = Path(options.jars) if options.jars else jars.default_directory()
     try:
         jars.classpath(directory, s3=storage.needs_s3(options.spool_uri, options.lake_uri))
@@ -126,7 +124,7 @@ def _addresses(options: ApplyOptions) -> Iterator[Finding]:
 
 
 def _writable(options: ApplyOptions) -> Iterator[Finding]:
-    """Tries it: rights on paper and rights in fact differ."""
+    """Writes, because the rights that are configured may differ from those in force."""
     if urlsplit(options.lake_uri).scheme == "file":
         folder = Path(unquote(urlsplit(options.lake_uri).path))
         existing = next(path for path in (folder, *folder.parents) if path.exists())
@@ -167,7 +165,9 @@ def _protocols(options: ApplyOptions, tables: Sequence[tuple[str, str]]) -> Iter
         unknown = unknown_features(protocol) if protocol else []
         if not unknown:
             return None
-        seen = f"its Delta table in the lake needs {', '.join(unknown[:10])}, which this version of Delta does not know"
+        seen = (
+            f"its Delta table in the lake needs {', '.join(unknown[:10])}, which this version of Delta does not support"
+        )
         return Finding(
             "critical",
             "lake.protocol",

@@ -1,7 +1,7 @@
 """The only place that starts Spark: settings on which exactness, idempotence and cost depend.
 
 Owns: UTC everywhere, microseconds in Parquet, ANSI arithmetic (an overflow is an error, never
-NULL), statements that run as they are written, no archive resolved at run time, no row values in
+NULL), statements that run as they are written, no jar resolved at run time, no row values in
 what the JVM logs. (Delta: Quick start, Table properties; Spark: Configuration.)
 """
 
@@ -31,7 +31,7 @@ _REQUIRED = {
     # Marker and payload must belong together: the marker is set and unset around each commit by
     # sluice_spark.lake.table.
     "spark.databricks.delta.write.txnVersion.autoReset.enabled": "false",
-    # The source of a MERGE is ours, in memory or in files that nobody changes: a copy of it would
+    # The source of a MERGE is ours, in memory or in files that do not change: materializing it would
     # only cost time.
     "spark.databricks.delta.merge.materializeSource": "none",
 }
@@ -83,7 +83,7 @@ def settings(options: ApplyOptions) -> dict[str, str]:
 def start(options: ApplyOptions) -> SparkSession:
     """Starts Spark, or joins the one that spark-submit started. Raises ApplyError."""
     chosen = settings(options)
-    # What goes to the builder stands on the JVM's command line for everyone on the machine to read.
+    # The builder's settings are on the JVM's command line, which every user of the machine can read.
     hadoop = {name: value for name, value in chosen.items() if name.startswith(_HADOOP)}
     builder = SparkSession.builder
     for name in chosen.keys() - hadoop.keys():
@@ -102,8 +102,8 @@ def start(options: ApplyOptions) -> SparkSession:
 
 
 def private(session: SparkSession) -> SparkSession:
-    """A session of one's own. What exactness needs holds in it, whatever the configuration that
-    Spark was started with says.
+    """A private session. The settings that exactness needs hold in it, even if Spark was started
+    with others.
     """
     mine = session.newSession()
     for name, value in _REQUIRED.items():
@@ -137,7 +137,7 @@ def _quieten(session: SparkSession) -> None:
 
 
 def warm_up(session: SparkSession) -> None:
-    """One MERGE into a table that nobody sees: the first of a process costs seconds that no window
+    """One MERGE into a temporary table: the first MERGE of a process costs seconds that no window
     should pay.
     """
     with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,7 @@
-"""Where Spark finds what the store calls `s3://`, `gs://`, `az://` or `file://`: the one place that
-translates.
+"""Locations and credentials of the object store, translated to Spark's own form.
 
-Must not hold secrets anywhere but in the Hadoop settings it returns, which the session passes on
-and nobody logs.
+Secrets appear only in the Hadoop settings that this module returns. The session passes them on and
+does not log them.
 """
 
 from collections.abc import Mapping
@@ -32,7 +31,7 @@ def join(uri: str, key: str) -> str:
 
 
 def needs_s3(*uris: str) -> bool:
-    """Whether any of the locations is reached through the S3 archives."""
+    """Whether any of the locations is reached through the S3 jars."""
     return any(urlsplit(uri).scheme in ("s3", "s3a") for uri in uris)
 
 

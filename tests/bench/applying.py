@@ -25,9 +25,11 @@ from sluice.manifest.follow import load_state, read_entries
 from sluice.source.sessions import SourceOptions
 from sluice.store.opening import open_store
 from sluice_spark import session as sessions
+from sluice_spark.lake.opening import Lake
+from sluice_spark.modes.target import removals_are_sent
 from sluice_spark.options import ApplyOptions
 from sluice_spark.read.window import Window
-from sluice_spark.table_apply import TableApply, removals_are_sent
+from sluice_spark.table_apply import TableApply
 from tests.bench.contest import console
 from tests.bench.replication import SETTINGS
 from tools.local.postgres import PostgresServer, temporary_server
@@ -87,7 +89,7 @@ class Bench:
         self.taken = state.seq
         copies = [entry for entry in entries if isinstance(entry.body, Copy)]
         if copies:
-            window = Window(copies[0].body.segments, table.generation_seq, is_copy=True)  # type: ignore[union-attr]
+            window = Window(copies[0].body.segments, table.generation_seq, is_snapshot=True)  # type: ignore[union-attr]
         else:
             segments = tuple(
                 segment for entry in entries if isinstance(entry.body, Changes) for segment in entry.body.segments
@@ -95,15 +97,9 @@ class Bench:
             window = Window(segments, state.seq)
         began = time.perf_counter()
         sent = removals_are_sent(state.opened, table)
-        TableApply(
-            self.options,
-            self.store,
-            self.session,
-            manifest="bench",
-            state=table,
-            before_commit=lambda: None,
-            removals_sent=sent,
-        ).apply(window)
+        lake = Lake(self.options, self.store, before_commit=lambda: None)
+        delta, handover = lake.table(table, self.session), lake.handover(self.session)
+        TableApply(self.options, self.store, delta, handover, state=table, removals_sent=sent).apply(window)
         return time.perf_counter() - began
 
     def verify(self) -> None:

@@ -94,7 +94,7 @@ def _key(row: dict[str, Any], schema: TableSchema) -> list[Any]:
 
 
 class Manifest:
-    """A manifest and its segments in a store, for one table unless told otherwise."""
+    """A manifest and its segments in a store, by default for one table."""
 
     def __init__(self, store: ObjectStore, *, origin: str = "any") -> None:
         self.store = store
@@ -160,7 +160,7 @@ class Manifest:
         return replace(stored, unchanged=dict(unsent), key_changes=moved, body=body)
 
     def stored(self, rows: pa.Table, schema: TableSchema, *, first_lsn: int, last_lsn: int) -> Segment:
-        """A segment of `rows`, of which nothing is said but their number and operations."""
+        """A segment of `rows`, that states only their number and operations."""
         self.counter += 1
         key = keys.segment(schema.table_id, 1, self.counter)
         buffer = io.BytesIO()

@@ -1,4 +1,4 @@
-"""A pipeline of one's own for each test."""
+"""A pipeline for each test."""
 
 import threading
 from collections.abc import Iterator
@@ -38,18 +38,18 @@ class Pipeline:
         return AppliedLog.decode(self.store.get(list(self.store.list(keys.APPLY_LOG))[-1]))
 
     def begin(self, schema: TableSchema, *rows: dict[str, object], generation: int = 1) -> None:
-        """One generation of a table, copied and live."""
+        """One generation of a table with its snapshot, live."""
         self.manifest.table(schema, generation=generation, new=generation == 1)
         self.manifest.copy(list(rows), schema, generation=generation)
         self.manifest.table(schema, state="live", generation=generation, new=False)
 
     def reported(self) -> dict[str, AppliedTable]:
-        """What the newest log says, by table id."""
+        """What the newest log reports, by table id."""
         newest = list(self.store.list(keys.APPLY_LOG))
         return AppliedLog.decode(self.store.get(newest[-1])).tables if newest else {}
 
     def move(self) -> None:
-        """To another path, as if by a new process: a running Spark remembers the log of a table."""
+        """To another path, as if by a new process: a running Spark caches the log of a table."""
         self.folder = self.folder.rename(self.folder.parent / f"{self.folder.name}-moved")
         self.store = open_store(f"file://{self.folder}/spool", prefix="shop/", options={})
         self.manifest.store = self.store

@@ -1,4 +1,4 @@
-"""Reading Delta with a second engine. It scans: its count() does not look at deletion vectors."""
+"""Reading Delta with a second engine. It scans, because its count() ignores deletion vectors."""
 
 from pathlib import Path
 from typing import Any

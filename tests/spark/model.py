@@ -120,7 +120,7 @@ def _lake_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def keyed_by_what_was_sent(lake: Lake, changes: list[Change]) -> Lake:
-    """What rows by key are when nothing is known but `changes`: whoever takes a key takes the place
+    """The rows by key when only `changes` are given: a row that takes a key takes the place
     of the row that had it.
     """
     lake = dict(lake)

@@ -19,7 +19,7 @@ from tests.chaos.stages import Situation
 from tests.spark.edges import EDGES, Edge, Edges
 
 WINDOW_ERRORS = ("ApplyError", "MemoryError", "UnsupportedChange", "StoreUnavailable", "WriterFenced", "")
-"""One that is tried again, one that is not ours, one that the table cannot outlive, one of the
+"""One that is tried again, one that is not ours, one that stops the table, one of the
 store, one that ends the process, and a delay.
 """
 LOOP_ERRORS = ("StoreUnavailable", "StoreRefused", "MemoryError", "")
@@ -37,11 +37,11 @@ QUICK = {
     "copy.apply.commit.after-MemoryError-queued_behind",
 }
 CASES_OF_ONE = 25
-"""A lake table of more commits is slow to read, and says nothing more."""
+"""A lake table of more commits is slow to read and tests nothing more."""
 
 
 class Shared:
-    """One pipeline for many cases; a case that ends badly costs the next one a new pipeline, so
+    """One pipeline for many cases; a failed case gives the next one a new pipeline, so
     that each failure is its own.
     """
 

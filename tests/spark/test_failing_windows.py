@@ -62,7 +62,7 @@ def test_a_window_that_failed_after_its_commit_landed_is_taken_for_applied(
     assert pipeline.reported()["16385"].state == "live"
 
 
-def test_a_window_of_an_old_generation_never_lands_after_the_copy_of_a_new_one(
+def test_a_window_of_an_old_generation_never_lands_after_the_snapshot_of_a_new_one(
     pipeline: Pipeline, request: pytest.FixtureRequest
 ) -> None:
     pipeline.begin(SCHEMA, _row(1))
@@ -83,7 +83,7 @@ def test_a_window_of_an_old_generation_never_lands_after_the_copy_of_a_new_one(
         pipeline.manifest.table(SCHEMA, state="stale", reason="rewritten", new=False)
         pipeline.begin(SCHEMA, _row(9), generation=2)
         seq = pipeline.manifest.transaction([Change("i", _row(5))], OTHER)
-        # One worker is held: whatever could be begun before the other table's window has ended
+        # One worker is blocked: whatever could be begun before the other table's window has ended
         # before it does.
         wait_until(
             lambda: bool(work.ended) or pipeline.reported()["16386"].committed_seq >= seq,

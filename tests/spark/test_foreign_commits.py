@@ -32,7 +32,7 @@ def _named(number: int, name: str) -> TableSchema:
 
 
 def _append_with_delta_rs(path: Path) -> None:
-    """Column mapping keeps delta-rs from writing; its log does not know that."""
+    """Column mapping keeps delta-rs from writing; its log does not."""
     table = DeltaTable(path)
     number = table.version() + 1
     other = path.parent / f"{path.name}-elsewhere"
@@ -56,12 +56,12 @@ FOREIGN: dict[str, tuple[str, Callable[[Pipeline, Path], object]]] = {
 
 
 def _rewritten(pipeline: Pipeline, path: Path) -> None:
-    """Says that it changes no data, as anything may say of itself."""
+    """Claims that it changes no data, as any commit may."""
     frame = pipeline.spark.read.format("delta").load(str(path)).limit(1)
     frame.write.format("delta").mode("overwrite").option("dataChange", "false").save(str(path))
 
 
-def test_whoever_else_changes_rows_or_columns_makes_the_table_stale_with_who_when_and_what(pipeline: Pipeline) -> None:
+def test_a_foreign_change_of_rows_or_columns_makes_the_table_stale_with_who_when_and_what(pipeline: Pipeline) -> None:
     schemas = {name: _named(number, name) for number, name in enumerate([*FOREIGN, "untouched"])}
     for schema in schemas.values():
         pipeline.begin(schema, _row(1), _row(2))
@@ -84,7 +84,7 @@ def test_whoever_else_changes_rows_or_columns_makes_the_table_stale_with_who_whe
     assert sorted(pipeline.rows("untouched"), key=str) == [_row(1), _row(2, 5), _row(3)]
 
 
-def test_what_only_keeps_house_is_no_reason_to_stop(pipeline: Pipeline) -> None:
+def test_a_commit_that_only_maintains_files_does_not_stop_the_table(pipeline: Pipeline) -> None:
     pipeline.begin(SCHEMA, _row(1), _row(2))
     pipeline.manifest.transaction([Change("u", _row(2, 5))], SCHEMA)
     pipeline.apply()
@@ -145,7 +145,7 @@ def test_a_table_whose_folder_is_removed_while_the_applier_runs_is_stale_and_not
 
 
 def test_another_table_put_in_the_place_of_ours_is_recognised_by_the_marker_alone(pipeline: Pipeline) -> None:
-    """It is further than ours was, and what it did meanwhile changed no row: only what it records of us is missing."""
+    """It is ahead of ours, and its commits since then changed no row: only our marker is missing."""
     pipeline.begin(SCHEMA, _row(1))
     elsewhere = pipeline.folder / "elsewhere"
     with running(pipeline) as work:
@@ -172,7 +172,7 @@ def test_another_table_put_in_the_place_of_ours_is_recognised_by_the_marker_alon
 def test_a_table_whose_folder_is_removed_while_nothing_changes_is_stale_as_well(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluice_spark.ledger.LOOK_SECONDS", 1.0)
+    monkeypatch.setattr("sluice_spark.progress.ledger.LOOK_SECONDS", 1.0)
     pipeline.begin(SCHEMA, _row(1))
     with running(pipeline) as work:
         wait_until(lambda: any(pipeline.store.list(keys.APPLY_COMPLETE)), what="the copy is applied")

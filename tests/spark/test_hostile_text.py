@@ -16,7 +16,9 @@ from sluice.contract.entries import Changes, Commits
 from sluice.contract.envelope import folded, is_reserved
 from sluice.contract.schema import TableSchema
 from sluice_spark.fold.ranges import MAX_TEXT_BYTES, KeyRanges
-from sluice_spark.lake.merge import MergePlan, merge_text, quote
+from sluice_spark.lake.merge import merge_text
+from sluice_spark.lake.plan import MergePlan
+from sluice_spark.lake.sql import quote
 from sluice_spark.session import private
 from tests.spark import lake
 from tests.spark.changes import TEXT, TIMESTAMP, Change, column, table_schema

@@ -1,4 +1,4 @@
-"""The features that `check` takes for known are those that the archive knows."""
+"""The features that `check` accepts are those that the Delta jar supports."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 from sluice_spark.lake.features import KNOWN_FEATURES
 
 
-def test_the_known_features_are_those_of_delta_itself(spark: SparkSession) -> None:
+def test_the_accepted_features_are_those_of_delta_itself(spark: SparkSession) -> None:
     jvm: Any = spark.sparkContext._jvm
     features = (
         getattr(jvm, "org.apache.spark.sql.delta.TableFeature$")

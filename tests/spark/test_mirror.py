@@ -46,7 +46,7 @@ def test_any_history_leaves_the_delta_table_equal(
     assert _by_key(pipeline.rows()) == history[-1][1]
 
 
-def test_a_copy_becomes_the_table_and_an_empty_copy_an_empty_table(pipeline: Pipeline) -> None:
+def test_a_snapshot_becomes_the_table_and_an_empty_snapshot_an_empty_table(pipeline: Pipeline) -> None:
     _begin(pipeline, _row(1), _row(2, 5, None))
     empty = table_schema(*SCHEMA.columns, table="empty")
     empty = type(empty)("16386", 1, "public", "empty", "d", empty.columns)
@@ -59,7 +59,7 @@ def test_a_copy_becomes_the_table_and_an_empty_copy_an_empty_table(pipeline: Pip
     assert lake.rows_in(pipeline.path(), metadata=True)[0]["_sluice_lsn"] == 100
 
 
-def test_nothing_is_applied_before_the_copy_is_final(pipeline: Pipeline) -> None:
+def test_nothing_is_applied_before_the_snapshot_is_final(pipeline: Pipeline) -> None:
     pipeline.manifest.table(SCHEMA)
     pipeline.manifest.copy([_row(1)], SCHEMA, final=False)
     pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
@@ -68,7 +68,7 @@ def test_nothing_is_applied_before_the_copy_is_final(pipeline: Pipeline) -> None
     assert (log.tables["16385"].state, log.tables["16385"].complete_through_lsn) == ("copying", 0)
 
 
-def test_changes_that_the_copy_holds_already_are_not_applied_again(pipeline: Pipeline) -> None:
+def test_changes_that_the_snapshot_has_already_are_not_applied_again(pipeline: Pipeline) -> None:
     pipeline.manifest.table(SCHEMA)
     pipeline.manifest.transaction([Change("i", _row(1, 1)), Change("u", _row(1, 2))], SCHEMA)
     pipeline.manifest.copy([_row(1, 2)], SCHEMA)
@@ -110,7 +110,7 @@ def test_a_truncate_leaves_only_what_came_after_it(pipeline: Pipeline) -> None:
     assert pipeline.rows() == []
 
 
-def test_J01_a_repeated_window_changes_nothing_and_a_new_process_goes_on_behind_the_marker(pipeline: Pipeline) -> None:
+def test_J01_a_repeated_window_changes_nothing_and_a_new_process_starts_after_the_marker(pipeline: Pipeline) -> None:
     _begin(pipeline, _row(1))
     pipeline.manifest.transaction([Change("u", _row(1, 2))], SCHEMA)
     seq = pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)

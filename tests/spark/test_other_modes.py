@@ -110,7 +110,7 @@ def test_history_mode_is_refused_by_name() -> None:
         ApplyOptions("p", "file:///s", "file:///l", tables={"public.t": {"mode": "history"}})
 
 
-def test_E05_rows_older_than_a_column_get_its_constant_once(pipeline: Pipeline) -> None:
+def test_E05_rows_older_than_a_column_get_its_default_once(pipeline: Pipeline) -> None:
     first = table_schema(column("id", 1, INT8, key=True), column("v", 2, INT4))
     second = table_schema(
         *first.columns,
@@ -220,7 +220,7 @@ def test_a_changed_mode_stops_the_table_by_name_until_it_is_changed_back_or_resy
     for _ in range(2):
         stopped = pipeline.apply(mode=after).tables["16385"]
         assert stopped.state == "stale"
-        assert 0 < stopped.complete_through_lsn <= through, "without a report only the copy is claimed"
+        assert 0 < stopped.complete_through_lsn <= through, "without a report only the snapshot is claimed"
         assert f"holds a {before}" in stopped.reason
         assert "sluice resync public.items" in stopped.reason
         assert lake.rows_in(pipeline.path(), metadata=True) == rows
@@ -249,7 +249,7 @@ def test_a_changed_mode_stops_the_table_by_name_until_it_is_changed_back_or_resy
 def test_a_table_without_columns_is_carried(
     pipeline: Pipeline, identity: str, options: dict[str, object], count: int
 ) -> None:
-    """Its rows are all alike, and there are as many of them as at the source."""
+    """Its rows are all equal, and there are as many as at the source."""
     schema = table_schema(identity=identity)
     pipeline.manifest.table(schema)
     pipeline.manifest.copy([{}], schema)
@@ -261,7 +261,7 @@ def test_a_table_without_columns_is_carried(
 
 
 def test_a_table_of_which_no_column_is_left_is_stopped_by_name_and_others_go_on(pipeline: Pipeline) -> None:
-    """Without its own columns and without ours there is nothing that Delta could hold."""
+    """Without its own columns and without ours the Delta table would have no column."""
     schema, other = (
         table_schema(identity="f"),
         TableSchema("16386", 1, "public", "others", "d", (column("id", 1, INT8, key=True),)),

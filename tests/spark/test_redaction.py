@@ -1,5 +1,5 @@
-"""Nothing of a row and no secret leaves the applier: not in its lines, not in Spark's, not in the
-reason of a table that stopped.
+"""No row value and no secret appears outside the applier: not in its log, not in Spark's, not in
+the reason of a table that stopped.
 """
 
 from typing import Any

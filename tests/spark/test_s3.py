@@ -1,4 +1,4 @@
-"""Spool and lake on S3: the applier's own process, its own archives and settings, read back by
+"""Spool and lake on S3: the applier's own process, its own jars and settings, read back by
 another engine.
 """
 

@@ -1,5 +1,5 @@
-"""Shapes without rows, commits that landed before an error, and positions that no table can reach:
-what the lake holds, and what is said of it.
+"""Schema versions without rows, commits that landed before an error, and positions that no table
+can reach: what the lake holds, and what is said of it.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ def _row(key: int) -> dict[str, object]:
 
 
 def _reshape(pipeline: Pipeline, schema: TableSchema) -> None:
-    """The shape is in the manifest, and the stream has passed it without a row."""
+    """The schema version is in the manifest, and the stream has passed it without a row."""
     manifest = pipeline.manifest
     manifest.append(
         Table(
@@ -62,8 +62,8 @@ def test_a_column_dropped_in_silence_makes_the_table_stale(pipeline: Pipeline) -
 def test_a_commit_that_landed_is_ours_even_when_most_of_its_entries_are_forgotten(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next attempt ends before the marker; no other applier has been here for all that."""
-    monkeypatch.setattr("sluice_spark.ledger.KEPT_WHILE_WAITING", 4)
+    """The next attempt ends before the marker; no other applier was involved."""
+    monkeypatch.setattr("sluice_spark.progress.ledger.KEPT_WHILE_WAITING", 4)
     pipeline.begin(SCHEMA, _row(1))
     pipeline.begin(OTHER, _row(1))
     pipeline.apply()
@@ -93,7 +93,7 @@ def test_a_boundary_says_that_a_table_made_anew_under_its_name_is_there(pipeline
     assert complete.left_out == {}
 
 
-def test_whoever_waits_for_a_position_is_told_when_no_table_can_reach_it(pipeline: Pipeline) -> None:
+def test_waiting_for_a_position_that_no_table_can_reach_ends_with_an_error(pipeline: Pipeline) -> None:
     pipeline.begin(SCHEMA, _row(1))
     pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
     pipeline.store.delete(list(pipeline.store.list(keys.segment_folder("16385")))[-1])

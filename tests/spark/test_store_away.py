@@ -1,5 +1,5 @@
-"""An object store that does not answer for longer than the applier's lease: it waits, takes its
-lease again and goes on, on its own.
+"""An object store that does not answer for longer than the applier's lease: the applier waits,
+takes its lease again and goes on, on its own.
 """
 
 import threading

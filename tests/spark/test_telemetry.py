@@ -1,4 +1,4 @@
-"""What the applier tells of windows that Spark really applied."""
+"""The metrics of windows that Spark really applied."""
 
 import threading
 from datetime import UTC, datetime
@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog
 from sluice_spark.applier import Applier
-from sluice_spark.observe import ApplyTelemetry
+from sluice_spark.telemetry import ApplyTelemetry
 from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline
 from tests.spark.model import SCHEMA

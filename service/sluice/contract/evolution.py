@@ -117,7 +117,9 @@ def added_columns(versions: Mapping[int, TableSchema], *, since: int, until: int
 def refuse_alike(schema: TableSchema) -> None:
     """Delta does not tell names apart by case."""
     if len({envelope.folded(column.name) for column in schema.columns}) != len(schema.columns):
-        raise UnsupportedChange(f"{schema.qualified_name}: two columns differ by case only, which Delta cannot hold")
+        raise UnsupportedChange(
+            f"{schema.qualified_name}: two columns differ by case only, which Delta does not support"
+        )
 
 
 def _added(before: TableSchema, after: TableSchema) -> list[ColumnSchema]:
@@ -126,7 +128,7 @@ def _added(before: TableSchema, after: TableSchema) -> list[ColumnSchema]:
     old = {column.attnum: column for column in before.columns}
     new = {column.attnum: column for column in after.columns}
     if len(new) != len(after.columns) or len(old) != len(before.columns):
-        raise UnsupportedChange(f"{where}: the source no longer knew its columns, so they cannot be told apart")
+        raise UnsupportedChange(f"{where}: the source no longer had its columns, so they cannot be matched")
     for attnum, column in old.items():
         now = new.get(attnum)
         if now is None:

@@ -101,7 +101,7 @@ LAKE: tuple[Kind, ...] = (
         "lake.protocol",
         "c",
         Step.ELSEWHERE,
-        "an existing Delta table uses features that this version of Delta does not know",
+        "an existing Delta table uses features that this version of Delta does not support",
         "a newer Sluice, or drop the feature from the table",
     ),
     kind(

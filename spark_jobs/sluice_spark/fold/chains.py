@@ -1,5 +1,5 @@
-"""Following rows through key changes, where the last change of a key does not tell what became of a
-row.
+"""Following rows through key changes, where the last change of a key does not determine the row's
+state.
 
 Owns the two ways to follow a row: by key, where the server guarantees that a key names one row at a
 time (primary key or identity index), and by whole row, where the old row is sent in full and a
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sluice.errors import UnsupportedChange
-from sluice_spark.row_identity import Claims, Numbers
+from sluice_spark.fold.row_identity import Claims, Numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Outcome:
 @dataclass(frozen=True, slots=True)
 class Events:
     """Changes to follow: `positions` ascend and index the other arrays. Without `removals_sent` a
-    row may have gone without an event.
+    row may have been removed without an event.
     """
 
     positions: Numbers
@@ -79,8 +79,8 @@ class _Row:
 
 @dataclass(slots=True)
 class _Keyed:
-    """Rows by the key that they have now: None where a key is known to be free, nothing where it is
-    as it was before the window.
+    """Rows by the key that they have now: None where the key is certainly free, no entry where it
+    is as it was before the window.
     """
 
     table: str
@@ -94,7 +94,7 @@ class _Keyed:
         if row is None:
             if self.removals_sent:
                 raise UnsupportedChange(f"{self.table}: a change names a key that no row has")
-            # It took the place of one that is known to be gone, and how was not sent.
+            # It took the place of a row that must be gone; the change that removed it was not sent.
             row = self._added(_Row(None, key))
         self.at[key] = None
         return row
@@ -131,8 +131,8 @@ def follow_by_key(events: Events) -> Outcome:
             row.deleted = True
         else:
             keyed.place(row, now, position, how="was inserted with" if operation == ord("i") else "moved to")
-    # A row that came and went leaves nothing behind; the origin at its first key, if any, speaks
-    # for itself.
+    # A row that was added and removed again has no outcome of its own. The origin at its first key,
+    # if there is one, has its own outcome.
     return _as_outcome([row for row in keyed.rows if not (row.deleted and row.origin is None)], events)
 
 
@@ -156,7 +156,7 @@ def _as_outcome(rows: list[_Row], events: Events) -> Outcome:
 
 def follow_by_row(events: Events, after: Numbers, before: Numbers, is_whole: Claims) -> Outcome:
     """One outcome per key, for tables whose old rows are sent whole: a removed row is recognised by
-    its content, so two rows may share a key for a while.
+    its content, so two rows may share a key temporarily.
 
     `after` and `before` number the whole rows, in the order of `events.positions`. A change from
     before the identity was full is not `is_whole`: its key names the row, as at that time only one
@@ -187,8 +187,8 @@ def follow_by_row(events: Events, after: Numbers, before: Numbers, is_whole: Cla
         raise UnsupportedChange(f"{events.table}: two rows have one key at the end of a transaction")
     final = {key: rows[-1][0] for key, rows in added.items() if rows}
     gone = {key: position for key, position in original_gone.items() if key not in final}
-    # A row that was added and removed again may have been found in the lake all the same: removing
-    # what is not there harms nothing.
+    # A row that was added and removed again may be in the lake already. Removing a row that is not
+    # there has no effect.
     keys = [*final, *gone]
     last = np.array([*final.values(), *gone.values()], dtype=np.int64)
     if any(bool(np.any(flag[last[: len(final)]])) for flag in events.flags.values()):

@@ -1,10 +1,10 @@
-"""Changes that later ones replace, left out before anything is folded: so that a row which changes
-all the time weighs as much as its last state.
+"""Leaves out changes that later ones replace, before anything is folded, so that a row that changes
+very often takes no more memory than its last state.
 
-Owns that what is left has the effect of all: with changes before it, behind it and between it that
-this module never saw, of other keys and of the same one. Where that is in doubt (a key that a row
-moved to or from without all its values, whole old rows that do not follow from one another) every
-change stays. Pure.
+Owns that the remaining changes have the effect of all of them, together with any changes before,
+after and between them that this module did not see, of other keys and of the same one. Where this
+is not certain (a key that a row moved to or from without all its values, whole old rows that do not
+follow from one another) every change stays. Pure.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ from sluice.contract import envelope
 from sluice.contract.schema import TableSchema
 from sluice_spark.fold.fold import Keys, in_order, latest, operations, row_numbers, special_of, unchanged_flags
 from sluice_spark.fold.partition import Cutter, removed_and_arrived
-from sluice_spark.row_identity import Claims, Numbers, whole
+from sluice_spark.fold.row_identity import Claims, Numbers, whole
 
 Versioned = tuple[pa.Table, TableSchema]
 _OF_ONE_ROW = 2
@@ -65,9 +65,7 @@ def _updates_apart(rows: pa.Table) -> pa.Table:
 
 
 def _without_pairs(rows: pa.Table, schema: TableSchema) -> pa.Table:
-    """Of a table without a key: arrivals and removals of equal rows make up for each other,
-    whichever came first.
-    """
+    """Of a table without a key: arrivals and removals of equal rows cancel out, in either order."""
     after, before = row_numbers(rows, schema)
     adds = pc.equal(rows[envelope.OP], envelope.OP_INSERT).to_numpy()
     number = np.where(adds, after, before)
@@ -117,7 +115,7 @@ def _of_whole_rows(rows: pa.Table, schema: TableSchema) -> pa.Table:
     follows[runs.starts] = True
     linear = np.logical_and.reduceat(follows, runs.starts)
     if bool(np.any(keys.acts_on != np.where(operation == ord("d"), keys.acts_on, keys.now))):
-        # A move that could not be told apart: no key is safe.
+        # A move that cannot be separated: no key is safe.
         return rows
     first, last = runs.order[runs.starts[linear]], runs.order[runs.ends[linear]]
     born, dead = operation[first] == ord("i"), operation[last] == ord("d")

@@ -1,11 +1,11 @@
 """Reducing the changes of one window to one net change per row of the lake.
 
 Owns the meaning of a window: given rows in (commit LSN, ordinal) order it yields, for each row that
-the lake had at the start (its *origin key*) and for each row that came into being, what that row is
-now. Chains, swaps and re-used keys are exact because rows are followed by where they came from. A
-value that was not sent stays a third state: it is found in an earlier change of the same row, or
-kept from the lake's row, and never becomes NULL. Must not touch Spark, storage or the clock.
-(PostgreSQL: Logical Replication Message Formats, TupleData.)
+the lake had at the start (its *origin key*) and for each new row, its state at the end. Chains,
+swaps and re-used keys are exact because rows are followed by where they came from. A value that was
+not sent stays a third state: it is found in an earlier change of the same row, or kept from the
+lake's row, and never becomes NULL. Must not touch Spark, storage or the clock. (PostgreSQL: Logical
+Replication Message Formats, TupleData.)
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from sluice.contract import envelope
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import UnsupportedChange
 from sluice_spark.fold.chains import Events, Outcome, follow_by_key, follow_by_row
-from sluice_spark.row_identity import OLD_WHOLE, Claims, Numbers, number_rows, special_rows, special_texts, whole
+from sluice_spark.fold.row_identity import OLD_WHOLE, Claims, Numbers, number_rows, special_rows, special_texts, whole
 
 KEY = "_sluice_key_"
 KEY_SPECIAL = "_sluice_key_special_"
@@ -63,12 +63,12 @@ def after_truncate(rows: pa.Table) -> tuple[pa.Table, bool]:
 
 
 def fold(rows: pa.Table, schema: TableSchema, *, keyed: bool = False, removals_sent: bool = True) -> Folded:
-    """The net changes that `rows` make to a table with a key. Raises UnsupportedChange for a
-    history that cannot be.
+    """The net changes that `rows` make to a table with a key. Raises UnsupportedChange for an
+    impossible history.
 
     `keyed` asks for the form with origin keys even where all rows are new, to go with others that
-    need it. Without `removals_sent` a row may have gone without a change that says so: whichever
-    takes its key then takes its place.
+    need it. Without `removals_sent` a row may have been removed without a change that
+    says so: a row that takes its key then takes its place.
     """
     rows, replaces = after_truncate(in_order(rows))
     operation = operations(rows)
@@ -184,12 +184,12 @@ class Keys:
         self.acts_on[before] = numbers[len(after) :]
 
     def coupled(self, *, whole_rows: bool) -> Claims:
-        """Changes of keys whose last change alone does not tell what became of their rows: some
+        """Changes of keys whose last change alone does not determine the state of their rows: some
         change moved a row to or away from the key.
 
         Where whole old rows are sent (`whole_rows`) the key's constraint may be a deferred one.
         Then a row can also be inserted with the key of a row that is removed only later, so an
-        insert with anything behind it counts too.
+        insert with a later change of its key counts too.
         """
         moved = (self.operation == ord("u")) & (self.acts_on != self.now)
         keys = np.zeros(self.count, dtype=bool)
@@ -232,8 +232,8 @@ def _last_change(keys: Keys, positions: Numbers, flags: dict[int, Claims], schem
     """
     number, operation = keys.acts_on[positions], keys.operation[positions]
     last = latest(keys.count, number, positions)
-    # What a row had before it was removed is no value of the next one with its key, also where that
-    # one's insert was not sent.
+    # A value of a removed row is never a value of the next row with its key, even if the insert of
+    # that row was not sent.
     begins = operation != ord("u")
     begun = latest(keys.count, number[begins], positions[begins])
     origin = np.flatnonzero(last >= 0)

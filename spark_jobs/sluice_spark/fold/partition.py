@@ -1,11 +1,11 @@
-"""Cutting a window into parts that fold alone: rows that may become one row of the lake meet in one
-part.
+"""Cuts a window into parts that are folded separately: rows that may become one row of the lake are
+in one part.
 
 Owns: a change goes to the part of the key that it acts on, a key change between two parts becomes a
 removal in one and an arrival in the other, and keys between which a row moved without sending all
 its values are linked and share a part, because the missing value is to be found at the old key. A
-table without a key is cut by whole rows, before and after. A TRUNCATE goes to every part. Equal
-here means what it means in the fold. Pure.
+table without a key is cut by whole rows, before and after. A TRUNCATE goes to every part. Rows are
+equal here exactly when they are equal in the fold. Pure.
 """
 
 import zlib
@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from sluice.contract import envelope
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import ManifestCorrupt
-from sluice_spark.row_identity import Claims, Numbers, comparable, special_rows, special_texts, whole
+from sluice_spark.fold.row_identity import Claims, Numbers, comparable, special_rows, special_texts, whole
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -88,8 +88,8 @@ class Groups:
 
 
 def _roots(left: Numbers, right: Numbers, count: int) -> Numbers:
-    """The smallest number in each one's connected component: labels fall along edges and shortcuts
-    until nothing changes.
+    """The smallest number in each one's connected component: labels
+    propagate along edges and shortcuts until nothing changes.
     """
     parent = np.arange(count, dtype=np.int64)
     while True:
@@ -106,7 +106,7 @@ def _roots(left: Numbers, right: Numbers, count: int) -> Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Cutter:
-    """Assigns changes to parts. `columns` names what tells rows apart: the key, or with `bits` what
+    """Assigns changes to parts. `columns` names what identifies rows: the key, or with `bits` what
     all versions of a table without a key have in common.
 
     `level` makes other parts of the same rows, for a part that is still too large.
@@ -138,7 +138,7 @@ class Cutter:
         stayed, moved = rows.filter(pa.array(~parted)), rows.filter(pa.array(parted))
         together = pa.concat_tables([stayed, *removed_and_arrived(moved)])
         parts = np.concatenate([here[~parted], here[parted], there[parted]])
-        # What happened to one row stays side by side.
+        # Changes of one row stay side by side.
         order = np.lexsort((together[envelope.ORDINAL].to_numpy(), together[envelope.LSN].to_numpy()))
         yield from _by_part(together.take(pa.array(order)), parts[order])
 
@@ -194,8 +194,8 @@ def cutter_for(versions: Sequence[TableSchema], groups: Groups | None = None) ->
 
 
 def hash_rows(columns: Sequence[pa.Array], length: int, *, bits: bool = False) -> Hashes:
-    """One number for each row that `columns` spell; rows that `number_rows` takes for equal have
-    the same one.
+    """One number for each row that `columns` spell; rows that are equal for `number_rows`
+    have the same one.
     """
     hashes = np.zeros(length, dtype=np.uint64)
     for column in columns:
@@ -250,8 +250,8 @@ def _unsent(rows: pa.Table) -> Claims:
 
 
 def spaced(rows: pa.Table) -> pa.Table:
-    """`rows` with doubled positions: what one change is cut into keeps its order where it meets
-    again.
+    """`rows` with doubled positions: the two changes that one is cut into keep their
+    order.
     """
     return _placed(rows, pc.multiply(rows[envelope.ORDINAL], 2))
 

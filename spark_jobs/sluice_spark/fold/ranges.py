@@ -1,8 +1,8 @@
-"""Which keys a window touches, as few ranges, so that Delta skips the files without them.
+"""The keys that a window touches, as a few ranges, so that Delta skips the files without them.
 
-Owns: every key of the window is in a range: too wide a one costs time, too narrow a one would lose
-changes. Columns whose values may be marked, and types other than integers and a leading text, get
-none. Pure.
+Owns that every key of the window is in a range. A range that is too wide costs time; one that is
+too narrow would lose changes. Columns whose values may be marked, and types other than integers and
+a leading text, get none. Pure.
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from sluice.contract.schema import TableSchema
 from sluice_spark.fold.fold import KEY
-from sluice_spark.row_identity import Numbers, whole
+from sluice_spark.fold.row_identity import Numbers, whole
 
 MAX_RANGES = 12
 """Each is compared with the statistics of every file, and with every key of the files that remain."""
@@ -43,8 +43,8 @@ class KeyRanges:
     def worth_their_cost(self, *, files: int) -> bool:
         """Whether a statement on a table of so many files should have them.
 
-        Ranges make each statement a text of its own, for which Spark compiles anew: half a second
-        and more, which keys that are spread over a few files never give back.
+        With ranges the text of each statement differs, so Spark compiles each one: half a second or
+        more. Keys that are spread over a few files save less than that.
         """
         return files >= MANY_FILES or (self.close and files >= SOME_FILES)
 

@@ -1,11 +1,11 @@
 """A window that is too large for memory, on local disk: one pass cuts it into parts, and each run
 of parts that fits is read back and folded.
 
-Owns that what comes back has the effect of what went in, each change in at most one part (a
-TRUNCATE in all), and that nothing larger than the limit is read back at once. A part that is too
-large loses what later changes replace and is cut again; one that is too large even then makes the
-table stale, by name. Files have no names (TMPDIR decides where they are), so that nothing of them
-stays behind, whatever ends the process.
+Owns that the parts together have the effect of the window, each change in at most one part (a
+TRUNCATE in all), and that no more than the limit is read back at once. From a part that is too
+large, changes that later ones replace are dropped, and it is cut again. If it is too large even
+then, the table becomes stale with a reason. Files have no names (TMPDIR decides where they are), so
+that none is left, however the process ends.
 """
 
 from collections.abc import Generator, Iterable, Iterator
@@ -27,7 +27,7 @@ Versioned = tuple[pa.Table, TableSchema]
 
 _CODEC = pa.ipc.IpcWriteOptions(compression="lz4")
 _DEEPEST = 4
-"""Sixty-four parts of sixty-four and so on: whoever is not apart by then has the same key."""
+"""Sixty-four parts of sixty-four and so on: rows that are together by then have the same key."""
 
 
 def portions(window: Iterable[Versioned], cutter: Cutter, *, limit: int) -> Generator[list[Versioned], None, None]:
@@ -44,13 +44,13 @@ def portions(window: Iterable[Versioned], cutter: Cutter, *, limit: int) -> Gene
     except OSError as error:
         raise ApplyError(
             f"a large window could not go over local disk ({error.strerror or type(error).__name__})",
-            hint="give TMPDIR more room",
+            hint="point TMPDIR to a disk with more free space",
         ) from error
 
 
 def coalesced(window: Iterable[Versioned], *, limit: int) -> Iterator[Versioned]:
-    """The same changes in fewer, larger tables of up to about `limit` bytes: cutting has a price
-    per table.
+    """The same changes in fewer, larger tables of up to about `limit` bytes: cutting has a cost per
+    table.
     """
     waiting: list[pa.Table] = []
     version: TableSchema | None = None
@@ -88,7 +88,7 @@ def _portions(spill: "_Spill", window: Iterable[Versioned]) -> Iterator[list[Ver
 
 
 class _Spill:
-    """One level of parts: a nameless file for each part and schema version, closed by `files` at
+    """One level of parts: an unnamed file for each part and schema version, closed by `files` at
     the latest.
     """
 
@@ -119,7 +119,7 @@ class _Spill:
                     self.rows[part] += len(changes)
 
     def read(self, part: int) -> Iterator[Versioned]:
-        """The part's changes, table by table, its file going away at the end."""
+        """The part's changes, table by table; its file is deleted at the end."""
         for number, version in self._versions.items():
             file = self._files.pop((part, number), None)
             if file is None:
@@ -139,7 +139,7 @@ class _Spill:
             raise UnsupportedChange(
                 f"{self._together()}, and the {self.rows[part]} changes that are left of them take "
                 f"{self.weights[part]} bytes;"
-                " raise apply.max_memory above that and copy the table again"
+                " raise apply.max_memory above that and resync the table"
             )
         return _Spill(replace(self.cutter, level=level), self._open, limit=self.limit, truncates=self.truncates)
 

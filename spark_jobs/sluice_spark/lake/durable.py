@@ -1,6 +1,6 @@
-"""Commits of a lake on a local disk, made to survive a power loss before anybody believes them.
+"""Commits of a lake on a local disk, made to survive a power loss before they count.
 
-Delta syncs neither its data files nor its log there. Owns: a commit is believed when every file
+Delta syncs neither its data files nor its log there. Owns: a commit counts when every file
 that it brought is there with its size and has been synced, then the folders that name them. A file
 whose sync failed is never synced again: the kernel may then report success for pages that it
 dropped (fsync(2)), so the table stops. A lake in an object store needs none of this.
@@ -64,7 +64,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _sync_new_folders(table: Path) -> None:
-    """Up to the first folder that belongs to somebody else, whose owner made it durable."""
+    """Up to the first folder that this process cannot write to, which its owner made durable."""
     for folder in table.parents:
         if not os.access(folder, os.W_OK):
             return
@@ -96,4 +96,4 @@ def _sync(descriptor: int) -> None:
             f"a commit of the lake table could not be synced to disk ({error.strerror}), so nothing says "
             "that it is whole"
         )
-        raise UnsupportedChange(reason, hint="check the disk, then copy the table again") from None
+        raise UnsupportedChange(reason, hint="check the disk, then resync the table") from None

@@ -5,37 +5,29 @@ Repeating an evolution is harmless: it is the difference to the lake's present c
 Update table schema.)
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sluice import faults
 from sluice.contract import envelope
+from sluice.contract.evolution import added_columns
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import UnsupportedChange
-from sluice_spark.lake.merge import binary_literal, literal, quote
+from sluice_spark.lake.columns import METADATA_TYPES
+from sluice_spark.lake.sql import binary_literal, literal, quote
+from sluice_spark.lake.table import LakeTable
 from sluice_spark.read.column_defaults import missing_value
-
-METADATA_TYPES = {
-    envelope.OP: "string",
-    envelope.LSN: "bigint",
-    envelope.TS: "timestamp",
-    envelope.ORDINAL: "bigint",
-    envelope.UNCHANGED: "array<smallint>",
-    envelope.SPECIAL: "map<string,string>",
-    envelope.OLD_SPECIAL: "map<string,string>",
-    envelope.ORIGIN: "string",
-    envelope.ORIGIN_LSN: "decimal(20,0)",
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Evolution:
-    """`additions` are the texts inside ADD COLUMNS, `constants` the assignments that give older
+    """`additions` are the texts inside ADD COLUMNS, `defaults` the assignments that give older
     rows their values.
     """
 
     additions: tuple[str, ...] = ()
-    constants: tuple[str, ...] = ()
+    defaults: tuple[str, ...] = ()
 
 
 def plan(
@@ -44,7 +36,7 @@ def plan(
     schema: TableSchema,
     metadata: Sequence[str],
     lake: Sequence[tuple[str, str]],
-    with_constants: bool,
+    with_defaults: bool,
 ) -> Evolution:
     """What to do to a lake table with the columns `lake` so that it can take rows of `schema`.
     Raises UnsupportedChange.
@@ -66,8 +58,38 @@ def plan(
             place = f" AFTER {quote(previous)}" if previous else " FIRST"
             additions.append(f"{quote(name)} {kind}{place}")
         previous = name
-    constants = _assignments(added) if with_constants else []
-    return Evolution(tuple(additions), tuple(constants))
+    defaults = _assignments(added) if with_defaults else []
+    return Evolution(tuple(additions), tuple(defaults))
+
+
+def evolve(
+    lake: LakeTable,
+    versions: Mapping[int, TableSchema],
+    schema: TableSchema,
+    *,
+    since: int,
+    metadata: Sequence[str],
+    is_changelog: bool,
+) -> None:
+    """Brings `lake`, which began with schema version `since`, to `schema`. Raises
+    UnsupportedChange.
+
+    Rows of a mirror that are older than a column get its default. A changelog keeps changes as they
+    were sent: what a column means for older rows is no change.
+    """
+    app_id = f"{lake.app_id}/schema"
+    added = added_columns(versions, since=since, until=schema.version)
+    columns = lake.columns()
+    done = lake.marker(app_id) or since
+    fresh = added_columns(versions, since=done, until=schema.version) if done < schema.version else ()
+    steps = plan(fresh, schema=schema, metadata=metadata, lake=columns, with_defaults=not is_changelog)
+    if is_changelog and any(column.identity for column in added):
+        raise UnsupportedChange(f"{schema.qualified_name}: the old rows of a changelog gained a column")
+    if steps.additions:
+        lake.alter(f"ALTER TABLE {lake.expression} ADD COLUMNS ({', '.join(steps.additions)})")
+    faults.point("apply.schema.altered")
+    if steps.defaults:
+        lake.execute(app_id, schema.version, statement=f"UPDATE {lake.expression} SET {', '.join(steps.defaults)}")
 
 
 def _assignments(added: Sequence[ColumnSchema]) -> list[str]:

@@ -1,10 +1,10 @@
 """What a failure of Spark or Delta means: the table cannot follow, or it may work later.
 
-Owns two promises. Nothing of an exception's text leaves this module, for it may quote rows and
-literals: its class, error condition and SQLSTATE do. And only what would happen again with the same
-window is called permanent: bad data, a statement or a table that Delta refuses. A lost executor, a
-full disk, no answer, too little memory and another commit in between are not, nor is anything
-unknown. (Spark: Error Conditions.)
+Owns two promises. An exception's text stays in this module, because it may quote rows and literals;
+its class, error condition and SQLSTATE are passed on. And only a failure that would happen again
+with the same window is called permanent: bad data, a statement or a table that Delta refuses. A
+lost executor, a full disk, no answer, too little memory and another commit in between are not
+permanent, and neither is any other failure. (Spark: Error Conditions.)
 """
 
 from collections.abc import Iterator
@@ -64,13 +64,13 @@ def translated_errors() -> Iterator[None]:
         # them.
         raise verdict(_chain(error.java_exception)) from None
     except Py4JError as error:
-        raise SparkGone(f"Spark went away ({type(error).__name__})") from None
+        raise SparkGone(f"Spark does not answer ({type(error).__name__})") from None
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One exception of a chain, as far as it may be told. `passing` says that its kind may not come
-    again, `ours` that our own statement raised it.
+    """One exception of a chain, without its text. `passing` says that a later attempt may succeed,
+    `ours` that our own statement raised it.
     """
 
     name: str
@@ -81,8 +81,8 @@ class Cause:
 
 
 def verdict(causes: list[Cause]) -> ServiceError:
-    """Our error for a chain, outermost first. The innermost condition is what happened, the ones
-    around it say where.
+    """Our error for a chain, outermost first. The innermost condition is what happened, the
+    ones around it say where.
     """
     if any(cause.ours for cause in causes):
         return UnsupportedChange("a value was not sent and the lake has no row to keep it from")
@@ -93,7 +93,7 @@ def verdict(causes: list[Cause]) -> ServiceError:
     if any(cause.state == _CONFLICT for cause in causes):
         return CommitConflict(
             f"another commit to the table came first ({what})",
-            hint="do not write to the pipeline's tables; it is tried again",
+            hint="do not write to the pipeline's tables; the window is applied again",
         )
     if any(cause.passing for cause in causes) or named.state in _MISSING or named.state[:2] not in _PERMANENT_CLASSES:
         return ApplyError(f"Spark could not commit ({what})")

@@ -54,7 +54,7 @@ KNOWN_FEATURES = frozenset(
         "variantType-preview",
     }
 )
-"""All that Delta 4.4.0 supports; a test compares with the archive."""
+"""All that Delta 4.4.0 supports; a test compares with the jar."""
 
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.(?:\d{10}\.\d{10}\.|[0-9a-f-]{36}\.)?(parquet|json)")

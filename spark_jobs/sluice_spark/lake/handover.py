@@ -1,9 +1,9 @@
-"""From Arrow to Spark: small windows as a relation inside the plan, large ones as Parquet that
-Spark reads in parallel.
+"""Rows on their way to Spark: small windows as a relation inside Spark's plan, large ones as
+Parquet files that Spark reads in parallel, snapshots straight from the spool.
 
 Owns that both ways give Spark the same values and types: the schema is stated, never inferred.
-Files for large windows live below `apply/scratch/` of the pipeline's spool and go away with the
-window, those of a killed process with the next start.
+Files for large windows lie below `apply/scratch/` of the pipeline's spool. They are deleted after
+the window, those of a killed process at the next start.
 """
 
 import io
@@ -15,10 +15,12 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
+from sluice.contract import envelope
 from sluice.store.base import ObjectStore
-from sluice_spark.lake.merge import spark_ddl
+from sluice_spark.lake.sql import spark_ddl
 
 SCRATCH = "apply/scratch/"
 LOCAL_ROWS = 50_000
@@ -28,18 +30,18 @@ PART_BYTES = 64 * 1024 * 1024
 
 
 class Handover:
-    """Gives tables to one private session. `scratch_path` is where Spark sees the pipeline's prefix
-    of `store`.
+    """Hands rows to one private session. `path` is where Spark sees the pipeline's prefix of
+    `store`.
     """
 
-    def __init__(self, session: SparkSession, store: ObjectStore, *, scratch_path: str) -> None:
+    def __init__(self, session: SparkSession, store: ObjectStore, *, path: str) -> None:
         self._session = session
         self._store = store
-        self._path = scratch_path
+        self._path = path
 
     @contextmanager
     def pieces(self) -> Iterator["Pieces"]:
-        """For a table that comes piece by piece. What is written goes away with the block."""
+        """For a table that comes piece by piece. Files are deleted when the block ends."""
         pieces = Pieces(self._session, self._store, self._path)
         try:
             yield pieces
@@ -47,10 +49,21 @@ class Handover:
             for key in pieces.keys:
                 self._store.delete(key)
 
+    def snapshot(self, keys: Sequence[str], *, columns: Sequence[tuple[str, str]], lsn: int) -> DataFrame:
+        """The rows of the segments `keys` of a snapshot taken at `lsn`, which Spark reads itself."""
+        schema = struct(columns)
+        frame = (
+            self._session.read.schema(schema).parquet(*(f"{self._path}/{key}" for key in keys))
+            if keys
+            else self._session.createDataFrame([], schema)
+        )
+        stamped = any(name == envelope.LSN for name, _ in columns)
+        return frame.withColumn(envelope.LSN, sql.lit(lsn).cast("bigint")) if stamped else frame
+
 
 class Pieces:
     """A table on its way to Spark. One small piece alone stays in memory, everything else is in
-    files, durable when `add` returns.
+    files, which are durable when `add` returns.
     """
 
     def __init__(self, session: SparkSession, store: ObjectStore, path: str) -> None:
@@ -93,8 +106,8 @@ class Pieces:
 
 
 def forget_scratch(store: ObjectStore) -> None:
-    """Removes what a killed applier left. Only for the owner of the pipeline: whoever still reads
-    these files has been replaced.
+    """Deletes the files that a killed applier left. Only for the owner of the pipeline: a process
+    that still reads them has been replaced.
     """
     for key in list(store.list(SCRATCH)):
         store.delete(key)

@@ -1,9 +1,9 @@
 """What one commit of a Delta log did, and whether it may stand between two of ours.
 
-Owns the judgement: a commit that is not ours may rearrange files and keep house, it may not change
-rows or columns. What a commit says of itself is believed only as far as it admits a change. Pure:
-bytes in, verdict out. No path of a data file, no predicate and no statistic reaches a message, for
-they may hold values. (Delta protocol: Delta Log Entries, Actions.)
+Owns the judgement: a foreign commit may rearrange or maintain files, it may not change rows or
+columns. A commit's description of itself is trusted only where it admits a change. Pure: bytes in,
+verdict out. No path of a data file, no predicate and no statistic reaches a message, because they
+may hold values. (Delta protocol: Delta Log Entries, Actions.)
 """
 
 import base64
@@ -59,7 +59,7 @@ class Commit:
         """Whether the applier that works under `app_id` made it."""
         return app_id in self.markers or self.tag.get(TAG) == app_id
 
-    def told(self) -> str:
+    def description(self) -> str:
         """What it was, when and by whom, as far as it says so."""
         when = (
             datetime.fromtimestamp(self.at_ms / 1000, UTC).isoformat(timespec="seconds")
@@ -96,7 +96,7 @@ def read_commit(version: int, lines: Iterable[bytes], *, name: str) -> Commit:
 def damaged(name: str) -> UnsupportedChange:
     """The log file `name` does not hold what a commit holds."""
     message = f"the commit {name} of the lake table's log is empty or damaged"
-    return UnsupportedChange(message, hint="restore the file, or remove the table's folder and copy the table again")
+    return UnsupportedChange(message, hint="restore the file, or remove the table's folder and resync the table")
 
 
 class _Reader:

@@ -1,4 +1,4 @@
-"""A Delta table's log, read with Delta's own eyes: its newest version, its markers, single commits.
+"""A Delta table's log, read through Delta itself: its newest version, its markers, single commits.
 
 Must not judge what it reads, and must not rebuild a table's state to find a marker that the
 version's checksum states. (Delta protocol: Version Checksum File.)
@@ -20,8 +20,8 @@ _COMMIT = re.compile(r"(\d{20})\.json")
 
 
 class LakeLog:
-    """The log of the table at `path`. What it knows is from the last `update`. JVM errors pass: the
-    caller translates them.
+    """The log of the table at `path`. Answers describe the state at the last `update`.
+    JVM errors pass: the caller translates them.
     """
 
     def __init__(self, session: SparkSession, path: str) -> None:
@@ -34,7 +34,7 @@ class LakeLog:
 
     def update(self) -> int:
         """The newest version, -1 when there is no table. Raises UnsupportedChange when its newest
-        commit is empty or damaged and Delta stumbles over it.
+        commit is empty or damaged and Delta fails on it.
         """
         try:
             self._snapshot = self._table().update(*(False, self._none, self._none))
@@ -74,7 +74,7 @@ class LakeLog:
                 raise
             reason = (
                 f"the commit {name} of the lake table's log was cleaned up before it could be looked at: "
-                "nobody knows whether it changed rows"
+                "whether it changed rows cannot be found out"
             )
             raise UnsupportedChange(reason) from None
 

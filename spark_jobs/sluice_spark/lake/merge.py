@@ -1,72 +1,21 @@
-"""The text of the one statement that carries a folded window into a Delta table.
+"""The text of the MERGE statements that carry a folded window into a Delta table.
 
 Owns: a row is found by its key at the start of the window, null-safe where a key value may be
-marked instead of typed; a value that was not sent keeps the lake's; a row that should be there and
-is not, while a value of it was not sent, fails the statement instead of becoming NULL. Clauses
-exist only for what occurs. Names of the source are quoted identifiers, and values are digits:
-nothing of the source is read as SQL. Pure text: no session, no data but key ranges. (Delta: Table
-deletes, updates, and merges.)
+marked instead of typed. A value that was not sent keeps the lake's value. Where a value was not
+sent and the lake has no such row, the statement fails; the value never becomes NULL. A statement
+has only the clauses that the window needs. Pure text: no session, no data but key ranges. (Delta:
+Table deletes, updates, and merges.)
 """
-
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 
 from sluice.contract import envelope
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice_spark.fold.fold import DELETED, KEEP, KEY, KEY_SPECIAL, MATCH
 from sluice_spark.fold.ranges import KeyRanges
+from sluice_spark.lake.plan import MergePlan, RowsMergePlan
+from sluice_spark.lake.sql import literal, quote
 
 NO_BASE_ROW = "sluice: a value was not sent and the lake has no row to keep it from"
 """What the statement raises, to be recognised in Spark's error."""
-
-
-@dataclass(frozen=True, slots=True)
-class MergePlan:
-    """What the statement must do. `lake_columns` are the target's metadata columns (a subset of
-    LSN, TS, SPECIAL).
-    """
-
-    schema: TableSchema
-    kept: tuple[ColumnSchema, ...]
-    metadata: tuple[str, ...]
-    deletes: bool
-    upserts: bool
-    unmatched: bool
-    ranges: KeyRanges = field(default_factory=KeyRanges)
-
-    def plus(self, other: "MergePlan") -> "MergePlan":
-        """One statement for the rows of both."""
-        return replace(
-            self,
-            kept=tuple(column for column in self.schema.columns if column in self.kept or column in other.kept),
-            deletes=self.deletes or other.deletes,
-            upserts=self.upserts or other.upserts,
-            unmatched=self.unmatched or other.unmatched,
-            ranges=self.ranges.plus(other.ranges),
-        )
-
-
-def quote(name: str) -> str:
-    """`name` as an identifier."""
-    return "`" + name.replace("`", "``") + "`"
-
-
-def literal(value: str) -> str:
-    """`value` as a string that has nothing to escape: the digits of its bytes. Spark makes it an
-    ordinary literal before it looks for files to skip.
-    """
-    return f"CAST({binary_literal(value.encode())} AS STRING)"
-
-
-def binary_literal(value: bytes) -> str:
-    """`value` as a BINARY."""
-    return f"X'{value.hex()}'"
-
-
-def metadata_columns(schema: TableSchema, *, wanted: bool) -> tuple[str, ...]:
-    """The columns that a mirror table has after the source's own."""
-    special = (envelope.SPECIAL,) if any(column.lake.special for column in schema.columns) else ()
-    return ((envelope.LSN, envelope.TS) if wanted else ()) + special
 
 
 def merge_text(plan: MergePlan, *, target: str, source: str) -> str:
@@ -151,6 +100,36 @@ def _within(ranges: KeyRanges, schema: TableSchema) -> list[str]:
     return parts
 
 
-def spark_ddl(columns: Sequence[tuple[str, str]]) -> str:
-    """A schema in Spark's own spelling."""
-    return ", ".join(f"{quote(name)} {sql}" for name, sql in columns)
+def rows_merge_text(plan: RowsMergePlan, *, target: str, source: str) -> str:
+    """MERGE of the view `source` into `target`: removes every copy of the rows that match, adds the
+    rows that do not.
+    """
+    names = [*(column.name for column in plan.schema.columns), *plan.metadata]
+    return (
+        f"MERGE INTO {target} AS t USING {source} AS s ON s.{quote(MATCH)} AND {equal_rows(plan.schema)}\n"
+        "WHEN MATCHED THEN DELETE\n"
+        f"WHEN NOT MATCHED AND NOT s.{quote(MATCH)} THEN INSERT ({', '.join(map(quote, names))}) "
+        f"VALUES ({', '.join(f's.{quote(name)}' for name in names)})"
+    )
+
+
+def special_text_column(column: ColumnSchema) -> str:
+    """The working column with the marked text of `column`."""
+    return f"_sluice_row_special_{column.attnum}"
+
+
+def equal_rows(schema: TableSchema) -> str:
+    """The condition that the rows `t` and `s` are equal in every column; `s` has the marked texts of
+    `special_text_column` as well.
+    """
+    conditions = ["true"]
+    for column in schema.columns:
+        here, there = f"t.{quote(column.name)}", f"s.{quote(column.name)}"
+        if "float" in column.lake.sql or "double" in column.lake.sql:
+            # As text 0.0 and -0.0 differ, as they do in the source's text.
+            here, there = f"CAST({here} AS STRING)", f"CAST({there} AS STRING)"
+        conditions.append(f"{here} <=> {there}")
+        if column.lake.special:
+            text = f"element_at(t.{quote(envelope.SPECIAL)}, {literal(column.name)})"
+            conditions.append(f"{text} <=> s.{quote(special_text_column(column))}")
+    return " AND ".join(conditions)

@@ -1,31 +1,38 @@
 """One Delta table as the applier sees it: its columns, its transaction markers, and the only way to
 commit to it.
 
-Owns exactly-once: a commit carries (application id, version), is refused beforehand when the table
-already records that version or a greater one (Delta would skip it without a word), and is believed
-only when the marker has been read back. Markers are set on the session right before the statement
-and unset in every case, so they cannot leak into another one. (Delta protocol: Transaction
-Identifiers.) And owns that nobody else's change goes unseen: every version between the last one
-known and the present is looked at, before a window and after its commit.
+Owns exactly-once. A commit carries (application id, version). It is refused beforehand when the
+table already records that version or a greater one, because Delta would skip it silently, and it
+counts only when the marker has been read back. Markers are set on the session right before the
+statement and unset in every case, so they cannot leak into another one. (Delta protocol:
+Transaction Identifiers.)
+
+Also owns that no foreign change goes unnoticed: every version since the last look is examined,
+before a window and after its commit.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice import faults
 from sluice.errors import ApplyError, ServiceError, UnsupportedChange, WriterFenced
+from sluice_spark.fold.ranges import KeyRanges
 from sluice_spark.lake.durable import sync_commits
 from sluice_spark.lake.failures import translated_errors
 from sluice_spark.lake.history import AFTER, Commit, changes_data, tag
 from sluice_spark.lake.log import LakeLog
-from sluice_spark.lake.merge import quote
+from sluice_spark.lake.merge import merge_text, rows_merge_text
+from sluice_spark.lake.plan import CommitPlan, MergePlan, RowsMergePlan
+from sluice_spark.lake.sql import quote
 
 APP_ID = "spark.databricks.delta.write.txnAppId"
 VERSION = "spark.databricks.delta.write.txnVersion"
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+VIEW = "sluice_window"
+"""What a MERGE statement calls the rows of its window."""
 
 TABLE_PROPERTIES = {
     # Any name that PostgreSQL allows works as a column name.
@@ -39,10 +46,10 @@ TABLE_PROPERTIES = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a table is known to stand: everything through Delta `version` has been looked at and
-    `marker` is what it records (None: no copy of ours yet).
+    """How far a lake table has been examined: every commit through Delta `version`, which records
+    `marker` (None: no snapshot of ours yet).
 
-    `seen` says that this process looked; otherwise an earlier one reported it.
+    `seen` says that this process examined it; otherwise an earlier one reported it.
     """
 
     version: int = -1
@@ -54,7 +61,7 @@ class LakeTable:
     """The Delta table at `path`, for one private session and the application id `app_id`. Not
     thread-safe: one worker at a time.
 
-    `place` is where the table was last known to stand; looking and committing move it.
+    `place` is how far the table has been examined; looking and committing advance it.
     """
 
     def __init__(
@@ -79,8 +86,8 @@ class LakeTable:
         return f"delta.{quote(self.path)}"
 
     def recorded(self) -> Place:
-        """The newest version and the marker it records, with nothing proven about how it came to
-        be. Raises ApplyError.
+        """The newest version and the marker it records, without proof of how it came to be. Raises
+        ApplyError.
         """
         with translated_errors():
             version = self._log.update()
@@ -106,11 +113,11 @@ class LakeTable:
             ]
 
     def find(self, reported: Place | None) -> Place:
-        """Where the table stands, of which nothing is known but what an earlier process `reported`
-        (None: nothing).
+        """Examines a table that this process has not seen; `reported` is what an earlier process
+        reported about it (None: nothing).
 
         Raises UnsupportedChange when it was changed by somebody else, when it and the report
-        contradict each other, or when its log leaves doubt.
+        contradict each other, or when its log does not say.
         """
         with translated_errors():
             version = self._log.update()
@@ -131,11 +138,31 @@ class LakeTable:
             return self._advance(version)
 
     def look(self) -> Place:
-        """Looks at every version since the last look. Raises UnsupportedChange when one of them is
+        """Examines every version since the last look. Raises UnsupportedChange when one of them is
         a foreign change or the table is not the one it was.
         """
         with translated_errors():
             return self._advance(self._log.update())
+
+    def commit(self, version: int, *, plan: CommitPlan, frame: DataFrame) -> None:
+        """Commits `plan` with the rows of `frame`, which has the plan's columns, and with the
+        marker `version`.
+        """
+        if isinstance(plan.action, str):
+            self.write(self.app_id, version, frame=frame, mode=plan.action, new_schema=plan.new_schema)
+            return
+        frame.createOrReplaceTempView(VIEW)
+        try:
+            self.execute(self.app_id, version, statement=self._statement(plan.action))
+        finally:
+            self.session.catalog.dropTempView(VIEW)
+
+    def _statement(self, merge: MergePlan | RowsMergePlan) -> str:
+        if isinstance(merge, RowsMergePlan):
+            return rows_merge_text(merge, target=self.expression, source=quote(VIEW))
+        if merge.ranges and not merge.ranges.worth_their_cost(files=self.file_count()):
+            merge = replace(merge, ranges=KeyRanges())
+        return merge_text(merge, target=self.expression, source=quote(VIEW))
 
     def execute(self, app_id: str, version: int, *, statement: str) -> None:
         """Commits one MERGE or UPDATE that carries the marker."""
@@ -159,7 +186,7 @@ class LakeTable:
         self._commit(app_id, version, run, settings={})
 
     def alter(self, statement: str) -> None:
-        """Runs one ALTER TABLE, which carries no marker: its caller makes it harmless to repeat."""
+        """Runs one ALTER TABLE, which carries no marker; the caller makes it harmless to repeat."""
         self._before_commit()
         with translated_errors():
             self._tagged(lambda: self.session.sql(statement), settings={})
@@ -178,7 +205,7 @@ class LakeTable:
             with translated_errors():
                 self._tagged(run, settings=settings)
         except ServiceError as error:
-            # The commit may have landed all the same: the marker knows.
+            # The commit may have landed all the same; the marker decides.
             failure = error
         faults.point("apply.commit.after")
         self.look()
@@ -222,11 +249,11 @@ class LakeTable:
         if changes_data(commit) or (
             commit.columns is not None and commit.columns != self._log.shape_at(commit.version - 1)
         ):
-            raise UnsupportedChange(f"somebody else changed the lake table: {commit.told()}")
+            raise UnsupportedChange(f"somebody else changed the lake table: {commit.description()}")
 
     def _own(self, version: int, marker: int) -> Place:
-        """From where on to look when no report says how far an earlier process did: the place from
-        which the newest commit of ours was made.
+        """Where to start when no report says how far an earlier process looked: at the place from
+        which our newest commit was made.
         """
         for number in range(version, -1, -1):
             commit = self._log.commit(number)

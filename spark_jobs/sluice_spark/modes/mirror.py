@@ -4,55 +4,46 @@ Owns the choice of the cheapest statement that is right. Must not look at values
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
 
 from sluice.contract import envelope
 from sluice.contract.schema import TableSchema
 from sluice.errors import ManifestCorrupt, UnsupportedChange
 from sluice_spark.fold.fold import DELETED, KEEP, KEY, KEY_SPECIAL, MATCH, Folded, fold, unchanged_flags
 from sluice_spark.fold.ranges import KeyRanges
-from sluice_spark.lake.evolution import METADATA_TYPES
-from sluice_spark.lake.merge import MergePlan, merge_text, metadata_columns, quote
+from sluice_spark.lake.columns import mirror_columns, mirror_metadata
+from sluice_spark.lake.handover import Pieces
+from sluice_spark.lake.plan import CommitPlan, MergePlan
 from sluice_spark.modes.target import Target
 
-VIEW = "sluice_window"
 _FLAGS = (DELETED, MATCH)
 
 
-def lake_columns(schema: TableSchema, *, metadata: bool) -> list[tuple[str, str]]:
-    """The columns of a mirror table, in order."""
-    own = [(column.name, column.lake.sql) for column in schema.columns]
-    return own + [(name, METADATA_TYPES[name]) for name in metadata_columns(schema, wanted=metadata)]
+def plan(target: Target, portions: Iterable[pa.Table], pieces: Pieces, *, keyed: bool = False) -> CommitPlan | None:
+    """Folds a window and hands its net effect to `pieces`. The window comes in portions, no two of
+    which touch the same row; `keyed` says that there may be several.
 
-
-def apply_changes(target: Target, portions: Iterable[pa.Table], *, version: int, keyed: bool = False) -> None:
-    """Commits the net effect of a window with the marker `version`. It comes in portions, no two of
-    which touch the same row.
-
-    `keyed` says that there may be several. A window whose changes cancel out leaves nothing to
-    commit: done again with later ones it is still nothing.
+    Returns None when the changes cancel out, so that there is nothing to commit: applied again
+    together with later changes they still cancel out.
     """
     schema = target.schema
-    columns = lake_columns(schema, metadata=target.metadata)
-    mode = ""
-    plan: MergePlan | None = None
-    with target.handover.pieces() as pieces:
-        for rows in portions:
-            folded = fold(rows, schema, keyed=keyed, removals_sent=target.removals_sent)
-            refuse_unplaced(folded.rows, schema)
-            mode = "overwrite" if folded.replaces else "append" if folded.append else ""
-            if not mode and len(folded.rows):
-                part = plan_for(folded, schema, metadata=target.metadata)
-                plan = plan.plus(part) if plan else part
-            pieces.add(_with_flags(folded, schema) if keyed and not mode else folded.rows)
-        if mode == "overwrite" or (mode and pieces.rows):
-            target.lake.write(target.app_id, version, frame=pieces.frame(columns), mode=mode)
-        elif plan is not None:
-            _merge(target, pieces.frame(columns + _working_columns(plan)), plan, version=version)
+    columns = mirror_columns(schema, metadata=target.metadata)
+    action: Literal["append", "overwrite"] | None = None
+    merge: MergePlan | None = None
+    for rows in portions:
+        folded = fold(rows, schema, keyed=keyed, removals_sent=target.removals_sent)
+        refuse_unplaced(folded.rows, schema)
+        action = "overwrite" if folded.replaces else "append" if folded.append else None
+        if not action and len(folded.rows):
+            part = merge_plan(folded, schema, metadata=target.metadata)
+            merge = merge.plus(part) if merge else part
+        pieces.add(_with_flags(folded, schema) if keyed and not action else folded.rows)
+    if action == "overwrite" or (action and pieces.rows):
+        return CommitPlan(action, tuple(columns))
+    return CommitPlan(merge, (*columns, *_working_columns(merge))) if merge is not None else None
 
 
 def all_new(rows: pa.Table, schema: TableSchema) -> pa.Table:
@@ -67,20 +58,8 @@ def all_new(rows: pa.Table, schema: TableSchema) -> pa.Table:
     return rows
 
 
-def _merge(target: Target, frame: DataFrame, plan: MergePlan, *, version: int) -> None:
-    frame.createOrReplaceTempView(VIEW)
-    if plan.ranges and not plan.ranges.worth_their_cost(files=target.lake.file_count()):
-        plan = replace(plan, ranges=KeyRanges())
-    try:
-        target.lake.execute(
-            target.app_id, version, statement=merge_text(plan, target=target.lake.expression, source=quote(VIEW))
-        )
-    finally:
-        target.lake.session.catalog.dropTempView(VIEW)
-
-
 def _with_flags(folded: Folded, schema: TableSchema) -> pa.Table:
-    """With a flag for every column: which ones another portion needs is not known yet."""
+    """With a flag for every column: another portion may need it."""
     rows = folded.rows
     for column in schema.columns:
         if column not in folded.kept:
@@ -88,13 +67,13 @@ def _with_flags(folded: Folded, schema: TableSchema) -> pa.Table:
     return rows
 
 
-def plan_for(folded: Folded, schema: TableSchema, *, metadata: bool) -> MergePlan:
+def merge_plan(folded: Folded, schema: TableSchema, *, metadata: bool) -> MergePlan:
     """Which clauses the folded window needs."""
     deleted = folded.rows[DELETED].to_numpy()
     return MergePlan(
         schema,
         kept=folded.kept,
-        metadata=metadata_columns(schema, wanted=metadata),
+        metadata=mirror_metadata(schema, wanted=metadata),
         deletes=bool(deleted.any()),
         upserts=bool((~deleted).any()),
         unmatched=not folded.rows[MATCH].to_numpy().all(),

@@ -9,6 +9,7 @@ last change's.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -18,14 +19,17 @@ from sluice.contract import envelope
 from sluice.contract.schema import TableSchema
 from sluice.errors import UnsupportedChange
 from sluice_spark.fold.fold import MATCH, after_truncate, in_order, row_numbers, unchanged_flags
+from sluice_spark.fold.row_identity import Numbers, special_rows, special_texts, whole
+from sluice_spark.lake.columns import mirror_columns, mirror_metadata
 from sluice_spark.lake.failures import translated_errors
-from sluice_spark.lake.merge import literal, metadata_columns, quote
-from sluice_spark.modes.mirror import lake_columns, refuse_unplaced
+from sluice_spark.lake.handover import Pieces
+from sluice_spark.lake.merge import equal_rows, special_text_column
+from sluice_spark.lake.plan import CommitPlan, RowsMergePlan
+from sluice_spark.modes.mirror import refuse_unplaced
 from sluice_spark.modes.target import Target
-from sluice_spark.row_identity import Numbers, special_rows, special_texts, whole
 
 ROW = "_sluice_row"
-VIEW = "sluice_rows"
+_VIEW = "sluice_counted_rows"
 ROWS_AT_ONCE = 100_000
 
 
@@ -48,8 +52,7 @@ def count(rows: pa.Table, schema: TableSchema) -> Counted:
     operation = rows[envelope.OP]
     adds = pc.is_in(operation, pa.array([envelope.OP_INSERT, envelope.OP_UPDATE])).to_numpy()
     removes = pc.is_in(operation, pa.array([envelope.OP_UPDATE, envelope.OP_DELETE])).to_numpy()
-    # Rows without columns are all alike: which of them an old row was needs no word, and segments
-    # have none.
+    # Rows without columns are all equal, and segments have no old rows of them.
     if schema.columns and bool(np.any(removes & ~rows[envelope.OLD].is_valid().to_numpy())):
         raise UnsupportedChange(f"{schema.qualified_name}: a change came without the whole old row")
     after, before = row_numbers(rows, schema)
@@ -79,35 +82,31 @@ def _taken(rows: pa.Table, schema: TableSchema, places: Numbers) -> pa.Table:
     return pa.table(arrays, names=names)
 
 
-def apply_changes(target: Target, portions: Iterable[pa.Table], *, version: int, keyed: bool = False) -> None:
-    """Commits the net effect of a window with the marker `version`. It comes in portions, no two
-    with the same row.
+def plan(target: Target, portions: Iterable[pa.Table], pieces: Pieces, *, keyed: bool = False) -> CommitPlan | None:
+    """Counts the rows of a window and hands the difference to `pieces`. The window comes in
+    portions, no two of which have the same row; `keyed` says that there may be several. Reads from
+    the lake how often it holds the rows that become fewer.
 
-    `keyed` says that there may be several.
+    Returns None when the changes cancel out.
     """
-    columns = lake_columns(target.schema, metadata=target.metadata)
-    mode = ""
-    with target.handover.pieces() as pieces:
-        for rows in portions:
-            counted = count(rows, target.schema)
-            refuse_unplaced(counted.rows, target.schema)
-            mode = "overwrite" if counted.replaces else "append" if not keyed and bool(np.all(counted.net > 0)) else ""
-            for piece in (
-                _repeated(counted.rows, counted.net)
-                if mode
-                else _source(counted, _numbers_in_lake(target, counted), target.schema)
-            ):
-                pieces.add(piece)
-        if mode:
-            target.lake.write(target.app_id, version, frame=pieces.frame(columns), mode=mode)
-        elif pieces.rows:
-            working = [(name, "string") for name in _texts(target.schema)] + [(MATCH, "boolean")]
-            pieces.frame(columns + working).createOrReplaceTempView(VIEW)
-            target.lake.execute(
-                target.app_id,
-                version,
-                statement=merge_text(target.schema, metadata=target.metadata, target=target.lake.expression),
-            )
+    columns = mirror_columns(target.schema, metadata=target.metadata)
+    action: Literal["append", "overwrite"] | None = None
+    for rows in portions:
+        counted = count(rows, target.schema)
+        refuse_unplaced(counted.rows, target.schema)
+        action = "overwrite" if counted.replaces else "append" if not keyed and bool(np.all(counted.net > 0)) else None
+        for piece in (
+            _repeated(counted.rows, counted.net)
+            if action
+            else _source(counted, _numbers_in_lake(target, counted), target.schema)
+        ):
+            pieces.add(piece)
+    if action:
+        return CommitPlan(action, tuple(columns))
+    if not pieces.rows:
+        return None
+    metadata = mirror_metadata(target.schema, wanted=target.metadata)
+    return CommitPlan(RowsMergePlan(target.schema, metadata), (*columns, *_texts(target.schema), (MATCH, "boolean")))
 
 
 def _numbers_in_lake(target: Target, counted: Counted) -> Numbers:
@@ -116,20 +115,19 @@ def _numbers_in_lake(target: Target, counted: Counted) -> Numbers:
     if not len(fewer):
         return present
     table = _with_texts(counted.rows.take(pa.array(fewer)), target.schema).append_column(ROW, pa.array(fewer))
-    columns = (
-        lake_columns(target.schema, metadata=target.metadata)
-        + [(name, "string") for name in _texts(target.schema)]
-        + [(ROW, "bigint")]
-    )
+    columns = mirror_columns(target.schema, metadata=target.metadata) + _texts(target.schema) + [(ROW, "bigint")]
 
     with translated_errors(), target.handover.pieces() as pieces:
         pieces.add(table)
-        pieces.frame(columns).createOrReplaceTempView(VIEW)
+        pieces.frame(columns).createOrReplaceTempView(_VIEW)
         text = (
-            f"SELECT s.{ROW}, count(*) FROM {target.lake.expression} t JOIN {VIEW} s ON "
-            f"{_equal(target.schema)} GROUP BY s.{ROW}"
+            f"SELECT s.{ROW}, count(*) FROM {target.lake.expression} t JOIN {_VIEW} s ON "
+            f"{equal_rows(target.schema)} GROUP BY s.{ROW}"
         )
-        found = target.lake.session.sql(text).toArrow()
+        try:
+            found = target.lake.session.sql(text).toArrow()
+        finally:
+            target.lake.session.catalog.dropTempView(_VIEW)
         present[found.column(0).to_numpy()] = found.column(1).to_numpy()
     if bool(np.any(present[fewer] + counted.net[fewer] < 0)):
         raise UnsupportedChange(f"{target.schema.qualified_name}: a row was removed that the lake does not have")
@@ -159,38 +157,13 @@ def _repeated(rows: pa.Table, copies: Numbers) -> Iterator[pa.Table]:
         yield rows.take(pa.array(places))
 
 
-def merge_text(schema: TableSchema, *, metadata: bool, target: str) -> str:
-    """Removes every copy of the rows that match, adds the rows that must not."""
-    names = [*(column.name for column in schema.columns), *metadata_columns(schema, wanted=metadata)]
-    return (
-        f"MERGE INTO {target} AS t USING {VIEW} AS s ON s.{quote(MATCH)} AND {_equal(schema)}\nWHEN "
-        "MATCHED THEN DELETE\n"
-        f"WHEN NOT MATCHED AND NOT s.{quote(MATCH)} THEN INSERT ({', '.join(map(quote, names))}) "
-        f"VALUES ({', '.join(f's.{quote(name)}' for name in names)})"
-    )
-
-
-def _texts(schema: TableSchema) -> list[str]:
-    return [f"{ROW}_special_{column.attnum}" for column in schema.columns if column.lake.special]
+def _texts(schema: TableSchema) -> list[tuple[str, str]]:
+    return [(special_text_column(column), "string") for column in schema.columns if column.lake.special]
 
 
 def _with_texts(rows: pa.Table, schema: TableSchema) -> pa.Table:
     marked = special_rows(rows[envelope.SPECIAL])
     for column in schema.columns:
         if column.lake.special:
-            rows = rows.append_column(f"{ROW}_special_{column.attnum}", special_texts(marked, column.name, len(rows)))
+            rows = rows.append_column(special_text_column(column), special_texts(marked, column.name, len(rows)))
     return rows
-
-
-def _equal(schema: TableSchema) -> str:
-    conditions = ["true"]
-    for column in schema.columns:
-        here, there = f"t.{quote(column.name)}", f"s.{quote(column.name)}"
-        if "float" in column.lake.sql or "double" in column.lake.sql:
-            # As text 0.0 and -0.0 differ, as they do in the source's text.
-            here, there = f"CAST({here} AS STRING)", f"CAST({there} AS STRING)"
-        conditions.append(f"{here} <=> {there}")
-        if column.lake.special:
-            text = f"element_at(t.{quote(envelope.SPECIAL)}, {literal(column.name)})"
-            conditions.append(f"{text} <=> s.{quote(f'{ROW}_special_{column.attnum}')}")
-    return " AND ".join(conditions)

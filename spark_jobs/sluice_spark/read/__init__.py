@@ -1,1 +1,1 @@
-"""Changes of one window, from segments to Arrow tables."""
+"""From the manifest's entries to the changes of one window as Arrow tables."""

@@ -1,32 +1,50 @@
-"""The changes of one window, as often as they are asked for and never all at once unless they fit.
+"""The changes of one window as Arrow tables: segments read through the store, checked against the
+manifest and completed with what the manifest says.
 
-Owns the choice between memory and disk: by what the decoded rows weigh, not by what the manifest
-says of the files. Must not interpret changes beyond what cutting them needs.
+Owns two promises. No byte is applied that the manifest does not describe: size and sha256 are
+compared first, and a missing or changed object is fatal and named. A window stays in memory only
+when its decoded rows fit: what decides is their size, not the size of the files. Must not interpret
+changes, except to drop rows that do not exist (rolled-back subtransactions) or that the snapshot
+has already, and to cut a large window.
 """
 
+import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from sluice.contract import envelope
 from sluice.contract.entries import Segment
-from sluice.contract.schema import TableSchema
-from sluice.errors import UnsupportedChange
+from sluice.contract.schema import ColumnSchema, TableSchema
+from sluice.contract.xids import XidIntervals
+from sluice.errors import ManifestCorrupt, ObjectMissing, UnsupportedChange
 from sluice.store.base import ObjectStore
 from sluice_spark.fold.partition import Cutter, Groups, Links, cutter_for, weight
-from sluice_spark.fold.spill import Versioned
-from sluice_spark.read.segments import read_rows
+from sluice_spark.fold.row_identity import OLD_WHOLE, whole
+from sluice_spark.fold.spill import Versioned, coalesced, portions
+from sluice_spark.read.column_defaults import missing_value
 
+ARROW_MAP = pa.map_(pa.string(), pa.string())
+_TS = pa.timestamp("us", tz="UTC")
+_KINDS = {
+    envelope.OP_INSERT: "insert",
+    envelope.OP_UPDATE: "update",
+    envelope.OP_DELETE: "delete",
+    envelope.OP_TRUNCATE: "truncate",
+}
 _LINK_COST = 100
 """Bytes that one link takes while the groups are found."""
 
 
 @dataclass(slots=True)
 class Count:
-    """What passed by: how many changes, of which kinds (by the codes of the envelope), and the
+    """How many changes there were, of which kinds (by the codes of the envelope), and the
     newest commit time among them.
     """
 
@@ -41,6 +59,10 @@ class Count:
             for kind in pc.value_counts(rows[envelope.OP]).to_pylist():
                 self.ops[kind["values"]] += kind["counts"]
             yield rows, version
+
+    def by_kind(self) -> dict[str, int]:
+        """The changes by kind, in the words of the metrics."""
+        return {_KINDS[op]: rows for op, rows in self.ops.items()}
 
 
 def versions_in(changes: Iterable[Versioned]) -> list[TableSchema]:
@@ -96,6 +118,18 @@ class WindowChanges:
             not count for segment in self.segments for op, count in segment.ops.items() if op != envelope.OP_INSERT
         ) and not any(sum(segment.unchanged.values()) for segment in self.segments)
 
+    def tables(self, count: Count, *, limit: int) -> Iterator[Versioned]:
+        """The changes in tables of up to about a quarter of `limit`; `count` counts them."""
+        return coalesced(count.over(self), limit=limit // 4)
+
+    def portions(
+        self, count: Count, versions: Sequence[TableSchema], *, limit: int
+    ) -> Generator[list[Versioned], None, None]:
+        """The changes in portions to fold one after the other, each at most `limit`; `count` counts
+        them. Raises UnsupportedChange, ApplyError.
+        """
+        return portions(self.tables(count, limit=limit), self.cutter(versions, limit=limit), limit=limit)
+
     def cutter(self, versions: Sequence[TableSchema], *, limit: int) -> Cutter:
         """How to cut the window, keys that must stay together found by a pass over the key columns.
         Raises UnsupportedChange when those are too many.
@@ -115,7 +149,7 @@ class WindowChanges:
             if links.count * _LINK_COST > limit:
                 raise UnsupportedChange(
                     f"one entry moves more than {links.count} rows to other keys without sending all their values",
-                    hint="raise apply.max_memory, or copy the table again",
+                    hint="raise apply.max_memory, or resync the table",
                 )
         return links.groups()
 
@@ -123,3 +157,137 @@ class WindowChanges:
         if segment.body is None and segment.first_lsn > self.after_lsn:
             return segment.rows > 0
         return next(read_rows(self.store, segment, after_lsn=self.after_lsn, names=()), None) is not None
+
+
+def checked_bytes(store: ObjectStore, segment: Segment) -> bytes:
+    """The segment's bytes. Raises ManifestCorrupt when they are not what the manifest says."""
+    try:
+        data = store.get(segment.key)
+    except ObjectMissing as error:
+        raise ManifestCorrupt(
+            f"the segment {segment.key} is missing",
+            hint="look for a life-cycle rule that deletes objects, then resync the table",
+        ) from error
+    if len(data) != segment.bytes or hashlib.sha256(data).hexdigest() != segment.sha256:
+        raise ManifestCorrupt(
+            f"the segment {segment.key} is not the one that the manifest describes",
+            hint="restore the object, or resync the table",
+        )
+    return data
+
+
+def read_rows(
+    store: ObjectStore, segment: Segment, *, after_lsn: int = 0, names: Sequence[str] | None = None
+) -> Iterator[pa.Table]:
+    """The segment's changes that exist and whose commit ended after `after_lsn`, LSN and TS filled
+    in, row group by row group: never empty tables.
+
+    With `names` only these columns and those that the choice of rows needs.
+    """
+    file = pq.ParquetFile(pa.BufferReader(checked_bytes(store, segment)))
+    if file.metadata.num_rows != segment.rows:
+        raise ManifestCorrupt(
+            f"the segment {segment.key} has {file.metadata.num_rows} rows, the manifest says {segment.rows}"
+        )
+    wanted = None if names is None else list(dict.fromkeys((*names, envelope.LSN, envelope.TS, envelope.XID)))
+    for group in range(file.num_row_groups):
+        rows = _existing(file.read_row_group(group, columns=wanted), segment, after_lsn=after_lsn)
+        if len(rows):
+            yield rows
+
+
+def _existing(rows: pa.Table, segment: Segment, *, after_lsn: int) -> pa.Table:
+    if segment.body is not None:
+        rows = committed(rows, segment)
+    if rows[envelope.LSN].null_count:
+        raise ManifestCorrupt(f"the segment {segment.key} has changes without a commit LSN")
+    if segment.first_lsn > after_lsn and segment.body is None:
+        return rows
+    return rows.filter(pc.greater(rows[envelope.LSN], after_lsn))
+
+
+def committed(rows: pa.Table, segment: Segment) -> pa.Table:
+    """The rows of a body that exist, with what its transaction's commit supplied."""
+    body = segment.body
+    assert body is not None
+    if body.aborted_xids:
+        rows = rows.filter(pa.array(~_among(rows[envelope.XID].to_numpy(), body.aborted_xids)))
+    count = len(rows)
+    values = {
+        envelope.LSN: pa.array([body.end_lsn], pa.int64()),
+        envelope.TS: pa.array([body.commit_time_us], pa.int64()).cast(_TS),
+    }
+    for name, value in values.items():
+        rows = rows.set_column(
+            rows.column_names.index(name), name, value.take(pa.nulls(count, pa.int32()).fill_null(0))
+        )
+    return rows
+
+
+def _among(xids: npt.NDArray[np.int64], chosen: XidIntervals) -> npt.NDArray[np.bool_]:
+    """Which of `xids` are in `chosen`, which is not empty."""
+    firsts, lasts = np.frombuffer(chosen.firsts, np.uint32), np.frombuffer(chosen.lasts, np.uint32)
+    at = np.searchsorted(firsts, xids, side="right") - 1
+    among: npt.NDArray[np.bool_] = (at >= 0) & (xids <= lasts[at])
+    return among
+
+
+def unite(tables: Iterable[tuple[pa.Table, TableSchema]], schema: TableSchema, *, defaults: bool = True) -> pa.Table:
+    """Changes of several schema versions as changes of the newest: rows and old rows from before a
+    column have its default, or NULL without `defaults`. When whole old rows began to
+    be sent on the way, OLD_WHOLE says which changes have them.
+    """
+    parts = list(tables)
+    united = [_as_version(rows, version, schema, defaults=defaults) for rows, version in parts]
+    if schema.replica_identity == "f" and any(version.replica_identity != "f" for _, version in parts):
+        flags = [_repeated(pa.scalar(version.replica_identity == "f"), len(rows)) for rows, version in parts]
+        united = [rows.append_column(OLD_WHOLE, flag) for rows, flag in zip(united, flags, strict=True)]
+    return pa.concat_tables(united, promote_options="default").combine_chunks()
+
+
+def _as_version(rows: pa.Table, version: TableSchema, schema: TableSchema, *, defaults: bool) -> pa.Table:
+    names = set(rows.column_names)
+    lost = next((column for column in version.columns if column.name not in names), None)
+    if lost is not None:
+        raise ManifestCorrupt(f"a segment of {schema.qualified_name} lacks column {lost.name!r} of its schema version")
+    added = [
+        column if defaults else replace(column, missing=None)
+        for column in schema.columns
+        if version.column(column.name) is None
+    ]
+    for column in added:
+        value, text = missing_value(column)
+        rows = rows.append_column(column.name, _repeated(value, len(rows)))
+        if text is not None:
+            rows = _marked(
+                rows, envelope.SPECIAL, {column.name: text}, where=_repeated(pa.scalar(value=True), len(rows))
+            )
+    if envelope.OLD in names:
+        rows = _with_older(rows, [column for column in added if column.identity])
+    ordered = [column.name for column in schema.columns]
+    return rows.select([*ordered, *(name for name in rows.column_names if envelope.is_reserved(name))])
+
+
+def _with_older(rows: pa.Table, added: Sequence[ColumnSchema]) -> pa.Table:
+    """Whole old rows get the columns that came after them, as the rows do."""
+    if not added:
+        return rows
+    old = whole(rows[envelope.OLD])
+    fields = {field.name: pc.struct_field(old, [field.name]) for field in old.type}
+    for column in added:
+        value, text = missing_value(column)
+        fields[column.name] = _repeated(value, len(rows))
+        if text is not None:
+            rows = _marked(rows, envelope.OLD_SPECIAL, {column.name: text}, where=old.is_valid())
+    filled = pa.StructArray.from_arrays(list(fields.values()), names=list(fields), mask=pc.invert(old.is_valid()))
+    return rows.set_column(rows.column_names.index(envelope.OLD), envelope.OLD, filled)
+
+
+def _marked(rows: pa.Table, name: str, marks: dict[str, str], *, where: pa.Array) -> pa.Table:
+    present = zip(rows[name].to_pylist(), where.to_pylist(), strict=True)
+    marked = [[*(before or []), *marks.items()] if here else before for before, here in present]
+    return rows.set_column(rows.column_names.index(name), name, pa.array(marked, ARROW_MAP))
+
+
+def _repeated(value: pa.Scalar, count: int) -> pa.Array:
+    return pa.repeat(value, count) if count else pa.nulls(0, value.type)

@@ -1,10 +1,10 @@
-"""Which changes one apply of one table takes: the backlog of a table, and how windows are cut from
-it.
+"""Which changes one commit to one table takes: the changes that wait for a table, and how windows
+are cut from them.
 
-Owns: windows are gap-free and in manifest order, nothing is taken before the copy of its generation
-is whole, and a copy is one window of its own. A backlog that nobody works on can be cut short: it
-remembers where, says no more than it has, and takes in again from there. Pure: entries in, windows
-out.
+Owns: windows are gap-free and in manifest order, no change is taken before the snapshot of its
+generation is complete, and a snapshot is one window of its own. The changes of a table that is
+stopped can be forgotten: what remains says from which entry on to read again, and reports no more
+progress than was made. Pure: entries in, windows out.
 """
 
 from collections import deque
@@ -18,8 +18,8 @@ NO_ORIGINS: Mapping[int, tuple[str, int]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What one commit carries. `last_seq` becomes the marker's version; a copy has its generation's
-    first entry there instead.
+    """What one commit carries. `last_seq` becomes the marker's version; for a snapshot it is the
+    generation's first entry.
 
     `origins` has (name, LSN there) of transactions that replication brought to the source, by
     commit end LSN. `schema_version` is the newest one that began within the window (0: none): the
@@ -28,7 +28,7 @@ class Window:
 
     segments: tuple[Segment, ...]
     last_seq: int
-    is_copy: bool = False
+    is_snapshot: bool = False
     origins: Mapping[int, tuple[str, int]] = field(default_factory=dict)
     schema_version: int = 0
 
@@ -49,9 +49,9 @@ class PendingChanges:
     generation_seq: int
     applied_seq: int
     snapshot_lsn: int = 0
-    copied: bool = False
-    copy_final: bool = False
-    copy_segments: list[Segment] = field(default_factory=list)
+    has_snapshot: bool = False
+    snapshot_final: bool = False
+    snapshot_segments: list[Segment] = field(default_factory=list)
     changes: deque[tuple[int, int, tuple[Segment, ...]]] = field(default_factory=deque)
     """(seq, through_lsn of the entry before, segments)."""
     origins: dict[int, Mapping[int, tuple[str, int]]] = field(default_factory=dict)
@@ -59,8 +59,8 @@ class PendingChanges:
     versions: dict[int, int] = field(default_factory=dict)
     """By seq, the newest schema version in force behind that entry."""
     coming: list[tuple[int, int]] = field(default_factory=list)
-    """(start of the commit record, schema version) of shapes that begin behind the last entry taken
-    in: rows of older ones may still come.
+    """(start of the commit record, schema version) of schema versions that begin after the last
+    entry taken in: rows of older ones may still come.
     """
     reported_lsn: int = 0
     """Through which LSN an earlier process reported the table to be complete."""
@@ -72,8 +72,8 @@ class PendingChanges:
     def take_in(
         self, entry: Entry, table_id: str, *, through_lsn: int, origins: Mapping[int, tuple[str, int]] = NO_ORIGINS
     ) -> None:
-        """Notes what `entry` holds for the table. Entries come in order, each once; the one before
-        went through `through_lsn`.
+        """Notes the changes that `entry` holds for the table. Entries come in order, each once; the
+        one before went through `through_lsn`.
 
         `origins` are the entry's, by commit end LSN; they are shared by all tables.
         """
@@ -82,9 +82,9 @@ class PendingChanges:
         body = entry.body
         if isinstance(body, Copy) and body.table_id == table_id and body.generation == self.generation:
             self.snapshot_lsn = body.snapshot_lsn
-            if not self.copied and not self.copy_final:
-                self.copy_segments.extend(body.segments)
-                self.copy_final = self.copy_final or body.final
+            if not self.has_snapshot and not self.snapshot_final:
+                self.snapshot_segments.extend(body.segments)
+                self.snapshot_final = self.snapshot_final or body.final
         elif self.skipped is None:
             self._note(entry, table_id, through_lsn, origins)
 
@@ -101,7 +101,7 @@ class PendingChanges:
         self._begin_shapes(entry, through_lsn)
 
     def _begin_shapes(self, entry: Entry, through_lsn: int) -> None:
-        """A shape that `entry` reaches is followed there, whether it has rows of it or not."""
+        """A schema version that `entry` reaches is followed there, with rows of it or without."""
         begun = [version for position, version in self.coming if position < entry.through_lsn]
         if not begun:
             return
@@ -122,9 +122,7 @@ class PendingChanges:
             self.skipped = seq, lsn
 
     def stop(self) -> None:
-        """Nobody takes in entries for this table from now on, and nothing of it is known but how
-        far it was.
-        """
+        """From now on no entries are taken in for this table. Only its position is kept."""
         self.skipped = self.applied_seq + 1, self.reported_lsn
 
     def take_again(
@@ -142,8 +140,10 @@ class PendingChanges:
         """The next thing to apply, no later than `until_seq`, or None. An entry larger than
         `max_bytes` is taken whole: a transaction is never cut.
         """
-        if not self.copied:
-            return Window(tuple(self.copy_segments), self.generation_seq, is_copy=True) if self.copy_final else None
+        if not self.has_snapshot:
+            if not self.snapshot_final:
+                return None
+            return Window(tuple(self.snapshot_segments), self.generation_seq, is_snapshot=True)
         taken: list[Segment] = []
         origins: dict[int, tuple[str, int]] = {}
         last_seq = schema_version = size = 0
@@ -159,31 +159,31 @@ class PendingChanges:
 
     def done(self, window: Window) -> None:
         """`window` is in the lake."""
-        if window.is_copy:
-            self.copied = True
-            self.copy_segments.clear()
+        if window.is_snapshot:
+            self.has_snapshot = True
+            self.snapshot_segments.clear()
             return
         self.applied_seq = max(self.applied_seq, window.last_seq)
         while self.changes and self.changes[0][0] <= window.last_seq:
             seq, _, _ = self.changes.popleft()
             self.origins.pop(seq, None)
             self.versions.pop(seq, None)
-        # A shape that was forgotten with its entry, and was in the window all the same.
+        # A schema version that was forgotten with its entry, and was in the window all the same.
         self.coming = [(position, version) for position, version in self.coming if version > window.schema_version]
         if self.skipped is not None and self.skipped[0] <= window.last_seq:
             self.skipped = window.last_seq + 1, self.skipped[1]
 
     def _next(self) -> tuple[int, int] | None:
-        """(seq, through_lsn of the entry before) of the first entry that is still to be applied, as
-        far as one is known.
+        """(seq, through_lsn of the entry before) of the first entry that is still to be applied, if
+        there is one.
         """
         return (self.changes[0][0], self.changes[0][1]) if self.changes else self.skipped
 
     def complete_through(self, newest_lsn: int) -> int:
         """The LSN through which the lake table is complete, when entries through `newest_lsn` have
-        been taken in; 0 before the copy.
+        been taken in; 0 before the snapshot.
         """
-        if not self.copied:
+        if not self.has_snapshot:
             return 0
         following = self._next()
         return max(self.snapshot_lsn, following[1] if following else newest_lsn)
@@ -192,12 +192,12 @@ class PendingChanges:
         """The last entry of which every change is in the lake, when entries up to `newest_seq` have
         been taken in.
         """
-        if not self.copied:
+        if not self.has_snapshot:
             return 0
         following = self._next()
         return following[0] - 1 if following else max(newest_seq, self.applied_seq)
 
 
 def visible(segments: Iterable[Segment], *, snapshot_lsn: int) -> list[Segment]:
-    """Segments that may hold a change which the copy does not."""
+    """Segments that may hold a change which the snapshot does not."""
     return [segment for segment in segments if segment.body is not None or segment.last_lsn > snapshot_lsn]

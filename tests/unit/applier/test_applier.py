@@ -1,4 +1,4 @@
-"""Tables that cannot go on, however many they are, stop neither the reading of the manifest nor
+"""Tables that cannot continue, however many they are, stop neither the reading of the manifest nor
 what is said of the others.
 """
 
@@ -11,9 +11,10 @@ from sluice.manifest.follow import load_state, read_entries
 from sluice.store.memory import MemoryStore
 from sluice_spark.applier import MAX_BACKLOG, Applier
 from sluice_spark.lake.table import Place
-from sluice_spark.ledger import Ledger, restore
 from sluice_spark.options import ApplyOptions
-from sluice_spark.progress import Boundary
+from sluice_spark.progress.boundary import Boundary
+from sluice_spark.progress.ledger import Ledger
+from sluice_spark.progress.restart import restore
 from sluice_spark.table_apply import Applied
 from tests.spark.changes import Manifest
 from tests.spark.model import SCHEMA
@@ -43,9 +44,9 @@ def _names(count: int) -> list[TableSchema]:
     return [replace(SCHEMA, table_id=str(30_000 + number), table_name=f"t{number}") for number in range(count)]
 
 
-def test_a_long_copy_does_not_stop_the_reading_for_ever() -> None:
-    """Ten tables are copied while thousands of entries with changes of theirs come; another table
-    is live. Then the copies are whole.
+def test_a_long_snapshot_does_not_stop_the_reading_for_ever() -> None:
+    """Ten snapshots are taken while thousands of entries with changes of those tables arrive;
+    another table is live. Then the copies are whole.
     """
     store = MemoryStore("long copy", prefix="shop/")
     manifest = Manifest(store)
@@ -131,7 +132,7 @@ def test_a_boundary_says_one_thing_of_a_name_that_two_tables_had() -> None:
     for entry, sha256 in read_entries(store, after_seq=ledger.read_seq):
         ledger.take_in(entry, sha256)
     boundary = Boundary(ledger.read_seq, ledger.read_lsn)
-    since = {table_id: known.backlog.snapshot_lsn for table_id, known in ledger.tables.items()}
+    since = {table_id: known.pending.snapshot_lsn for table_id, known in ledger.tables.items()}
     boundary.pass_by(ledger.report(), since_lsn=since)
     complete = boundary.complete(ledger.report(), since_lsn=since)
     assert complete is not None

@@ -1,5 +1,5 @@
-"""Who may commit to the lake: an applier that was replaced may not, however many came after it and
-however long it slept.
+"""Which applier may commit to the lake: one that was replaced may not, however many came after it
+and however long it slept.
 """
 
 import os
@@ -19,7 +19,7 @@ from sluice_spark.lease import Lease, Process, _started
 
 
 class Clock:
-    """Seconds, moved by hand."""
+    """Seconds, advanced by the test."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -46,7 +46,7 @@ def held_by(store: ObjectStore, process: Process) -> Lease:
 
 
 def ended_process() -> Process:
-    """One that ran here until a moment ago."""
+    """A process that ran here until a moment ago."""
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     process = replace(Process.current(), pid=child.pid, started=_started(child.pid))
     child.communicate(b"\n")
@@ -109,7 +109,7 @@ def test_a_lease_that_lapsed_while_the_store_was_away_is_taken_again_before_any_
     owner.check()
 
 
-def test_whoever_saw_a_lease_lapse_loses_against_its_owner_or_wins_before() -> None:
+def test_a_taker_that_saw_a_lease_lapse_loses_against_its_owner_or_wins_before() -> None:
     """The taker has read that the lease lapsed, and claims after the owner has taken it again."""
     name, clock = uuid.uuid4().hex, Clock()
     owner = lease(MemoryStore(name), clock, "owner")

@@ -1,4 +1,4 @@
-"""What `check` says about Java, versions, archives and Delta tables, without starting Spark."""
+"""What `check` says about Java, versions, jars and Delta tables, without starting Spark."""
 
 import json
 from pathlib import Path
@@ -61,7 +61,7 @@ def test_this_installation_is_in_order(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_missing_and_changed_archives_are_named(tmp_path: Path) -> None:
+def test_missing_and_changed_jars_are_named(tmp_path: Path) -> None:
     assert found(tmp_path, jars=str(tmp_path)) == ["lake.jars"]
     for name in jars.DELTA.checksums:
         (tmp_path / name).write_bytes(b"another")
@@ -107,7 +107,7 @@ def test_on_s3_it_is_said_who_may_commit() -> None:
     assert list(preflight._log_store(ApplyOptions("shop", "file:///s", "file:///lake"))) == []
 
 
-def test_tables_with_features_that_delta_does_not_know_are_named_and_others_are_not(tmp_path: Path) -> None:
+def test_tables_with_features_that_delta_does_not_support_are_named_and_others_are_not(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     for name in ("known", "strange", "newer", "broken"):
         write_deltalake(lake / keys.lake_path("public", name), pa.table({"id": [1]}))

@@ -14,9 +14,9 @@ from sluice.telemetry import catalogue
 from sluice.telemetry.metrics import Metrics
 from sluice_spark.lake.failures import Cause, CommitConflict, verdict
 from sluice_spark.lake.table import Place
-from sluice_spark.observe import LOOP_SECONDS, ApplyTelemetry
 from sluice_spark.options import ApplyOptions
 from sluice_spark.table_apply import Applied
+from sluice_spark.telemetry import LOOP_SECONDS, ApplyTelemetry
 
 
 def telemetry() -> ApplyTelemetry:

@@ -1,4 +1,4 @@
-"""The fold against a dict: whatever happened in a window, the lake ends as the table did."""
+"""The fold compared with a dict: the lake ends as the table did, for any history of a window."""
 
 import hypothesis.strategies as st
 import pytest
@@ -6,7 +6,7 @@ from hypothesis import given, settings
 
 from sluice.errors import UnsupportedChange
 from sluice_spark.fold.fold import fold
-from sluice_spark.read.segments import unite
+from sluice_spark.read.changes import unite
 from tests.spark.changes import INT8, TEXT, Change, column, segment_table, table_schema
 from tests.spark.model import SCHEMA, Lake, histories, keyed_by_what_was_sent, merged, windows
 
@@ -51,7 +51,7 @@ def test_G04_a_swap_through_a_third_key_moves_both_rows_with_their_values() -> N
     }
 
 
-def test_G04_a_swap_under_a_deferred_constraint_is_told_apart_by_whole_rows() -> None:
+def test_G04_a_swap_under_a_deferred_constraint_is_resolved_by_whole_rows() -> None:
     one, two = _row(1, big="one"), _row(2, big="two")
     swap = [Change("u", {**one, "id": 2}, old=one), Change("u", {**two, "id": 1}, old=two)]
     assert _fold(*swap, lake={1: one, 2: two}, identity="f") == {1: {**two, "id": 1}, 2: {**one, "id": 2}}

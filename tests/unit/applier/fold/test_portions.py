@@ -1,5 +1,5 @@
-"""A window in portions is the window: whatever is cut where, the lake ends as the table did, and no
-portion is larger than allowed.
+"""A window in portions has the effect of the window: wherever it is cut, the lake ends as the table
+did, and no portion is larger than allowed.
 """
 
 import contextlib
@@ -19,10 +19,10 @@ from sluice_spark.fold.condense import condensed
 from sluice_spark.fold.fold import fold
 from sluice_spark.fold.partition import Cutter, Links, cutter_for, hash_rows, spaced, weight
 from sluice_spark.fold.ranges import KeyRanges
+from sluice_spark.fold.row_identity import Numbers, number_rows
 from sluice_spark.fold.spill import Versioned, coalesced, portions
 from sluice_spark.modes.whole_rows import count
-from sluice_spark.read.segments import unite
-from sluice_spark.row_identity import Numbers, number_rows
+from sluice_spark.read.changes import unite
 from tests.spark.changes import (
     FLOAT8,
     INT4,

@@ -1,4 +1,4 @@
-"""What a commit of a Delta log is taken for: by what it did, never by what it says it meant to do."""
+"""How a commit of a Delta log is judged: by its actions, never by its own description."""
 
 import json
 
@@ -52,11 +52,11 @@ def test_a_commit_changes_rows_unless_it_provably_does_not(
     assert changes_data(commit(*actions, operation=operation)) is changes
 
 
-def test_what_is_told_of_a_commit_is_who_when_and_what_and_no_value() -> None:
-    told = commit({"add": ADD}).told()
+def test_the_description_of_a_commit_is_who_when_and_what_and_no_value() -> None:
+    told = commit({"add": ADD}).description()
     assert told == "DELETE at 2026-11-22T02:56:41+00:00 made version 3 (Apache-Spark/4.2.0 Delta-Lake/4.4.0, user bob)"
     assert SECRET not in told
-    hostile = commit({"add": ADD}, operation="X" * 500 + "\n", userName="a\x1b[2Jb\n").told()
+    hostile = commit({"add": ADD}, operation="X" * 500 + "\n", userName="a\x1b[2Jb\n").description()
     assert hostile.isprintable()
     assert len(hostile) < 300
 

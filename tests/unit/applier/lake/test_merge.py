@@ -12,8 +12,11 @@ from hypothesis import given
 from sluice.contract.evolution import added_columns
 from sluice.errors import UnsupportedChange
 from sluice_spark.fold.ranges import MAX_RANGES, KeyRanges
+from sluice_spark.lake.columns import mirror_metadata
 from sluice_spark.lake.evolution import plan
-from sluice_spark.lake.merge import MergePlan, literal, merge_text, metadata_columns, quote
+from sluice_spark.lake.merge import merge_text
+from sluice_spark.lake.plan import MergePlan
+from sluice_spark.lake.sql import literal, quote
 from tests.spark.changes import INT4, INT8, NUMERIC, TEXT, TIMESTAMP, column, table_schema
 
 SCHEMA = table_schema(column("id", 1, INT8, key=True), column("big", 2, TEXT), column("at", 3, TIMESTAMP))
@@ -45,7 +48,7 @@ def test_deletes_alone_need_no_target_values_and_no_insert() -> None:
     assert _text(deletes=True, upserts=False).splitlines()[1:] == ["WHEN MATCHED THEN DELETE"]
 
 
-def test_deletes_beside_upserts_are_told_apart_and_never_inserted() -> None:
+def test_deletes_beside_upserts_are_distinguished_and_never_inserted() -> None:
     text = _text(deletes=True)
     assert "WHEN MATCHED AND s.`_sluice_deleted` THEN DELETE" in text
     assert "WHEN NOT MATCHED AND NOT s.`_sluice_deleted` THEN INSERT" in text
@@ -70,7 +73,7 @@ def test_a_row_that_must_not_match_is_kept_from_matching() -> None:
 def test_a_key_that_may_be_marked_is_compared_with_its_text() -> None:
     schema = table_schema(column("at", 1, TIMESTAMP, key=True))
     text = merge_text(
-        MergePlan(schema, (), metadata_columns(schema, wanted=True), deletes=True, upserts=False, unmatched=False),
+        MergePlan(schema, (), mirror_metadata(schema, wanted=True), deletes=True, upserts=False, unmatched=False),
         target="t",
         source="s",
     )
@@ -111,18 +114,16 @@ def test_an_added_column_is_placed_and_filled() -> None:
     after = table_schema(*SCHEMA.columns, column("n", 4, NUMERIC, typmod=4 + (10 << 16) + 2, missing="1.50"), version=2)
     added = added_columns({1: SCHEMA, 2: after}, since=1, until=2)
     lake = [("id", "bigint"), ("big", "string"), ("at", "timestamp_ntz"), ("_sluice_special", "map<string,string>")]
-    steps = plan(added, schema=after, metadata=("_sluice_special",), lake=lake, with_constants=True)
+    steps = plan(added, schema=after, metadata=("_sluice_special",), lake=lake, with_defaults=True)
     assert steps.additions == ("`n` decimal(10,2) AFTER `at`",)
-    assert steps.constants == (f"`n` = CAST({literal('1.50')} AS decimal(10,2))",)
-    assert (
-        plan((), schema=after, metadata=(), lake=[*lake, ("n", "decimal(10,2)")], with_constants=True).additions == ()
-    )
+    assert steps.defaults == (f"`n` = CAST({literal('1.50')} AS decimal(10,2))",)
+    assert plan((), schema=after, metadata=(), lake=[*lake, ("n", "decimal(10,2)")], with_defaults=True).additions == ()
 
 
-def test_a_constant_that_its_type_cannot_hold_is_marked() -> None:
+def test_a_default_that_its_type_cannot_hold_is_marked() -> None:
     after = table_schema(*SCHEMA.columns, column("until", 4, TIMESTAMP, missing="infinity"), version=2)
-    steps = plan(after.columns[3:], schema=after, metadata=(), lake=[("id", "bigint")], with_constants=True)
-    assert f"map({literal('until')}, {literal('infinity')})" in steps.constants[0]
+    steps = plan(after.columns[3:], schema=after, metadata=(), lake=[("id", "bigint")], with_defaults=True)
+    assert f"map({literal('until')}, {literal('infinity')})" in steps.defaults[0]
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ from sluice.contract.table_state import State
 from sluice.manifest.follow import load_state, read_entries
 from sluice.store.memory import MemoryStore
 from sluice_spark.lake.table import Place
-from sluice_spark.ledger import Ledger, restore
 from sluice_spark.options import ApplyOptions
-from sluice_spark.progress import Boundary
+from sluice_spark.progress.boundary import Boundary
+from sluice_spark.progress.ledger import Ledger
+from sluice_spark.progress.restart import restore
 from sluice_spark.read.window import Window
 from sluice_spark.table_apply import Applied
 from tests.spark.changes import Change, Manifest
@@ -40,7 +41,7 @@ def _table(
     )
 
 
-def test_a_table_that_went_on_is_in_the_boundary_with_the_version_it_had_there() -> None:
+def test_a_table_that_continued_is_in_the_boundary_with_the_version_it_had_there() -> None:
     boundary, since = Boundary(5, 50), {"a": 10, "b": 10}
     boundary.pass_by(
         {"a": _table("a", through_seq=5, committed_seq=5, version=3), "b": _table("b", through_seq=2)}, since_lsn=since
@@ -108,7 +109,7 @@ class Lake:
 
     def turn(self) -> None:
         """What the applier's loop does about the boundary and its workers."""
-        since = {key: known.backlog.snapshot_lsn for key, known in self.ledger.tables.items()}
+        since = {key: known.pending.snapshot_lsn for key, known in self.ledger.tables.items()}
         if (self.boundary.published or not self.boundary.seq) and self.ledger.read_seq > self.boundary.seq:
             self.boundary = Boundary(self.ledger.read_seq, self.ledger.read_lsn)
         self.boundary.pass_by(self.ledger.report(), since_lsn=since)

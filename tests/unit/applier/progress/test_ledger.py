@@ -1,4 +1,4 @@
-"""What the applier says of a table: how far it is, and why it does not move."""
+"""What the applier reports about a table: how far it is, and why it does not advance."""
 
 from dataclasses import replace
 
@@ -9,8 +9,9 @@ from sluice.contract.entries import Changes
 from sluice.manifest.follow import load_state, read_entries
 from sluice.store.memory import MemoryStore
 from sluice_spark.lake.table import Place
-from sluice_spark.ledger import LOOK_PAUSE_SECONDS, LOOK_SECONDS, Ledger, restore
 from sluice_spark.options import ApplyOptions
+from sluice_spark.progress.ledger import LOOK_PAUSE_SECONDS, LOOK_SECONDS, Ledger
+from sluice_spark.progress.restart import restore
 from sluice_spark.read.window import Window
 from sluice_spark.table_apply import Applied
 from tests.spark.changes import Change, Manifest
@@ -29,7 +30,7 @@ def test_a_window_that_is_tried_again_shows_why_until_it_is_applied() -> None:
     ledger.begin({"16385": known})
     known.failed("Spark could not commit (SparkException)", now=0.0, passing=False)
     row = ledger.report()["16385"]
-    assert (row.state, row.reason, row.failing) == ("live", known.trouble, True)
+    assert (row.state, row.reason, row.failing) == ("live", known.problem, True)
     ledger.applied(known, Window((), seq), Applied(Place(2, seq), seq, 1, 1))
     again = ledger.report()["16385"]
     assert (again.reason, again.failing) == ("", False)
@@ -46,14 +47,16 @@ def test_a_table_that_is_not_in_the_lake_yet_fails_visibly_while_the_error_may_p
     for second in range(50):
         known.failed("StoreUnavailable: no answer", now=float(second), passing=True)
     row = ledger.report()["16385"]
-    assert (row.state, row.reason, row.failing) == ("copying", known.trouble, True)
+    assert (row.state, row.reason, row.failing) == ("copying", known.problem, True)
 
 
 OTHER = replace(SCHEMA, table_id="16386", table_name="others")
 
 
 def _two_tables(store: MemoryStore, *, entries: int) -> Manifest:
-    """Both copied; every third entry has changes of the first table, every one of the second."""
+    """Both have their snapshot; every third entry has changes of the first table, every one of the
+    second.
+    """
     manifest = Manifest(store)
     for schema in (SCHEMA, OTHER):
         manifest.table(schema)
@@ -80,7 +83,7 @@ def _opened(store: MemoryStore, *, markers: dict[str, int], log: AppliedLog | No
 def _read(ledger: Ledger, store: MemoryStore) -> None:
     for entry, sha256 in read_entries(store, after_seq=ledger.read_seq):
         ledger.take_in(entry, sha256)
-    ledger.let_go()
+    ledger.trim()
 
 
 def test_what_waits_for_a_stopped_table_is_forgotten_and_its_position_stays() -> None:
@@ -90,12 +93,12 @@ def test_what_waits_for_a_stopped_table_is_forgotten_and_its_position_stays() ->
     _read(ledger, store)
     ledger.tables["16385"].stale_reason = "a column was dropped"
     before = ledger.report()["16385"]
-    ledger.let_go()
+    ledger.trim()
     for _ in range(30):
         manifest.transaction([Change("u", {"id": 1})], SCHEMA)
     _read(ledger, store)
     known = ledger.tables["16385"]
-    assert (len(known.backlog.changes), len(known.backlog.origins)) == (0, 0)
+    assert (len(known.pending.changes), len(known.pending.origins)) == (0, 0)
     now = ledger.report()["16385"]
     assert (now.complete_through_lsn, now.through_seq) == (before.complete_through_lsn, before.through_seq)
     assert ledger.behind() == {}
@@ -124,7 +127,7 @@ def test_a_start_reads_from_the_table_that_works_and_keeps_what_a_stopped_one_ha
 def test_a_table_that_fails_keeps_little_and_gets_every_entry_in_order_when_it_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sluice_spark.ledger.KEPT_WHILE_WAITING", 4)
+    monkeypatch.setattr("sluice_spark.progress.ledger.KEPT_WHILE_WAITING", 4)
     store = MemoryStore("ledger of a failing table", prefix="shop/")
     _two_tables(store, entries=60)
     ledger = _opened(store, markers={"16385": 5, "16386": 5})
@@ -133,11 +136,11 @@ def test_a_table_that_fails_keeps_little_and_gets_every_entry_in_order_when_it_g
     wanted = [seq for seq, item in segments if item.table_id == "16385"]
     ledger.tables["16385"].failures = 1
     _read(ledger, store)
-    backlog = ledger.tables["16385"].backlog
-    assert len(backlog.changes) == 4
-    in_flight = backlog.next_window(max_bytes=1 << 30, until_seq=ledger.read_seq)
+    pending = ledger.tables["16385"].pending
+    assert len(pending.changes) == 4
+    in_flight = pending.next_window(max_bytes=1 << 30, until_seq=ledger.read_seq)
     assert in_flight is not None
-    backlog.keep(0)
+    pending.keep(0)
     done = [in_flight.last_seq]
     ledger.applied(ledger.tables["16385"], in_flight, Applied(Place(2, in_flight.last_seq), in_flight.last_seq, 1, 1))
     while done[-1] != wanted[-1] or ledger.behind():
@@ -145,7 +148,7 @@ def test_a_table_that_fails_keeps_little_and_gets_every_entry_in_order_when_it_g
             for entry, _ in read_entries(store, after_seq=seq - 1, limit=7):
                 if entry.seq <= ledger.read_seq:
                     ledger.take_again(table_id, entry)
-        window = backlog.next_window(max_bytes=1, until_seq=ledger.read_seq)
+        window = pending.next_window(max_bytes=1, until_seq=ledger.read_seq)
         if window is not None:
             ledger.applied(ledger.tables["16385"], window, Applied(Place(2, window.last_seq), window.last_seq, 1, 1))
             done.append(window.last_seq)

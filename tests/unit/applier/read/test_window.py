@@ -1,4 +1,4 @@
-"""Windows: gap-free, whole entries, nothing before the copy."""
+"""Windows: gap-free, whole entries, nothing before the snapshot."""
 
 import pyarrow as pa
 
@@ -14,63 +14,63 @@ def _segment(seq: int, *, size: int = 10) -> Segment:
     return Segment(f"data/t/{seq}", "t", 1, 1, size, "", seq * 10, seq * 10, {"i": 1})
 
 
-def _backlog(*sizes: int, copied: bool = True) -> PendingChanges:
-    backlog = PendingChanges(1, 1, 1, copied=copied)
+def _pending(*sizes: int, has_snapshot: bool = True) -> PendingChanges:
+    pending = PendingChanges(1, 1, 1, has_snapshot=has_snapshot)
     for seq, size in enumerate(sizes, start=2):
-        backlog.take_in(
+        pending.take_in(
             Entry(seq, 1, "", (seq - 1) * 10, seq * 10, "", Changes((_segment(seq, size=size),), Commits())),
             "t",
             through_lsn=(seq - 1) * 10,
         )
-    return backlog
+    return pending
 
 
 def test_a_window_ends_before_the_entry_that_would_exceed_the_bytes() -> None:
-    backlog = _backlog(10, 10, 10)
-    window = backlog.next_window(max_bytes=20, until_seq=99)
+    pending = _pending(10, 10, 10)
+    window = pending.next_window(max_bytes=20, until_seq=99)
     assert window is not None
     assert window.last_seq == 3
-    backlog.done(window)
-    assert backlog.complete_through(40) == 30
-    assert backlog.through_seq(9) == 3
+    pending.done(window)
+    assert pending.complete_through(40) == 30
+    assert pending.through_seq(9) == 3
 
 
 def test_an_entry_is_never_cut() -> None:
-    window = _backlog(1000, 1).next_window(max_bytes=20, until_seq=99)
+    window = _pending(1000, 1).next_window(max_bytes=20, until_seq=99)
     assert window is not None
     assert (window.last_seq, len(window.segments)) == (2, 1)
 
 
 def test_a_window_ends_with_the_round() -> None:
-    window = _backlog(1, 1, 1).next_window(max_bytes=99, until_seq=3)
+    window = _pending(1, 1, 1).next_window(max_bytes=99, until_seq=3)
     assert window is not None
     assert window.last_seq == 3
-    assert _backlog(1).next_window(max_bytes=99, until_seq=1) is None
+    assert _pending(1).next_window(max_bytes=99, until_seq=1) is None
 
 
-def test_nothing_is_taken_before_the_copy_is_final_and_the_copy_is_taken_alone() -> None:
-    backlog = _backlog(1, copied=False)
-    assert backlog.next_window(max_bytes=99, until_seq=99) is None
-    assert (backlog.complete_through(99), backlog.through_seq(9)) == (0, 0)
-    backlog.take_in(Entry(3, 1, "", 20, 30, "", Copy("t", 1, 1, 25, (_segment(3),), final=True)), "t", through_lsn=20)
-    window = backlog.next_window(max_bytes=99, until_seq=99)
+def test_nothing_is_taken_before_the_snapshot_is_final_and_it_is_taken_alone() -> None:
+    pending = _pending(1, has_snapshot=False)
+    assert pending.next_window(max_bytes=99, until_seq=99) is None
+    assert (pending.complete_through(99), pending.through_seq(9)) == (0, 0)
+    pending.take_in(Entry(3, 1, "", 20, 30, "", Copy("t", 1, 1, 25, (_segment(3),), final=True)), "t", through_lsn=20)
+    window = pending.next_window(max_bytes=99, until_seq=99)
     assert window is not None
-    assert (window.is_copy, window.last_seq) == (True, 1)
-    backlog.done(window)
-    assert backlog.complete_through(30) == 25
+    assert (window.is_snapshot, window.last_seq) == (True, 1)
+    pending.done(window)
+    assert pending.complete_through(30) == 25
 
 
 def test_a_window_has_the_origins_of_its_own_entries_only() -> None:
-    backlog = PendingChanges(1, 1, 1, copied=True)
+    pending = PendingChanges(1, 1, 1, has_snapshot=True)
     for seq in (2, 3, 4):
         commits = Commits([seq * 10 - 1, seq * 10], [1, 1], [7, 8], {1: (f"from {seq}", seq)})
         entry = Entry(seq, 1, "", (seq - 1) * 10, seq * 10, "", Changes((_segment(seq),), commits))
-        backlog.take_in(entry, "t", through_lsn=(seq - 1) * 10, origins=entry.body.commits.origins_by_lsn())  # type: ignore[union-attr]
-    window = backlog.next_window(max_bytes=20, until_seq=99)
+        pending.take_in(entry, "t", through_lsn=(seq - 1) * 10, origins=entry.body.commits.origins_by_lsn())  # type: ignore[union-attr]
+    window = pending.next_window(max_bytes=20, until_seq=99)
     assert window is not None
     assert window.origins == {20: ("from 2", 2), 30: ("from 3", 3)}
-    backlog.done(window)
-    assert set(backlog.origins) == {4}
+    pending.done(window)
+    assert set(pending.origins) == {4}
 
 
 def test_a_change_gets_the_origin_of_its_transaction_or_none() -> None:
@@ -93,26 +93,26 @@ def _shaped(seq: int, *, lsn: int, through_lsn: int, version: int) -> Entry:
     )
 
 
-def test_a_shape_without_rows_is_a_window_where_the_stream_has_passed_it() -> None:
-    backlog = PendingChanges(1, 1, 1, copied=True)
-    backlog.take_in(_shaped(2, lsn=19, through_lsn=20, version=2), "t", through_lsn=20)
-    window = backlog.next_window(max_bytes=100, until_seq=9)
+def test_a_schema_version_without_rows_is_a_window_where_the_stream_has_passed_it() -> None:
+    pending = PendingChanges(1, 1, 1, has_snapshot=True)
+    pending.take_in(_shaped(2, lsn=19, through_lsn=20, version=2), "t", through_lsn=20)
+    window = pending.next_window(max_bytes=100, until_seq=9)
     assert window is not None
     assert (window.segments, window.last_seq, window.schema_version) == ((), 2, 2)
-    assert backlog.through_seq(2) == 1
-    backlog.done(window)
-    assert (backlog.through_seq(2), backlog.coming, backlog.versions) == (2, [], {})
+    assert pending.through_seq(2) == 1
+    pending.done(window)
+    assert (pending.through_seq(2), pending.coming, pending.versions) == (2, [], {})
 
 
-def test_a_shape_that_is_ahead_of_the_entries_waits_for_the_rows_before_it() -> None:
-    backlog = PendingChanges(1, 1, 1, copied=True)
-    backlog.take_in(_shaped(2, lsn=25, through_lsn=20, version=2), "t", through_lsn=20)
-    assert backlog.next_window(max_bytes=100, until_seq=9) is None
-    backlog.take_in(Entry(3, 1, "", 20, 25, "", Changes((_segment(3),), Commits())), "t", through_lsn=20)
-    before = backlog.next_window(max_bytes=100, until_seq=9)
+def test_a_schema_version_ahead_of_the_entries_waits_for_the_rows_before_it() -> None:
+    pending = PendingChanges(1, 1, 1, has_snapshot=True)
+    pending.take_in(_shaped(2, lsn=25, through_lsn=20, version=2), "t", through_lsn=20)
+    assert pending.next_window(max_bytes=100, until_seq=9) is None
+    pending.take_in(Entry(3, 1, "", 20, 25, "", Changes((_segment(3),), Commits())), "t", through_lsn=20)
+    before = pending.next_window(max_bytes=100, until_seq=9)
     assert before is not None
     assert before.schema_version == 0
-    backlog.take_in(Entry(4, 1, "", 25, 30, "", Changes((_segment(4),), Commits())), "t", through_lsn=25)
-    both = backlog.next_window(max_bytes=1000, until_seq=9)
+    pending.take_in(Entry(4, 1, "", 25, 30, "", Changes((_segment(4),), Commits())), "t", through_lsn=25)
+    both = pending.next_window(max_bytes=1000, until_seq=9)
     assert both is not None
     assert both.schema_version == 2

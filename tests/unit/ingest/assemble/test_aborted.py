@@ -21,7 +21,7 @@ from sluice.ingest.assemble.aborted import AbortedXids
 from sluice.ingest.assemble.assembler import Assembler, AssemblerLimits
 from sluice.ingest.assemble.assembly import Published
 from sluice.protocol.frames import join
-from sluice_spark.read.segments import committed
+from sluice_spark.read.changes import committed
 from tests.support import wire
 from tests.support.manifests import WRITTEN_AT
 

@@ -1,9 +1,8 @@
-"""What the applier says of itself: metrics, liveness and readiness on an endpoint of its own, for
-as long as it runs.
+"""Metrics, liveness and readiness of the applier, served on its own endpoint while it runs.
 
 Invariant: liveness says that the scheduling loop goes round. Windows run in threads of their own
-and may take hours; neither they nor a store that is away make the process look dead. Must not
-decide anything, and nothing here may fail the work.
+and may take hours; neither they nor an unavailable store make the process look dead. Decides
+nothing, and no error here fails the work.
 """
 
 import time
@@ -49,8 +48,8 @@ class ApplyTelemetry:
 
     @contextmanager
     def served(self, listen: str) -> Iterator[None]:
-        """Listens on `listen` inside the block, empty for nowhere. Raises UsageError when that
-        address cannot be had.
+        """Listens on `listen` inside the block, empty for nowhere. Raises UsageError when it cannot
+        listen there.
         """
         if not listen:
             yield
@@ -69,7 +68,7 @@ class ApplyTelemetry:
         return self._succeeded
 
     def owns(self, *, held: bool) -> None:
-        """The lease was taken or is gone."""
+        """The lease was taken or lost."""
         self.metrics.set(catalogue.APPLY_LEASE, float(held))
 
     def lease_renewed(self) -> None:

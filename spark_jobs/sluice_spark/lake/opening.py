@@ -1,0 +1,65 @@
+"""From a table of the manifest to its Delta table: the path, the name of its marker, the objects to
+work with.
+"""
+
+from collections.abc import Callable
+from functools import cached_property
+
+from pyspark.sql import SparkSession
+
+from sluice.contract import keys
+from sluice.manifest.follow import identity
+from sluice.manifest.state import TableState
+from sluice.store.base import ObjectStore
+from sluice_spark import storage
+from sluice_spark.lake.handover import Handover, forget_scratch
+from sluice_spark.lake.table import LakeTable, Place
+from sluice_spark.options import ApplyOptions
+
+
+def application_id(pipeline: str, state: TableState, *, manifest: str) -> str:
+    """The name of the marker of one generation of one table in one manifest.
+
+    A spool that was lost begins again with entry 1, under the same names: what an older manifest's
+    marker says must not hold for it.
+    """
+    return f"sluice/{pipeline}/{state.table_id}/{state.generation}/{manifest}"
+
+
+def lake_path(state: TableState) -> str:
+    """Where the table's Delta table lies below the lake."""
+    return keys.lake_path(state.schema_name, state.table_name)
+
+
+class Lake:
+    """The Delta tables of one pipeline, whose spool is in `store`. `before_commit` is called before
+    each commit and raises when this process may not commit.
+    """
+
+    def __init__(self, options: ApplyOptions, store: ObjectStore, *, before_commit: Callable[[], None]) -> None:
+        self._options = options
+        self._store = store
+        self._before_commit = before_commit
+
+    @cached_property
+    def _manifest(self) -> str:
+        # Not at the start: the applier may start before the manifest has an entry.
+        return identity(self._store)
+
+    def table(self, state: TableState, session: SparkSession, *, place: Place | None = None) -> LakeTable:
+        """The Delta table of `state` for `session`. `place` is where it last stood, if it was
+        seen before.
+        """
+        path = storage.join(self._options.lake_uri, lake_path(state))
+        app_id = application_id(self._options.pipeline, state, manifest=self._manifest)
+        return LakeTable(session, path, app_id=app_id, before_commit=self._before_commit, place=place)
+
+    def handover(self, session: SparkSession) -> Handover:
+        """The way of rows to `session`."""
+        return Handover(session, self._store, path=storage.join(self._options.spool_uri, self._options.pipeline))
+
+    def forget_scratch(self) -> None:
+        """Deletes the rows that a killed applier was handing over. Only for the owner of the
+        pipeline: a process that still reads them has been replaced.
+        """
+        forget_scratch(self._store)

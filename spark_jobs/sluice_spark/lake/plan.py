@@ -1,0 +1,66 @@
+"""What one commit does to a lake table, as a value.
+
+A mode decides the plan; `lake.table` executes it. A plan says which rows are added, kept or
+removed. It holds no session, no statement text and no rows: those are handed over beside it, with
+the columns that the plan names.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from sluice.contract.schema import ColumnSchema, TableSchema
+from sluice_spark.fold.ranges import KeyRanges
+
+Columns = tuple[tuple[str, str], ...]
+"""(name, Spark type), in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergePlan:
+    """Net changes by key. `metadata` names the lake table's metadata columns (a subset of LSN, TS
+    and SPECIAL), `kept` the columns of which a row may keep the lake's value. `deletes`, `upserts`
+    and `unmatched` say which kinds of rows occur; every key is in `ranges`.
+    """
+
+    schema: TableSchema
+    kept: tuple[ColumnSchema, ...]
+    metadata: tuple[str, ...]
+    deletes: bool
+    upserts: bool
+    unmatched: bool
+    ranges: KeyRanges = field(default_factory=KeyRanges)
+
+    def plus(self, other: "MergePlan") -> "MergePlan":
+        """One plan for the rows of both."""
+        return replace(
+            self,
+            kept=tuple(column for column in self.schema.columns if column in self.kept or column in other.kept),
+            deletes=self.deletes or other.deletes,
+            upserts=self.upserts or other.upserts,
+            unmatched=self.unmatched or other.unmatched,
+            ranges=self.ranges.plus(other.ranges),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RowsMergePlan:
+    """Net changes of a table without a key: every copy of the rows that match goes away, the rows
+    that do not match are added.
+    """
+
+    schema: TableSchema
+    metadata: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPlan:
+    """One commit: `action` with rows that have `columns`.
+
+    "append" adds the rows, "overwrite" puts them in place of all that the table holds, and a merge
+    matches them with the table's rows. With `new_schema` an overwrite replaces the table's columns
+    as well, and creates a table where there is none.
+    """
+
+    action: Literal["append", "overwrite"] | MergePlan | RowsMergePlan
+    columns: Columns
+    new_schema: bool = False

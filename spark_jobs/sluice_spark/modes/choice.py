@@ -1,0 +1,68 @@
+"""Which mode a lake table has, by configuration and by what its source table can send. Pure."""
+
+from collections.abc import Iterable
+
+from sluice.contract import envelope
+from sluice.contract.evolution import refuse_alike
+from sluice.contract.schema import TableSchema
+from sluice.errors import UnsupportedChange
+from sluice.manifest.state import TableState
+from sluice_spark.lake.columns import changelog_columns, changelog_metadata, mirror_columns, mirror_metadata
+from sluice_spark.lake.plan import CommitPlan
+from sluice_spark.options import CHANGELOG, MIRROR, ApplyOptions
+
+ROWS_MODE = "mirror of whole rows"
+OTHER_MODE = "the lake table holds a "
+"""How a reason of `other_mode` begins."""
+
+
+def mode_of(options: ApplyOptions, schema: TableSchema) -> str:
+    """What the lake table of `schema` holds: MIRROR, CHANGELOG or ROWS_MODE."""
+    configured = options.mode_of(schema.qualified_name)
+    if configured == CHANGELOG or schema.key_columns:
+        return configured
+    return ROWS_MODE if schema.replica_identity == "f" else CHANGELOG
+
+
+def other_mode(options: ApplyOptions, state: TableState, columns: Iterable[str]) -> str:
+    """Why a lake table that has these columns is not what the configuration asks for, empty when it
+    is. The columns decide what the table holds, not a report about it.
+    """
+    schema = state.schemas[state.schema_version]
+    held, wanted = (CHANGELOG if envelope.OP in columns else MIRROR), mode_of(options, schema)
+    if (held == CHANGELOG) == (wanted == CHANGELOG):
+        return ""
+    name = schema.qualified_name
+    return (
+        f"{OTHER_MODE}{held} and the mode that is configured is {wanted}; set the mode back, or `sluice "
+        f"resync {name}` takes a new snapshot in the new one"
+    )
+
+
+def lake_columns(options: ApplyOptions, schema: TableSchema) -> list[tuple[str, str]]:
+    """The columns (name, Spark type) of the lake table of `schema`, in order."""
+    if mode_of(options, schema) == CHANGELOG:
+        return changelog_columns(schema)
+    return mirror_columns(schema, metadata=options.metadata_columns)
+
+
+def metadata_names(options: ApplyOptions, schema: TableSchema) -> tuple[str, ...]:
+    """The metadata columns among them, as far as their types do not depend on the table."""
+    if mode_of(options, schema) == CHANGELOG:
+        return changelog_metadata(schema)
+    return mirror_metadata(schema, wanted=options.metadata_columns)
+
+
+def snapshot_plan(options: ApplyOptions, schema: TableSchema) -> CommitPlan:
+    """The commit of a snapshot: its rows replace the lake table, columns and all. Raises
+    UnsupportedChange when Delta cannot have such a table.
+    """
+    refuse_alike(schema)
+    columns = lake_columns(options, schema)
+    if not columns:
+        raise UnsupportedChange(
+            f"{schema.qualified_name}: the lake table would have no column, because no column of the "
+            "source table is published and lake.metadata_columns is off;"
+            " turn that on and resync the table, or remove it from source.tables"
+        )
+    return CommitPlan("overwrite", tuple(columns), new_schema=True)

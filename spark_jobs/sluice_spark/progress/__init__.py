@@ -1,0 +1,1 @@
+"""How far every table is: which window comes next, and what is reported below `apply/`."""

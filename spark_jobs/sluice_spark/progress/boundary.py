@@ -1,0 +1,75 @@
+"""The boundary: the next LSN at which a Delta version of every live table is published.
+
+Owns that the boundary is reached under any load. A table that has not passed it gets no window
+across it. A table that has passed it continues at once, and its version at the boundary is kept.
+The applier never waits for a moment without running windows. Pure.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sluice.contract.applied import AppliedTable, Complete
+from sluice.contract.table_state import State
+
+
+@dataclass(slots=True)
+class Boundary:
+    """The next LSN at which a Delta version of every live table is published: the end of manifest
+    entry `seq`.
+    """
+
+    seq: int = 0
+    lsn: int = 0
+    versions: dict[str, int] = field(default_factory=dict)
+    """By table id, of tables that have passed."""
+    published: Complete | None = None
+
+    def pass_by(self, tables: Mapping[str, AppliedTable], *, since_lsn: Mapping[str, int]) -> None:
+        """Notes the versions of the tables that are at the boundary now. `since_lsn` has the LSN
+        of each one's snapshot: none is there before it.
+        """
+        for key, table in tables.items():
+            if (
+                key not in self.versions
+                and table.state == State.LIVE
+                and table.through_seq >= self.seq >= table.committed_seq
+                and since_lsn[key] <= self.lsn
+            ):
+                self.versions[key] = table.delta_version
+
+    def complete(self, tables: Mapping[str, AppliedTable], *, since_lsn: Mapping[str, int]) -> Complete | None:
+        """What can be published, without number and time; None while a live table has not passed. A
+        table that began later is left out as `copying`.
+        """
+        live = {key: table for key, table in tables.items() if table.state == State.LIVE}
+        later = {
+            key
+            for key in live
+            if key not in self.versions and (since_lsn[key] > self.lsn or live[key].committed_seq > self.seq)
+        }
+        if not self.seq or live.keys() - later - self.versions.keys() or not live.keys() - later:
+            return None
+        there = {_name(table) for table in live.values()}
+        # The name of a table that is gone may belong to another table now.
+        gone = {key for key, table in tables.items() if table.state == State.DETACHED and _name(table) in there}
+        left_out: dict[str, str] = {
+            _name(table): State.COPYING if key in later else table.state
+            for key, table in tables.items()
+            if key in later or key not in live.keys() | gone
+        }
+        return Complete(
+            0,
+            self.lsn,
+            self.seq,
+            "",
+            {_name(table): self.versions[key] for key, table in live.items() if key not in later},
+            left_out,
+        )
+
+
+def _name(table: AppliedTable) -> str:
+    """`schema.table`. A part that holds a dot or a quote is quoted as in SQL, so that two tables
+    never share a name.
+    """
+    parts = (table.schema_name, table.table_name)
+    return ".".join('"' + part.replace('"', '""') + '"' if "." in part or '"' in part else part for part in parts)

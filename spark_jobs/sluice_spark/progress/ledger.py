@@ -1,0 +1,310 @@
+"""Every table of the pipeline: its manifest state, the changes that wait, how far it is and why it
+stopped.
+
+Owns the rules by which a table gets windows: only its newest generation, only while neither the
+manifest nor the applier calls it stale, quarantined or detached, and never two at once. One
+lake table has one window in flight, even if two tables of the source or two generations share it. A
+table whose window fails waits, longer each time, and is quarantined after some attempts. It is
+tried again, and the other tables continue. No Spark, no threads, no clock: the loop in `applier`
+calls it from one thread.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from sluice.contract.applied import AppliedTable
+from sluice.contract.entries import Changes, Copy, Entry, Table
+from sluice.contract.table_state import State
+from sluice.manifest.state import PipelineState, TableState, reduce
+from sluice_spark.lake.opening import lake_path
+from sluice_spark.lake.table import Place
+from sluice_spark.modes.choice import mode_of
+from sluice_spark.options import CHANGELOG, ApplyOptions
+from sluice_spark.read.window import NO_ORIGINS, PendingChanges, Window
+from sluice_spark.table_apply import Applied
+
+NO_KEY = "no key and no full replica identity: an append-only changelog, not a mirror"
+
+KEPT_WHILE_WAITING, KEPT_BY_ONE = 5_000, 4
+"""Entries that wait in memory for all tables that cannot continue now, because their windows fail
+or their snapshot is not complete, and at least for each. The rest is read again when they
+continue.
+"""
+ATTEMPTS = 5
+"""Failures in a row after which a table is quarantined."""
+FIRST_WAIT_SECONDS = 0.2
+LONGEST_WAIT_SECONDS = 300.0
+LOOK_SECONDS, LOOK_PAUSE_SECONDS = 60.0, 0.5
+"""How often an idle lake table is looked at, and the pause between the looks at two of them: a look
+lists the end of one Delta log.
+"""
+
+
+@dataclass(slots=True)
+class TableProgress:
+    """One table in its newest generation. `place` is where its lake table stands."""
+
+    pending: PendingChanges
+    place: Place = field(default_factory=Place)
+    stale_reason: str = ""
+    problem: str = ""
+    """Why the last attempt at a window failed, while it is tried again."""
+    failures: int = 0
+    not_before: float = 0.0
+    """When it may be tried again, on the loop's clock."""
+    begun_seq: int = 0
+    """The last entry that this process has begun a window for, whether it was applied or not."""
+    looked_at: float | None = None
+    """When the lake table was last looked at or about to be, on the loop's clock."""
+    commit_time_us: int = 0
+    rows_applied: int = 0
+    schema_version: int = 0
+
+    @property
+    def committed_seq(self) -> int:
+        """The last entry whose changes the Delta version holds, 0 before the snapshot."""
+        return self.place.marker or 0
+
+    @property
+    def can_continue(self) -> bool:
+        """Whether the changes that wait for the table can become windows now."""
+        return not self.failures and (self.pending.has_snapshot or self.pending.snapshot_final)
+
+    @property
+    def quarantined(self) -> bool:
+        return self.failures >= ATTEMPTS
+
+    def failed(self, reason: str, *, now: float, passing: bool) -> None:
+        """An attempt failed. An error that is `passing` is no fault of the
+        table and never quarantines it.
+        """
+        self.failures = min(self.failures + 1, ATTEMPTS - 1) if passing else self.failures + 1
+        self.problem = f"attempt {self.failures} failed: {reason}"
+        self.not_before = now + min(FIRST_WAIT_SECONDS * 2 ** min(self.failures, 20), LONGEST_WAIT_SECONDS)
+
+
+class Work(NamedTuple):
+    """A window that a worker may apply now."""
+
+    table_id: str
+    progress: TableProgress
+    state: TableState
+    window: Window
+
+
+class Ledger:
+    """Starts from the newest manifest state; entries from `read_seq` + 1 on are then taken in one
+    by one.
+    """
+
+    def __init__(self, options: ApplyOptions, state: PipelineState) -> None:
+        self._options = options
+        self.state = state
+        self.tables: dict[str, TableProgress] = {}
+        self.busy: set[str] = set()
+        """Lake paths with a window in flight."""
+        self.read_seq = 0
+        self.read_lsn = 0
+        self._looked_at = float("-inf")
+        """When the last look at an idle table was given out."""
+        self._reshaped: set[str] = set()
+        """Tables with a schema version that the entries read so far do not reach."""
+
+    def begin(self, tables: dict[str, TableProgress]) -> None:
+        """Takes the tables as found in the lake, and starts with the first entry that any followed
+        table still needs.
+        """
+        self.tables = tables
+        self._reshaped = {table_id for table_id, item in tables.items() if item.pending.coming}
+        needed = []
+        for table_id, item in tables.items():
+            if self.works(table_id):
+                needed.append(item.pending.applied_seq if item.pending.has_snapshot else item.pending.generation_seq)
+            else:
+                item.pending.stop()
+        # One entry earlier, to find out through which LSN that one goes.
+        self.read_seq = max(0, min(needed, default=self.state.seq) - 1)
+
+    def take_in(self, entry: Entry, sha256: str) -> None:
+        """Notes the next entry."""
+        if entry.seq > self.state.seq:
+            self.state = reduce(self.state, entry, sha256)
+            for table_id, state in self.state.tables.items():
+                progress = self.tables.get(table_id)
+                if progress is None or progress.pending.generation != state.generation:
+                    self.tables[table_id] = TableProgress(
+                        PendingChanges(state.generation, state.generation_seq, state.generation_seq)
+                    )
+        body = entry.body
+        ids = (
+            {body.table_id}
+            if isinstance(body, Copy | Table)
+            else {segment.table_id for segment in body.segments}
+            if isinstance(body, Changes)
+            else set()
+        )
+        ids |= self._reshaped
+        origins = body.commits.origins_by_lsn() if isinstance(body, Changes) else NO_ORIGINS
+        for table_id in ids:
+            self.tables[table_id].pending.take_in(entry, table_id, through_lsn=self.read_lsn, origins=origins)
+        self._reshaped = {table_id for table_id in ids if self.tables[table_id].pending.coming}
+        self.read_seq, self.read_lsn = entry.seq, entry.through_lsn
+
+    def behind(self) -> dict[str, int]:
+        """Tables that have applied all that they were given, with the first entry that they were
+        not given: `take_again` expects that one and those after it.
+        """
+        ends = {
+            table_id: progress.pending.skipped
+            for table_id, progress in self.tables.items()
+            if not progress.pending.changes and self.works(table_id)
+        }
+        return {table_id: end[0] for table_id, end in ends.items() if end is not None and end[0] <= self.read_seq}
+
+    def take_again(self, table_id: str, entry: Entry) -> None:
+        """Notes an entry that was read before, for one table that was not given it then."""
+        origins = entry.body.commits.origins_by_lsn() if isinstance(entry.body, Changes) else NO_ORIGINS
+        self.tables[table_id].pending.take_again(entry, table_id, newest_seq=self.read_seq, origins=origins)
+        if self.tables[table_id].pending.coming:
+            self._reshaped.add(table_id)
+
+    def trim(self) -> None:
+        """Forgets the entries that wait for tables that are stopped, and most of those that wait
+        for tables that cannot continue now.
+
+        Neither may fill the memory or stop the reading. Tables that fail and tables whose snapshot
+        is not complete share one budget, however many they are.
+        """
+        waiting = []
+        for table_id, progress in self.tables.items():
+            if not self.works(table_id):
+                progress.pending.keep(0)
+            elif not progress.can_continue:
+                waiting.append(progress)
+        for progress in waiting:
+            progress.pending.keep(max(KEPT_BY_ONE, KEPT_WHILE_WAITING // len(waiting)))
+
+    def pending_entries(self) -> int:
+        """Entries that wait for tables that continue. Windows consume them, so this number falls."""
+        return sum(
+            len(progress.pending.changes)
+            for table_id, progress in self.tables.items()
+            if progress.can_continue and self.works(table_id)
+        )
+
+    def works(self, table_id: str) -> bool:
+        """Whether windows of the table may be applied."""
+        return not self.tables[table_id].stale_reason and self.state.tables[table_id].state.is_followed
+
+    def ready(self, *, now: float, boundary_seq: int) -> Iterator[Work]:
+        """A window of each table that may work now and is not busy, the table that is furthest
+        behind first.
+
+        A table that has not passed entry `boundary_seq` gets none that reaches past it, so that it
+        can be read as of that entry.
+        """
+        for table_id, progress in sorted(self.tables.items(), key=lambda item: item[1].committed_seq):
+            state = self.state.tables[table_id]
+            if now < progress.not_before or not self.works(table_id) or lake_path(state) in self.busy:
+                continue
+            window = self._next_window(progress, boundary_seq)
+            if window is not None:
+                progress.looked_at = now
+                yield Work(table_id, progress, state, window)
+        yield from self._look(now)
+
+    def _look(self, now: float) -> Iterator[Work]:
+        """An empty window of the table that was looked at longest ago, when one is due: a lake
+        table that is gone or was changed is noticed while the source is idle. One at a time,
+        with a pause between two, so that many tables cost no more than a few.
+        """
+        if now - self._looked_at < LOOK_PAUSE_SECONDS:
+            return
+        due: list[tuple[float, str]] = []
+        for table_id, progress in self.tables.items():
+            idle = (
+                progress.pending.has_snapshot
+                and not progress.failures
+                and not progress.pending.changes
+                and self.works(table_id)
+            )
+            if not idle or lake_path(self.state.tables[table_id]) in self.busy:
+                continue
+            if progress.looked_at is None:
+                progress.looked_at = now
+            due.append((progress.looked_at, table_id))
+        looked_at, table_id = min(due, default=(now, ""))
+        if now - looked_at >= LOOK_SECONDS:
+            progress = self.tables[table_id]
+            self._looked_at = progress.looked_at = now
+            yield Work(table_id, progress, self.state.tables[table_id], Window((), progress.pending.applied_seq))
+
+    def _next_window(self, progress: TableProgress, boundary_seq: int) -> Window | None:
+        until = boundary_seq if progress.pending.through_seq(self.read_seq) < boundary_seq else self.read_seq
+        window = progress.pending.next_window(max_bytes=self._options.max_window_bytes, until_seq=until)
+        if window is None and progress.failures and progress.pending.has_snapshot:
+            # It failed before it had work: a look says whether it has recovered.
+            return Window((), progress.pending.applied_seq)
+        return window
+
+    def applied(self, progress: TableProgress, window: Window, result: Applied) -> None:
+        """`window` is in the lake, as far as `result` says."""
+        progress.pending.done(
+            window if result.through_seq == window.last_seq or window.is_snapshot else Window((), result.through_seq)
+        )
+        if window.is_snapshot and result.through_seq > window.last_seq:
+            progress.pending.done(Window((), result.through_seq))
+        progress.failures, progress.problem, progress.not_before = 0, "", 0.0
+        progress.place = result.place
+        progress.rows_applied += result.rows
+        progress.schema_version = max(progress.schema_version, result.schema_version)
+        progress.commit_time_us = max(progress.commit_time_us, result.commit_time_us)
+
+    def idle(self) -> bool:
+        """Whether nothing is left to do, quarantined tables apart."""
+        at_work = (
+            progress for table_id, progress in self.tables.items() if self.works(table_id) and not progress.quarantined
+        )
+        return not self.busy and all(self._next_window(item, 0) is None for item in at_work)
+
+    def report(self) -> dict[str, AppliedTable]:
+        """Every table as the applier sees it."""
+        return {
+            table_id: self._row(table_id, progress)
+            for table_id, progress in self.tables.items()
+            if self.state.tables[table_id].schemas
+        }
+
+    def _row(self, table_id: str, progress: TableProgress) -> AppliedTable:
+        state, pending = self.state.tables[table_id], progress.pending
+        schema = state.schemas[state.schema_version]
+        mode = mode_of(self._options, schema)
+        forced = mode == CHANGELOG and self._options.mode_of(schema.qualified_name) != CHANGELOG
+        shown, reason = state.state, state.reason or (NO_KEY if forced else "")
+        failing = False
+        if progress.stale_reason:
+            shown, reason = State.STALE, progress.stale_reason
+        elif self.works(table_id):
+            shown = State.LIVE if state.state == State.COPYING else state.state
+            shown = shown if pending.has_snapshot else State.COPYING
+            shown, reason = State.QUARANTINED if progress.quarantined else shown, progress.problem or reason
+            failing = bool(progress.problem)
+        return AppliedTable(
+            table_id=table_id,
+            schema_name=state.schema_name,
+            table_name=state.table_name,
+            path=lake_path(state),
+            mode=mode,
+            generation=state.generation,
+            state=shown,
+            reason=reason,
+            through_seq=pending.through_seq(self.read_seq),
+            complete_through_lsn=pending.complete_through(self.read_lsn),
+            commit_time_us=progress.commit_time_us,
+            delta_version=progress.place.version,
+            committed_seq=progress.committed_seq,
+            rows_applied=progress.rows_applied,
+            schema_version=progress.schema_version,
+            failing=failing,
+        )

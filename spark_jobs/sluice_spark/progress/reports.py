@@ -1,0 +1,84 @@
+"""The reports that the applier writes below `apply/`: how far each table is, and at which LSN a Delta
+version of every table is known.
+
+Owns: a report is never ahead of the lake, because it is written after the commits that it
+describes. Report numbers only grow, and old reports are deleted. The truth about a table is its
+Delta marker. People, `status` and the next start read these objects; the next start takes the
+progress of idle tables from them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import structlog
+
+from sluice import faults, lsn
+from sluice.contract import keys
+from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.errors import ObjectMissing
+from sluice.manifest.apply_records import newest_complete, newest_log
+from sluice.store.base import ObjectStore
+
+_log = structlog.get_logger("sluice.apply")
+
+KEPT = 20
+"""Reports that stay for a reader who is late."""
+
+
+class Reports:
+    """Writes and reads the two kinds of report."""
+
+    def __init__(self, store: ObjectStore, *, instance: str) -> None:
+        self._store = store
+        self._instance = instance
+        self._started_at = _now()
+        self._log_number = newest_log(store).number()
+        self._complete_number = newest_complete(store).number()
+        self._last_complete: Complete | None = None
+
+    def last_log(self) -> AppliedLog | None:
+        """The newest log, if there is one."""
+        try:
+            return newest_log(self._store).read()
+        except ObjectMissing:
+            return None
+
+    def log(self, tables: Mapping[str, AppliedTable], *, succeeded_at: float = 0.0) -> None:
+        """Writes the next log. `succeeded_at`, unix seconds, is when the applier last had success;
+        0 if it had none.
+        """
+        self._log_number += 1
+        faults.point("apply.log.before")
+        succeeded = _iso(datetime.fromtimestamp(succeeded_at, UTC)) if succeeded_at else ""
+        log = AppliedLog(self._log_number, self._instance, _now(), dict(tables), succeeded, self._started_at)
+        self._store.create(keys.apply_log(self._log_number), log.encode())
+        faults.point("apply.log.after")
+        self._forget(keys.apply_log(self._log_number - KEPT), self._log_number)
+
+    def complete(self, complete: Complete) -> None:
+        """Writes the next completion, unless it says what the last one said. `complete` comes
+        without number and time.
+        """
+        if self._last_complete is not None and replace(self._last_complete, number=0, written_at="") == complete:
+            return
+        self._complete_number += 1
+        numbered = replace(complete, number=self._complete_number, written_at=_now())
+        faults.point("apply.complete.before")
+        self._store.create(keys.apply_complete(self._complete_number), numbered.encode())
+        faults.point("apply.complete.after")
+        _log.debug("a boundary is complete", lsn=lsn.show(complete.lsn), seq=complete.seq)
+        self._last_complete = numbered
+        self._forget(keys.apply_complete(self._complete_number - KEPT), self._complete_number)
+
+    def _forget(self, key: str, number: int) -> None:
+        if number > KEPT:
+            self._store.delete(key)
+
+
+def _now() -> str:
+    return _iso(datetime.now(UTC))
+
+
+def _iso(at: datetime) -> str:
+    return at.isoformat(timespec="milliseconds")

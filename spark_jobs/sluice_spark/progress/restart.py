@@ -1,0 +1,96 @@
+"""How far a table is when the applier starts, from its Delta table and the last report.
+
+Owns that a start trusts the lake before the report. A table whose Delta table was changed by
+somebody else starts stale. A table that cannot be read starts quarantined, and a worker tries it
+again.
+"""
+
+import structlog
+
+from sluice.contract.applied import AppliedLog
+from sluice.contract.table_state import State
+from sluice.errors import ApplyError, UnsupportedChange
+from sluice.manifest.state import TableState
+from sluice_spark.lake.failures import SparkGone
+from sluice_spark.lake.table import LakeTable, Place
+from sluice_spark.modes.choice import OTHER_MODE, other_mode
+from sluice_spark.options import ApplyOptions
+from sluice_spark.progress.ledger import ATTEMPTS, TableProgress
+from sluice_spark.read.window import PendingChanges
+from sluice_spark.telemetry import ApplyTelemetry
+
+_log = structlog.get_logger("sluice.apply")
+
+
+def find_table(
+    options: ApplyOptions, state: TableState, log: AppliedLog | None, *, lake: LakeTable, telemetry: ApplyTelemetry
+) -> TableProgress:
+    """Looks at `lake`, the Delta table of `state`, and says how far it is. Raises SparkGone."""
+    name = f"{state.schema_name}.{state.table_name}"
+    before = reported(state, log)
+    try:
+        place = lake.find(before) if state.state.is_followed else lake.recorded()
+        progress = restore(state, log, place=place)
+        if progress.pending.has_snapshot and not progress.stale_reason:
+            progress.stale_reason = other_mode(options, state, [name for name, _ in lake.columns()])
+        return progress
+    except UnsupportedChange as error:
+        _log.error("table is stale", table=name, error=str(error))
+        telemetry.stale(error)
+        return restore(state, log, place=before or Place(), doubt=str(error))
+    except SparkGone:
+        raise
+    except ApplyError as error:
+        # The report says from which entry on to read. The first look of a worker finds out whether
+        # the report was right.
+        progress = restore(state, log, place=before or Place())
+        progress.failures, progress.problem = ATTEMPTS, f"the lake table could not be read at start: {error}"
+        _log.warning("the lake table cannot be read", table=name, error=str(error))
+        return progress
+
+
+def reported(state: TableState, log: AppliedLog | None) -> Place | None:
+    """Where the last log says that the present generation's lake table stands, None if it does not
+    say.
+    """
+    last = log.tables.get(state.table_id) if log else None
+    if last is None or last.generation != state.generation or last.delta_version < 0:
+        return None
+    return Place(last.delta_version, last.committed_seq or None)
+
+
+def restore(state: TableState, log: AppliedLog | None, *, place: Place, doubt: str = "") -> TableProgress:
+    """One table at start. The lake's marker decides what is applied; the last log adds the progress
+    of an idle table, counters and the reason of a stop.
+
+    `place` is where the lake table stands. `doubt` says why it may differ from what was applied,
+    empty when it cannot.
+    """
+    marker = place.marker
+    copied = marker is not None and marker >= state.generation_seq
+    progress = TableProgress(
+        PendingChanges(
+            state.generation,
+            state.generation_seq,
+            state.generation_seq,
+            has_snapshot=copied,
+            snapshot_lsn=state.copy.snapshot_lsn if state.copy else 0,
+        )
+    )
+    progress.place = place
+    if marker is not None and copied:
+        progress.pending.applied_seq = marker
+    if state.schema_lsn:
+        # Only the lake says whether it has this version already; evolving twice is harmless.
+        progress.pending.coming = [(state.schema_lsn, state.schema_version)]
+    last = log.tables.get(state.table_id) if log else None
+    progress.stale_reason = doubt if state.state.is_followed else ""
+    if last is None or last.generation != state.generation:
+        return progress
+    progress.rows_applied, progress.commit_time_us = last.rows_applied, last.commit_time_us
+    progress.pending.reported_lsn = last.complete_through_lsn
+    if last.state == State.STALE and state.state.is_followed and not last.reason.startswith(OTHER_MODE):
+        progress.stale_reason = last.reason
+    elif copied and last.committed_seq == marker:
+        progress.pending.applied_seq = max(progress.pending.applied_seq, last.through_seq)
+    return progress
