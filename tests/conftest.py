@@ -1,24 +1,27 @@
 """Fixtures that more than one folder of tests needs: one PostgreSQL, one S3 server and one Spark
 for the whole run, a fresh database for each test.
 
+Nothing here imports pyspark before a test asks for the Spark session.
+
 Servers start when the first test asks for them and stop at the end of the run. Two workers (`pytest
 -n 2 --dist loadscope`) each have their own.
 """
 
 import uuid
 from collections.abc import Generator, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.sql import SparkSession
 from xdist.scheduler import LoadScopeScheduling
 
-from sluice_spark import session
 from sluice_spark.options import ApplyOptions
 from tests.support import canary
 from tests.support.sources import Bucket, Database, fresh_database
 from tools.local.postgres import PostgresServer, temporary_server
 from tools.local.s3 import S3Server, running_s3
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 LAKE = ("tests/spark/", "tests/e2e/", "tests/ops/test_stack.py", "tests/ops/test_observed.py")
 """Folders whose tests share the one Spark session, and what makes the lanes as long as each other."""
@@ -79,13 +82,15 @@ def database(postgres: PostgresServer) -> Iterator[Database]:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     """Configured as the applier configures it; an applier under test works on sessions made from
     this one.
 
     Except for the JVM's second compiler: in runs of minutes it costs more time than its faster code
     gives back.
     """
+    from sluice_spark import session
+
     folder = tmp_path_factory.mktemp("spark").as_uri()
     quick = {"spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"}
     started = session.start(

@@ -13,7 +13,7 @@ import pytest
 from sluice.store.opening import open_store
 from tests.chaos.reused import Reused
 from tests.chaos.world import World, world
-from tests.support.ingesting import Pipeline
+from tests.support.ingesting import IngestPipeline
 from tests.support.sources import Database
 from tools.local.postgres import PostgresServer
 
@@ -51,6 +51,6 @@ def started(worlds: Reused[World], request: pytest.FixtureRequest) -> Iterator[W
 
 
 @pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> Pipeline:
+def pipeline(database: Database, tmp_path: Path) -> IngestPipeline:
     """One whose ingest runs in this process, with a local spool."""
-    return Pipeline(database, open_store((tmp_path / "spool").as_uri(), prefix="test/", options={}))
+    return IngestPipeline(database, open_store((tmp_path / "spool").as_uri(), prefix="test/", options={}))

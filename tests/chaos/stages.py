@@ -21,7 +21,7 @@ from sluice import faults, lsn
 from sluice.errors import ServiceError
 from sluice.ingest import supervisor as ingest_module
 from sluice.store.opening import open_store
-from tests.support.ingesting import Pipeline, Running
+from tests.support.ingesting import IngestPipeline, Running
 from tests.support.oracle import Change, Spool
 from tests.support.pgproxy import PgProxy
 from tests.support.pipeline import AckOracle
@@ -113,7 +113,7 @@ class Stages:
         self.database = database
         self.proxy = PgProxy(database.server.port, on_status=AckOracle(folder / "spool" / "test"))
         store = open_store((folder / "spool").as_uri(), prefix="test/", options={})
-        self.pipeline = Pipeline(database, store, dsn=self.proxy.dsn(dbname=database.name))
+        self.pipeline = IngestPipeline(database, store, dsn=self.proxy.dsn(dbname=database.name))
         self._numbers = 0
         self._witness = f"{database.slot}_witness"
         self._seen: dict[int, Counter[Change]] = {}

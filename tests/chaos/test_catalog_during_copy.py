@@ -12,7 +12,7 @@ import pytest
 
 from sluice import faults
 from tests.chaos import stages
-from tests.support.ingesting import Pipeline, Running
+from tests.support.ingesting import IngestPipeline, Running
 from tests.support.oracle import Spool
 
 FULL = os.environ.get("CHAOS") == "full"
@@ -51,7 +51,7 @@ def calm(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("what", CHANGES, ids=lambda what: what.replace(" ", "_"))
 def test_what_changes_while_a_table_is_copied_is_followed_or_named(
-    pipeline: Pipeline, tmp_path: Path, what: str, step: str
+    pipeline: IngestPipeline, tmp_path: Path, what: str, step: str
 ) -> None:
     database = pipeline.database
     database.execute(
@@ -97,7 +97,7 @@ def beat(running: Running) -> float:
     return running.ingest.status.catalog_beat if running.ingest is not None else 0.0
 
 
-def _change(pipeline: Pipeline, what: str) -> None:
+def _change(pipeline: IngestPipeline, what: str) -> None:
     with psycopg.connect(pipeline.database.dsn, autocommit=True) as connection:
         for statement in CHANGES[what]:
             connection.execute(statement.format(publication=pipeline.database.publication).encode())

@@ -98,7 +98,7 @@ def test_a_stage_that_fails_loses_and_doubles_nothing_whatever_waits_behind_it(
 
 
 @pytest.mark.parametrize(("point", "error", "situation"), COPY_CASES)
-def test_a_copy_that_fails_at_any_step_is_taken_again_and_joins_the_stream_without_gap_or_overlap(
+def test_a_copy_that_fails_at_any_step_is_taken_again_and_joins_without_gap_or_overlap(
     stages: Stages, point: str, error: str, situation: Situation
 ) -> None:
     stages.copy_case(point, error, situation)

@@ -54,7 +54,7 @@ def survivor(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory,
         yield created
 
 
-def test_ingest_killed_at_every_fault_point_and_at_random_moments_publishes_each_transaction_once(
+def test_ingest_killed_at_fault_points_and_at_random_publishes_each_transaction_once(
     survivor: World, seed: int
 ) -> None:
     choice = random.Random(seed)
@@ -88,9 +88,7 @@ def test_ingest_killed_at_every_fault_point_and_at_random_moments_publishes_each
 
 
 @pytest.mark.timeout(1200)
-def test_applier_killed_at_every_fault_point_and_inside_merges_leaves_a_lake_that_equals_the_source(
-    survivor: World, seed: int
-) -> None:
+def test_applier_killed_at_fault_points_and_inside_merges_leaves_the_lake_equal(survivor: World, seed: int) -> None:
     choice = random.Random(seed + 1)
     left_out = () if FULL else STORING_NOTHING
     points = [point for point in nemesis.points("spark_jobs/sluice_spark") if point not in left_out]

@@ -37,7 +37,9 @@ class Mirror:
         self.database = database
         self._spark = spark
         self._folder = folder
-        self.pipeline = ingesting.Pipeline(database, open_store(self._spool_uri(FOLLOWED), prefix="test/", options={}))
+        self.pipeline = ingesting.IngestPipeline(
+            database, open_store(self._spool_uri(FOLLOWED), prefix="test/", options={})
+        )
 
     def execute(self, *statements: str) -> None:
         """Each statement in a transaction of its own."""

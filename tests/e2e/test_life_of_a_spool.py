@@ -117,7 +117,7 @@ def test_a_new_pipeline_over_the_lake_of_a_lost_one_makes_it_equal_again(story: 
     spool = mirror.lake_path().parent / "second"
     other = replace(database, slot=f"{database.slot}_2")
     store = open_store(spool.as_uri(), prefix="second/", options={})
-    ingesting.Pipeline(other, store).run()
+    ingesting.IngestPipeline(other, store).run()
     options = ApplyOptions("second", spool.as_uri(), mirror.lake_uri(), once=True, poll_seconds=0.05)
     Applier(options, store, spark, stop=threading.Event()).run()
     mirror.assert_equal(*TABLES)

@@ -15,7 +15,7 @@ import pytest
 from sluice.ingest.encode.builder import BuilderLimits
 from tests.e2e.mirror import FOLLOWED, Mirror
 from tests.e2e.scenario import WORKERS, Scenario, World, begin, go_on, names
-from tests.support.ingesting import Pipeline
+from tests.support.ingesting import IngestPipeline
 from tests.support.source_setup import since
 
 STREAMED = (
@@ -265,7 +265,7 @@ IMMEDIATELY = "?options=-c%20debug_logical_replication_streaming%3Dimmediate"
 @dataclass
 class Ways:
     world: World
-    pipelines: dict[str, Pipeline]
+    pipelines: dict[str, IngestPipeline]
     waiting: dict[str, set[str]] = field(default_factory=dict)
     """By way: the transactions that were prepared when the pipeline was stopped in the middle."""
 
@@ -304,7 +304,7 @@ def ways(mirror: Mirror) -> Ways:
     return found
 
 
-def _pipeline(mirror: Mirror, name: str) -> Pipeline:
+def _pipeline(mirror: Mirror, name: str) -> IngestPipeline:
     """On a slot of its own, which begins now."""
     way = WAYS[name]
     slot = f"{mirror.database.slot}_{name.replace('-', '_')}"
@@ -312,7 +312,7 @@ def _pipeline(mirror: Mirror, name: str) -> Pipeline:
         f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput', false, {str(way.two_phase).lower()})"
     )
     database = dataclasses.replace(mirror.database, slot=slot)
-    return Pipeline(database, mirror.store(name), database.dsn + (IMMEDIATELY if way.streamed else ""))
+    return IngestPipeline(database, mirror.store(name), database.dsn + (IMMEDIATELY if way.streamed else ""))
 
 
 @names(WITH_TABLES)

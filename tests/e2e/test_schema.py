@@ -298,7 +298,7 @@ def test_G07_a_change_names_its_row_by_the_identity_that_was_in_force(story: Sto
 
 
 @pytest.mark.parametrize(("table", "says"), [("dropped", "column v was dropped"), ("listed", "numbers")])
-def test_a_table_that_cannot_be_followed_is_stale_by_name_and_the_others_are_complete_without_it(
+def test_a_table_that_cannot_be_followed_is_stale_and_the_others_are_complete(
     story: Story, table: str, says: str, lake: str
 ) -> None:
     stopped = story.mirror.applied(lake)[f"public.{table}"]

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from tests.fuzz.targets import TARGETS, seeds
-from tests.unit.test_contract_entries import EXAMPLES, written
+from tests.support.manifests import EXAMPLES, written
 
 HERE = Path(__file__).parent
 CORPUS = HERE / "corpus"

@@ -140,7 +140,7 @@ QUOTING = "cardinality(parse_ident(body)) > 0"
 """A row filter whose error quotes the value: not every text is an identifier."""
 
 
-def test_a_stream_that_dies_of_a_row_does_not_quote_it(pipeline: ingesting.Pipeline, database: Database) -> None:
+def test_a_stream_that_dies_of_a_row_does_not_quote_it(pipeline: ingesting.IngestPipeline, database: Database) -> None:
     since(database, 15, "row filters")
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, body text)",
@@ -155,7 +155,7 @@ def test_a_stream_that_dies_of_a_row_does_not_quote_it(pipeline: ingesting.Pipel
     assert canary.in_text(f"{caught.value}{caught.value.hint}") == []
 
 
-def test_a_copy_that_dies_of_a_row_does_not_quote_it(pipeline: ingesting.Pipeline, database: Database) -> None:
+def test_a_copy_that_dies_of_a_row_does_not_quote_it(pipeline: ingesting.IngestPipeline, database: Database) -> None:
     since(database, 15, "row filters")
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, body text)",

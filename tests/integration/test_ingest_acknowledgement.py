@@ -14,13 +14,15 @@ from sluice.ingest.encode.builder import BuilderLimits
 from sluice.manifest.follow import load_state
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
-from tests.support.ingesting import Pipeline
+from tests.support.ingesting import IngestPipeline
 from tests.support.pgproxy import PgProxy, Status
 from tests.support.sources import Database
 from tools.local.postgres import temporary_server
 
 
-def test_the_acknowledged_position_is_never_beyond_what_the_store_holds_at_that_moment(pipeline: Pipeline) -> None:
+def test_the_acknowledged_position_is_never_beyond_what_the_store_holds_at_that_moment(
+    pipeline: IngestPipeline,
+) -> None:
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY, t text)")
     claims: list[tuple[int, int]] = []
 
@@ -41,8 +43,8 @@ def test_the_acknowledged_position_is_never_beyond_what_the_store_holds_at_that_
     assert all(flush <= held for flush, held in claims)
 
 
-def test_a_store_that_takes_nothing_means_nothing_is_acknowledged_however_often_the_server_asks(
-    pipeline: Pipeline,
+def test_nothing_is_acknowledged_while_the_store_takes_nothing_however_often_asked(
+    pipeline: IngestPipeline,
 ) -> None:
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     pipeline.run()
@@ -50,7 +52,7 @@ def test_a_store_that_takes_nothing_means_nothing_is_acknowledged_however_often_
     held = HeldStore(pipeline.store)
     flushed: list[int] = []
     with PgProxy(pipeline.database.server.port, on_status=lambda status: flushed.append(status.flush)) as proxy:
-        blocked = Pipeline(pipeline.database, held, dsn=proxy.dsn(dbname=pipeline.database.name))
+        blocked = IngestPipeline(pipeline.database, held, dsn=proxy.dsn(dbname=pipeline.database.name))
         with blocked.running() as running:
             running.wait_until(lambda: running.ingest is not None and running.ingest.status.connected)
             held.closed.set()
@@ -66,7 +68,9 @@ def test_a_store_that_takes_nothing_means_nothing_is_acknowledged_however_often_
     assert sorted(row["id"] for row in pipeline.rows("public.a")) == [0, 1, 2]
 
 
-def test_adjacent_commits_are_each_delivered_exactly_once_across_a_restart_between_them(pipeline: Pipeline) -> None:
+def test_adjacent_commits_are_each_delivered_exactly_once_across_a_restart_between_them(
+    pipeline: IngestPipeline,
+) -> None:
     """With the next commit record starting where the last one ended, one byte
     too far loses it and one too few repeats it.
     """
@@ -94,7 +98,7 @@ def test_adjacent_commits_are_each_delivered_exactly_once_across_a_restart_betwe
     assert sorted(row["id"] for row in pipeline.rows("public.a")) == list(range((attempt + 1) * 2))
 
 
-def _last_two_commits(pipeline: Pipeline, attempt: int) -> tuple[int | None, int | None]:
+def _last_two_commits(pipeline: IngestPipeline, attempt: int) -> tuple[int | None, int | None]:
     """End of the first and of the second commit, when the second record starts where the first one
     ended; from an independent reader of the same WAL.
     """
@@ -114,7 +118,7 @@ def _last_two_commits(pipeline: Pipeline, attempt: int) -> tuple[int | None, int
     return None, None
 
 
-def test_rows_of_one_copy_share_an_lsn_and_all_arrive_in_order(pipeline: Pipeline) -> None:
+def test_rows_of_one_copy_share_an_lsn_and_all_arrive_in_order(pipeline: IngestPipeline) -> None:
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     pipeline.run()
     with (
@@ -131,7 +135,7 @@ def test_rows_of_one_copy_share_an_lsn_and_all_arrive_in_order(pipeline: Pipelin
     assert len({row["_sluice_lsn"] for row in rows}) == 1
 
 
-def test_quiet_tables_do_not_hold_the_slot_while_others_write(pipeline: Pipeline) -> None:
+def test_quiet_tables_do_not_hold_the_slot_while_others_write(pipeline: IngestPipeline) -> None:
     pipeline.database.execute("CREATE TABLE quiet (id int PRIMARY KEY)", "CREATE TABLE busy (id int, t text)")
     with pipeline.running(tables=("public.quiet",)) as running:
         running.wait_until(lambda: bool(pipeline.state().tables))
@@ -147,7 +151,7 @@ def test_quiet_tables_do_not_hold_the_slot_while_others_write(pipeline: Pipeline
     assert not pipeline.commits()
 
 
-def test_a_transaction_past_the_memory_budget_is_one_entry_of_several_segments(pipeline: Pipeline) -> None:
+def test_a_transaction_past_the_memory_budget_is_one_entry_of_several_segments(pipeline: IngestPipeline) -> None:
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY, t text)", "CREATE TABLE b (id int PRIMARY KEY)")
     pipeline.run()
     with pipeline.database.connect() as connection, connection.transaction():
@@ -166,13 +170,13 @@ def test_a_transaction_past_the_memory_budget_is_one_entry_of_several_segments(p
     assert {row["_sluice_lsn"] for row in rows} == {change.commits.end_lsn[0]}
 
 
-def test_a_crash_of_the_server_repeats_nothing(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_a_crash_of_the_server_repeats_nothing(pipeline: IngestPipeline, tmp_path: Path) -> None:
     """After a crash the slot may be behind what it was told; starting at our own
     position makes that harmless.
     """
     with temporary_server(durable=True) as server:
         database = Database(server, "postgres", "sluice_crash", "sluice_crash")
-        own = Pipeline(database, open_store((tmp_path / "crash").as_uri(), prefix="test/", options={}))
+        own = IngestPipeline(database, open_store((tmp_path / "crash").as_uri(), prefix="test/", options={}))
         database.execute("CREATE TABLE a (id int PRIMARY KEY)")
         own.run()
         database.execute("INSERT INTO a VALUES (1)")
@@ -192,7 +196,7 @@ def test_a_fast_stop_of_the_server_is_not_held_up_and_everything_committed_is_ke
     """
     with temporary_server(durable=True) as server:
         database = Database(server, "postgres", "sluice_stop", "sluice_stop")
-        own = Pipeline(database, open_store((tmp_path / "stop").as_uri(), prefix="test/", options={}))
+        own = IngestPipeline(database, open_store((tmp_path / "stop").as_uri(), prefix="test/", options={}))
         database.execute("CREATE TABLE a (id int PRIMARY KEY)")
         with own.running() as running:
             running.wait_until(

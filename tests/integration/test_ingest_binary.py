@@ -10,7 +10,7 @@ from sluice.operate.check.preflight import run_preflight
 from sluice.source.sessions import SourceOptions
 from sluice.store.opening import open_store
 from tests.e2e import matrix
-from tests.support.ingesting import Pipeline
+from tests.support.ingesting import IngestPipeline
 from tests.support.source_setup import since
 
 REFUSED = {'"char"', "numeric", "numeric(39,0)", "numeric(1000,500)"}
@@ -25,7 +25,7 @@ TYPES: dict[str, tuple[str, ...]] = {
 }
 
 
-def binary(pipeline: Pipeline) -> SourceOptions:
+def binary(pipeline: IngestPipeline) -> SourceOptions:
     return dataclasses.replace(pipeline.options().source, binary=True)
 
 
@@ -56,7 +56,7 @@ def plain(rows: list[dict[str, Any]]) -> list[str]:
     return [str(row) for row in rows]
 
 
-def test_the_same_log_read_in_binary_and_as_text_gives_the_same_rows(pipeline: Pipeline, tmp_path: Any) -> None:
+def test_the_same_log_read_in_binary_and_as_text_gives_the_same_rows(pipeline: IngestPipeline, tmp_path: Any) -> None:
     database = pipeline.database
     columns = ", ".join(f"c{number} {name}" for number, name in enumerate(TYPES))
     database.execute(
@@ -68,7 +68,7 @@ def test_the_same_log_read_in_binary_and_as_text_gives_the_same_rows(pipeline: P
         *(f"ALTER TABLE {table} ALTER big SET STORAGE EXTERNAL" for table in ("f", "d")),
     )
     pipeline.run()
-    other = Pipeline(database, open_store((tmp_path / "other").as_uri(), prefix="test/", options={}))
+    other = IngestPipeline(database, open_store((tmp_path / "other").as_uri(), prefix="test/", options={}))
     database.execute(
         f"SELECT pg_copy_logical_replication_slot('{database.slot}', '{database.slot}_kept')", *story(TYPES)
     )
@@ -90,8 +90,8 @@ def test_the_same_log_read_in_binary_and_as_text_gives_the_same_rows(pipeline: P
     assert any(row["_sluice_special"] for row in pipeline.rows("public.f"))
 
 
-def test_columns_that_cannot_be_read_exactly_are_refused_by_name_at_the_start_and_by_preflight(
-    pipeline: Pipeline,
+def test_columns_that_cannot_be_read_exactly_are_refused_at_the_start_and_by_check(
+    pipeline: IngestPipeline,
 ) -> None:
     unreadable = [
         "int[]",
@@ -134,7 +134,9 @@ def test_columns_that_cannot_be_read_exactly_are_refused_by_name_at_the_start_an
     assert [row["id"] for row in pipeline.rows("public.a", copied=True)] == [1]
 
 
-def test_a_column_that_cannot_be_read_so_and_is_added_later_turns_its_table_stale_by_name(pipeline: Pipeline) -> None:
+def test_a_column_that_cannot_be_read_so_and_is_added_later_turns_its_table_stale_by_name(
+    pipeline: IngestPipeline,
+) -> None:
     database = pipeline.database
     database.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY, v numeric(12,2))")
     with pipeline.running(source=binary(pipeline), watch_interval_s=600) as running:
@@ -152,11 +154,11 @@ def test_a_column_that_cannot_be_read_so_and_is_added_later_turns_its_table_stal
     assert [str(row["v"]) for row in pipeline.rows("public.b")] == ["1.50"]
 
 
-def written(pipeline: Pipeline) -> set[str]:
+def written(pipeline: IngestPipeline) -> set[str]:
     return {name for name in ("public.a", "public.b") if pipeline.segments(name)}
 
 
-def test_a_type_that_the_server_itself_cannot_send_is_a_named_stop(pipeline: Pipeline) -> None:
+def test_a_type_that_the_server_itself_cannot_send_is_a_named_stop(pipeline: IngestPipeline) -> None:
     """An array of a type without a send function has one, which fails."""
     database = pipeline.database
     database.execute("CREATE TABLE a (id int PRIMARY KEY)")
@@ -165,7 +167,7 @@ def test_a_type_that_the_server_itself_cannot_send_is_a_named_stop(pipeline: Pip
     assert "source.binary" in caught.value.hint
 
 
-def _stream_until_refused(pipeline: Pipeline) -> None:
+def _stream_until_refused(pipeline: IngestPipeline) -> None:
     with pipeline.running(source=binary(pipeline)) as running:
         running.wait_until(lambda: [table.state for table in pipeline.state().tables.values()] == ["live"])
         pipeline.database.execute(
@@ -174,7 +176,7 @@ def _stream_until_refused(pipeline: Pipeline) -> None:
         running.wait_until(lambda: running.error is not None)
 
 
-def test_a_column_list_that_leaves_such_columns_out_is_a_remedy(pipeline: Pipeline) -> None:
+def test_a_column_list_that_leaves_such_columns_out_is_a_remedy(pipeline: IngestPipeline) -> None:
     database = pipeline.database
     since(database, 15, "column lists")
     database.execute(

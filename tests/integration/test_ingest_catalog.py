@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from sluice.contract.entries import Copy
-from tests.support.ingesting import Pipeline
+from tests.support.ingesting import IngestPipeline
 from tests.support.source_setup import since
 
 ALL: dict[str, Any] = {"tables": ()}
 
 
-def publish(pipeline: Pipeline, *tables: str) -> None:
+def publish(pipeline: IngestPipeline, *tables: str) -> None:
     pipeline.database.execute(f"CREATE PUBLICATION {pipeline.database.publication} FOR TABLE {', '.join(tables)}")
 
 
-def two_tables(pipeline: Pipeline) -> None:
+def two_tables(pipeline: IngestPipeline) -> None:
     pipeline.database.execute(
         "CREATE TABLE a (id int PRIMARY KEY, v int)",
         "CREATE TABLE b (id int PRIMARY KEY)",
@@ -27,7 +27,7 @@ def two_tables(pipeline: Pipeline) -> None:
     pipeline.run(**ALL)
 
 
-def test_a_column_that_no_row_announces_is_followed_behind_the_rows_before_it(pipeline: Pipeline) -> None:
+def test_a_column_that_no_row_announces_is_followed_behind_the_rows_before_it(pipeline: IngestPipeline) -> None:
     two_tables(pipeline)
     pipeline.database.execute("INSERT INTO a VALUES (2, 2)", "ALTER TABLE a ADD COLUMN note text DEFAULT 'none'")
     pipeline.run(**ALL)
@@ -43,7 +43,7 @@ def test_a_column_that_no_row_announces_is_followed_behind_the_rows_before_it(pi
     assert [row["id"] for row in pipeline.rows("public.a")] == [2, 3]
 
 
-def test_a_table_is_not_live_while_its_new_shape_waits_for_the_stream(pipeline: Pipeline) -> None:
+def test_a_table_is_not_live_while_its_new_shape_waits_for_the_stream(pipeline: IngestPipeline) -> None:
     """The stream is stopped where it is, so that nothing tells whether rows of the older shape are
     still to come.
     """
@@ -68,7 +68,7 @@ def test_a_table_is_not_live_while_its_new_shape_waits_for_the_stream(pipeline: 
     ],
 )
 def test_a_change_of_shape_that_no_row_announces_and_the_lake_cannot_follow_is_named(
-    pipeline: Pipeline, change: str, says: str
+    pipeline: IngestPipeline, change: str, says: str
 ) -> None:
     two_tables(pipeline)
     pipeline.database.execute(change)
@@ -78,7 +78,7 @@ def test_a_change_of_shape_that_no_row_announces_and_the_lake_cannot_follow_is_n
     assert pipeline.table("public.b").state == "live"
 
 
-def test_a_table_that_left_the_publication_begins_again_when_it_is_back(pipeline: Pipeline) -> None:
+def test_a_table_that_left_the_publication_begins_again_when_it_is_back(pipeline: IngestPipeline) -> None:
     two_tables(pipeline)
     publication = pipeline.database.publication
     pipeline.database.execute(f"ALTER PUBLICATION {publication} DROP TABLE a", "INSERT INTO a VALUES (2, 2)")
@@ -91,7 +91,9 @@ def test_a_table_that_left_the_publication_begins_again_when_it_is_back(pipeline
     assert pipeline.copied("public.a") == pipeline.source_rows("a")
 
 
-def test_a_table_is_detached_when_it_is_no_longer_selected_and_begins_again_when_it_is(pipeline: Pipeline) -> None:
+def test_a_table_is_detached_when_it_is_no_longer_selected_and_begins_again_when_it_is(
+    pipeline: IngestPipeline,
+) -> None:
     two_tables(pipeline)
     pipeline.run(tables=("public.b",))
     assert pipeline.table("public.a").state == "detached"
@@ -104,7 +106,7 @@ def test_a_table_is_detached_when_it_is_no_longer_selected_and_begins_again_when
     assert pipeline.table("public.b").generation == 1
 
 
-def test_a_table_that_is_selected_later_is_copied(pipeline: Pipeline) -> None:
+def test_a_table_that_is_selected_later_is_copied(pipeline: IngestPipeline) -> None:
     pipeline.database.execute(
         "CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)"
     )
@@ -116,8 +118,8 @@ def test_a_table_that_is_selected_later_is_copied(pipeline: Pipeline) -> None:
     assert pipeline.copied("public.a") == {("1",), ("2",)}
 
 
-def test_what_other_origins_wrote_while_they_were_left_out_turns_tables_stale_when_they_are_asked_for(
-    pipeline: Pipeline,
+def test_asking_for_origins_that_were_left_out_turns_the_tables_they_wrote_to_stale(
+    pipeline: IngestPipeline,
 ) -> None:
     since(pipeline.database, 16, "leaving out origins")
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
@@ -138,7 +140,7 @@ def test_what_other_origins_wrote_while_they_were_left_out_turns_tables_stale_wh
     assert "sluice resync public.a" in pipeline.table("public.a").reason
 
 
-def test_messages_that_were_not_kept_leave_no_gap_in_a_table_that_calls_itself_whole(pipeline: Pipeline) -> None:
+def test_messages_that_were_not_kept_leave_no_gap_in_a_table_that_calls_itself_whole(pipeline: IngestPipeline) -> None:
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     publish(pipeline, "a")
     pipeline.run(messages=True, **ALL)
@@ -154,7 +156,7 @@ def test_messages_that_were_not_kept_leave_no_gap_in_a_table_that_calls_itself_w
     assert pipeline.table("_sluice.messages").generation == 3
 
 
-def test_a_copy_makes_its_table_live_by_one_entry(pipeline: Pipeline) -> None:
+def test_a_copy_makes_its_table_live_by_one_entry(pipeline: IngestPipeline) -> None:
     two_tables(pipeline)
     entries = pipeline.entries()
     copies = {entry.body.table_id: entry for entry in entries if isinstance(entry.body, Copy)}

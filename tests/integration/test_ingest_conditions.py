@@ -14,7 +14,7 @@ from sluice.contract.entries import Table
 from sluice.manifest.follow import read_entries
 from sluice.manifest.state import TableState
 from sluice.store.opening import open_store
-from tests.support.ingesting import Pipeline
+from tests.support.ingesting import IngestPipeline
 from tests.support.least_rights import options_as, pipeline_role
 from tests.support.source_setup import since
 from tests.support.sources import fresh_database
@@ -80,7 +80,7 @@ SAYS = {
 
 
 @contextmanager
-def encoded_in(postgres: PostgresServer, folder: Path, encoding: str) -> Iterator[Pipeline]:
+def encoded_in(postgres: PostgresServer, folder: Path, encoding: str) -> Iterator[IngestPipeline]:
     with fresh_database(postgres) as database:
         with postgres.superuser() as admin:
             admin.execute(f"DROP DATABASE {database.name}".encode())
@@ -91,35 +91,35 @@ def encoded_in(postgres: PostgresServer, folder: Path, encoding: str) -> Iterato
                 ).encode()
             )
             admin.execute(f"ALTER DATABASE {database.name} SET client_encoding = 'UTF8'".encode())
-        yield Pipeline(database, open_store((folder / "spool").as_uri(), prefix="test/", options={}))
+        yield IngestPipeline(database, open_store((folder / "spool").as_uri(), prefix="test/", options={}))
 
 
 @pytest.fixture
-def latin(postgres: PostgresServer, tmp_path: Path) -> Iterator[Pipeline]:
+def latin(postgres: PostgresServer, tmp_path: Path) -> Iterator[IngestPipeline]:
     """A database whose encoding has one byte for each character."""
     with encoded_in(postgres, tmp_path, "LATIN1") as pipeline:
         yield pipeline
 
 
 @pytest.fixture
-def ascii_only(postgres: PostgresServer, tmp_path: Path) -> Iterator[Pipeline]:
+def ascii_only(postgres: PostgresServer, tmp_path: Path) -> Iterator[IngestPipeline]:
     """A database that takes any bytes."""
     with encoded_in(postgres, tmp_path, "SQL_ASCII") as pipeline:
         yield pipeline
 
 
-def publish(pipeline: Pipeline) -> None:
+def publish(pipeline: IngestPipeline) -> None:
     pipeline.database.execute(
         f"CREATE PUBLICATION {pipeline.database.publication} FOR TABLE t, other WITH "
         "(publish_via_partition_root = true)"
     )
 
 
-def execute(pipeline: Pipeline, statements: tuple[str, ...]) -> None:
+def execute(pipeline: IngestPipeline, statements: tuple[str, ...]) -> None:
     pipeline.database.execute(*(statement.replace("{p}", pipeline.database.publication) for statement in statements))
 
 
-def states_of(pipeline: Pipeline, table_name: str) -> list[str]:
+def states_of(pipeline: IngestPipeline, table_name: str) -> list[str]:
     """Every state that the manifest ever gave the table, in order."""
     bodies = (entry.body for entry, _ in read_entries(pipeline.store, after_seq=0))
     return [body.state for body in bodies if isinstance(body, Table) and body.table_name == table_name]
@@ -131,7 +131,7 @@ def is_set_aside(table: TableState, says: str) -> bool:
 
 @pytest.mark.parametrize("code", BROKEN)
 def test_a_condition_that_does_not_hold_keeps_a_table_from_joining_until_it_is_mended(
-    pipeline: Pipeline, code: str
+    pipeline: IngestPipeline, code: str
 ) -> None:
     before, bad, mend, major = BROKEN[code]
     since(pipeline.database, major, code)
@@ -149,7 +149,7 @@ def test_a_condition_that_does_not_hold_keeps_a_table_from_joining_until_it_is_m
     assert pipeline.copied("public.t") == pipeline.source_rows("t")
 
 
-def test_a_table_that_changes_while_its_condition_does_not_hold_stays_set_aside(pipeline: Pipeline) -> None:
+def test_a_table_that_changes_while_its_condition_does_not_hold_stays_set_aside(pipeline: IngestPipeline) -> None:
     before, bad, mend, _ = BROKEN["partition.not_logged"]
     pipeline.database.execute(*PLAIN, *before, *bad)
     publish(pipeline)
@@ -164,7 +164,7 @@ def test_a_table_that_changes_while_its_condition_does_not_hold_stays_set_aside(
 
 @pytest.mark.parametrize("code", BROKEN)
 def test_a_condition_that_ceases_to_hold_takes_a_live_table_out_until_it_is_mended(
-    pipeline: Pipeline, code: str
+    pipeline: IngestPipeline, code: str
 ) -> None:
     before, bad, mend, major = BROKEN[code]
     since(pipeline.database, major, code)
@@ -182,7 +182,7 @@ def test_a_condition_that_ceases_to_hold_takes_a_live_table_out_until_it_is_mend
 
 
 @pytest.fixture
-def role(pipeline: Pipeline) -> Iterator[str]:
+def role(pipeline: IngestPipeline) -> Iterator[str]:
     """A pipeline that connects with few rights, and publishes every table."""
     database = pipeline.database
     database.execute(*PLAIN, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)")
@@ -194,7 +194,7 @@ def role(pipeline: Pipeline) -> Iterator[str]:
 
 
 def test_a_table_without_the_right_to_read_it_is_set_aside_and_carried_once_it_is_granted(
-    pipeline: Pipeline, role: str
+    pipeline: IngestPipeline, role: str
 ) -> None:
     pipeline.run(**EVERYTHING)
     assert is_set_aside(pipeline.table("public.t"), "cannot read it"), pipeline.table("public.t").reason
@@ -205,14 +205,14 @@ def test_a_table_without_the_right_to_read_it_is_set_aside_and_carried_once_it_i
     assert pipeline.copied("public.t") == pipeline.source_rows("t")
 
 
-def test_a_right_to_the_columns_is_enough_to_copy(pipeline: Pipeline, role: str) -> None:
+def test_a_right_to_the_columns_is_enough_to_copy(pipeline: IngestPipeline, role: str) -> None:
     pipeline.database.execute(f"GRANT SELECT (id) ON t TO {role}")
     pipeline.run(**EVERYTHING)
     assert pipeline.table("public.t").state == "live", pipeline.table("public.t").reason
 
 
 def test_a_table_with_row_security_is_set_aside_and_carried_once_it_does_not_apply(
-    pipeline: Pipeline, role: str
+    pipeline: IngestPipeline, role: str
 ) -> None:
     pipeline.database.execute(f"GRANT SELECT ON t TO {role}", "ALTER TABLE t ENABLE ROW LEVEL SECURITY")
     pipeline.run(**EVERYTHING)
@@ -223,7 +223,7 @@ def test_a_table_with_row_security_is_set_aside_and_carried_once_it_does_not_app
     assert pipeline.table("public.t").state == "live"
 
 
-def test_a_table_that_fails_while_it_is_read_is_set_aside_and_tried_again(ascii_only: Pipeline) -> None:
+def test_a_table_that_fails_while_it_is_read_is_set_aside_and_tried_again(ascii_only: IngestPipeline) -> None:
     """Bytes that have no UTF-8 form. Once they are gone no fact of the catalog says so."""
     database = ascii_only.database
     database.execute(
@@ -239,7 +239,7 @@ def test_a_table_that_fails_while_it_is_read_is_set_aside_and_tried_again(ascii_
     assert ascii_only.copied("public.t") == {("2", "x")}
 
 
-def test_without_a_free_slot_copies_wait_and_the_stream_goes_on(pipeline: Pipeline) -> None:
+def test_without_a_free_slot_copies_wait_and_the_stream_goes_on(pipeline: IngestPipeline) -> None:
     database = pipeline.database
     database.execute(*PLAIN)
     database.execute(f"CREATE PUBLICATION {database.publication} FOR ALL TABLES")
@@ -275,7 +275,7 @@ def test_without_a_free_slot_copies_wait_and_the_stream_goes_on(pipeline: Pipeli
     assert pipeline.copied("public.t") == pipeline.source_rows("t")
 
 
-def test_a_name_that_is_longer_in_utf8_than_on_its_server_is_carried_or_set_aside(latin: Pipeline) -> None:
+def test_a_name_that_is_longer_in_utf8_than_on_its_server_is_carried_or_set_aside(latin: IngestPipeline) -> None:
     long, longest = "\u00fc" * 40, "\u00fc" * 63
     latin.database.execute(
         *PLAIN,

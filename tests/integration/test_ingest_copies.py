@@ -15,7 +15,7 @@ from sluice.contract.keys import control_request
 from sluice.health.reporter import Reporter
 from sluice.source.publication import ensure_publication
 from sluice.store.opening import open_store
-from tests.support.ingesting import Pipeline, Running
+from tests.support.ingesting import IngestPipeline, Running
 from tests.support.sources import fresh_database
 from tools.local.postgres import temporary_server
 
@@ -38,7 +38,7 @@ def arm(tmp_path: Path) -> Iterator[Arm]:
 
 
 @contextmanager
-def held(pipeline: Pipeline, arm: Arm, point: str) -> Iterator[Running]:
+def held(pipeline: IngestPipeline, arm: Arm, point: str) -> Iterator[Running]:
     """Ingest that has come to `point` in the copy of public.a; goes on when the block ends, and
     until every table has left `copying`.
     """
@@ -90,7 +90,7 @@ UNSEEN = {
 }
 
 
-def publish(pipeline: Pipeline, *tables: str, options: str = "publish_via_partition_root = true") -> None:
+def publish(pipeline: IngestPipeline, *tables: str, options: str = "publish_via_partition_root = true") -> None:
     pipeline.database.execute(
         f"CREATE PUBLICATION {pipeline.database.publication} FOR TABLE {', '.join(tables)} WITH ({options})"
     )
@@ -98,7 +98,7 @@ def publish(pipeline: Pipeline, *tables: str, options: str = "publish_via_partit
 
 @pytest.mark.parametrize("change", UNSEEN)
 def test_what_no_event_shows_while_a_table_is_copied_makes_the_copy_begin_again(
-    pipeline: Pipeline, arm: Arm, change: str
+    pipeline: IngestPipeline, arm: Arm, change: str
 ) -> None:
     table, statements = UNSEEN[change]
     pipeline.database.execute(*SETUP)
@@ -115,7 +115,7 @@ def test_what_no_event_shows_while_a_table_is_copied_makes_the_copy_begin_again(
 
 @pytest.mark.parametrize("change", UNSEEN)
 def test_what_no_event_shows_between_the_last_look_and_the_entry_turns_the_table_stale(
-    pipeline: Pipeline, arm: Arm, change: str
+    pipeline: IngestPipeline, arm: Arm, change: str
 ) -> None:
     """The entry carries the facts that the copy began with, so that the next look compares with
     those.
@@ -133,7 +133,7 @@ def test_what_no_event_shows_between_the_last_look_and_the_entry_turns_the_table
 
 
 def test_a_table_that_is_locked_is_copied_after_the_others_and_says_what_it_waits_for(
-    pipeline: Pipeline, arm: Arm
+    pipeline: IngestPipeline, arm: Arm
 ) -> None:
     """The lock is taken behind the snapshot, which would wait for older transactions."""
     pipeline.database.execute(
@@ -157,7 +157,7 @@ def test_a_table_that_is_locked_is_copied_after_the_others_and_says_what_it_wait
     assert pipeline.copied("public.b") == {("1",)}
 
 
-def test_a_locked_table_does_not_keep_an_existing_publication_from_being_looked_at(pipeline: Pipeline) -> None:
+def test_a_locked_table_does_not_keep_an_existing_publication_from_being_looked_at(pipeline: IngestPipeline) -> None:
     """The first start asks whether the publication has all that source.tables names; the lock
     outlasts the question.
     """
@@ -170,7 +170,7 @@ def test_a_locked_table_does_not_keep_an_existing_publication_from_being_looked_
 
 
 def test_a_table_that_goes_stale_while_its_copy_is_published_is_copied_again_when_asked(
-    pipeline: Pipeline, arm: Arm
+    pipeline: IngestPipeline, arm: Arm
 ) -> None:
     """Neither the copy of the older generation is published, nor does anything end."""
     pipeline.database.execute(*SETUP)
@@ -189,7 +189,7 @@ def test_a_table_that_goes_stale_while_its_copy_is_published_is_copied_again_whe
 
 def test_copies_that_the_server_has_no_slot_for_are_failing_for_who_looks_from_outside(tmp_path: Path) -> None:
     with temporary_server(settings={"max_replication_slots": "2"}) as server, fresh_database(server) as database:
-        pipeline = Pipeline(database, open_store((tmp_path / "spool").as_uri(), prefix="test/", options={}))
+        pipeline = IngestPipeline(database, open_store((tmp_path / "spool").as_uri(), prefix="test/", options={}))
         database.execute("CREATE TABLE a (id int PRIMARY KEY)", "SELECT pg_create_physical_replication_slot('other')")
         publish(pipeline, "a")
         reporter = Reporter(

@@ -12,7 +12,7 @@ from sluice import faults
 from sluice.contract import keys
 from sluice.errors import StoreRefused
 from sluice.store.local import LocalStore
-from tests.support.ingesting import Pipeline, Running
+from tests.support.ingesting import IngestPipeline, Running
 from tests.support.pgproxy import PgProxy
 from tests.support.sources import Database
 
@@ -37,9 +37,9 @@ class RefusedOnce(LocalStore):
 
 
 @pytest.fixture
-def filled(database: Database, tmp_path: Path) -> Pipeline:
+def filled(database: Database, tmp_path: Path) -> IngestPipeline:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (0)")
-    pipeline = Pipeline(database, LocalStore(tmp_path))
+    pipeline = IngestPipeline(database, LocalStore(tmp_path))
     pipeline.run()
     return pipeline
 
@@ -48,7 +48,7 @@ def _flushes(running: Running) -> int:
     return sum(running.ingest.status.stream.flushes.values()) if running.ingest is not None else 0
 
 
-def _insert_in_three_units(pipeline: Pipeline, cut: list[Running]) -> None:
+def _insert_in_three_units(pipeline: IngestPipeline, cut: list[Running]) -> None:
     with pipeline.running() as running:
         cut.append(running)
         for number in range(1, 4):
@@ -58,7 +58,7 @@ def _insert_in_three_units(pipeline: Pipeline, cut: list[Running]) -> None:
         running.thread.join(60)
 
 
-def test_a_unit_behind_one_whose_upload_was_refused_is_not_published(filled: Pipeline, tmp_path: Path) -> None:
+def test_a_unit_behind_one_whose_upload_was_refused_is_not_published(filled: IngestPipeline, tmp_path: Path) -> None:
     cut: list[Running] = []
     whole = filled.store
     filled.store = RefusedOnce(tmp_path, when=lambda: _flushes(cut[0]) >= 3)
@@ -70,7 +70,9 @@ def test_a_unit_behind_one_whose_upload_was_refused_is_not_published(filled: Pip
     assert filled.table("public.t").state == "live"
 
 
-def test_a_background_part_that_dies_while_nothing_streams_ends_the_process(filled: Pipeline, tmp_path: Path) -> None:
+def test_a_background_part_that_dies_while_nothing_streams_ends_the_process(
+    filled: IngestPipeline, tmp_path: Path
+) -> None:
     """With nobody to tell, a dead copier would leave its table waiting for ever under a healthy
     status.
     """
@@ -86,7 +88,7 @@ def test_a_background_part_that_dies_while_nothing_streams_ends_the_process(fill
             faults.arm("")
 
 
-def _die_while_away(pipeline: Pipeline, proxy: PgProxy, gate: Path) -> None:
+def _die_while_away(pipeline: IngestPipeline, proxy: PgProxy, gate: Path) -> None:
     with pipeline.running(watch_interval_s=0.1) as running:
         pipeline.database.execute("CREATE TABLE later (id int PRIMARY KEY)", "INSERT INTO later VALUES (1)")
         pipeline.database.execute(f"ALTER PUBLICATION {pipeline.database.publication} ADD TABLE later")

@@ -14,7 +14,7 @@ from sluice.contract.entries import Changes
 from sluice.manifest.follow import read_entries
 from sluice.operate.setup import prepare
 from sluice.store.opening import open_store
-from tests.support.ingesting import Pipeline
+from tests.support.ingesting import IngestPipeline
 from tests.support.sources import Database
 
 MB = 1 << 20
@@ -62,7 +62,7 @@ def test_one_large_field_takes_at_most_four_times_its_size(
     spool = tmp_path / "spool"
     spool.mkdir()
     store = open_store(spool.as_uri(), prefix="bench/", options={})
-    pipeline = Pipeline(database, store)
+    pipeline = IngestPipeline(database, store)
     type_name, value = VALUES[kind]
     database.execute(
         f"CREATE TABLE a (id int PRIMARY KEY, v {type_name})",
@@ -127,7 +127,7 @@ def test_one_large_field_of_a_table_that_is_copied_takes_no_more(database: Datab
         spool = tmp_path / str(number)
         spool.mkdir()
         store = open_store(spool.as_uri(), prefix="bench/", options={})
-        pipeline = Pipeline(database, store)
+        pipeline = IngestPipeline(database, store)
         prepare(pipeline.options(), store, dry_run=False)
         peaks.append(peak_mb(database, spool, lsn.parse(pipeline.wal_end())))
         assert pipeline.table("public.a").state == "live"
@@ -137,7 +137,7 @@ def test_one_large_field_of_a_table_that_is_copied_takes_no_more(database: Datab
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "of a prefix that is not wanted"])
-def test_a_message_above_512_megabytes_is_carried_whole_or_passed_over(pipeline: Pipeline, kept: bool) -> None:
+def test_a_message_above_512_megabytes_is_carried_whole_or_passed_over(pipeline: IngestPipeline, kept: bool) -> None:
     size = 513 * MB
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     pipeline.run(messages=True)

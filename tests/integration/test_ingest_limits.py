@@ -9,7 +9,7 @@ import pytest
 from sluice.errors import LimitReached
 from sluice.ingest.encode.builder import BuilderLimits
 from tests.integration.test_ingest_streaming import IMMEDIATELY
-from tests.support.ingesting import Pipeline
+from tests.support.ingesting import IngestPipeline
 from tests.support.source_setup import since
 
 STORED_AT_ONCE: dict[str, Any] = {"streaming": "parallel", "builder": BuilderLimits(body_bytes=1)}
@@ -21,11 +21,11 @@ ROWS = 12_000
 """Of 1.6 KB: more than one batch has."""
 
 
-def staged(pipeline: Pipeline) -> set[str]:
+def staged(pipeline: IngestPipeline) -> set[str]:
     return set(pipeline.store.list("stage/"))
 
 
-def started(pipeline: Pipeline) -> Pipeline:
+def started(pipeline: IngestPipeline) -> IngestPipeline:
     since(pipeline.database, 16, "streaming of small transactions")
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY, t text)")
     pipeline.dsn = pipeline.database.dsn + IMMEDIATELY
@@ -35,7 +35,7 @@ def started(pipeline: Pipeline) -> Pipeline:
 
 @pytest.mark.parametrize(("streaming", "limit"), [("parallel", "transaction_bytes"), ("off", "staged_bytes")])
 def test_a_transaction_past_its_limit_stops_by_name_and_comes_whole_once_the_limit_is_raised(
-    pipeline: Pipeline, limit: str, streaming: Any
+    pipeline: IngestPipeline, limit: str, streaming: Any
 ) -> None:
     started(pipeline)
     before = pipeline.confirmed()
@@ -52,7 +52,7 @@ def test_a_transaction_past_its_limit_stops_by_name_and_comes_whole_once_the_lim
     assert [row["id"] for row in pipeline.rows("public.a")] == [*range(1, ROWS + 1), 0]
 
 
-def test_bodies_of_a_transaction_that_never_ended_go_and_those_of_others_stay(pipeline: Pipeline) -> None:
+def test_bodies_of_a_transaction_that_never_ended_go_and_those_of_others_stay(pipeline: IngestPipeline) -> None:
     started(pipeline)
     with pipeline.running(**STORED_AT_ONCE) as running:
         with pipeline.database.connect() as connection, connection.transaction():
@@ -71,7 +71,7 @@ def test_bodies_of_a_transaction_that_never_ended_go_and_those_of_others_stay(pi
     assert [row["t"] for row in pipeline.rows("public.a")] == ["kept"] * 100
 
 
-def test_thousands_of_savepoints_every_other_one_rolled_back_leave_the_others(pipeline: Pipeline) -> None:
+def test_thousands_of_savepoints_every_other_one_rolled_back_leave_the_others(pipeline: IngestPipeline) -> None:
     started(pipeline)
     pipeline.database.execute(
         f"""DO $$ BEGIN FOR i IN 1..{SAVEPOINTS} LOOP
@@ -86,8 +86,8 @@ def test_thousands_of_savepoints_every_other_one_rolled_back_leave_the_others(pi
     assert max(size or 0 for size in entries) < 40_000
 
 
-def test_a_message_from_a_rolled_back_savepoint_is_in_doubt_when_it_was_streamed_and_absent_when_not(
-    pipeline: Pipeline,
+def test_a_message_of_a_rolled_back_savepoint_is_in_doubt_if_streamed_else_absent(
+    pipeline: IngestPipeline,
 ) -> None:
     started(pipeline)
     database = pipeline.database

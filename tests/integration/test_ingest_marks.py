@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from sluice import faults
-from tests.support.ingesting import Pipeline
+from tests.support.ingesting import IngestPipeline
 from tests.support.source_setup import since
 
 
-def test_a_table_that_was_refused_is_carried_when_another_primary_key_is_published(pipeline: Pipeline) -> None:
+def test_a_table_that_was_refused_is_carried_when_another_primary_key_is_published(pipeline: IngestPipeline) -> None:
     database = pipeline.database
     since(database, 15, "column lists")
     database.execute(
@@ -26,7 +26,9 @@ def test_a_table_that_was_refused_is_carried_when_another_primary_key_is_publish
     assert pipeline.table("public.t").state == "live"
 
 
-def test_a_right_that_was_missing_for_a_moment_of_a_copy_costs_a_pause(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_a_right_that_was_missing_for_a_moment_of_a_copy_costs_a_pause(
+    pipeline: IngestPipeline, tmp_path: Path
+) -> None:
     database = pipeline.database
     role = f"r_{database.name}"
     database.execute(
@@ -62,7 +64,7 @@ def test_a_right_that_was_missing_for_a_moment_of_a_copy_costs_a_pause(pipeline:
     ("state", "statement"),
     [("stale", "ALTER TABLE t RENAME COLUMN v TO w"), ("quarantined", 'ALTER TABLE t ADD COLUMN "_sluice_x" int')],
 )
-def test_a_marked_table_that_was_dropped_is_detached(pipeline: Pipeline, state: str, statement: str) -> None:
+def test_a_marked_table_that_was_dropped_is_detached(pipeline: IngestPipeline, state: str, statement: str) -> None:
     database = pipeline.database
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v int)",
@@ -79,7 +81,7 @@ def test_a_marked_table_that_was_dropped_is_detached(pipeline: Pipeline, state: 
     assert pipeline.table("public.t").state == "detached"
 
 
-def test_a_deferrable_primary_key_makes_one_schema_version(pipeline: Pipeline) -> None:
+def test_a_deferrable_primary_key_makes_one_schema_version(pipeline: IngestPipeline) -> None:
     """The wire does not flag its columns: PostgreSQL tells no rows apart by it."""
     database = pipeline.database
     database.execute(

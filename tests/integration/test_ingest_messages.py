@@ -2,10 +2,10 @@
 transaction that rolled back.
 """
 
-from tests.support.ingesting import Pipeline
+from tests.support.ingesting import IngestPipeline
 
 
-def test_messages_land_in_their_own_table_with_their_transaction_or_alone(pipeline: Pipeline) -> None:
+def test_messages_land_in_their_own_table_with_their_transaction_or_alone(pipeline: IngestPipeline) -> None:
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     pipeline.run(messages=True)
     with pipeline.database.connect() as connection:
@@ -29,7 +29,7 @@ def test_messages_land_in_their_own_table_with_their_transaction_or_alone(pipeli
     assert rows[0]["_sluice_ts"] is None
 
 
-def test_a_message_is_not_delivered_twice_across_restarts(pipeline: Pipeline) -> None:
+def test_a_message_is_not_delivered_twice_across_restarts(pipeline: IngestPipeline) -> None:
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     pipeline.run(messages=True)
     for number in range(4):

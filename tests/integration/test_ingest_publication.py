@@ -11,45 +11,45 @@ from sluice.contract.control import COPY, Request
 from sluice.contract.keys import control_request
 from sluice.errors import SourceRefused
 from sluice.store.opening import open_store
-from tests.support.ingesting import Pipeline
+from tests.support.ingesting import IngestPipeline
 from tests.support.source_setup import since
 from tests.support.sources import Database
 
 
 @pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> Pipeline:
-    return Pipeline(database, open_store(tmp_path.as_uri(), options={}))
+def pipeline(database: Database, tmp_path: Path) -> IngestPipeline:
+    return IngestPipeline(database, open_store(tmp_path.as_uri(), options={}))
 
 
-def _published(pipeline: Pipeline) -> None:
+def _published(pipeline: IngestPipeline) -> None:
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     pipeline.run()
     assert pipeline.table("public.t").state == "live"
 
 
-def _drop_and_write(pipeline: Pipeline, number: int) -> None:
+def _drop_and_write(pipeline: IngestPipeline, number: int) -> None:
     pipeline.database.execute(f"DROP PUBLICATION {pipeline.database.publication}", f"INSERT INTO t VALUES ({number})")
 
 
-def _create_and_write(pipeline: Pipeline, number: int) -> None:
+def _create_and_write(pipeline: IngestPipeline, number: int) -> None:
     pipeline.database.execute(
         f"CREATE PUBLICATION {pipeline.database.publication} FOR TABLE t", f"INSERT INTO t VALUES ({number})"
     )
 
 
-def _run_until_it_is_dropped(pipeline: Pipeline) -> None:
+def _run_until_it_is_dropped(pipeline: IngestPipeline) -> None:
     with pipeline.running(watch_interval_s=600) as running:
         running.wait_until(lambda: running.ingest is not None and running.ingest.status.connected)
         _drop_and_write(pipeline, 2)
         running.thread.join(90)
 
 
-def _copy_again(pipeline: Pipeline) -> None:
+def _copy_again(pipeline: IngestPipeline) -> None:
     pipeline.store.create(control_request("one"), Request(COPY, "public", "t", "2030-01-01T00:00:00+00:00").encode())
     pipeline.run()
 
 
-def _ids(pipeline: Pipeline) -> list[int]:
+def _ids(pipeline: IngestPipeline) -> list[int]:
     """What the table's newest generation has: its copy, and what came after."""
     table = pipeline.table("public.t")
     assert table.copy is not None
@@ -61,7 +61,7 @@ def _ids(pipeline: Pipeline) -> list[int]:
     )
 
 
-def test_without_its_publication_the_process_ends_by_name(pipeline: Pipeline) -> None:
+def test_without_its_publication_the_process_ends_by_name(pipeline: IngestPipeline) -> None:
     _published(pipeline)
     with pytest.raises(
         SourceRefused, match=f"publication {pipeline.database.publication} does not exist any more"
@@ -71,7 +71,7 @@ def test_without_its_publication_the_process_ends_by_name(pipeline: Pipeline) ->
     assert pipeline.commits() == []
 
 
-def test_after_it_was_created_again_the_table_is_stale_and_a_copy_makes_it_whole(pipeline: Pipeline) -> None:
+def test_after_it_was_created_again_the_table_is_stale_and_a_copy_makes_it_whole(pipeline: IngestPipeline) -> None:
     _published(pipeline)
     _drop_and_write(pipeline, 2)
     _create_and_write(pipeline, 3)
@@ -88,7 +88,7 @@ def test_after_it_was_created_again_the_table_is_stale_and_a_copy_makes_it_whole
     assert _ids(pipeline) == [1, 2, 3, 4, 5]
 
 
-def test_transactions_that_were_open_meanwhile_hold_nothing_up_for_ever(pipeline: Pipeline) -> None:
+def test_transactions_that_were_open_meanwhile_hold_nothing_up_for_ever(pipeline: IngestPipeline) -> None:
     """Their older rows cannot be decoded whenever they commit."""
     _published(pipeline)
     with psycopg.connect(pipeline.database.dsn) as long:
@@ -115,7 +115,7 @@ def test_transactions_that_were_open_meanwhile_hold_nothing_up_for_ever(pipeline
     assert _ids(pipeline) == [1, 2, 3, 4, 5]
 
 
-def test_a_second_loss_of_the_publication_is_found_as_the_first_was(pipeline: Pipeline) -> None:
+def test_a_second_loss_of_the_publication_is_found_as_the_first_was(pipeline: IngestPipeline) -> None:
     _published(pipeline)
     for number in (2, 4):
         _drop_and_write(pipeline, number)
@@ -134,7 +134,7 @@ def _prepare(gid: str, number: int) -> str:
     return f"BEGIN; INSERT INTO t VALUES ({number}); PREPARE TRANSACTION '{gid}'"
 
 
-def test_what_was_prepared_around_the_loss_neither_blocks_its_gid_nor_the_stream(pipeline: Pipeline) -> None:
+def test_what_was_prepared_around_the_loss_neither_blocks_its_gid_nor_the_stream(pipeline: IngestPipeline) -> None:
     """One ends in between, one outlives it, and one is prepared in between."""
     database, two_phase = pipeline.database, {"two_phase": True, "watch_interval_s": 600.0}
     since(database, 15, "two_phase")
@@ -162,7 +162,7 @@ def test_what_was_prepared_around_the_loss_neither_blocks_its_gid_nor_the_stream
     assert _ids(pipeline) == list(range(1, 8))
 
 
-def test_messages_go_on_after_the_publication_was_made_again(pipeline: Pipeline) -> None:
+def test_messages_go_on_after_the_publication_was_made_again(pipeline: IngestPipeline) -> None:
     _published(pipeline)
     pipeline.run(messages=True)
     _drop_and_write(pipeline, 2)

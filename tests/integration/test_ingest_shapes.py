@@ -16,7 +16,7 @@ from sluice.ingest.encode.builder import BuilderLimits
 from sluice.ingest.encode.rows import segment_schema
 from sluice.store.base import ObjectStore
 from tests.integration.test_ingest_streaming import IMMEDIATELY
-from tests.support.ingesting import Pipeline, Running
+from tests.support.ingesting import IngestPipeline, Running
 from tests.support.source_setup import since
 
 KEPT: dict[str, Any] = {"streaming": "parallel"}
@@ -34,7 +34,7 @@ def way(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 @pytest.fixture
-def streamed(pipeline: Pipeline) -> Pipeline:
+def streamed(pipeline: IngestPipeline) -> IngestPipeline:
     """A pipeline with table `a`, live, from a server that streams every change at once."""
     since(pipeline.database, 16, "streaming of small transactions")
     pipeline.database.execute(
@@ -79,7 +79,7 @@ def ended(running: Running, commits: int) -> None:
     running.wait_until(lambda: len(pipeline.commits()) - len(pipeline.rows("public.beat")) >= commits)
 
 
-def readable(pipeline: Pipeline, name: str) -> None:
+def readable(pipeline: IngestPipeline, name: str) -> None:
     """Every published file of the table has the columns of the schema version that its entry names,
     with their types and numbers.
     """
@@ -120,7 +120,7 @@ ADDED = [
 ]
 
 
-def added(pipeline: Pipeline) -> None:
+def added(pipeline: IngestPipeline) -> None:
     """What `add_columns` comes to in the spool."""
     assert pipeline.table("public.a").state == "live", pipeline.table("public.a").reason
     assert pipeline.table("public.a").schema_version == 2
@@ -131,7 +131,7 @@ def added(pipeline: Pipeline) -> None:
 
 
 def test_columns_added_in_a_transaction_that_is_still_open_keep_their_types_and_numbers(
-    streamed: Pipeline, way: dict[str, Any]
+    streamed: IngestPipeline, way: dict[str, Any]
 ) -> None:
     with streamed.running(**way) as running:
         with streamed.database.connect() as connection, connection.transaction():
@@ -142,7 +142,7 @@ def test_columns_added_in_a_transaction_that_is_still_open_keep_their_types_and_
 
 
 def test_a_table_made_and_filled_in_a_transaction_that_is_still_open_comes_whole(
-    streamed: Pipeline, way: dict[str, Any]
+    streamed: IngestPipeline, way: dict[str, Any]
 ) -> None:
     with streamed.running(watch_interval_s=0.2, **way) as running:
         with streamed.database.connect() as connection, connection.transaction():
@@ -170,7 +170,7 @@ def test_a_table_made_and_filled_in_a_transaction_that_is_still_open_comes_whole
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["in one session", "ingest started again in between"])
 def test_columns_added_in_a_prepared_transaction_keep_their_types_and_numbers(
-    pipeline: Pipeline, way: dict[str, Any], restarted: bool
+    pipeline: IngestPipeline, way: dict[str, Any], restarted: bool
 ) -> None:
     since(pipeline.database, 16, "streaming of small transactions")
     database, way = pipeline.database, {**way, "two_phase": True}
@@ -212,7 +212,9 @@ def rolled_back(connection: psycopg.Connection, running: Running) -> None:
     arrived(running)
 
 
-def test_a_column_of_a_rolled_back_savepoint_leaves_the_table_live(streamed: Pipeline, way: dict[str, Any]) -> None:
+def test_a_column_of_a_rolled_back_savepoint_leaves_the_table_live(
+    streamed: IngestPipeline, way: dict[str, Any]
+) -> None:
     with streamed.running(**way) as running:
         with streamed.database.connect() as connection, connection.transaction():
             rolled_back(connection, running)
@@ -225,7 +227,7 @@ def test_a_column_of_a_rolled_back_savepoint_leaves_the_table_live(streamed: Pip
 
 
 def test_a_column_of_a_rolled_back_savepoint_of_a_prepared_transaction_leaves_the_table_live(
-    pipeline: Pipeline, way: dict[str, Any]
+    pipeline: IngestPipeline, way: dict[str, Any]
 ) -> None:
     since(pipeline.database, 16, "streaming of small transactions")
     database, way = pipeline.database, {**way, "two_phase": True}
@@ -249,13 +251,13 @@ MEGABYTES = (
 """A thousand bytes and more a row."""
 
 
-def wide_ids(pipeline: Pipeline) -> list[int]:
+def wide_ids(pipeline: IngestPipeline) -> list[int]:
     return [row["id"] for row in pipeline.rows("public.a")]
 
 
 @pytest.mark.parametrize("streaming", ["off", "auto"])
 def test_rows_a_new_column_and_rows_in_one_transaction_of_25_megabytes_leave_the_table_live(
-    pipeline: Pipeline, streaming: str
+    pipeline: IngestPipeline, streaming: str
 ) -> None:
     database = pipeline.database
     database.execute("CREATE TABLE a (id int PRIMARY KEY, t text)")
@@ -273,7 +275,7 @@ def test_rows_a_new_column_and_rows_in_one_transaction_of_25_megabytes_leave_the
 
 
 @pytest.mark.parametrize("first", ["off", "on"])
-def test_what_came_half_in_one_way_may_come_again_in_the_other(pipeline: Pipeline, first: Any) -> None:
+def test_what_came_half_in_one_way_may_come_again_in_the_other(pipeline: IngestPipeline, first: Any) -> None:
     """A schema change that was recorded, and its transaction not: after the restart it comes by the
     other way.
     """
@@ -288,7 +290,7 @@ def test_what_came_half_in_one_way_may_come_again_in_the_other(pipeline: Pipelin
     plain, immediate = database.dsn, database.dsn + IMMEDIATELY
     pipeline.dsn = plain if first == "off" else immediate
     with pytest.raises(StoreRefused):
-        Pipeline(database, cast("ObjectStore", RefusesFiles(pipeline.store)), pipeline.dsn).run(streaming=first)
+        IngestPipeline(database, cast("ObjectStore", RefusesFiles(pipeline.store)), pipeline.dsn).run(streaming=first)
     assert pipeline.table("public.a").schema_version == 2
     assert pipeline.commits() == []
     database.execute("INSERT INTO a VALUES (24001, 'after', 7)")
@@ -298,8 +300,8 @@ def test_what_came_half_in_one_way_may_come_again_in_the_other(pipeline: Pipelin
     assert wide_ids(pipeline) == [*range(1, 9_011), 24_001]
 
 
-def test_two_transactions_that_add_a_column_each_and_arrive_together_are_followed_in_commit_order(
-    pipeline: Pipeline,
+def test_two_transactions_that_each_add_a_column_are_followed_in_commit_order(
+    pipeline: IngestPipeline,
 ) -> None:
     database = pipeline.database
     database.execute("CREATE TABLE a (id int PRIMARY KEY, t text)")
@@ -318,8 +320,8 @@ def test_two_transactions_that_add_a_column_each_and_arrive_together_are_followe
     readable(pipeline, "public.a")
 
 
-def test_a_streamed_and_an_ordinary_transaction_that_add_a_column_each_are_followed_in_commit_order(
-    streamed: Pipeline,
+def test_a_streamed_and_a_plain_transaction_that_each_add_a_column_keep_commit_order(
+    streamed: IngestPipeline,
 ) -> None:
     with streamed.database.connect() as connection, connection.transaction():
         connection.execute("ALTER TABLE a ADD COLUMN v int")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from sluice.store.opening import open_store
-from tests.support.ingesting import Pipeline
+from tests.support.ingesting import IngestPipeline
 from tests.support.s3proxy_faults import Fault, Operation, S3FaultProxy, error, error_after, reset_after
 from tests.support.sources import Bucket, Database
 
@@ -37,7 +37,7 @@ def test_one_wrong_answer_ends_no_process_and_loses_no_row(
     database: Database, moto: Bucket, proxy: S3FaultProxy, fault: Fault
 ) -> None:
     store = open_store(f"{moto.uri}/spool", prefix="test/", options={**moto.options, "endpoint": proxy.endpoint})
-    pipeline = Pipeline(database, store)
+    pipeline = IngestPipeline(database, store)
     database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (0)")
     operations: tuple[Operation, ...] = ("put", "create")
     number = 0

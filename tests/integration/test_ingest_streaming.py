@@ -13,7 +13,7 @@ from sluice.protocol.decoder import decode_control
 from sluice.protocol.frames import FrameTable
 from sluice.protocol.messages import ControlMessage, Truncate
 from sluice.store.opening import open_store
-from tests.support.ingesting import Pipeline
+from tests.support.ingesting import IngestPipeline
 from tests.support.oracle import Spool
 from tests.support.source_setup import server_major
 
@@ -39,7 +39,7 @@ def grow(connection: psycopg.Connection, *, immediate: bool) -> None:
 @pytest.mark.parametrize("streaming", ["on", "parallel"])
 @pytest.mark.parametrize("body_bytes", [1, 32 << 20], ids=["stored at once", "kept in memory"])
 def test_the_same_log_read_streamed_and_unstreamed_gives_the_same_rows(
-    pipeline: Pipeline, tmp_path: Any, streaming: Any, body_bytes: int
+    pipeline: IngestPipeline, tmp_path: Any, streaming: Any, body_bytes: int
 ) -> None:
     database = pipeline.database
     immediate = server_major(database) >= 16
@@ -50,7 +50,7 @@ def test_the_same_log_read_streamed_and_unstreamed_gives_the_same_rows(
             pipeline.run(streaming=streaming)
         return
     database.execute("CREATE TABLE unpublished (t text)")
-    other = Pipeline(database, open_store((tmp_path / "other").as_uri(), prefix="test/", options={}))
+    other = IngestPipeline(database, open_store((tmp_path / "other").as_uri(), prefix="test/", options={}))
     with database.connect() as connection:
         connection.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", (database.slot, f"{database.slot}_kept"))
         with connection.transaction():
@@ -116,7 +116,7 @@ def truncates(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
 
 @pytest.mark.parametrize("body_bytes", [1, 32 << 20], ids=["stored at once", "kept in memory"])
 def test_a_truncate_that_a_savepoint_rolls_back_after_it_was_streamed_never_happened(
-    pipeline: Pipeline, tmp_path: Any, truncates: list[int | None], body_bytes: int
+    pipeline: IngestPipeline, tmp_path: Any, truncates: list[int | None], body_bytes: int
 ) -> None:
     """The server sends it while the savepoint is still open, and says later that the subtransaction
     was rolled back.

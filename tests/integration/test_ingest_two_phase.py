@@ -14,7 +14,7 @@ from sluice.errors import SlotLost
 from sluice.ingest.encode.builder import BuilderLimits
 from sluice.operate.setup import prepare
 from sluice.store.opening import open_store
-from tests.support.ingesting import Pipeline
+from tests.support.ingesting import IngestPipeline
 from tests.support.source_setup import since
 from tests.support.sources import Database
 from tools.local.postgres import temporary_server
@@ -39,7 +39,7 @@ def way(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 @pytest.fixture
-def kept(pipeline: Pipeline, way: dict[str, Any]) -> Pipeline:
+def kept(pipeline: IngestPipeline, way: dict[str, Any]) -> IngestPipeline:
     """A pipeline with one table whose copy is in the manifest, on a slot that decodes at PREPARE."""
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY, t text)")
     pipeline.run(**way)
@@ -61,16 +61,16 @@ def prepared_at(database: Database, gid: str, *statements: str) -> int:
     return lsn.parse(row[0])
 
 
-def ids(pipeline: Pipeline) -> list[int]:
+def ids(pipeline: IngestPipeline) -> list[int]:
     return [row["id"] for row in pipeline.rows("public.a")]
 
 
-def still_open(pipeline: Pipeline) -> list[Prepared]:
+def still_open(pipeline: IngestPipeline) -> list[Prepared]:
     return list(pipeline.state().prepared.values())
 
 
-def test_rows_of_a_prepared_transaction_are_durable_when_its_prepare_is_acknowledged_and_visible_when_it_commits(
-    kept: Pipeline, way: dict[str, Any]
+def test_prepared_rows_are_durable_once_acknowledged_and_visible_once_committed(
+    kept: IngestPipeline, way: dict[str, Any]
 ) -> None:
     position = prepared_at(kept.database, "one", "INSERT INTO a VALUES (1, 'x'), (2, 'y')")
     kept.run(**way)
@@ -88,7 +88,7 @@ def test_rows_of_a_prepared_transaction_are_durable_when_its_prepare_is_acknowle
     assert ids(kept) == [3, 1, 2]
 
 
-def test_a_rolled_back_prepared_transaction_leaves_nothing(kept: Pipeline, way: dict[str, Any]) -> None:
+def test_a_rolled_back_prepared_transaction_leaves_nothing(kept: IngestPipeline, way: dict[str, Any]) -> None:
     prepared_at(kept.database, "gone", "INSERT INTO a VALUES (1, 'x')")
     kept.run(**way)
     prepared_at(kept.database, "soon gone", "INSERT INTO a VALUES (2, 'x')")
@@ -98,7 +98,7 @@ def test_a_rolled_back_prepared_transaction_leaves_nothing(kept: Pipeline, way: 
 
 
 def test_a_transaction_that_is_prepared_and_committed_within_one_entry_is_an_ordinary_one(
-    kept: Pipeline, way: dict[str, Any]
+    kept: IngestPipeline, way: dict[str, Any]
 ) -> None:
     prepared_at(kept.database, "quick", "INSERT INTO a VALUES (1, 'x')")
     kept.database.execute("COMMIT PREPARED 'quick'")
@@ -107,7 +107,7 @@ def test_a_transaction_that_is_prepared_and_committed_within_one_entry_is_an_ord
     assert not any(change.prepared or change.ended for change in kept.changes())
 
 
-def test_a_gid_may_be_used_again(kept: Pipeline, way: dict[str, Any]) -> None:
+def test_a_gid_may_be_used_again(kept: IngestPipeline, way: dict[str, Any]) -> None:
     for number in (1, 2, 3):
         prepared_at(kept.database, "same", f"INSERT INTO a VALUES ({number}, 'x')")
         if number != 2:
@@ -117,7 +117,9 @@ def test_a_gid_may_be_used_again(kept: Pipeline, way: dict[str, Any]) -> None:
     assert (still_open(kept), ids(kept)) == ([], [2, 3])
 
 
-def test_savepoints_that_were_rolled_back_before_prepare_leave_nothing(kept: Pipeline, way: dict[str, Any]) -> None:
+def test_savepoints_that_were_rolled_back_before_prepare_leave_nothing(
+    kept: IngestPipeline, way: dict[str, Any]
+) -> None:
     statements = (
         "INSERT INTO a VALUES (1, 'x')",
         "SAVEPOINT s",
@@ -133,7 +135,7 @@ def test_savepoints_that_were_rolled_back_before_prepare_leave_nothing(kept: Pip
 
 
 def test_a_column_added_in_a_prepared_transaction_is_followed_when_it_commits(
-    kept: Pipeline, way: dict[str, Any]
+    kept: IngestPipeline, way: dict[str, Any]
 ) -> None:
     prepared_at(kept.database, "ddl", "ALTER TABLE a ADD COLUMN extra int", "INSERT INTO a VALUES (1, 'x', 7)")
     kept.run(**way)
@@ -144,7 +146,7 @@ def test_a_column_added_in_a_prepared_transaction_is_followed_when_it_commits(
     assert [(row["id"], row["extra"]) for row in kept.rows("public.a")] == [(1, 7)]
 
 
-def test_an_empty_prepared_transaction_is_no_trouble(kept: Pipeline, way: dict[str, Any]) -> None:
+def test_an_empty_prepared_transaction_is_no_trouble(kept: IngestPipeline, way: dict[str, Any]) -> None:
     kept.database.execute("CREATE TABLE unpublished (id int)")
     kept.database.execute(f"ALTER PUBLICATION {kept.database.publication} SET TABLE a")
     prepared_at(kept.database, "empty", "INSERT INTO unpublished VALUES (1)")
@@ -155,11 +157,11 @@ def test_an_empty_prepared_transaction_is_no_trouble(kept: Pipeline, way: dict[s
     assert (still_open(kept), ids(kept)) == ([], [1])
 
 
-def test_the_same_log_prepared_and_not_gives_the_same_rows(pipeline: Pipeline, tmp_path: Any) -> None:
+def test_the_same_log_prepared_and_not_gives_the_same_rows(pipeline: IngestPipeline, tmp_path: Any) -> None:
     database = pipeline.database
     database.execute("CREATE TABLE a (id int PRIMARY KEY, t text)", "CREATE TABLE b (id int PRIMARY KEY)")
     pipeline.run(two_phase=True)
-    plain = Pipeline(database, open_store((tmp_path / "plain").as_uri(), prefix="test/", options={}))
+    plain = IngestPipeline(database, open_store((tmp_path / "plain").as_uri(), prefix="test/", options={}))
     database.execute("SELECT pg_create_logical_replication_slot('plain_slot', 'pgoutput')")
     pipeline.run(two_phase=True)
     for key in pipeline.store.list(""):
@@ -192,7 +194,7 @@ def test_the_same_log_prepared_and_not_gives_the_same_rows(pipeline: Pipeline, t
     database.execute("SELECT pg_drop_replication_slot('plain_slot')")
 
 
-def test_turning_it_on_late_loses_nothing_that_was_prepared_before(pipeline: Pipeline) -> None:
+def test_turning_it_on_late_loses_nothing_that_was_prepared_before(pipeline: IngestPipeline) -> None:
     database = pipeline.database
     database.execute("CREATE TABLE a (id int PRIMARY KEY, t text)")
     pipeline.run()
@@ -213,7 +215,7 @@ def test_turning_it_on_late_loses_nothing_that_was_prepared_before(pipeline: Pip
     assert (still_open(pipeline), ids(pipeline)) == ([], [2, 1, 3])
 
 
-def test_turning_it_off_loses_nothing_that_is_prepared(pipeline: Pipeline) -> None:
+def test_turning_it_off_loses_nothing_that_is_prepared(pipeline: IngestPipeline) -> None:
     database = pipeline.database
     since(database, 18, "turning two_phase off")
     database.execute("CREATE TABLE a (id int PRIMARY KEY, t text)")
@@ -229,7 +231,7 @@ def test_turning_it_off_loses_nothing_that_is_prepared(pipeline: Pipeline) -> No
     assert ids(pipeline) == [1]
 
 
-def test_a_copy_that_begins_while_a_transaction_is_prepared_has_its_rows_once(pipeline: Pipeline) -> None:
+def test_a_copy_that_begins_while_a_transaction_is_prepared_has_its_rows_once(pipeline: IngestPipeline) -> None:
     database = pipeline.database
     database.execute("CREATE TABLE a (id int PRIMARY KEY, t text)", "CREATE TABLE b (id int PRIMARY KEY)")
     pipeline.run(two_phase=True, tables=("public.a",))
@@ -251,7 +253,9 @@ def test_a_copy_that_begins_while_a_transaction_is_prepared_has_its_rows_once(pi
     assert sorted([*copied, *later]) == [1, 2]
 
 
-def test_a_connection_lost_between_prepare_and_commit_changes_nothing(kept: Pipeline, way: dict[str, Any]) -> None:
+def test_a_connection_lost_between_prepare_and_commit_changes_nothing(
+    kept: IngestPipeline, way: dict[str, Any]
+) -> None:
     with kept.running(**way) as running:
         prepared_at(kept.database, "cut", "INSERT INTO a VALUES (1, 'x')")
         running.wait_until(lambda: len(still_open(kept)) == 1)
@@ -271,7 +275,7 @@ def test_a_server_that_crashes_between_prepare_and_commit_loses_and_repeats_noth
 ) -> None:
     with temporary_server(durable=True) as server:
         database = Database(server, "postgres", "sluice_prepared", "sluice_prepared")
-        pipeline = Pipeline(database, open_store((tmp_path / "spool").as_uri(), prefix="test/", options={}))
+        pipeline = IngestPipeline(database, open_store((tmp_path / "spool").as_uri(), prefix="test/", options={}))
         database.execute("CREATE TABLE a (id int PRIMARY KEY, t text)")
         pipeline.run(two_phase=True)
         with pipeline.running(two_phase=True) if ingest_goes_on else nullcontext() as running:

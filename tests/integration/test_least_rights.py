@@ -10,7 +10,7 @@ import pytest
 
 from sluice.errors import ServiceError
 from sluice.operate.check.preflight import run_preflight
-from tests.support.ingesting import Pipeline
+from tests.support.ingesting import IngestPipeline
 from tests.support.least_rights import grant, options_as, pipeline_role
 from tests.support.sources import Database
 
@@ -22,7 +22,7 @@ CAME_WITH_LOGIN = {"server.keep_size", "slot.missing"}
 class Poor:
     """A pipeline that runs as a role with the script's rights alone."""
 
-    pipeline: Pipeline
+    pipeline: IngestPipeline
     database: Database
     role: str
 
@@ -32,7 +32,7 @@ class Poor:
 
 
 @pytest.fixture
-def poor(pipeline: Pipeline, database: Database) -> Iterator[Poor]:
+def poor(pipeline: IngestPipeline, database: Database) -> Iterator[Poor]:
     with pipeline_role(database) as role:
         database.execute(
             "CREATE SCHEMA s", "CREATE TABLE s.t (id int PRIMARY KEY, body text)", "INSERT INTO s.t VALUES (1, 'one')"

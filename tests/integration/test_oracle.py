@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.support.ingesting import Pipeline
+from tests.support.ingesting import IngestPipeline
 from tests.support.oracle import Spool
 from tests.support.workload import Workload
 
@@ -28,7 +28,7 @@ CHANGES = (
 )
 
 
-def prepared(pipeline: Pipeline) -> None:
+def prepared(pipeline: IngestPipeline) -> None:
     pipeline.database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, note text, body text, n numeric(10,2), d date)",
         "ALTER TABLE t ALTER COLUMN body SET STORAGE EXTERNAL",
@@ -43,13 +43,13 @@ def prepared(pipeline: Pipeline) -> None:
     pipeline.run()
 
 
-def spool_of(pipeline: Pipeline, folder: Path) -> Spool:
+def spool_of(pipeline: IngestPipeline, folder: Path) -> Spool:
     spool = Spool(folder / "spool" / "test")
     spool.read()
     return spool
 
 
-def test_what_was_copied_and_changed_in_every_way_is_equal(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_what_was_copied_and_changed_in_every_way_is_equal(pipeline: IngestPipeline, tmp_path: Path) -> None:
     prepared(pipeline)
     with pipeline.database.connect() as connection:
         verdicts = spool_of(pipeline, tmp_path).assert_equal(connection, pipeline.database.publication)
@@ -60,7 +60,9 @@ def test_what_was_copied_and_changed_in_every_way_is_equal(pipeline: Pipeline, t
     }
 
 
-def test_the_random_workload_over_every_identity_and_many_types_is_equal(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_the_random_workload_over_every_identity_and_many_types_is_equal(
+    pipeline: IngestPipeline, tmp_path: Path
+) -> None:
     with Workload(pipeline.database.dsn, seed=7) as workload:
         workload.create()
         pipeline.run()
@@ -75,7 +77,7 @@ def test_the_random_workload_over_every_identity_and_many_types_is_equal(pipelin
 
 
 def test_streamed_and_prepared_transactions_with_parts_rolled_back_are_equal(
-    pipeline: Pipeline, tmp_path: Path
+    pipeline: IngestPipeline, tmp_path: Path
 ) -> None:
     database = pipeline.database
     database.execute(
@@ -110,7 +112,7 @@ def test_streamed_and_prepared_transactions_with_parts_rolled_back_are_equal(
     ],
 )
 def test_a_change_that_the_spool_lacks_is_a_silent_difference(
-    pipeline: Pipeline, tmp_path: Path, statement: str
+    pipeline: IngestPipeline, tmp_path: Path, statement: str
 ) -> None:
     prepared(pipeline)
     pipeline.database.execute(statement)
@@ -122,7 +124,7 @@ def test_a_change_that_the_spool_lacks_is_a_silent_difference(
 
 
 def test_a_column_that_the_spool_lacks_is_a_silent_difference_though_no_row_changed(
-    pipeline: Pipeline, tmp_path: Path
+    pipeline: IngestPipeline, tmp_path: Path
 ) -> None:
     prepared(pipeline)
     pipeline.database.execute("ALTER TABLE t ADD COLUMN silent int DEFAULT 5")
@@ -157,7 +159,7 @@ def _forge_position(folder: Path) -> None:
     "damage", [lambda folder: min(folder.glob("manifest/*.json")).unlink(), _swap, _cut_segment, _forge_position]
 )
 def test_damage_of_the_log_or_of_a_file_it_names_is_named(
-    pipeline: Pipeline, tmp_path: Path, damage: Callable[[Path], None]
+    pipeline: IngestPipeline, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     prepared(pipeline)
     damage(tmp_path / "spool" / "test")
@@ -165,7 +167,7 @@ def test_damage_of_the_log_or_of_a_file_it_names_is_named(
         spool_of(pipeline, tmp_path)
 
 
-def test_a_connection_that_writes_is_not_needed(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_a_connection_that_writes_is_not_needed(pipeline: IngestPipeline, tmp_path: Path) -> None:
     """The oracle reads the source in read-only transactions."""
     prepared(pipeline)
     with psycopg.connect(

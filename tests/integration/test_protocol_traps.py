@@ -3,13 +3,13 @@ story each (docs/protocol.md says which).
 """
 
 from sluice import lsn
-from tests.support.ingesting import Pipeline
+from tests.support.ingesting import IngestPipeline
 from tests.support.source_setup import server_major
 
 GROW = "INSERT INTO unpublished SELECT repeat('x', 1000) FROM generate_series(1, 100)"
 
 
-def test_empty_transactions_move_the_position_and_are_no_entries(pipeline: Pipeline) -> None:
+def test_empty_transactions_move_the_position_and_are_no_entries(pipeline: IngestPipeline) -> None:
     """PostgreSQL 14 sends a Begin and a Commit for them, later ones nothing but a keepalive."""
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     pipeline.run()
@@ -21,7 +21,7 @@ def test_empty_transactions_move_the_position_and_are_no_entries(pipeline: Pipel
     assert pipeline.confirmed() >= end
 
 
-def test_commit_times_are_those_of_the_origin_and_need_not_ascend(pipeline: Pipeline) -> None:
+def test_commit_times_are_those_of_the_origin_and_need_not_ascend(pipeline: IngestPipeline) -> None:
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     pipeline.run()
     origin = f"from_{pipeline.database.name}"
@@ -43,7 +43,7 @@ def test_commit_times_are_those_of_the_origin_and_need_not_ascend(pipeline: Pipe
     assert [row["_sluice_lsn"] for row in rows] == sorted(row["_sluice_lsn"] for row in rows)
 
 
-def test_a_table_that_was_dropped_and_made_again_is_another_table(pipeline: Pipeline) -> None:
+def test_a_table_that_was_dropped_and_made_again_is_another_table(pipeline: IngestPipeline) -> None:
     publication = pipeline.database.publication
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
     pipeline.run()
@@ -63,8 +63,8 @@ def test_a_table_that_was_dropped_and_made_again_is_another_table(pipeline: Pipe
     assert sorted(row["id"] for row in pipeline.rows("public.a", copied=True)) == [3, 4]
 
 
-def test_under_a_published_root_a_row_that_moves_between_partitions_is_a_delete_then_an_insert_of_the_root(
-    pipeline: Pipeline,
+def test_a_row_that_moves_between_partitions_is_a_delete_then_an_insert_of_the_root(
+    pipeline: IngestPipeline,
 ) -> None:
     """The leaf's own Relation message comes too, with its own column order; no table is made from
     it.
@@ -88,7 +88,9 @@ def test_under_a_published_root_a_row_that_moves_between_partitions_is_a_delete_
     assert rows == [("i", 1, 1, "one"), ("d", 1, None, None), ("i", 11, 11, "one"), ("u", 11, 11, "two")]
 
 
-def test_a_schema_that_is_renamed_turns_its_tables_stale_whether_the_server_says_so_or_not(pipeline: Pipeline) -> None:
+def test_a_schema_that_is_renamed_turns_its_tables_stale_whether_the_server_says_so_or_not(
+    pipeline: IngestPipeline,
+) -> None:
     """A Relation message follows the rename from 16 on; 14 and 15 go on under the old name."""
     pipeline.database.execute("CREATE SCHEMA s", "CREATE TABLE s.a (id int PRIMARY KEY)", "INSERT INTO s.a VALUES (1)")
     pipeline.run()
@@ -99,8 +101,8 @@ def test_a_schema_that_is_renamed_turns_its_tables_stale_whether_the_server_says
     assert "renamed from s.a" in table.reason
 
 
-def test_streams_that_were_open_when_the_connection_was_lost_begin_again_and_those_that_rolled_back_are_forgotten(
-    pipeline: Pipeline,
+def test_streams_open_at_a_lost_connection_begin_again_and_rolled_back_ones_are_forgotten(
+    pipeline: IngestPipeline,
 ) -> None:
     immediate = server_major(pipeline.database) >= 16
     setting = "debug_logical_replication_streaming%3Dimmediate" if immediate else "logical_decoding_work_mem%3D64kB"
@@ -135,8 +137,8 @@ def test_streams_that_were_open_when_the_connection_was_lost_begin_again_and_tho
     assert streamed[0] >= 2
 
 
-def test_a_message_of_a_savepoint_that_was_rolled_back_is_kept_only_where_the_server_streams_it(
-    pipeline: Pipeline,
+def test_a_message_of_a_rolled_back_savepoint_is_kept_only_where_the_server_streams_it(
+    pipeline: IngestPipeline,
 ) -> None:
     """In a stream it carries the top transaction's number, so nothing tells it from a message that
     stayed: a limit of the server, and of the messages table.
@@ -160,7 +162,7 @@ def test_a_message_of_a_savepoint_that_was_rolled_back_is_kept_only_where_the_se
     assert pipeline.rows("public.a") == []
 
 
-def messages_of(pipeline: Pipeline) -> list[str]:
+def messages_of(pipeline: IngestPipeline) -> list[str]:
     if not any(table.table_name == "messages" for table in pipeline.state().tables.values()):
         return []
     return [row["prefix"] for row in pipeline.rows("_sluice.messages") if row["prefix"] != "test"]

@@ -14,12 +14,12 @@ from sluice.health.reporter import Reporter
 from sluice.ingest.supervisor import Ingest
 from sluice.store.base import ObjectStore
 from sluice.telemetry.metrics import Metrics
-from tests.support.ingesting import Pipeline
+from tests.support.ingesting import IngestPipeline
 from tests.support.sources import Database
 
 
 @pytest.fixture
-def reporter(pipeline: Pipeline, tmp_path: Path) -> Reporter:
+def reporter(pipeline: IngestPipeline, tmp_path: Path) -> Reporter:
     return Reporter(pipeline="test", store=pipeline.store, lake_uri=tmp_path.as_uri(), source=pipeline.options().source)
 
 
@@ -28,7 +28,7 @@ def grievances(report: Report) -> list[str]:
 
 
 def test_a_slot_that_was_dropped_or_made_anew_is_lost(
-    pipeline: Pipeline, database: Database, reporter: Reporter
+    pipeline: IngestPipeline, database: Database, reporter: Reporter
 ) -> None:
     database.execute("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
     pipeline.run()
@@ -57,7 +57,7 @@ class Failing:
 
 
 def test_a_slot_that_is_lost_while_the_store_is_away_is_lost_in_the_verdict_too(
-    pipeline: Pipeline, database: Database, tmp_path: Path
+    pipeline: IngestPipeline, database: Database, tmp_path: Path
 ) -> None:
     database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     pipeline.run()
@@ -89,7 +89,7 @@ def test_a_slot_that_is_lost_while_the_store_is_away_is_lost_in_the_verdict_too(
 
 
 def test_a_spool_that_vanishes_under_an_idle_ingest_is_unreadable(
-    pipeline: Pipeline, database: Database, reporter: Reporter
+    pipeline: IngestPipeline, database: Database, reporter: Reporter
 ) -> None:
     database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     ingest, metrics = pipeline.run(), Metrics("test")
@@ -107,7 +107,7 @@ def test_a_spool_that_vanishes_under_an_idle_ingest_is_unreadable(
 
 
 def test_a_slot_that_moves_while_it_is_looked_at_is_not_lost(
-    pipeline: Pipeline, database: Database, reporter: Reporter
+    pipeline: IngestPipeline, database: Database, reporter: Reporter
 ) -> None:
     database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     with pipeline.running() as running:
@@ -122,7 +122,7 @@ def test_a_slot_that_moves_while_it_is_looked_at_is_not_lost(
     assert stages["flushed"].behind_seconds is not None
 
 
-def test_headroom_is_what_the_server_says(pipeline: Pipeline, database: Database, reporter: Reporter) -> None:
+def test_headroom_is_what_the_server_says(pipeline: IngestPipeline, database: Database, reporter: Reporter) -> None:
     database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     pipeline.run()
     room = reporter.take().headroom

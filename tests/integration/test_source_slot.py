@@ -25,7 +25,7 @@ from tools.local.postgres import temporary_server
 HOSTILE_NAMES = ['we"ird, x', "it's", 'a"; DROP TABLE t; --', "\\", "new\nline", "Üpper Case", "a,b", " "]
 
 
-def test_a_missing_publication_is_created_with_every_operation_and_an_existing_one_is_left_alone(
+def test_a_missing_publication_is_created_for_every_operation_an_existing_one_left_alone(
     database: Database,
 ) -> None:
     options = options_of(database)

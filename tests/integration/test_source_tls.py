@@ -19,7 +19,7 @@ from sluice.source.sessions import open_query
 from sluice.source.slot import ensure_slot
 from sluice.source.snapshot_export import SnapshotHolder
 from sluice.store.opening import open_store
-from tests.support.ingesting import Pipeline
+from tests.support.ingesting import IngestPipeline
 from tests.support.source_setup import options_of
 from tests.support.sources import Database
 from tests.support.tls_front import Cut, CutAt, make_certificate, tls_front
@@ -126,7 +126,7 @@ def test_ingest_goes_on_after_handshakes_that_were_cut(database: Database, tmp_p
     database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     cuts = [Cut(at, reset=True) for at in get_args(CutAt)[:3]]
     with tls_front(database.server.port, certificate, key, cuts=cuts) as port:
-        pipeline = Pipeline(
+        pipeline = IngestPipeline(
             database, open_store(tmp_path.as_uri(), options={}), dsn=_verified(database, port, certificate)
         )
         ingest = pipeline.run()

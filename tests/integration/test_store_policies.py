@@ -13,7 +13,7 @@ from sluice.store import probe
 from sluice.store.base import ObjectStore
 from sluice.store.conformance import examine
 from sluice.store.opening import open_store
-from tests.support.ingesting import Pipeline
+from tests.support.ingesting import IngestPipeline
 from tests.support.policies import GuardedS3, allows, guarded_s3, policy
 from tests.support.sources import Database
 
@@ -49,7 +49,7 @@ def test_ingest_runs_copies_and_cleans_up_with_its_policy_alone(
     # The server's own check and write are two steps; that racing is told apart is not the claim here.
     monkeypatch.setattr(probe, "RACERS", 1)
     seen = Deleting(as_user(s3, "ingest"), [])
-    pipeline = Pipeline(database, seen)  # type: ignore[arg-type]
+    pipeline = IngestPipeline(database, seen)  # type: ignore[arg-type]
     database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     pipeline.run()
     left = keys.segment(pipeline.table("public.t").table_id, 1, 9999)

@@ -112,7 +112,7 @@ def test_what_an_alert_says_is_filled_in(alert: str, promtool: Path, tmp_path: P
         assert trouble not in said.partition("Annotations:")[2], said
 
 
-def test_the_verdict_and_the_alerts_on_the_same_quantity_agree_unless_somebody_chose_otherwise() -> None:
+def test_verdict_and_alerts_on_the_same_quantity_agree_unless_configured_otherwise() -> None:
     assert (DEFAULTS["walHeadroomWarningPercent"], DEFAULTS["walHeadroomCriticalPercent"]) == (
         100 * verdict.LOW_HEADROOM,
         100 * verdict.SCARCE_HEADROOM,

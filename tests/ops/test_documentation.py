@@ -12,7 +12,7 @@ from tests.support import markdown
 ROOT = Path(__file__).parents[2]
 PAGES = markdown.pages(ROOT)
 GUARANTEES = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
-PROOF = re.compile(r"`([a-z0-9_]+/\w+\.py)::(test_\w+)`")
+PROOF = re.compile(r"`((?:[a-z0-9_]+/)+\w+\.py)::(test_\w+)`")
 
 
 def read(page: Path) -> str:

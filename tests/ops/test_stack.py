@@ -113,7 +113,7 @@ def test_a_member_that_was_killed_is_started_again_by_up_and_it_alone(stack: Loc
     assert {name for name in NAMES if after[name] != before[name]} == {"ingest"}
 
 
-def test_an_applier_away_for_an_hour_concerns_neither_ingest_nor_slot_and_is_told_by_the_backlog_alert(
+def test_an_applier_away_for_an_hour_affects_no_ingest_or_slot_and_raises_the_backlog_alert(
     stack: LocalStack, tmp_path: Path
 ) -> None:
     """The hour is simulated: what a real minute without the applier looks like, played on. It comes

@@ -33,8 +33,12 @@ QUICK = StreamLimits(max_delay_s=0.05)
 
 
 @dataclasses.dataclass
-class Pipeline:
-    """Runs ingest for one database. Options given here are replaced per run by `changes`."""
+class IngestPipeline:
+    """Runs ingest for one database, within this process and without an applier. Options given here
+    are replaced per run by `changes`.
+
+    `tools.local.sluice.Pipeline` runs the commands as processes instead.
+    """
 
     database: Database
     store: ObjectStore
@@ -189,7 +193,7 @@ class Pipeline:
 class Running:
     """An ingest that runs beside the test."""
 
-    def __init__(self, pipeline: Pipeline, options: IngestOptions) -> None:
+    def __init__(self, pipeline: IngestPipeline, options: IngestOptions) -> None:
         self.pipeline = pipeline
         self.started = threading.Event()
         self.error: BaseException | None = None

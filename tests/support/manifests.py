@@ -6,7 +6,19 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from sluice.contract.entries import BodyCommit, Changes, Commits, Copy, Entry, Opened, Progress, Segment, Table, digest
+from sluice.contract.entries import (
+    Body,
+    BodyCommit,
+    Changes,
+    Commits,
+    Copy,
+    Entry,
+    Opened,
+    Progress,
+    Segment,
+    Table,
+    digest,
+)
 from sluice.contract.receipt import DurableReceipt
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.contract.table_state import State
@@ -199,3 +211,12 @@ def _joining(draw: st.DrawFn, state: PipelineState) -> Table:
         relfilenode=draw(st.integers(0, 3)),
         fingerprint=draw(st.sampled_from(["", "a", "b"])),
     )
+
+
+def written(body: Body) -> Entry:
+    """`body` as the first entry of a manifest."""
+    return Entry(1, 1, "", 0, 10, WRITTEN_AT, body)
+
+
+EXAMPLES: list[Body] = [opened(), changes(5, 6), Progress(), table(), copy()]
+"""One body of each kind."""

@@ -22,7 +22,7 @@ from sluice.telemetry.metrics import Metrics
 from tests.ops.page import documents
 from tests.ops.page.conftest import Opener
 from tests.ops.page.shown import shows_all, text
-from tests.support.ingesting import Pipeline
+from tests.support.ingesting import IngestPipeline
 from tests.support.sources import Database
 
 CANARY = "canary-5d1c"
@@ -73,7 +73,9 @@ class Watched:
     takes it.
     """
 
-    def __init__(self, pipeline: Pipeline, observer: Observer, outside: Reporter, address: str, *, held: Held) -> None:
+    def __init__(
+        self, pipeline: IngestPipeline, observer: Observer, outside: Reporter, address: str, *, held: Held
+    ) -> None:
         self.pipeline = pipeline
         self.held = held
         self.observer = observer
@@ -93,7 +95,7 @@ def watched(database: Database, tmp_path: Path) -> Iterator[Watched]:
         'CREATE TABLE "<b>bold</b>" (id int PRIMARY KEY)',
     )
     store = open_store((tmp_path / "spool").as_uri(), prefix="test/", options={})
-    pipeline = Pipeline(database, store)
+    pipeline = IngestPipeline(database, store)
 
     held = Held(store)
 

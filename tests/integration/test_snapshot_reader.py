@@ -1,0 +1,291 @@
+"""The initial copy and the stream spell every value in the same bytes, and a copy that races DDL
+says so.
+"""
+
+import asyncio
+import struct
+from collections.abc import Generator
+from contextlib import closing
+from typing import Any, cast
+
+import pytest
+
+from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.schema import TableSchema
+from sluice.errors import SourceRefused, SourceUnavailable
+from sluice.ingest.receive.stream import ReplicationStream, StreamLimits
+from sluice.ingest.snapshot.reader import SnapshotRaced, copy_table
+from sluice.ingest.tables.schemas import build_schema, relation_of
+from sluice.source.catalog import Catalog
+from sluice.source.publication import ensure_publication
+from sluice.source.sessions import SourceOptions, open_query
+from sluice.source.slot import ensure_slot
+from sluice.source.snapshot_export import SnapshotHolder, Waiting
+from tests.support import type_matrix
+from tests.support.source_setup import options_of, since
+from tests.support.sources import Database
+
+Row = tuple[bytes | None, ...]
+
+
+def facts_of(options: SourceOptions) -> TableFacts:
+    with closing(open_query(options)) as conn:
+        (facts,) = Catalog(conn).published_tables(options.publication)
+    return facts
+
+
+def schema_of(facts: TableFacts) -> TableSchema:
+    return build_schema(relation_of(facts), facts, None, 1)
+
+
+def copied(options: SourceOptions, facts: TableFacts, snapshot: str) -> list[Row]:
+    """The rows of a copy, read by a parser of this test's own."""
+    payload = b"".join(
+        b"".join(batch) for batch in copy_table(options, schema=schema_of(facts), facts=facts, snapshot=snapshot)
+    )
+    assert payload[:11] == b"PGCOPY\n\xff\r\n\0"
+    position = 19
+    rows: list[Any] = []
+    while True:
+        (count,) = struct.unpack_from(">h", payload, position)
+        position += 2
+        if count == -1:
+            assert position == len(payload)
+            return sorted(rows, key=lambda row: int(row[0] or b"0"))
+        row: list[bytes | None] = []
+        for _ in range(count):
+            (length,) = struct.unpack_from(">i", payload, position)
+            position += 4
+            row.append(payload[position : position + length] if length >= 0 else None)
+            position += max(length, 0)
+        rows.append(tuple(row))
+
+
+def streamed_rows(frames: list[bytes]) -> list[Row]:
+    rows = []
+    for frame in frames:
+        if frame[0:1] != b"w" or frame[25:26] != b"I":
+            continue
+        position = 25 + 1 + 4 + 1
+        (count,) = struct.unpack_from(">H", frame, position)
+        position += 2
+        row: list[bytes | None] = []
+        for _ in range(count):
+            kind = frame[position : position + 1]
+            position += 1
+            if kind == b"n":
+                row.append(None)
+                continue
+            assert kind == b"t"
+            (length,) = struct.unpack_from(">i", frame, position)
+            row.append(frame[position + 4 : position + 4 + length])
+            position += 4 + length
+        rows.append(tuple(row))
+    return rows
+
+
+async def streamed(options: SourceOptions, start_lsn: int) -> list[Row]:
+    stream = await ReplicationStream.open(
+        options,
+        start_lsn=start_lsn,
+        proto_version=1,
+        streaming="off",
+        two_phase=False,
+        messages=False,
+        origin="any",
+        limits=StreamLimits(max_delay_s=0.05),
+    )
+    frames: list[bytes | memoryview] = []
+    async with asyncio.timeout(20):
+        while sum(frame[25:26] == b"C" for frame in frames) < type_matrix.ROW_COUNT:
+            frames += [bytes(frame) for frame in (await stream.next_batch()).frames]
+    await stream.close()
+    return streamed_rows([bytes(frame) for frame in frames])
+
+
+def test_copy_and_stream_send_the_same_bytes_for_every_type(database: Database) -> None:
+    options = options_of(database)
+    database.execute(*type_matrix.DEFINITIONS, "CREATE TABLE public.mood_holder (m mood)", type_matrix.create_table())
+    with database.connect() as connection:
+        ensure_publication(connection, options.publication, [(type_matrix.SCHEMA, type_matrix.NAME)])
+    slot = ensure_slot(options)
+    database.execute(*type_matrix.inserts())
+    facts = facts_of(options)
+    with closing(SnapshotHolder.open(options)) as holder:
+        copy = copied(options, facts, holder.snapshot_name)
+    stream = asyncio.run(streamed(options, slot.confirmed_flush_lsn or 0))
+    assert len(copy) == len(stream) == type_matrix.ROW_COUNT
+    for from_copy, from_stream in zip(copy, stream, strict=True):
+        for column, one, other in zip(schema_of(facts).columns, from_copy, from_stream, strict=True):
+            assert one == other, column.type_name
+    first = dict(zip((column.type_name for column in schema_of(facts).columns), copy[0], strict=True))
+    assert (first["character(8)"], first["boolean"], first["money"]) == (b"pad     ", b"t", b"$12.34")
+    assert copy[-1][1:] == (None,) * len(type_matrix.COLUMNS)
+
+
+def published(
+    database: Database, *statements: str, tables: tuple[tuple[str, str], ...] = (("public", "t"),)
+) -> SourceOptions:
+    options = options_of(database)
+    database.execute(*statements)
+    with database.connect() as connection:
+        ensure_publication(connection, options.publication, tables)
+    return options
+
+
+@pytest.mark.parametrize(
+    "race",
+    [
+        "TRUNCATE t",
+        "ALTER TABLE t ALTER body TYPE text USING upper(body)",
+        "VACUUM FULL t",
+        "DROP TABLE t",
+        "ALTER TABLE t RENAME TO u",
+        "ALTER TABLE t DROP body",
+        "ALTER TABLE t ADD extra int DEFAULT 7",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+    ],
+)
+def test_a_table_that_changed_around_the_snapshot_is_never_taken_for_an_empty_one(
+    database: Database, race: str
+) -> None:
+    options = published(
+        database,
+        "CREATE TABLE t (id int PRIMARY KEY, body text)",
+        "INSERT INTO t SELECT i, 'x' FROM generate_series(1, 100) i",
+    )
+    facts = facts_of(options)
+    with closing(SnapshotHolder.open(options)) as holder:
+        database.execute(race)
+        with pytest.raises(SnapshotRaced, match=r"public\.t"):
+            list(copy_table(options, schema=schema_of(facts), facts=facts, snapshot=holder.snapshot_name))
+
+
+def test_rows_committed_after_the_snapshot_are_not_copied(database: Database) -> None:
+    options = published(
+        database, "CREATE TABLE t (id int PRIMARY KEY, body text)", "INSERT INTO t VALUES (1, 'before')"
+    )
+    facts = facts_of(options)
+    with closing(SnapshotHolder.open(options)) as holder:
+        database.execute("INSERT INTO t VALUES (2, 'after')", "UPDATE t SET body = 'after' WHERE id = 1")
+        assert holder.alive()
+        assert copied(options, facts, holder.snapshot_name) == [(b"1", b"before")]
+
+
+def test_a_snapshot_whose_holder_is_gone_is_a_race_and_not_a_copy(database: Database) -> None:
+    options = published(database, "CREATE TABLE t (id int PRIMARY KEY)")
+    facts = facts_of(options)
+    holder = SnapshotHolder.open(options)
+    holder.close()
+    assert not holder.alive()
+    with pytest.raises(SnapshotRaced, match="snapshot is gone"):
+        list(copy_table(options, schema=schema_of(facts), facts=facts, snapshot=holder.snapshot_name))
+
+
+def test_an_empty_reading_of_a_table_with_rows_is_doubted_once(database: Database) -> None:
+    options = published(
+        database,
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "INSERT INTO t SELECT generate_series(1, 100)",
+        "ANALYZE t",
+        "DELETE FROM t",
+    )
+    facts = facts_of(options)
+    with closing(SnapshotHolder.open(options)) as holder:
+        with pytest.raises(SnapshotRaced, match="empty"):
+            list(copy_table(options, schema=schema_of(facts), facts=facts, snapshot=holder.snapshot_name))
+        assert list(
+            copy_table(options, schema=schema_of(facts), facts=facts, snapshot=holder.snapshot_name, accept_empty=True)
+        )
+
+
+def test_a_partitioned_table_is_copied_through_its_root_without_inheritance_children(
+    database: Database,
+) -> None:
+    options = published(
+        database,
+        "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20)",
+        "INSERT INTO p VALUES (1), (11)",
+        tables=(("public", "p"),),
+    )
+    facts = facts_of(options)
+    assert facts.relkind == "p"
+    with closing(SnapshotHolder.open(options)) as holder:
+        assert copied(options, facts, holder.snapshot_name) == [(b"1",), (b"11",)]
+        database.execute("TRUNCATE p2")
+        with pytest.raises(SnapshotRaced):
+            copied(options, facts, holder.snapshot_name)
+
+
+def test_only_rows_that_pass_the_publications_filter_are_copied_and_no_childrens_rows(
+    database: Database,
+) -> None:
+    since(database, 15, "row filters")
+    options = options_of(database)
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, kind text)",
+        "CREATE TABLE child () INHERITS (t)",
+        "INSERT INTO t VALUES (1, 'in'), (2, 'out')",
+        "INSERT INTO child VALUES (3, 'in')",
+        f"CREATE PUBLICATION {options.publication} FOR TABLE ONLY t WHERE (id = 1 OR id = 3)",
+    )
+    facts = facts_of(options)
+    with closing(SnapshotHolder.open(options)) as holder:
+        assert copied(options, facts, holder.snapshot_name) == [(b"1", b"in")]
+
+
+def test_row_level_security_stops_the_copy_instead_of_hiding_rows(database: Database) -> None:
+    published(database, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)")
+    role = f"reader_{database.name}"
+    database.execute(
+        f"CREATE ROLE {role} LOGIN REPLICATION",
+        f"GRANT SELECT ON t TO {role}",
+        "ALTER TABLE t ENABLE ROW LEVEL SECURITY",
+        "CREATE POLICY one_row ON t USING (id = 1)",
+    )
+    reader = options_of(database, user=role)
+    try:
+        facts = facts_of(reader)
+        with closing(SnapshotHolder.open(reader)) as holder, pytest.raises(SourceRefused, match="row-level security"):
+            list(copy_table(reader, schema=schema_of(facts), facts=facts, snapshot=holder.snapshot_name))
+    finally:
+        database.execute(f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
+def test_a_copy_abandoned_half_way_leaves_no_session_behind(database: Database) -> None:
+    options = published(
+        database,
+        "CREATE TABLE t (id int PRIMARY KEY, body text)",
+        "INSERT INTO t SELECT i, repeat('x', 999) FROM generate_series(1, 9999) i",
+    )
+    facts = facts_of(options)
+    with closing(SnapshotHolder.open(options)) as holder:
+        rows = copy_table(
+            options, schema=schema_of(facts), facts=facts, snapshot=holder.snapshot_name, batch_bytes=64 * 1024
+        )
+        assert next(rows)
+        cast("Generator[Any, None, None]", rows).close()
+    database.execute("ALTER TABLE t ADD COLUMN locked_no_more int")
+
+
+def test_a_snapshot_that_waits_names_whom_it_waits_for_and_can_be_cancelled(database: Database) -> None:
+    options = published(database, "CREATE TABLE t (id int PRIMARY KEY)")
+    reported: list[int | None] = []
+    with database.connect() as blocking:
+        blocking.execute("BEGIN")
+        blocking.execute("INSERT INTO t VALUES (1)")
+        waiting = Waiting(
+            report=lambda blockers: reported.extend(blocker.pid for blocker in blockers),
+            cancelled=lambda: bool(reported),
+        )
+        with pytest.raises(SourceUnavailable, match="cancelled"):
+            SnapshotHolder.open(options, waiting=waiting)
+        assert blocking.info.backend_pid in reported
+        blocking.execute("ROLLBACK")
+    with database.connect() as connection:
+        leftover = connection.execute(
+            "SELECT count(*) FROM pg_replication_slots WHERE database = current_database() AND NOT active"
+        ).fetchone()
+    assert leftover == (0,)

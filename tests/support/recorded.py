@@ -1,0 +1,70 @@
+"""A pipeline that exists as records only: what ingest and the applier wrote, without either."""
+
+import uuid
+from datetime import UTC, datetime
+
+from sluice.contract import keys
+from sluice.contract.applied import AppliedLog, AppliedTable
+from sluice.contract.entries import Changes, Commits, Opened, Segment, Table
+from sluice.contract.schema import TableSchema
+from sluice.contract.table_state import State
+from sluice.health.report import Report
+from sluice.health.reporter import Reporter
+from sluice.manifest.log import ManifestLog
+from sluice.manifest.state import PipelineState
+from sluice.store.memory import MemoryStore
+from tests.support.manifests import put
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class RecordedPipeline:
+    """A pipeline without a server: a manifest on a memory store, and records as the applier writes
+    them.
+    """
+
+    def __init__(self) -> None:
+        self.store = MemoryStore(f"report-{uuid.uuid4().hex}", prefix="shop/")
+        opened = Opened(
+            "7",
+            1,
+            "d",
+            5,
+            "sluice_shop",
+            "sluice_shop",
+            two_phase=False,
+            origin="any",
+            server_version=180000,
+            start_lsn=100,
+            instance="test",
+        )
+        self.log = ManifestLog.open(self.store, opened, PipelineState(), through_lsn=100)
+        self._logs = 0
+
+    def table(self, name: str, *, state: str = "live", generation: int = 1, reason: str = "") -> None:
+        schema = TableSchema(name, 1, "public", name, "d", ())
+        put(
+            self.log,
+            Table(name, "public", name, State(state), generation, reason=reason, lsn=100, schema=schema),
+            through_lsn=self.log.state.through_lsn,
+        )
+
+    def changes(self, *names: str, lsn: int, at: datetime) -> None:
+        segments = tuple(
+            Segment(keys.segment(name, 1, lsn), name, 1, 1, 10, "0" * 64, lsn, lsn, {"i": 1}) for name in names
+        )
+        time_us = int(at.timestamp() * 1e6)
+        put(self.log, Changes(segments, Commits([lsn], [time_us], [7])), through_lsn=lsn)
+
+    def applied(self, name: str, **record: object) -> None:
+        self._logs += 1
+        table = AppliedTable(name, "public", name, "x", "mirror", **{"generation": 1, "state": "live", **record})  # type: ignore[arg-type]
+        self.said(AppliedLog(self._logs, "a", NOW.isoformat(), {name: table}))
+
+    def said(self, log: AppliedLog) -> None:
+        self.store.create(keys.apply_log(log.number), log.encode())
+
+    def report(self) -> Report:
+        return Reporter(
+            pipeline="shop", store=self.store, lake_uri="file:///lake", source=None, clock=lambda: NOW
+        ).take()

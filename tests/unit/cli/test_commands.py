@@ -1,0 +1,253 @@
+"""Commands as a user runs them: exit codes, what is on stdout, what is on stderr."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from sluice.cli import cli, exits, wiring
+from sluice.contract import keys
+from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.contract.entries import Table
+from sluice.contract.table_state import State
+from sluice.manifest.log import ManifestLog
+from sluice.manifest.state import PipelineState
+from sluice.settings import load
+from sluice.store.opening import open_store
+from sluice_spark.options import ApplyOptions
+from tests.support import manifests
+from tests.support.manifests import put
+from tests.unit.cli.conftest import CANARY, Sluice, opened, table
+
+
+def commands(command: click.Command = cli, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    below = command.commands.items() if isinstance(command, click.Group) else ()
+    return [path, *(found for name, child in below for found in commands(child, (*path, name)))]
+
+
+@pytest.mark.parametrize("path", commands(), ids=" ".join)
+def test_help_of_every_command_teaches(path: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(cli, [*path, "--help"])
+    assert result.exit_code == 0
+    assert "Usage:" in result.output
+    if path and path not in (("config",), ("spool",), ("slot",)):
+        assert "--config FILE" in result.output
+        assert "--log-format" in result.output
+
+
+def test_the_commands_are_those_of_the_contract() -> None:
+    assert set(cli.commands) == {
+        "init",
+        "check",
+        "doctor",
+        "setup",
+        "up",
+        "run",
+        "apply",
+        "resync",
+        "status",
+        "tables",
+        "spool",
+        "slot",
+        "config",
+        "completion",
+        "version",
+    }
+    assert {path for path in commands() if len(path) == 2} == {
+        *(("config", name) for name in ("show", "validate", "schema", "env")),
+        *(("spool", name) for name in ("ls", "verify", "inspect", "gc")),
+        *(("slot", name) for name in ("show", "drop", "advance")),
+    }
+
+
+def test_init_writes_a_configuration_that_is_valid_and_overwrites_nothing(tmp_path: Path, sluice: Sluice) -> None:
+    target = tmp_path / "my shop"
+    assert sluice("init", str(target), "--pipeline", "shop").returncode == 0
+    assert sluice("config", "validate", cwd=target).returncode == 0
+    assert load(str(target / "sluice.yaml"), environ={}).settings.pipeline == "shop"
+    before = (target / "sluice.yaml").read_text(encoding="utf-8")
+    again = sluice("init", str(target))
+    assert again.returncode == 2
+    assert "would be overwritten" in again.stderr
+    assert (target / "sluice.yaml").read_text(encoding="utf-8") == before
+    assert sluice("init", str(target), "--force").returncode == 0
+
+
+def test_the_variables_that_init_proposes_are_settings(tmp_path: Path, sluice: Sluice) -> None:
+    sluice("init", str(tmp_path))
+    lines = [line.lstrip("# ") for line in (tmp_path / ".env.example").read_text(encoding="utf-8").splitlines()]
+    environ = dict(line.split("=", 1) for line in lines if line.startswith("SLUICE_") and "=" in line)
+    assert len(environ) == 3
+    assert sluice("config", "validate", cwd=tmp_path, **environ).returncode == 0
+
+
+def test_a_missing_configuration_is_2_and_says_what_to_do(tmp_path: Path, sluice: Sluice) -> None:
+    result = sluice("status", "--json", cwd=tmp_path)
+    assert result.returncode == 2
+    assert json.loads(result.stdout)["error"]["hint"].startswith("`sluice init` writes one")
+    assert "there is no configuration file sluice.yaml" in result.stderr
+
+
+def test_a_mistyped_variable_is_2(configured: Path, sluice: Sluice) -> None:
+    result = sluice("config", "validate", cwd=configured, SLUICE_SPOOL__MAX_DEALY="3s")
+    assert result.returncode == 2
+    assert "nearest: SLUICE_SPOOL__MAX_DELAY" in result.stderr
+
+
+def test_config_show_masks_secrets_and_gives_origins(configured: Path, sluice: Sluice) -> None:
+    shown = sluice("config", "show", cwd=configured, SLUICE_SPOOL__MAX_DELAY="500ms")
+    as_json = sluice("config", "show", "--json", cwd=configured, SLUICE_SPOOL__MAX_DELAY="500ms")
+    assert shown.returncode == as_json.returncode == 0
+    assert CANARY not in shown.stdout + shown.stderr + as_json.stdout + as_json.stderr
+    settings = json.loads(as_json.stdout)["settings"]
+    assert settings["spool.max_delay"] == {"value": 0.5, "origin": "env SLUICE_SPOOL__MAX_DELAY"}
+    assert settings["spool.max_bytes"] == {"value": 128 << 20, "origin": "default"}
+    assert settings["source.dsn"] == {"value": "********", "origin": "sluice.yaml:3"}
+    assert settings["source.slot"]["value"] == "sluice_shop"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_can_be_taught_to_complete(shell: str, sluice: Sluice) -> None:
+    script = sluice("completion", shell)
+    assert script.returncode == 0
+    assert "_SLUICE_COMPLETE" in script.stdout
+
+
+def test_config_schema_and_env_and_version_need_no_configuration(tmp_path: Path, sluice: Sluice) -> None:
+    assert json.loads(sluice("config", "schema", cwd=tmp_path).stdout)["title"] == "Sluice pipeline"
+    assert "SLUICE_SOURCE__DSN" in sluice("config", "env", cwd=tmp_path).stdout
+    assert json.loads(sluice("version", "--json", cwd=tmp_path).stdout)["version"]
+
+
+def test_a_source_that_is_away_is_5_and_its_password_is_not_shown(configured: Path, sluice: Sluice) -> None:
+    result = sluice("setup", "--json", cwd=configured)
+    assert result.returncode == 5
+    assert json.loads(result.stdout)["error"]["class"] == "SourceUnavailable"
+    assert CANARY not in result.stdout + result.stderr
+
+
+def test_targets_of_run_exclude_each_other_and_must_be_lsns(configured: Path, sluice: Sluice) -> None:
+    assert sluice("run", "--until-caught-up", "--until-lsn", "0/1", cwd=configured).returncode == 2
+    result = sluice("run", "--until-lsn", "12", cwd=configured)
+    assert (result.returncode, "not an LSN" in result.stderr) == (2, True)
+
+
+def test_apply_hands_every_option_to_the_applier_and_none_on_the_command_line(configured: Path) -> None:
+    settings = load(str(configured / "sluice.yaml"), environ={}).settings
+    told = ApplyOptions.from_json(wiring.apply_options(settings, log_format="json", once=True))
+    assert told.once
+    assert told.spool_options == {"aws_secret_access_key": CANARY}
+    assert told.lake_options == told.spool_options, "both are on one kind of store and the lake has none of its own"
+    assert told.spark_conf == {"spark.x": CANARY}
+    assert told.driver_memory == "1024m"
+    assert told.mode_of("public.events") == "changelog"
+    assert CANARY not in " ".join(wiring.applier_command())
+
+
+def test_status_and_tables_work_while_nothing_runs_and_name_what_they_could_not_reach(
+    configured: Path, sluice: Sluice
+) -> None:
+    store = open_store(f"file://{configured}/spool", prefix="shop/", options={})
+    log = ManifestLog.open(store, opened(), PipelineState(), through_lsn=100)
+    put(log, table("16384", "orders", "copying"), through_lsn=100)
+    applied = AppliedTable(
+        "16384",
+        "public",
+        "orders",
+        "x",
+        "mirror",
+        1,
+        State.LIVE,
+        through_seq=2,
+        complete_through_lsn=100,
+        rows_applied=7,
+    )
+    store.create(keys.apply_log(1), AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", {"16384": applied}).encode())
+    store.create(
+        keys.apply_complete(1), Complete(1, 100, 2, "2026-01-01T00:00:00+00:00", {"public.orders": 3}).encode()
+    )
+    result = sluice("status", "--json", cwd=configured)
+    assert result.returncode == 12
+    status = json.loads(result.stdout)
+    assert status["schema_version"] == 1
+    assert status["state"] == "unknown"
+    assert status["manifest"]["through_lsn"] == "0/64"
+    assert "server.unreachable" in [problem["code"] for problem in status["problems"]]
+    assert CANARY not in result.stdout + result.stderr
+    listed = json.loads(sluice("tables", "--json", cwd=configured).stdout)["tables"]
+    assert [
+        (row["schema"], row["table"], row["state"], row["complete_through_lsn"], row["rows_applied"]) for row in listed
+    ] == [("public", "orders", "copying", "0/64", 7)]
+    assert listed[0]["path"] == f"file://{configured}/lake/public/orders"
+    people = sluice("status", cwd=configured)
+    assert people.returncode == 12
+    assert "server.unreachable  the source" in people.stdout
+    assert "public.orders" in sluice("tables", cwd=configured).stdout
+
+
+def test_the_spool_is_listed_and_proven_whole_or_not(configured: Path, sluice: Sluice) -> None:
+    store = open_store(f"file://{configured}/spool", prefix="shop/", options={})
+    log = ManifestLog.open(store, opened(), PipelineState(), through_lsn=100)
+    log.append(manifests.table("7"))
+    put(log, manifests.changes(120, 140), through_lsn=140)
+    listed = json.loads(sluice("spool", "ls", "--last", "2", "--json", cwd=configured).stdout)["entries"]
+    assert [(row["kind"], row["through_lsn"], row["transactions"], row["files"], row["rows"]) for row in listed] == [
+        ("table", "0/64", None, None, None),
+        ("changes", "0/8C", 2, 1, 3),
+    ]
+    assert "public.t7" in sluice("spool", "ls", cwd=configured).stdout
+    broken = sluice("spool", "verify", "--json", cwd=configured)
+    assert broken.returncode == 4
+    (flaw,) = json.loads(broken.stdout)["flaws"]
+    assert (flaw["seq"], flaw["what"]) == (3, "is missing")
+    store.put(flaw["key"], bytes(100))
+    assert sluice("spool", "verify", cwd=configured).returncode == 0
+    different = sluice("spool", "verify", "--content", cwd=configured)
+    assert different.returncode == 4
+    assert "has another content" in different.stdout
+
+
+def test_a_reader_that_closes_the_pipe_is_no_failure_of_ours(configured: Path) -> None:
+    command = f"{sys.executable} -m sluice config schema | head -c 10"
+    result = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command}"],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "Traceback" not in result.stderr
+    assert result.returncode in (0, exits.PIPE_CLOSED)
+
+
+@pytest.mark.parametrize("name", ["Bad-Name", "", "x" * 51, "../up"])
+def test_init_refuses_a_name_that_no_pipeline_may_have(name: str, tmp_path: Path, sluice: Sluice) -> None:
+    result = sluice("init", str(tmp_path / "shop"), "--pipeline", name)
+    assert (result.returncode, "a-z, 0-9 and _" in result.stderr) == (2, True)
+    assert not (tmp_path / "shop").exists()
+
+
+def test_what_is_piped_has_every_column_whole(configured: Path, sluice: Sluice) -> None:
+    store = open_store(f"file://{configured}/spool", prefix="shop/", options={})
+    log = ManifestLog.open(store, opened(), PipelineState(), through_lsn=100)
+    name, reason = "t" * 63, "because " * 40 + "of this"
+    put(
+        log,
+        Table(table_id="16384", schema_name="s" * 63, table_name=name, state=State.STALE, reason=reason, generation=1),
+        through_lsn=100,
+    )
+    applied = AppliedTable(
+        "16384", "s" * 63, name, "x", "mirror", 1, State.LIVE, through_seq=2, complete_through_lsn=100, rows_applied=7
+    )
+    store.create(keys.apply_log(1), AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", {"16384": applied}).encode())
+    for command in ("status", "tables"):
+        said = sluice(command, cwd=configured).stdout
+        (row,) = [line for line in said.splitlines() if line.startswith("s" * 63 + "." + name)]
+        assert reason in row, command
+        assert "0/64" in row, command
+        assert "complete through" in said, command

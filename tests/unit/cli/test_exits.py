@@ -1,0 +1,115 @@
+"""Exit codes are a contract, and errors say what to do without showing what must not be seen."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+from sluice import errors
+from sluice.cli import exits
+from sluice.errors import Disposition, ServiceError
+from tools.docs import __main__ as docs
+
+ROOT = Path(__file__).parents[3]
+ROW_VALUE = "row-value-canary"
+CONTRACT = {
+    "UsageError": 2,
+    "LimitReached": 2,
+    "PreflightFailed": 3,
+    "VerificationFailed": 4,
+    "SourceUnavailable": 5,
+    "SourceRefused": 5,
+    "SlotBusy": 8,
+    "DecodeError": 1,
+    "ProtocolViolation": 1,
+    "StoreUnavailable": 75,
+    "StoreRefused": 6,
+    "ManifestCorrupt": 6,
+    "FormatTooNew": 6,
+    "SlotLost": 7,
+    "WriterFenced": 8,
+    "ApplyError": 75,
+    "Interrupted": 75,
+}
+
+
+def ending(action: Callable[[], object]) -> click.Command:
+    @click.command()
+    @click.option("--json", "as_json", is_flag=True)
+    def command(as_json: bool) -> object:
+        return action()
+
+    return command
+
+
+def raising(error: BaseException) -> click.Command:
+    def fail() -> None:
+        raise error
+
+    return ending(fail)
+
+
+@pytest.mark.parametrize(("name", "code"), CONTRACT.items())
+def test_each_error_ends_the_process_with_its_own_code_and_no_traceback(
+    name: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = getattr(errors, name)("the slot sluice_shop is gone", hint="copy the tables again")
+    assert exits.execute(raising(error), []) == code
+    seen = capsys.readouterr()
+    assert seen.out == ""
+    assert seen.err == "error: the slot sluice_shop is gone\nhint: copy the tables again\n"
+
+
+def test_every_error_that_can_end_the_process_is_in_the_contract() -> None:
+    classes = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, ServiceError)]
+    parents = {base for value in classes for base in value.__bases__}
+    leaves = [value for value in classes if value not in parents and value.disposition is not Disposition.LOCAL]
+    assert {value.__name__ for value in leaves} == set(CONTRACT)
+    assert {value.exit_code for value in leaves} <= set(exits.MEANINGS)
+
+
+def test_with_json_the_failure_is_one_document_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exits.execute(raising(errors.SlotLost("MISSING: no slot", hint="copy again")), ["--json"]) == 7
+    seen = capsys.readouterr()
+    assert json.loads(seen.out) == {
+        "schema_version": 1,
+        "error": {"class": "SlotLost", "message": "MISSING: no slot", "hint": "copy again", "exit_code": 7},
+    }
+    assert "error: MISSING: no slot" in seen.err
+
+
+def test_an_unexpected_error_shows_its_place_and_never_its_message(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exits.execute(raising(ValueError(ROW_VALUE)), ["--json"]) == 1
+    seen = capsys.readouterr()
+    assert ROW_VALUE not in seen.out + seen.err
+    assert "test_exits.py" in seen.err
+    assert "ValueError" in seen.err
+    assert json.loads(seen.out)["error"]["exit_code"] == 1
+
+
+def test_a_wrong_option_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exits.execute(ending(lambda: None), ["--jason"]) == 2
+    assert "No such option" in capsys.readouterr().err
+
+
+def test_interruption_is_130_and_success_0() -> None:
+    assert exits.execute(raising(KeyboardInterrupt()), []) == 130
+    assert exits.execute(raising(click.Abort()), []) == 130
+    assert exits.execute(ending(lambda: None), []) == 0
+
+
+def test_a_command_may_end_with_the_code_of_its_child() -> None:
+    assert exits.execute(ending(lambda: 6), []) == 6
+
+
+@pytest.mark.parametrize("name", docs.PAGES)
+def test_generated_pages_are_fresh(name: str) -> None:
+    assert (ROOT / name).read_text(encoding="utf-8") == docs.PAGES[name](), "run: python -m tools.docs"
+
+
+def test_every_code_is_documented() -> None:
+    page = exits.page()
+    assert all(re.search(rf"^\| {code} \|", page, re.MULTILINE) for code in exits.MEANINGS)

@@ -1,0 +1,92 @@
+"""One list of conditions: what `check` calls critical for a table keeps it from being carried,
+apart from what harms the source alone.
+"""
+
+from typing import Any
+
+import pytest
+
+from sluice.contract.carrying import conditions, refusal
+from sluice.contract.catalog_facts import ChildFacts, TableFacts
+from sluice.findings import Finding
+from sluice.operate.check.tables import examine_tables
+from tests.support.source_facts import BODY, ID, column, table
+
+LEAF: dict[str, Any] = {
+    "oid": 2,
+    "schema": "public",
+    "name": "leaf",
+    "relkind": "r",
+    "relpersistence": "p",
+    "replica_identity": "d",
+    "relfilenode": 2,
+}
+LOGGED = ChildFacts(
+    **LEAF, identity_columns=("id",), levels=("2:1",), attached=(), missing=(), version="7", settings=""
+)
+OTHER = ChildFacts(**LEAF, identity_columns=(), levels=("2:1",), attached=(), missing=(), version="7", settings="")
+UNLOGGED = ChildFacts(
+    **{**LEAF, "relpersistence": "u"},
+    identity_columns=("id",),
+    levels=("2:1",),
+    attached=(),
+    missing=(),
+    version="7",
+    settings="",
+)
+
+CARRIED = {
+    "a plain table": table(ID, BODY),
+    "a partitioned one": table(ID, BODY, relkind="p", children=(LOGGED,)),
+    "one with a filter and its whole old rows": table(ID, BODY, row_filter="(id > 1)", replica_identity="f"),
+    "one with a list that has the key": table(ID, BODY, published_columns=("id",), has_column_list=True),
+}
+STOPPED = {
+    "schema.reserved": table(ID, schema="_sluice_own"),
+    "table.long_name": table(ID, name="\u00fc" * 63),
+    "column.reserved": table(ID, column("_sluice_op", 2)),
+    "column.case": table(ID, column("a", 2), column("A", 3)),
+    "publication.operations": table(ID, publishes="iud"),
+    "table.identity_not_published": table(ID, BODY, published_columns=("body",), has_column_list=True),
+    "table.filter_hides_values": table(ID, BODY, row_filter="(id > 1)"),
+    "partition.not_logged": table(ID, relkind="p", children=(UNLOGGED,)),
+    "partition.identity": table(ID, relkind="p", children=(OTHER,)),
+    "table.not_readable": table(ID, column("hidden", 2, selectable=False)),
+    "table.row_security": table(ID, policies_apply=True),
+}
+HARMS_THE_SOURCE = {"table.no_identity", "column.generated_in_identity"}
+"""The source refuses UPDATE and DELETE by itself: nothing is lost."""
+KNOWN_TO_THE_STORE = {"table.path"}
+"""Whether paths that differ by case are one."""
+
+
+def codes(findings: Any) -> set[str]:
+    return {finding.code for finding in findings}
+
+
+@pytest.mark.parametrize("what", CARRIED)
+def test_a_table_that_can_be_carried_is_refused_for_nothing(what: str) -> None:
+    assert list(conditions(CARRIED[what])) == []
+    assert refusal(CARRIED[what]) == ""
+
+
+@pytest.mark.parametrize("code", STOPPED)
+def test_what_keeps_a_table_from_being_carried_is_critical_and_says_what_to_do(code: str) -> None:
+    found = list(conditions(STOPPED[code]))
+    assert codes(found) == {code}
+    assert all(
+        isinstance(one, Finding) and one.severity == "critical" and (one.fix_sql or one.fix_setting) for one in found
+    )
+    assert found[0].seen in refusal(STOPPED[code])
+    assert (found[0].fix_sql or found[0].fix_setting) in refusal(STOPPED[code])
+
+
+@pytest.mark.parametrize("code", [*STOPPED, "two at once"])
+def test_check_finds_nothing_critical_in_a_table_that_run_would_carry(code: str) -> None:
+    facts: TableFacts = STOPPED.get(code) or table(column("_sluice_op", 1), publishes="i", replica_identity="n")
+    critical = {
+        one.code
+        for one in examine_tables([facts], publication="p", server_version=180000)
+        if one.severity == "critical"
+    }
+    assert critical - HARMS_THE_SOURCE - KNOWN_TO_THE_STORE == codes(conditions(facts))

@@ -1,0 +1,180 @@
+"""What is written can be read again, by this version or by none: no entry is ever half understood."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sluice.contract.entries import (
+    FATES,
+    KINDS,
+    BodyCommit,
+    Changes,
+    Commits,
+    Copy,
+    Entry,
+    Opened,
+    Prepared,
+    PreparedEnd,
+    PreparedPart,
+    Progress,
+    Segment,
+    Table,
+    digest,
+)
+from sluice.contract.schema import ColumnSchema, TableSchema
+from sluice.contract.table_state import State
+from sluice.contract.types import LakeType
+from sluice.contract.xids import XidIntervals
+from sluice.errors import FormatTooNew, ManifestCorrupt
+from tests.support.manifests import EXAMPLES, written
+
+numbers = st.integers(0, 2**63 - 1)
+texts = st.text(max_size=20)
+bodies_of_streams = st.builds(BodyCommit, numbers, numbers, numbers)
+key_values = st.one_of(st.integers(-(2**63), 2**63 - 1), texts)
+segments = st.builds(
+    Segment,
+    key=texts,
+    table_id=texts,
+    schema_version=numbers,
+    rows=numbers,
+    bytes=numbers,
+    sha256=texts,
+    first_lsn=numbers,
+    last_lsn=numbers,
+    ops=st.dictionaries(st.sampled_from("iudt"), numbers),
+    unchanged=st.dictionaries(texts, numbers, max_size=2),
+    key_changes=numbers,
+    key_ranges=st.dictionaries(texts, st.tuples(key_values, key_values), max_size=2),
+    body=st.none() | bodies_of_streams,
+)
+columns = st.builds(
+    ColumnSchema,
+    texts,
+    numbers,
+    numbers,
+    st.integers(-1, 2**31),
+    texts,
+    st.builds(LakeType, texts, texts, texts),
+    st.booleans(),
+    st.booleans(),
+    st.none() | texts,
+)
+schemas = st.builds(
+    TableSchema, texts, numbers, texts, texts, st.sampled_from("dnfi"), st.lists(columns, max_size=3).map(tuple)
+)
+commits = st.integers(0, 4).flatmap(
+    lambda count: st.builds(
+        Commits,
+        *[st.lists(numbers, min_size=count, max_size=count)] * 3,
+        st.dictionaries(st.integers(0, max(count - 1, 0)), st.tuples(texts, numbers), max_size=count),
+    )
+)
+some_segments = st.lists(segments, max_size=3).map(tuple)
+xids = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=3).map(XidIntervals.of)
+
+
+def _with_aborted(found: tuple[Segment, ...], aborted: XidIntervals) -> tuple[Segment, ...]:
+    """All bodies of one transaction share one list; here they are made those of one."""
+    return tuple(
+        replace(segment, body=BodyCommit(340, 5, 7, aborted)) if segment.body else segment for segment in found
+    )
+
+
+bodies = st.one_of(
+    st.builds(Opened, texts, numbers, texts, numbers, texts, texts, st.booleans(), texts, numbers, numbers, texts),
+    st.builds(Changes, some_segments | st.builds(_with_aborted, some_segments, xids), commits),
+    st.just(Progress()),
+    st.builds(
+        Table, texts, texts, texts, st.sampled_from(State), numbers, texts, numbers, st.none() | schemas, numbers, texts
+    ),
+    st.builds(Copy, texts, numbers, numbers, numbers, some_segments, st.booleans()),
+)
+parts = st.builds(PreparedPart, schemas, segments.map(lambda found: replace(found, body=None)))
+prepared = st.builds(
+    Prepared,
+    texts,
+    numbers,
+    numbers,
+    numbers,
+    numbers,
+    st.lists(parts, max_size=2).map(tuple),
+    xids,
+    st.none() | st.tuples(texts, numbers),
+)
+ends = st.builds(PreparedEnd, texts, numbers, st.sampled_from(FATES))
+bodies |= st.builds(
+    Changes, some_segments, commits, st.lists(prepared, max_size=2).map(tuple), st.lists(ends, max_size=2).map(tuple)
+)
+fields_of_the_future = st.dictionaries(
+    st.text(min_size=1).map(lambda name: f"x_{name}"), st.none() | numbers | texts | st.lists(numbers), max_size=2
+)
+entries = st.builds(Entry, numbers, numbers, texts, numbers, numbers, texts, bodies, extra=fields_of_the_future)
+
+
+@settings(max_examples=200, deadline=None)
+@given(entries)
+def test_an_entry_comes_back_equal_and_encodes_to_the_same_bytes(entry: Entry) -> None:
+    encoded = entry.encode()
+    assert Entry.decode(encoded) == entry
+    assert Entry.decode(encoded).encode() == encoded
+    assert encoded.isascii()
+
+
+def test_the_examples_cover_every_kind() -> None:
+    assert {body.kind for body in EXAMPLES} == set(KINDS)
+
+
+@pytest.mark.parametrize("body", EXAMPLES, ids=lambda body: body.kind)
+def test_no_truncation_and_no_missing_field_is_half_understood(body: Any) -> None:
+    encoded = written(body).encode()
+    for length in range(len(encoded)):
+        with pytest.raises(ManifestCorrupt):
+            Entry.decode(encoded[:length])
+    whole = json.loads(encoded)
+    for holder in ([], [body.kind]):
+        for name in whole[body.kind] if holder else whole:
+            damaged = json.loads(encoded)
+            del (damaged[body.kind] if holder else damaged)[name]
+            with pytest.raises(ManifestCorrupt):
+                Entry.decode(json.dumps(damaged).encode())
+
+
+@pytest.mark.parametrize(
+    "changed", [{"format_version": 2}, {"kind": "merged"}, {"format_version": "1"}, {"kind": None}, {"kind": []}]
+)
+def test_an_entry_of_another_version_or_kind_stops_the_reader(changed: dict[str, Any]) -> None:
+    value = {**json.loads(written(Progress()).encode()), **changed}
+    with pytest.raises(FormatTooNew):
+        Entry.decode(json.dumps(value).encode())
+
+
+@pytest.mark.parametrize("name", ["seq", "epoch", "from_lsn", "through_lsn", "previous_sha256", "written_at"])
+@pytest.mark.parametrize("wrong", [None, 1.5, True, [], {}])
+def test_a_field_of_the_wrong_type_is_damage(name: str, wrong: object) -> None:
+    value = {**json.loads(written(Progress()).encode()), name: wrong}
+    with pytest.raises(ManifestCorrupt):
+        Entry.decode(json.dumps(value).encode())
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.binary(max_size=40)
+    | st.recursive(st.none() | st.integers() | texts, lambda inner: st.lists(inner) | st.dictionaries(texts, inner))
+)
+def test_foreign_content_raises_nothing_but_our_errors(content: Any) -> None:
+    with pytest.raises((ManifestCorrupt, FormatTooNew)):
+        Entry.decode(content if isinstance(content, bytes) else json.dumps(content).encode())
+
+
+def test_an_entry_nested_deeper_than_the_parser_goes_is_damage() -> None:
+    with pytest.raises(ManifestCorrupt):
+        Entry.decode(b"[" * 1_000_000)
+
+
+def test_the_digest_is_sha256_of_the_bytes() -> None:
+    assert digest(b"abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

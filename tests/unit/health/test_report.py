@@ -1,0 +1,218 @@
+"""The report: the worse of the two sides, never further than the applier has stated, lag that means
+something.
+"""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+
+from sluice.contract import keys
+from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.contract.table_state import State
+from sluice.errors import ManifestCorrupt
+from sluice.health.continuity import check_holds
+from sluice.health.reporter import Reporter
+from sluice.manifest.state import COPY_WAITS, PipelineState
+from sluice.store.memory import MemoryStore
+from tests.support.recorded import NOW, RecordedPipeline
+
+
+@pytest.fixture
+def pipeline() -> RecordedPipeline:
+    return RecordedPipeline()
+
+
+def test_an_empty_store_is_a_new_pipeline() -> None:
+    report = Reporter(
+        pipeline="shop",
+        store=MemoryStore("report-empty", prefix="shop/"),
+        lake_uri="file:///lake",
+        source=None,
+        clock=lambda: NOW,
+    ).take()
+    assert report.verdict.state == "new"
+    assert report.tables_json() == {"schema_version": 1, "state": "new", "problems": [], "tables": []}
+
+
+@pytest.mark.parametrize(
+    ("ingest", "applier", "shown"),
+    [
+        ("live", "live", "live"),
+        ("live", "stale", "stale"),
+        ("stale", "live", "stale"),
+        ("live", "copying", "copying"),
+    ],
+)
+def test_the_worse_of_the_two_sides_is_shown_with_its_reason(
+    pipeline: RecordedPipeline, ingest: str, applier: str, shown: str
+) -> None:
+    pipeline.table("orders", state=ingest, reason="said by ingest" if ingest != "live" else "")
+    pipeline.applied(
+        "orders", state=applier, reason="said by the applier" if applier == "stale" else "", complete_through_lsn=100
+    )
+    table = pipeline.report().tables[0]
+    assert table.state == shown
+    if shown == "stale":
+        assert table.reason == ("said by ingest" if ingest == "stale" else "said by the applier")
+
+
+def test_a_table_the_applier_has_not_taken_is_not_live(pipeline: RecordedPipeline) -> None:
+    pipeline.table("orders")
+    table = pipeline.report().tables[0]
+    assert (table.state, table.to_json()["complete_through_lsn"], table.lag_seconds) == ("copying", None, None)
+
+
+def test_what_the_applier_said_of_an_older_generation_no_longer_counts(pipeline: RecordedPipeline) -> None:
+    pipeline.table("orders")
+    pipeline.applied("orders", complete_through_lsn=100, rows_applied=5)
+    pipeline.table("orders", state="copying", generation=2)
+    table = pipeline.report().tables[0]
+    assert (table.state, table.complete_through_lsn, table.rows_applied) == ("copying", 0, 0)
+
+
+@pytest.mark.parametrize("state", ["live", "copying"])
+def test_a_table_that_the_applier_fails_on_is_failing_in_whatever_state_it_is(
+    pipeline: RecordedPipeline, state: str
+) -> None:
+    pipeline.table("orders")
+    pipeline.applied("orders", state=state, reason="attempt 4 failed: StoreRefused: AccessDenied", failing=True)
+    (failing,) = [problem for problem in pipeline.report().verdict.problems if problem.part == "tables"]
+    assert (failing.code, failing.severity, failing.message) == (
+        "table.failing",
+        "warning",
+        "attempt 4 failed: StoreRefused: AccessDenied",
+    )
+
+
+def test_a_copy_that_waits_for_what_the_server_lacks_is_failing_in_what_is_stored(pipeline: RecordedPipeline) -> None:
+    pipeline.table("orders", state="copying", reason=f"{COPY_WAITS}all replication slots are in use")
+    assert [problem.code for problem in pipeline.report().verdict.problems if problem.part == "tables"] == [
+        "table.failing"
+    ]
+
+
+def test_an_applier_whose_clock_is_fast_is_dead_when_its_record_no_longer_changes(pipeline: RecordedPipeline) -> None:
+    pipeline.table("orders")
+    now = [NOW]
+    reporter = Reporter(
+        pipeline="shop", store=pipeline.store, lake_uri="file:///lake", source=None, clock=lambda: now[0]
+    )
+    ahead = NOW + timedelta(hours=1)
+    tables = {
+        "orders": AppliedTable(
+            "orders", "public", "orders", "x", "mirror", 1, State.LIVE, "", pipeline.log.state.seq, 100
+        )
+    }
+
+    def applier() -> set[str]:
+        return {problem.code for problem in reporter.take().verdict.problems if problem.part == "applier"}
+
+    pipeline.said(AppliedLog(1, "a", ahead.isoformat(), tables, ahead.isoformat()))
+    assert applier() == {"applier.clock"}
+    now[0] += timedelta(seconds=200)
+    assert applier() == {"applier.clock", "applier.dead"}
+    pipeline.said(
+        AppliedLog(
+            2, "a", (ahead + timedelta(seconds=200)).isoformat(), tables, (ahead - timedelta(seconds=150)).isoformat()
+        )
+    )
+    assert applier() == {"applier.clock", "applier.failing"}, (
+        "it lives, and had no success for longer than it may by its own clock"
+    )
+
+
+def test_a_manifest_that_lacks_what_this_process_has_stored_is_corrupt(pipeline: RecordedPipeline) -> None:
+    before = pipeline.log.state
+    pipeline.table("orders")
+    now = pipeline.log.state
+    check_holds(now, before)
+    check_holds(now, now)
+    for seen in (PipelineState(), before, replace(now, previous_sha256="of another entry")):
+        with pytest.raises(ManifestCorrupt):
+            check_holds(seen, now)
+
+
+def test_lag_is_the_age_of_the_oldest_change_that_the_lake_lacks(pipeline: RecordedPipeline) -> None:
+    pipeline.table("orders")
+    pipeline.table("quiet")
+    done = pipeline.log.state.seq
+    pipeline.changes("orders", lsn=200, at=NOW - timedelta(seconds=30))
+    pipeline.changes("orders", lsn=300, at=NOW - timedelta(seconds=10))
+    both = AppliedLog(
+        9,
+        "a",
+        NOW.isoformat(),
+        {
+            name: AppliedTable(name, "public", name, "x", "mirror", 1, State.LIVE, "", done, 100)
+            for name in ("orders", "quiet")
+        },
+    )
+    pipeline.store.create(keys.apply_log(9), both.encode())
+    lags = {table.table: table.lag_seconds for table in pipeline.report().tables}
+    assert lags["orders"] == 30.0
+    assert lags["quiet"] == 0.0
+    assert pipeline.report().pending_entries == 2
+
+
+def test_lag_is_never_negative_when_the_sources_clock_is_ahead(pipeline: RecordedPipeline) -> None:
+    pipeline.table("orders")
+    done = pipeline.log.state.seq
+    pipeline.changes("orders", lsn=200, at=NOW + timedelta(hours=1))
+    pipeline.applied("orders", through_seq=done, complete_through_lsn=100)
+    assert pipeline.report().tables[0].lag_seconds == 0.0
+
+
+def test_a_backlog_longer_than_the_look_ahead_is_never_shown_as_no_lag(pipeline: RecordedPipeline) -> None:
+    pipeline.table("busy")
+    pipeline.table("late")
+    done = pipeline.log.state.seq
+    for number in range(70):
+        pipeline.changes("busy", lsn=200 + number, at=NOW - timedelta(seconds=600 - number))
+    pipeline.changes("late", lsn=900, at=NOW - timedelta(seconds=5))
+    pipeline.applied("late", through_seq=done, complete_through_lsn=100)
+    lag = next(table.lag_seconds for table in pipeline.report().tables if table.table == "late")
+    assert lag is not None
+    assert lag >= 5
+
+
+def test_the_lake_has_a_position_as_soon_as_all_its_live_tables_have_one(pipeline: RecordedPipeline) -> None:
+    """Boundaries are stated less often, and for minutes not at all: a page that goes by them alone
+    says that the lake has nothing.
+    """
+    pipeline.table("orders")
+    pipeline.table("stock")
+    pipeline.table("next", state="copying")
+    known = {
+        name: AppliedTable(name, "public", name, "x", "mirror", 1, State.LIVE, "", 4, lsn)
+        for name, lsn in (("orders", 300), ("stock", 200))
+    }
+    pipeline.store.create(keys.apply_log(1), AppliedLog(1, "a", NOW.isoformat(), known).encode())
+    report = pipeline.report()
+    assert (report.complete_lsn, report.boundary_lsn) == (200, 0)
+    assert {stage.stage: stage.lsn for stage in report.stages}["applied"] == 200
+    assert report.to_json()["apply"]["complete_through_lsn"] == "0/C8"
+
+
+def test_a_table_says_since_when_it_is_in_its_state(pipeline: RecordedPipeline) -> None:
+    pipeline.table("orders", state="copying")
+    copying = pipeline.report().tables[0].since
+    assert copying
+    pipeline.table("orders", state="copying", reason="the same again")
+    assert pipeline.report().tables[0].since == copying
+    pipeline.table("orders", state="stale", reason="rewritten")
+    stale = pipeline.report().tables[0].since
+    assert stale >= copying
+    (problem,) = [one for one in pipeline.report().verdict.problems if one.code == "table.stale"]
+    assert problem.since == datetime.fromisoformat(stale).timestamp()
+
+
+def test_a_reporter_sees_what_came_since_its_last_look(pipeline: RecordedPipeline) -> None:
+    pipeline.table("orders")
+    reporter = Reporter(pipeline="shop", store=pipeline.store, lake_uri="file:///lake", source=None)
+    assert reporter.take().tables[0].state == "copying"
+    pipeline.applied("orders", through_seq=2, complete_through_lsn=100)
+    pipeline.store.create(keys.apply_complete(1), Complete(1, 100, 2, NOW.isoformat(), {"public.orders": 4}).encode())
+    report = reporter.take()
+    assert (report.tables[0].state, report.complete_lsn) == ("live", 100)
+    assert report.tables[0].path == "file:///lake/public/orders"

@@ -1,0 +1,455 @@
+"""One verdict: every combination of parts that are dead, and every surface shows the same state and
+the same problems.
+"""
+
+import dataclasses
+import http.client
+import io
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from sluice.cli import exits, status, status_view
+from sluice.contract.table_state import State
+from sluice.errors import SlotLost, StoreUnavailable
+from sluice.health.endpoint import Health, HealthServer
+from sluice.health.export.verdict import export_verdict
+from sluice.health.facts import (
+    ApplierSeen,
+    Away,
+    ChildSeen,
+    Facts,
+    ManifestSeen,
+    ProcessSeen,
+    RefusalSeen,
+    SourceSeen,
+    TableGroup,
+    TableSeen,
+    grouped,
+)
+from sluice.health.problems import BY_CODE, KINDS, SEVERITIES, Problem, page
+from sluice.health.process_facts import ProcessFacts
+from sluice.health.report import Report
+from sluice.health.reporter import Reporter
+from sluice.health.verdict import CARRYING, STATES, Verdict, judge
+from sluice.manifest.state import PipelineState
+from sluice.telemetry import catalogue
+from sluice.telemetry.metrics import Metrics
+from tests.support.recorded import NOW, RecordedPipeline
+from tests.support.source_facts import server, slot
+
+AT = NOW.timestamp()
+WELL_SOURCE = SourceSeen(asked_at=AT, slot_active=True, wal_status="reserved", share_left=0.9)
+WELL_MANIFEST = ManifestSeen(opened=True, slot="sluice_shop", opened_at=AT - 9000)
+WELL_PROCESS = ProcessSeen("streaming", True, streaming_since=AT - 9000)
+WELL_APPLIER = ApplierSeen(AT - 5, "host/1/a", AT - 5, pending=3)
+WELL = Facts(
+    now=AT,
+    read_at=AT,
+    manifest=WELL_MANIFEST,
+    source=WELL_SOURCE,
+    process=WELL_PROCESS,
+    applier=WELL_APPLIER,
+    flush_lag_seconds=1.0,
+    lake_lag_seconds=2.0,
+    tables=(TableGroup(State.LIVE, "", "public.orders", 1, AT - 9000),),
+)
+AWAY = Away("SourceUnavailable", "no answer", "look at it", retryable=True)
+
+# Each part's states: what it changes in the facts, and what the verdict must say because of it.
+Part = dict[str, tuple[dict[str, Any], str | None]]
+SOURCES: Part = {
+    "slot well": ({}, None),
+    "server unreachable": ({"source": None, "source_away": AWAY}, "server.unreachable"),
+    "slot lost": (
+        {"source": replace(WELL_SOURCE, slot_active=None, lost="MISSING: gone", lost_hint="copy again")},
+        "slot.lost",
+    ),
+    "slot inactive": ({"source": replace(WELL_SOURCE, slot_active=False)}, "slot inactive"),
+}
+INGESTS: Part = {
+    "ingest streams": ({}, None),
+    "ingest not asked": ({"process": None}, None),
+    "ingest reconnects": ({"process": ProcessSeen("reconnecting", False)}, "ingest.stopped"),
+    "stage stuck": ({"process": replace(WELL_PROCESS, stuck=("the decoder has not moved for 400 s",))}, "ingest.stuck"),
+}
+APPLIERS: Part = {
+    "applier well": ({}, None),
+    "applier never ran": ({"applier": ApplierSeen()}, "applier.never"),
+    "applier's report is old": ({"applier": replace(WELL_APPLIER, record_at=AT - 600)}, "applier.dead"),
+    "applier achieves nothing": ({"applier": replace(WELL_APPLIER, succeeded_at=AT - 600)}, "applier.failing"),
+}
+STORES: Part = {
+    "store well": ({}, None),
+    "store away": ({"unread": replace(AWAY, message="the store does not answer")}, "spool.away"),
+    "nothing was ever read": (
+        {"manifest": None, "read_at": None, "unread": AWAY, "tables": (), "applier": ApplierSeen()},
+        "spool.away",
+    ),
+}
+TABLES: Part = {
+    "tables live": ({}, None),
+    "one stale": ({"tables": grouped([TableSeen("public.stock", State.STALE, "rewritten")])}, "table.stale"),
+    "one quarantined": (
+        {"tables": (*WELL.tables, *grouped([TableSeen("public.odd", State.QUARANTINED, "no key")]))},
+        "table.quarantined",
+    ),
+    "copied for hours": ({"tables": grouped([TableSeen("public.big", State.COPYING, "", AT - 9999)])}, "table.copying"),
+}
+MANIFESTS: Part = {
+    "manifest known": ({}, None),
+    "manifest new": ({"manifest": ManifestSeen(opened=False), "tables": (), "applier": ApplierSeen()}, None),
+}
+COMBINATIONS = list(itertools.product(SOURCES, INGESTS, APPLIERS, STORES, TABLES, MANIFESTS))
+
+
+def facts_of(names: tuple[str, ...]) -> Facts:
+    changes: dict[str, Any] = {}
+    for part, name in zip(
+        (SOURCES, INGESTS, APPLIERS, TABLES, MANIFESTS, STORES),
+        (names[0], names[1], names[2], names[4], names[5], names[3]),
+        strict=True,
+    ):
+        changes |= part[name][0]
+    return dataclasses.replace(WELL, **changes)
+
+
+def expected(names: tuple[str, ...]) -> tuple[str, set[str]]:
+    """The state and the codes by what is dead, said anew and in other words than the verdict's own."""
+    source, ingest, applier, store, tables, manifest = names
+    new = manifest == "manifest new"
+    unread = store == "nothing was ever read"
+    codes = {part[name][1] for part, name in ((INGESTS, ingest), (STORES, store)) if part[name][1]}
+    if source != "slot inactive" and SOURCES[source][1]:
+        codes.add(SOURCES[source][1])
+    if source == "slot inactive" and ingest in ("ingest streams", "stage stuck"):
+        codes.add("slot.inactive")
+    if source == "slot inactive" and ingest == "ingest not asked" and not new and not unread:
+        codes.add("ingest.stopped")
+    if not new and not unread:
+        codes |= {part[name][1] for part, name in ((TABLES, tables), (APPLIERS, applier)) if part[name][1]}
+    streams = {"ingest streams": True, "stage stuck": True, "ingest reconnects": False}.get(
+        ingest, {"slot well": True, "server unreachable": None}.get(source, False)
+    )
+    if unread:
+        return "unknown", {str(code) for code in codes}
+    if source == "slot lost":
+        return "lost", {str(code) for code in codes}
+    if new:
+        return "new", {str(code) for code in codes}
+    if streams is None:
+        return "unknown", {str(code) for code in codes}
+    return ("stopped" if not streams else "degraded" if codes else "healthy"), {str(code) for code in codes}
+
+
+def test_every_combination_of_dead_parts_has_the_state_and_the_problems_that_it_must_have() -> None:
+    wrong = []
+    for names in COMBINATIONS:
+        verdict = judge(facts_of(names))
+        found = (verdict.state, {problem.code for problem in verdict.problems})
+        if found != expected(names):
+            wrong.append((names, found, expected(names)))
+    assert wrong == []
+    assert {expected(names)[0] for names in COMBINATIONS} == set(STATES), "each state is reached"
+    assert [names for names in COMBINATIONS if expected(names)[0] == "healthy"] == [
+        (source, ingest, "applier well", "store well", "tables live", "manifest known")
+        for source, ingest in (("slot well", "ingest streams"), ("slot well", "ingest not asked"))
+    ], "healthy means that nothing at all is wrong"
+
+
+class Shown:
+    """All surfaces of one report, as their readers get them."""
+
+    def __init__(self) -> None:
+        self._verdict = judge(WELL)
+        self._status: dict[str, Any] = {}
+        self.metrics = Metrics("shop")
+        self._server = HealthServer(
+            "127.0.0.1:0",
+            metrics=self.metrics,
+            health=Health(self.metrics),
+            status=lambda: self._status,
+            verdict=lambda: self._verdict,
+        )
+
+    def close(self) -> None:
+        self._server.close()
+
+    def get(self, path: str) -> tuple[int, str]:
+        connection = http.client.HTTPConnection(self._server.address, timeout=30)
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        seen = (answer.status, answer.read().decode())
+        connection.close()
+        return seen
+
+    def agree(self, report: Report) -> None:
+        """Raises AssertionError unless every surface says what the verdict says."""
+        verdict = self._verdict = report.verdict
+        codes = sorted(problem.code for problem in verdict.problems)
+        self._status = json.loads(json.dumps(report.to_json()))
+        served, tables = json.loads(self.get("/status")[1]), report.tables_json()
+        assert (served["state"], sorted(one["code"] for one in served["problems"])) == (verdict.state, codes)
+        assert (tables["state"], tables["problems"]) == (served["state"], served["problems"])
+        out = io.StringIO()
+        Console(file=out, width=10_000, highlight=False).print(
+            status_view.status(report, width=10_000, unicode=True, top=20)
+        )
+        text = out.getvalue()
+        assert f"State     {verdict.state}" in text
+        assert sorted(line.split()[1] for line in text.splitlines() if line.split(" ")[0] in SEVERITIES) == codes
+        code, ready = self.get("/readyz")
+        assert (code == 200, ready.splitlines()[0]) == (verdict.state in CARRYING, verdict.state)
+        assert sorted(line.split()[1] for line in ready.splitlines()[1:]) == codes
+        export_verdict(self.metrics, verdict)
+        assert exported(self.metrics) == (verdict.state, set(codes))
+        assert (exits.HEALTH[verdict.state] == 0) == (verdict.state == "healthy")
+        assert status.verdict_of(report) == verdict
+
+
+def exported(metrics: Metrics) -> tuple[str, set[str]]:
+    metrics._rendered = None
+    values = dict(
+        line.rsplit(" ", 1)
+        for line in metrics.render().decode().splitlines()
+        if line.startswith(("sluice_health{", "sluice_problems{"))
+    )
+    on = [name for name, value in values.items() if float(value) > 0]
+    (state,) = [name.split('state="')[1].split('"')[0] for name in on if name.startswith("sluice_health")]
+    return state, {name.split('code="')[1].split('"')[0] for name in on if name.startswith("sluice_problems")}
+
+
+@pytest.fixture
+def shown() -> Iterator[Shown]:
+    surfaces = Shown()
+    yield surfaces
+    surfaces.close()
+
+
+def reports() -> Iterator[Report]:
+    """The same dead parts as reports: what each look found, in every combination."""
+    pipeline = RecordedPipeline()
+    pipeline.table("orders")
+    pipeline.applied("orders", through_seq=pipeline.log.state.seq, complete_through_lsn=100)
+    well = Reporter(
+        pipeline="shop", store=pipeline.store, lake_uri="file:///lake", source=None, clock=lambda: NOW
+    ).take()
+    well = replace(well, server=server(1000), slot=slot(restart=200, safe=9999))
+    (table,), applied = well.tables, well.applied
+    assert applied is not None
+    inactive = replace(slot(restart=200, safe=9999), active_pid=None)
+    sources: list[dict[str, Any]] = [
+        {},
+        {"server": None, "slot": None, "source_away": AWAY},
+        {"slot": None, "lost": SlotLost("MISSING: gone", hint="")},
+        {"slot": inactive},
+    ]
+    old = replace(applied, written_at=(NOW - timedelta(seconds=600)).isoformat())
+    lakes: list[dict[str, Any]] = [{}, {"applied": None}, {"applied": old}]
+    stores: list[dict[str, Any]] = [{}, {"unread": AWAY}]
+    tables: list[dict[str, Any]] = [
+        {},
+        *(
+            {"tables": (replace(table, state=State(state), reason="because"),)}
+            for state in ("stale", "quarantined", "copying")
+        ),
+    ]
+    manifests: list[dict[str, Any]] = [
+        {},
+        {"manifest": PipelineState(), "tables": (), "applied": None, "complete": None},
+    ]
+    for changes in itertools.product(sources, processes(), lakes, stores, tables, manifests):
+        merged: dict[str, Any] = {}
+        for change in changes:
+            merged |= change
+        yield replace(well, **merged)
+
+
+def processes() -> list[dict[str, Any]]:
+    child = ChildSeen(running=False, restarts=2)
+    seen = (
+        ProcessSeen("streaming", True, AT - 9000),
+        ProcessSeen("reconnecting", False),
+        ProcessSeen("streaming", True, AT - 9000, stuck=("x",)),
+        ProcessSeen("streaming", True, AT - 9000, applier=child),
+    )
+    return [{"process": None}, *({"process": ProcessFacts(one, NOW, "i", 0, 900, 900, None, None, ())} for one in seen)]
+
+
+def test_all_surfaces_show_the_same_verdict_whatever_is_dead(shown: Shown) -> None:
+    count = 0
+    for report in reports():
+        shown.agree(report)
+        count += 1
+    assert count == 4 * 5 * 3 * 2 * 4 * 2
+
+
+def test_a_store_that_does_not_answer_is_unknown_on_every_surface(shown: Shown) -> None:
+    away = StoreUnavailable("s3://bucket did not answer", hint="look at the network")
+    verdict = status.verdict_of(away)
+    assert (verdict.state, [(one.code, one.message, one.remedy) for one in verdict.problems]) == (
+        "unknown",
+        [("spool.away", "s3://bucket did not answer", "look at the network")],
+    )
+    assert exits.HEALTH[verdict.state] not in (0, exits.HEALTH["healthy"])
+
+
+def codes(facts: Facts) -> dict[str, Problem]:
+    return {problem.code: problem for problem in judge(facts).problems}
+
+
+def test_an_applier_is_not_called_dead_because_its_records_cannot_be_read() -> None:
+    hours_later = replace(WELL, now=AT + 7200, unread=AWAY)
+    assert set(codes(hours_later)) == {"spool.away"}
+
+
+def test_a_store_that_hangs_is_a_problem_although_no_error_came() -> None:
+    assert codes(replace(WELL, now=AT + 121))["spool.away"].since == AT
+    assert codes(replace(WELL, now=AT + 60)) == {}
+
+
+def test_an_applier_that_up_started_a_moment_ago_may_start() -> None:
+    old = replace(WELL_APPLIER, record_at=AT - 86_400, instance="host/9/b")
+    child = ChildSeen(running=True, restarts=0, instance_prefix="host/1/", started_at=AT - 20)
+    process = replace(WELL_PROCESS, applier=child)
+    assert codes(replace(WELL, applier=old, process=process)) == {}
+    late = replace(WELL_PROCESS, applier=replace(child, started_at=AT - 400))
+    assert set(codes(replace(WELL, applier=old, process=late))) == {"applier.dead"}
+    assert codes(replace(WELL, process=late)) == {}
+
+
+def test_records_of_another_applier_than_the_one_that_runs_here_are_a_problem() -> None:
+    child = ChildSeen(running=True, restarts=0, instance_prefix="host/77/", started_at=AT - 400)
+    process = replace(WELL_PROCESS, applier=child)
+    assert "host/1/a" in codes(replace(WELL, process=process))["applier.other"].where
+
+
+def test_an_applier_that_does_not_run_is_dead_at_once_although_its_record_is_fresh() -> None:
+    process = replace(WELL_PROCESS, applier=ChildSeen(running=False, restarts=3))
+    assert (
+        codes(replace(WELL, process=process))["applier.dead"].message
+        == "the applier is not running, and 3 manifest entries wait for it"
+    )
+
+
+def test_a_slot_is_not_called_inactive_by_a_look_from_before_the_stream_began() -> None:
+    source = replace(WELL_SOURCE, slot_active=False)
+    begun = replace(WELL_PROCESS, streaming_since=AT - 3)
+    assert codes(replace(WELL, source=source, process=begun)) == {}
+    assert set(codes(replace(WELL, source=source))) == {"slot.inactive"}
+
+
+@pytest.mark.parametrize(
+    ("share", "seconds", "severity"),
+    [
+        (0.5, 60.0, None),
+        (0.39, None, "warning"),
+        (0.39, 3600.0, "warning"),
+        (0.19, None, "critical"),
+        (0.0, 0.0, "critical"),
+    ],
+)
+def test_headroom_is_judged_by_what_is_left(share: float, seconds: float | None, severity: str | None) -> None:
+    found = codes(replace(WELL, source=replace(WELL_SOURCE, share_left=share, seconds_left=seconds))).get(
+        "slot.headroom"
+    )
+    assert (found.severity if found else None) == severity
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "severity"),
+    [
+        ({"flush_lag_seconds": 61.0}, "ingest.behind", "warning"),
+        ({"flush_lag_seconds": 301.0}, "ingest.behind", "critical"),
+        ({"lake_lag_seconds": 301.0}, "lake.behind", "warning"),
+        ({"lake_lag_seconds": 1801.0}, "lake.behind", "critical"),
+        ({"manifest": replace(WELL_MANIFEST, prepared_at=AT - 901)}, "prepared.open", "warning"),
+        ({"source": replace(WELL_SOURCE, wal_status="unreserved")}, "slot.unreserved", "critical"),
+        ({"unread": replace(AWAY, retryable=False)}, "spool.unreadable", "critical"),
+        (
+            {"refusals": (RefusalSeen("public.typo", "not published", "publish it", AT - 60),)},
+            "request.refused",
+            "warning",
+        ),
+        (
+            {"tables": (TableGroup(State.LIVE, "attempt 2 failed", "public.orders", 1, None, failing=True),)},
+            "table.failing",
+            "warning",
+        ),
+        (
+            {"tables": (TableGroup(State.COPYING, "attempt 2 failed", "public.orders", 1, AT - 5, failing=True),)},
+            "table.failing",
+            "warning",
+        ),
+        ({"applier": replace(WELL_APPLIER, succeeded_at=None, started_at=AT - 301)}, "applier.failing", "warning"),
+        ({"applier": replace(WELL_APPLIER, ahead_seconds=61.0)}, "applier.clock", "warning"),
+        (
+            {"source": replace(WELL_SOURCE, foreign="process 7 (application_name pg_recvlogical)")},
+            "slot.foreign",
+            "critical",
+        ),
+        ({"applier": ApplierSeen(), "manifest": replace(WELL_MANIFEST, opened_at=AT - 60)}, "applier.never", "warning"),
+        ({"applier": ApplierSeen()}, "applier.never", "critical"),
+    ],
+)
+def test_what_is_late_or_refused_degrades_the_pipeline(changes: dict[str, Any], code: str, severity: str) -> None:
+    verdict: Verdict = judge(replace(WELL, **changes))
+    assert (verdict.state, [(one.code, one.severity) for one in verdict.problems]) == ("degraded", [(code, severity)])
+    assert verdict.problems[0].remedy
+
+
+def test_a_slot_that_another_client_uses_is_no_sign_of_ingest() -> None:
+    taken = replace(WELL_SOURCE, foreign="process 7 (application_name pg_recvlogical)")
+    verdict = judge(replace(WELL, process=None, source=taken))
+    assert (verdict.state, [one.code for one in verdict.problems]) == ("stopped", ["slot.foreign", "ingest.stopped"])
+
+
+def test_an_empty_spool_under_a_slot_that_has_served_is_gone_and_not_new() -> None:
+    gone = replace(WELL_SOURCE, gone="slot s has served a pipeline, and the spool has no manifest of it")
+    verdict = judge(
+        replace(WELL, process=None, source=gone, manifest=ManifestSeen(opened=False), tables=(), applier=ApplierSeen())
+    )
+    assert (verdict.state, [(one.code, one.severity) for one in verdict.problems]) == (
+        "unknown",
+        [("spool.gone", "critical")],
+    )
+
+
+def test_a_table_that_lives_with_a_remark_is_not_failing() -> None:
+    assert (
+        codes(
+            replace(WELL, tables=(TableGroup(State.LIVE, "no key: an append-only changelog", "public.log", 1, None),))
+        )
+        == {}
+    )
+
+
+def test_information_leaves_a_pipeline_healthy() -> None:
+    verdict = judge(replace(WELL, tables=(*WELL.tables, TableGroup(State.COPYING, "", "public.new", 1, AT - 60))))
+    assert (verdict.state, verdict.headline, [(one.code, one.severity) for one in verdict.problems]) == (
+        "healthy",
+        "healthy, 1 snapshot under way",
+        [("table.copying", "info")],
+    )
+
+
+def test_every_code_is_documented_and_a_problem_without_one_cannot_be_made() -> None:
+    for kind in KINDS:
+        assert f"| `{kind.code}` |" in page()
+        assert kind.remedy
+    assert len(BY_CODE) == len(KINDS)
+    with pytest.raises(KeyError):
+        Problem("no.such", "info", "x", "y", "z")
+    with pytest.raises(ValueError, match="never info"):
+        Problem("table.stale", "info", "x", "y", "z")
+
+
+def test_the_labels_of_the_metrics_are_the_states_and_codes_of_the_verdict() -> None:
+    assert catalogue.HEALTH_STATES == STATES
+    assert tuple(BY_CODE) == catalogue.PROBLEM_CODES

@@ -1,0 +1,148 @@
+"""The applier as a child: what may pass is tried again, what may not ends `up` with its code, and
+no child outlives its parent.
+"""
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from sluice.process.applier_process import ApplierProcess, RestartPolicy, shell_status
+
+QUICK = RestartPolicy(pauses_seconds=(0.01,), lease_seconds=0.0)
+FORGIVING = RestartPolicy(pauses_seconds=(0.01,), lease_seconds=600.0)
+Start = Callable[..., tuple[ApplierProcess, "queue.Queue[int]"]]
+
+TURNS = """
+import os, pathlib, sys
+log = pathlib.Path(os.environ["TURNS"])
+turn = len(log.read_text()) if log.exists() else 0
+log.write_text("x" * (turn + 1))
+codes = [int(code) for code in os.environ["CODES"].split(",")]
+code = codes[min(turn, len(codes) - 1)]
+os.kill(os.getpid(), -code) if code < 0 else sys.exit(code)
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    started: list[ApplierProcess] = []
+
+    def start(
+        program: str, *, policy: RestartPolicy = QUICK, **environ: str
+    ) -> tuple[ApplierProcess, "queue.Queue[int]"]:
+        ends: queue.Queue[int] = queue.Queue()
+        environment = {**os.environ, "TURNS": str(tmp_path / "turns"), **environ}
+        process = ApplierProcess(
+            [sys.executable, "-c", program], environment=environment, on_end=ends.put, policy=policy
+        )
+        started.append(process)
+        process.start()
+        return process, ends
+
+    yield start
+    for process in started:
+        process.stop(timeout_seconds=120)
+
+
+def test_what_may_pass_is_tried_again_and_what_may_not_ends_with_its_code(start: Start) -> None:
+    process, ends = start(TURNS, CODES="75,-9,75,-15,6")
+    assert ends.get(timeout=120) == 6
+    assert process.restarts == 4
+    assert not process.running
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 6, 7, 8])
+def test_any_other_end_is_final(start: Start, code: int) -> None:
+    process, ends = start(TURNS, CODES=str(code))
+    assert ends.get(timeout=120) == code
+    assert process.restarts == 0
+
+
+def test_a_lease_that_a_killed_applier_left_behind_is_waited_for(start: Start) -> None:
+    process, ends = start(TURNS, policy=FORGIVING, CODES="-9,8,8,3")
+    assert ends.get(timeout=120) == 3
+    assert process.restarts == 3
+
+
+def test_stop_lets_the_child_finish_and_starts_no_other(start: Start, tmp_path: Path) -> None:
+    ready, done = tmp_path / "ready", tmp_path / "done"
+    os.mkfifo(ready)
+    program = f"""
+import pathlib, signal, sys
+def finish(*_):
+    pathlib.Path({str(done)!r}).write_text("merged")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, finish)
+pathlib.Path({str(ready)!r}).write_text("ready")
+while True:
+    signal.pause()
+"""
+    process, ends = start(program)
+    assert ready.read_text() == "ready"
+    process.stop(timeout_seconds=120)
+    assert done.read_text() == "merged"
+    assert not process.running
+    assert ends.empty()
+
+
+def test_a_child_that_does_not_listen_is_killed_in_the_end(start: Start, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    os.mkfifo(ready)
+    program = (
+        "import pathlib, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        f"pathlib.Path({str(ready)!r}).write_text('x')\nwhile True: signal.pause()"
+    )
+    process, _ = start(program)
+    ready.read_text()
+    process.stop(timeout_seconds=0.2)
+    assert not process.running
+
+
+def test_what_the_child_prints_never_reaches_our_stdout(start: Start, capfd: pytest.CaptureFixture[str]) -> None:
+    _, ends = start("print('noise')")
+    assert ends.get(timeout=120) == 0
+    assert capfd.readouterr() == ("", "noise\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
+def test_a_parent_killed_at_once_takes_its_child_along(tmp_path: Path) -> None:
+    ended = tmp_path / "ended"
+    os.mkfifo(ended)
+    child = (
+        f"import os, signal\nfifo = os.open({str(ended)!r}, os.O_WRONLY)\nos.write(fifo, "
+        "str(os.getpid()).encode())\nsignal.pause()"
+    )
+    parent = f"""
+import os, signal, sys
+from sluice.process.applier_process import ApplierProcess
+ApplierProcess([sys.executable, "-c", {child!r}], environment=os.environ, on_end=print).start()
+signal.pause()
+"""
+    running = subprocess.Popen([sys.executable, "-c", parent], cwd=Path(__file__).parents[3])
+    reader = ended.open()
+    pid = int(os.read(reader.fileno(), 20))
+    running.kill()
+    running.wait()
+    watchdog = threading.Timer(20, lambda: _kill(pid))
+    watchdog.start()
+    assert os.read(reader.fileno(), 1) == b"", "the pipe closes when the child is gone"
+    assert watchdog.is_alive()
+    watchdog.cancel()
+    reader.close()
+
+
+def test_a_signal_is_told_as_shells_tell_it() -> None:
+    assert (shell_status(-9), shell_status(6)) == (137, 6)
+
+
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
