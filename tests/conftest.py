@@ -63,7 +63,7 @@ def no_canary_is_shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """One server for the whole run, of the major that SLUICE_PG_MAJOR names (else 18).
+    """One server for the whole run, of the major that TEST_PG_MAJOR names (else 18).
 
     A test that restarts or breaks a server starts its own with `temporary_server`, which is of the
     same major.

@@ -80,6 +80,7 @@ def test_streamed_and_prepared_transactions_with_parts_rolled_back_are_equal(
     pipeline: IngestPipeline, tmp_path: Path
 ) -> None:
     database = pipeline.database
+    since(database, 15, "two-phase commit in slots")
     database.execute(
         f"ALTER DATABASE {database.name} SET logical_decoding_work_mem = '64kB'",
         "CREATE TABLE t (id int PRIMARY KEY, body text)",

