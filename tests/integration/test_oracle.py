@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.ingesting import IngestPipeline
 from tests.support.oracle import Spool
+from tests.support.source_setup import since
 from tests.support.workload import Workload
 
 CHANGES = (
