@@ -129,7 +129,7 @@ class TableApply:
             self._seconds[name] = self._seconds.get(name, 0.0) + time.monotonic() - began
 
     def _snapshot(self, window: Window) -> Applied:
-        snapshot = self._state.copy
+        snapshot = self._state.snapshot
         assert snapshot is not None
         if any(segment.schema_version != snapshot.schema_version for segment in window.segments):
             raise UnsupportedChange("the snapshot has rows of several schema versions")
@@ -154,7 +154,7 @@ class TableApply:
         )
 
     def _changes(self, window: Window) -> Applied:
-        snapshot = self._state.copy
+        snapshot = self._state.snapshot
         assert snapshot is not None
         segments = visible(window.segments, snapshot_lsn=snapshot.snapshot_lsn)
         changes = WindowChanges(self._store, segments, self._state.schemas, snapshot.snapshot_lsn)

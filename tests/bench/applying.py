@@ -18,7 +18,7 @@ from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 from rich.table import Table as Printed
 
-from sluice.contract.entries import Changes, Copy
+from sluice.contract.entries import Changes, Snapshot
 from sluice.ingest.options import IngestOptions
 from sluice.ingest.supervisor import Ingest
 from sluice.manifest.follow import load_state, read_entries
@@ -87,9 +87,9 @@ class Bench:
         (table,) = state.tables.values()
         entries = [entry for entry, _ in read_entries(self.store, after_seq=self.taken)]
         self.taken = state.seq
-        copies = [entry for entry in entries if isinstance(entry.body, Copy)]
-        if copies:
-            window = Window(copies[0].body.segments, table.generation_seq, is_snapshot=True)  # type: ignore[union-attr]
+        snapshots = [entry for entry in entries if isinstance(entry.body, Snapshot)]
+        if snapshots:
+            window = Window(snapshots[0].body.segments, table.generation_seq, is_snapshot=True)  # type: ignore[union-attr]
         else:
             segments = tuple(
                 segment for entry in entries if isinstance(entry.body, Changes) for segment in entry.body.segments

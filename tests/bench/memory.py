@@ -1,7 +1,7 @@
 """P3: what one huge transaction costs in memory, streamed while small ones commit beside it, and
 sent in one piece after the server spilled it.
 
-One WAL with the transaction and the small ones that interleave with it, read twice from copies of
+One WAL with the transaction and the small ones that interleave with it, read twice from snapshots of
 one slot, while the resident memory of the ingest process is sampled; each spool is summed against
 the source's table. The rates are those of P1's million inserts, which fit the server's memory when
 it does not stream them: what streaming costs is then ours and not that of the server's spill files.

@@ -73,10 +73,10 @@ POINTS = (
     "receipt.before",
     "status.before",
     "status.after",
-    "copy.locked",
-    "copy.read",
-    "copy.final.before",
-    "copy.final.after",
+    "snapshot.locked",
+    "snapshot.read",
+    "snapshot.final.before",
+    "snapshot.final.after",
 )
 ERRORS = (
     "SourceUnavailable",
@@ -572,7 +572,7 @@ class Story:
         outcome.marked = {
             verdict.table: f"{verdict.state}: {verdict.reason}" for verdict in verdicts if verdict.state != "live"
         }
-        unfinished = [verdict.table for verdict in verdicts if verdict.state in ("copying", "unknown")]
+        unfinished = [verdict.table for verdict in verdicts if verdict.state in ("snapshot", "unknown")]
         wrong = {
             "not copied though caught up": unfinished,
             "lost": outcome.lost,
@@ -589,7 +589,7 @@ class Story:
 
         What is in a table's snapshot need not be in the log: it may have come in an older shape.
         """
-        snapshots = {table.name: table.snapshots.get(table.generation, 0) for table in spool.tables.values()}
+        snapshots = {table.name: table.snapshot_lsns.get(table.generation, 0) for table in spool.tables.values()}
         return {
             one[0]
             for one in rows

@@ -90,14 +90,14 @@ PASSING = ("SourceUnavailable", "StoreUnavailable")
 """Errors that a stop may end with as with a success: what was left out comes again with the next
 connection, and nothing was acknowledged for it.
 """
-COPY_EDGES = (
-    "copy.locked",
-    "copy.read",
+SNAPSHOT_EDGES = (
+    "snapshot.locked",
+    "snapshot.read",
     "segment.put.before",
     "segment.put.after",
-    "copy.taken",
-    "copy.final.before",
-    "copy.final.after",
+    "snapshot.taken",
+    "snapshot.final.before",
+    "snapshot.final.after",
 )
 """Between reading a table, uploading its rows and the entry that publishes them."""
 
@@ -150,7 +150,7 @@ class Stages:
             assert running.error is not None, "a drain that left something out ended as if it had not"
         self.assert_healthy()
 
-    def copy_case(self, point: str, error: str, situation: Situation) -> None:
+    def snapshot_case(self, point: str, error: str, situation: Situation) -> None:
         """A table is copied for the first time and that fails at `point`, with another table and
         with changes of both behind it, as `situation` says.
         """

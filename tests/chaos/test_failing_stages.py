@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 import pytest
 
 from tests.chaos.reused import Reused
-from tests.chaos.stages import COPY_EDGES, EDGES, Edge, Situation, Stages, hurried
+from tests.chaos.stages import EDGES, SNAPSHOT_EDGES, Edge, Situation, Stages, hurried
 from tests.support.sources import fresh_database
 from tools.local.postgres import PostgresServer
 
@@ -83,9 +83,9 @@ CASES = [
     for place, edge in enumerate(EDGES)
     for error, situation in _chosen(place, _errors(edge.point), serial=edge.serial)
 ]
-COPY_CASES = [
+SNAPSHOT_CASES = [
     pytest.param(point, error, situation, id=_named(point, error, situation.value))
-    for place, point in enumerate(COPY_EDGES)
+    for place, point in enumerate(SNAPSHOT_EDGES)
     for error, situation in _chosen(place, ERRORS)
 ]
 
@@ -97,8 +97,8 @@ def test_a_stage_that_fails_loses_and_doubles_nothing_whatever_waits_behind_it(
     stages.case(edge, error, situation)
 
 
-@pytest.mark.parametrize(("point", "error", "situation"), COPY_CASES)
-def test_a_copy_that_fails_at_any_step_is_taken_again_and_joins_without_gap_or_overlap(
+@pytest.mark.parametrize(("point", "error", "situation"), SNAPSHOT_CASES)
+def test_a_snapshot_that_fails_at_any_step_is_taken_again_and_joins_without_gap_or_overlap(
     stages: Stages, point: str, error: str, situation: Situation
 ) -> None:
-    stages.copy_case(point, error, situation)
+    stages.snapshot_case(point, error, situation)

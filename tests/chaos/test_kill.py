@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(1800)
 RANDOM_INGEST_KILLS = 9
 FULL = os.environ.get("CHAOS") == "full"
 SETTING_UP = ("setup.published", "setup.slot", "catalog.asked")
-COPYING = tuple(point for point in nemesis.points("service/sluice") if point.startswith("copy."))
+SNAPSHOT = tuple(point for point in nemesis.points("service/sluice") if point.startswith("copy."))
 """Reached only while there are tables to copy, so they come first, and each leaves some to the
 next.
 """
@@ -62,15 +62,15 @@ def test_ingest_killed_at_fault_points_and_at_random_publishes_each_transaction_
         nemesis.crash(survivor.ingest(faults=f"{point}=crash"), at=point)
     survivor.observe()
     passed = [point for point in nemesis.points("service/sluice") if not point.startswith(COLLECTING)]
-    others = [point for point in passed if point not in (*SETTING_UP, *COPYING, CLEANING)]
+    others = [point for point in passed if point not in (*SETTING_UP, *SNAPSHOT, CLEANING)]
     kills: list[str | nemesis.Moment] = [*others, *(nemesis.ingest_moment(choice) for _ in range(RANDOM_INGEST_KILLS))]
     choice.shuffle(kills)
     with Writer(survivor.workload, survivor.database.dsn, pause_s=0.02, large_pause_s=1.0):
-        for kill in [*COPYING, *kills]:
+        for kill in [*SNAPSHOT, *kills]:
             if isinstance(kill, nemesis.Moment):
                 kill.strike(survivor, survivor.ingest)
             else:
-                passage = choice.randint(1, 2 if kill in COPYING else 5)
+                passage = choice.randint(1, 2 if kill in SNAPSHOT else 5)
                 nemesis.crash(survivor.ingest(faults=f"{kill}=crash@{passage}"), at=kill)
             if kill == LEAVING:
                 nemesis.crash(survivor.ingest(faults=f"{CLEANING}=crash"), at=CLEANING)
@@ -79,7 +79,7 @@ def test_ingest_killed_at_fault_points_and_at_random_publishes_each_transaction_
     survivor.assert_exactly_once()
     assert set(survivor.spool.states) == set(TABLES)
     assert set(survivor.spool.states.values()) == {"live"}
-    assert {table for table, _ in survivor.spool.copied} == set(TABLES)
+    assert {table for table, _ in survivor.spool.complete} == set(TABLES)
     assert survivor.confirmed() <= survivor.spool.through_lsn
     assert survivor.spool.epoch > RANDOM_INGEST_KILLS
     assert len({status.flush for status in survivor.proxy.statuses}) > RANDOM_INGEST_KILLS, (

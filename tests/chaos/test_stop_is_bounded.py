@@ -82,8 +82,8 @@ def test_while_it_streams_from_a_server_that_no_longer_answers(started: World) -
     _nothing_is_lost(started)
 
 
-def test_while_a_copy_waits_for_a_lock(started: World) -> None:
-    """The server is asked to stop as well: no session of ours is left waiting there. A copy that
+def test_while_a_snapshot_waits_for_a_lock(started: World) -> None:
+    """The server is asked to stop as well: no session of ours is left waiting there. A snapshot that
     got no lock in time waits for its next snapshot instead.
     """
     publication = started.database.publication
@@ -93,10 +93,12 @@ def test_while_a_copy_waits_for_a_lock(started: World) -> None:
     gate = Gate(started.pipeline.directory / "gate")
     gate.close()
     with (
-        _ingest(started, faults=gate.holding("copy.lock.before")) as ingest,
+        _ingest(started, faults=gate.holding("snapshot.lock.before")) as ingest,
         psycopg.connect(started.database.dsn) as other,
     ):
-        wait_until(lambda: "copy started" in events(ingest), what="the copy starts", processes=(ingest,), timeout=90)
+        wait_until(
+            lambda: "snapshot started" in events(ingest), what="the snapshot starts", processes=(ingest,), timeout=90
+        )
         other.execute("LOCK TABLE locked IN ACCESS EXCLUSIVE MODE")
         gate.open()
         waiting = (
@@ -105,7 +107,9 @@ def test_while_a_copy_waits_for_a_lock(started: World) -> None:
         )
         again = "the snapshot waits for older transactions to end"
         wait_until(
-            lambda: _count(started, waiting) == 1 or again in events(ingest), what="the copy waits", processes=(ingest,)
+            lambda: _count(started, waiting) == 1 or again in events(ingest),
+            what="the snapshot waits",
+            processes=(ingest,),
         )
         assert _stopped(ingest) == 0, ingest.log_tail(40)
         wait_until(lambda: _count(started, OURS) == 0, what="no session is left", timeout=120)

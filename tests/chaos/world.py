@@ -63,7 +63,7 @@ class World:
     witness: Witness | None = None
 
     def set_up(self) -> None:
-        """Publication, slot and the copies of all tables; what comes after has a witness."""
+        """Publication, slot and the snapshots of all tables; what comes after has a witness."""
         self.catch_up()
         self.observe()
         self.check()

@@ -23,11 +23,11 @@ from sluice.contract.entries import (
     BodyCommit,
     Changes,
     Commits,
-    Copy,
     Prepared,
     PreparedEnd,
     PreparedPart,
     Segment,
+    Snapshot,
     digest,
 )
 from sluice.contract.table_state import State
@@ -78,7 +78,7 @@ class World:
         if not copied:
             return ""
         part = self._stored(keys.segment(table_id, self.state.epoch, self.state.seq), table_id, lsn=1)
-        self.log.append(Copy(table_id, generation, 1, max(1, self.state.through_lsn), (part,), final=True))
+        self.log.append(Snapshot(table_id, generation, 1, max(1, self.state.through_lsn), (part,), final=True))
         self.log.append(table(table_id, generation=generation, version=None, state="live"))
         return part.key
 
@@ -209,8 +209,8 @@ def test_without_a_record_of_the_applier_everything_stays(world: World) -> None:
     assert world.collect() == set()
 
 
-@pytest.mark.parametrize("state", ["stale", "copying"])
-def test_a_table_that_the_applier_stopped_or_copies_keeps_everything_from_there(world: World, state: str) -> None:
+@pytest.mark.parametrize("state", ["stale", "snapshot"])
+def test_a_table_that_the_applier_stopped_or_snapshots_keeps_everything_from_there(world: World, state: str) -> None:
     world.join("7")
     world.join("8")
     world.change("7")
@@ -272,7 +272,7 @@ def test_a_table_that_left_keeps_nothing_once_the_applier_has_heard_of_it(world:
     assert gone in world.collect()
 
 
-def test_a_new_generation_keeps_its_copy_and_lets_the_old_one_go_when_it_is_applied(world: World) -> None:
+def test_a_new_generation_keeps_its_snapshot_and_lets_the_old_one_go_when_it_is_applied(world: World) -> None:
     first = world.join("7")
     world.applied()
     second = world.join("7", generation=2)
@@ -525,7 +525,7 @@ def test_whatever_happens_no_object_that_is_still_to_be_applied_ever_goes(
                 named.append((world.state.seq, "7", one.parts[0].segment.key))
             case ["roll", "back"] if waiting:
                 world.end(waiting.pop(), "rolled_back")
-            case ["copy", table_id]:
+            case ["snapshot", table_id]:
                 generation = world.state.tables[table_id].generation + 1
                 named = [item for item in named if item[1] != table_id]
                 named.append((world.state.seq + 2, table_id, world.join(table_id, generation=generation)))

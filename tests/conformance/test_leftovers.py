@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.contract import keys
-from sluice.contract.entries import BodyCommit, Changes, Commits, Copy, Prepared, PreparedEnd, PreparedPart
+from sluice.contract.entries import BodyCommit, Changes, Commits, Prepared, PreparedEnd, PreparedPart, Snapshot
 from sluice.errors import ManifestCorrupt, StoreRefused
 from sluice.manifest import leftovers
 from sluice.manifest.follow import load_state
@@ -68,12 +68,12 @@ def test_what_no_entry_names_goes_and_everything_else_stays(store: ObjectStore) 
     assert run(store, second) == 0
 
 
-def test_a_copy_keeps_its_segments(store: ObjectStore) -> None:
+def test_a_snapshot_keeps_its_segments(store: ObjectStore) -> None:
     first = writer(store)
     first.append(table("7"))
     mine = keys.segment("7", 1, 1)
     fill(store, mine, keys.segment("7", 1, 2))
-    first.append(Copy("7", 1, 1, 10, (replace(segment(first_lsn=10), key=mine),), final=True))
+    first.append(Snapshot("7", 1, 1, 10, (replace(segment(first_lsn=10), key=mine),), final=True))
     run(store, writer(store))
     assert objects(store) == {mine}
 

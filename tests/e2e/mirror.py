@@ -2,7 +2,7 @@
 local disk, the applier, Delta read by another engine.
 
 A lake is followed step by step; `rebuild` fills a second one from the finished spool, where each
-table takes its copy and then all its changes in one window. What a test claims must hold in both.
+table takes its snapshot and then all its changes in one window. What a test claims must hold in both.
 """
 
 import shutil
@@ -64,7 +64,7 @@ class Mirror:
         self.apply(REBUILT)
 
     def fork(self, lake: str) -> None:
-        """Another spool, which begins as a copy of what the first one holds now."""
+        """Another spool, which begins as a snapshot of what the first one holds now."""
         shutil.copytree(self._folder / FOLLOWED, self._folder / lake, ignore=shutil.ignore_patterns("apply"))
 
     def forget_notes(self, lake: str = FOLLOWED) -> None:

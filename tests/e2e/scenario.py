@@ -2,7 +2,7 @@
 that each can fail by itself.
 
 A scenario is publisher SQL and what must be true of the lake afterwards: tables that equal the
-source, tables that are stopped by name. Everything in `before` is found by the copy, everything in
+source, tables that are stopped by name. Everything in `before` is found by the snapshot, everything in
 `after` comes through the stream.
 """
 
@@ -111,7 +111,7 @@ class World:
 
 
 def begin(mirror: Mirror, scenarios: Sequence[Scenario], *, publication: str, **options: Any) -> World:
-    """Schemas, tables and first rows; then the copy, without an apply.
+    """Schemas, tables and first rows; then the snapshot, without an apply.
 
     `publication` is the rest of CREATE PUBLICATION; `{entries}` in it stands for what the scenarios
     publish.
@@ -129,7 +129,7 @@ def begin(mirror: Mirror, scenarios: Sequence[Scenario], *, publication: str, **
 
 
 def go_on(world: World, *, at_pause: Callable[[], None] = lambda: None) -> None:
-    """What happens after the copy, scenario by scenario; nothing reads it meanwhile but what
+    """What happens after the snapshot, scenario by scenario; nothing reads it meanwhile but what
     `at_pause` does.
     """
     major = server_major(world.database)

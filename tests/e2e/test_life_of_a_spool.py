@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sluice.contract import keys
-from sluice.contract.control import COPY, Request
+from sluice.contract.control import RESYNC, Request
 from sluice.errors import SlotLost
 from sluice.operate import gc
 from sluice.operate.verify import verify
@@ -78,9 +78,9 @@ def test_everything_that_the_lake_has_goes_and_the_pipeline_lives_on(story: Stor
     assert len(story.mirror.rows("messages", schema="_sluice")) == 2
 
 
-def test_a_table_is_copied_again_after_its_first_copy_is_gone(story: Story) -> None:
+def test_a_table_is_read_again_after_its_first_snapshot_is_gone(story: Story) -> None:
     story.collect()
-    request = Request(COPY, "public", "copied_again", datetime.now(UTC).isoformat())
+    request = Request(RESYNC, "public", "copied_again", datetime.now(UTC).isoformat())
     story.store.create(keys.control_request(uuid.uuid4().hex), request.encode())
     story.live_on(3)
     assert story.mirror.pipeline.table("public.copied_again").generation == 2

@@ -284,7 +284,7 @@ def test_every_built_in_type_is_here(story: Mirror) -> None:
 
 
 @pytest.mark.parametrize("matrix", MATRICES, ids=lambda matrix: matrix.name)
-def test_every_value_copied_inserted_or_updated_equals_the_servers_own_text(story: Mirror, matrix: Matrix) -> None:
+def test_every_value_read_inserted_or_updated_equals_the_servers_own_text(story: Mirror, matrix: Matrix) -> None:
     story.assert_equal(matrix.name)
     assert {row["id"] // 1000 * 1000 for row in story.rows(matrix.name)} == {
         COPIED,

@@ -81,7 +81,7 @@ def test_a_running_pipeline_shows_no_canary_and_dies_without_a_core(database: Da
     with pipeline.start("run", environment={"SLUICE_TELEMETRY__LOG_LEVEL": "debug"}) as process:
         wait_until(
             lambda: spooled(pipeline, canary.ROW) and '"listening"' in process.log.read_text(),
-            what="the copy is in the spool",
+            what="the snapshot is in the spool",
             processes=(process,),
         )
         database.execute(
@@ -155,7 +155,9 @@ def test_a_stream_that_dies_of_a_row_does_not_quote_it(pipeline: ingesting.Inges
     assert canary.in_text(f"{caught.value}{caught.value.hint}") == []
 
 
-def test_a_copy_that_dies_of_a_row_does_not_quote_it(pipeline: ingesting.IngestPipeline, database: Database) -> None:
+def test_a_snapshot_that_dies_of_a_row_does_not_quote_it(
+    pipeline: ingesting.IngestPipeline, database: Database
+) -> None:
     since(database, 15, "row filters")
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, body text)",

@@ -159,7 +159,12 @@ def test_a_batch_run_fills_the_spool_and_status_tells(sluice: Run, database: Dat
     assert status["source"]["slot"]["active"] is False
     assert status["manifest"]["slot"] == database.slot
     table = json.loads(sluice("tables", "--json").stdout)["tables"][0]
-    assert (table["schema"], table["table"], table["state"], table["rows_copied"]) == ("public", "orders", "copying", 1)
+    assert (table["schema"], table["table"], table["state"], table["snapshot_rows"]) == (
+        "public",
+        "orders",
+        "snapshot",
+        1,
+    )
 
 
 def test_a_slot_that_vanished_is_7_and_is_not_created_again(sluice: Run, database: Database) -> None:

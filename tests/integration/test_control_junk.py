@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sluice.contract.control import COPY, Request
+from sluice.contract.control import RESYNC, Request
 from tests.support.looks import Pipe, orders
 from tests.support.sources import Database
 
@@ -19,7 +19,7 @@ JUNK = {
     "back\\slash.json": "{}",
     "deep.json": "[" * 100_000,
     "numbers.json": json.dumps(
-        {"format_version": 1, "action": COPY, "schema_name": 1, "table_name": [], "requested_at": None}
+        {"format_version": 1, "action": RESYNC, "schema_name": 1, "table_name": [], "requested_at": None}
     ),
     "x" * 250: "{}",
     "below/a/folder.json": "{}",
@@ -44,7 +44,7 @@ def test_junk_below_control_stops_neither_ingest_nor_status_nor_a_request_behind
         # A refusal of unknown form is a problem that the applier's record does not hide.
         assert status.returncode in (0, 9), status.stdout + status.stderr
         request = tmp_path / "spool/shop/control/zz.json"
-        request.write_bytes(Request(COPY, "public", "orders", datetime.now(UTC).isoformat()).encode())
+        request.write_bytes(Request(RESYNC, "public", "orders", datetime.now(UTC).isoformat()).encode())
         pipe.wait(lambda: not request.exists(), 120)
         named = [event["key"] for event in pipe.events() if event["event"] == "an object below control/ is left alone"]
         assert sorted(named) == sorted(

@@ -14,7 +14,7 @@ import pytest
 
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable
-from sluice.contract.control import COPY, Request
+from sluice.contract.control import RESYNC, Request
 from sluice.contract.table_state import State
 from sluice.manifest.follow import load_state
 from sluice.store.base import ObjectStore
@@ -188,7 +188,7 @@ def test_a_pipeline_that_runs_with_its_applier_is_healthy_and_exit_0(
     assert (ended.returncode, json.loads(ended.stdout)["state"]) == (0, "healthy"), ended.stdout
 
 
-def test_a_table_that_nobody_publishes_is_not_copied_and_the_nearest_is_named(
+def test_a_table_that_nobody_publishes_is_not_read_and_the_nearest_is_named(
     sluice: Run, database: Database, store: ObjectStore
 ) -> None:
     assert sluice("run", "--until-caught-up").returncode == 0
@@ -207,7 +207,7 @@ def test_a_request_that_ingest_refuses_is_a_problem_until_it_is_carried_out(
 ) -> None:
     wait_for_streaming(sluice)
     # As if it had been dropped between the command's look and ingest's.
-    store.create(keys.control_request("one"), Request(COPY, "public", "gone", datetime.now(UTC).isoformat()).encode())
+    store.create(keys.control_request("one"), Request(RESYNC, "public", "gone", datetime.now(UTC).isoformat()).encode())
     deadline = time.monotonic() + 90
     while "request.refused" not in codes(document := json.loads(sluice("status", "--json").stdout)):
         assert time.monotonic() < deadline

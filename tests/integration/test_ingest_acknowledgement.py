@@ -118,7 +118,7 @@ def _last_two_commits(pipeline: IngestPipeline, attempt: int) -> tuple[int | Non
     return None, None
 
 
-def test_rows_of_one_copy_share_an_lsn_and_all_arrive_in_order(pipeline: IngestPipeline) -> None:
+def test_rows_of_one_snapshot_share_an_lsn_and_all_arrive_in_order(pipeline: IngestPipeline) -> None:
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     pipeline.run()
     with (

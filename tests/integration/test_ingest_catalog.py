@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sluice.contract.entries import Copy
+from sluice.contract.entries import Snapshot
 from tests.support.ingesting import IngestPipeline
 from tests.support.source_setup import since
 
@@ -106,7 +106,7 @@ def test_a_table_is_detached_when_it_is_no_longer_selected_and_begins_again_when
     assert pipeline.table("public.b").generation == 1
 
 
-def test_a_table_that_is_selected_later_is_copied(pipeline: IngestPipeline) -> None:
+def test_a_table_that_is_selected_later_is_read(pipeline: IngestPipeline) -> None:
     pipeline.database.execute(
         "CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)"
     )
@@ -156,12 +156,14 @@ def test_messages_that_were_not_kept_leave_no_gap_in_a_table_that_calls_itself_w
     assert pipeline.table("_sluice.messages").generation == 3
 
 
-def test_a_copy_makes_its_table_live_by_one_entry(pipeline: IngestPipeline) -> None:
+def test_a_snapshot_makes_its_table_live_by_one_entry(pipeline: IngestPipeline) -> None:
     two_tables(pipeline)
     entries = pipeline.entries()
-    copies = {entry.body.table_id: entry for entry in entries if isinstance(entry.body, Copy)}
-    assert len(copies) == 2
+    snapshots = {entry.body.table_id: entry for entry in entries if isinstance(entry.body, Snapshot)}
+    assert len(snapshots) == 2
     assert all(
-        entry.body.fingerprint and entry.body.relfilenode for entry in copies.values() if isinstance(entry.body, Copy)
+        entry.body.fingerprint and entry.body.relfilenode
+        for entry in snapshots.values()
+        if isinstance(entry.body, Snapshot)
     )
     assert not [entry for entry in entries if getattr(entry.body, "state", "") == "live"]

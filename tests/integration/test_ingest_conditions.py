@@ -205,7 +205,7 @@ def test_a_table_without_the_right_to_read_it_is_set_aside_and_carried_once_it_i
     assert pipeline.copied("public.t") == pipeline.source_rows("t")
 
 
-def test_a_right_to_the_columns_is_enough_to_copy(pipeline: IngestPipeline, role: str) -> None:
+def test_a_right_to_the_columns_is_enough_to_snapshot(pipeline: IngestPipeline, role: str) -> None:
     pipeline.database.execute(f"GRANT SELECT (id) ON t TO {role}")
     pipeline.run(**EVERYTHING)
     assert pipeline.table("public.t").state == "live", pipeline.table("public.t").reason
@@ -239,7 +239,7 @@ def test_a_table_that_fails_while_it_is_read_is_set_aside_and_tried_again(ascii_
     assert ascii_only.copied("public.t") == {("2", "x")}
 
 
-def test_without_a_free_slot_copies_wait_and_the_stream_goes_on(pipeline: IngestPipeline) -> None:
+def test_without_a_free_slot_snapshots_wait_and_the_stream_goes_on(pipeline: IngestPipeline) -> None:
     database = pipeline.database
     database.execute(*PLAIN)
     database.execute(f"CREATE PUBLICATION {database.publication} FOR ALL TABLES")
@@ -264,7 +264,7 @@ def test_without_a_free_slot_copies_wait_and_the_stream_goes_on(pipeline: Ingest
                 )
                 database.execute("INSERT INTO other VALUES (7)")
                 running.wait_until(lambda: [row["id"] for row in pipeline.rows("public.other")] == [7])
-                assert pipeline.table("public.t").state == "copying"
+                assert pipeline.table("public.t").state == "snapshot"
                 for name in taken:
                     connection.execute("SELECT pg_drop_replication_slot(%s)", (name,))
                 taken.clear()

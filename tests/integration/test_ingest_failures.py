@@ -73,11 +73,11 @@ def test_a_unit_behind_one_whose_upload_was_refused_is_not_published(filled: Ing
 def test_a_background_part_that_dies_while_nothing_streams_ends_the_process(
     filled: IngestPipeline, tmp_path: Path
 ) -> None:
-    """With nobody to tell, a dead copier would leave its table waiting for ever under a healthy
+    """With nobody to tell, a dead snapshotter would leave its table waiting for ever under a healthy
     status.
     """
     gate = tmp_path / "gate"
-    faults.arm(f"copy.read=hold:{gate}+raise:RuntimeError")
+    faults.arm(f"snapshot.read=hold:{gate}+raise:RuntimeError")
     database = filled.database
     with PgProxy(database.server.port) as proxy:
         filled.dsn = proxy.dsn(dbname=database.name)
@@ -92,7 +92,7 @@ def _die_while_away(pipeline: IngestPipeline, proxy: PgProxy, gate: Path) -> Non
     with pipeline.running(watch_interval_s=0.1) as running:
         pipeline.database.execute("CREATE TABLE later (id int PRIMARY KEY)", "INSERT INTO later VALUES (1)")
         pipeline.database.execute(f"ALTER PUBLICATION {pipeline.database.publication} ADD TABLE later")
-        running.wait_until(lambda: faults.passages("copy.read") > 0)
+        running.wait_until(lambda: faults.passages("snapshot.read") > 0)
         proxy.refuse_connections = True
         proxy.drop()
         running.wait_until(lambda: running.ingest is not None and running.ingest.status.state == "reconnecting")

@@ -116,7 +116,7 @@ def spooled_md5(file: Path) -> str:
 
 
 @pytest.mark.parametrize("kind", VALUES)
-def test_one_large_field_of_a_table_that_is_copied_takes_no_more(database: Database, tmp_path: Path, kind: str) -> None:
+def test_one_large_field_of_a_table_that_is_read_takes_no_more(database: Database, tmp_path: Path, kind: str) -> None:
     type_name, value = VALUES[kind]
     database.execute(
         f"CREATE TABLE a (id int PRIMARY KEY, v {type_name})", f"CREATE PUBLICATION {database.publication} FOR TABLE a"

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from sluice.contract.control import COPY, Request
-from sluice.contract.entries import Changes, Copy, Table
+from sluice.contract.control import RESYNC, Request
+from sluice.contract.entries import Changes, Snapshot, Table
 from sluice.contract.keys import MANIFEST, control_request
 from sluice.errors import Interrupted, ServiceError, SlotBusy, SlotLost, WriterFenced
 from sluice.ingest.supervisor import Ingest
@@ -42,13 +42,13 @@ def test_rows_that_were_there_join_the_stream_without_gap_or_overlap(pipeline: I
         storming.set()
         writer.join()
     pipeline.run()
-    (copy,) = [entry.body for entry in pipeline.entries() if isinstance(entry.body, Copy)]
+    (copy,) = [entry.body for entry in pipeline.entries() if isinstance(entry.body, Snapshot)]
     copied = [row["id"] for row in pipeline.rows("public.a", copied=True)]
     streamed = [row["id"] for row in pipeline.rows("public.a") if row["_sluice_lsn"] > copy.snapshot_lsn]
     assert sorted(copied + streamed) == [*range(1, 2001), *inserted]
 
 
-def test_a_table_that_joins_later_is_copied_and_followed(pipeline: IngestPipeline) -> None:
+def test_a_table_that_joins_later_is_read_and_followed(pipeline: IngestPipeline) -> None:
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     pipeline.run()
     pipeline.database.execute(
@@ -60,11 +60,13 @@ def test_a_table_that_joins_later_is_copied_and_followed(pipeline: IngestPipelin
     pipeline.run()
     table = pipeline.table("public.later")
     assert table.state == "live"
-    assert table.copy is not None
+    assert table.snapshot is not None
     assert sorted(row["id"] for row in pipeline.rows("public.later", copied=True)) == [1, 2, 3]
     pipeline.database.execute("INSERT INTO later VALUES (4)")
     pipeline.run()
-    assert [row["id"] for row in pipeline.rows("public.later") if row["_sluice_lsn"] > table.copy.snapshot_lsn] == [4]
+    assert [row["id"] for row in pipeline.rows("public.later") if row["_sluice_lsn"] > table.snapshot.snapshot_lsn] == [
+        4
+    ]
 
 
 def test_an_added_column_is_a_new_schema_version_with_the_value_that_older_rows_hold(pipeline: IngestPipeline) -> None:
@@ -315,13 +317,13 @@ def test_a_column_that_is_added_and_dropped_again_turns_the_table_stale(pipeline
     assert "w" in pipeline.table("public.a").reason
 
 
-def test_a_stale_table_is_copied_again_when_asked_and_joins_the_stream(pipeline: IngestPipeline) -> None:
+def test_a_stale_table_is_read_again_when_asked_and_joins_the_stream(pipeline: IngestPipeline) -> None:
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY, v int)", "INSERT INTO a VALUES (1, 1)")
     pipeline.run()
     pipeline.database.execute("ALTER TABLE a DROP COLUMN v", "INSERT INTO a VALUES (2)")
     pipeline.run()
     assert pipeline.table("public.a").state == "stale"
-    request = Request(COPY, "public", "a", "2030-01-01T00:00:00+00:00")
+    request = Request(RESYNC, "public", "a", "2030-01-01T00:00:00+00:00")
     pipeline.store.create(control_request("one"), request.encode())
     pipeline.run()
     pipeline.database.execute("INSERT INTO a VALUES (3)")
@@ -329,10 +331,10 @@ def test_a_stale_table_is_copied_again_when_asked_and_joins_the_stream(pipeline:
     table = pipeline.table("public.a")
     assert (table.state, table.generation) == ("live", 2)
     assert [column.name for column in table.schemas[table.schema_version].columns] == ["id"]
-    assert table.copy is not None
-    last = [entry.body for entry in pipeline.entries() if isinstance(entry.body, Copy)][-1]
+    assert table.snapshot is not None
+    last = [entry.body for entry in pipeline.entries() if isinstance(entry.body, Snapshot)][-1]
     assert sum(segment.rows for segment in last.segments) == 2
-    assert [row["id"] for row in pipeline.rows("public.a") if row["_sluice_lsn"] > table.copy.snapshot_lsn] == [3]
+    assert [row["id"] for row in pipeline.rows("public.a") if row["_sluice_lsn"] > table.snapshot.snapshot_lsn] == [3]
     assert list(pipeline.store.list("control/")) == []
 
 

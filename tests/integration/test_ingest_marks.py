@@ -26,7 +26,7 @@ def test_a_table_that_was_refused_is_carried_when_another_primary_key_is_publish
     assert pipeline.table("public.t").state == "live"
 
 
-def test_a_right_that_was_missing_for_a_moment_of_a_copy_costs_a_pause(
+def test_a_right_that_was_missing_for_a_moment_of_a_snapshot_costs_a_pause(
     pipeline: IngestPipeline, tmp_path: Path
 ) -> None:
     database = pipeline.database
@@ -42,10 +42,10 @@ def test_a_right_that_was_missing_for_a_moment_of_a_copy_costs_a_pause(
     )
     pipeline.dsn = database.dsn.replace("//postgres", f"//{role}")
     gate = tmp_path / "gate"
-    faults.arm(f"copy.lock.before=hold:{gate}@1")
+    faults.arm(f"snapshot.lock.before=hold:{gate}@1")
     try:
         with pipeline.running(tables=(), watch_interval_s=0.5) as running:
-            running.wait_until(lambda: faults.passages("copy.lock.before") > 0)
+            running.wait_until(lambda: faults.passages("snapshot.lock.before") > 0)
             database.execute(f"REVOKE SELECT ON t FROM {role}")
             gate.touch()
             running.wait_until(lambda: pipeline.table("public.t").state == "quarantined")

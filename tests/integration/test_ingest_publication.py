@@ -7,7 +7,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from sluice.contract.control import COPY, Request
+from sluice.contract.control import RESYNC, Request
 from sluice.contract.keys import control_request
 from sluice.errors import SourceRefused
 from sluice.store.opening import open_store
@@ -45,19 +45,19 @@ def _run_until_it_is_dropped(pipeline: IngestPipeline) -> None:
 
 
 def _copy_again(pipeline: IngestPipeline) -> None:
-    pipeline.store.create(control_request("one"), Request(COPY, "public", "t", "2030-01-01T00:00:00+00:00").encode())
+    pipeline.store.create(control_request("one"), Request(RESYNC, "public", "t", "2030-01-01T00:00:00+00:00").encode())
     pipeline.run()
 
 
 def _ids(pipeline: IngestPipeline) -> list[int]:
-    """What the table's newest generation has: its copy, and what came after."""
+    """What the table's newest generation has: its snapshot, and what came after."""
     table = pipeline.table("public.t")
-    assert table.copy is not None
+    assert table.snapshot is not None
     copied = [
-        row["id"] for row in pipeline.rows("public.t", copied=True) if row["_sluice_lsn"] == table.copy.snapshot_lsn
+        row["id"] for row in pipeline.rows("public.t", copied=True) if row["_sluice_lsn"] == table.snapshot.snapshot_lsn
     ]
     return sorted(
-        copied + [row["id"] for row in pipeline.rows("public.t") if row["_sluice_lsn"] > table.copy.snapshot_lsn]
+        copied + [row["id"] for row in pipeline.rows("public.t") if row["_sluice_lsn"] > table.snapshot.snapshot_lsn]
     )
 
 
@@ -71,7 +71,7 @@ def test_without_its_publication_the_process_ends_by_name(pipeline: IngestPipeli
     assert pipeline.commits() == []
 
 
-def test_after_it_was_created_again_the_table_is_stale_and_a_copy_makes_it_whole(pipeline: IngestPipeline) -> None:
+def test_after_it_was_created_again_the_table_is_stale_and_a_snapshot_makes_it_whole(pipeline: IngestPipeline) -> None:
     _published(pipeline)
     _drop_and_write(pipeline, 2)
     _create_and_write(pipeline, 3)
@@ -123,7 +123,7 @@ def test_a_second_loss_of_the_publication_is_found_as_the_first_was(pipeline: In
         pipeline.run(watch_interval_s=600)
         assert pipeline.table("public.t").state == "stale"
         pipeline.store.create(
-            control_request(f"copy{number}"), Request(COPY, "public", "t", "2030-01-01T00:00:00+00:00").encode()
+            control_request(f"copy{number}"), Request(RESYNC, "public", "t", "2030-01-01T00:00:00+00:00").encode()
         )
         pipeline.run()
         assert pipeline.table("public.t").state == "live"
@@ -157,7 +157,7 @@ def test_what_was_prepared_around_the_loss_neither_blocks_its_gid_nor_the_stream
     database.execute("COMMIT PREPARED 'outlives'", _prepare("ends", 7), "COMMIT PREPARED 'ends'")
     pipeline.run(**two_phase)
     assert pipeline.state().prepared == {}
-    pipeline.store.create(control_request("one"), Request(COPY, "public", "t", "2030-01-01T00:00:00+00:00").encode())
+    pipeline.store.create(control_request("one"), Request(RESYNC, "public", "t", "2030-01-01T00:00:00+00:00").encode())
     pipeline.run(**two_phase)
     assert _ids(pipeline) == list(range(1, 8))
 

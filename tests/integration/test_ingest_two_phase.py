@@ -230,7 +230,7 @@ def test_turning_it_off_loses_nothing_that_is_prepared(pipeline: IngestPipeline)
     assert ids(pipeline) == [1]
 
 
-def test_a_copy_that_begins_while_a_transaction_is_prepared_has_its_rows_once(pipeline: IngestPipeline) -> None:
+def test_a_snapshot_that_begins_while_a_transaction_is_prepared_has_its_rows_once(pipeline: IngestPipeline) -> None:
     database = pipeline.database
     database.execute("CREATE TABLE a (id int PRIMARY KEY, t text)", "CREATE TABLE b (id int PRIMARY KEY)")
     pipeline.run(two_phase=True, tables=("public.a",))
@@ -246,7 +246,7 @@ def test_a_copy_that_begins_while_a_transaction_is_prepared_has_its_rows_once(pi
         running.wait_until(lambda: pipeline.table("public.b").state == "live")
     pipeline.run(two_phase=True)
     copied = {row["id"] for row in pipeline.rows("public.b", copied=True)}
-    snapshot = pipeline.table("public.b").copy
+    snapshot = pipeline.table("public.b").snapshot
     assert snapshot is not None
     later = [row["id"] for row in pipeline.rows("public.b") if row["_sluice_lsn"] > snapshot.snapshot_lsn]
     assert sorted([*copied, *later]) == [1, 2]

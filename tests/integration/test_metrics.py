@@ -43,8 +43,8 @@ WITHOUT_SAMPLES: dict[Metric, str] = {
     catalogue.SLOT_SECONDS_LEFT: "needs a minute of looks (test_health_source_history)",
     catalogue.SLOT_INACTIVE_SINCE: "the slot is in use",
     catalogue.OLDEST_PENDING: "everything is applied",
-    catalogue.SNAPSHOT_START: "the copies are finished",
-    catalogue.SNAPSHOT_ETA: "the copies are finished",
+    catalogue.SNAPSHOT_START: "the snapshots are finished",
+    catalogue.SNAPSHOT_ETA: "the snapshots are finished",
 }
 
 

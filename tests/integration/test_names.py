@@ -70,7 +70,7 @@ def test_no_escape_sequence_of_a_name_reaches_a_terminal(database: Database, tmp
     assert not [command for command, text in shown.items() if "\x1b]0;" in text]
 
 
-def test_what_check_and_copy_pipe_holds_no_control_character(database: Database, tmp_path: Path) -> None:
+def test_what_check_and_snapshot_pipe_holds_no_control_character(database: Database, tmp_path: Path) -> None:
     create(database)
     database.execute(f'CREATE TABLE "{ESCAPE}2" (id int)')
     pipe = Pipe(database, tmp_path)

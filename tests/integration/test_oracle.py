@@ -50,7 +50,7 @@ def spool_of(pipeline: IngestPipeline, folder: Path) -> Spool:
     return spool
 
 
-def test_what_was_copied_and_changed_in_every_way_is_equal(pipeline: IngestPipeline, tmp_path: Path) -> None:
+def test_what_was_read_and_changed_in_every_way_is_equal(pipeline: IngestPipeline, tmp_path: Path) -> None:
     prepared(pipeline)
     with pipeline.database.connect() as connection:
         verdicts = spool_of(pipeline, tmp_path).assert_equal(connection, pipeline.database.publication)

@@ -1,4 +1,4 @@
-"""The initial copy and the stream spell every value in the same bytes, and a copy that races DDL
+"""The snapshot and the stream spell every value in the same bytes, and a snapshot that races DDL
 says so.
 """
 
@@ -14,7 +14,7 @@ from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.schema import TableSchema
 from sluice.errors import SourceRefused, SourceUnavailable
 from sluice.ingest.receive.stream import ReplicationStream, StreamLimits
-from sluice.ingest.snapshot.reader import SnapshotRaced, copy_table
+from sluice.ingest.snapshot.reader import SnapshotRaced, read_table
 from sluice.ingest.tables.schemas import build_schema, relation_of
 from sluice.source.catalog import Catalog
 from sluice.source.publication import ensure_publication
@@ -39,9 +39,9 @@ def schema_of(facts: TableFacts) -> TableSchema:
 
 
 def copied(options: SourceOptions, facts: TableFacts, snapshot: str) -> list[Row]:
-    """The rows of a copy, read by a parser of this test's own."""
+    """The rows of a snapshot, read by a parser of this test's own."""
     payload = b"".join(
-        b"".join(batch) for batch in copy_table(options, schema=schema_of(facts), facts=facts, snapshot=snapshot)
+        b"".join(batch) for batch in read_table(options, schema=schema_of(facts), facts=facts, snapshot=snapshot)
     )
     assert payload[:11] == b"PGCOPY\n\xff\r\n\0"
     position = 19
@@ -103,7 +103,7 @@ async def streamed(options: SourceOptions, start_lsn: int) -> list[Row]:
     return streamed_rows([bytes(frame) for frame in frames])
 
 
-def test_copy_and_stream_send_the_same_bytes_for_every_type(database: Database) -> None:
+def test_snapshot_and_stream_send_the_same_bytes_for_every_type(database: Database) -> None:
     options = options_of(database)
     database.execute(*type_matrix.DEFINITIONS, "CREATE TABLE public.mood_holder (m mood)", type_matrix.create_table())
     with database.connect() as connection:
@@ -158,10 +158,10 @@ def test_a_table_that_changed_around_the_snapshot_is_never_taken_for_an_empty_on
     with closing(SnapshotHolder.open(options)) as holder:
         database.execute(race)
         with pytest.raises(SnapshotRaced, match=r"public\.t"):
-            list(copy_table(options, schema=schema_of(facts), facts=facts, snapshot=holder.snapshot_name))
+            list(read_table(options, schema=schema_of(facts), facts=facts, snapshot=holder.snapshot_name))
 
 
-def test_rows_committed_after_the_snapshot_are_not_copied(database: Database) -> None:
+def test_rows_committed_after_the_snapshot_are_not_read(database: Database) -> None:
     options = published(
         database, "CREATE TABLE t (id int PRIMARY KEY, body text)", "INSERT INTO t VALUES (1, 'before')"
     )
@@ -172,14 +172,14 @@ def test_rows_committed_after_the_snapshot_are_not_copied(database: Database) ->
         assert copied(options, facts, holder.snapshot_name) == [(b"1", b"before")]
 
 
-def test_a_snapshot_whose_holder_is_gone_is_a_race_and_not_a_copy(database: Database) -> None:
+def test_a_snapshot_whose_holder_is_gone_is_a_race_and_not_a_snapshot(database: Database) -> None:
     options = published(database, "CREATE TABLE t (id int PRIMARY KEY)")
     facts = facts_of(options)
     holder = SnapshotHolder.open(options)
     holder.close()
     assert not holder.alive()
     with pytest.raises(SnapshotRaced, match="snapshot is gone"):
-        list(copy_table(options, schema=schema_of(facts), facts=facts, snapshot=holder.snapshot_name))
+        list(read_table(options, schema=schema_of(facts), facts=facts, snapshot=holder.snapshot_name))
 
 
 def test_an_empty_reading_of_a_table_with_rows_is_doubted_once(database: Database) -> None:
@@ -193,13 +193,13 @@ def test_an_empty_reading_of_a_table_with_rows_is_doubted_once(database: Databas
     facts = facts_of(options)
     with closing(SnapshotHolder.open(options)) as holder:
         with pytest.raises(SnapshotRaced, match="empty"):
-            list(copy_table(options, schema=schema_of(facts), facts=facts, snapshot=holder.snapshot_name))
+            list(read_table(options, schema=schema_of(facts), facts=facts, snapshot=holder.snapshot_name))
         assert list(
-            copy_table(options, schema=schema_of(facts), facts=facts, snapshot=holder.snapshot_name, accept_empty=True)
+            read_table(options, schema=schema_of(facts), facts=facts, snapshot=holder.snapshot_name, accept_empty=True)
         )
 
 
-def test_a_partitioned_table_is_copied_through_its_root_without_inheritance_children(
+def test_a_partitioned_table_is_read_through_its_root_without_inheritance_children(
     database: Database,
 ) -> None:
     options = published(
@@ -219,7 +219,7 @@ def test_a_partitioned_table_is_copied_through_its_root_without_inheritance_chil
             copied(options, facts, holder.snapshot_name)
 
 
-def test_only_rows_that_pass_the_publications_filter_are_copied_and_no_childrens_rows(
+def test_only_rows_that_pass_the_publications_filter_are_read_and_no_childrens_rows(
     database: Database,
 ) -> None:
     since(database, 15, "row filters")
@@ -236,7 +236,7 @@ def test_only_rows_that_pass_the_publications_filter_are_copied_and_no_childrens
         assert copied(options, facts, holder.snapshot_name) == [(b"1", b"in")]
 
 
-def test_row_level_security_stops_the_copy_instead_of_hiding_rows(database: Database) -> None:
+def test_row_level_security_stops_the_snapshot_instead_of_hiding_rows(database: Database) -> None:
     published(database, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)")
     role = f"reader_{database.name}"
     database.execute(
@@ -249,12 +249,12 @@ def test_row_level_security_stops_the_copy_instead_of_hiding_rows(database: Data
     try:
         facts = facts_of(reader)
         with closing(SnapshotHolder.open(reader)) as holder, pytest.raises(SourceRefused, match="row-level security"):
-            list(copy_table(reader, schema=schema_of(facts), facts=facts, snapshot=holder.snapshot_name))
+            list(read_table(reader, schema=schema_of(facts), facts=facts, snapshot=holder.snapshot_name))
     finally:
         database.execute(f"DROP OWNED BY {role}", f"DROP ROLE {role}")
 
 
-def test_a_copy_abandoned_half_way_leaves_no_session_behind(database: Database) -> None:
+def test_a_snapshot_abandoned_half_way_leaves_no_session_behind(database: Database) -> None:
     options = published(
         database,
         "CREATE TABLE t (id int PRIMARY KEY, body text)",
@@ -262,7 +262,7 @@ def test_a_copy_abandoned_half_way_leaves_no_session_behind(database: Database) 
     )
     facts = facts_of(options)
     with closing(SnapshotHolder.open(options)) as holder:
-        rows = copy_table(
+        rows = read_table(
             options, schema=schema_of(facts), facts=facts, snapshot=holder.snapshot_name, batch_bytes=64 * 1024
         )
         assert next(rows)

@@ -11,7 +11,7 @@ import pytest
 
 from sluice.errors import SourceRefused, SourceUnavailable
 from sluice.ingest.receive.stream import ReplicationStream, StreamLimits
-from sluice.ingest.snapshot.reader import copy_table
+from sluice.ingest.snapshot.reader import read_table
 from sluice.ingest.tables.schemas import build_schema, relation_of
 from sluice.source.catalog import Catalog
 from sluice.source.publication import ensure_publication
@@ -29,7 +29,7 @@ SECONDS = 10.0
 """A pause of milliseconds for each record would take several times as long."""
 
 
-def test_stream_and_copy_run_at_speed_over_tls(database: Database, tmp_path: Path) -> None:
+def test_stream_and_snapshot_run_at_speed_over_tls(database: Database, tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path)
     plain = options_of(database)
     database.execute("CREATE TABLE t (id int PRIMARY KEY, body text)")
@@ -71,7 +71,7 @@ def test_stream_and_copy_run_at_speed_over_tls(database: Database, tmp_path: Pat
         with closing(SnapshotHolder.open(options)) as holder:
             schema = build_schema(relation_of(facts), facts, None, 1)
             assert (
-                sum(map(len, copy_table(options, schema=schema, facts=facts, snapshot=holder.snapshot_name)))
+                sum(map(len, read_table(options, schema=schema, facts=facts, snapshot=holder.snapshot_name)))
                 == ROWS + 1
             )
         assert time.monotonic() - began < SECONDS

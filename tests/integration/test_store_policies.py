@@ -43,7 +43,7 @@ class Deleting:
         return getattr(self.store, name)
 
 
-def test_ingest_runs_copies_and_cleans_up_with_its_policy_alone(
+def test_ingest_runs_snapshots_and_cleans_up_with_its_policy_alone(
     s3: GuardedS3, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The server's own check and write are two steps; that racing is told apart is not the claim here.

@@ -391,7 +391,7 @@ LAKE = (
     ),
     quiet("SluiceSpoolBacklog", "nothing waits", one(known.PENDING_BYTES, "0x120"), 100),
     fires("SluiceTableStale", "one", problem("0x5 1x5", "table.stale"), 7),
-    quiet("SluiceTableStale", "none", problem("0x9", "table.stale") | problem("3x9", "table.copying"), 7),
+    quiet("SluiceTableStale", "none", problem("0x9", "table.stale") | problem("3x9", "table.snapshot"), 7),
     fires("SluiceTableQuarantined", "two", problem("2x9", "table.quarantined"), 7),
     quiet("SluiceTableQuarantined", "none", problem("0x9", "table.quarantined"), 7),
     fires(

@@ -143,7 +143,7 @@ def test_everything_that_is_installed_has_a_hash() -> None:
             assert "--hash=sha256:" in block, block[:60]
 
 
-def test_what_is_copied_is_let_through_and_nothing_else_is() -> None:
+def test_what_is_read_is_let_through_and_nothing_else_is() -> None:
     ignored = Path(".dockerignore").read_text().splitlines()
     assert "*" in ignored
     allowed = {line.removeprefix("!").rstrip("/") for line in ignored if line.startswith("!")}

@@ -2,7 +2,7 @@
 executed, and none is empty without a reason.
 
 One pipeline is run for all tests here: PostgreSQL with a limit on retained WAL, ingest and applier
-as `sluice up` runs them, a copy, a large transaction that is streamed, and a workload; Prometheus
+as `sluice up` runs them, a snapshot, a large transaction that is streamed, and a workload; Prometheus
 scrapes both each second and evaluates the plain rules.
 """
 

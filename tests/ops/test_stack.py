@@ -183,7 +183,7 @@ def test_after_down_up_goes_on_and_all_that_was_ever_written_is_in_delta(stack: 
     outcome = stack("up")
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
     log = (stack.directory / "logs" / "ingest.log").read_text()
-    assert log.count("copy finished") == len(
+    assert log.count("snapshot finished") == len(
         ["customers", "products", "orders", "order_lines", "events", "documents"]
     ), "a table was copied again"
     with stack.connect() as connection:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sluice.contract import envelope, keys
-from sluice.contract.entries import BodyCommit, Changes, Commits, Copy, Entry, Opened, Segment, Table, digest
+from sluice.contract.entries import BodyCommit, Changes, Commits, Entry, Opened, Segment, Snapshot, Table, digest
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.contract.table_state import State
 from sluice.contract.types import lake_type
@@ -130,7 +130,7 @@ class Manifest:
         self,
         schema: TableSchema,
         *,
-        state: str = "copying",
+        state: str = "snapshot",
         generation: int = 1,
         reason: str = "",
         new: bool = True,
@@ -175,7 +175,7 @@ class Manifest:
     def copy(self, rows: list[dict[str, Any]], schema: TableSchema, *, generation: int = 1, final: bool = True) -> int:
         changes = [Change("i", row, lsn=self.lsn, ordinal=place) for place, row in enumerate(rows)]
         segments = (self.segment(changes, schema),) if rows else ()
-        return self.append(Copy(schema.table_id, generation, schema.version, self.lsn, segments, final))
+        return self.append(Snapshot(schema.table_id, generation, schema.version, self.lsn, segments, final))
 
     def transaction(self, changes: list[Change], schema: TableSchema) -> int:
         """One entry with one transaction of these changes."""

@@ -123,7 +123,7 @@ class Edges:
         self._expected = {schema.table_id: Expected(schema) for schema in TABLES}
         for schema in TABLES:
             self.pipeline.manifest.table(schema)
-            self._copy(schema)
+            self._resync(schema)
         self.pipeline.apply(tables=MODES)
         self.assert_equal()
 
@@ -289,9 +289,9 @@ class Edges:
         )
         expected.generation += 1
         self.pipeline.manifest.table(schema, generation=expected.generation, new=False)
-        self._copy(schema)
+        self._resync(schema)
 
-    def _copy(self, schema: TableSchema) -> None:
+    def _resync(self, schema: TableSchema) -> None:
         expected = self._expected[schema.table_id]
         rows = [_row(key, v) for key, v in expected.rows.items()]
         seq = self.pipeline.manifest.copy(rows, schema, generation=expected.generation)

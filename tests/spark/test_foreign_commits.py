@@ -127,7 +127,7 @@ def test_a_foreign_commit_between_the_look_and_ours_makes_the_table_stale(
 def test_a_table_whose_folder_is_removed_while_the_applier_runs_is_stale_and_not_begun_anew(pipeline: Pipeline) -> None:
     pipeline.begin(SCHEMA, _row(1))
     with running(pipeline) as work:
-        wait_until(lambda: any(pipeline.store.list(keys.APPLY_COMPLETE)), what="the copy is applied")
+        wait_until(lambda: any(pipeline.store.list(keys.APPLY_COMPLETE)), what="the snapshot is applied")
         shutil.rmtree(pipeline.path())
         seq = pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
         wait_until(
@@ -149,7 +149,7 @@ def test_another_table_put_in_the_place_of_ours_is_recognised_by_the_marker_alon
     pipeline.begin(SCHEMA, _row(1))
     elsewhere = pipeline.folder / "elsewhere"
     with running(pipeline) as work:
-        wait_until(lambda: any(pipeline.store.list(keys.APPLY_COMPLETE)), what="the copy is applied")
+        wait_until(lambda: any(pipeline.store.list(keys.APPLY_COMPLETE)), what="the snapshot is applied")
         pipeline.spark.read.format("delta").load(str(pipeline.path())).write.format("delta").save(str(elsewhere))
         for number in range(2):
             pipeline.spark.sql(f"ALTER TABLE delta.`{elsewhere}` SET TBLPROPERTIES ('somebodys' = '{number}')")
@@ -175,7 +175,7 @@ def test_a_table_whose_folder_is_removed_while_nothing_changes_is_stale_as_well(
     monkeypatch.setattr("sluice_spark.progress.ledger.LOOK_SECONDS", 1.0)
     pipeline.begin(SCHEMA, _row(1))
     with running(pipeline) as work:
-        wait_until(lambda: any(pipeline.store.list(keys.APPLY_COMPLETE)), what="the copy is applied")
+        wait_until(lambda: any(pipeline.store.list(keys.APPLY_COMPLETE)), what="the snapshot is applied")
         shutil.rmtree(pipeline.path())
         wait_until(lambda: bool(work.ended) or pipeline.reported()["16385"].state == "stale", what="it is noticed")
     row = pipeline.reported()["16385"]

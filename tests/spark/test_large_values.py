@@ -1,5 +1,5 @@
 """Files that hold a large value are written in another form than others, and Spark, which reads
-those of a copy itself, reads them as well.
+those of a snapshot itself, reads them as well.
 """
 
 from collections import deque

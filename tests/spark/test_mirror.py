@@ -65,7 +65,7 @@ def test_nothing_is_applied_before_the_snapshot_is_final(pipeline: Pipeline) -> 
     pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
     log = pipeline.apply()
     assert not pipeline.path().exists()
-    assert (log.tables["16385"].state, log.tables["16385"].complete_through_lsn) == ("copying", 0)
+    assert (log.tables["16385"].state, log.tables["16385"].complete_through_lsn) == ("snapshot", 0)
 
 
 def test_changes_that_the_snapshot_has_already_are_not_applied_again(pipeline: Pipeline) -> None:

@@ -81,7 +81,7 @@ def test_an_applier_outlives_a_store_that_is_away_for_longer_than_its_lease(
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        wait_until(lambda: any(pipeline.store.list(keys.APPLY_COMPLETE)), what="the copy is applied")
+        wait_until(lambda: any(pipeline.store.list(keys.APPLY_COMPLETE)), what="the snapshot is applied")
         store.away.set()
         wait_until(lambda: store.refused > 50, what="it was asked in vain for longer than the lease lasts")
         pipeline.manifest.transaction([Change("u", {**row, "v": 7})], SCHEMA)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sluice import lsn
-from sluice.contract.entries import Changes, Copy, Entry, Segment
+from sluice.contract.entries import Changes, Entry, Segment, Snapshot
 from sluice.health.endpoint import Health
 from sluice.health.export.observer import Observer
 from sluice.health.reporter import Reporter
@@ -66,7 +66,7 @@ class IngestPipeline:
         return dataclasses.replace(plain, **changes)
 
     def run(self, **changes: Any) -> Ingest:
-        """Until everything committed by now is durable and acknowledged, and every copy is
+        """Until everything committed by now is durable and acknowledged, and every snapshot is
         finished.
         """
         target = lsn.parse(self.wal_end())
@@ -133,7 +133,7 @@ class IngestPipeline:
     def segments(self, name: str, *, copied: bool = False) -> list[Segment]:
         table_id = self.table(name).table_id
         bodies = [entry.body for entry in self.entries()]
-        kind = Copy if copied else Changes
+        kind = Snapshot if copied else Changes
         return [
             segment
             for body in bodies
@@ -165,10 +165,10 @@ class IngestPipeline:
         afterwards.
         """
         table = self.table(name)
-        assert table.copy is not None
-        assert table.copy.final
-        columns = [column.name for column in table.schemas[table.copy.schema_version].columns]
-        rows = [row for row in self.rows(name, copied=True) if row["_sluice_lsn"] == table.copy.snapshot_lsn]
+        assert table.snapshot is not None
+        assert table.snapshot.final
+        columns = [column.name for column in table.schemas[table.snapshot.schema_version].columns]
+        rows = [row for row in self.rows(name, copied=True) if row["_sluice_lsn"] == table.snapshot.snapshot_lsn]
         return {tuple(str(row[column]) for column in columns) for row in rows}
 
     def source_rows(self, table: str) -> set[tuple[str, ...]]:

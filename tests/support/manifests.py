@@ -11,11 +11,11 @@ from sluice.contract.entries import (
     BodyCommit,
     Changes,
     Commits,
-    Copy,
     Entry,
     Opened,
     Progress,
     Segment,
+    Snapshot,
     Table,
     digest,
 )
@@ -66,7 +66,7 @@ def schema(table_id: str = "7", version: int = 1) -> TableSchema:
 
 def table(table_id: str = "7", *, generation: int = 1, version: int | None = 1, **changes: Any) -> Table:
     fields: dict[str, Any] = {
-        "state": State.COPYING,
+        "state": State.SNAPSHOT,
         "schema": schema(table_id, version) if version else None,
         "relfilenode": 1,
         "fingerprint": "f",
@@ -109,8 +109,8 @@ def changes(*lsns: int, table_id: str = "7", version: int = 1) -> Changes:
 
 def copy(
     table_id: str = "7", *, generation: int = 1, version: int = 1, snapshot_lsn: int = 10, final: bool = True
-) -> Copy:
-    return Copy(
+) -> Snapshot:
+    return Snapshot(
         table_id,
         generation,
         version,
@@ -180,9 +180,11 @@ def _step(draw: st.DrawFn, state: PipelineState) -> tuple[Any, int]:
         if through_lsn > state.through_lsn:
             lsns = sorted(draw(st.sets(st.integers(state.through_lsn + 1, through_lsn), min_size=1, max_size=5)))
             possible.append(changes(*lsns, table_id=known.table_id, version=version))
-        if known.state == State.COPYING and (known.copy is None or not known.copy.final):
+        if known.state == State.SNAPSHOT and (known.snapshot is None or not known.snapshot.final):
             version, snapshot_lsn = (
-                (known.copy.schema_version, known.copy.snapshot_lsn) if known.copy else (version, through_lsn)
+                (known.snapshot.schema_version, known.snapshot.snapshot_lsn)
+                if known.snapshot
+                else (version, through_lsn)
             )
             possible.append(
                 copy(
@@ -206,7 +208,7 @@ def _joining(draw: st.DrawFn, state: PipelineState) -> Table:
         table_id,
         generation=(known.generation if known else 1) + draw(st.integers(0, 1)),
         version=version,
-        state=draw(st.sampled_from([State.COPYING, State.LIVE, State.STALE])),
+        state=draw(st.sampled_from([State.SNAPSHOT, State.LIVE, State.STALE])),
         reason=draw(st.text(max_size=10)),
         relfilenode=draw(st.integers(0, 3)),
         fingerprint=draw(st.sampled_from(["", "a", "b"])),

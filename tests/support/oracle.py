@@ -66,7 +66,7 @@ class _Part:
 
 @dataclass
 class Table:
-    """One table as the manifest has it. `copies` and `snapshots` are by generation."""
+    """One table as the manifest has it. `snapshots` and `snapshot_lsns` are by generation."""
 
     table_id: str
     schema: str
@@ -75,8 +75,8 @@ class Table:
     reason: str = ""
     generation: int = 0
     schemas: dict[int, dict[str, Any]] = field(default_factory=dict)
-    copies: dict[int, list[_Part]] = field(default_factory=dict)
-    snapshots: dict[int, int] = field(default_factory=dict)
+    snapshots: dict[int, list[_Part]] = field(default_factory=dict)
+    snapshot_lsns: dict[int, int] = field(default_factory=dict)
     changes: list[_Part] = field(default_factory=list)
 
     @property
@@ -116,13 +116,13 @@ class Spool:
         self.start_lsn = 0
         """Where the log begins: what ended at or before it is none of its business."""
         self.marked: set[str] = set()
-        """Names of tables that were ever anything else than copied and live, or in more than one
+        """Names of tables that were ever anything else than a snapshot and live, or in more than one
         generation: their rows need not be in the log one by one.
         """
         self.states: dict[str, str] = {}
         self.tables: dict[str, Table] = {}
         """By table id."""
-        self.copied: set[tuple[str, int]] = set()
+        self.complete: set[tuple[str, int]] = set()
         """Tables and the generations of theirs whose copy is in the log."""
         self.transactions: dict[int, Counter[Change]] = {}
         """Rows by kind of each published transaction, by its commit's end LSN."""
@@ -159,8 +159,8 @@ class Spool:
         body = entry[kind]
         if kind == "table":
             self._table(body)
-        elif kind == "copy":
-            self._copy(body, number)
+        elif kind == "snapshot":
+            self._resync(body, number)
         elif kind == "changes":
             self._changes(body, number, through_lsn)
         else:
@@ -194,23 +194,23 @@ class Spool:
         table = self.tables.setdefault(
             body["table_id"], Table(body["table_id"], body["schema_name"], body["table_name"])
         )
-        if body["state"] not in ("copying", "live") or body["generation"] > 1:
+        if body["state"] not in ("snapshot", "live") or body["generation"] > 1:
             self.marked.add(table.name)
         table.state, table.reason, table.generation = body["state"], body["reason"], body["generation"]
         if body["schema"]:
             table.schemas[body["schema"]["version"]] = body["schema"]
 
-    def _copy(self, body: dict[str, Any], number: int) -> None:
+    def _resync(self, body: dict[str, Any], number: int) -> None:
         generation = (self._tables[body["table_id"]], body["generation"])
-        assert generation not in self.copied, f"entry {number} copies a generation for the second time"
-        assert body["final"], f"entry {number} is a part of a copy"
-        self.copied.add(generation)
+        assert generation not in self.complete, f"entry {number} snapshots a generation for the second time"
+        assert body["final"], f"entry {number} is a part of a snapshot"
+        self.complete.add(generation)
         table = self.tables[body["table_id"]]
-        # The entry that ends a copy is the one that makes the table live.
+        # The entry that ends a snapshot is the one that makes the table live.
         table.state, table.reason = "live", ""
         self.states[table.name] = "live"
-        table.snapshots[body["generation"]] = body["snapshot_lsn"]
-        parts = table.copies.setdefault(body["generation"], [])
+        table.snapshot_lsns[body["generation"]] = body["snapshot_lsn"]
+        parts = table.snapshots.setdefault(body["generation"], [])
         for segment in body["segments"]:
             parts.append(_Part(self._object(segment, number), segment["schema_version"], None, frozenset()))
 
@@ -325,11 +325,11 @@ class Spool:
 
 def replay(table: Table) -> list[Row]:
     """The table's rows after its newest snapshot and every change behind that. Raises TornRows."""
-    snapshot_lsn = table.snapshots.get(table.generation)
+    snapshot_lsn = table.snapshot_lsns.get(table.generation)
     if snapshot_lsn is None:
         raise TornRows("the table is live without a snapshot")
     rows = _Rows(table)
-    for part in table.copies[table.generation]:
+    for part in table.snapshots[table.generation]:
         for _, row in sorted(_read(part, table), key=lambda one: one[0]):
             rows.take(row, part.version)
     behind = (

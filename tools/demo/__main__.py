@@ -31,7 +31,7 @@ _CLERKS = 2
 _PAUSE_SECONDS = 0.02
 _SECONDS_AFTER_LIVE = 30.0
 """The load goes on for at least this long with every table live, or freshness would be that of the
-first copy.
+first snapshot.
 """
 _LIVE_DEADLINE_SECONDS = 120.0
 _COMPLETE_DEADLINE_SECONDS = 150.0
@@ -100,7 +100,7 @@ class Demonstration:
                 and all(table["state"] == "live" for table in tables)
             ):
                 live_at, self.live_since = time.monotonic(), time.time()
-                self._screen.say("all tables are copied and live")
+                self._screen.say("all tables are live")
             if live_at is None and time.monotonic() > deadline:
                 raise self._failure(f"the tables were not live within {_LIVE_DEADLINE_SECONDS:.0f} s")
             while live_at is not None and moments and time.monotonic() >= live_at + moments[0][0]:

@@ -18,7 +18,7 @@ _EXITS: dict[str, tuple[int, ...]] = {
     "apply": (6, 8, 75),
     "status": (7, 9, 10, 11, 12),
     "tables": (6, 75),
-    "copy": (6, 75),
+    "resync": (6, 75),
     "spool ls": (6, 75),
     "spool inspect": (6, 75),
     "spool verify": (4, 6, 75),

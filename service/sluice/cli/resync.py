@@ -11,7 +11,7 @@ import click
 from sluice.cli import wiring
 from sluice.cli.invocation import Invocation, common
 from sluice.contract import keys
-from sluice.contract.control import COPY, Request
+from sluice.contract.control import RESYNC, Request
 from sluice.contract.table_state import State
 from sluice.errors import SourceError, UsageError
 from sluice.printable import one_line
@@ -47,7 +47,7 @@ def resync(invocation: Invocation, tables: tuple[str, ...]) -> None:
     published, away = _published(settings)
     wanted = [_named(name, known, published, away) for name in tables]
     for schema_name, table_name in wanted:
-        request = Request(COPY, schema_name, table_name, datetime.now(UTC).isoformat(timespec="seconds"))
+        request = Request(RESYNC, schema_name, table_name, datetime.now(UTC).isoformat(timespec="seconds"))
         store.create(keys.control_request(uuid.uuid4().hex), request.encode())
         click.echo(one_line(f"{schema_name}.{table_name} will be resynced"))
 

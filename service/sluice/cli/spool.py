@@ -131,7 +131,7 @@ def verify_spool(invocation: Invocation, content: bool, json_wanted: bool) -> No
 
 
 def _facts(entry: "Entry") -> dict[str, Any]:
-    from sluice.contract.entries import Changes, Copy, Table
+    from sluice.contract.entries import Changes, Snapshot, Table
     from sluice.manifest.leftovers import referenced
 
     body = entry.body
@@ -139,7 +139,7 @@ def _facts(entry: "Entry") -> dict[str, Any]:
     about = ""
     if isinstance(body, Table):
         about = f"{body.schema_name}.{body.table_name}: {body.state}"
-    elif isinstance(body, Copy):
+    elif isinstance(body, Snapshot):
         about = f"of {body.table_id}, generation {body.generation}"
     elif isinstance(body, Changes) and (body.prepared or body.ended):
         about = f"{len(body.prepared)} prepared, {len(body.ended)} prepared ended"

@@ -11,7 +11,7 @@ import click
 from sluice.cli import output, wiring
 from sluice.cli.invocation import Invocation, common
 from sluice.contract import codec, keys
-from sluice.contract.entries import Changes, Copy, Entry, Opened, Segment, Table, digest
+from sluice.contract.entries import Changes, Entry, Opened, Segment, Snapshot, Table, digest
 from sluice.errors import ObjectMissing, UsageError
 from sluice.lsn import show
 from sluice.printable import one_line
@@ -115,14 +115,14 @@ def _body_facts(entry: Entry) -> dict[str, Any]:
                 "reason": table.reason or None,
                 **_table_facts(table),
             }
-        case Copy() as copy:
+        case Snapshot() as snapshot:
             head = {
-                "table_id": copy.table_id,
-                "generation": copy.generation,
-                "snapshot_lsn": show(copy.snapshot_lsn),
-                "final": copy.final,
+                "table_id": snapshot.table_id,
+                "generation": snapshot.generation,
+                "snapshot_lsn": show(snapshot.snapshot_lsn),
+                "final": snapshot.final,
             }
-            return {**head, "segments": [_named(segment) for segment in copy.segments]}
+            return {**head, "segments": [_named(segment) for segment in snapshot.segments]}
         case Changes() as changes:
             ends = changes.commits.end_lsn
             return {
@@ -204,7 +204,7 @@ def _segment_facts(store: "ObjectStore", key: str, data: bytes) -> dict[str, Any
 
 def _show(facts: Mapping[str, Any]) -> None:
     """One fact a line, then one line for each item of a list: nothing is folded, so that keys and
-    hashes can be copied and searched for.
+    hashes can be read and searched for.
     """
     width = max(map(len, facts))
     for name, value in facts.items():

@@ -32,7 +32,7 @@ _SNAPSHOTS_SHOWN = 5
 _STATE_STYLES = {
     "live": "green",
     "healthy": "green",
-    "copying": "cyan",
+    "snapshot": "cyan",
     "pending": "cyan",
     "new": "cyan",
     "stale": "bold red",
@@ -185,7 +185,7 @@ def _row(table: "TableReport", *, wide: bool) -> tuple[str | Text, ...]:
         _state(table.state),
         table.mode or "-",
         through,
-        f"{table.rows_copied:,}",
+        f"{table.snapshot_rows:,}",
         f"{table.rows_applied:,}",
         lag,
         table.reason,

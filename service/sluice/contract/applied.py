@@ -18,9 +18,9 @@ _WHAT = "an object below apply/"
 
 @dataclass(frozen=True, slots=True)
 class AppliedTable:
-    """How far one table's lake copy has come.
+    """How far one table's lake table has come.
 
-    `state` is `live`, `copying`, `stale` or `quarantined` (its windows fail again and again) as the
+    `state` is `live`, `snapshot`, `stale` or `quarantined` (its windows fail again and again) as the
     applier sees it; `reason` explains the last two, and any when `failing`: the last attempt at a
     window failed, and it is tried again. `through_seq` is the last manifest entry taken,
     `committed_seq` the marker of Delta version `delta_version` (0: none), through which every
@@ -80,7 +80,7 @@ class Complete:
     """All tables in `versions` are complete through `lsn`: read each at its Delta version and the
     lake is at one transaction boundary.
 
-    `left_out` names the tables that are stale, copying or quarantined, with their state.
+    `left_out` names the tables that are stale, snapshot or quarantined, with their state.
     Names are `schema.table`; a part with a dot or a double quote is quoted as in SQL.
     """
 

@@ -1,7 +1,7 @@
 """The conditions under which a table can be carried exactly: one list, asked by `check`, by
-joining, by copying and by the catalog watch. Pure.
+joining, by snapshots and by the catalog watch. Pure.
 
-Invariant: a table for which `conditions` gives nothing can be copied and streamed without loss, as
+Invariant: a table for which `conditions` gives nothing can be read and streamed without loss, as
 far as the catalog shows. Whatever else is wrong with it either harms the source alone (which then
 refuses changes by itself, so that none are lost) or is found when it happens; `examine_tables` of
 `check` reports that. (PostgreSQL: Logical Replication, Restrictions; Row Filters; Column Lists; CREATE
@@ -170,10 +170,10 @@ def _rights(facts: TableFacts) -> Iterator[Finding]:
     if not facts.selectable:
         grants.append(f"GRANT SELECT ON {_quoted(facts)} TO {role};")
     if grants:
-        seen = f"{facts.role} cannot read it, which the initial copy needs"
+        seen = f"{facts.role} cannot read it, which the snapshot needs"
         yield Finding("critical", "table.not_readable", facts.qualified_name, seen, fix_sql=" ".join(grants))
     if facts.policies_apply:
-        seen = f"row level security applies to {facts.role}: the initial copy would miss rows, and therefore stops"
+        seen = f"row level security applies to {facts.role}: the snapshot would miss rows, and therefore stops"
         words = "BYPASSRLS holds for every table of the server; or leave the table out"
         yield Finding(
             "critical",

@@ -13,14 +13,14 @@ from sluice.contract import codec
 from sluice.errors import FormatTooNew, ManifestCorrupt
 
 FORMAT_VERSION = 1
-COPY = "copy"
+RESYNC = "resync"
 REFUSAL_SECONDS = 86_400.0
 """How long a refusal is kept and shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`action` is COPY: begin the named table again from a new snapshot. `requested_at` is ISO 8601
+    """`action` is RESYNC: begin the named table again from a new snapshot. `requested_at` is ISO 8601
     UTC, for people.
     """
 
@@ -36,7 +36,7 @@ class Request:
     def decode(data: bytes) -> "Request":
         """Anybody can write below `control/`: raises nothing but ManifestCorrupt and FormatTooNew."""
         request = codec.decode_versioned(Request, data, version=FORMAT_VERSION, what="an object below control/")
-        if request.action != COPY:
+        if request.action != RESYNC:
             raise FormatTooNew(
                 f"a request below control/ asks for {request.action[:40]!r}, which this Sluice does not know"
             )

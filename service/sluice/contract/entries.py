@@ -220,10 +220,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table's life cycle: it joined, its schema changed, its copy began, it went stale, it left.
+    """A table's life cycle: it joined, its schema changed, its snapshot began, it went stale, it left.
 
     `reason` says why in one sentence (empty for ordinary steps), `lsn` is the commit or snapshot
-    position at which it holds. A new `generation` starts the lake table again from the next copy.
+    position at which it holds. A new `generation` starts the lake table again from the next snapshot.
     `schema` is given when a version is introduced, else None. `relfilenode` and `fingerprint` are
     what the catalog watch compares (0 and empty when not known). A generation becomes `live` by its
     final Copy.
@@ -243,16 +243,16 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class Snapshot:
     """Initial rows of one generation of one table, as of `snapshot_lsn`.
 
     Every commit that ended at or before `snapshot_lsn` is in these rows, none that ended later is.
-    `final` closes the copy and makes the table `live`: only then may it be applied. `relfilenode`
+    `final` closes the snapshot and makes the table `live`: only then may it be applied. `relfilenode`
     and `fingerprint` are the catalog facts from before the snapshot, under which the rows were
     read: what changed since then shows when the catalog watch compares with them.
     """
 
-    kind: ClassVar[str] = "copy"
+    kind: ClassVar[str] = "snapshot"
     table_id: str
     generation: int
     schema_version: int
@@ -263,8 +263,8 @@ class Copy:
     fingerprint: str = ""
 
 
-Body = Opened | Changes | Progress | Table | Copy
-KINDS: dict[str, type[Any]] = {body.kind: body for body in (Opened, Changes, Progress, Table, Copy)}
+Body = Opened | Changes | Progress | Table | Snapshot
+KINDS: dict[str, type[Any]] = {body.kind: body for body in (Opened, Changes, Progress, Table, Snapshot)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,14 @@ from enum import StrEnum
 class State(StrEnum):
     """What ingest or the applier says of a table. Declared from the best to the worst.
 
-    `live`: its initial rows and its changes are followed. `copying`: the initial rows are still to
+    `live`: its initial rows and its changes are followed. `snapshot`: the initial rows are still to
     come. `pending`: the catalog shows a shape that the stream has not reached. `detached`: the
     publication no longer carries it. `quarantined`: it cannot be carried, or its windows fail again
     and again. `stale`: the lake table is not equal to the source any more.
     """
 
     LIVE = "live"
-    COPYING = "copying"
+    SNAPSHOT = "snapshot"
     PENDING = "pending"
     DETACHED = "detached"
     QUARANTINED = "quarantined"
@@ -29,7 +29,7 @@ class State(StrEnum):
         """Rows of the table are spooled and applied. In every other state nothing is tried again by
         itself: the state is what is wrong.
         """
-        return self in (State.LIVE, State.COPYING, State.PENDING)
+        return self in (State.LIVE, State.SNAPSHOT, State.PENDING)
 
     @property
     def has_initial_rows(self) -> bool:
@@ -48,7 +48,7 @@ class State(StrEnum):
 
 
 _ORDER = tuple(State)
-WORST_FIRST = (State.STALE, State.QUARANTINED, State.COPYING, State.PENDING, State.LIVE, State.DETACHED)
-"""The order of a list for people: tables that are gone come last, and a copy is shown before a
+WORST_FIRST = (State.STALE, State.QUARANTINED, State.SNAPSHOT, State.PENDING, State.LIVE, State.DETACHED)
+"""The order of a list for people: tables that are gone come last, and a snapshot is shown before a
 change of shape, because it takes longer.
 """

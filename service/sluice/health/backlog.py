@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from sluice.contract.applied import AppliedLog
-from sluice.contract.entries import Changes, Copy, Entry, Segment
+from sluice.contract.entries import Changes, Entry, Segment, Snapshot
 from sluice.health.tables import current
 from sluice.manifest.follow import read_entries
 from sluice.manifest.state import PipelineState
@@ -66,7 +66,7 @@ class Backlog:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._changes: dict[str, deque[_Item]] = {}
-        self._copies: dict[tuple[str, int], _Item] = {}
+        self._snapshots: dict[tuple[str, int], _Item] = {}
         self._followed: set[str] = set()
         self._read_seq = 0
         self._read_us = 0
@@ -80,7 +80,7 @@ class Backlog:
         fresh = through.keys() - self._followed
         if any(through[table_id] < self._read_seq for table_id in fresh):
             # A table that is followed again, or whose records went back: its entries have been passed by.
-            self._changes, self._copies, self._read_seq = {}, {}, floor
+            self._changes, self._snapshots, self._read_seq = {}, {}, floor
         self._followed = set(through)
         self._read_seq = max(self._read_seq, floor)
         self._read(state.seq)
@@ -98,11 +98,11 @@ class Backlog:
 
     def _take(self, entry: Entry) -> None:
         body = entry.body
-        if isinstance(body, Copy):
+        if isinstance(body, Snapshot):
             written_us = int(datetime.fromisoformat(entry.written_at).timestamp() * 1_000_000)
-            before = self._copies.get((body.table_id, body.generation), _Item(0, 0, 0, written_us))
+            before = self._snapshots.get((body.table_id, body.generation), _Item(0, 0, 0, written_us))
             nbytes = sum(segment.bytes for segment in body.segments)
-            self._copies[body.table_id, body.generation] = _Item(
+            self._snapshots[body.table_id, body.generation] = _Item(
                 entry.seq, before.files + len(body.segments), before.bytes + nbytes, before.first_us
             )
         elif isinstance(body, Changes):
@@ -116,14 +116,14 @@ class Backlog:
         for table_id, items in self._changes.items():
             while items and items[0].seq <= through[table_id]:
                 items.popleft()
-        self._copies = {
+        self._snapshots = {
             (table_id, generation): item
-            for (table_id, generation), item in self._copies.items()
+            for (table_id, generation), item in self._snapshots.items()
             if table_id in through and table_id not in live and generation == state.tables[table_id].generation
         }
 
     def _sum(self, live: set[str], *, all_read: bool) -> Pending:
-        waiting = [item for items in self._changes.values() for item in items] + list(self._copies.values())
+        waiting = [item for items in self._changes.values() for item in items] + list(self._snapshots.values())
         unseen = None if all_read else self._read_us or None
         return Pending(
             files=sum(item.files for item in waiting),

@@ -18,7 +18,7 @@ from sluice.health.throughput import Throughput
 from sluice.ingest.status import IngestStatus, SnapshotProgress
 from sluice.telemetry.recent_errors import RecentErrors
 
-QUANTITIES = ("transactions", "rows", "bytes", "copied_rows", "applied_rows")
+QUANTITIES = ("transactions", "rows", "bytes", "snapshot_rows", "applied_rows")
 """Counted by minute: transactions and bytes as received, rows as they became durable, rows of
 snapshots, change rows applied to the lake.
 """
@@ -37,8 +37,8 @@ class Presence:
         self._throughput = Throughput(QUANTITIES)
         self._applied: dict[tuple[str, str], tuple[int, int]] = {}
         self._applied_rows = 0
-        self._copied = 0
-        self._copying: SnapshotProgress | None = None
+        self._snapshot_total = 0
+        self._under_way: SnapshotProgress | None = None
         self._lock = threading.Lock()
 
     def count(self) -> None:
@@ -49,7 +49,7 @@ class Presence:
                     "transactions": self._status.stream.transactions,
                     "bytes": self._status.stream.received_bytes,
                     "rows": self._status.commits.rows,
-                    "copied_rows": self._copied_rows(),
+                    "snapshot_rows": self._snapshot_rows(),
                 },
                 now=time.time(),
             )
@@ -87,7 +87,7 @@ class Presence:
             "committer": status.commits.beat,
             # Without a connection the decoder has nothing to do.
             "decoder": status.stream.decoder_beat if status.connected else 0.0,
-            # Not the copier: it may rightly wait for hours until older transactions end, and a
+            # Not the snapshotter: it may rightly wait for hours until older transactions end, and a
             # table whose snapshot takes long is a problem of its own.
             "catalog": status.catalog_beat,
         }
@@ -110,13 +110,13 @@ class Presence:
             throughput=tuple(self._throughput.to_json(now=time.time())),
         )
 
-    def _copied_rows(self) -> int:
+    def _snapshot_rows(self) -> int:
         """Rows of snapshots that this process has read; a round's own counts begin at nothing."""
         progress = self._status.snapshots.progress
-        if progress is not self._copying and self._copying is not None:
-            self._copied += self._copying.rows_before + self._copying.rows
-        self._copying = progress
-        return self._copied + progress.rows_before + progress.rows
+        if progress is not self._under_way and self._under_way is not None:
+            self._snapshot_total += self._under_way.rows_before + self._under_way.rows
+        self._under_way = progress
+        return self._snapshot_total + progress.rows_before + progress.rows
 
     def _snapshot(self) -> SnapshotRound | None:
         progress, now = self._status.snapshots.progress, time.monotonic()

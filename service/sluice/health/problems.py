@@ -219,7 +219,7 @@ KINDS: tuple[Kind, ...] = (
         "Wait; if it lasts, see why the stream does not advance.",
     ),
     _kind(
-        "table.copying",
+        "table.snapshot",
         "tables",
         "wi",
         "A table's snapshot is not in the lake yet. A warning after an hour.",

@@ -54,8 +54,8 @@ class Snapshots:
 def snapshots(state: PipelineState, present: SnapshotRound | None) -> Snapshots:
     """Counted from the manifest; rates and time left from the running process, where there is one."""
     known = [table for table in state.tables.values() if table.state != State.DETACHED]
-    waiting = [table for table in known if table.state == State.COPYING]
-    rows = sum(table.copy.rows for table in known if table.copy and table.copy.final)
+    waiting = [table for table in known if table.state == State.SNAPSHOT]
+    rows = sum(table.snapshot.rows for table in known if table.snapshot and table.snapshot.final)
     if not waiting:
         return Snapshots(len(known), len(known), rows, None, None, ())
     if present is None:

@@ -13,7 +13,7 @@ from sluice.contract.applied import AppliedTable
 from sluice.contract.table_state import State
 from sluice.health.facts import TableSeen
 from sluice.health.wal import shown
-from sluice.manifest.state import COPY_WAITS, TableState
+from sluice.manifest.state import SNAPSHOT_WAITS, TableState
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class TableReport:
     generation: int
     complete_through_lsn: int
     rows_applied: int
-    rows_copied: int
+    snapshot_rows: int
     lag_seconds: float | None
     delta_version: int | None
     failing: bool = False
@@ -62,10 +62,10 @@ def joined(table: TableState, applied: AppliedTable | None, *, path: str, lag_se
     state, reason, since = table.state, table.reason, table.since
     if applied is None and state == State.LIVE:
         # The lake waits for the rows since ingest had them.
-        state, reason = State.COPYING, "the applier has not taken it yet"
+        state, reason = State.SNAPSHOT, "the applier has not taken it yet"
     elif applied is not None and applied.state.severity > state.severity:
-        state, reason, since = applied.state, applied.reason, table.since if applied.state == State.COPYING else ""
-    failing = table.state == State.COPYING and table.reason.startswith(COPY_WAITS)
+        state, reason, since = applied.state, applied.reason, table.since if applied.state == State.SNAPSHOT else ""
+    failing = table.state == State.SNAPSHOT and table.reason.startswith(SNAPSHOT_WAITS)
     if applied is not None and applied.failing:
         # What keeps the lake from having what ingest has is said before what ingest says.
         failing, reason = True, applied.reason
@@ -80,7 +80,7 @@ def joined(table: TableState, applied: AppliedTable | None, *, path: str, lag_se
         generation=table.generation,
         complete_through_lsn=applied.complete_through_lsn if applied else 0,
         rows_applied=applied.rows_applied if applied else 0,
-        rows_copied=table.copy.rows if table.copy else 0,
+        snapshot_rows=table.snapshot.rows if table.snapshot else 0,
         lag_seconds=lag_seconds,
         delta_version=applied.delta_version if applied and applied.delta_version >= 0 else None,
         failing=failing and state.is_followed,

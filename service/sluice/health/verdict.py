@@ -34,7 +34,7 @@ NEVER_SECONDS = 600.0
 FAILING_SECONDS, FAILING_CRITICAL_SECONDS = 300.0, 1800.0
 LAKE_LAG_SECONDS, LAKE_LAG_CRITICAL_SECONDS = 300.0, 1800.0
 """The first is the freshness target of the alerts."""
-COPYING_SECONDS = 3600.0
+LONG_SNAPSHOT_SECONDS = 3600.0
 PREPARED_SECONDS = 900.0
 REPEATED, REPEATING_SECONDS = 3, 120.0
 """An error that came this often, the last time within this time, is still going on."""
@@ -65,7 +65,7 @@ class Verdict:
         """One line for people: the state, and the most severe problem with how many there are more."""
         worth = [problem for problem in self.problems if problem.severity != "info"]
         if not worth:
-            copying = sum(problem.count for problem in self.problems if problem.code == "table.copying")
+            copying = sum(problem.count for problem in self.problems if problem.code == "table.snapshot")
             return self.state + (f", {copying} snapshot{'s' * (copying > 1)} under way" if copying else "")
         more = f" and {len(worth) - 1} more" if len(worth) > 1 else ""
         return one_line(f"{self.state}: {worth[0].code}, {worth[0].where}{more}")
@@ -378,14 +378,14 @@ def _tables(facts: Facts) -> Iterator[Problem]:
     for group in facts.tables:
         if group.failing or group.state.is_problem:
             code = "table.failing" if group.failing else f"table.{group.state}"
-            long = group.since is not None and facts.now - group.since > COPYING_SECONDS
-            copying: Severity = "warning" if long else "info"
-            severity = copying if code in ("table.copying", "table.pending") else BY_CODE[code].severities[0]
+            long = group.since is not None and facts.now - group.since > LONG_SNAPSHOT_SECONDS
+            under_way: Severity = "warning" if long else "info"
+            severity = under_way if code in ("table.snapshot", "table.pending") else BY_CODE[code].severities[0]
             yield _problem(
                 code,
                 severity,
                 group.names,
-                group.reason or f"the table is {group.state}",
+                group.reason or f"the table's state is {group.state}",
                 since=group.since,
                 count=group.count,
             )

@@ -1,4 +1,4 @@
-"""What runs beside the connections of one process and outlives them: copies of initial rows, the
+"""What runs beside the connections of one process and outlives them: snapshots, the
 catalog watch, and the collection of what older writers left behind.
 
 Invariant: none of the three can fail unseen. What may pass is tried again; anything else is handed
@@ -23,7 +23,7 @@ AWAITING_SECONDS = 1.0
 """Between two looks at the catalog while a change of shape waits for the stream to pass its
 position: until then its table is not live.
 """
-COPY_SECONDS = 1.0
+SNAPSHOT_SECONDS = 1.0
 RETRY_SECONDS = 2.0
 
 
@@ -49,7 +49,7 @@ class Background:
         self._errors = errors
         self._on_error = on_error
         self._logger = structlog.get_logger("ingest")
-        tasks = (self._copy_tables(), self._watch_catalog(), self._attempt(self._collect_leftovers, "leftovers"))
+        tasks = (self._take_snapshots(), self._watch_catalog(), self._attempt(self._collect_leftovers, "leftovers"))
         self._tasks = [asyncio.create_task(task) for task in tasks]
         for task in self._tasks:
             task.add_done_callback(self._ended)
@@ -58,12 +58,12 @@ class Background:
         """Returns when all of it has ended, which it does after the stop was asked for."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _copy_tables(self) -> None:
+    async def _take_snapshots(self) -> None:
         while not self._stop.asked.is_set():
             self._status.snapshots.beat = time.time()
-            if self._epoch.copier.pending:
-                await self._attempt(self._epoch.copier.run_once, "snapshot")
-            await self._stop.sleep(COPY_SECONDS)
+            if self._epoch.snapshotter.pending:
+                await self._attempt(self._epoch.snapshotter.run_once, "snapshot")
+            await self._stop.sleep(SNAPSHOT_SECONDS)
 
     async def _watch_catalog(self) -> None:
         while not self._stop.asked.is_set():

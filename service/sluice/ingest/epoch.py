@@ -15,7 +15,7 @@ from sluice.errors import ServiceError
 from sluice.ingest.commit.committer import Committer
 from sluice.ingest.options import IngestOptions
 from sluice.ingest.snapshot.segments import SnapshotSegments
-from sluice.ingest.snapshot.snapshotter import Copier
+from sluice.ingest.snapshot.snapshotter import Snapshotter
 from sluice.ingest.start import Start
 from sluice.ingest.status import IngestStatus
 from sluice.ingest.stop import IngestStop
@@ -39,7 +39,7 @@ class Epoch:
     log: ManifestLog
     book: TableBook
     committer: Committer
-    copier: Copier
+    snapshotter: Snapshotter
     watch: CatalogWatch
     lookup: CatalogLookup
     numbers: Iterator[int]
@@ -47,7 +47,7 @@ class Epoch:
     @property
     def settled(self) -> bool:
         """Whether no table waits for its initial rows or for a change of its shape."""
-        return not self.copier.pending and not self.book.awaiting
+        return not self.snapshotter.pending and not self.book.awaiting
 
     def close(self) -> None:
         """Closes the sessions at the source; the committer is closed by itself."""
@@ -106,9 +106,9 @@ def open_epoch(
         counts=status.snapshots,
         stop=stop.threads,
     )
-    copier = Copier(options.source, book, segments, counts=status.snapshots, stop=stop.threads)
+    snapshotter = Snapshotter(options.source, book, segments, counts=status.snapshots, stop=stop.threads)
     watch = CatalogWatch(options.source, book, store)
-    return Epoch(opened, log, book, committer, copier, watch, lookup, numbers)
+    return Epoch(opened, log, book, committer, snapshotter, watch, lookup, numbers)
 
 
 def _opened(options: IngestOptions, start: Start) -> Opened:

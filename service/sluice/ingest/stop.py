@@ -1,7 +1,7 @@
 """How one ingest stops: what must end at once, what may finish, and when that is given up.
 
 Invariant: a stop takes `stop_timeout` in all, whatever the server and the store do. What only
-begins something, such as connecting or copying a table, is cancelled when the stop is asked for.
+begins something, such as connecting or reading a table, is cancelled when the stop is asked for.
 What finishes work that was received may go on until its share of the time is over.
 """
 

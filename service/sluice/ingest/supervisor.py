@@ -6,7 +6,7 @@ loss that may pass.
                     └── Watermark ◀── receipt ◀── Committer ◀───────────────┘
 
 This module owns the order of things at start and stop, and holds no logic of the stages. Threads:
-the event loop owns the socket and the watermark; one thread decodes; Committer has its own; copies
+the event loop owns the socket and the watermark; one thread decodes; Committer has its own; snapshots
 and the catalog watch run in one each.
 """
 
@@ -110,7 +110,7 @@ class Ingest:
         epoch, session, status = self._epoch, self._session, self.status
         if epoch is not None:
             status.manifest = epoch.log.state
-            status.snapshots.pending = len(epoch.copier.pending)
+            status.snapshots.pending = len(epoch.snapshotter.pending)
         if session is None:
             status.complete_lsn = status.manifest.through_lsn if status.manifest is not None else 0
             status.oldest_unflushed_us = status.backpressure_cause = None
@@ -123,7 +123,7 @@ class Ingest:
         status.complete_lsn, status.oldest_unflushed_us = session.unflushed.state(session.watermark.flushed_lsn)
 
     async def run(self, *, until_lsn: int | None = None, until_caught_up: bool = False) -> None:
-        """Streams until `stop`, or until everything up to the target is durable and every copy is
+        """Streams until `stop`, or until everything up to the target is durable and every snapshot is
         finished. Raises what needs a human.
 
         The target of `until_caught_up` is the server's end of WAL at the first connection. Whoever

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 
 from sluice import faults
 from sluice.contract import keys
-from sluice.contract.entries import Body, Changes, Copy, Opened, Progress, Segment, Table
+from sluice.contract.entries import Body, Changes, Opened, Progress, Segment, Snapshot, Table
 from sluice.errors import ManifestCorrupt
 from sluice.manifest.follow import read_entries
 from sluice.store.base import ObjectStore
@@ -61,7 +61,7 @@ def referenced(body: Body) -> tuple[Segment, ...]:
     match body:
         case Changes():
             return (*body.segments, *(part.segment for transaction in body.prepared for part in transaction.parts))
-        case Copy():
+        case Snapshot():
             return body.segments
         case Opened() | Progress() | Table():
             return ()

@@ -16,12 +16,12 @@ from sluice.contract import codec
 from sluice.contract.entries import (
     FATES,
     Changes,
-    Copy,
     Entry,
     Opened,
     Prepared,
     Progress,
     Segment,
+    Snapshot,
     Table,
 )
 from sluice.contract.schema import TableSchema
@@ -33,13 +33,13 @@ MOVING = (Changes, Progress)
 """Entries that move the position. Of the others only the first `opened` does: it says where the log
 begins.
 """
-COPY_WAITS = "its copy cannot be taken, and is tried again: "
-"""How the reason of a table begins whose copy failed for something that is not the table's."""
+SNAPSHOT_WAITS = "its snapshot cannot be taken, and is tried again: "
+"""How the reason of a table begins whose snapshot failed for something that is not the table's."""
 
 
 @dataclass(frozen=True, slots=True)
-class CopyState:
-    """The initial copy of a table's present generation: all of it is at one snapshot."""
+class SnapshotState:
+    """The snapshot of a table's present generation: all of it is at one snapshot."""
 
     snapshot_lsn: int
     schema_version: int
@@ -53,7 +53,7 @@ class TableState:
     """A table as of the last entry. `generation_seq` is the number of the Table entry that began
     the generation, `lsn` and `reason` belong to `state`.
 
-    A change of shape leaves `lsn` alone: what committed at or before it is in the copy.
+    A change of shape leaves `lsn` alone: what committed at or before it is in the snapshot.
     `schema_lsn` is where the newest shape came into force, 0 while there was no other in this
     generation. `schemas` holds every version ever introduced. `relfilenode` and `fingerprint` are
     the last known ones. `since` is when `state` began, as the entry says that put the table into it
@@ -72,7 +72,7 @@ class TableState:
     schema_lsn: int = 0
     relfilenode: int = 0
     fingerprint: str = ""
-    copy: CopyState | None = None
+    snapshot: SnapshotState | None = None
     since: str = ""
 
     @property
@@ -122,8 +122,11 @@ def reduce(state: PipelineState, entry: Entry, entry_sha256: str) -> PipelineSta
             prepared = _prepared(state, entry, entry.body)
         case Table():
             tables = {**tables, entry.body.table_id: _table(entry, tables.get(entry.body.table_id), entry.body)}
-        case Copy():
-            tables = {**tables, entry.body.table_id: _copied(entry.seq, tables.get(entry.body.table_id), entry.body)}
+        case Snapshot():
+            tables = {
+                **tables,
+                entry.body.table_id: _with_snapshot(entry.seq, tables.get(entry.body.table_id), entry.body),
+            }
     return PipelineState(
         seq=entry.seq,
         epoch=entry.epoch,
@@ -234,7 +237,7 @@ def _table(entry: Entry, old: TableState | None, new: Table) -> TableState:
         schema_lsn=new.lsn if reshaped else known.schema_lsn if known else 0,
         relfilenode=new.relfilenode or (old.relfilenode if old else 0),
         fingerprint=new.fingerprint or (old.fingerprint if old else ""),
-        copy=known.copy if known else None,
+        snapshot=known.snapshot if known else None,
         since=known.since if known is not None and known.state == new.state else entry.written_at,
     )
 
@@ -254,55 +257,57 @@ def _lacking_origins(table: TableState, lsn: int) -> TableState:
     """In the entry that asks for every origin, so that no writer can die between asking and saying
     what is missing.
     """
-    if not table.state.is_followed or table.copy is None or not table.copy.final:
+    if not table.state.is_followed or table.snapshot is None or not table.snapshot.final:
         return table
     reason = "source.origin was none: what replication brought to the source meanwhile was not sent"
     return replace(
-        table, state=State.STALE, reason=f"{reason}; {copy_remedy(table.schema_name, table.table_name)}", lsn=lsn
+        table, state=State.STALE, reason=f"{reason}; {resync_remedy(table.schema_name, table.table_name)}", lsn=lsn
     )
 
 
-def copy_remedy(schema_name: str, table_name: str) -> str:
+def resync_remedy(schema_name: str, table_name: str) -> str:
     """What to do about a stale table, as its reason says it."""
-    return f"`sluice resync {schema_name}.{table_name}` copies it again"
+    return f"`sluice resync {schema_name}.{table_name}` takes a new snapshot of it"
 
 
-def _copied(seq: int, table: TableState | None, copy: Copy) -> TableState:
-    if table is None or copy.generation != table.generation or copy.schema_version not in table.schemas:
+def _with_snapshot(seq: int, table: TableState | None, snapshot: Snapshot) -> TableState:
+    if table is None or snapshot.generation != table.generation or snapshot.schema_version not in table.schemas:
         raise _corrupt(
             seq,
-            f"copies an unknown table, generation or schema version: table {copy.table_id}, "
-            f"generation {copy.generation}",
+            f"snapshots an unknown table, generation or schema version: table {snapshot.table_id}, "
+            f"generation {snapshot.generation}",
         )
-    for segment in copy.segments:
+    for segment in snapshot.segments:
         _check_segment(seq, table, segment)
-        if segment.table_id != copy.table_id:
-            raise _corrupt(seq, f"mixes rows of table {segment.table_id} into the copy of table {copy.table_id}")
-    before = table.copy or CopyState(copy.snapshot_lsn, copy.schema_version, 0, 0)
-    if before.final or (before.snapshot_lsn, before.schema_version) != (copy.snapshot_lsn, copy.schema_version):
+        if segment.table_id != snapshot.table_id:
+            raise _corrupt(
+                seq, f"mixes rows of table {segment.table_id} into the snapshot of table {snapshot.table_id}"
+            )
+    before = table.snapshot or SnapshotState(snapshot.snapshot_lsn, snapshot.schema_version, 0, 0)
+    if before.final or (before.snapshot_lsn, before.schema_version) != (snapshot.snapshot_lsn, snapshot.schema_version):
         raise _corrupt(
-            seq, f"continues a copy of table {copy.table_id} that is finished or was taken at another snapshot"
+            seq, f"continues a snapshot of table {snapshot.table_id} that is finished or was taken at another snapshot"
         )
-    if table.state != State.COPYING:
-        raise _corrupt(seq, f"copies table {copy.table_id}, which is {table.state}")
-    copied = replace(
+    if table.state != State.SNAPSHOT:
+        raise _corrupt(seq, f"snapshots table {snapshot.table_id}, which is {table.state}")
+    after = replace(
         table,
-        copy=replace(
+        snapshot=replace(
             before,
-            segments=before.segments + len(copy.segments),
-            rows=before.rows + sum(segment.rows for segment in copy.segments),
-            final=copy.final,
+            segments=before.segments + len(snapshot.segments),
+            rows=before.rows + sum(segment.rows for segment in snapshot.segments),
+            final=snapshot.final,
         ),
     )
-    if not copy.final:
-        return copied
+    if not snapshot.final:
+        return after
     return replace(
-        copied,
+        after,
         state=State.LIVE,
         reason="",
-        lsn=copy.snapshot_lsn,
-        relfilenode=copy.relfilenode,
-        fingerprint=copy.fingerprint,
+        lsn=snapshot.snapshot_lsn,
+        relfilenode=snapshot.relfilenode,
+        fingerprint=snapshot.fingerprint,
     )
 
 

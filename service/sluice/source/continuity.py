@@ -48,13 +48,13 @@ def prove_continuity(
         raise SlotLost(
             f"AHEAD: slot {slot.name} was advanced or created anew: it starts at "
             f"{lsn.show(confirmed)}, the manifest ends at {lsn.show(through_lsn)}",
-            hint="the changes in between are lost: copy the tables again",
+            hint="the changes in between are lost: resync the tables",
         )
     if through_lsn > server.wal_end_lsn:
         raise SlotLost(
             f"DIVERGED: the manifest holds changes through {lsn.show(through_lsn)}, this server's log "
             f"ends at {lsn.show(server.wal_end_lsn)}",
-            hint="the server was restored or failed over to an older state: copy the tables again",
+            hint="the server was restored or failed over to an older state: resync the tables",
         )
     return through_lsn
 
@@ -76,7 +76,7 @@ def _same_server(opened: Opened, server: ServerFacts) -> None:
         raise SlotLost(
             f"TIMELINE: the server is on timeline {server.timeline}, the manifest on "
             f"{opened.timeline}: it failed over or was restored to a point in time",
-            hint="changes that the old server had sent may not exist on this one: copy the tables again",
+            hint="changes that the old server had sent may not exist on this one: resync the tables",
         )
 
 

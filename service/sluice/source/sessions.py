@@ -2,7 +2,7 @@
 role.
 
 Invariant: every session, of either kind, has the same pinned settings, and they were read back
-before it is handed out: the stream, the copy and the catalog spell one value in one way. Passwords,
+before it is handed out: the stream, the snapshot and the catalog spell one value in one way. Passwords,
 row values and DETAIL never leave this module in an error. Must not: create, drop or change anything
 on the source. (PostgreSQL: Client Connection Defaults; PostgreSQL Error Codes; Streaming
 Replication Protocol.)
@@ -342,12 +342,12 @@ def source_error(
     if phase == "start" and sqlstate == "42704":
         return SlotLost(
             f"MISSING: replication slot {slot} does not exist",
-            hint="changes since it vanished are lost: copy the tables again",
+            hint="changes since it vanished are lost: resync the tables",
         )
     if phase in ("start", "stream") and sqlstate == "55000" and f'"{slot}"' in message:
         return SlotLost(
             f"INVALIDATED: {message[:300]}",
-            hint="the server no longer has the WAL: copy the tables again under a new slot",
+            hint="the server no longer has the WAL: resync the tables under a new slot",
         )
     if sqlstate == "53400":
         return NoFreeSlot(text, hint="raise max_replication_slots or max_wal_senders, or drop slots nobody uses")

@@ -114,7 +114,7 @@ def open_transactions(options: SourceOptions) -> tuple[Blocker, ...]:
 
 class SnapshotHolder:
     """An exported snapshot and the position at which it meets the stream. Open it in a thread,
-    import it at once, close it after the last copy.
+    import it at once, close it after the last snapshot.
     """
 
     def __init__(self, conn: Connection, created: CreatedSlot) -> None:

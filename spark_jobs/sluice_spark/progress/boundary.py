@@ -39,7 +39,7 @@ class Boundary:
 
     def complete(self, tables: Mapping[str, AppliedTable], *, since_lsn: Mapping[str, int]) -> Complete | None:
         """What can be published, without number and time; None while a live table has not passed. A
-        table that began later is left out as `copying`.
+        table that began later is left out as `snapshot`.
         """
         live = {key: table for key, table in tables.items() if table.state == State.LIVE}
         later = {
@@ -53,7 +53,7 @@ class Boundary:
         # The name of a table that is gone may belong to another table now.
         gone = {key for key, table in tables.items() if table.state == State.DETACHED and _name(table) in there}
         left_out: dict[str, str] = {
-            _name(table): State.COPYING if key in later else table.state
+            _name(table): State.SNAPSHOT if key in later else table.state
             for key, table in tables.items()
             if key in later or key not in live.keys() | gone
         }

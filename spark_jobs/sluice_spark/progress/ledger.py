@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sluice.contract.applied import AppliedTable
-from sluice.contract.entries import Changes, Copy, Entry, Table
+from sluice.contract.entries import Changes, Entry, Snapshot, Table
 from sluice.contract.table_state import State
 from sluice.manifest.state import PipelineState, TableState, reduce
 from sluice_spark.lake.opening import lake_path
@@ -139,7 +139,7 @@ class Ledger:
         body = entry.body
         ids = (
             {body.table_id}
-            if isinstance(body, Copy | Table)
+            if isinstance(body, Snapshot | Table)
             else {segment.table_id for segment in body.segments}
             if isinstance(body, Changes)
             else set()
@@ -286,8 +286,8 @@ class Ledger:
         if progress.stale_reason:
             shown, reason = State.STALE, progress.stale_reason
         elif self.works(table_id):
-            shown = State.LIVE if state.state == State.COPYING else state.state
-            shown = shown if pending.has_snapshot else State.COPYING
+            shown = State.LIVE if state.state == State.SNAPSHOT else state.state
+            shown = shown if pending.has_snapshot else State.SNAPSHOT
             shown, reason = State.QUARANTINED if progress.quarantined else shown, progress.problem or reason
             failing = bool(progress.problem)
         return AppliedTable(

@@ -74,7 +74,7 @@ def restore(state: TableState, log: AppliedLog | None, *, place: Place, doubt: s
             state.generation_seq,
             state.generation_seq,
             has_snapshot=copied,
-            snapshot_lsn=state.copy.snapshot_lsn if state.copy else 0,
+            snapshot_lsn=state.snapshot.snapshot_lsn if state.snapshot else 0,
         )
     )
     progress.place = place

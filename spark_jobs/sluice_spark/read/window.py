@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from sluice.contract.entries import Changes, Copy, Entry, Segment, Table
+from sluice.contract.entries import Changes, Entry, Segment, Snapshot, Table
 
 NO_ORIGINS: Mapping[int, tuple[str, int]] = {}
 
@@ -80,7 +80,7 @@ class PendingChanges:
         if entry.seq <= self.generation_seq:
             return
         body = entry.body
-        if isinstance(body, Copy) and body.table_id == table_id and body.generation == self.generation:
+        if isinstance(body, Snapshot) and body.table_id == table_id and body.generation == self.generation:
             self.snapshot_lsn = body.snapshot_lsn
             if not self.has_snapshot and not self.snapshot_final:
                 self.snapshot_segments.extend(body.segments)

@@ -38,7 +38,7 @@ def table(name: str, **changes: Any) -> Document:
         "generation": 1,
         "complete_through_lsn": lsn(WAL_END - 2_000_000),
         "rows_applied": 48_211,
-        "rows_copied": 120_000,
+        "snapshot_rows": 120_000,
         "lag_seconds": 1.4,
         "delta_version": 211,
         "failing": False,
@@ -66,7 +66,7 @@ def throughput(now: datetime) -> list[Document]:
             "transactions": load * 9,
             "rows": load * 60,
             "bytes": load * 60 * 210,
-            "copied_rows": 0,
+            "snapshot_rows": 0,
             "applied_rows": load * 58,
         }
         found.append(
@@ -181,7 +181,7 @@ def judged(document: Document, state: State, *problems: Problem) -> Document:
 
 def copying() -> Document:
     found = healthy()
-    found["tables"][1].update(state="copying", lag_seconds=None, complete_through_lsn=None, rows_applied=0, mode="")
+    found["tables"][1].update(state="snapshot", lag_seconds=None, complete_through_lsn=None, rows_applied=0, mode="")
     found["tables"][2].update(state="pending", lag_seconds=None, complete_through_lsn=None, rows_applied=0, mode="")
     copy_of = {
         "table": "public.order_lines",
@@ -206,12 +206,12 @@ def copying() -> Document:
         "tables": [copy_of, waiting],
     }
     for at, minute in enumerate(found["process"]["throughput"][-9:]):
-        minute["copied_rows"] = (250_000 + at * 5_000) * minute["seconds"]
+        minute["snapshot_rows"] = (250_000 + at * 5_000) * minute["seconds"]
     return judged(
         found,
         "healthy",
         Problem(
-            "table.copying", "info", "public.order_lines, public.customers", "the table is copying", "Wait.", count=2
+            "table.snapshot", "info", "public.order_lines, public.customers", "the table is copying", "Wait.", count=2
         ),
     )
 
@@ -256,7 +256,7 @@ def lost() -> Document:
     )
     found["wal"]["headroom"] = None
     found["process"].update(state="failed", connected=False)
-    hint = "raise max_slot_wal_keep_size or idle_replication_slot_timeout, then copy the tables again under a new slot"
+    hint = "raise max_slot_wal_keep_size or idle_replication_slot_timeout, then resync the tables under a new slot"
     reason = "INVALIDATED: slot sluice_shop can never be used again (wal_removed)"
     return judged(found, "lost", Problem("slot.lost", "critical", "slot sluice_shop", reason, hint))
 

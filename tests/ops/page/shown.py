@@ -44,7 +44,7 @@ def shows_all(page: Page, document: Document) -> None:
         state, *cells = seen["tables"][f"{table['schema']}.{table['table']}"]
         numbers = [
             f"{table['rows_applied']:,}",
-            f"{table['rows_copied']:,}",
+            f"{table['snapshot_rows']:,}",
             table["complete_through_lsn"] or "-",
             table["mode"] or "-",
             table["reason"],

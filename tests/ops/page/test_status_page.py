@@ -18,7 +18,7 @@ from tests.ops.page.shown import shows_all, text
 
 STATES = {
     "healthy": (documents.healthy, "Healthy", "ok"),
-    "copying": (documents.copying, "Healthy, 2 snapshots under way", "busy"),
+    "snapshot": (documents.copying, "Healthy, 2 snapshots under way", "busy"),
     "stale": (documents.stale, "Degraded: table.stale, public.stock", "bad"),
     "lost": (documents.lost, "Lost: slot.lost, slot sluice_shop", "bad"),
     "scarce": (documents.scarce, "Degraded: slot.headroom, slot sluice_shop", "bad"),
@@ -66,7 +66,7 @@ def test_each_part_has_the_colour_of_its_worst_problem_and_no_other(served: Serv
         assert boxes(look(served.address)) == {**dict.fromkeys(BOXES, "ok"), **changed}, make.__name__
 
 
-def test_while_tables_are_copied_the_lake_is_not_said_to_have_nothing(served: Served, look: Opener) -> None:
+def test_while_tables_are_read_the_lake_is_not_said_to_have_nothing(served: Served, look: Opener) -> None:
     served.document = documents.copying()
     served.document["wal"]["stages"][-1] = documents.stage("applied", None, None)
     picture = look(served.address).inner_text("#picture")
@@ -74,7 +74,7 @@ def test_while_tables_are_copied_the_lake_is_not_said_to_have_nothing(served: Se
     assert "snapshot under way" in picture
 
 
-def test_a_copy_is_shown_with_its_share_and_the_time_left(served: Served, look: Opener) -> None:
+def test_a_snapshot_is_shown_with_its_share_and_the_time_left(served: Served, look: Opener) -> None:
     served.document = documents.copying()
     page = look(served.address)
     assert "3 min 12 s left" in text(page, "#snapshots")

@@ -46,9 +46,9 @@ def _names(count: int) -> list[TableSchema]:
 
 def test_a_long_snapshot_does_not_stop_the_reading_for_ever() -> None:
     """Ten snapshots are taken while thousands of entries with changes of those tables arrive;
-    another table is live. Then the copies are whole.
+    another table is live. Then the snapshots are whole.
     """
-    store = MemoryStore("long copy", prefix="shop/")
+    store = MemoryStore("long snapshot", prefix="shop/")
     manifest = Manifest(store)
     manifest.table(OTHER)
     manifest.copy([], OTHER)

@@ -153,7 +153,7 @@ def test_status_and_tables_work_while_nothing_runs_and_name_what_they_could_not_
 ) -> None:
     store = open_store(f"file://{configured}/spool", prefix="shop/", options={})
     log = ManifestLog.open(store, opened(), PipelineState(), through_lsn=100)
-    put(log, table("16384", "orders", "copying"), through_lsn=100)
+    put(log, table("16384", "orders", "snapshot"), through_lsn=100)
     applied = AppliedTable(
         "16384",
         "public",
@@ -181,7 +181,7 @@ def test_status_and_tables_work_while_nothing_runs_and_name_what_they_could_not_
     listed = json.loads(sluice("tables", "--json", cwd=configured).stdout)["tables"]
     assert [
         (row["schema"], row["table"], row["state"], row["complete_through_lsn"], row["rows_applied"]) for row in listed
-    ] == [("public", "orders", "copying", "0/64", 7)]
+    ] == [("public", "orders", "snapshot", "0/64", 7)]
     assert listed[0]["path"] == f"file://{configured}/lake/public/orders"
     people = sluice("status", cwd=configured)
     assert people.returncode == 12

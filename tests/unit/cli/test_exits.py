@@ -56,11 +56,11 @@ def raising(error: BaseException) -> click.Command:
 def test_each_error_ends_the_process_with_its_own_code_and_no_traceback(
     name: str, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    error = getattr(errors, name)("the slot sluice_shop is gone", hint="copy the tables again")
+    error = getattr(errors, name)("the slot sluice_shop is gone", hint="resync the tables")
     assert exits.execute(raising(error), []) == code
     seen = capsys.readouterr()
     assert seen.out == ""
-    assert seen.err == "error: the slot sluice_shop is gone\nhint: copy the tables again\n"
+    assert seen.err == "error: the slot sluice_shop is gone\nhint: resync the tables\n"
 
 
 def test_every_error_that_can_end_the_process_is_in_the_contract() -> None:

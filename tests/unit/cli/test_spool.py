@@ -107,7 +107,7 @@ def test_a_table_entry_shows_its_columns(sluice: Run) -> None:
     facts = json.loads(sluice("spool", "inspect", "2", "--json")[1])
     assert (facts["table"], facts["state"], facts["columns"][0]["name"], facts["columns"][0]["key"]) == (
         "public.t7",
-        "copying",
+        "snapshot",
         "c1",
         True,
     )

@@ -42,7 +42,7 @@ def pipeline() -> RecordedPipeline:
     pipeline = RecordedPipeline()
     pipeline.table("orders")
     pipeline.table("stock", state="stale", reason="rewritten by ALTER TABLE")
-    pipeline.table("events", state="copying")
+    pipeline.table("events", state="snapshot")
     pipeline.applied("orders", through_seq=2, complete_through_lsn=100, rows_applied=4321)
     return pipeline
 
@@ -101,7 +101,7 @@ def test_status_for_people_has_every_part(pipeline: RecordedPipeline) -> None:
         "20% of 1000 B left, enough for 20 s at 10 B/s",
         "Snapshots: 2 of 3 tables, 50 rows, 10 rows/s, 15 s left",
         "25% public.events, 50 of about 200 rows",
-        "Tables: 1 copying, 1 live, 1 stale",
+        "Tables: 1 live, 1 snapshot, 1 stale",
         "critical table.stale  public.stock",
         "rewritten by ALTER TABLE",
         "warning  ingest.error  replication, 3 times, since 1 min 30 s",

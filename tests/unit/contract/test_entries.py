@@ -14,7 +14,6 @@ from sluice.contract.entries import (
     BodyCommit,
     Changes,
     Commits,
-    Copy,
     Entry,
     Opened,
     Prepared,
@@ -22,6 +21,7 @@ from sluice.contract.entries import (
     PreparedPart,
     Progress,
     Segment,
+    Snapshot,
     Table,
     digest,
 )
@@ -92,7 +92,7 @@ bodies = st.one_of(
     st.builds(
         Table, texts, texts, texts, st.sampled_from(State), numbers, texts, numbers, st.none() | schemas, numbers, texts
     ),
-    st.builds(Copy, texts, numbers, numbers, numbers, some_segments, st.booleans()),
+    st.builds(Snapshot, texts, numbers, numbers, numbers, some_segments, st.booleans()),
 )
 parts = st.builds(PreparedPart, schemas, segments.map(lambda found: replace(found, body=None)))
 prepared = st.builds(

@@ -8,7 +8,7 @@ import pytest
 
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable
-from sluice.contract.entries import Changes, Commits, Copy, Opened, Segment, Table
+from sluice.contract.entries import Changes, Commits, Opened, Segment, Snapshot, Table
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.health import backlog
@@ -46,7 +46,7 @@ class Spool:
         self.log.append(Table(name, "public", name, State(state), generation, lsn=100, schema=schema))
 
     def copy(self, name: str, *, generation: int = 1) -> None:
-        self.log.append(Copy(name, generation, 1, 100, (self._segment(name, 1),), final=True))
+        self.log.append(Snapshot(name, generation, 1, 100, (self._segment(name, 1),), final=True))
 
     def change(self, *names: str, at_us: int) -> int:
         lsn = self.log.state.through_lsn + 10
@@ -89,8 +89,8 @@ def test_changes_are_pending_until_their_table_is_through_them(spool: Spool) -> 
     assert spool.look() == Pending(0, 0, None, {"a": None, "b": None})
 
 
-def test_a_copy_is_pending_until_the_table_is_live_though_changes_come_before_its_end(spool: Spool) -> None:
-    spool.table("a", state="copying")
+def test_a_snapshot_is_pending_until_the_table_is_live_though_changes_come_before_its_end(spool: Spool) -> None:
+    spool.table("a", state="snapshot")
     spool.change("a", at_us=10)
     spool.copy("a")
     spool.table("a")
@@ -99,12 +99,12 @@ def test_a_copy_is_pending_until_the_table_is_live_though_changes_come_before_it
     assert spool.look() == Pending(1, 1000, 10, {"a": 10})
 
 
-def test_an_older_generations_record_and_copy_do_not_count(spool: Spool) -> None:
-    spool.table("a", state="copying")
+def test_an_older_generations_record_and_snapshot_do_not_count(spool: Spool) -> None:
+    spool.table("a", state="snapshot")
     spool.copy("a")
     spool.look()
     spool.applied("a", through_seq=spool.log.state.seq)
-    spool.table("a", state="copying", generation=2)
+    spool.table("a", state="snapshot", generation=2)
     assert spool.look() == Pending(0, 0, None, {})
     spool.copy("a", generation=2)
     assert (spool.look().files, spool.look().live) == (1, {})

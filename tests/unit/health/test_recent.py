@@ -98,11 +98,11 @@ def test_time_left_needs_an_estimate_and_a_rate() -> None:
     assert under_way("t", rows=0, estimated_rows=40, seconds=10.0).rows_per_second is None
 
 
-def test_copies_count_tables_that_have_their_rows_and_rates_come_from_the_process_alone() -> None:
+def test_snapshots_count_tables_that_have_their_rows_and_rates_come_from_the_process_alone() -> None:
     pipeline = RecordedPipeline()
     pipeline.table("done")
-    pipeline.table("now", state="copying")
-    pipeline.table("next", state="copying")
+    pipeline.table("now", state="snapshot")
+    pipeline.table("next", state="snapshot")
     pipeline.table("gone", state="detached")
     tables = (
         under_way("public.now", rows=100, estimated_rows=200, seconds=10.0),

@@ -13,7 +13,7 @@ from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt
 from sluice.health.continuity import check_holds
 from sluice.health.reporter import Reporter
-from sluice.manifest.state import COPY_WAITS, PipelineState
+from sluice.manifest.state import SNAPSHOT_WAITS, PipelineState
 from sluice.store.memory import MemoryStore
 from tests.support.recorded import NOW, RecordedPipeline
 
@@ -41,7 +41,7 @@ def test_an_empty_store_is_a_new_pipeline() -> None:
         ("live", "live", "live"),
         ("live", "stale", "stale"),
         ("stale", "live", "stale"),
-        ("live", "copying", "copying"),
+        ("live", "snapshot", "snapshot"),
     ],
 )
 def test_the_worse_of_the_two_sides_is_shown_with_its_reason(
@@ -60,18 +60,18 @@ def test_the_worse_of_the_two_sides_is_shown_with_its_reason(
 def test_a_table_the_applier_has_not_taken_is_not_live(pipeline: RecordedPipeline) -> None:
     pipeline.table("orders")
     table = pipeline.report().tables[0]
-    assert (table.state, table.to_json()["complete_through_lsn"], table.lag_seconds) == ("copying", None, None)
+    assert (table.state, table.to_json()["complete_through_lsn"], table.lag_seconds) == ("snapshot", None, None)
 
 
 def test_what_the_applier_said_of_an_older_generation_no_longer_counts(pipeline: RecordedPipeline) -> None:
     pipeline.table("orders")
     pipeline.applied("orders", complete_through_lsn=100, rows_applied=5)
-    pipeline.table("orders", state="copying", generation=2)
+    pipeline.table("orders", state="snapshot", generation=2)
     table = pipeline.report().tables[0]
-    assert (table.state, table.complete_through_lsn, table.rows_applied) == ("copying", 0, 0)
+    assert (table.state, table.complete_through_lsn, table.rows_applied) == ("snapshot", 0, 0)
 
 
-@pytest.mark.parametrize("state", ["live", "copying"])
+@pytest.mark.parametrize("state", ["live", "snapshot"])
 def test_a_table_that_the_applier_fails_on_is_failing_in_whatever_state_it_is(
     pipeline: RecordedPipeline, state: str
 ) -> None:
@@ -85,8 +85,10 @@ def test_a_table_that_the_applier_fails_on_is_failing_in_whatever_state_it_is(
     )
 
 
-def test_a_copy_that_waits_for_what_the_server_lacks_is_failing_in_what_is_stored(pipeline: RecordedPipeline) -> None:
-    pipeline.table("orders", state="copying", reason=f"{COPY_WAITS}all replication slots are in use")
+def test_a_snapshot_that_waits_for_what_the_server_lacks_is_failing_in_what_is_stored(
+    pipeline: RecordedPipeline,
+) -> None:
+    pipeline.table("orders", state="snapshot", reason=f"{SNAPSHOT_WAITS}all replication slots are in use")
     assert [problem.code for problem in pipeline.report().verdict.problems if problem.part == "tables"] == [
         "table.failing"
     ]
@@ -182,7 +184,7 @@ def test_the_lake_has_a_position_as_soon_as_all_its_live_tables_have_one(pipelin
     """
     pipeline.table("orders")
     pipeline.table("stock")
-    pipeline.table("next", state="copying")
+    pipeline.table("next", state="snapshot")
     known = {
         name: AppliedTable(name, "public", name, "x", "mirror", 1, State.LIVE, "", 4, lsn)
         for name, lsn in (("orders", 300), ("stock", 200))
@@ -195,10 +197,10 @@ def test_the_lake_has_a_position_as_soon_as_all_its_live_tables_have_one(pipelin
 
 
 def test_a_table_says_since_when_it_is_in_its_state(pipeline: RecordedPipeline) -> None:
-    pipeline.table("orders", state="copying")
+    pipeline.table("orders", state="snapshot")
     copying = pipeline.report().tables[0].since
     assert copying
-    pipeline.table("orders", state="copying", reason="the same again")
+    pipeline.table("orders", state="snapshot", reason="the same again")
     assert pipeline.report().tables[0].since == copying
     pipeline.table("orders", state="stale", reason="rewritten")
     stale = pipeline.report().tables[0].since
@@ -210,7 +212,7 @@ def test_a_table_says_since_when_it_is_in_its_state(pipeline: RecordedPipeline) 
 def test_a_reporter_sees_what_came_since_its_last_look(pipeline: RecordedPipeline) -> None:
     pipeline.table("orders")
     reporter = Reporter(pipeline="shop", store=pipeline.store, lake_uri="file:///lake", source=None)
-    assert reporter.take().tables[0].state == "copying"
+    assert reporter.take().tables[0].state == "snapshot"
     pipeline.applied("orders", through_seq=2, complete_through_lsn=100)
     pipeline.store.create(keys.apply_complete(1), Complete(1, 100, 2, NOW.isoformat(), {"public.orders": 4}).encode())
     report = reporter.take()

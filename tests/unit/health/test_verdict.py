@@ -100,7 +100,10 @@ TABLES: Part = {
         {"tables": (*WELL.tables, *grouped([TableSeen("public.odd", State.QUARANTINED, "no key")]))},
         "table.quarantined",
     ),
-    "copied for hours": ({"tables": grouped([TableSeen("public.big", State.COPYING, "", AT - 9999)])}, "table.copying"),
+    "copied for hours": (
+        {"tables": grouped([TableSeen("public.big", State.SNAPSHOT, "", AT - 9999)])},
+        "table.snapshot",
+    ),
 }
 MANIFESTS: Part = {
     "manifest known": ({}, None),
@@ -257,7 +260,7 @@ def reports() -> Iterator[Report]:
         {},
         *(
             {"tables": (replace(table, state=State(state), reason="because"),)}
-            for state in ("stale", "quarantined", "copying")
+            for state in ("stale", "quarantined", "snapshot")
         ),
     ]
     manifests: list[dict[str, Any]] = [
@@ -383,7 +386,7 @@ def test_headroom_is_judged_by_what_is_left(share: float, seconds: float | None,
             "warning",
         ),
         (
-            {"tables": (TableGroup(State.COPYING, "attempt 2 failed", "public.orders", 1, AT - 5, failing=True),)},
+            {"tables": (TableGroup(State.SNAPSHOT, "attempt 2 failed", "public.orders", 1, AT - 5, failing=True),)},
             "table.failing",
             "warning",
         ),
@@ -431,11 +434,11 @@ def test_a_table_that_lives_with_a_remark_is_not_failing() -> None:
 
 
 def test_information_leaves_a_pipeline_healthy() -> None:
-    verdict = judge(replace(WELL, tables=(*WELL.tables, TableGroup(State.COPYING, "", "public.new", 1, AT - 60))))
+    verdict = judge(replace(WELL, tables=(*WELL.tables, TableGroup(State.SNAPSHOT, "", "public.new", 1, AT - 60))))
     assert (verdict.state, verdict.headline, [(one.code, one.severity) for one in verdict.problems]) == (
         "healthy",
         "healthy, 1 snapshot under way",
-        [("table.copying", "info")],
+        [("table.snapshot", "info")],
     )
 
 

@@ -1,4 +1,4 @@
-"""How far a round of copies is, and for how much longer: from what was read and what the server
+"""How far a round of snapshots is, and for how much longer: from what was read and what the server
 expects, or not at all.
 """
 

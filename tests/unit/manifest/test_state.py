@@ -67,10 +67,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
         "schema version 1",
     ),
     "a schema of another table": (lambda: table(schema=replace(schema("8"), version=2)), {}, "schema version 2"),
-    "a copy of an unknown table": (lambda: copy("8"), {}, "table 8"),
-    "a copy of another generation": (lambda: copy(generation=2), {}, "generation 2"),
-    "a copy in an unknown schema version": (lambda: copy(version=2), {}, "table 7"),
-    "a copy with rows of another table": (
+    "a snapshot of an unknown table": (lambda: copy("8"), {}, "table 8"),
+    "a snapshot of another generation": (lambda: copy(generation=2), {}, "generation 2"),
+    "a snapshot in an unknown schema version": (lambda: copy(version=2), {}, "table 7"),
+    "a snapshot with rows of another table": (
         lambda: replace(copy(), segments=(segment("8", first_lsn=1),)),
         {},
         "mixes rows of table 8",
@@ -95,32 +95,32 @@ def test_nothing_but_an_opening_begins_a_manifest() -> None:
             follow(PipelineState(), body)
 
 
-def test_a_copy_is_counted_until_it_is_final_and_then_closed() -> None:
+def test_a_snapshot_is_counted_until_it_is_final_and_then_closed() -> None:
     state, _ = follow(started(), copy(final=False))
     state, _ = follow(state, copy(final=False))
-    found = state.tables["7"].copy
+    found = state.tables["7"].snapshot
     assert found is not None
     assert (found.segments, found.rows, found.final) == (2, 6, False)
     for other in (copy(snapshot_lsn=11), copy(generation=2)):
         with pytest.raises(ManifestCorrupt):
             follow(state, other)
     state, _ = follow(state, copy())
-    found = state.tables["7"].copy
+    found = state.tables["7"].snapshot
     assert found is not None
     assert found.final
     with pytest.raises(ManifestCorrupt, match="finished"):
         follow(state, copy())
 
 
-def test_a_new_generation_forgets_the_copy_and_keeps_the_schemas() -> None:
+def test_a_new_generation_forgets_the_snapshot_and_keeps_the_schemas() -> None:
     state, _ = follow(started(), copy())
     state, _ = follow(state, table(state="stale", version=None, reason="rewritten", relfilenode=0, fingerprint=""))
     known = state.tables["7"]
     assert (known.generation_seq, known.reason, known.relfilenode, known.fingerprint) == (2, "rewritten", 1, "f")
-    assert known.copy is not None
+    assert known.snapshot is not None
     state, begun = follow(state, table(generation=2, version=2, relfilenode=9))
     known = state.tables["7"]
-    assert (known.generation, known.generation_seq, known.copy, sorted(known.schemas), known.relfilenode) == (
+    assert (known.generation, known.generation_seq, known.snapshot, sorted(known.schemas), known.relfilenode) == (
         2,
         begun.seq,
         None,
@@ -129,7 +129,7 @@ def test_a_new_generation_forgets_the_copy_and_keeps_the_schemas() -> None:
     )
 
 
-def test_a_new_shape_moves_its_own_position_and_not_that_of_the_copy() -> None:
+def test_a_new_shape_moves_its_own_position_and_not_that_of_the_snapshot() -> None:
     """What committed at or before the table's position is taken for copied, so a later shape must
     not push it forward.
     """

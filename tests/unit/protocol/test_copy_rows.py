@@ -34,7 +34,7 @@ def tables(draw: st.DrawFn) -> tuple[int, list[list[bytes | None]]]:
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(tables(), st.data())
-def test_a_copy_gives_its_rows_however_it_is_cut_into_batches(
+def test_a_snapshot_gives_its_rows_however_it_is_cut_into_batches(
     table: tuple[int, list[list[bytes | None]]], data: st.DataObject
 ) -> None:
     width, expected = table
@@ -51,7 +51,7 @@ def test_a_copy_gives_its_rows_however_it_is_cut_into_batches(
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(tables(), st.data())
-def test_a_mutated_copy_gives_rows_or_a_decode_error(
+def test_a_mutated_snapshot_gives_rows_or_a_decode_error(
     table: tuple[int, list[list[bytes | None]]], data: st.DataObject
 ) -> None:
     width, rows = table
@@ -129,7 +129,7 @@ def test_every_truncation_of_a_row_is_refused() -> None:
             CopyRows(3).feed([COPY_HEADER + GOOD, GOOD[:length], GOOD])
 
 
-def test_a_copy_without_its_trailer_is_not_whole() -> None:
+def test_a_snapshot_without_its_trailer_is_not_whole() -> None:
     reader = CopyRows(1)
     for chunks in ([], [COPY_HEADER + copy_row([b"a"])]):
         reader.feed(chunks)

@@ -62,12 +62,12 @@ def test_a_frame_that_is_empty_short_or_unknown_is_refused(bad: bytes, before: l
         join([*before, bad, KEEPALIVE])
 
 
-def test_a_message_larger_than_the_server_can_build_is_refused_before_it_is_copied() -> None:
+def test_a_message_larger_than_the_server_can_build_is_refused_before_it_is_read() -> None:
     with pytest.raises(DecodeError, match="larger than PostgreSQL can build"):
         join([bytes(limits.MAX_FRAME_BYTES + 1)])
 
 
-def test_more_than_string_views_can_address_is_refused_before_it_is_copied() -> None:
+def test_more_than_string_views_can_address_is_refused_before_it_is_read() -> None:
     chunk = memoryview(bytes(limits.MAX_FRAME_BYTES))
     with pytest.raises(DecodeError, match="too many for one batch"):
         join([chunk, chunk, chunk])

@@ -105,7 +105,7 @@ def test_a_recorded_two_phase_stream_says_which_transaction_ended_how(version: P
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda path: path.name)
-def test_a_recorded_copy_gives_its_rows(version: Path) -> None:
+def test_a_recorded_snapshot_gives_its_rows(version: Path) -> None:
     for name, expected in (("copy_rows", [[b"1", "tëa".encode()], [None, b""], [b"-3", None]]), ("copy_empty", [])):
         reader = CopyRows(2)
         assert rows_of(reader.feed(recorded(version / f"{name}.bin"))) == expected

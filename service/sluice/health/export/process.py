@@ -47,7 +47,7 @@ class ProcessExport:
         self._count_stream()
         self._count_session()
         self._count_commits()
-        self._count_copies()
+        self._count_snapshots()
         for state, count in list(self._status.tables.transitions.items()):
             self._metrics.advance_to(catalogue.TABLE_EVENTS, count, state=state)
         for (kind, outcome), count in list(self._status.tables.schema_changes.items()):
@@ -112,7 +112,7 @@ class ProcessExport:
                 self._metrics.add_rows(*table, {op: count - before.get(op, 0) for op, count in now.items()})
                 self._rows[table] = now
 
-    def _count_copies(self) -> None:
+    def _count_snapshots(self) -> None:
         metrics, totals = self._metrics, self._status.snapshots
         progress = totals.progress
         under_way = bool(progress.tables_total) and bool(totals.pending)

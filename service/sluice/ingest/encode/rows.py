@@ -355,7 +355,7 @@ def _new_values(
         raise UnsupportedChange(
             f"{where}: a value was not sent, and the column no longer has a number of its own to say so",
             hint="several columns of this table were dropped while changes were still on their way; the "
-            "table must be copied again",
+            "table must be resynced",
         )
     return values, unknown
 
@@ -378,7 +378,7 @@ def _old_values(rows: RowColumns, schema: TableSchema) -> dict[str, _Values]:
         if some_unknown:
             raise UnsupportedChange(
                 f"{texts.where}: the server sent an old row without the value of this identity column",
-                hint="copy the table again",
+                hint="resync the table",
             )
         found[column.name] = _values(texts, kind, column)
     return found

@@ -48,7 +48,7 @@ class SnapshotRaced(SourceUnavailable):
 
 
 class TableLocked(SourceUnavailable):
-    """Somebody holds the table in ACCESS EXCLUSIVE: others can be copied meanwhile."""
+    """Somebody holds the table in ACCESS EXCLUSIVE: others can be read meanwhile."""
 
 
 class TableRefused(SourceRefused):
@@ -79,7 +79,7 @@ def copy_statement(schema: TableSchema, facts: TableFacts) -> str:
     )
 
 
-def copy_table(
+def read_table(
     options: SourceOptions,
     *,
     schema: TableSchema,
@@ -97,19 +97,19 @@ def copy_table(
     and TableRefused when it is this table that cannot be read; SourceError otherwise.
     """
     with closing(open_query(options)) as conn:
-        with translated(f"preparing the copy of {facts.qualified_name}"):
+        with translated(f"preparing the snapshot of {facts.qualified_name}"):
             _enter_snapshot(conn, snapshot)
-            faults.point("copy.lock.before")
+            faults.point("snapshot.lock.before")
         with _of_the_table():
             _lock(conn, facts)
         _compare(options, facts)
-        faults.point("copy.locked")
+        faults.point("snapshot.locked")
         statement = copy_statement(schema, facts)
         conn.pgconn.exec_(_GROW_BUFFER)
-        with _of_the_table(), translated(f"the copy of {facts.qualified_name}"):
+        with _of_the_table(), translated(f"the snapshot of {facts.qualified_name}"):
             result = conn.pgconn.exec_(statement.encode())
             if result.status != pq.ExecStatus.COPY_OUT:
-                raise_result(result, doing=f"the copy of {facts.qualified_name}")
+                raise_result(result, doing=f"the snapshot of {facts.qualified_name}")
             rows = yield from _chunks(conn.pgconn, facts, batch_bytes)
         if rows == 0 and facts.estimated_rows > 0 and not facts.row_filter and not accept_empty:
             raise SnapshotRaced(
@@ -213,7 +213,7 @@ def _chunks(
             break
     result = pgconn.get_result()
     if result is None or result.status != pq.ExecStatus.COMMAND_OK:
-        raise_result(result, doing=f"the copy of {facts.qualified_name}")
+        raise_result(result, doing=f"the snapshot of {facts.qualified_name}")
     while pgconn.get_result() is not None:
         pass
     pgconn.nonblocking = 0

@@ -1,6 +1,6 @@
 """The rows of one table as of a snapshot, to segment files in the store.
 
-Invariant: a file is named by nothing until the copy is published whole; what was stored of a copy
+Invariant: a file is named by nothing until the snapshot is published whole; what was stored of a snapshot
 that did not finish is a leftover.
 """
 
@@ -23,7 +23,7 @@ from sluice.ingest.commit.committer import Committer
 from sluice.ingest.encode.large import write_large
 from sluice.ingest.encode.rows import EncodedRows, encode_rows
 from sluice.ingest.encode.segment import SegmentFile, SegmentWriter
-from sluice.ingest.snapshot.reader import copy_table
+from sluice.ingest.snapshot.reader import read_table
 from sluice.ingest.status import SnapshotCounts
 from sluice.protocol.copy_rows import CopyRows
 from sluice.protocol.tuples import RowColumns
@@ -38,7 +38,7 @@ PROGRESS_SECONDS = 5.0
 
 
 class SnapshotSegments:
-    """For the thread that copies. Rows are added to `counts` as they arrive."""
+    """For the thread that snapshots. Rows are added to `counts` as they arrive."""
 
     def __init__(
         self,
@@ -56,13 +56,13 @@ class SnapshotSegments:
         self._numbers = numbers
         self._counts = counts
         self._stop = stop
-        self._logger = structlog.get_logger("copy")
+        self._logger = structlog.get_logger("snapshot")
 
     def read(
         self, facts: TableFacts, schema: TableSchema, holder: SnapshotHolder, *, accept_empty: bool
     ) -> Iterator["Future[Segment]"]:
         """Reads the table and stores its rows; yields each file as it begins to be stored. Raises
-        what `copy_table` raises, UnsupportedChange for a value that cannot be carried, and
+        what `read_table` raises, UnsupportedChange for a value that cannot be carried, and
         SourceUnavailable when told to stop.
         """
         reader = CopyRows(len(schema.columns))
@@ -70,14 +70,14 @@ class SnapshotSegments:
         ordinal = received = 0
         shown = time.monotonic()
         now_us = time.time_ns() // 1000
-        for chunks in copy_table(
+        for chunks in read_table(
             self._options, schema=schema, facts=facts, snapshot=holder.snapshot_name, accept_empty=accept_empty
         ):
             if self._stop.is_set():
                 raise SourceUnavailable(
-                    f"the copy of {schema.qualified_name} was stopped", hint="it begins again at the next start"
+                    f"the snapshot of {schema.qualified_name} was stopped", hint="it begins again at the next start"
                 )
-            faults.point("copy.read")
+            faults.point("snapshot.read")
             taken = sum(map(len, chunks))
             encoded = _encode(
                 reader.feed(chunks, emptied=True), schema, lsn=holder.consistent_lsn, ordinal=ordinal, time_us=now_us
@@ -97,7 +97,7 @@ class SnapshotSegments:
             if time.monotonic() - shown > PROGRESS_SECONDS:
                 shown = time.monotonic()
                 self._logger.info(
-                    "copying", table=schema.qualified_name, rows=ordinal, estimated_rows=facts.estimated_rows
+                    "snapshot", table=schema.qualified_name, rows=ordinal, estimated_rows=facts.estimated_rows
                 )
         reader.close()
         if writer.nbytes:

@@ -1,11 +1,11 @@
-"""Initial rows: tables in state `copying` are read from an exported snapshot while their changes
+"""Initial rows: tables in state `snapshot` are read from an exported snapshot while their changes
 already flow.
 
 Invariant: a generation's copy is published only whole, and only if the snapshot provably shows the
 table as it was (lock, then relfilenode as before the slot). The rows are as of `snapshot_lsn`;
 every commit after it reaches the table through the stream, because the table was recorded in the
-manifest before the snapshot was taken. One entry publishes a copy, makes the table live and carries
-the facts that were read before the snapshot. What changed during the copy is looked for before the
+manifest before the snapshot was taken. One entry publishes a snapshot, makes the table live and carries
+the facts that were read before the snapshot. What changed during the snapshot is looked for before the
 entry, and whatever changes between that look and the entry is found by the catalog watch, which
 compares with the facts of the entry. A table that cannot be read, or is locked, never holds up the
 others. Runs in a thread of its own, with connections of its own.
@@ -22,7 +22,7 @@ import structlog
 from sluice import faults
 from sluice.backoff import RetryTime
 from sluice.contract.catalog_facts import TableFacts
-from sluice.contract.entries import Copy
+from sluice.contract.entries import Snapshot
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.errors import SourceUnavailable, UnsupportedChange
@@ -44,7 +44,7 @@ repeats. Each try costs the source a snapshot.
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One table to be copied: its facts from before the snapshot, and the generation and shape that
+    """One table to be read: its facts from before the snapshot, and the generation and shape that
     they began or agree with.
     """
 
@@ -53,8 +53,8 @@ class _Job:
     generation: int
 
 
-class Copier:
-    """Copies whatever the book says is `copying`. `run_once` is called again and again until
+class Snapshotter:
+    """Copies whatever the book says is `snapshot`. `run_once` is called again and again until
     nothing is left.
     """
 
@@ -75,12 +75,12 @@ class Copier:
         self._raced: set[int] = set()
         self._locked: dict[str, RetryTime] = {}
         self._slot = RetryTime(WAIT_SECONDS)
-        self._logger = structlog.get_logger("copy")
+        self._logger = structlog.get_logger("snapshot")
 
     @property
     def pending(self) -> list[str]:
         """Table ids that wait for their rows."""
-        return [table.table_id for table in self._book.states().values() if table.state == State.COPYING]
+        return [table.table_id for table in self._book.states().values() if table.state == State.SNAPSHOT]
 
     def run_once(self) -> int:
         """Copies every pending table from one snapshot; returns how many were finished. Raises
@@ -98,10 +98,10 @@ class Copier:
         self._logger.info("taking a snapshot to copy from", tables=len(jobs))
         with closing(self._snapshot(jobs)) as holder:
             self._logger.info("snapshot taken", snapshot_lsn=show(holder.consistent_lsn))
-            return sum(self._copy(job, holder) for job in jobs if not self._stop.is_set())
+            return sum(self._resync(job, holder) for job in jobs if not self._stop.is_set())
 
     def _jobs(self, table_ids: Sequence[str]) -> list[_Job]:
-        """What can be copied, and under which facts. Tables that were locked come last: they may be
+        """What can be read, and under which facts. Tables that were locked come last: they may be
         so again.
         """
         if not table_ids:
@@ -115,7 +115,7 @@ class Copier:
         for table_id, facts in sorted(found.items(), key=lambda item: item[0] in self._locked):
             if facts is None:
                 self._book.detach(int(table_id), "dropped at the source before it was copied")
-            elif (schema := self._book.prepare_copy(facts)) is not None:
+            elif (schema := self._book.prepare_snapshot(facts)) is not None:
                 jobs.append(_Job(facts, schema, self._book.states()[table_id].generation))
         return jobs
 
@@ -127,7 +127,7 @@ class Copier:
             self._slot.failed(time.monotonic())
             for job in jobs:
                 self._book.note_wait(job.facts.oid, f"{error}; {error.hint}")
-            raise SourceUnavailable(f"copies wait for a replication slot: {error}", hint=error.hint) from error
+            raise SourceUnavailable(f"snapshots wait for a replication slot: {error}", hint=error.hint) from error
         self._slot = RetryTime(WAIT_SECONDS)
         return holder
 
@@ -138,11 +138,13 @@ class Copier:
             prepared=sum(not one.pid for one in blockers),
         )
 
-    def _copy(self, job: _Job, holder: SnapshotHolder) -> int:
+    def _resync(self, job: _Job, holder: SnapshotHolder) -> int:
         facts, schema = job.facts, job.schema
         name, table_id = schema.qualified_name, schema.table_id
         self._counts.progress.begin(name, estimated_rows=facts.estimated_rows)
-        self._logger.info("copy started", table=name, generation=job.generation, estimated_rows=facts.estimated_rows)
+        self._logger.info(
+            "snapshot started", table=name, generation=job.generation, estimated_rows=facts.estimated_rows
+        )
         try:
             segments = list(self._segments.read(facts, schema, holder, accept_empty=facts.oid in self._raced))
         except SnapshotRaced as error:
@@ -163,11 +165,11 @@ class Copier:
             self._book.mark_stale(facts.oid, str(error), lsn=holder.consistent_lsn, generation=job.generation)
             return 0
         files = tuple(future.result() for future in segments)
-        faults.point("copy.taken")
+        faults.point("snapshot.taken")
         if not self._unchanged(job):
             return 0
         seen = fingerprint(facts)
-        entry = Copy(
+        entry = Snapshot(
             table_id,
             job.generation,
             schema.version,
@@ -177,18 +179,21 @@ class Copier:
             relfilenode=facts.relfilenode,
             fingerprint=seen,
         )
-        faults.point("copy.final.before")
-        if not self._book.finish_copy(entry):
+        faults.point("snapshot.final.before")
+        if not self._book.finish_snapshot(entry):
             self._logger.warning(
-                "the copy is not published: the table has moved on meanwhile", table=name, generation=job.generation
+                "the snapshot is not published: the table has moved on meanwhile", table=name, generation=job.generation
             )
             return 0
-        faults.point("copy.final.after")
+        faults.point("snapshot.final.after")
         progress = self._counts.progress
         progress.tables_done += 1
         self._counts.table_seconds.add(time.monotonic() - progress.table_started_at)
         self._logger.info(
-            "copy finished", table=name, rows=sum(file.rows for file in files), snapshot_lsn=show(holder.consistent_lsn)
+            "snapshot finished",
+            table=name,
+            rows=sum(file.rows for file in files),
+            snapshot_lsn=show(holder.consistent_lsn),
         )
         return 1
 
@@ -196,17 +201,17 @@ class Copier:
         """Whether the rows just read are worth publishing: nothing that only the catalog shows has
         happened since before the snapshot.
 
-        A source that cannot be asked now does not spoil the copy: the entry carries the facts, and
+        A source that cannot be asked now does not spoil the snapshot: the entry carries the facts, and
         the next look of the catalog watch compares with them.
         """
         facts, now = job.facts, job.facts
         with suppress(SourceUnavailable), closing(open_query(self._options)) as connection:
             found = Catalog(connection).table(facts.oid, publication=self._options.publication)
             if found is None:
-                self._book.detach(facts.oid, "dropped at the source before its copy was published")
+                self._book.detach(facts.oid, "dropped at the source before its snapshot was published")
                 return False
             now = found
         reason = compare(facts.relfilenode, fingerprint(facts), now)
         if reason:
-            self._book.copy_again(now, generation=job.generation, reason=reason)
+            self._book.begin_again(now, generation=job.generation, reason=reason)
         return not reason

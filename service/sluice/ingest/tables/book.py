@@ -3,7 +3,7 @@ must be called stale.
 
 Invariant: a row is encoded in a schema version that the manifest already holds, or not at all; a
 change of shape that the lake cannot follow turns the table stale in the manifest before any later
-row of it is dropped. Thread-safe: the decoder, the copier and the catalog watch share it.
+row of it is dropped. Thread-safe: the decoder, the snapshotter and the catalog watch share it.
 """
 
 import threading
@@ -17,7 +17,7 @@ import structlog
 from sluice.backoff import RetryTime
 from sluice.contract.carrying import refusal, refusal_of
 from sluice.contract.catalog_facts import TableFacts
-from sluice.contract.entries import Copy, Table
+from sluice.contract.entries import Snapshot, Table
 from sluice.contract.evolution import diff_schema
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
@@ -28,7 +28,7 @@ from sluice.ingest.tables.register import TableRegister, differs, latest_schema
 from sluice.ingest.tables.schemas import build_schema, relation_of, relation_sent_as, same_shape
 from sluice.lsn import show
 from sluice.manifest.log import ManifestLog
-from sluice.manifest.state import COPY_WAITS, TableState, copy_remedy
+from sluice.manifest.state import SNAPSHOT_WAITS, TableState, resync_remedy
 from sluice.protocol.messages import RelationVersion
 from sluice.source.selection import matches
 
@@ -48,7 +48,7 @@ class TableBook:
     """Every table of the pipeline, by oid.
 
     `lookup` asks the catalog, which knows today's shape only and may be ahead of the stream.
-    `wal_end` asks for the server's position now: a copy that is begun now will have whatever
+    `wal_end` asks for the server's position now: a snapshot that is begun now will have whatever
     committed before it.
     """
 
@@ -72,7 +72,7 @@ class TableBook:
         server after they were seen.
         """
         self._refused: dict[int, RetryTime] = {}
-        """By oid, when the copy of a table may be tried again that the server refused."""
+        """By oid, when the snapshot of a table may be tried again that the server refused."""
         self._logger = structlog.get_logger("tables")
 
     def selected(self, schema_name: str, table_name: str) -> bool:
@@ -157,25 +157,25 @@ class TableBook:
             elif known.state == State.DETACHED or (known.state == State.QUARANTINED and self._may_try(facts, known)):
                 self._begin(facts, known)
 
-    def request_copy(self, facts: TableFacts) -> bool:
-        """Begins the table's next generation, because an operator asks for it. False when its copy
+    def request_snapshot(self, facts: TableFacts) -> bool:
+        """Begins the table's next generation, because an operator asks for it. False when its snapshot
         is under way already, or when it cannot be carried.
         """
         with self._lock:
             state = self._register.state(facts.oid)
             if state is None:
                 return self._join(relation_of(facts), facts) is not None
-            return state.state != State.COPYING and self._begin(facts, state) is not None
+            return state.state != State.SNAPSHOT and self._begin(facts, state) is not None
 
-    def prepare_copy(self, facts: TableFacts) -> TableSchema | None:
-        """The shape in which a table that waits for its rows can be copied under `facts`, None when
-        it is not to be copied (any more).
+    def prepare_snapshot(self, facts: TableFacts) -> TableSchema | None:
+        """The shape in which a table that waits for its rows can be read under `facts`, None when
+        it is not to be read (any more).
 
         A table that changed since it joined begins another generation.
         """
         with self._lock:
             state = self._register.state(facts.oid)
-            if state is None or state.state != State.COPYING:
+            if state is None or state.state != State.SNAPSHOT:
                 return None
             if not facts.published:
                 self.detach(facts.oid, "the publication no longer carries it")
@@ -189,35 +189,35 @@ class TableBook:
                 return self._begin(facts, state)
             return latest
 
-    def finish_copy(self, entry: Copy) -> bool:
-        """Publishes a whole copy, which makes its table live. False when the table has moved on
+    def finish_snapshot(self, entry: Snapshot) -> bool:
+        """Publishes a whole snapshot, which makes its table live. False when the table has moved on
         meanwhile: then nothing is published.
         """
         with self._lock:
             state = self._register.state(int(entry.table_id))
-            if state is None or state.state != State.COPYING or state.generation != entry.generation:
+            if state is None or state.state != State.SNAPSHOT or state.generation != entry.generation:
                 return False
-            self._register.finish_copy(entry)
+            self._register.finish_snapshot(entry)
             self._refused.pop(int(entry.table_id), None)
             return True
 
-    def copy_again(self, facts: TableFacts, *, generation: int, reason: str) -> None:
-        """The rows of a copy that is under way in `generation` are of no use, for `reason`: begins
+    def begin_again(self, facts: TableFacts, *, generation: int, reason: str) -> None:
+        """The rows of a snapshot that is under way in `generation` are of no use, for `reason`: begins
         the next one under today's facts.
         """
         with self._lock:
             state = self._register.state(facts.oid)
-            if state is not None and (state.state, state.generation) == (State.COPYING, generation):
-                self._logger.warning("the copy begins again", table=facts.qualified_name, reason=reason)
+            if state is not None and (state.state, state.generation) == (State.SNAPSHOT, generation):
+                self._logger.warning("the snapshot begins again", table=facts.qualified_name, reason=reason)
                 self._begin(facts, state)
 
     def note_wait(self, oid: int, reason: str) -> None:
-        """The copy of a table cannot be taken for `reason`, and is tried again. Stored, so that
+        """The snapshot of a table cannot be taken for `reason`, and is tried again. Stored, so that
         whoever looks from outside sees it.
         """
         with self._lock:
-            state, reason = self._register.state(oid), f"{COPY_WAITS}{reason}"
-            if state is not None and state.state == State.COPYING and state.reason != reason:
+            state, reason = self._register.state(oid), f"{SNAPSHOT_WAITS}{reason}"
+            if state is not None and state.state == State.SNAPSHOT and state.reason != reason:
                 self._register.change(state, reason=reason)
 
     def quarantine(self, facts: TableFacts, reason: str, *, generation: int) -> None:
@@ -236,8 +236,8 @@ class TableBook:
         return any(table.state == State.PENDING for table in self.states().values())
 
     def mark_stale(self, oid: int, reason: str, *, lsn: int, generation: int | None = None) -> None:
-        """The lake copy no longer equals the source, for `reason`; nothing more is spooled for the
-        table until it is copied again.
+        """The lake table no longer equals the source, for `reason`; nothing more is spooled for the
+        table until it is read again from a new snapshot.
 
         A table that is not known yet will be copied after the commit that makes it known, so that
         nothing of it is missing. With `generation`, only while that one is in force.
@@ -251,7 +251,7 @@ class TableBook:
                 self._register.change(
                     state,
                     state=State.STALE,
-                    reason=f"{reason}; {copy_remedy(state.schema_name, state.table_name)}",
+                    reason=f"{reason}; {resync_remedy(state.schema_name, state.table_name)}",
                     lsn=lsn,
                 )
                 self._forget(oid)
@@ -289,7 +289,7 @@ class TableBook:
         refused = refusal(facts)
         if refused:
             self._quarantine(facts, known, refused)
-        elif known.state != State.COPYING:  # what a copy was taken under, its own end compares
+        elif known.state != State.SNAPSHOT:  # what a snapshot was taken under, its own end compares
             reason = compare(known.relfilenode, known.fingerprint, facts)
             if reason:
                 self.mark_stale(facts.oid, reason, lsn=self._register.through_lsn)
@@ -341,7 +341,7 @@ class TableBook:
                 self._register.change(followed, state=State.LIVE, reason="")
 
     def _begin(self, facts: TableFacts, state: TableState) -> TableSchema | None:
-        """The next generation, to be copied. None, and quarantined, when the table cannot be
+        """The next generation, to be read. None, and quarantined, when the table cannot be
         carried.
         """
         reason = refusal(facts)
@@ -406,7 +406,7 @@ class TableBook:
         if older and older[0] is latest:
             return latest
         if position_lsn < state.lsn:
-            # Written before the copy was taken: the copy has it, in whatever shape it was.
+            # Written before the snapshot was taken: the snapshot has it, in whatever shape it was.
             return older[0] if older else None
         if older and position_lsn <= state.schema_lsn:
             # Seen before a restart, and its newer shapes with it. One transaction can bring
@@ -439,14 +439,14 @@ class TableBook:
             str(relation.oid),
             relation.schema,
             relation.name,
-            state=State.COPYING,
+            state=State.SNAPSHOT,
             generation=1,
             lsn=self._wal_end(),
             schema=schema,
         )
         if facts is None:
             self._register.join(
-                replace(entry, state=State.DETACHED, reason="dropped at the source before it could be copied")
+                replace(entry, state=State.DETACHED, reason="dropped at the source before its snapshot could be taken")
             )
             return None
         refused = refusal_of(schema) or refusal(facts)

@@ -8,7 +8,7 @@ Invariant: `compare` gives a reason whenever rows of the table may have changed,
 without an event (a rewrite that computed values, renamed enum labels, partitions attached, detached
 or truncated below a published root, a filter that changed), and none for what leaves every row as
 it was: VACUUM FULL, TRUNCATE (which is streamed), ANALYZE, an index, a column's statistics. In
-doubt it gives the reason: a needless copy costs time, a missed one truth. (PostgreSQL: ALTER TABLE,
+doubt it gives the reason: a needless snapshot costs time, a missed one truth. (PostgreSQL: ALTER TABLE,
 Notes; Logical Replication, Restrictions.)
 """
 
@@ -53,7 +53,7 @@ def fingerprint(facts: TableFacts) -> str:
 
 
 def compare(old_relfilenode: int, old_fingerprint: str, facts: TableFacts) -> str | None:
-    """Why the lake copy may no longer equal the table, in one sentence; None when every change
+    """Why the lake table may no longer equal the table, in one sentence; None when every change
     since then is in the stream or changes no row.
 
     Without an earlier fingerprint there is nothing to compare, and no reason.

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from fnmatch import translate
 
-from sluice.contract.entries import Copy, Table
+from sluice.contract.entries import Snapshot, Table
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.contract.table_state import State
 from sluice.contract.types import lake_type
@@ -61,8 +61,8 @@ def ensure(log: ManifestLog, *, wanted: bool, prefixes: Sequence[str]) -> None:
     live = state is not None and state.state == State.LIVE
     if wanted and not (live and state is not None and state.fingerprint == chosen):
         generation = state.generation + 1 if state is not None else 1
-        log.append(_table(State.COPYING, generation, log))
-        log.append(Copy(TABLE_ID, generation, 1, log.state.through_lsn, (), final=True, fingerprint=chosen))
+        log.append(_table(State.SNAPSHOT, generation, log))
+        log.append(Snapshot(TABLE_ID, generation, 1, log.state.through_lsn, (), final=True, fingerprint=chosen))
     elif live and not wanted and state is not None:
         log.append(
             _table(

@@ -7,7 +7,7 @@ counted.
 from dataclasses import replace
 
 from sluice.contract.catalog_facts import TableFacts
-from sluice.contract.entries import Copy, Table
+from sluice.contract.entries import Snapshot, Table
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.ingest.status import TableCounts
@@ -43,14 +43,14 @@ class TableRegister:
         self._counts.transitions[entry.state] += 1
 
     def begin(self, facts: TableFacts, schema: TableSchema, *, generation: int, lsn: int) -> None:
-        """Begins the next generation of a table: its rows are to be copied."""
+        """Begins the next generation of a table: its rows are to be read."""
         known = self._log.state.tables[str(facts.oid)].schemas.get(schema.version)
         self.join(
             Table(
                 str(facts.oid),
                 facts.schema,
                 facts.name,
-                state=State.COPYING,
+                state=State.SNAPSHOT,
                 generation=generation,
                 lsn=lsn,
                 schema=None if known == schema else schema,
@@ -77,8 +77,8 @@ class TableRegister:
         if changed.state != table.state:
             self._counts.transitions[changed.state] += 1
 
-    def finish_copy(self, entry: Copy) -> None:
-        """Publishes a whole copy, which makes its table live."""
+    def finish_snapshot(self, entry: Snapshot) -> None:
+        """Publishes a whole snapshot, which makes its table live."""
         self._log.append(entry)
         self._counts.transitions[State.LIVE] += 1
 

@@ -89,7 +89,7 @@ class Requests:
     def _carry_out(self, key: str, request: Request, catalog: Catalog, *, refused: list[str]) -> None:
         name = f"{request.schema_name}.{request.table_name}"
         try:
-            self._copy(request, catalog, name)
+            self._resync(request, catalog, name)
         except UsageError as error:
             self._refuse(key, name, error)
             return
@@ -98,7 +98,7 @@ class Requests:
             if seen is not None and seen.table == name:
                 self._remove(older)
 
-    def _copy(self, request: Request, catalog: Catalog, name: str) -> None:
+    def _resync(self, request: Request, catalog: Catalog, name: str) -> None:
         found = [
             facts
             for facts in catalog.published_tables(self._publication)
@@ -114,11 +114,11 @@ class Requests:
             raise UsageError(
                 f"source.tables leaves table {name} out", hint="add it to source.tables and restart ingest"
             )
-        if self._book.request_copy(facts):
-            self._logger.info("table is copied again", table=name)
+        if self._book.request_snapshot(facts):
+            self._logger.info("table is read again from a new snapshot", table=name)
         elif (state := self._book.states()[str(facts.oid)]).state == State.QUARANTINED:
             raise UsageError(
-                f"table {name} cannot be carried: {state.reason}", hint="mend that; the table is then copied by itself"
+                f"table {name} cannot be carried: {state.reason}", hint="mend that; the table is then read by itself"
             )
 
     def _refuse(self, key: str, name: str, error: ServiceError) -> None:

@@ -60,7 +60,7 @@ def _usable(look: Look, slot: SlotFacts, problems: list[SlotProblem]) -> Iterato
                 slot.name,
                 f"it {problem.seen}",
                 fix_sql=f"SELECT pg_drop_replication_slot({quote_literal(slot.name)});",
-                fix_setting="then copy the tables again",
+                fix_setting="then resync the tables",
                 by_hand=True,
             )
         elif problem.case == "TWO_PHASE":

@@ -73,7 +73,7 @@ PROBLEM_CODES = (
     "table.quarantined",
     "table.failing",
     "table.pending",
-    "table.copying",
+    "table.snapshot",
 )
 """The codes of `sluice.health.problems`, likewise."""
 _LOOP_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0)

@@ -67,7 +67,7 @@ def test_a_table_whose_snapshot_is_later_than_the_boundary_is_left_out_of_it() -
     boundary.pass_by(tables, since_lsn=since)
     complete = boundary.complete(tables, since_lsn=since)
     assert complete is not None
-    assert (list(complete.versions), complete.left_out) == (["public.a"], {"public.new": "copying"})
+    assert (list(complete.versions), complete.left_out) == (["public.a"], {"public.new": "snapshot"})
 
 
 def test_a_boundary_names_the_tables_that_do_not_follow() -> None:

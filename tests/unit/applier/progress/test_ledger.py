@@ -47,7 +47,7 @@ def test_a_table_that_is_not_in_the_lake_yet_fails_visibly_while_the_error_may_p
     for second in range(50):
         known.failed("StoreUnavailable: no answer", now=float(second), passing=True)
     row = ledger.report()["16385"]
-    assert (row.state, row.reason, row.failing) == ("copying", known.problem, True)
+    assert (row.state, row.reason, row.failing) == ("snapshot", known.problem, True)
 
 
 OTHER = replace(SCHEMA, table_id="16386", table_name="others")

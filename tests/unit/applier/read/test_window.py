@@ -3,7 +3,7 @@
 import pyarrow as pa
 
 from sluice.contract import envelope
-from sluice.contract.entries import Changes, Commits, Copy, Entry, Segment, Table
+from sluice.contract.entries import Changes, Commits, Entry, Segment, Snapshot, Table
 from sluice.contract.table_state import State
 from sluice_spark.modes.changelog import with_origins
 from sluice_spark.read.window import PendingChanges
@@ -52,7 +52,9 @@ def test_nothing_is_taken_before_the_snapshot_is_final_and_it_is_taken_alone() -
     pending = _pending(1, has_snapshot=False)
     assert pending.next_window(max_bytes=99, until_seq=99) is None
     assert (pending.complete_through(99), pending.through_seq(9)) == (0, 0)
-    pending.take_in(Entry(3, 1, "", 20, 30, "", Copy("t", 1, 1, 25, (_segment(3),), final=True)), "t", through_lsn=20)
+    pending.take_in(
+        Entry(3, 1, "", 20, 30, "", Snapshot("t", 1, 1, 25, (_segment(3),), final=True)), "t", through_lsn=20
+    )
     window = pending.next_window(max_bytes=99, until_seq=99)
     assert window is not None
     assert (window.is_snapshot, window.last_seq) == (True, 1)

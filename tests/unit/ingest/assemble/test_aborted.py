@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.contract import envelope
-from sluice.contract.entries import BodyCommit, Changes, Commits, Copy, Entry, Segment
+from sluice.contract.entries import BodyCommit, Changes, Commits, Entry, Segment, Snapshot
 from sluice.contract.xids import MAX_XID, NO_XIDS, XidIntervals
 from sluice.errors import LimitReached, ManifestCorrupt
 from sluice.ingest.assemble import aborted
@@ -83,7 +83,7 @@ def _segment(body: BodyCommit | None, number: int = 0) -> Segment:
     return Segment(f"stage/1/7/{number}.parquet", "1", 1, 9, 100, "0" * 64, 340, 340, {"i": 9}, body=body)
 
 
-def _entry(body: Changes | Copy) -> Entry:
+def _entry(body: Changes | Snapshot) -> Entry:
     return Entry(2, 1, "0" * 64, 300, 340, WRITTEN_AT, body)
 
 

@@ -110,7 +110,7 @@ def test_malformed_payloads_pass_through_to_the_decoder_which_refuses_them() -> 
     assert batches.hand_over(1.0).frames == [payload for payload in malformed if payload]
 
 
-def test_the_end_of_the_copy_is_noticed_behind_the_last_payload() -> None:
+def test_the_end_of_the_snapshot_is_noticed_behind_the_last_payload() -> None:
     batches, _ = batching()
     assert batches.take(source([row()], ended=True), now=1.0) == 1
     assert batches.ended

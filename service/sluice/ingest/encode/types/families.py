@@ -110,7 +110,7 @@ def require_binary_form(form: str, where: str) -> None:
         raise UnsupportedChange(
             f"{where}: its values arrive in binary form, from which this type cannot be read exactly",
             hint="set source.binary to false, or leave the column out by a column list of the "
-            "publication; then copy the table again",
+            "publication; then resync the table",
         )
 
 

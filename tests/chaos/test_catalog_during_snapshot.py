@@ -1,4 +1,4 @@
-"""The catalog and the publication change at each step of a copy. In the end the table equals the
+"""The catalog and the publication change at each step of a snapshot. In the end the table equals the
 source, or it says by name that it does not.
 """
 
@@ -17,7 +17,9 @@ from tests.support.oracle import Spool
 
 FULL = os.environ.get("CHAOS") == "full"
 STEPS = (
-    ("copy.locked", "copy.read", "copy.final.before", "copy.final.after") if FULL else ("copy.read", "copy.final.after")
+    ("snapshot.locked", "snapshot.read", "snapshot.final.before", "snapshot.final.after")
+    if FULL
+    else ("snapshot.read", "snapshot.final.after")
 )
 """All of them in `make chaos`."""
 CHANGES: dict[str, tuple[str, ...]] = {
@@ -50,7 +52,7 @@ def calm(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("what", CHANGES, ids=lambda what: what.replace(" ", "_"))
-def test_what_changes_while_a_table_is_copied_is_followed_or_named(
+def test_what_changes_while_a_table_is_read_is_followed_or_named(
     pipeline: IngestPipeline, tmp_path: Path, what: str, step: str
 ) -> None:
     database = pipeline.database
@@ -71,17 +73,17 @@ def test_what_changes_while_a_table_is_copied_is_followed_or_named(
         running.wait_until(lambda: faults.passages(step) > 0)
         changing = threading.Thread(target=_change, args=(pipeline, what))
         changing.start()
-        # What waits for the copy's own lock goes on when the copy does; everything else happens now.
+        # What waits for the snapshot's own lock goes on when the snapshot does; everything else happens now.
         changing.join(0.5)
         for _ in range(2):
-            # The catalog watch looks while the copy is under way, and must not take for known what
-            # the copy does not have.
+            # The catalog watch looks while the snapshot is under way, and must not take for known what
+            # the snapshot does not have.
             seen = beat(running)
             running.wait_until(lambda seen=seen: beat(running) > seen)
         gate.touch()
         changing.join(60)
         assert not changing.is_alive()
-        running.wait_until(lambda: not any(table.state == "copying" for table in pipeline.state().tables.values()))
+        running.wait_until(lambda: not any(table.state == "snapshot" for table in pipeline.state().tables.values()))
         database.execute("INSERT INTO parted VALUES (1)")
     pipeline.run(tables=())
     pipeline.run(tables=())

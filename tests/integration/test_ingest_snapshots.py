@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sluice import faults
-from sluice.contract.control import COPY, Request
+from sluice.contract.control import RESYNC, Request
 from sluice.contract.keys import control_request
 from sluice.health.reporter import Reporter
 from sluice.source.publication import ensure_publication
@@ -39,8 +39,8 @@ def arm(tmp_path: Path) -> Iterator[Arm]:
 
 @contextmanager
 def held(pipeline: IngestPipeline, arm: Arm, point: str) -> Iterator[Running]:
-    """Ingest that has come to `point` in the copy of public.a; goes on when the block ends, and
-    until every table has left `copying`.
+    """Ingest that has come to `point` in the snapshot of public.a; goes on when the block ends, and
+    until every table has left `snapshot`.
     """
     gate = arm(point)
     with pipeline.running(**LOOKS) as running:
@@ -48,7 +48,7 @@ def held(pipeline: IngestPipeline, arm: Arm, point: str) -> Iterator[Running]:
         yield running
         gate.touch()
         running.wait_until(
-            lambda: all(table.state not in ("copying", "pending") for table in pipeline.state().tables.values())
+            lambda: all(table.state not in ("snapshot", "pending") for table in pipeline.state().tables.values())
         )
 
 
@@ -97,13 +97,13 @@ def publish(pipeline: IngestPipeline, *tables: str, options: str = "publish_via_
 
 
 @pytest.mark.parametrize("change", UNSEEN)
-def test_what_no_event_shows_while_a_table_is_copied_makes_the_copy_begin_again(
+def test_what_no_event_shows_while_a_table_is_read_makes_the_snapshot_begin_again(
     pipeline: IngestPipeline, arm: Arm, change: str
 ) -> None:
     table, statements = UNSEEN[change]
     pipeline.database.execute(*SETUP)
     publish(pipeline, table)
-    with held(pipeline, arm, "copy.taken") as running:
+    with held(pipeline, arm, "snapshot.taken") as running:
         pipeline.database.execute(
             *(statement.replace("{p}", pipeline.database.publication) for statement in statements)
         )
@@ -117,13 +117,13 @@ def test_what_no_event_shows_while_a_table_is_copied_makes_the_copy_begin_again(
 def test_what_no_event_shows_between_the_last_look_and_the_entry_turns_the_table_stale(
     pipeline: IngestPipeline, arm: Arm, change: str
 ) -> None:
-    """The entry carries the facts that the copy began with, so that the next look compares with
+    """The entry carries the facts that the snapshot began with, so that the next look compares with
     those.
     """
     table, statements = UNSEEN[change]
     pipeline.database.execute(*SETUP)
     publish(pipeline, table)
-    with held(pipeline, arm, "copy.final.before") as running:
+    with held(pipeline, arm, "snapshot.final.before") as running:
         pipeline.database.execute(
             *(statement.replace("{p}", pipeline.database.publication) for statement in statements)
         )
@@ -132,7 +132,7 @@ def test_what_no_event_shows_between_the_last_look_and_the_entry_turns_the_table
     assert pipeline.table(f"public.{table}").state == "stale"
 
 
-def test_a_table_that_is_locked_is_copied_after_the_others_and_says_what_it_waits_for(
+def test_a_table_that_is_locked_is_read_after_the_others_and_says_what_it_waits_for(
     pipeline: IngestPipeline, arm: Arm
 ) -> None:
     """The lock is taken behind the snapshot, which would wait for older transactions."""
@@ -143,15 +143,15 @@ def test_a_table_that_is_locked_is_copied_after_the_others_and_says_what_it_wait
     )
     pipeline.database.execute("INSERT INTO b VALUES (1)")
     publish(pipeline, "a", "b", "c")
-    gate = arm("copy.locked")
+    gate = arm("snapshot.locked")
     with pipeline.running(**LOOKS) as running, pipeline.database.connect() as holder:
-        running.wait_until(lambda: faults.passages("copy.locked") > 0)
+        running.wait_until(lambda: faults.passages("snapshot.locked") > 0)
         with holder.transaction():
             holder.execute("LOCK TABLE b IN ACCESS EXCLUSIVE MODE")
             gate.touch()
             running.wait_until(lambda: pipeline.table("public.c").state == "live")
             waits = pipeline.table("public.b")
-            assert (waits.state, "locked by another session" in waits.reason) == ("copying", True), waits.reason
+            assert (waits.state, "locked by another session" in waits.reason) == ("snapshot", True), waits.reason
         running.wait_until(lambda: pipeline.table("public.b").state == "live")
         assert pipeline.table("public.b").reason == ""
     assert pipeline.copied("public.b") == {("1",)}
@@ -169,17 +169,17 @@ def test_a_locked_table_does_not_keep_an_existing_publication_from_being_looked_
         assert not ensure_publication(asking, pipeline.database.publication, [("public", "a"), ("public", "b")]).created
 
 
-def test_a_table_that_goes_stale_while_its_copy_is_published_is_copied_again_when_asked(
+def test_a_table_that_goes_stale_while_its_snapshot_is_published_is_read_again_when_asked(
     pipeline: IngestPipeline, arm: Arm
 ) -> None:
-    """Neither the copy of the older generation is published, nor does anything end."""
+    """Neither the snapshot of the older generation is published, nor does anything end."""
     pipeline.database.execute(*SETUP)
     publish(pipeline, "a")
-    with held(pipeline, arm, "copy.final.before") as running:
+    with held(pipeline, arm, "snapshot.final.before") as running:
         pipeline.database.execute("ALTER TABLE a DROP COLUMN k", "INSERT INTO a VALUES (20)")
         running.wait_until(lambda: pipeline.table("public.a").state == "stale")
         pipeline.store.create(
-            control_request("one"), Request(COPY, "public", "a", "2030-01-01T00:00:00+00:00").encode()
+            control_request("one"), Request(RESYNC, "public", "a", "2030-01-01T00:00:00+00:00").encode()
         )
         running.wait_until(lambda: pipeline.table("public.a").generation > 1)
     pipeline.run(**LOOKS)
@@ -187,7 +187,7 @@ def test_a_table_that_goes_stale_while_its_copy_is_published_is_copied_again_whe
     assert pipeline.copied("public.a") == pipeline.source_rows("a")
 
 
-def test_copies_that_the_server_has_no_slot_for_are_failing_for_who_looks_from_outside(tmp_path: Path) -> None:
+def test_snapshots_that_the_server_has_no_slot_for_are_failing_for_who_looks_from_outside(tmp_path: Path) -> None:
     with temporary_server(settings={"max_replication_slots": "2"}) as server, fresh_database(server) as database:
         pipeline = IngestPipeline(database, open_store((tmp_path / "spool").as_uri(), prefix="test/", options={}))
         database.execute("CREATE TABLE a (id int PRIMARY KEY)", "SELECT pg_create_physical_replication_slot('other')")
