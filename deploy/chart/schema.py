@@ -141,5 +141,5 @@ def _config() -> tuple[Schema, Schema]:
 
 
 def _amend(definitions: Schema, path: Path, rule: Schema) -> None:
-    room, key = path
-    definitions[room]["properties"][key].update(rule)
+    section, key = path
+    definitions[section]["properties"][key].update(rule)

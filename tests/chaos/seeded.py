@@ -50,7 +50,7 @@ CATCH_UP_SECONDS = 120.0
 """For a healthy run, on a machine that does other things as well."""
 CRASHED = 137
 LOST_EXITS = (7,)
-"""The slot was lost or diverged: the only stop that a healthy restart does not mend."""
+"""The slot was lost or diverged: the only stop that a healthy restart does not fix."""
 _TAGS = "BCSEAcbPpKrRIUDTk"
 
 POINTS = (
@@ -240,7 +240,7 @@ class Story:
             outcome.hung, outcome.error = 1, str(hung)[-4000:]
         except AssertionError as failed:
             outcome.error = str(failed)[-4000:]
-        except Exception:  # noqa: BLE001 - the harness's own trouble is a failed story, not the end of all others
+        except Exception:  # noqa: BLE001 - the harness's own problem is a failed story, not the end of all others
             outcome.error = traceback.format_exc()[-4000:]
         outcome.faults, outcome.exits = dict(self._struck), dict(self._ended)
         outcome.seconds = round(time.monotonic() - began, 1)
@@ -476,7 +476,7 @@ class Story:
         self._server.restart("fast" if mode == "fast" else "immediate")
 
     def _lose_slot(self, database: Database, proxy: PgProxy) -> None:
-        """The slot goes, or goes ahead of us: exit code 7, and nothing else mends it than a new
+        """The slot goes, or goes ahead of us: exit code 7, and nothing else fixes it than a new
         beginning.
         """
         how = self._choice.choice(["dropped", "advanced"])
@@ -523,7 +523,7 @@ class Story:
                 connection.execute(f"COMMIT PREPARED '{gid}'".encode())
 
     def _catch_up(self, proxy: PgProxy, pipeline: Pipeline) -> None:
-        """A healthy run. Once more when the first ends with what a retry mends: the server may
+        """A healthy run. Once more when the first ends with what a retry fixes: the server may
         still hold the slot for the one before.
         """
         status = -1

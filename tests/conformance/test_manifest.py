@@ -206,14 +206,14 @@ class Doubtful(MemoryStore):
 
 @pytest.mark.parametrize("script", [["lost"], ["down"], ["down", "down", "lost"]])
 def test_a_doubtful_create_ends_with_our_entry_stored_once(script: list[str]) -> None:
-    store, troubles = Doubtful(*script), []
-    log = _open(store, on_trouble=lambda what, error: troubles.append((what, str(error))))
+    store, problems = Doubtful(*script), []
+    log = _open(store, on_problem=lambda what, error: problems.append((what, str(error))))
     store.get_fails = 1
     assert put(log, Progress(), through_lsn=5) == DurableReceipt(2, 5)
     assert put(log, Progress(), through_lsn=6) == DurableReceipt(3, 6)
     store.get_fails = 0
     assert [entry.seq for entry, _ in read_entries(store, after_seq=0)] == [1, 2, 3]
-    assert [what for what, _ in troubles][: len(script)] == ["manifest entry 2"] * len(script)
+    assert [what for what, _ in problems][: len(script)] == ["manifest entry 2"] * len(script)
 
 
 def test_a_doubt_that_another_writer_used_fences() -> None:
@@ -231,7 +231,7 @@ def test_a_log_left_in_doubt_takes_nothing_more(script: list[str], ending: str) 
     options: dict[str, Any] = (
         {"retry_seconds": 0.05}
         if ending == "deadline"
-        else {"stop": stop, "on_trouble": lambda _what, _error: stop.set()}
+        else {"stop": stop, "on_problem": lambda _what, _error: stop.set()}
     )
     log = _open(store, **options)
     with pytest.raises(StoreUnavailable, match="may or may not be there"):
@@ -470,11 +470,11 @@ class NoCheckpoints(MemoryStore):
 
 
 def test_a_checkpoint_that_cannot_be_stored_harms_nothing() -> None:
-    store, troubles = NoCheckpoints(uuid.uuid4().hex), []
-    log = _open(store, on_trouble=lambda what, error: troubles.append((what, type(error))))
+    store, problems = NoCheckpoints(uuid.uuid4().hex), []
+    log = _open(store, on_problem=lambda what, error: problems.append((what, type(error))))
     while log.state.seq <= checkpoint.EVERY_ENTRIES:
         log.append(Progress())
-    assert troubles == [(f"checkpoint {checkpoint.EVERY_ENTRIES}", StoreUnavailable)]
+    assert problems == [(f"checkpoint {checkpoint.EVERY_ENTRIES}", StoreUnavailable)]
     assert load_state(store) == log.state
 
 

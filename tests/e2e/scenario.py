@@ -83,7 +83,7 @@ class World:
         left_out = self.mirror.complete(lake).left_out
         for table, (state, says) in scenario.stopped.items():
             qualified = ".".join(scenario.qualified(table))
-            # Ingest knows of most troubles, the applier of those that only a fold shows.
+            # Ingest knows of most problems, the applier of those that only a fold shows.
             known = self.mirror.pipeline.table(qualified)
             found = known if known.state != "live" else applied[qualified]
             assert (found.state, left_out.get(qualified)) == (state, state), found.reason

@@ -52,16 +52,16 @@ def check(
     return code, seen.out, seen.err
 
 
-def test_critical_is_3_and_mended_by_the_file_it_is_0_and_strict_minds_warnings(
+def test_critical_is_3_and_fixed_by_the_file_it_is_0_and_strict_minds_warnings(
     pipeline: Pipeline, database: Database, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    mend = tmp_path / "mend.sql"
-    code, said, error = check(pipeline, capsys, "--sql-out", str(mend))
+    fix = tmp_path / "fix.sql"
+    code, said, error = check(pipeline, capsys, "--sql-out", str(fix))
     assert code == 3
     assert "[table.no_identity]" in said
     assert 'SQL: ALTER TABLE "public"."t" REPLICA IDENTITY FULL;' in said
     assert "1 critical findings" in error
-    run_script(database, mend)
+    run_script(database, fix)
     code, said, error = check(pipeline, capsys)
     assert (code, "ready: nothing critical" in error) == (0, True)
     assert "[server.keep_size]" not in said, "the script has set it"

@@ -34,13 +34,13 @@ ADD = "ALTER PUBLICATION {publication} ADD TABLE "
 
 @dataclass(frozen=True)
 class Case:
-    """One way to make the source bad. The findings' own SQL mends it; `mend` are statements for
+    """One way to make the source bad. The findings' own SQL fixes it; `fix` are statements for
     what a person has to decide.
     """
 
     bad: tuple[str, ...]
     expected: set[str]
-    mend: tuple[str, ...] = ()
+    fix: tuple[str, ...] = ()
     since: int = 14
     patterns: tuple[str, ...] = ()
     options: dict[str, bool] = field(default_factory=dict)
@@ -51,7 +51,7 @@ CASES: dict[str, Case] = {
     "no identity": Case(
         ("CREATE TABLE b (id int)", "GRANT SELECT ON b TO {role}", ADD + "b"),
         {"table.no_identity"},
-        mend=("ALTER TABLE b ADD PRIMARY KEY (id)",),
+        fix=("ALTER TABLE b ADD PRIMARY KEY (id)",),
     ),
     "no identity, by its own statement": Case(
         (
@@ -65,35 +65,35 @@ CASES: dict[str, Case] = {
     "full without a key": Case(
         ("CREATE TABLE b (id int)", "ALTER TABLE b REPLICA IDENTITY FULL", "GRANT SELECT ON b TO {role}", ADD + "b"),
         {"table.no_key"},
-        mend=("ALTER TABLE b ADD PRIMARY KEY (id)",),
+        fix=("ALTER TABLE b ADD PRIMARY KEY (id)",),
     ),
     "identity outside the column list": Case(
         ("CREATE TABLE b (id int PRIMARY KEY, v int)", "GRANT SELECT ON b TO {role}", ADD + "b (v)"),
         {"table.identity_not_published"},
-        mend=("ALTER PUBLICATION {publication} SET TABLE t, b (id, v)",),
+        fix=("ALTER PUBLICATION {publication} SET TABLE t, b (id, v)",),
         since=15,
     ),
     "filter on large values": Case(
         ("CREATE TABLE b (id int PRIMARY KEY, body text)", "GRANT SELECT ON b TO {role}", ADD + "b WHERE (id > 0)"),
         {"table.filter_hides_values"},
-        mend=("ALTER PUBLICATION {publication} SET TABLE t",),
+        fix=("ALTER PUBLICATION {publication} SET TABLE t",),
         since=15,
     ),
     "filter": Case(
         ("CREATE TABLE b (id int PRIMARY KEY)", "GRANT SELECT ON b TO {role}", ADD + "b WHERE (id > 0)"),
         {"table.row_filter"},
-        mend=("ALTER PUBLICATION {publication} SET TABLE t, b",),
+        fix=("ALTER PUBLICATION {publication} SET TABLE t, b",),
         since=15,
     ),
     "no columns": Case(
         ("CREATE TABLE b ()", "ALTER TABLE b REPLICA IDENTITY FULL", "GRANT SELECT ON b TO {role}", ADD + "b"),
         {"table.no_columns", "table.no_key"},
-        mend=("ALTER TABLE b ADD id int PRIMARY KEY",),
+        fix=("ALTER TABLE b ADD id int PRIMARY KEY",),
     ),
     "path by case": Case(
         ('CREATE TABLE "T" (id int PRIMARY KEY)', 'GRANT SELECT ON "T" TO {role}', ADD + '"T"'),
         {"table.path"},
-        mend=('ALTER TABLE "T" RENAME TO u',),
+        fix=('ALTER TABLE "T" RENAME TO u',),
     ),
     "reserved schema": Case(
         (
@@ -104,21 +104,21 @@ CASES: dict[str, Case] = {
             ADD + "_sluice_own.b",
         ),
         {"schema.reserved"},
-        mend=("ALTER SCHEMA _sluice_own RENAME TO own",),
+        fix=("ALTER SCHEMA _sluice_own RENAME TO own",),
     ),
     "reserved name": Case(
         ('ALTER TABLE t ADD "_SLUICE_op" text',),
         {"column.reserved"},
-        mend=('ALTER TABLE t RENAME COLUMN "_SLUICE_op" TO op',),
+        fix=('ALTER TABLE t RENAME COLUMN "_SLUICE_op" TO op',),
     ),
     "names by case": Case(
-        ('ALTER TABLE t ADD "Id" int',), {"column.case"}, mend=('ALTER TABLE t RENAME COLUMN "Id" TO other',)
+        ('ALTER TABLE t ADD "Id" int',), {"column.case"}, fix=('ALTER TABLE t RENAME COLUMN "Id" TO other',)
     ),
     "generated": Case(("ALTER TABLE t ADD g int GENERATED ALWAYS AS (id) STORED",), {"column.generated"}, since=18),
-    "generated, not to be mended before 18": Case(
+    "generated, not to be fixed before 18": Case(
         ("ALTER TABLE t ADD g int GENERATED ALWAYS AS (id) STORED",),
         {"column.generated"},
-        mend=("ALTER TABLE t DROP g",),
+        fix=("ALTER TABLE t DROP g",),
     ),
     "generated under full": Case(
         ("ALTER TABLE t ADD g int GENERATED ALWAYS AS (id) STORED", "ALTER TABLE t REPLICA IDENTITY FULL"),
@@ -126,13 +126,13 @@ CASES: dict[str, Case] = {
         since=18,
     ),
     "binary": Case(
-        ("ALTER TABLE t ADD a int[]",), {"column.binary"}, mend=("ALTER TABLE t DROP a",), options={"binary": True}
+        ("ALTER TABLE t ADD a int[]",), {"column.binary"}, fix=("ALTER TABLE t DROP a",), options={"binary": True}
     ),
     "unlogged": Case(
         ("CREATE UNLOGGED TABLE b (id int PRIMARY KEY)",),
         {"table.unlogged"},
         patterns=("public.*",),
-        mend=("DROP TABLE b",),
+        fix=("DROP TABLE b",),
     ),
     "unlogged, by its own statement": Case(
         ("CREATE UNLOGGED TABLE b (id int PRIMARY KEY)", "GRANT SELECT ON b TO {role}"),
@@ -147,14 +147,14 @@ CASES: dict[str, Case] = {
         ),
         {"table.foreign"},
         patterns=("public.*",),
-        mend=("DROP FOREIGN TABLE b",),
+        fix=("DROP FOREIGN TABLE b",),
     ),
     "not readable": Case(("CREATE TABLE b (id int PRIMARY KEY)", ADD + "b"), {"table.not_readable"}),
     "schema not usable": Case(
         ("CREATE SCHEMA s", "CREATE TABLE s.b (id int PRIMARY KEY)", ADD + "s.b"), {"table.not_readable"}
     ),
     "row security": Case(
-        ("ALTER TABLE t ENABLE ROW LEVEL SECURITY",), {"table.row_security"}, mend=("ALTER ROLE {role} BYPASSRLS",)
+        ("ALTER TABLE t ENABLE ROW LEVEL SECURITY",), {"table.row_security"}, fix=("ALTER ROLE {role} BYPASSRLS",)
     ),
     "reading fails": Case(
         (
@@ -167,18 +167,18 @@ CASES: dict[str, Case] = {
             ADD + "p",
         ),
         {"table.read_failed", "partition.not_logged", "table.no_key"},
-        mend=("ALTER PUBLICATION {publication} DROP TABLE p",),
+        fix=("ALTER PUBLICATION {publication} DROP TABLE p",),
     ),
     "operations": Case(
         ("ALTER PUBLICATION {publication} SET (publish = 'insert, update, delete')",), {"publication.operations"}
     ),
     "empty publication": Case(
-        ("ALTER PUBLICATION {publication} DROP TABLE t",), {"publication.empty"}, mend=(ADD + "t",)
+        ("ALTER PUBLICATION {publication} DROP TABLE t",), {"publication.empty"}, fix=(ADD + "t",)
     ),
     "no publication, and nothing said": Case(
         ("DROP PUBLICATION {publication}",),
         {"publication.missing"},
-        mend=("CREATE PUBLICATION {publication} FOR TABLE t",),
+        fix=("CREATE PUBLICATION {publication} FOR TABLE t",),
     ),
     "no publication": Case(("DROP PUBLICATION {publication}",), {"publication.missing"}, patterns=("public.*",)),
     "table outside the publication": Case(
@@ -190,7 +190,7 @@ CASES: dict[str, Case] = {
         (),
         {"tables.no_match"},
         patterns=("public.*", "nowhere.*"),
-        mend=(
+        fix=(
             "CREATE SCHEMA nowhere",
             "CREATE TABLE nowhere.b (id int PRIMARY KEY)",
             "GRANT USAGE ON SCHEMA nowhere TO {role}",
@@ -201,7 +201,7 @@ CASES: dict[str, Case] = {
     "partitions one by one": Case(
         (*PARTITIONED, "ALTER PUBLICATION {publication} SET (publish_via_partition_root = false)", ADD + "p"),
         {"publication.partitions"},
-        mend=("ALTER PUBLICATION {publication} SET (publish_via_partition_root = true)",),
+        fix=("ALTER PUBLICATION {publication} SET (publish_via_partition_root = true)",),
     ),
     "unlogged partition": Case(
         (
@@ -214,12 +214,12 @@ CASES: dict[str, Case] = {
     ),
     "leaf identity": Case((*PARTITIONED, "ALTER TABLE p1 REPLICA IDENTITY FULL", ADD + "p"), {"partition.identity"}),
     "role may not replicate": Case(("ALTER ROLE {role} NOREPLICATION",), {"role.replication"}),
-    "superuser": Case(("ALTER ROLE {role} SUPERUSER",), {"role.superuser"}, mend=("ALTER ROLE {role} NOSUPERUSER",)),
-    "role may not log in": Case(("ALTER ROLE {role} NOLOGIN",), {"source.connect"}, mend=("ALTER ROLE {role} LOGIN",)),
+    "superuser": Case(("ALTER ROLE {role} SUPERUSER",), {"role.superuser"}, fix=("ALTER ROLE {role} NOSUPERUSER",)),
+    "role may not log in": Case(("ALTER ROLE {role} NOLOGIN",), {"source.connect"}, fix=("ALTER ROLE {role} LOGIN",)),
     "no slot": Case(
         ("SELECT pg_drop_replication_slot('{slot}')",),
         {"slot.missing"},
-        mend=("SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')",),
+        fix=("SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')",),
     ),
     "slot of another plugin": Case(
         (
@@ -227,7 +227,7 @@ CASES: dict[str, Case] = {
             "SELECT pg_create_logical_replication_slot('{slot}', 'test_decoding')",
         ),
         {"slot.wrong"},
-        mend=(
+        fix=(
             "SELECT pg_drop_replication_slot('{slot}')",
             "SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')",
         ),
@@ -236,7 +236,7 @@ CASES: dict[str, Case] = {
         (),
         {"slot.two_phase"},
         two_phase=True,
-        mend=(
+        fix=(
             "SELECT pg_drop_replication_slot('{slot}')",
             "SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput', false, true)",
         ),
@@ -245,7 +245,7 @@ CASES: dict[str, Case] = {
     "slot without failover": Case(
         ("SELECT pg_create_physical_replication_slot('standby_{slot}')",),
         {"slot.failover"},
-        mend=("SELECT pg_drop_replication_slot('standby_{slot}')",),
+        fix=("SELECT pg_drop_replication_slot('standby_{slot}')",),
         since=17,
     ),
     "failover slot ahead of its standby": Case(
@@ -255,7 +255,7 @@ CASES: dict[str, Case] = {
             "SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput', failover => true)",
         ),
         {"server.synchronized_standbys"},
-        mend=("ALTER SYSTEM SET synchronized_standby_slots = 'standby_{slot}'", "SELECT pg_reload_conf()"),
+        fix=("ALTER SYSTEM SET synchronized_standby_slots = 'standby_{slot}'", "SELECT pg_reload_conf()"),
         since=17,
     ),
     "unlimited WAL": Case(
@@ -283,7 +283,7 @@ CASES: dict[str, Case] = {
             "SELECT pg_reload_conf()",
         ),
         {"server.synchronous"},
-        mend=("ALTER SYSTEM SET synchronous_standby_names = ''", "SELECT pg_reload_conf()"),
+        fix=("ALTER SYSTEM SET synchronous_standby_names = ''", "SELECT pg_reload_conf()"),
     ),
 }
 
@@ -376,13 +376,13 @@ def test_each_way_to_be_bad_is_found_alone_and_gone_once_its_sql_has_run(
             run = {finding.code for finding in findings if finding.fix_sql and not finding.by_hand}
             if not run:
                 break
-            script = tmp_path / "mend.sql"
+            script = tmp_path / "fix.sql"
             script.write_text(shown.script(shown.ordered(findings), pipeline="t"), encoding="utf-8")
             run_script(database, script)
             findings = found(database, role, case, settled=lambda seen, run=run: not codes(seen) & run)  # type: ignore[misc]
-            assert not codes(findings) & run, "its own SQL has not mended it"
+            assert not codes(findings) & run, "its own SQL has not fixed it"
         with database.connect() as admin:
-            for statement in case.mend:
+            for statement in case.fix:
                 admin.execute(statement.format(**names).encode())
         assert found(database, role, case, settled=lambda seen: not seen) == []
 

@@ -156,7 +156,7 @@ def test_a_slot_that_somebody_streams_from_is_named(published: Database) -> None
 RESTART = {"wal_level": "replica", "max_replication_slots": "1", "max_wal_senders": "1"}
 
 
-def test_settings_that_need_a_restart_are_mended_by_the_script_and_a_restart(tmp_path: Path) -> None:
+def test_settings_that_need_a_restart_are_fixed_by_the_script_and_a_restart(tmp_path: Path) -> None:
     with temporary_server(start=False) as server:
         for name in RESTART:
             # What stands on the command line would win over ALTER SYSTEM.
@@ -175,7 +175,7 @@ def test_settings_that_need_a_restart_are_mended_by_the_script_and_a_restart(tmp
             "server.slots",
             "server.senders",
         }
-        script = tmp_path / "mend.sql"
+        script = tmp_path / "fix.sql"
         script.write_text(shown.script(shown.ordered(findings), pipeline="t"), encoding="utf-8")
         run_script(database, script)
         server.restart()

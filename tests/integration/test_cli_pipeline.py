@@ -117,7 +117,7 @@ def test_a_dry_run_creates_nothing_and_its_sql_is_all_that_is_needed(sluice: Run
     assert [step["statement"] for step in json.loads(again.stdout)["steps"]] == ["", ""]
 
 
-def test_check_passes_with_warnings_fails_when_strict_and_its_sql_mends(
+def test_check_passes_with_warnings_fails_when_strict_and_its_sql_fixes(
     sluice: Run, database: Database, tmp_path: Path
 ) -> None:
     loose = sluice("check", "--json")
@@ -127,9 +127,9 @@ def test_check_passes_with_warnings_fails_when_strict_and_its_sql_mends(
     assert strict.returncode == 3
     assert json.loads(strict.stdout)["findings"], "one document, also when it fails"
     database.execute('CREATE TABLE "no\nDROP TABLE orders; key" (v int)')
-    mended = sluice("check", "--sql-out", str(tmp_path / "mend.sql"))
-    script = (tmp_path / "mend.sql").read_text(encoding="utf-8")
-    assert "no" in mended.stdout
+    fixed = sluice("check", "--sql-out", str(tmp_path / "fix.sql"))
+    script = (tmp_path / "fix.sql").read_text(encoding="utf-8")
+    assert "no" in fixed.stdout
     assert "REPLICA IDENTITY" in script
     statements = [
         statement

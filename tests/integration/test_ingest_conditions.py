@@ -1,5 +1,5 @@
 """Tables that cannot be carried exactly: set aside by name while all others go on, and carried
-again once what was wrong is mended.
+again once what was wrong is fixed.
 """
 
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ KEYED = (
     "INSERT INTO t SELECT i, i, 'x' FROM generate_series(1, 5) i",
 )
 
-# What is wrong, and what mends it.
+# What is wrong, and what fixes it.
 BROKEN: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], int]] = {
     "partition.not_logged": (ROOT, UNLOGGED_LEAF, ("ALTER TABLE high SET LOGGED",), 14),
     "partition.identity": (
@@ -130,10 +130,10 @@ def is_set_aside(table: TableState, says: str) -> bool:
 
 
 @pytest.mark.parametrize("code", BROKEN)
-def test_a_condition_that_does_not_hold_keeps_a_table_from_joining_until_it_is_mended(
+def test_a_condition_that_does_not_hold_keeps_a_table_from_joining_until_it_is_fixed(
     pipeline: IngestPipeline, code: str
 ) -> None:
-    before, bad, mend, major = BROKEN[code]
+    before, bad, fix, major = BROKEN[code]
     since(pipeline.database, major, code)
     pipeline.database.execute(*PLAIN, *before)
     publish(pipeline)
@@ -143,30 +143,30 @@ def test_a_condition_that_does_not_hold_keeps_a_table_from_joining_until_it_is_m
     assert set(states_of(pipeline, "t")) == {"quarantined"}, "it was carried for a moment"
     if code != "publication.operations":
         assert pipeline.table("public.other").state == "live"
-    execute(pipeline, mend)
+    execute(pipeline, fix)
     pipeline.run(**EVERYTHING)
     assert pipeline.table("public.t").state == "live", pipeline.table("public.t").reason
     assert pipeline.copied("public.t") == pipeline.source_rows("t")
 
 
 def test_a_table_that_changes_while_its_condition_does_not_hold_stays_set_aside(pipeline: IngestPipeline) -> None:
-    before, bad, mend, _ = BROKEN["partition.not_logged"]
+    before, bad, fix, _ = BROKEN["partition.not_logged"]
     pipeline.database.execute(*PLAIN, *before, *bad)
     publish(pipeline)
     pipeline.run(**EVERYTHING)
     pipeline.database.execute("ALTER TABLE t ADD COLUMN extra int")
     pipeline.run(**EVERYTHING)
     assert set(states_of(pipeline, "t")) == {"quarantined"}, "it was carried for a moment"
-    execute(pipeline, mend)
+    execute(pipeline, fix)
     pipeline.run(**EVERYTHING)
     assert pipeline.copied("public.t") == pipeline.source_rows("t")
 
 
 @pytest.mark.parametrize("code", BROKEN)
-def test_a_condition_that_ceases_to_hold_takes_a_live_table_out_until_it_is_mended(
+def test_a_condition_that_ceases_to_hold_takes_a_live_table_out_until_it_is_fixed(
     pipeline: IngestPipeline, code: str
 ) -> None:
-    before, bad, mend, major = BROKEN[code]
+    before, bad, fix, major = BROKEN[code]
     since(pipeline.database, major, code)
     pipeline.database.execute(*PLAIN, *before)
     publish(pipeline)
@@ -175,7 +175,7 @@ def test_a_condition_that_ceases_to_hold_takes_a_live_table_out_until_it_is_mend
     execute(pipeline, bad)
     pipeline.run(**EVERYTHING)
     assert is_set_aside(pipeline.table("public.t"), SAYS[code]), pipeline.table("public.t").reason
-    execute(pipeline, mend)
+    execute(pipeline, fix)
     pipeline.run(**EVERYTHING)
     assert (pipeline.table("public.t").state, pipeline.table("public.t").generation) == ("live", 2)
     assert pipeline.copied("public.t") == pipeline.source_rows("t")

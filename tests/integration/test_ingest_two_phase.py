@@ -145,7 +145,7 @@ def test_a_column_added_in_a_prepared_transaction_is_followed_when_it_commits(
     assert [(row["id"], row["extra"]) for row in kept.rows("public.a")] == [(1, 7)]
 
 
-def test_an_empty_prepared_transaction_is_no_trouble(kept: IngestPipeline, way: dict[str, Any]) -> None:
+def test_an_empty_prepared_transaction_is_no_problem(kept: IngestPipeline, way: dict[str, Any]) -> None:
     kept.database.execute("CREATE TABLE unpublished (id int)")
     kept.database.execute(f"ALTER PUBLICATION {kept.database.publication} SET TABLE a")
     prepared_at(kept.database, "empty", "INSERT INTO unpublished VALUES (1)")

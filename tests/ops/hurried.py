@@ -1,4 +1,4 @@
-"""`sluice` with every wait of its own divided by one factor, so that three minutes of trouble fit
+"""`sluice` with every wait of its own divided by one factor, so that three minutes of problem fit
 into seconds and still mean the same.
 
 `python -m tests.ops.hurried FACTOR ARGUMENTS...`. What is divided: each constant of the service

@@ -108,8 +108,8 @@ def test_what_an_alert_says_is_filled_in(alert: str, promtool: Path, tmp_path: P
     assert status != 0
     assert "Annotations:" in said
     assert f"docs/runbooks/{alert}.md" in said
-    for trouble in ("no value", "error", "{{", "%!", "NaN"):
-        assert trouble not in said.partition("Annotations:")[2], said
+    for problem in ("no value", "error", "{{", "%!", "NaN"):
+        assert problem not in said.partition("Annotations:")[2], said
 
 
 def test_verdict_and_alerts_on_the_same_quantity_agree_unless_configured_otherwise() -> None:

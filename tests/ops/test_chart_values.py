@@ -186,7 +186,7 @@ def test_the_configuration_arrives_as_it_was_given() -> None:
 
 
 def test_the_configuration_s_schema_is_the_service_s_own() -> None:
-    """A key that the service gains or loses changes the chart's schema: every room has the same
+    """A key that the service gains or loses changes the chart's schema: every section has the same
     keys in both.
     """
     from sluice.settings.present import json_schema
@@ -194,9 +194,9 @@ def test_the_configuration_s_schema_is_the_service_s_own() -> None:
     own = json.loads((CHART / "values.schema.json").read_text())
     service = json_schema()
     assert own["properties"]["config"]["properties"].keys() == service["properties"].keys()
-    rooms = {name: set(room["properties"]) for name, room in service["$defs"].items()}
-    assert {name: set(own["$defs"][name]["properties"]) for name in rooms} == rooms
-    assert all(own["$defs"][name]["additionalProperties"] is False for name in rooms)
+    sections = {name: set(section["properties"]) for name, section in service["$defs"].items()}
+    assert {name: set(own["$defs"][name]["properties"]) for name in sections} == sections
+    assert all(own["$defs"][name]["additionalProperties"] is False for name in sections)
 
 
 def test_an_unknown_key_is_refused_at_every_depth_of_the_chart_s_own_values() -> None:

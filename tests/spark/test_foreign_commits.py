@@ -1,5 +1,5 @@
 """Commits to a lake table that are not the applier's: what changes data stops the table with its
-author, what only keeps house does not.
+author; maintenance alone does not.
 """
 
 import shutil

@@ -142,7 +142,7 @@ def page() -> str:
 
 
 def _errors(root: type[ServiceError]) -> list[type[ServiceError]]:
-    # Rooms may refine an error for themselves; the contract is with the classes that all share.
+    # A package may refine an error for itself; the contract is with the classes that all share.
     below = [
         found for child in root.__subclasses__() if child.__module__ == root.__module__ for found in _errors(child)
     ]

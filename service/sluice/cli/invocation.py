@@ -1,7 +1,7 @@
 """What every command has in common: which configuration, how loud, in which colours.
 
 Invariant: settings are read here and nowhere else, and logging is armed with their secrets before
-any room is touched.
+any other package is loaded.
 """
 
 import functools

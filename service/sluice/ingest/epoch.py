@@ -81,7 +81,7 @@ def open_epoch(
         _opened(options, start),
         start.state,
         through_lsn=start.lsn,
-        on_trouble=store_problem,
+        on_problem=store_problem,
         stop=stop.threads,
     )
     opened = log.state

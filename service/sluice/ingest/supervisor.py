@@ -188,7 +188,7 @@ class Ingest:
             )
             raise Interrupted(
                 f"everything else is in the spool, but {len(missing):,} tables could not be copied: {names}",
-                hint="`sluice tables --state quarantined` says why; mend that, or leave the tables out by "
+                hint="`sluice tables --state quarantined` says why; fix that, or leave the tables out by "
                 "source.tables, and run it again",
             )
 

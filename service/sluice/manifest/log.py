@@ -47,14 +47,14 @@ class ManifestLog:
         retry_seconds: float,
         stop: threading.Event,
         clock: Callable[[], datetime],
-        on_trouble: Callable[[str, ServiceError], None],
+        on_problem: Callable[[str, ServiceError], None],
     ) -> None:
         self._store = store
         self._state = state
         self._retry_seconds = retry_seconds
         self._stop = stop
         self._clock = clock
-        self._on_trouble = on_trouble
+        self._on_problem = on_problem
         self._lock = threading.Lock()
         self._closed: ServiceError | None = None
 
@@ -69,7 +69,7 @@ class ManifestLog:
         retry_seconds: float = math.inf,
         stop: threading.Event | None = None,
         clock: Callable[[], datetime] = _utc_now,
-        on_trouble: Callable[[str, ServiceError], None] = lambda _what, _error: None,
+        on_problem: Callable[[str, ServiceError], None] = lambda _what, _error: None,
     ) -> "ManifestLog":
         """Takes the pipeline over after `state` (from `follow.load_state`) by appending `opened` in
         the next epoch.
@@ -77,7 +77,7 @@ class ManifestLog:
         Raises WriterFenced if another writer appended since `state` was read. `through_lsn` is
         where the first epoch begins; left out, the position stays. An entry that the store does not
         take is tried again for `retry_seconds` (by default for ever: the stream waits, and nothing
-        is lost) or until `stop`. `on_trouble` hears of each such try, and of a checkpoint not
+        is lost) or until `stop`. `on_problem` hears of each such try, and of a checkpoint not
         stored, which harms nothing but the next start.
         """
         log = cls(
@@ -86,7 +86,7 @@ class ManifestLog:
             retry_seconds=retry_seconds,
             stop=stop or threading.Event(),
             clock=clock,
-            on_trouble=on_trouble,
+            on_problem=on_problem,
         )
         # Without the nonce two writers that start alike at the same moment would each take the
         # other's entry for its own.
@@ -184,7 +184,7 @@ class ManifestLog:
             try:
                 return self._create_or_compare(key, encoded)
             except (StoreUnavailable, ObjectMissing) as error:
-                self._on_trouble(f"manifest entry {seq}", error)
+                self._on_problem(f"manifest entry {seq}", error)
                 pause = backoff.next()
                 if time.monotonic() + pause > deadline or self._stop.wait(pause):
                     raise StoreUnavailable(
@@ -207,7 +207,7 @@ class ManifestLog:
         try:
             checkpoint.write(self._store, state)
         except ServiceError as error:
-            self._on_trouble(f"checkpoint {state.seq}", error)
+            self._on_problem(f"checkpoint {state.seq}", error)
 
 
 def _receipt(state: PipelineState) -> DurableReceipt:

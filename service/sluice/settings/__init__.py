@@ -1,7 +1,7 @@
-"""Typed settings: read once by the command line, handed to the rooms as plain values.
+"""Typed settings: read once by the command line, handed to the packages as plain values.
 
 `load` gives a checked tree with the origin of every value; `present` shows it without secrets.
-Rooms never import this package.
+No other package imports this one.
 """
 
 from sluice.settings.load import DEFAULT_FILE, Loaded, load

@@ -1,8 +1,8 @@
-"""The settings tree: one frozen model per room, every default with its reason.
+"""The settings tree: one frozen model per section, every default with its reason.
 
 Invariants: a tree that exists is valid; secrets have a type that never prints them; nothing here is
-read by a room. The command line reads the tree and hands each room plain values. Must not read
-files or the environment, and must not import any room.
+read by another package. The command line reads the tree and hands each package plain values. Must not read
+files or the environment, and must not import any package of the pipeline.
 """
 
 import re
@@ -73,7 +73,7 @@ LakeMode = Annotated[Mode, AfterValidator(_not_history)]
 TablePattern = Annotated[str, AfterValidator(_table_pattern)]
 
 
-class Room(BaseModel):
+class Section(BaseModel):
     """Base of every model: frozen, unknown keys refused, input never repeated in errors (it may be
     a secret).
     """
@@ -81,7 +81,7 @@ class Room(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=True)
 
 
-class SourceSettings(Room):
+class SourceSettings(Section):
     """The PostgreSQL side."""
 
     dsn: SecretStr = Field(
@@ -149,7 +149,7 @@ class SourceSettings(Room):
         return self
 
 
-class SpoolSettings(Room):
+class SpoolSettings(Section):
     """Where committed transactions become durable before PostgreSQL may forget them."""
 
     uri: Annotated[str, AfterValidator(_spool_uri)] = Field(
@@ -185,7 +185,7 @@ class SpoolSettings(Room):
     )
 
 
-class LimitSettings(Room):
+class LimitSettings(Section):
     """What the source may do at once before the pipeline stops, by name and with nothing lost.
     PostgreSQL's own limits are in service/sluice/protocol/limits.py.
     """
@@ -206,7 +206,7 @@ class LimitSettings(Room):
     staged: Size = Field(1024 * _GIBI, ge=1 * _MEBI, description="the same of all transactions that have not ended")
 
 
-class LakeSettings(Room):
+class LakeSettings(Section):
     """Where the Delta tables are."""
 
     uri: Annotated[str, AfterValidator(_lake_uri)] = Field(description="each table lives at <uri>/<schema>/<table>")
@@ -222,7 +222,7 @@ class LakeSettings(Room):
     metadata_columns: bool = Field(default=True, description="add _sluice_lsn and _sluice_ts to mirror tables")
 
 
-class ApplySettings(Room):
+class ApplySettings(Section):
     """The Spark side."""
 
     spark_master: str = Field(
@@ -247,7 +247,7 @@ class ApplySettings(Room):
     )
 
 
-class TelemetrySettings(Room):
+class TelemetrySettings(Section):
     """Logs, metrics, health."""
 
     listen: Annotated[str, AfterValidator(_listen_address)] = Field(
@@ -269,13 +269,13 @@ class TelemetrySettings(Room):
     )
 
 
-class TableSettings(Room):
+class TableSettings(Section):
     """What differs for one table."""
 
     mode: LakeMode | None = Field(None, description="as lake.mode, for this table")
 
 
-class Settings(Room):
+class Settings(Section):
     """One pipeline: one slot, one publication, one database, one spool prefix, one lake prefix."""
 
     version: Literal[1] = Field(1, description="version of this format")

@@ -13,7 +13,7 @@ from typing import Any, get_args, get_origin
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
-from sluice.settings.model import Room, Settings
+from sluice.settings.model import Section, Settings
 
 ENV_PREFIX = "SLUICE_"
 Path = tuple[str, ...]
@@ -46,11 +46,11 @@ class Key:
         return self.path not in (("version",), ("tables",), ("apply", "conf"))
 
 
-def keys(room: type[Room] = Settings, above: Path = ()) -> Iterator[Key]:
-    """Every setting below `room`, in the order of the models."""
-    for name, field in room.model_fields.items():
+def keys(section: type[Section] = Settings, above: Path = ()) -> Iterator[Key]:
+    """Every setting below `section`, in the order of the models."""
+    for name, field in section.model_fields.items():
         annotation: Any = field.annotation
-        below = _as_room(annotation)
+        below = _as_section(annotation)
         if below is not None:
             yield from keys(below, (*above, name))
         else:
@@ -59,22 +59,22 @@ def keys(room: type[Room] = Settings, above: Path = ()) -> Iterator[Key]:
                 (*above, name),
                 field,
                 secret=_holds_secret(annotation),
-                map_of_strings=is_map and _as_room(get_args(annotation)[1]) is None,
+                map_of_strings=is_map and _as_section(get_args(annotation)[1]) is None,
             )
 
 
 def allowed_below(path: Path) -> tuple[str, ...]:
     """The keys that may stand directly below `path`; empty when any may, or none."""
-    room: type[Room] | None = Settings
+    section: type[Section] | None = Settings
     rest = list(path)
-    while rest and room is not None:
-        field = room.model_fields.get(rest.pop(0))
+    while rest and section is not None:
+        field = section.model_fields.get(rest.pop(0))
         annotation: Any = field.annotation if field else None
         if get_origin(annotation) is dict and rest:
             rest.pop(0)
             annotation = get_args(annotation)[1]
-        room = _as_room(annotation)
-    return tuple(room.model_fields) if room is not None else ()
+        section = _as_section(annotation)
+    return tuple(section.model_fields) if section is not None else ()
 
 
 def may_be_shown(path: Path) -> bool:
@@ -92,8 +92,8 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
-def _as_room(annotation: Any) -> type[Room] | None:
-    return annotation if isinstance(annotation, type) and issubclass(annotation, Room) else None
+def _as_section(annotation: Any) -> type[Section] | None:
+    return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
 
 
 def _holds_secret(annotation: Any) -> bool:

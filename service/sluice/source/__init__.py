@@ -1,3 +1,3 @@
-"""All talk with PostgreSQL: sessions, stream, slot, catalog, preflight, copy. The only room that
+"""All talk with PostgreSQL: sessions, stream, slot, catalog, snapshot export. The only package that
 imports psycopg.
 """

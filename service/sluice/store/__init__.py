@@ -1,1 +1,1 @@
-"""All talk with object storage. The only room that imports obstore."""
+"""All talk with object storage. The only package that imports obstore."""

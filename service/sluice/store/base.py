@@ -1,7 +1,7 @@
 """What Sluice asks of object storage, and the rules for keys that every store keeps.
 
 Invariant: the guarantees below mean the same on every store; a conformance suite runs one set of
-tests over all of them. Errors of a library or of the operating system never leave this room: they
+tests over all of them. Errors of a library or of the operating system never leave this package: they
 are translated at its edge into the four StoreErrors. It must not know what the objects mean, and it
 must not decide whether an ambiguous write happened: its caller reads back.
 """

@@ -1,4 +1,4 @@
-"""Settings reach the rooms they are for."""
+"""Settings reach the packages they are for."""
 
 from pathlib import Path
 

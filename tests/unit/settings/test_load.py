@@ -274,8 +274,8 @@ def test_every_setting_has_a_description_and_a_variable_of_its_own() -> None:
 
 def test_the_json_schema_forbids_unknown_keys_everywhere() -> None:
     schema = json_schema()
-    rooms = [schema, *schema["$defs"].values()]
-    assert all(room["additionalProperties"] is False for room in rooms if room.get("type") == "object")
+    sections = [schema, *schema["$defs"].values()]
+    assert all(section["additionalProperties"] is False for section in sections if section.get("type") == "object")
 
 
 def test_names_below_a_table_are_known() -> None:

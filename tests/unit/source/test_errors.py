@@ -32,7 +32,7 @@ def test_what_may_pass_is_tried_again(sqlstate: str) -> None:
 
 
 @pytest.mark.parametrize("sqlstate", FINAL)
-def test_what_a_person_must_mend_is_not_tried_again(sqlstate: str) -> None:
+def test_what_a_person_must_fix_is_not_tried_again(sqlstate: str) -> None:
     error = source_error(sqlstate=sqlstate, message="m", doing="x")
     assert isinstance(error, SourceRefused)
     assert error.disposition is Disposition.OPERATOR

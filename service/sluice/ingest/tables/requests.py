@@ -118,7 +118,7 @@ class Requests:
             self._logger.info("table is read again from a new snapshot", table=name)
         elif (state := self._book.states()[str(facts.oid)]).state == State.QUARANTINED:
             raise UsageError(
-                f"table {name} cannot be carried: {state.reason}", hint="mend that; the table is then read by itself"
+                f"table {name} cannot be carried: {state.reason}", hint="fix that; the table is then read by itself"
             )
 
     def _refuse(self, key: str, name: str, error: ServiceError) -> None:

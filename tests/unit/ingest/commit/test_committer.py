@@ -29,7 +29,7 @@ from tests.support.pipeline import wait_until
 FAILED = StoreRefused("another stage failed")
 
 
-class Room:
+class OneConnection:
     """A store, a manifest with one table and a committer, for one connection."""
 
     def __init__(self, gate: Path) -> None:
@@ -59,42 +59,44 @@ class Room:
 
 
 @pytest.fixture
-def room(tmp_path: Path) -> Iterator[Room]:
-    created = Room(tmp_path / "gate")
+def one(tmp_path: Path) -> Iterator[OneConnection]:
+    created = OneConnection(tmp_path / "gate")
     yield created
     created.gate.touch()
     created.committer.close()
     faults.arm("")
 
 
-@pytest.mark.parametrize("take", [lambda room: room.upload(1), lambda room: room.submit(10)], ids=["a file", "a unit"])
-def test_nothing_is_taken_after_anything_of_the_connection_failed(room: Room, take: Callable[[Room], object]) -> None:
-    before = room.log.state
-    room.breaker.fail(FAILED)
+@pytest.mark.parametrize("take", [lambda one: one.upload(1), lambda one: one.submit(10)], ids=["a file", "a unit"])
+def test_nothing_is_taken_after_anything_of_the_connection_failed(
+    one: OneConnection, take: Callable[[OneConnection], object]
+) -> None:
+    before = one.log.state
+    one.breaker.fail(FAILED)
     with pytest.raises(SessionBroken, match="StoreRefused"):
-        take(room)
-    assert (room.stored(), room.log.state) == ([], before)
+        take(one)
+    assert (one.stored(), one.log.state) == ([], before)
 
 
-def test_files_that_waited_for_a_thread_are_not_stored_after_the_failure(room: Room) -> None:
-    faults.arm(f"segment.put.before=hold:{room.gate}")
-    under_way = [room.upload(number) for number in range(UPLOAD_THREADS)]
-    waiting = [room.upload(UPLOAD_THREADS + number) for number in range(2)]
+def test_files_that_waited_for_a_thread_are_not_stored_after_the_failure(one: OneConnection) -> None:
+    faults.arm(f"segment.put.before=hold:{one.gate}")
+    under_way = [one.upload(number) for number in range(UPLOAD_THREADS)]
+    waiting = [one.upload(UPLOAD_THREADS + number) for number in range(2)]
     wait_until(lambda: faults.passages("segment.put.before") == UPLOAD_THREADS, what="every thread is busy")
-    room.breaker.fail(FAILED)
-    room.gate.touch()
+    one.breaker.fail(FAILED)
+    one.gate.touch()
     assert [type(future.exception(60)) for future in waiting] == [SessionBroken] * 2
     assert [future.exception(60) for future in under_way] == [None] * UPLOAD_THREADS
-    assert len(room.stored()) == UPLOAD_THREADS
+    assert len(one.stored()) == UPLOAD_THREADS
 
 
-def test_a_unit_that_waited_behind_one_that_failed_is_not_even_begun(room: Room) -> None:
+def test_a_unit_that_waited_behind_one_that_failed_is_not_even_begun(one: OneConnection) -> None:
     """Its positions would be refused as well, which is the second line of defence."""
-    faults.arm(f"commit.before=hold:{room.gate}+raise:StoreRefused@1")
-    before = room.log.state
-    first, second = room.submit(10), room.submit(20)
+    faults.arm(f"commit.before=hold:{one.gate}+raise:StoreRefused@1")
+    before = one.log.state
+    first, second = one.submit(10), one.submit(20)
     wait_until(lambda: faults.passages("commit.before") == 1, what="the first one is held")
-    room.gate.touch()
+    one.gate.touch()
     assert (type(first.exception(60)), type(second.exception(60))) == (StoreRefused, SessionBroken)
-    assert (faults.passages("commit.before"), room.log.state) == (1, before)
-    assert [type(error) for error in room.broken] == [StoreRefused]
+    assert (faults.passages("commit.before"), one.log.state) == (1, before)
+    assert [type(error) for error in one.broken] == [StoreRefused]
