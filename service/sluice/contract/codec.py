@@ -103,13 +103,15 @@ def decode_versioned(kind: type[T], data: bytes, *, version: int, what: str) -> 
 
 
 def check_version(value: dict[str, Any], *, version: int, what: str) -> None:
-    """Raises ManifestCorrupt if the object states no format version, FormatTooNew if it is not one of
-    up to `version`.
+    """Raises ManifestCorrupt if the object states no format version or none that is a number,
+    FormatTooNew if it is not one of up to `version`.
     """
     if "format_version" not in value:
         raise ManifestCorrupt(f"{what} lacks its format version")
     found = value["format_version"]
-    if type(found) is not int or not 1 <= found <= version:
+    if type(found) is not int:
+        raise ManifestCorrupt(f"{what} states a format version that is no number")
+    if not 1 <= found <= version:
         raise FormatTooNew(
             f"{what} has format version {str(found)[:40]}; this Sluice reads up to version {version}",
             hint="run the Sluice version that wrote it, or a newer one",

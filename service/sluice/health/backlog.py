@@ -125,12 +125,15 @@ class Backlog:
     def _sum(self, live: set[str], *, all_read: bool) -> Pending:
         waiting = [item for items in self._changes.values() for item in items] + list(self._snapshots.values())
         unseen = None if all_read else self._read_us or None
+        # Before the first commit that was read, nothing is known of a table without pending changes.
+        compared = {table_id for table_id in live if all_read or unseen or self._changes.get(table_id)}
         return Pending(
             files=sum(item.files for item in waiting),
             bytes=sum(item.bytes for item in waiting),
             oldest_us=min((item.first_us for item in waiting), default=unseen),
             live={
-                table_id: items[0].first_us if (items := self._changes.get(table_id)) else unseen for table_id in live
+                table_id: items[0].first_us if (items := self._changes.get(table_id)) else unseen
+                for table_id in compared
             },
         )
 

@@ -222,6 +222,9 @@ class Ingest:
             )
             try:
                 return await self._pump(session, epoch, target)
+            except Exception as error:
+                self._ended(session, error)
+                raise
             finally:
                 with suppress(Interrupted):
                     await self._stop.within(session.settle())
@@ -229,6 +232,18 @@ class Ingest:
         finally:
             self.status.connected = False
             await stream.close()
+
+    def _ended(self, session: Session, error: Exception) -> None:
+        """Shows that nothing streams any more: what is under way may still wait for the store for a
+        long time. After an error that needs a human it waits no longer than a stop may take.
+        """
+        self.status.connected = False
+        if isinstance(error, ServiceError) and error.disposition is Disposition.RETRY:
+            self.status.state = "reconnecting"
+            return
+        self.status.state = "failed"
+        session.fail(error)
+        self.stop()
 
     async def _pump(self, session: Session, epoch: Epoch, target: int | None) -> bool:
         def reached() -> bool:

@@ -61,7 +61,7 @@ def _read(store: ObjectStore, key: str) -> PipelineState | None:
         if value["state_sha256"] != _digest(value["state"]):
             return None
         return from_json(value["state"])
-    except (KeyError, ObjectMissing, ManifestCorrupt):
+    except (KeyError, ObjectMissing, ManifestCorrupt, RecursionError):
         return None
 
 

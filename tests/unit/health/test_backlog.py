@@ -8,7 +8,7 @@ import pytest
 
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable
-from sluice.contract.entries import Changes, Commits, Opened, Segment, Snapshot, Table
+from sluice.contract.entries import Changes, Commits, Opened, Progress, Segment, Snapshot, Table
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.health import backlog
@@ -148,3 +148,19 @@ def test_each_entry_is_read_once(spool: Spool) -> None:
     assert spool.look().files == 1
     spool.store.delete(keys.manifest_entry(seq))
     assert spool.look().files == 1
+
+
+def test_changes_that_follow_a_long_idle_time_are_not_taken_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The applier ended while the source was quiet: entries without commits come first."""
+    monkeypatch.setattr(backlog, "READ_AT_ONCE", 10)
+    spool = Spool()
+    spool.table("1", state="snapshot")
+    spool.copy("1")
+    spool.applied("1", through_seq=spool.log.state.seq)
+    for _ in range(20):
+        put(spool.log, Progress(), through_lsn=spool.log.state.through_lsn + 10)
+    spool.change("1", at_us=5_000_000)
+    assert spool.look().lag_seconds("1", now=100.0) is None, "not read yet"
+    while spool.look().lag_seconds("1", now=100.0) is None:
+        pass
+    assert spool.look().lag_seconds("1", now=100.0) == 95.0

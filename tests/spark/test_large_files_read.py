@@ -1,5 +1,6 @@
-"""A file written by hand is read by Spark as Arrow reads it."""
+"""A segment file with large values is read by Spark as Arrow reads it."""
 
+import hashlib
 from collections import deque
 from pathlib import Path
 
@@ -14,10 +15,17 @@ from sluice.ingest.encode.large import write_large
 from tests.support.spooled import inserted, table
 
 
+def md5(value: str | bytes | None) -> str | None:
+    content = value.encode() if isinstance(value, str) else value
+    return None if content is None else hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
 @pytest.mark.parametrize("vectorized", ["true", "false"])
 @pytest.mark.parametrize("many", [3, 40_000])
 @pytest.mark.parametrize("type_oid", [25, 17])
-def test_it(spark: SparkSession, tmp_path: Path, vectorized: str, many: int, type_oid: int) -> None:
+def test_spark_reads_a_file_with_large_values_as_arrow_does(
+    spark: SparkSession, tmp_path: Path, vectorized: str, many: int, type_oid: int
+) -> None:
     schema = table(("id", 23, -1), ("v.x", type_oid, -1), ("w", type_oid, -1), ("z", 25, -1), ("n", 23, -1), key=["id"])
     noise = np.random.default_rng(7).integers(0, 256, (16 << 20) + 1, np.uint8).tobytes().hex().encode()
     lead = b"\\x" if type_oid == 17 else b""
@@ -54,11 +62,6 @@ def test_it(spark: SparkSession, tmp_path: Path, vectorized: str, many: int, typ
             .orderBy("id")
             .collect()
         )
-        import hashlib
-
-        def md5(x):
-            return None if x is None else hashlib.md5(x if isinstance(x, bytes) else x.encode()).hexdigest()
-
         expected = [
             (r, md5(v), md5(w), z)
             for r, v, w, z in zip(*(arrow.column(c).to_pylist() for c in ("id", "v.x", "w", "z")), strict=True)
