@@ -105,8 +105,8 @@ def test_spark_and_delta_have_one_version_everywhere() -> None:
         for path in (CHART / "README.md", Path("README.md"), *Path("docs").rglob("*.md"))
         if path.name != "benchmarks.md"
     )
-    assert set(re.findall(r"Spark (\d+\.\d+\.\d+)", pages)) == {spark}
-    assert set(re.findall(r"Delta (?:Lake )?(\d+\.\d+\.\d+)", pages)) == {delta}
+    assert set(re.findall(r"Spark\s+(\d+\.\d+\.\d+)", pages)) == {spark}
+    assert set(re.findall(r"Delta\s+(?:Lake )?(\d+\.\d+\.\d+)", pages)) == {delta}
 
 
 def test_java_and_python_are_those_that_are_tested() -> None:

@@ -46,7 +46,7 @@ ALERTS = (
         "critical",
         _burning(14.4, "1h", "5m"),
         "0m",
-        "The lake of pipeline {{ $labels.pipeline }} is not fresh; its error budget for the month will last two days",
+        "The lake of pipeline {{ $labels.pipeline }} is not fresh; its freshness budget for the month will last two days",
         "In the last hour tables were further behind than the target for {{ $value | "
         "humanizePercentage }} of the time, and they still are.",
         held="5m",
@@ -56,7 +56,7 @@ ALERTS = (
         "critical",
         _burning(6, "6h", "30m"),
         "0m",
-        "The lake of pipeline {{ $labels.pipeline }} is often not fresh; its error budget "
+        "The lake of pipeline {{ $labels.pipeline }} is often not fresh; its freshness budget "
         "for the month will last five days",
         "In the last six hours tables were further behind than the target for {{ $value | "
         "humanizePercentage }} of the time, and they still are.",
