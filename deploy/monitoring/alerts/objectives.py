@@ -46,7 +46,8 @@ ALERTS = (
         "critical",
         _burning(14.4, "1h", "5m"),
         "0m",
-        "The lake of pipeline {{ $labels.pipeline }} is not fresh; its freshness budget for the month will last two days",
+        "The lake of pipeline {{ $labels.pipeline }} is not fresh; its freshness budget "
+        "for the month will last two days",
         "In the last hour tables were further behind than the target for {{ $value | "
         "humanizePercentage }} of the time, and they still are.",
         held="5m",
