@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(1800)
 RANDOM_INGEST_KILLS = 9
 FULL = os.environ.get("CHAOS") == "full"
 SETTING_UP = ("setup.published", "setup.slot", "catalog.asked")
-SNAPSHOT = tuple(point for point in nemesis.points("service/sluice") if point.startswith("copy."))
+SNAPSHOT = tuple(point for point in nemesis.points("service/sluice") if point.startswith("snapshot."))
 """Reached only while there are tables to copy, so they come first, and each leaves some to the
 next.
 """

@@ -82,7 +82,7 @@ def test_a_background_part_that_dies_while_nothing_streams_ends_the_process(
     with PgProxy(database.server.port) as proxy:
         filled.dsn = proxy.dsn(dbname=database.name)
         try:
-            with pytest.raises(RuntimeError, match=r"copy\.read"):
+            with pytest.raises(RuntimeError, match=r"snapshot\.read"):
                 _die_while_away(filled, proxy, gate)
         finally:
             faults.arm("")

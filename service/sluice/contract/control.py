@@ -3,7 +3,7 @@ by the command line, removed by ingest when it is done.
 
 Requests are wishes, not state: what became of one is in the manifest, or, when it could not be
 carried out, in a Refusal below `control/refused/`. Ingest writes refusals, and removes one when the
-table is copied after all, or when it is a day old.
+table is read after all, or when it is a day old.
 """
 
 from dataclasses import dataclass

@@ -94,7 +94,7 @@ class TableCounts:
 
 @dataclass(slots=True)
 class SnapshotProgress:
-    """One round of snapshots: the tables that are copied from one snapshot of the source.
+    """One round of snapshots: the tables that are read from one snapshot of the source.
 
     `rows` and `bytes` are of the present `table`, begun at `table_started_at` (monotonic);
     `rows_before` are those of the tables finished in this round. `waiting` has the server's
@@ -148,7 +148,7 @@ class SnapshotProgress:
 
 @dataclass(slots=True)
 class SnapshotCounts:
-    """Initial rows copied by this process. `progress` is of the present round, a new value for each
+    """Initial rows read by this process. `progress` is of the present round, a new value for each
     one.
     """
 

@@ -141,7 +141,7 @@ class Ingest:
                     hint="run it again: it goes on from where it is",
                 )
             if until_caught_up:
-                self._require_copies()
+                self._require_snapshots()
         finally:
             await self._close()
 
@@ -172,9 +172,9 @@ class Ingest:
                     await self._pause(error)
         return False
 
-    def _require_copies(self) -> None:
+    def _require_snapshots(self) -> None:
         """Raises Interrupted, with the names, if there are tables that could not be copied. One
-        that is stale was copied, and is part of the verdict.
+        that is stale was read, and is part of the verdict.
         """
         assert self._epoch is not None
         missing = sorted(
@@ -187,7 +187,7 @@ class Ingest:
                 f" and {len(missing) - _NAMED:,} more" if len(missing) > _NAMED else ""
             )
             raise Interrupted(
-                f"everything else is in the spool, but {len(missing):,} tables could not be copied: {names}",
+                f"everything else is in the spool, but {len(missing):,} tables could not be read: {names}",
                 hint="`sluice tables --state quarantined` says why; fix that, or leave the tables out by "
                 "source.tables, and run it again",
             )

@@ -95,7 +95,7 @@ class Snapshotter:
         self._counts.progress = SnapshotProgress(
             tables_total=len(jobs), waiting={job.facts.qualified_name: job.facts.estimated_rows for job in jobs}
         )
-        self._logger.info("taking a snapshot to copy from", tables=len(jobs))
+        self._logger.info("taking a snapshot to read from", tables=len(jobs))
         with closing(self._snapshot(jobs)) as holder:
             self._logger.info("snapshot taken", snapshot_lsn=show(holder.consistent_lsn))
             return sum(self._resync(job, holder) for job in jobs if not self._stop.is_set())
@@ -114,7 +114,7 @@ class Snapshotter:
         jobs = []
         for table_id, facts in sorted(found.items(), key=lambda item: item[0] in self._locked):
             if facts is None:
-                self._book.detach(int(table_id), "dropped at the source before it was copied")
+                self._book.detach(int(table_id), "dropped at the source before its snapshot was taken")
             elif (schema := self._book.prepare_snapshot(facts)) is not None:
                 jobs.append(_Job(facts, schema, self._book.states()[table_id].generation))
         return jobs
@@ -150,13 +150,13 @@ class Snapshotter:
         except SnapshotRaced as error:
             self._raced.add(facts.oid)
             self._logger.warning(
-                "the table changed while it was copied, a new snapshot follows", table=name, reason=str(error)
+                "the table changed while it was read, a new snapshot follows", table=name, reason=str(error)
             )
             return 0
         except TableLocked as error:
             self._locked.setdefault(table_id, RetryTime(WAIT_SECONDS)).failed(time.monotonic())
             self._book.note_wait(facts.oid, str(error))
-            self._logger.warning("the table is copied later", table=name, reason=str(error))
+            self._logger.warning("the table is read later", table=name, reason=str(error))
             return 0
         except TableRefused as error:
             self._book.quarantine(facts, f"{error}{'; ' if error.hint else ''}{error.hint}", generation=job.generation)

@@ -37,7 +37,7 @@ AWAITED = "its columns changed at the source, and the stream has not come to the
 NOT_YET: Final = "not yet"
 
 RETRY_SECONDS = (5.0, 30.0, 120.0, 600.0)
-"""Pauses before a table that the server refused to let be copied is tried again; the last one
+"""Pauses before a table that the server refused to let be read is tried again; the last one
 repeats. Each try costs the source a snapshot.
 """
 
@@ -221,7 +221,7 @@ class TableBook:
                 self._register.change(state, reason=reason)
 
     def quarantine(self, facts: TableFacts, reason: str, *, generation: int) -> None:
-        """The server refused to let the table be copied, for `reason`, in `generation`. It is tried
+        """The server refused to let the table be read, for `reason`, in `generation`. It is tried
         again after a pause, or when its facts are other ones.
         """
         with self._lock:
@@ -239,7 +239,7 @@ class TableBook:
         """The lake table no longer equals the source, for `reason`; nothing more is spooled for the
         table until it is read again from a new snapshot.
 
-        A table that is not known yet will be copied after the commit that makes it known, so that
+        A table that is not known yet will be read after the commit that makes it known, so that
         nothing of it is missing. With `generation`, only while that one is in force.
         """
         with self._lock:

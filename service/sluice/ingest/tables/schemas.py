@@ -34,7 +34,7 @@ def build_schema(
 
 def relation_of(facts: TableFacts) -> RelationVersion:
     """The relation that the server would send for a table as the catalog has it now: for tables
-    that are copied before they change.
+    that are read before they change.
     """
     return RelationVersion(
         oid=facts.oid,
