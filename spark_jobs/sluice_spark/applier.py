@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from sluice import faults
 from sluice.errors import ApplyError, ServiceError, StoreUnavailable, UnsupportedChange, WriterFenced
-from sluice.manifest.follow import load_state, read_entries
+from sluice.manifest.reader import load_state, read_entries
 from sluice.store.base import ObjectStore
 from sluice_spark.lake.failures import SparkGone
 from sluice_spark.lake.opening import Lake, lake_path

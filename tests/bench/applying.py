@@ -21,7 +21,7 @@ from rich.table import Table as Printed
 from sluice.contract.entries import Changes, Snapshot
 from sluice.ingest.options import IngestOptions
 from sluice.ingest.supervisor import Ingest
-from sluice.manifest.follow import load_state, read_entries
+from sluice.manifest.reader import load_state, read_entries
 from sluice.source.sessions import SourceOptions
 from sluice.store.opening import open_store
 from sluice_spark import session as sessions

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from rich.table import Table
 
 from sluice.contract.entries import Changes
-from sluice.manifest.follow import read_entries
+from sluice.manifest.reader import read_entries
 from sluice.store.opening import open_store
 from tests.bench import replication
 from tests.bench.contest import Contestant, Outcome, console, show, take_turns

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sluice.contract.entries import Changes, Segment
-from sluice.manifest.follow import read_entries
+from sluice.manifest.reader import read_entries
 from sluice.store.opening import open_store
 from tests.bench.contest import Contestant, Outcome, console, show, take_turns, timed_process
 from tools.local.postgres import PostgresServer, temporary_server

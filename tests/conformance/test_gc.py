@@ -33,9 +33,9 @@ from sluice.contract.entries import (
 from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt, StoreUnavailable
 from sluice.manifest import checkpoint
-from sluice.manifest.follow import load_state
-from sluice.manifest.log import ManifestLog
+from sluice.manifest.reader import load_state
 from sluice.manifest.state import PipelineState
+from sluice.manifest.writer import ManifestLog
 from sluice.operate import gc
 from sluice.operate.verify import verify
 from sluice.store.base import ObjectStore

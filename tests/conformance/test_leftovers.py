@@ -14,9 +14,9 @@ from sluice.contract import keys
 from sluice.contract.entries import BodyCommit, Changes, Commits, Prepared, PreparedEnd, PreparedPart, Snapshot
 from sluice.errors import ManifestCorrupt, StoreRefused
 from sluice.manifest import leftovers
-from sluice.manifest.follow import load_state
 from sluice.manifest.leftovers import collect, referenced
-from sluice.manifest.log import ManifestLog
+from sluice.manifest.reader import load_state
+from sluice.manifest.writer import ManifestLog
 from sluice.store.base import ObjectStore
 from sluice.store.memory import MemoryStore
 from tests.support.manifests import changes, opened, put, schema, segment, table

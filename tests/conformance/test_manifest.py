@@ -33,9 +33,9 @@ from sluice.errors import (
     WriterFenced,
 )
 from sluice.manifest import checkpoint
-from sluice.manifest.follow import load_state, read_entries, read_entry
-from sluice.manifest.log import ManifestLog
+from sluice.manifest.reader import load_state, read_entries, read_entry
 from sluice.manifest.state import PipelineState, reduce
+from sluice.manifest.writer import ManifestLog
 from sluice.operate.verify import verify
 from sluice.store.base import ObjectStore
 from sluice.store.local import LocalStore
@@ -262,7 +262,7 @@ def test_a_refusing_store_closes_the_log_at_once() -> None:
 def test_after_a_crash_at_any_point_the_next_writer_goes_on(tmp_path: Path, point: str, stored: int) -> None:
     script = f"""
 from sluice.contract.entries import Body, Progress
-from sluice.manifest.log import ManifestLog
+from sluice.manifest.writer import ManifestLog
 from sluice.manifest.state import PipelineState
 from sluice.store.opening import open_store
 from tests.support.manifests import opened

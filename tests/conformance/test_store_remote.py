@@ -12,9 +12,9 @@ import pytest
 from obstore.store import S3Store
 
 from sluice.errors import ObjectExists, ObjectMissing, StoreError, StoreRefused, StoreUnavailable
-from sluice.manifest.follow import load_state
-from sluice.manifest.log import ManifestLog
+from sluice.manifest.reader import load_state
 from sluice.manifest.state import PipelineState
+from sluice.manifest.writer import ManifestLog
 from sluice.store.remote import RemoteStore
 from tests.support.manifests import opened
 

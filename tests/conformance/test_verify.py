@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from sluice.contract import keys
 from sluice.contract.entries import Changes, Commits, Prepared, PreparedPart, digest
-from sluice.manifest.follow import load_state
-from sluice.manifest.log import ManifestLog
+from sluice.manifest.reader import load_state
+from sluice.manifest.writer import ManifestLog
 from sluice.operate.verify import Verdict, verify
 from sluice.store.base import ObjectStore
 from tests.support.manifests import opened, put, schema, segment, table

@@ -16,7 +16,7 @@ from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable
 from sluice.contract.control import RESYNC, Request
 from sluice.contract.table_state import State
-from sluice.manifest.follow import load_state
+from sluice.manifest.reader import load_state
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from tests.integration.test_cli_pipeline import Run, environment, running, sluice

@@ -11,7 +11,7 @@ import pytest
 from sluice import lsn
 from sluice.errors import StoreUnavailable
 from sluice.ingest.encode.builder import BuilderLimits
-from sluice.manifest.follow import load_state
+from sluice.manifest.reader import load_state
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from tests.support.ingesting import IngestPipeline

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from sluice.contract.entries import Table
-from sluice.manifest.follow import read_entries
+from sluice.manifest.reader import read_entries
 from sluice.manifest.state import TableState
 from sluice.store.opening import open_store
 from tests.support.ingesting import IngestPipeline

@@ -11,7 +11,7 @@ import pytest
 
 from sluice import lsn
 from sluice.contract.entries import Changes
-from sluice.manifest.follow import read_entries
+from sluice.manifest.reader import read_entries
 from sluice.operate.setup import prepare
 from sluice.store.opening import open_store
 from tests.support.ingesting import IngestPipeline

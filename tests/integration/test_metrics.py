@@ -25,7 +25,7 @@ from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
 from sluice.contract.table_state import State
 from sluice.lsn import parse
-from sluice.manifest.follow import load_state
+from sluice.manifest.reader import load_state
 from sluice.process.pipeline import Process
 from sluice.settings import Settings, load
 from sluice.store.base import ObjectStore

@@ -25,7 +25,7 @@ import yaml
 from deploy.monitoring.alerts import stream
 from deploy.monitoring.rules import plain_file
 from sluice.contract.entries import Changes
-from sluice.manifest.follow import read_entries
+from sluice.manifest.reader import read_entries
 from sluice.store.opening import open_store
 from tests.chaos.witness import Witness
 from tests.ops.local_stack import alive, local_stack

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
-from sluice.manifest.follow import identity
+from sluice.manifest.reader import identity
 from sluice.store.base import ObjectStore
 
 

@@ -22,7 +22,7 @@ from sluice.health.reporter import Reporter
 from sluice.ingest.options import FlushPolicy, IngestOptions
 from sluice.ingest.receive.stream import StreamLimits
 from sluice.ingest.supervisor import Ingest
-from sluice.manifest.follow import load_state, read_entries
+from sluice.manifest.reader import load_state, read_entries
 from sluice.manifest.state import PipelineState, TableState
 from sluice.source.sessions import SourceOptions
 from sluice.store.base import ObjectStore

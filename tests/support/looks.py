@@ -15,7 +15,7 @@ from typing import Any, Self
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable
 from sluice.contract.table_state import State
-from sluice.manifest.follow import load_state
+from sluice.manifest.reader import load_state
 from sluice.store.opening import open_store
 from tests.support.sources import Database
 

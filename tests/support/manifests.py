@@ -23,8 +23,8 @@ from sluice.contract.receipt import DurableReceipt
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.contract.table_state import State
 from sluice.contract.types import lake_type
-from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import MOVING, PipelineState, reduce
+from sluice.manifest.writer import ManifestLog
 
 WRITTEN_AT = "2030-01-01T00:00:00+00:00"
 

@@ -10,8 +10,8 @@ from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.health.report import Report
 from sluice.health.reporter import Reporter
-from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import PipelineState
+from sluice.manifest.writer import ManifestLog
 from sluice.store.memory import MemoryStore
 from tests.support.manifests import put
 

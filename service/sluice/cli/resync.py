@@ -40,7 +40,7 @@ def resync(invocation: Invocation, tables: tuple[str, ...]) -> None:
     """
     wiring.require("obstore")
     settings = invocation.settings().settings
-    from sluice.manifest.follow import load_state
+    from sluice.manifest.reader import load_state
 
     store = wiring.open_spool(settings)
     known = {(table.schema_name, table.table_name): table.state for table in load_state(store).tables.values()}

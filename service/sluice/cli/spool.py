@@ -62,7 +62,7 @@ def list_entries(invocation: Invocation, last: int, json_wanted: bool) -> None: 
       sluice spool ls --last 3 --json
     """
     wiring.require("obstore")
-    from sluice.manifest.follow import load_state, read_entries
+    from sluice.manifest.reader import load_state, read_entries
 
     store = wiring.open_spool(invocation.settings().settings)
     newest = load_state(store).seq

@@ -87,7 +87,7 @@ def _text(value: object) -> str:
 
 
 def _entry_facts(store: "ObjectStore", seq: int) -> dict[str, Any]:
-    from sluice.manifest.follow import read_entry
+    from sluice.manifest.reader import read_entry
 
     entry = read_entry(store, seq)
     if entry is None:

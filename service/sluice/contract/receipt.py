@@ -8,7 +8,7 @@ class DurableReceipt:
     """Proof that manifest entry `seq` is stored for good, so that every transaction that ended at
     or before `through_lsn` survives us.
 
-    Made by `sluice.manifest.log` after a create that succeeded or was read back, and nowhere else;
+    Made by `sluice.manifest.writer` after a create that succeeded or was read back, and nowhere else;
     a test searches the tree for that.
     """
 

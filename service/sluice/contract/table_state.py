@@ -26,8 +26,8 @@ class State(StrEnum):
 
     @property
     def is_followed(self) -> bool:
-        """Rows of the table are spooled and applied. In every other state nothing is tried again by
-        itself: the state is what is wrong.
+        """Rows of the table are spooled and applied. In every other state nothing is spooled until
+        the state changes.
         """
         return self in (State.LIVE, State.SNAPSHOT, State.PENDING)
 

@@ -13,7 +13,7 @@ from datetime import datetime
 from sluice.contract.applied import AppliedLog
 from sluice.contract.entries import Changes, Entry, Segment, Snapshot
 from sluice.health.tables import current
-from sluice.manifest.follow import read_entries
+from sluice.manifest.reader import read_entries
 from sluice.manifest.state import PipelineState
 from sluice.store.base import ObjectStore
 

@@ -20,7 +20,7 @@ from sluice.health.report import Report
 from sluice.health.source_history import SourceHistory
 from sluice.health.source_watch import SourceAnswer, SourceWatch
 from sluice.health.tables import TableReport, current, joined
-from sluice.manifest.follow import load_state, read_entry
+from sluice.manifest.reader import load_state, read_entry
 from sluice.manifest.state import PipelineState
 from sluice.source.facts import ServerFacts, SlotFacts, foreign_user
 from sluice.source.sessions import SourceOptions

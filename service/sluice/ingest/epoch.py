@@ -23,8 +23,8 @@ from sluice.ingest.tables import messages as messagetable
 from sluice.ingest.tables.book import TableBook
 from sluice.ingest.tables.lookup import CatalogLookup
 from sluice.ingest.tables.watch import CatalogWatch
-from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import PipelineState
+from sluice.manifest.writer import ManifestLog
 from sluice.store.base import ObjectStore
 from sluice.telemetry.recent_errors import RecentErrors
 

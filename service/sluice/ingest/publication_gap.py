@@ -15,8 +15,8 @@ from sluice.ingest.options import IngestOptions
 from sluice.ingest.tables import messages as messagetable
 from sluice.ingest.tables.book import TableBook
 from sluice.lsn import show
-from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import PipelineState
+from sluice.manifest.writer import ManifestLog
 from sluice.source.publication import require_publication
 from sluice.source.sessions import Connection
 from sluice.source.slot_facts import prepared_transactions

@@ -31,7 +31,7 @@ from sluice.ingest.receive.stream import RawBatch, ReplicationStream, StreamLimi
 from sluice.ingest.status import IngestStatus
 from sluice.ingest.tables.book import TableBook
 from sluice.ingest.tables.messages import prefix_filter
-from sluice.manifest.log import ManifestLog
+from sluice.manifest.writer import ManifestLog
 from sluice.protocol import frames
 
 BATCHES_IN_FLIGHT = 4

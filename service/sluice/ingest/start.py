@@ -13,9 +13,9 @@ from sluice.errors import SlotBusy, SourceUnavailable
 from sluice.ingest.options import IngestOptions
 from sluice.ingest.publication_gap import PublicationGap
 from sluice.ingest.receive.stream import ReplicationStream
-from sluice.manifest.follow import load_state
-from sluice.manifest.log import ManifestLog
+from sluice.manifest.reader import load_state
 from sluice.manifest.state import PipelineState
+from sluice.manifest.writer import ManifestLog
 from sluice.source.continuity import prove_continuity
 from sluice.source.facts import ServerFacts
 from sluice.source.sessions import open_query

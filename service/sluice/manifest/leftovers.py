@@ -17,7 +17,7 @@ from sluice import faults
 from sluice.contract import keys
 from sluice.contract.entries import Body, Changes, Opened, Progress, Segment, Snapshot, Table
 from sluice.errors import ManifestCorrupt
-from sluice.manifest.follow import read_entries
+from sluice.manifest.reader import read_entries
 from sluice.store.base import ObjectStore
 
 ENTRIES_AT_ONCE = 256

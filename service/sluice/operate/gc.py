@@ -26,8 +26,8 @@ from sluice.contract.entries import Changes, Entry, Opened, Prepared, Table, dig
 from sluice.contract.horizon import Horizon
 from sluice.errors import ManifestCorrupt, StoreRefused
 from sluice.manifest import horizon
-from sluice.manifest.follow import read_entries
 from sluice.manifest.leftovers import referenced, unnamed
+from sluice.manifest.reader import read_entries
 from sluice.manifest.state import PipelineState, TableState, reduce
 from sluice.store.base import ObjectStore
 

@@ -5,8 +5,8 @@ another question.
 """
 
 from sluice.contract.entries import Entry, Segment
-from sluice.manifest.follow import load_state, read_entries
 from sluice.manifest.leftovers import referenced
+from sluice.manifest.reader import load_state, read_entries
 from sluice.store.base import ObjectStore
 
 ENTRIES_AT_ONCE = 256

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from sluice.errors import UsageError
 from sluice.ingest.options import IngestOptions
-from sluice.manifest.follow import load_state
+from sluice.manifest.reader import load_state
 from sluice.quoting import quote_literal
 from sluice.source.catalog import Catalog
 from sluice.source.continuity import can_set_two_phase, prove_continuity

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sluice.errors import SlotBusy, SlotLost, UsageError
 from sluice.lsn import show
-from sluice.manifest.follow import load_state
+from sluice.manifest.reader import load_state
 from sluice.manifest.state import PipelineState
 from sluice.source.continuity import prove_continuity
 from sluice.source.facts import ServerFacts, SlotFacts

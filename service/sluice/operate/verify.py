@@ -16,8 +16,8 @@ from sluice.contract.entries import Segment
 from sluice.contract.horizon import Horizon
 from sluice.errors import FormatTooNew, ManifestCorrupt, ObjectMissing
 from sluice.manifest import horizon
-from sluice.manifest.follow import read_entries
 from sluice.manifest.leftovers import referenced
+from sluice.manifest.reader import read_entries
 from sluice.manifest.state import PipelineState, reduce
 from sluice.store.base import ObjectStore
 

@@ -1,3 +1,1 @@
-"""All talk with PostgreSQL: sessions, stream, slot, catalog, snapshot export. The only package that
-imports psycopg.
-"""
+"""PostgreSQL: sessions, catalog, slot and its continuity, publication, snapshot export."""

@@ -1,1 +1,1 @@
-"""Metrics, logs, health. Reads what others count; decides nothing."""
+"""Metrics and logs. Reads what others count; decides nothing."""

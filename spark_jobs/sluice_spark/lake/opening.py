@@ -8,7 +8,7 @@ from functools import cached_property
 from pyspark.sql import SparkSession
 
 from sluice.contract import keys
-from sluice.manifest.follow import identity
+from sluice.manifest.reader import identity
 from sluice.manifest.state import TableState
 from sluice.store.base import ObjectStore
 from sluice_spark import storage

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sluice.contract.entries import Changes, Commits, Segment
 from sluice.contract.schema import TableSchema
-from sluice.manifest.follow import load_state, read_entries
+from sluice.manifest.reader import load_state, read_entries
 from sluice.store.memory import MemoryStore
 from sluice_spark.applier import MAX_BACKLOG, Applier
 from sluice_spark.lake.table import Place

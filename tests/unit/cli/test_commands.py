@@ -14,8 +14,8 @@ from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
 from sluice.contract.entries import Table
 from sluice.contract.table_state import State
-from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import PipelineState
+from sluice.manifest.writer import ManifestLog
 from sluice.settings import load
 from sluice.store.opening import open_store
 from sluice_spark.options import ApplyOptions

@@ -19,5 +19,5 @@ def test_a_durable_receipt_is_constructed_by_the_manifest_log_and_nowhere_else()
         for path in (REPOSITORY / package).rglob("*.py")
     ]
     assert [path.relative_to(REPOSITORY).as_posix() for path in modules if _constructs(path)] == [
-        "service/sluice/manifest/log.py"
+        "service/sluice/manifest/writer.py"
     ]

@@ -8,7 +8,7 @@ import pytest
 from sluice.contract import keys
 from sluice.contract.entries import Progress
 from sluice.manifest import checkpoint
-from sluice.manifest.follow import load_state
+from sluice.manifest.reader import load_state
 from tests.support.manifests import put
 from tests.support.recorded import RecordedPipeline
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from sluice.contract.entries import Commits, Prepared
 from sluice.errors import LimitReached, ProtocolViolation
-from sluice.ingest.assemble.aborted import AbortedXids
+from sluice.ingest.assemble.aborted_xids import AbortedXids
 from sluice.ingest.assemble.assembly import (
     Assembly,
     Discarded,
@@ -30,7 +30,7 @@ from sluice.ingest.assemble.runs import message_runs, row_runs, truncate_runs
 from sluice.ingest.assemble.sizes import SizeBook
 from sluice.ingest.assemble.transitions import TRANSITIONS, MessageKind, State, kind_of, refusal
 from sluice.lsn import show
-from sluice.protocol.boundaries import begins, commit_ends
+from sluice.protocol.begin_commit import begins, commit_ends
 from sluice.protocol.constants import BEGIN, COMMIT
 from sluice.protocol.decoder import decode_control
 from sluice.protocol.frames import FrameTable, control_positions

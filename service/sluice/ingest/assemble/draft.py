@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.contract.xids import NO_XIDS, XidIntervals
-from sluice.ingest.assemble.aborted import AbortedXids
+from sluice.ingest.assemble.aborted_xids import AbortedXids
 from sluice.ingest.assemble.assembly import Ending
 from sluice.protocol.messages import LogicalMessage
 

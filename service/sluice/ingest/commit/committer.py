@@ -28,7 +28,7 @@ from sluice.ingest.breaker import Breaker
 from sluice.ingest.encode.builder import Unit
 from sluice.ingest.encode.segment import SegmentFile
 from sluice.ingest.status import CommitCounts
-from sluice.manifest.log import ManifestLog
+from sluice.manifest.writer import ManifestLog
 from sluice.store.base import ObjectStore
 
 OP_NAMES = {"i": "insert", "u": "update", "d": "delete", "t": "truncate"}

@@ -27,8 +27,8 @@ from sluice.ingest.tables.catalog_diff import compare, fingerprint
 from sluice.ingest.tables.register import TableRegister, differs, latest_schema
 from sluice.ingest.tables.schemas import build_schema, relation_of, relation_sent_as, same_shape
 from sluice.lsn import show
-from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import SNAPSHOT_WAITS, TableState, resync_remedy
+from sluice.manifest.writer import ManifestLog
 from sluice.protocol.messages import RelationVersion
 from sluice.source.selection import matches
 

@@ -17,7 +17,7 @@ from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.contract.table_state import State
 from sluice.contract.types import lake_type
 from sluice.ingest.tables.schemas import relation_sent_as
-from sluice.manifest.log import ManifestLog
+from sluice.manifest.writer import ManifestLog
 
 TABLE_ID = "0"
 """No relation has this oid."""

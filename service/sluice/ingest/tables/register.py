@@ -12,8 +12,8 @@ from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.ingest.status import TableCounts
 from sluice.ingest.tables.catalog_diff import fingerprint
-from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import TableState
+from sluice.manifest.writer import ManifestLog
 
 
 class TableRegister:

@@ -9,7 +9,7 @@ from hypothesis import Phase, given, settings
 
 from sluice.contract.applied import AppliedTable
 from sluice.contract.table_state import State
-from sluice.manifest.follow import load_state, read_entries
+from sluice.manifest.reader import load_state, read_entries
 from sluice.store.memory import MemoryStore
 from sluice_spark.lake.table import Place
 from sluice_spark.options import ApplyOptions

@@ -6,7 +6,7 @@ import pytest
 
 from sluice.contract.applied import AppliedLog
 from sluice.contract.entries import Changes
-from sluice.manifest.follow import load_state, read_entries
+from sluice.manifest.reader import load_state, read_entries
 from sluice.store.memory import MemoryStore
 from sluice_spark.lake.table import Place
 from sluice_spark.options import ApplyOptions

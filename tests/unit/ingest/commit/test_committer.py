@@ -20,8 +20,8 @@ from sluice.ingest.encode.builder import Unit
 from sluice.ingest.encode.segment import SegmentFile
 from sluice.ingest.encode.stats import SegmentStats
 from sluice.ingest.status import CommitCounts
-from sluice.manifest.log import ManifestLog
 from sluice.manifest.state import PipelineState
+from sluice.manifest.writer import ManifestLog
 from sluice.store.memory import MemoryStore
 from tests.support.manifests import opened, schema, table
 from tests.support.pipeline import wait_until

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from sluice.ingest.tables.book import NOT_YET, TableBook
 from sluice.ingest.tables.schemas import relation_sent_as
-from sluice.manifest.follow import load_state
-from sluice.manifest.log import ManifestLog
+from sluice.manifest.reader import load_state
+from sluice.manifest.writer import ManifestLog
 from sluice.protocol.messages import RelationColumn
 from sluice.store.memory import MemoryStore
 from tests.support.manifests import opened, schema, table

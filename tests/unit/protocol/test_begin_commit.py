@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.errors import DecodeError
-from sluice.protocol.boundaries import begins, commit_ends
+from sluice.protocol.begin_commit import begins, commit_ends
 from sluice.protocol.decoder import decode_control
 from sluice.protocol.frames import join
 from sluice.protocol.messages import Begin, Commit

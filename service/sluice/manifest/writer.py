@@ -22,7 +22,7 @@ from sluice.contract.entries import Body, Changes, Entry, Opened, Progress, dige
 from sluice.contract.receipt import DurableReceipt
 from sluice.errors import ObjectExists, ObjectMissing, ServiceError, StoreUnavailable, WriterFenced
 from sluice.manifest import checkpoint
-from sluice.manifest.follow import read_entry
+from sluice.manifest.reader import read_entry
 from sluice.manifest.state import PipelineState, reduce
 from sluice.store.base import ObjectStore
 
@@ -71,7 +71,7 @@ class ManifestLog:
         clock: Callable[[], datetime] = _utc_now,
         on_problem: Callable[[str, ServiceError], None] = lambda _what, _error: None,
     ) -> "ManifestLog":
-        """Takes the pipeline over after `state` (from `follow.load_state`) by appending `opened` in
+        """Takes the pipeline over after `state` (from `reader.load_state`) by appending `opened` in
         the next epoch.
 
         Raises WriterFenced if another writer appended since `state` was read. `through_lsn` is

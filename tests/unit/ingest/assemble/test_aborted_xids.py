@@ -16,8 +16,8 @@ from sluice.contract import envelope
 from sluice.contract.entries import BodyCommit, Changes, Commits, Entry, Segment, Snapshot
 from sluice.contract.xids import MAX_XID, NO_XIDS, XidIntervals
 from sluice.errors import LimitReached, ManifestCorrupt
-from sluice.ingest.assemble import aborted
-from sluice.ingest.assemble.aborted import AbortedXids
+from sluice.ingest.assemble import aborted_xids
+from sluice.ingest.assemble.aborted_xids import AbortedXids
 from sluice.ingest.assemble.assembler import Assembler, AssemblerLimits
 from sluice.ingest.assemble.assembly import Published
 from sluice.protocol.frames import join
@@ -59,7 +59,7 @@ def test_a_list_that_is_no_set_is_refused(steps: object) -> None:
 def test_collecting_one_by_one_gives_the_same_set(xids: list[int]) -> None:
     collected = AbortedXids()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(aborted, "MERGE_AT", 5)
+        patch.setattr(aborted_xids, "MERGE_AT", 5)
         for xid in xids:
             collected.add(xid)
         assert collected.intervals() == XidIntervals.of(xids)
