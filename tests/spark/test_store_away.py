@@ -90,7 +90,7 @@ def test_an_applier_outlives_a_store_that_is_away_for_longer_than_its_lease(
             lambda: bool(ended) or [found["v"] for found in pipeline.rows()] == [7], what="the change is applied"
         )
         assert ended == []
-        assert claims() == 2, "the lease did not lapse, so that this test proves nothing"
+        assert claims() >= 2, "the lease did not lapse, so that this test proves nothing"  # on a busy machine, twice
     finally:
         stop.set()
         thread.join(60)
