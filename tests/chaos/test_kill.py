@@ -87,6 +87,9 @@ def test_ingest_killed_at_fault_points_and_at_random_publishes_each_transaction_
     )
 
 
+@pytest.mark.skipif(
+    not FULL, reason="starts Spark some twenty times: make chaos runs it; test_failing_edges fails the same points"
+)
 @pytest.mark.timeout(1200)
 def test_applier_killed_at_fault_points_and_inside_merges_leaves_the_lake_equal(survivor: World, seed: int) -> None:
     choice = random.Random(seed + 1)
