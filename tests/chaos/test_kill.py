@@ -34,16 +34,6 @@ LEAVING, CLEANING = "segment.put.after", "leftover.delete.before"
 """A kill at the first leaves an object that nothing names, and only then does the next start pass
 the second.
 """
-STORING_NOTHING = (
-    "apply.entries.read",
-    "apply.window.before",
-    "apply.read.after",
-    "apply.window.after",
-    "apply.complete.before",
-)
-"""Points of the applier between which nothing becomes durable: a kill there leaves what a kill at a
-neighbour leaves. `make chaos` kills there as well.
-"""
 COLLECTING = "gc."
 """Points of a command that ingest never passes; tests/conformance/test_gc.py stops there."""
 
@@ -93,8 +83,7 @@ def test_ingest_killed_at_fault_points_and_at_random_publishes_each_transaction_
 @pytest.mark.timeout(1200)
 def test_applier_killed_at_fault_points_and_inside_merges_leaves_the_lake_equal(survivor: World, seed: int) -> None:
     choice = random.Random(seed + 1)
-    left_out = () if FULL else STORING_NOTHING
-    points = [point for point in nemesis.points("spark_jobs/sluice_spark") if point not in left_out]
+    points = nemesis.points("spark_jobs/sluice_spark")
     points.sort(key="apply.schema.altered".__eq__)
     with survivor.ingest() as ingest:
         with Writer(survivor.workload, survivor.database.dsn, pause_s=0.1, large_pause_s=5.0) as writer:
@@ -103,9 +92,8 @@ def test_applier_killed_at_fault_points_and_inside_merges_leaves_the_lake_equal(
                 if point == "apply.schema.altered":
                     writer.ask(lambda workload: workload.add_column("added", default="it's"))
                 nemesis.crash(survivor.applier(faults=f"{point}=crash@{_hit(point, choice)}"), at=point)
-            # With its children and without them: both in `make chaos`, otherwise one of the two,
-            # for each start of Spark is dear.
-            for alone in (False, True) if FULL else (choice.random() < 0.5,):
+            # With its children and without them.
+            for alone in (False, True):
                 nemesis.applier_moment(choice).strike(survivor, survivor.applier, alone=alone)
         position = survivor.workload.position()
         with survivor.applier() as applier:
