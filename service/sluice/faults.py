@@ -18,6 +18,7 @@ never in the pure core.
 """
 
 import builtins
+import errno
 import os
 import threading
 import time
@@ -28,7 +29,7 @@ from sluice import errors
 
 CRASHED = 137
 _HOLD_LOOK_SECONDS = 0.005
-_ACTIONS = ("count", "delay", "hold", "raise", "crash")
+_ACTIONS = ("count", "delay", "hold", "raise", "errno", "crash")
 
 _lock = threading.Lock()
 _hits: dict[str, int] = {}
@@ -53,6 +54,8 @@ def _parse(text: str) -> dict[str, _Fault]:
                 raise ValueError(f"fault point {name}: there is no action {kind!r}")
             if kind == "raise":
                 _error_class(argument)
+            if kind == "errno":
+                _system_error(argument)
         armed[name] = _Fault(steps, int(hit) if hit else None)
     return armed
 
@@ -62,6 +65,13 @@ def _error_class(name: str) -> type[Exception]:
     if not (isinstance(found, type) and issubclass(found, Exception)):
         raise ValueError(f"there is no error class {name!r} in sluice.errors or in Python itself")
     return found
+
+
+def _system_error(name: str) -> OSError:
+    number = getattr(errno, name, None)
+    if not isinstance(number, int):
+        raise ValueError(f"there is no system error {name!r}")
+    return OSError(number, os.strerror(number))
 
 
 _armed = _parse(os.environ.get("SLUICE_FAULTS", ""))
@@ -105,6 +115,8 @@ def _act(name: str, kind: str, argument: str) -> None:
         os._exit(CRASHED)
     elif kind == "raise":
         raise _error_class(argument)(f"fault point {name}")
+    elif kind == "errno":
+        raise _system_error(argument)
     elif kind == "delay":
         time.sleep(float(argument))
     elif kind == "hold":

@@ -17,6 +17,7 @@ from deploy.monitoring.alerts import slot as slot_alerts
 from sluice.telemetry.catalogue import (
     APPLY_LAST_SUCCESS,
     APPLY_PENDING,
+    CONFIRMED_FLUSH_LSN,
     OLDEST_PENDING,
     PENDING_BYTES,
     PENDING_FILES,
@@ -145,7 +146,7 @@ def test_an_applier_away_for_an_hour_affects_no_ingest_or_slot_and_raises_the_ba
     assert _open(stack.url("METRICS_PORT", "/livez"))
     assert _open(stack.url("METRICS_PORT", "/readyz"))
     growing, frozen = (
-        (PENDING_BYTES.name, PENDING_FILES.name, APPLY_PENDING.name),
+        (PENDING_BYTES.name, PENDING_FILES.name, APPLY_PENDING.name, CONFIRMED_FLUSH_LSN.name),
         (OLDEST_PENDING.name, APPLY_LAST_SUCCESS.name),
     )
     hour = replay.played_on(
