@@ -32,7 +32,7 @@ which LSN or table; never a row value, never a secret.
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar
+from typing import ClassVar, TypeGuard
 
 
 class Disposition(Enum):
@@ -52,6 +52,11 @@ class ServiceError(Exception):
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
+
+
+def may_pass(error: BaseException) -> TypeGuard[ServiceError]:
+    """Whether trying again may help. What Sluice did not raise on purpose never passes by itself."""
+    return isinstance(error, ServiceError) and error.disposition is Disposition.RETRY
 
 
 class UsageError(ServiceError):

@@ -1,11 +1,16 @@
 """Sessions whose settings nobody else decides."""
 
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from sluice.errors import SourceRefused
+from sluice.health.source_watch import SourceWatch
 from sluice.source.sessions import SourceOptions, open_query, open_replication
+from tests.support.pgproxy import Direction, PgProxy
+from tests.support.pipeline import wait_until
 from tests.support.source_setup import options_of
 from tests.support.sources import Database
 
@@ -104,3 +109,35 @@ def test_a_role_without_replication_is_refused_by_name(database: Database) -> No
             open_replication(options_of(database, user=role))
     finally:
         database.execute(f"DROP ROLE {role}")
+
+
+def test_a_session_is_closed_while_another_thread_waits_for_its_answer(database: Database) -> None:
+    """Whoever stops must not wait for a server that does not answer."""
+    with PgProxy(database.server.port) as proxy:
+        options = replace(options_of(database), dsn=proxy.dsn(dbname=database.name))
+        watch = SourceWatch(options)
+        watch.keep_open()
+        assert watch.ask().error is None
+        proxy.hold(Direction.TO_CLIENT)
+        asking = threading.Thread(target=watch.ask)
+        asking.start()
+        wait_until(lambda: _asked_again(database), what="the server has been asked again")
+        closing = threading.Thread(target=watch.close)
+        closing.start()
+        closing.join(30)
+        closed = not closing.is_alive()
+        proxy.release(Direction.TO_CLIENT)
+        proxy.drop()
+        asking.join(60)
+        closing.join(60)
+        assert closed
+        assert not asking.is_alive()
+        watch.close()
+
+
+def _asked_again(database: Database) -> bool:
+    """The server waits for the next question, and the answer to the last one is held back."""
+    query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'sluice_test' AND state = 'idle'"
+    with database.connect() as connection:
+        row = connection.execute(query.encode()).fetchone()
+    return row is not None and row[0] == 1

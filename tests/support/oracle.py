@@ -202,7 +202,7 @@ class Spool:
 
     def _resync(self, body: dict[str, Any], number: int) -> None:
         generation = (self._tables[body["table_id"]], body["generation"])
-        assert generation not in self.complete, f"entry {number} snapshots a generation for the second time"
+        assert generation not in self.complete, f"entry {number} ends the snapshot of a generation for the second time"
         assert body["final"], f"entry {number} is a part of a snapshot"
         self.complete.add(generation)
         table = self.tables[body["table_id"]]

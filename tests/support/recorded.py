@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable
-from sluice.contract.entries import Changes, Commits, Opened, Segment, Table
+from sluice.contract.entries import Changes, Commits, Segment, Table
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.health.report import Report
@@ -13,7 +13,7 @@ from sluice.health.reporter import Reporter
 from sluice.manifest.state import PipelineState
 from sluice.manifest.writer import ManifestLog
 from sluice.store.memory import MemoryStore
-from tests.support.manifests import put
+from tests.support.manifests import opened, put
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -25,20 +25,7 @@ class RecordedPipeline:
 
     def __init__(self) -> None:
         self.store = MemoryStore(f"report-{uuid.uuid4().hex}", prefix="shop/")
-        opened = Opened(
-            "7",
-            1,
-            "d",
-            5,
-            "sluice_shop",
-            "sluice_shop",
-            two_phase=False,
-            origin="any",
-            server_version=180000,
-            start_lsn=100,
-            instance="test",
-        )
-        self.log = ManifestLog.open(self.store, opened, PipelineState(), through_lsn=100)
+        self.log = ManifestLog.open(self.store, opened(start_lsn=100), PipelineState(), through_lsn=100)
         self._logs = 0
 
     def table(self, name: str, *, state: str = "live", generation: int = 1, reason: str = "") -> None:

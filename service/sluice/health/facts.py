@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sluice.contract.table_state import State
-from sluice.errors import Disposition, ErrorSeen, ServiceError
+from sluice.errors import ErrorSeen, ServiceError, may_pass
 
 _NAMED = 3
 """Tables of a group that are named; of more there is a count."""
@@ -28,8 +28,7 @@ class Away:
 
     @staticmethod
     def of(error: ServiceError, *, since: float | None = None) -> "Away":
-        retryable = error.disposition is Disposition.RETRY
-        return Away(type(error).__name__, str(error), error.hint, retryable, since)
+        return Away(type(error).__name__, str(error), error.hint, may_pass(error), since)
 
 
 @dataclass(frozen=True, slots=True)

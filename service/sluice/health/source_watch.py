@@ -77,5 +77,5 @@ class SourceWatch:
         self._keeps_open = True
 
     def close(self) -> None:
-        with self._lock:
-            self._probe.close()
+        """Closes the connection, also while another thread waits for an answer."""
+        self._probe.close()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import structlog
 
-from sluice.errors import Disposition, ServiceError
+from sluice.errors import ServiceError, may_pass
 from sluice.ingest.epoch import Epoch
 from sluice.ingest.status import IngestStatus
 from sluice.ingest.stop import IngestStop
@@ -99,7 +99,7 @@ class Background:
             await asyncio.to_thread(action)
         except Exception as error:
             self._errors.note(what, error)
-            if not isinstance(error, ServiceError) or error.disposition is not Disposition.RETRY:
+            if not may_pass(error):
                 raise
             self._logger.warning("interrupted, trying again", what=what, error=str(error), hint=error.hint)
             await self._stop.sleep(RETRY_SECONDS)

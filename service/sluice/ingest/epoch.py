@@ -1,6 +1,6 @@
 """This process as the pipeline's one writer: what it works with from the moment its epoch is open.
 
-Invariant: there is one per process. Every connection, copy and look at the catalog works with the
+Invariant: there is one per process. Every connection, snapshot and look at the catalog works with the
 same log, book and committer.
 """
 

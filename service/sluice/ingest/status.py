@@ -156,7 +156,7 @@ class SnapshotCounts:
     bytes: int = 0
     table_seconds: Distribution = field(default_factory=lambda: Distribution(catalogue.SNAPSHOT_DURATION.buckets))
     beat: float = 0.0
-    """When the thread that snapshots last went round or took rows, unix seconds."""
+    """When the thread that reads snapshots last went round or took rows, unix seconds."""
     pending: int = 0
     """Tables that wait for their rows, as of the last refresh."""
     progress: SnapshotProgress = field(default_factory=SnapshotProgress)

@@ -21,7 +21,7 @@ import structlog
 
 from sluice.backoff import Backoff
 from sluice.contract.table_state import State
-from sluice.errors import Disposition, Interrupted, ServiceError
+from sluice.errors import Interrupted, ServiceError, may_pass
 from sluice.ingest.background import Background
 from sluice.ingest.causes import component_of, reason_of
 from sluice.ingest.epoch import Epoch, open_epoch
@@ -163,7 +163,7 @@ class Ingest:
             except ServiceError as error:
                 self.errors.note(component_of(error), error)
                 self._unpublished = self._unpublished or isinstance(error, PublicationMissing)
-                if error.disposition is not Disposition.RETRY:
+                if not may_pass(error):
                     self.status.state = "failed"
                     raise
                 if self.status.flushed_lsn > flushed:
@@ -173,7 +173,7 @@ class Ingest:
         return False
 
     def _require_snapshots(self) -> None:
-        """Raises Interrupted, with the names, if there are tables that could not be copied. One
+        """Raises Interrupted, with the names, if there are tables that could not be read. One
         that is stale was read, and is part of the verdict.
         """
         assert self._epoch is not None
@@ -238,12 +238,12 @@ class Ingest:
         long time. After an error that needs a human it waits no longer than a stop may take.
         """
         self.status.connected = False
-        if isinstance(error, ServiceError) and error.disposition is Disposition.RETRY:
+        if not may_pass(error):
+            self.status.state = "failed"
+            session.fail(error)
+            self.stop()
+        elif not self._stop.asked.is_set():
             self.status.state = "reconnecting"
-            return
-        self.status.state = "failed"
-        session.fail(error)
-        self.stop()
 
     async def _pump(self, session: Session, epoch: Epoch, target: int | None) -> bool:
         def reached() -> bool:

@@ -274,7 +274,7 @@ def _with_snapshot(seq: int, table: TableState | None, snapshot: Snapshot) -> Ta
     if table is None or snapshot.generation != table.generation or snapshot.schema_version not in table.schemas:
         raise _corrupt(
             seq,
-            f"snapshots an unknown table, generation or schema version: table {snapshot.table_id}, "
+            f"is a snapshot of an unknown table, generation or schema version: table {snapshot.table_id}, "
             f"generation {snapshot.generation}",
         )
     for segment in snapshot.segments:
@@ -289,7 +289,7 @@ def _with_snapshot(seq: int, table: TableState | None, snapshot: Snapshot) -> Ta
             seq, f"continues a snapshot of table {snapshot.table_id} that is finished or was taken at another snapshot"
         )
     if table.state != State.SNAPSHOT:
-        raise _corrupt(seq, f"snapshots table {snapshot.table_id}, which is {table.state}")
+        raise _corrupt(seq, f"is a snapshot of table {snapshot.table_id}, which is {table.state}")
     after = replace(
         table,
         snapshot=replace(

@@ -28,10 +28,11 @@ class LazySession:
         and whatever `question` raises; the next call opens another.
         """
         with self._lock:
-            if self._connection is None:
-                self._connection = open_query(self._options)
+            connection = self._connection
+            if connection is None:
+                connection = self._connection = open_query(self._options)
             try:
-                return question(self._connection)
+                return question(connection)
             except BaseException:
                 self.close()
                 raise

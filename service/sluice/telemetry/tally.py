@@ -7,7 +7,7 @@ Invariant: labels come from the closed sets of the catalogue; nothing of an erro
 import threading
 from collections import Counter
 
-from sluice.errors import Disposition, ServiceError
+from sluice.errors import may_pass
 from sluice.telemetry import catalogue
 from sluice.telemetry.metrics import Metrics
 
@@ -23,7 +23,7 @@ class ErrorTally:
 
     def note(self, component: str, error: BaseException) -> None:
         """`error` came up in `component`, one of the catalogue's. Errors of the same kind add up."""
-        retryable = isinstance(error, ServiceError) and error.disposition is Disposition.RETRY
+        retryable = may_pass(error)
         with self._lock:
             self._counts[component, class_of(error), str(retryable).lower()] += 1
 

@@ -8,7 +8,7 @@ import pytest
 
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable
-from sluice.contract.entries import Changes, Commits, Opened, Progress, Segment, Snapshot, Table
+from sluice.contract.entries import Changes, Commits, Progress, Segment, Snapshot, Table
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.health import backlog
@@ -16,7 +16,7 @@ from sluice.health.backlog import Backlog, Pending
 from sluice.manifest.state import PipelineState
 from sluice.manifest.writer import ManifestLog
 from sluice.store.memory import MemoryStore
-from tests.support.manifests import put
+from tests.support.manifests import opened, put
 
 
 class Spool:
@@ -24,20 +24,7 @@ class Spool:
 
     def __init__(self) -> None:
         self.store = MemoryStore(f"backlog-{uuid.uuid4().hex}", prefix="shop/")
-        opened = Opened(
-            "7",
-            1,
-            "d",
-            5,
-            "sluice_shop",
-            "sluice_shop",
-            two_phase=False,
-            origin="any",
-            server_version=180000,
-            start_lsn=100,
-            instance="test",
-        )
-        self.log = ManifestLog.open(self.store, opened, PipelineState(), through_lsn=100)
+        self.log = ManifestLog.open(self.store, opened(start_lsn=100), PipelineState(), through_lsn=100)
         self.backlog = Backlog(self.store)
         self.records: dict[str, AppliedTable] = {}
 

@@ -4,7 +4,6 @@ the manifest.
 
 import pytest
 
-from sluice.contract.entries import Opened
 from sluice.errors import ServiceError, SourceUnavailable
 from sluice.health import source_watch
 from sluice.health.continuity import lost_between
@@ -12,21 +11,10 @@ from sluice.health.source_watch import SourceWatch
 from sluice.manifest.state import PipelineState
 from sluice.source.sessions import SourceOptions
 from sluice.source.slot_probe import SlotProbeFacts
+from tests.support.manifests import opened
 from tests.support.source_facts import server, slot
 
-OPENED = Opened(
-    "7",
-    1,
-    "d",
-    5,
-    "s",
-    "s",
-    two_phase=False,
-    origin="any",
-    server_version=180000,
-    start_lsn=100,
-    instance="test",
-)
+OPENED = opened(system_identifier="7", database="d", slot="s", publication="s", start_lsn=100)
 
 
 class Probe:

@@ -118,7 +118,7 @@ class Committer:
     ) -> "Future[Segment]":
         """Stores a segment file in the background. Blocks while UPLOADS_IN_FLIGHT wait.
 
-        Without `breaker` the file is of an snapshot, which no connection owns.
+        Without `breaker` the file is of a snapshot, which no connection owns.
         """
         kind = "snapshot" if breaker is None else "staged" if key.startswith(keys.STAGE) else "changes"
         self._enter(self._upload_permits, for_decoder=breaker is not None)

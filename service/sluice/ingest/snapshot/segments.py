@@ -38,7 +38,7 @@ PROGRESS_SECONDS = 5.0
 
 
 class SnapshotSegments:
-    """For the thread that snapshots. Rows are added to `counts` as they arrive."""
+    """For the thread that reads snapshots. Rows are added to `counts` as they arrive."""
 
     def __init__(
         self,
