@@ -14,6 +14,9 @@ from sluice.errors import UsageError
 MIRROR = "mirror"
 CHANGELOG = "changelog"
 MODES = (MIRROR, CHANGELOG)
+AUTO, DIRECT, DISTRIBUTED, MERGE = "auto", "direct", "distributed", "merge"
+WAYS = (AUTO, DIRECT, DISTRIBUTED, MERGE)
+"""How windows are committed (`sluice_spark.lake.ways`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +25,13 @@ class ApplyOptions:
     {"mode": "changelog"}.
 
     `spool_options` and `lake_options` use the store's own names (aws_endpoint, aws_access_key_id,
-    ...). `jars` is the directory of jars (empty: the default), `max_window_bytes` bounds the
-    spool bytes one apply takes, `max_memory_bytes` the decoded changes that one apply folds at
-    once, `until_lsn` ends the process once every live table is complete through it, `once` once
-    everything in the manifest at start is applied. `stop_seconds` is all that a stop may take, from
-    the signal on. `listen` is where metrics and probes are served (empty: nowhere), `config_hash`
-    the settings' fingerprint that they show.
+    ...). `jars` is the directory of jars (empty: the default), `max_window_bytes` bounds the spool
+    bytes one apply takes, `max_memory_bytes` the decoded changes that one apply folds at once,
+    `key_cache_bytes` the key columns of data files kept in memory, `until_lsn` ends the process
+    once every live table is complete through it, `once` once everything in the manifest at start is
+    applied. `stop_seconds` is all that a stop may take, from the signal on. `listen` is where
+    metrics and probes are served (empty: nowhere), `config_hash` the settings' fingerprint that
+    they show.
     """
 
     pipeline: str
@@ -46,6 +50,8 @@ class ApplyOptions:
     max_window_bytes: int = 128 * 1024 * 1024
     max_memory_bytes: int = 256 * 1024 * 1024
     workers: int = 2
+    way: str = AUTO
+    key_cache_bytes: int = 256 * 1024 * 1024
     once: bool = False
     until_lsn: int = 0
     lease_seconds: float = 30.0
@@ -55,14 +61,19 @@ class ApplyOptions:
     config_hash: int | None = None
 
     def __post_init__(self) -> None:
-        for name, mode in [
-            ("lake.mode", self.mode),
-            *((f"tables.{table}.mode", override.get("mode", self.mode)) for table, override in self.tables.items()),
-        ]:
-            if mode not in MODES:
-                raise UsageError(
-                    f"{name} is {mode!r}, which this version does not offer", hint=f"choose one of: {', '.join(MODES)}"
-                )
+        for section, option, default, offered in (
+            ("lake", "mode", self.mode, MODES),
+            ("apply", "way", self.way, WAYS),
+        ):
+            for name, value in [
+                (f"{section}.{option}", default),
+                *((f"tables.{table}.{option}", here.get(option, default)) for table, here in self.tables.items()),
+            ]:
+                if value not in offered:
+                    raise UsageError(
+                        f"{name} is {value!r}, which this version does not offer",
+                        hint=f"choose one of: {', '.join(offered)}",
+                    )
         if min(self.workers, self.max_window_bytes, self.max_memory_bytes) < 1:
             raise UsageError("workers, max_window_bytes and max_memory_bytes must be at least 1")
 
@@ -71,6 +82,10 @@ class ApplyOptions:
         changelog whatever this says.
         """
         return self.tables.get(qualified_name, {}).get("mode", self.mode)
+
+    def way_of(self, qualified_name: str) -> str:
+        """The way configured for a table."""
+        return self.tables.get(qualified_name, {}).get("way", self.way)
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))

@@ -85,7 +85,10 @@ def apply_options(settings: Settings, *, log_format: str, once: bool = False) ->
     """How one applier process works, as the JSON that `sluice_spark.options` reads. Holds
     secrets: for a child's environment, never for a command line.
     """
-    tables = {name: {"mode": table.mode} for name, table in settings.tables.items() if table.mode is not None}
+    tables = {
+        name: {option: value for option, value in (("mode", table.mode), ("way", table.way)) if value is not None}
+        for name, table in settings.tables.items()
+    }
     options: dict[str, Any] = {
         "pipeline": settings.pipeline,
         "spool_uri": settings.spool.uri,
@@ -102,6 +105,8 @@ def apply_options(settings: Settings, *, log_format: str, once: bool = False) ->
         "max_window_bytes": settings.apply.max_window,
         "max_memory_bytes": settings.apply.max_memory,
         "workers": settings.apply.workers,
+        "way": settings.apply.way,
+        "key_cache_bytes": settings.apply.key_cache,
         "once": once,
         "stop_seconds": settings.stop_timeout,
         "log_format": log_format,

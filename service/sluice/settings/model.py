@@ -69,6 +69,7 @@ def _table_pattern(value: str) -> str:
     return value
 
 
+ApplyWay = Literal["auto", "direct", "distributed", "merge"]
 LakeMode = Annotated[Mode, AfterValidator(_not_history)]
 TablePattern = Annotated[str, AfterValidator(_table_pattern)]
 
@@ -242,6 +243,16 @@ class ApplySettings(Section):
         description="bytes of decoded changes that one worker folds at once; what is larger goes over local disk "
         "(TMPDIR)",
     )
+    way: ApplyWay = Field(
+        "auto",
+        description="how windows are committed: direct, distributed or merge; auto chooses for each table and window",
+    )
+    key_cache: Size = Field(
+        256 * _MEBI,
+        ge=0,
+        description="memory for the key columns of data files that direct commits search; what is left out lies on "
+        "local disk (TMPDIR)",
+    )
     conf: dict[str, SecretStr] = Field(
         default_factory=dict, description="further Spark configuration; values are secrets"
     )
@@ -273,6 +284,7 @@ class TableSettings(Section):
     """What differs for one table."""
 
     mode: LakeMode | None = Field(None, description="as lake.mode, for this table")
+    way: ApplyWay | None = Field(None, description="as apply.way, for this table")
 
 
 class Settings(Section):
