@@ -11,8 +11,10 @@ from sluice.contract import keys
 from sluice.manifest.reader import identity
 from sluice.manifest.state import TableState
 from sluice.store.base import ObjectStore
+from sluice.store.opening import open_store
 from sluice_spark import storage
 from sluice_spark.lake.handover import Handover, forget_scratch
+from sluice_spark.lake.log_tail import LogTail
 from sluice_spark.lake.table import LakeTable, Place
 from sluice_spark.options import ApplyOptions
 
@@ -46,6 +48,10 @@ class Lake:
         # Not at the start: the applier may start before the manifest has an entry.
         return identity(self._store)
 
+    @cached_property
+    def _tables(self) -> ObjectStore:
+        return open_store(self._options.lake_uri, options=self._options.lake_options)
+
     def table(self, state: TableState, session: SparkSession, *, place: Place | None = None) -> LakeTable:
         """The Delta table of `state` for `session`. `place` is where it last stood, if it was
         seen before.
@@ -53,6 +59,22 @@ class Lake:
         path = storage.join(self._options.lake_uri, lake_path(state))
         app_id = application_id(self._options.pipeline, state, manifest=self._manifest)
         return LakeTable(session, path, app_id=app_id, before_commit=self._before_commit, place=place)
+
+    def unseen(self, state: TableState, session: SparkSession, *, since: int) -> LakeTable:
+        """The same, to be examined for the first time. Its log is read through the object store
+        where that is enough. `since` is the version that was last reported, -1 if none was.
+
+        For the start only: a LakeTable that commits reads the log through Delta.
+        """
+        folder = lake_path(state)
+        path = storage.join(self._options.lake_uri, folder)
+        return LakeTable(
+            session,
+            path,
+            app_id=application_id(self._options.pipeline, state, manifest=self._manifest),
+            before_commit=self._before_commit,
+            log=LogTail(session, path, store=self._tables, folder=f"{folder}/", since=since),
+        )
 
     def handover(self, session: SparkSession) -> Handover:
         """The way of rows to `session`."""

@@ -72,13 +72,15 @@ class LakeTable:
         app_id: str,
         before_commit: Callable[[], None],
         place: Place | None = None,
+        log: LakeLog | None = None,
     ) -> None:
+        """`log` is how the table's log is read, None: through Delta."""
         self.session = session
         self.path = path
         self.app_id = app_id
         self.place = place or Place()
         self._before_commit = before_commit
-        self._log = LakeLog(session, path)
+        self._log = log or LakeLog(session, path)
 
     @property
     def expression(self) -> str:
@@ -103,6 +105,11 @@ class LakeTable:
         """The transaction version that the table records for `app_id`."""
         with translated_errors():
             return self._log.marker(app_id) if self._log.update() >= 0 else None
+
+    def column_names(self) -> list[str]:
+        """The names alone, as of the last look. Takes no query."""
+        with translated_errors():
+            return self._log.column_names()
 
     def columns(self) -> list[tuple[str, str]]:
         """Names and Spark types, in order."""
