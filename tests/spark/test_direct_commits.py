@@ -16,7 +16,8 @@ MOST_FILES = 16 + 2
 def test_files_stay_few_and_rows_right_over_many_windows(pipeline: Pipeline) -> None:
     chance = random.Random(11)
     rows: dict[int, str | None] = {number: f"row {number}" for number in range(500)}
-    pipeline.begin(ITEMS, *({"id": key, "s": text} for key, text in rows.items()))
+    first: list[dict[str, object]] = [{"id": key, "s": text} for key, text in rows.items()]
+    pipeline.begin(ITEMS, *first)
     windows = Windows(pipeline)
     windows.apply()
     for number in range(45):
