@@ -2,6 +2,8 @@
 work with.
 """
 
+import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import cached_property
 
@@ -13,10 +15,16 @@ from sluice.manifest.state import TableState
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from sluice_spark import storage
+from sluice_spark.lake.direct.commit import DirectTable
+from sluice_spark.lake.direct.folder import TableFolder
+from sluice_spark.lake.direct.key_cache import KeyCache
 from sluice_spark.lake.handover import Handover, forget_scratch
 from sluice_spark.lake.log_tail import LogTail
 from sluice_spark.lake.table import LakeTable, Place
-from sluice_spark.options import ApplyOptions
+from sluice_spark.options import AUTO, DIRECT, ApplyOptions
+
+FILES_KEPT = 50_000
+"""Data files whose actions are kept in memory, over all tables: about two kilobytes each."""
 
 
 def application_id(pipeline: str, state: TableState, *, manifest: str) -> str:
@@ -42,15 +50,15 @@ class Lake:
         self._options = options
         self._store = store
         self._before_commit = before_commit
+        self._files = open_store(options.lake_uri, options=options.lake_options)
+        self._keys = KeyCache(options.key_cache_bytes)
+        self._direct: OrderedDict[str, DirectTable] = OrderedDict()
+        self._lock = threading.Lock()
 
     @cached_property
     def _manifest(self) -> str:
         # Not at the start: the applier may start before the manifest has an entry.
         return identity(self._store)
-
-    @cached_property
-    def _tables(self) -> ObjectStore:
-        return open_store(self._options.lake_uri, options=self._options.lake_options)
 
     def table(self, state: TableState, session: SparkSession, *, place: Place | None = None) -> LakeTable:
         """The Delta table of `state` for `session`. `place` is where it last stood, if it was
@@ -58,7 +66,28 @@ class Lake:
         """
         path = storage.join(self._options.lake_uri, lake_path(state))
         app_id = application_id(self._options.pipeline, state, manifest=self._manifest)
-        return LakeTable(session, path, app_id=app_id, before_commit=self._before_commit, place=place)
+        return LakeTable(
+            session,
+            path,
+            app_id=app_id,
+            before_commit=self._before_commit,
+            place=place,
+            direct=self._direct_table(state),
+        )
+
+    def _direct_table(self, state: TableState) -> DirectTable | None:
+        """The same object for the same lake table, which keeps what it knows of its files."""
+        name = f"{state.schema_name}.{state.table_name}"
+        if self._options.way_of(name) not in (AUTO, DIRECT):
+            return None
+        folder = f"{lake_path(state)}/"
+        with self._lock:
+            table = self._direct.setdefault(folder, DirectTable(TableFolder(self._files, folder), self._keys))
+            self._direct.move_to_end(folder)
+            # What is forgotten is read from Delta again.
+            while sum(other.files for other in self._direct.values()) > FILES_KEPT and len(self._direct) > 1:
+                self._direct.popitem(last=False)
+            return table
 
     def unseen(self, state: TableState, session: SparkSession, *, since: int) -> LakeTable:
         """The same, to be examined for the first time. Its log is read through the object store
@@ -73,12 +102,13 @@ class Lake:
             path,
             app_id=application_id(self._options.pipeline, state, manifest=self._manifest),
             before_commit=self._before_commit,
-            log=LogTail(session, path, store=self._tables, folder=f"{folder}/", since=since),
+            log=LogTail(session, path, store=self._files, folder=f"{folder}/", since=since),
         )
 
     def handover(self, session: SparkSession) -> Handover:
         """The way of rows to `session`."""
-        return Handover(session, self._store, path=storage.join(self._options.spool_uri, self._options.pipeline))
+        path = storage.join(self._options.spool_uri, self._options.pipeline)
+        return Handover(session, self._store, path=path, memory=self._options.max_memory_bytes)
 
     def forget_scratch(self) -> None:
         """Deletes the rows that a killed applier was handing over. Only for the owner of the

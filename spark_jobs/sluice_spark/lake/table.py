@@ -11,8 +11,9 @@ Also owns that no foreign change goes unnoticed: every version since the last lo
 before a window and after its commit.
 """
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -20,19 +21,26 @@ from pyspark.sql import DataFrame, SparkSession
 from sluice import faults
 from sluice.errors import ApplyError, ServiceError, UnsupportedChange, WriterFenced
 from sluice_spark.fold.ranges import KeyRanges
+from sluice_spark.lake.direct.commit import DirectTable, Prepared
+from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.durable import sync_commits
-from sluice_spark.lake.failures import translated_errors
+from sluice_spark.lake.failures import CommitConflict, translated_errors
+from sluice_spark.lake.handover import Pieces
 from sluice_spark.lake.history import AFTER, Commit, changes_data, tag
+from sluice_spark.lake.layout import NotDirect
 from sluice_spark.lake.log import LakeLog
 from sluice_spark.lake.merge import merge_text, rows_merge_text
 from sluice_spark.lake.plan import CommitPlan, MergePlan, RowsMergePlan
 from sluice_spark.lake.sql import quote
+from sluice_spark.options import DIRECT, MERGE
 
 APP_ID = "spark.databricks.delta.write.txnAppId"
 VERSION = "spark.databricks.delta.write.txnVersion"
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 VIEW = "sluice_window"
 """What a MERGE statement calls the rows of its window."""
+FRESH_LOOKS = 5
+"""How often a direct commit that met another one is prepared again, at once."""
 
 TABLE_PROPERTIES = {
     # Any name that PostgreSQL allows works as a column name.
@@ -57,9 +65,18 @@ class Place:
     seen: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a window was committed, and why not directly."""
+
+    name: str = ""
+    reason: str = ""
+
+
 class LakeTable:
     """The Delta table at `path`, for one private session and the application id `app_id`. Not
-    thread-safe: one worker at a time.
+    thread-safe: one worker at a time. With `direct` windows are committed directly where the
+    table allows it; `way` says how the last one was.
 
     `place` is how far the table has been examined; looking and committing advance it.
     """
@@ -72,6 +89,7 @@ class LakeTable:
         app_id: str,
         before_commit: Callable[[], None],
         place: Place | None = None,
+        direct: DirectTable | None = None,
         log: LakeLog | None = None,
     ) -> None:
         """`log` is how the table's log is read, None: through Delta."""
@@ -79,7 +97,9 @@ class LakeTable:
         self.path = path
         self.app_id = app_id
         self.place = place or Place()
+        self.way = Way()
         self._before_commit = before_commit
+        self._direct = direct
         self._log = log or LakeLog(session, path)
 
     @property
@@ -151,24 +171,98 @@ class LakeTable:
         with translated_errors():
             return self._advance(self._log.update())
 
-    def commit(self, version: int, *, plan: CommitPlan, frame: DataFrame) -> None:
-        """Commits `plan` with the rows of `frame`, which has the plan's columns, and with the
-        marker `version`.
-        """
+    def commit(self, version: int, *, plan: CommitPlan, pieces: Pieces) -> None:
+        """Commits `plan` with the rows of `pieces` and with the marker `version`."""
+        if self._direct is not None:
+            try:
+                self._commit_direct(version, plan, pieces)
+            except NotDirect as reason:
+                self.way = Way(MERGE, str(reason))
+            else:
+                self.way = Way(DIRECT)
+                return
         if isinstance(plan.action, str):
-            self.write(self.app_id, version, frame=frame, mode=plan.action, new_schema=plan.new_schema)
+            self.write(self.app_id, version, frame=pieces.frame(plan.columns), mode=plan.action)
             return
-        frame.createOrReplaceTempView(VIEW)
+        pieces.frame(plan.columns).createOrReplaceTempView(VIEW)
         try:
             self.execute(self.app_id, version, statement=self._statement(plan.action))
         finally:
             self.session.catalog.dropTempView(VIEW)
 
+    def _commit_direct(self, version: int, plan: CommitPlan, pieces: Pieces) -> None:
+        """Raises NotDirect before anything is committed."""
+        assert self._direct is not None
+        for last in (False,) * FRESH_LOOKS + (True,):
+            with translated_errors():
+                transaction = DeltaTransaction(self.session, self.path)
+            if transaction.version != self.place.version:
+                self.look()
+                continue
+            try:
+                self._attempt(version, plan, pieces, transaction)
+                return
+            except CommitConflict:
+                if last:
+                    raise
+                # What came in between is examined, and the next attempt is based on it.
+                self.look()
+        raise CommitConflict("the lake table changes faster than it can be looked at")
+
+    def _attempt(self, version: int, plan: CommitPlan, pieces: Pieces, transaction: DeltaTransaction) -> None:
+        assert self._direct is not None
+        with translated_errors():
+            prepared = self._direct.prepare(transaction, plan, pieces.tables())
+        landed: list[int] = []
+
+        def run() -> None:
+            landed.append(_committed(transaction, prepared, marker=(self.app_id, version)))
+
+        try:
+            self._commit(self.app_id, version, run, settings={})
+        except CommitConflict:
+            self._direct.abandon(prepared)
+            raise
+        self._direct.landed(prepared, landed[0] if landed else -1)
+
+    def join_small_files(self) -> None:
+        """Writes small data files anew as one when there are many, in a commit that changes no row. A
+        conflict with another commit leaves it for later.
+        """
+        if self._direct is None or self.way.name != DIRECT:
+            return
+        with translated_errors():
+            transaction = DeltaTransaction(self.session, self.path)
+            if transaction.version != self.place.version:
+                return
+            try:
+                prepared = self._direct.prepare_compaction(transaction)
+            except NotDirect:
+                return
+        if prepared is None:
+            return
+        self._before_commit()
+        landed: list[int] = []
+        try:
+            with translated_errors():
+                self._tagged(lambda: landed.append(_committed(transaction, prepared, marker=None)), settings={})
+        except CommitConflict:
+            self._direct.abandon(prepared)
+        else:
+            self._direct.landed(prepared, landed[0])
+        self.look()
+
+    def replace(self, version: int, *, frame: DataFrame) -> None:
+        """Commits a table of the rows and columns of `frame` in place of the one that is there, or
+        makes it, with the marker `version`.
+        """
+        self.write(self.app_id, version, frame=frame, mode="overwrite", new_schema=True)
+
     def _statement(self, merge: MergePlan | RowsMergePlan) -> str:
         if isinstance(merge, RowsMergePlan):
             return rows_merge_text(merge, target=self.expression, source=quote(VIEW))
         if merge.ranges and not merge.ranges.worth_their_cost(files=self.file_count()):
-            merge = replace(merge, ranges=KeyRanges())
+            merge = dataclasses.replace(merge, ranges=KeyRanges())
         return merge_text(merge, target=self.expression, source=quote(VIEW))
 
     def execute(self, app_id: str, version: int, *, statement: str) -> None:
@@ -268,6 +362,16 @@ class LakeTable:
                 after = commit.tag.get(AFTER)
                 return Place(after if isinstance(after, int) and -1 <= after < number else number - 1)
         raise UnsupportedChange(f"no commit in the lake table's log left its marker {marker}")
+
+
+def _committed(transaction: DeltaTransaction, prepared: Prepared, *, marker: tuple[str, int] | None) -> int:
+    return transaction.commit(
+        prepared.actions,
+        marker=marker,
+        operation=prepared.operation,
+        metrics=prepared.metrics,
+        reads=prepared.reads,
+    )
 
 
 def contradiction(reported: Place, found: Place) -> str:
