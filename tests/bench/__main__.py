@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.bench import applying, memory, replication, starting
+from tests.bench import applying, assembly, long_run, memory, replication, starting
 from tests.bench.contest import console
 
 ROUNDS = 3
@@ -20,6 +20,8 @@ BENCHMARKS: dict[str, Callable[[int], dict[str, float | None]]] = {
     "P7": applying.p7,
     "P9": replication.p9,
     "P10": starting.p10,
+    "P11": long_run.p11,
+    "P12": assembly.p12,
 }
 RESULTS = Path("build/bench.json")
 
