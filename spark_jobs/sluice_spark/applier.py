@@ -31,7 +31,7 @@ from sluice_spark.progress.ledger import Ledger, TableProgress, Work
 from sluice_spark.progress.reports import Reports
 from sluice_spark.progress.restart import find_tables
 from sluice_spark.read.window import Window
-from sluice_spark.session import private, warm_up
+from sluice_spark.session import private
 from sluice_spark.table_apply import Applied, TableApply
 from sluice_spark.telemetry import ApplyTelemetry
 
@@ -183,7 +183,7 @@ class Applier:
 
     def _warm_up(self) -> None:
         try:
-            warm_up(private(self._session))
+            self._lake.warm_up(private(self._session))
         except Exception as error:  # noqa: BLE001 - costs nothing but time, and the session may be stopping
             _log.debug("warm-up ended early", kind=type(error).__name__)
 

@@ -3,18 +3,29 @@
 Owns: UTC everywhere, microseconds in Parquet, ANSI arithmetic (an overflow is an error, never
 NULL), statements that run as they are written, no jar resolved at run time, no row values in
 what the JVM logs. (Delta: Quick start, Table properties; Spark: Configuration.)
+
+The log store of a local disk stays Delta's default. Both of its stores look whether a commit exists
+and rename their file onto it; the default looks again right before it renames, the "local" one
+(`io.delta.storage.LocalLogStore`) only before it writes. It forks fewer processes, but an applier
+that is frozen while it writes, loses its lease and wakes up would put its commit over its
+successor's, and no reader could tell. File systems without check sums (RawLocalFs) fork fewer as
+well, and leave check sums of `_last_checkpoint` behind that make other readers fail.
 """
 
-import tempfile
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import structlog
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from sluice.errors import ApplyError
 from sluice_spark import jars, storage
+from sluice_spark.class_archive import archive_options
 from sluice_spark.options import ApplyOptions
+
+_log = structlog.get_logger("sluice.apply")
 
 _REQUIRED = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -45,7 +56,10 @@ _TUNED = {
     "spark.sql.codegen.cache.maxEntries": "2000",
     "spark.sql.autoBroadcastJoinThreshold": "64MB",
     "spark.databricks.delta.merge.materializeSource.rddStorageLevel": "MEMORY_AND_DISK",
-    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+    # Statistics in the checksum of each commit that nothing here reads, a tenth of an append's CPU.
+    "spark.databricks.delta.fileSizeHistogramMetrics.enabled": "false",
+    "spark.databricks.delta.checksumDVMetrics.enabled": "false",
+    "spark.databricks.delta.checksumDeletedRecordCountsHistogramMetrics.enabled": "false",
     "spark.ui.enabled": "false",
     "spark.ui.retainedJobs": "50",
     "spark.ui.retainedStages": "50",
@@ -54,6 +68,22 @@ _TUNED = {
     "spark.driver.host": "127.0.0.1",
     "spark.ui.showConsoleProgress": "false",
 }
+_JAVA_OPTIONS = (
+    "-XX:+UseParallelGC",
+    # The second compiler takes over ten times later than it would: code that runs hot for long gets
+    # there all the same, and a start is not spent on compiling what runs for a moment.
+    "-XX:Tier4InvocationThreshold=50000",
+    "-XX:Tier4MinInvocationThreshold=6000",
+    "-XX:Tier4CompileThreshold=150000",
+    "-XX:Tier4BackEdgeThreshold=400000",
+)
+_IN_UTC = "-Duser.timezone=UTC"
+"""Delta rebuilds a table's state at each commit of a JVM that is elsewhere."""
+_DRIVER_JAVA, _DRIVER_JARS = "spark.driver.extraJavaOptions", "spark.driver.extraClassPath"
+_EXECUTOR_JAVA = "spark.executor.extraJavaOptions"
+_CHECKSUMS_BY = "spark.sql.streaming.checkpointFileManagerClass"
+_BY_FILE_SYSTEM = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+"""Writes a commit's checksum on a local disk with eight processes less than the default."""
 _JVM_PATTERN = "%d{ISO8601} %-5p %c %replace{%ex{1}}{(?s):.*}{}%n"
 _HADOOP = "spark.hadoop."
 _LOCAL_ONLY = ("spark.driver.bindAddress", "spark.driver.host")
@@ -63,21 +93,34 @@ def settings(options: ApplyOptions) -> dict[str, str]:
     """All Spark settings for `options`. The operator's own come over the tuned ones, never over
     those that exactness needs.
     """
-    s3 = storage.needs_s3(options.spool_uri, options.lake_uri)
     directory = Path(options.jars) if options.jars else jars.default_directory()
+    delta = jars.present(jars.DELTA, directory)
+    others = jars.present(jars.S3, directory) if storage.needs_s3(options.spool_uri, options.lake_uri) else []
+    local = options.spark_master.startswith("local")
     chosen = {
         "spark.app.name": f"sluice {options.pipeline}",
         "spark.master": options.spark_master,
         "spark.driver.memory": options.driver_memory,
-        "spark.jars": ",".join(str(path) for path in jars.classpath(directory, s3=s3)),
+        # Executors elsewhere get Delta from the driver.
+        "spark.jars": ",".join(str(path) for path in (others if local else [*delta, *others])),
         **_TUNED,
+        **({_CHECKSUMS_BY: _BY_FILE_SYSTEM} if urlsplit(options.lake_uri).scheme == "file" else {}),
         **storage.hadoop_settings(options.spool_uri, options.spool_options),
         **storage.hadoop_settings(options.lake_uri, options.lake_options),
     }
-    if not options.spark_master.startswith("local"):
+    if not local:
         for name in _LOCAL_ONLY:
             del chosen[name]
-    return {**chosen, **options.spark_conf, **_REQUIRED}
+    given = options.spark_conf
+    java = (given.get(_DRIVER_JAVA, " ".join(_JAVA_OPTIONS)), *archive_options(directory), _IN_UTC)
+    return {
+        **chosen,
+        **given,
+        _DRIVER_JAVA: " ".join(java),
+        _DRIVER_JARS: ":".join([*map(str, delta), *filter(None, [given.get(_DRIVER_JARS)])]),
+        _EXECUTOR_JAVA: f"{given.get(_EXECUTOR_JAVA, '')} {_IN_UTC}".strip(),
+        **_REQUIRED,
+    }
 
 
 def start(options: ApplyOptions) -> SparkSession:
@@ -95,6 +138,7 @@ def start(options: ApplyOptions) -> SparkSession:
             f"Spark did not start: {type(error).__name__}", hint="look at Java's message above; Java 17 is needed"
         ) from error
     _quieten(session)
+    _to_utc(session)
     java: Any = session.sparkContext._jsc
     for name, value in hadoop.items():
         java.hadoopConfiguration().set(name.removeprefix(_HADOOP), value)
@@ -110,6 +154,22 @@ def private(session: SparkSession) -> SparkSession:
         if mine.conf.isModifiable(name):
             mine.conf.set(name, value)
     return mine
+
+
+def _to_utc(session: SparkSession) -> None:
+    """A JVM that spark-submit started has not seen our options."""
+    java: Any = session._jvm
+    zones, system = java.java.util.TimeZone, java.java.lang.System
+    found = {str(zones.getDefault().getID()), str(system.getProperty("user.timezone"))}
+    if found == {"UTC"}:
+        return
+    zones.setDefault(zones.getTimeZone("UTC"))
+    system.setProperty("user.timezone", "UTC")
+    _log.warning(
+        "the JVM of Spark was not in UTC, and is now",
+        found=sorted(found),
+        hint=f"start it with {_IN_UTC} in {_DRIVER_JAVA}",
+    )
 
 
 def _quieten(session: SparkSession) -> None:
@@ -134,18 +194,3 @@ def _quieten(session: SparkSession) -> None:
     # It reports as an error, for every file, that its own filter on deleted rows cannot be pushed
     # down.
     log4j.core.config.Configurator.setLevel("org.apache.spark.sql.delta.DeltaParquetFileFormat", log4j.Level.OFF)
-
-
-def warm_up(session: SparkSession) -> None:
-    """One MERGE into a temporary table: the first MERGE of a process costs seconds that no window
-    should pay.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        path = str(Path(folder) / "table")
-        session.range(2).write.format("delta").option("delta.enableDeletionVectors", "true").save(path)
-        session.range(1, 3).createOrReplaceTempView("sluice_warm_up")
-        session.sql(
-            f"MERGE INTO delta.`{path}` AS t USING sluice_warm_up AS s ON t.id = s.id "
-            "WHEN MATCHED THEN UPDATE SET t.id = s.id WHEN NOT MATCHED THEN INSERT (id) VALUES (s.id)"
-        )
-        session.catalog.dropTempView("sluice_warm_up")

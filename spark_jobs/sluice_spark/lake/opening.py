@@ -3,6 +3,7 @@ work with.
 """
 
 import threading
+import uuid
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import cached_property
@@ -18,9 +19,11 @@ from sluice_spark import storage
 from sluice_spark.lake.direct.commit import DirectTable
 from sluice_spark.lake.direct.folder import TableFolder
 from sluice_spark.lake.direct.key_cache import KeyCache
-from sluice_spark.lake.handover import Handover, forget_scratch
+from sluice_spark.lake.failures import translated_errors
+from sluice_spark.lake.handover import SCRATCH, Handover, forget_scratch
 from sluice_spark.lake.log_tail import LogTail
 from sluice_spark.lake.table import LakeTable, Place
+from sluice_spark.lake.warm_up import warm_up
 from sluice_spark.options import AUTO, DIRECT, ApplyOptions
 
 FILES_KEPT = 50_000
@@ -109,6 +112,19 @@ class Lake:
         """The way of rows to `session`."""
         path = storage.join(self._options.spool_uri, self._options.pipeline)
         return Handover(session, self._store, path=path, memory=self._options.max_memory_bytes)
+
+    def warm_up(self, session: SparkSession) -> None:
+        """Runs what windows will run, in a table of its own below the scratch of the spool, which
+        executors see wherever they are. Raises ApplyError, StoreError.
+        """
+        folder = f"{SCRATCH}warm-up"
+        path = storage.join(self._options.spool_uri, f"{self._options.pipeline}/{folder}")
+        try:
+            with translated_errors():
+                warm_up(session, f"{path}/{uuid.uuid4().hex}")
+        finally:
+            for key in list(self._store.list(f"{folder}/")):
+                self._store.delete(key)
 
     def forget_scratch(self) -> None:
         """Deletes the rows that a killed applier was handing over. Only for the owner of the
