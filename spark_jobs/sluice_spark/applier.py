@@ -140,6 +140,7 @@ class Applier:
                 self._telemetry.round(
                     running=len(self._running), backlog=self._ledger.pending_entries(), read_seq=self._ledger.read_seq
                 )
+                self._telemetry.keys(self._lake.keys)
                 if self._finished(end):
                     return
                 self._report()
@@ -296,6 +297,8 @@ class Applier:
                 through_seq=result.through_seq,
                 rows=result.rows,
                 delta_version=result.place.version,
+                seconds={phase: round(spent, 3) for phase, spent in result.seconds.items()},
+                **result.way.shown(),
             )
 
     def _failed(self, progress: TableProgress, error: ServiceError, *, name: str) -> None:

@@ -8,6 +8,7 @@ from functools import cached_property
 from pyspark.sql import SparkSession
 
 from sluice.contract import keys
+from sluice.contract.applied import DIRECT
 from sluice.manifest.reader import identity
 from sluice.manifest.state import TableState
 from sluice.store.base import ObjectStore
@@ -18,7 +19,7 @@ from sluice_spark.lake.direct.folder import TableFolder
 from sluice_spark.lake.direct.key_cache import KeyCache
 from sluice_spark.lake.handover import Handover, forget_scratch
 from sluice_spark.lake.table import LakeTable, Place
-from sluice_spark.options import AUTO, DIRECT, ApplyOptions
+from sluice_spark.options import AUTO, ApplyOptions
 
 
 def application_id(pipeline: str, state: TableState, *, manifest: str) -> str:
@@ -37,7 +38,7 @@ def lake_path(state: TableState) -> str:
 
 class Lake:
     """The Delta tables of one pipeline, whose spool is in `store`. `before_commit` is called before
-    each commit and raises when this process may not commit.
+    each commit and raises when this process may not commit. `keys` are those kept for all of them.
     """
 
     def __init__(self, options: ApplyOptions, store: ObjectStore, *, before_commit: Callable[[], None]) -> None:
@@ -45,7 +46,7 @@ class Lake:
         self._store = store
         self._before_commit = before_commit
         self._files = open_store(options.lake_uri, options=options.lake_options)
-        self._keys = KeyCache(options.key_cache_bytes)
+        self.keys = KeyCache(options.key_cache_bytes)
         self._direct: dict[str, DirectTable] = {}
 
     @cached_property
@@ -74,7 +75,7 @@ class Lake:
         if self._options.way_of(name) not in (AUTO, DIRECT):
             return None
         folder = f"{lake_path(state)}/"
-        return self._direct.setdefault(folder, DirectTable(TableFolder(self._files, folder), self._keys))
+        return self._direct.setdefault(folder, DirectTable(TableFolder(self._files, folder), self.keys))
 
     def handover(self, session: SparkSession) -> Handover:
         """The way of rows to `session`."""

@@ -10,8 +10,8 @@ and Remove File, Deletion Vectors.)
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,7 @@ from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.direct.vectors import Positions, VectorFile, read_vector
 from sluice_spark.lake.layout import NotDirect, TableLayout
 from sluice_spark.lake.plan import CommitPlan, MergePlan, RowsMergePlan
+from sluice_spark.phases import Phases
 
 _WIDE, _TIGHT = '"tightBounds":false}', '"tightBounds":true}'
 
@@ -61,23 +62,23 @@ class Prepared:
 
 class DirectTable:
     """Direct commits to the lake table in `folder`, from one thread at a time. `seconds` is the time
-    that the last one took, by phase.
+    that the last `prepare` took: `find` looks for the rows that go, `write` makes and stores files.
     """
 
     def __init__(self, folder: TableFolder, cache: KeyCache) -> None:
         self._folder = folder
         self._cache = cache
         self._live = LiveFiles()
-        self.seconds: dict[str, float] = {}
+        self.seconds = Phases()
 
     def prepare(self, transaction: DeltaTransaction, plan: CommitPlan, portions: Iterable[pa.Table]) -> Prepared:
         """Writes the files of `plan` with the rows of `portions`, no two of which have the same key.
         Raises NotDirect before anything is written, UnsupportedChange, StoreError; nothing is left
         then.
         """
-        self.seconds = {}
+        self.seconds = Phases()
         prepared = Prepared(_operation(plan), reads=plan.action != "append")
-        with self._phase("find"):
+        with self.seconds.phase("find"):
             layout = self._live.follow(transaction)
             if {column.name for column in layout.columns} != set(plan.lake_columns):
                 raise NotDirect("the lake table has other columns than the window")
@@ -89,6 +90,10 @@ class DirectTable:
             raise
         return prepared
 
+    def file_count(self, version: int) -> int | None:
+        """Data files in the table's `version`, None when that is not known without a look."""
+        return len(self._live.by_path) if self._live.version == version else None
+
     def landed(self, prepared: Prepared, version: int) -> None:
         """`prepared` was committed as `version`."""
         self._live.landed(version, gone=prepared.gone, files=prepared.files)
@@ -99,14 +104,6 @@ class DirectTable:
         for path in prepared.written:
             with suppress(StoreError):
                 self._folder.delete(path)
-
-    @contextmanager
-    def _phase(self, name: str) -> Iterator[None]:
-        began = time.monotonic()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - began
 
     def _search(self, plan: CommitPlan, layout: TableLayout) -> KeyColumns | None:
         if not isinstance(plan.action, MergePlan):
@@ -129,13 +126,13 @@ class DirectTable:
         for portion in portions:
             rows = portion
             if key is not None and isinstance(plan.action, MergePlan):
-                with self._phase("find"):
+                with self.seconds.phase("find"):
                     rows = self._replaced(plan.action, key, layout, portion, taken, counts)
             counts["source"] += len(portion)
-            with self._phase("write"):
+            with self.seconds.phase("write"):
                 self._write(prepared, rows, layout, statistics, counts)
         faults.point("apply.direct.data_written")
-        with self._phase("write"):
+        with self.seconds.phase("write"):
             if plan.action == "overwrite":
                 self._remove_all(prepared)
             vectors = self._mark(prepared, taken)

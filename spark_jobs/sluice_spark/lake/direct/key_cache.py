@@ -38,6 +38,11 @@ class KeyCache:
         """Bytes in memory."""
         return self._used
 
+    @property
+    def used_on_disk(self) -> int:
+        """Bytes in files."""
+        return self._used_there
+
     def get(self, name: str, read: Callable[[], FileKeys]) -> FileKeys:
         """The keys of the file `name`, from `read` where they are not kept."""
         with self._lock:
