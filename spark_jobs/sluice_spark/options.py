@@ -9,13 +9,13 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from sluice.contract.applied import DIRECT, DISTRIBUTED, MERGE
+from sluice.contract import applied
 from sluice.errors import UsageError
 
 MIRROR = "mirror"
 CHANGELOG = "changelog"
 MODES = (MIRROR, CHANGELOG)
-AUTO = "auto"
+AUTO, DIRECT, DISTRIBUTED, MERGE = ("auto", *applied.WAYS)
 WAYS = (AUTO, DIRECT, DISTRIBUTED, MERGE)
 """How windows are committed (`sluice.contract.applied`); auto chooses for each window."""
 

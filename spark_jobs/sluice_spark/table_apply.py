@@ -8,14 +8,15 @@ at once, a larger one in portions of at most that. Either way there is one commi
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pyarrow as pa
+import structlog
 
 from sluice import faults
 from sluice.contract.schema import TableSchema
-from sluice.errors import UnsupportedChange, WriterFenced
+from sluice.errors import ApplyError, StoreError, UnsupportedChange, WriterFenced
 from sluice.manifest.state import TableState
 from sluice.store.base import ObjectStore
 from sluice_spark.lake import evolution
@@ -26,9 +27,10 @@ from sluice_spark.lake.table import LakeTable, Place, Way
 from sluice_spark.modes import changelog, choice, mirror, whole_rows
 from sluice_spark.modes.target import Target
 from sluice_spark.options import CHANGELOG, ApplyOptions
-from sluice_spark.phases import Phases
 from sluice_spark.read.changes import Count, WindowChanges, checked_bytes, unite, versions_in
 from sluice_spark.read.window import Window, visible
+
+_log = structlog.get_logger("sluice.apply")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ class TableApply:
         self._removals_sent = removals_sent
         self._begun_seq = begun_seq
         self._lake_version = lake_version
-        self._seconds = Phases()
+        self._seconds = lake.seconds
 
     def apply(self, window: Window) -> Applied:
         """Commits `window`, or says how much of it is in the lake already. A window without
@@ -101,7 +103,16 @@ class TableApply:
             if done is None:
                 done = self._snapshot(window) if window.is_snapshot else self._changes(window)
             faults.point("apply.window.after")
-            return done
+            return self._tidied(done) if done.committed else done
+
+    def _tidied(self, done: Applied) -> Applied:
+        """A window that is in the lake stays there, whatever becomes of its small files."""
+        try:
+            with self._seconds.phase("join"):
+                self._lake.join_small_files()
+        except (ApplyError, StoreError) as error:
+            _log.warning("small data files were not joined", error=str(error), hint=error.hint)
+        return replace(done, place=self._lake.place, files=self._lake.known_file_count)
 
     def _landed(self, window: Window) -> Applied | None:
         """What the lake has of `window`: an earlier attempt may have committed before it failed.
@@ -190,10 +201,9 @@ class TableApply:
             count.commit_time_us,
             committed=committed,
             ops=count.by_kind(),
-            seconds={**self._seconds, **self._lake.seconds},
+            seconds=self._seconds,
             way=self._lake.way,
             fresh_looks=self._lake.fresh_looks,
-            files=self._lake.known_file_count,
         )
 
     def _evolve(self, schema: TableSchema, *, since: int) -> None:

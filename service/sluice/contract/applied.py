@@ -13,7 +13,7 @@ from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt
 
 FORMAT_VERSION = 1
-WAYS = (DIRECT, DISTRIBUTED, MERGE) = ("direct", "distributed", "merge")
+WAYS = ("direct", "distributed", "merge")
 """How the changes of a window are committed: by the driver without a Spark job, by executors, or by a
 statement of Spark.
 """
