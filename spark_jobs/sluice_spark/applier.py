@@ -114,6 +114,7 @@ class Applier:
             renewer.join()
             self._lease.release()
             self._telemetry.owns(held=False)
+            self._lake.close()
 
     def _opened(self) -> Ledger:
         for _ in range(self._options.workers):

@@ -93,6 +93,10 @@ class Lake:
         path = storage.join(self._options.spool_uri, self._options.pipeline)
         return Handover(session, self._store, path=path, memory=self._options.max_memory_bytes)
 
+    def close(self) -> None:
+        """Removes what is kept on local disk. For the end of the process."""
+        self.keys.close()
+
     def forget_scratch(self) -> None:
         """Deletes the rows that a killed applier was handing over. Only for the owner of the
         pipeline: a process that still reads them has been replaced.
