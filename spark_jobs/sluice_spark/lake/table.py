@@ -15,13 +15,15 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice import faults
 from sluice.errors import ApplyError, ServiceError, UnsupportedChange, WriterFenced
 from sluice_spark.fold.ranges import KeyRanges
-from sluice_spark.lake.direct.commit import DirectTable, Prepared
+from sluice_spark.lake.direct.actions import Prepared
+from sluice_spark.lake.direct.commit import DirectTable, DirectWindow
 from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.durable import sync_commits
 from sluice_spark.lake.failures import CommitConflict, translated_errors
@@ -71,6 +73,23 @@ class Way:
 
     name: str = ""
     reason: str = ""
+
+
+class Preparation(Protocol):
+    """A window on its way into one commit, worked out anew for each version of the table that it is
+    tried on.
+    """
+
+    def prepare(self, transaction: DeltaTransaction) -> Prepared | None:
+        """What to commit on top of the version that `transaction` read; None: nothing. Raises
+        NotDirect.
+        """
+
+    def landed(self, prepared: Prepared, version: int) -> None:
+        """`prepared` was committed as `version` (-1: as one that is not known)."""
+
+    def abandon(self, prepared: Prepared) -> None:
+        """`prepared` was refused, and no version has its files."""
 
 
 class LakeTable:
@@ -168,7 +187,7 @@ class LakeTable:
         """Commits `plan` with the rows of `pieces` and with the marker `version`."""
         if self._direct is not None:
             try:
-                self._commit_direct(version, plan, pieces)
+                self.commit_prepared(version, DirectWindow(self._direct, plan, pieces.tables))
             except NotDirect as reason:
                 self.way = Way(MERGE, str(reason))
             else:
@@ -183,9 +202,10 @@ class LakeTable:
         finally:
             self.session.catalog.dropTempView(VIEW)
 
-    def _commit_direct(self, version: int, plan: CommitPlan, pieces: Pieces) -> None:
-        """Raises NotDirect before anything is committed."""
-        assert self._direct is not None
+    def commit_prepared(self, version: int, preparation: Preparation) -> None:
+        """Commits what `preparation` prepares, with the marker `version`: nothing when it prepares
+        nothing. Raises NotDirect before anything is committed.
+        """
         for last in (False,) * FRESH_LOOKS + (True,):
             with translated_errors():
                 transaction = DeltaTransaction(self.session, self.path)
@@ -193,7 +213,7 @@ class LakeTable:
                 self.look()
                 continue
             try:
-                self._attempt(version, plan, pieces, transaction)
+                self._attempt(version, preparation, transaction)
                 return
             except CommitConflict:
                 if last:
@@ -202,10 +222,11 @@ class LakeTable:
                 self.look()
         raise CommitConflict("the lake table changes faster than it can be looked at")
 
-    def _attempt(self, version: int, plan: CommitPlan, pieces: Pieces, transaction: DeltaTransaction) -> None:
-        assert self._direct is not None
+    def _attempt(self, version: int, preparation: Preparation, transaction: DeltaTransaction) -> None:
         with translated_errors():
-            prepared = self._direct.prepare(transaction, plan, pieces.tables())
+            prepared = preparation.prepare(transaction)
+        if prepared is None:
+            return
         landed: list[int] = []
 
         def run() -> None:
@@ -214,9 +235,9 @@ class LakeTable:
         try:
             self._commit(self.app_id, version, run, settings={})
         except CommitConflict:
-            self._direct.abandon(prepared)
+            preparation.abandon(prepared)
             raise
-        self._direct.landed(prepared, landed[0] if landed else -1)
+        preparation.landed(prepared, landed[0] if landed else -1)
 
     def join_small_files(self) -> None:
         """Writes small data files anew as one when there are many, in a commit that changes no row. A
