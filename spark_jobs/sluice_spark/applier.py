@@ -29,7 +29,7 @@ from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.boundary import Boundary
 from sluice_spark.progress.ledger import Ledger, TableProgress, Work
 from sluice_spark.progress.reports import Reports
-from sluice_spark.progress.restart import find_table
+from sluice_spark.progress.restart import find_tables
 from sluice_spark.read.window import Window
 from sluice_spark.session import private, warm_up
 from sluice_spark.table_apply import Applied, TableApply
@@ -119,13 +119,16 @@ class Applier:
         for _ in range(self._options.workers):
             self._sessions.put(private(self._session))
         ledger = Ledger(self._options, load_state(self._store))
-        log = self._reports.last_log()
-        session = private(self._session)
-        tables = {}
-        for table_id, state in ledger.state.tables.items():
-            lake = self._lake.table(state, session)
-            tables[table_id] = find_table(self._options, state, log, lake=lake, telemetry=self._telemetry)
-        ledger.begin(tables)
+        ledger.begin(
+            find_tables(
+                self._options,
+                ledger.state.tables,
+                self._reports.last_log(),
+                lake=self._lake,
+                session=private(self._session),
+                telemetry=self._telemetry,
+            )
+        )
         return ledger
 
     def _loop(self, pool: ThreadPoolExecutor) -> None:

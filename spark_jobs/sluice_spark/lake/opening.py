@@ -19,6 +19,7 @@ from sluice_spark.lake.direct.commit import DirectTable
 from sluice_spark.lake.direct.folder import TableFolder
 from sluice_spark.lake.direct.key_cache import KeyCache
 from sluice_spark.lake.handover import Handover, forget_scratch
+from sluice_spark.lake.log_tail import LogTail
 from sluice_spark.lake.table import LakeTable, Place
 from sluice_spark.options import AUTO, DIRECT, ApplyOptions
 
@@ -87,6 +88,22 @@ class Lake:
             while sum(other.files for other in self._direct.values()) > FILES_KEPT and len(self._direct) > 1:
                 self._direct.popitem(last=False)
             return table
+
+    def unseen(self, state: TableState, session: SparkSession, *, since: int) -> LakeTable:
+        """The same, to be examined for the first time. Its log is read through the object store
+        where that is enough. `since` is the version that was last reported, -1 if none was.
+
+        For the start only: a LakeTable that commits reads the log through Delta.
+        """
+        folder = lake_path(state)
+        path = storage.join(self._options.lake_uri, folder)
+        return LakeTable(
+            session,
+            path,
+            app_id=application_id(self._options.pipeline, state, manifest=self._manifest),
+            before_commit=self._before_commit,
+            log=LogTail(session, path, store=self._files, folder=f"{folder}/", since=since),
+        )
 
     def handover(self, session: SparkSession) -> Handover:
         """The way of rows to `session`."""

@@ -109,7 +109,9 @@ class LakeTable:
         before_commit: Callable[[], None],
         place: Place | None = None,
         direct: DirectTable | None = None,
+        log: LakeLog | None = None,
     ) -> None:
+        """`log` is how the table's log is read, None: through Delta."""
         self.session = session
         self.path = path
         self.app_id = app_id
@@ -117,7 +119,7 @@ class LakeTable:
         self.way = Way()
         self._before_commit = before_commit
         self._direct = direct
-        self._log = LakeLog(session, path)
+        self._log = log or LakeLog(session, path)
 
     @property
     def expression(self) -> str:
@@ -142,6 +144,11 @@ class LakeTable:
         """The transaction version that the table records for `app_id`."""
         with translated_errors():
             return self._log.marker(app_id) if self._log.update() >= 0 else None
+
+    def column_names(self) -> list[str]:
+        """The names alone, as of the last look. Takes no query."""
+        with translated_errors():
+            return self._log.column_names()
 
     def columns(self) -> list[tuple[str, str]]:
         """Names and Spark types, in order."""
