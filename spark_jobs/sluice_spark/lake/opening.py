@@ -73,7 +73,11 @@ class Lake:
             before_commit=self._before_commit,
             place=place,
             direct=self._direct_table(state),
+            log=self._log(state, session, path, since=place.version if place is not None else -1),
         )
+
+    def _log(self, state: TableState, session: SparkSession, path: str, *, since: int) -> LogTail:
+        return LogTail(session, path, store=self._files, folder=f"{lake_path(state)}/", since=since)
 
     def _direct_table(self, state: TableState) -> DirectTable | None:
         """The same object for the same lake table, which keeps what it knows of its files."""
@@ -90,19 +94,16 @@ class Lake:
             return table
 
     def unseen(self, state: TableState, session: SparkSession, *, since: int) -> LakeTable:
-        """The same, to be examined for the first time. Its log is read through the object store
-        where that is enough. `since` is the version that was last reported, -1 if none was.
-
-        For the start only: a LakeTable that commits reads the log through Delta.
+        """The same, to be examined for the first time and not to be committed to. `since` is the
+        version that was last reported, -1 if none was.
         """
-        folder = lake_path(state)
-        path = storage.join(self._options.lake_uri, folder)
+        path = storage.join(self._options.lake_uri, lake_path(state))
         return LakeTable(
             session,
             path,
             app_id=application_id(self._options.pipeline, state, manifest=self._manifest),
             before_commit=self._before_commit,
-            log=LogTail(session, path, store=self._files, folder=f"{folder}/", since=since),
+            log=self._log(state, session, path, since=since),
         )
 
     def handover(self, session: SparkSession) -> Handover:

@@ -12,7 +12,7 @@ before a window and after its commit.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -236,8 +236,9 @@ class LakeTable:
             return
         landed: list[int] = []
 
-        def run() -> None:
+        def run() -> int:
             landed.append(_committed(transaction, prepared, marker=(self.app_id, version)))
+            return landed[0]
 
         try:
             self._commit(self.app_id, version, run, settings={})
@@ -250,7 +251,7 @@ class LakeTable:
         """Writes small data files anew as one when there are many, in a commit that changes no row. A
         conflict with another commit leaves it for later.
         """
-        if self._direct is None or self.way.name != DIRECT:
+        if self._direct is None or not self._direct.has_small_files(self.place.version):
             return
         with translated_errors():
             transaction = DeltaTransaction(self.session, self.path)
@@ -263,14 +264,13 @@ class LakeTable:
         if prepared is None:
             return
         self._before_commit()
-        landed: list[int] = []
         try:
             with translated_errors():
-                self._tagged(lambda: landed.append(_committed(transaction, prepared, marker=None)), settings={})
+                made = self._tagged(lambda: _committed(transaction, prepared, marker=None), settings={})
         except CommitConflict:
             self._direct.abandon(prepared)
         else:
-            self._direct.landed(prepared, landed[0])
+            self._direct.landed(prepared, -1 if made is None else made)
         self.look()
 
     def replace(self, version: int, *, frame: DataFrame) -> None:
@@ -288,9 +288,7 @@ class LakeTable:
 
     def execute(self, app_id: str, version: int, *, statement: str) -> None:
         """Commits one MERGE or UPDATE that carries the marker."""
-        self._commit(
-            app_id, version, lambda: self.session.sql(statement), settings={APP_ID: app_id, VERSION: str(version)}
-        )
+        self._commit(app_id, version, lambda: self._run(statement), settings={APP_ID: app_id, VERSION: str(version)})
 
     def write(self, app_id: str, version: int, *, frame: DataFrame, mode: str, new_schema: bool = False) -> None:
         """Commits one append or overwrite that carries the marker; creates the table when there is
@@ -311,9 +309,13 @@ class LakeTable:
         """Runs one ALTER TABLE, which carries no marker; the caller makes it harmless to repeat."""
         self._before_commit()
         with translated_errors():
-            self._tagged(lambda: self.session.sql(statement), settings={})
+            self._tagged(lambda: self._run(statement), settings={})
 
-    def _commit(self, app_id: str, version: int, run: Callable[[], object], *, settings: dict[str, str]) -> None:
+    def _run(self, statement: str) -> None:
+        self.session.sql(statement)
+
+    def _commit(self, app_id: str, version: int, run: Callable[[], int | None], *, settings: dict[str, str]) -> None:
+        """`run` commits; it returns the Delta version that it made if it knows it."""
         recorded = self.place.marker if app_id == self.app_id else self.marker(app_id)
         if recorded is not None and recorded >= version:
             raise WriterFenced(
@@ -323,25 +325,39 @@ class LakeTable:
         self._before_commit()
         faults.point("apply.commit.before")
         failure: ServiceError | None = None
+        made: int | None = None
         try:
             with translated_errors():
-                self._tagged(run, settings=settings)
+                made = self._tagged(run, settings=settings)
         except ServiceError as error:
             # The commit may have landed all the same; the marker decides.
             failure = error
         faults.point("apply.commit.after")
-        self.look()
+        if made != self.place.version + 1 or not self._advance_to_own(made, version):
+            self.look()
         landed = self.place.marker if app_id == self.app_id else self._log.marker(app_id)
         if landed != version:
             raise failure or ApplyError(f"a commit of {app_id} at {version} did not leave its marker")
 
-    def _tagged(self, run: Callable[[], object], *, settings: dict[str, str]) -> None:
+    def _advance_to_own(self, made: int, marker: int) -> bool:
+        """Reads the commit that made the version after the last one that was examined. Whether it is
+        the one that carries our `marker`: then there is nothing else to look for.
+        """
+        with translated_errors():
+            commit = self._log.commit(made)
+            if commit.markers.get(self.app_id) != marker:
+                return False
+            self._sync([commit])
+        self.place = Place(made, marker, seen=True)
+        return True
+
+    def _tagged(self, run: Callable[[], int | None], *, settings: dict[str, str]) -> int | None:
         conf = self.session.conf
         settings = {**settings, USER_METADATA: tag(self.app_id, after=self.place.version)}
         try:
             for name, value in settings.items():
                 conf.set(name, value)
-            run()
+            return run()
         finally:
             for name in settings:
                 conf.unset(name)
@@ -362,10 +378,14 @@ class LakeTable:
                 f"the lake table's marker is {_shown(recorded)}, the last commit left "
                 f"{_shown(marker)}: it is not the table that it was"
             )
-        if commits and self.path.startswith("/"):
-            sync_commits(Path(self.path), commits)
+        if commits:
+            self._sync(commits)
         self.place = Place(version, marker, seen=True)
         return self.place
+
+    def _sync(self, commits: Sequence[Commit]) -> None:
+        if self.path.startswith("/"):
+            sync_commits(Path(self.path), commits)
 
     def _refuse_change(self, commit: Commit) -> None:
         if changes_data(commit) or (

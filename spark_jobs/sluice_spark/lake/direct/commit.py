@@ -81,6 +81,10 @@ class DirectTable:
             raise
         return prepared
 
+    def has_small_files(self, version: int) -> bool:
+        """Whether `version` of the table has files that are worth writing anew, as far as is known."""
+        return self._live.version == version and bool(worth_joining(map(_size, self._live)))
+
     def prepare_compaction(self, transaction: DeltaTransaction) -> Prepared | None:
         """Writes small files anew as one, None when it is not worth it. The rows stay the same.
         Raises NotDirect, UnsupportedChange, StoreError; nothing is left then.
