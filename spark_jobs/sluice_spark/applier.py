@@ -343,10 +343,10 @@ class Applier:
         rows = self._ledger.report()
         self._reports.log(rows, succeeded_at=self._telemetry.succeeded_at)
         if not self._called_off():
-            self._boundaries.publish(rows, self._reports.complete)
+            self._boundaries.publish(rows, self._reports.complete, now=began)
             if force:
                 self._boundaries.turn(now=began, last=True)
-                self._boundaries.publish(rows, self._reports.complete)
+                self._boundaries.publish(rows, self._reports.complete, now=began)
         self._reported, self._changed = began, False
         self._report_cost = time.monotonic() - began
 

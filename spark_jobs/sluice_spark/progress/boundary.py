@@ -13,6 +13,12 @@ from sluice.contract.applied import AppliedTable, Complete
 from sluice.contract.table_state import State
 from sluice_spark.progress.ledger import Ledger
 
+TIMES_TAKEN = 3
+"""The next boundary is set this many times as long after the last as that took to be published. When
+all workers are busy and a table waits long for its turn, one window in so many is cut short, and
+what is left waits for another turn.
+"""
+
 
 @dataclass(slots=True)
 class Boundary:
@@ -73,12 +79,15 @@ class Boundary:
 
 class Boundaries:
     """One boundary after the other over the tables of `ledger`. The next one is set when the last was
-    published, at least `apart_seconds` after the last was set.
+    published, at least `apart_seconds` after the last was set, and longer while tables take long to
+    get there.
     """
 
     def __init__(self, ledger: Ledger, *, apart_seconds: float) -> None:
         self._ledger = ledger
         self._apart_seconds = apart_seconds
+        self._took_seconds = 0.0
+        """From setting the last boundary to its publication."""
         self._boundary = Boundary()
 
     @property
@@ -104,16 +113,18 @@ class Boundaries:
         ledger, boundary = self._ledger, self._boundary
         return (
             (boundary.published is not None or not boundary.seq)
-            and (last or now - boundary.set_at >= self._apart_seconds)
+            and (last or now - boundary.set_at >= max(self._apart_seconds, TIMES_TAKEN * self._took_seconds))
             and ledger.read_seq > boundary.seq
             and ledger.read_seq >= max((progress.committed_seq for progress in ledger.tables.values()), default=0)
         )
 
-    def publish(self, rows: Mapping[str, AppliedTable], say: Callable[[Complete], None]) -> None:
+    def publish(self, rows: Mapping[str, AppliedTable], say: Callable[[Complete], None], *, now: float) -> None:
         """States the boundary, when every live table has passed it. `rows` are all tables now."""
         complete = self._boundary.complete(rows, since_lsn=self._snapshot_lsns(rows))
         if complete is not None:
             say(complete)
+            if self._boundary.published is None:
+                self._took_seconds = now - self._boundary.set_at
             self._boundary.published = complete
 
     def _snapshot_lsns(self, tables: Iterable[str]) -> dict[str, int]:

@@ -18,7 +18,7 @@ from sluice_spark.progress.boundary import Boundaries, Boundary
 from sluice_spark.progress.ledger import Ledger, Work
 from sluice_spark.progress.restart import restore
 from sluice_spark.table_apply import Applied
-from tests.spark.changes import Change, Manifest
+from tests.spark.changes import Manifest
 from tests.spark.model import SCHEMA
 
 
@@ -114,7 +114,7 @@ class Lake:
         for work in list(self.ledger.ready(now=self.now, boundary_seq=self.boundaries.seq)):
             self.ledger.begun(work, now=self.now)
             self.running.append(work)
-        self.boundaries.publish(self.ledger.report(), self._say)
+        self.boundaries.publish(self.ledger.report(), self._say, now=self.now)
 
     def _say(self, complete: Complete) -> None:
         self.published = complete
@@ -137,8 +137,8 @@ def test_boundaries_are_published_under_load_and_each_version_holds_just_its_ent
     lake, published = Lake(uuid.uuid4().hex), set[int]()
     for turn, (table, ending) in enumerate(turns):
         for schema in lake.schemas:
-            lake.manifest.transaction([Change("i", {"id": 1})], schema)
-        lake.manifest.transaction([Change("i", {"id": 1})], lake.schemas[table])
+            lake.manifest.unstored(schema)
+        lake.manifest.unstored(lake.schemas[table])
         lake.read()
         lake.turn()
         assert lake.running, "there is always a window under way"

@@ -1,6 +1,8 @@
 """When tables get their windows: in time, not too often, each in its turn, and idle ones for nothing."""
 
+import statistics
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 from hypothesis import Phase, given, settings
 
 from sluice.contract import keys
+from sluice.contract.applied import Complete
 from sluice.errors import ManifestCorrupt
 from sluice.manifest.reader import load_state
 from sluice.store.memory import MemoryStore
@@ -22,7 +25,7 @@ from sluice_spark.progress.intake import GAPS_SECONDS, Intake
 from sluice_spark.progress.ledger import Ledger, Work
 from sluice_spark.progress.restart import restore
 from sluice_spark.table_apply import Applied
-from tests.spark.changes import Change, Manifest
+from tests.spark.changes import Manifest
 from tests.spark.model import SCHEMA
 
 
@@ -45,11 +48,12 @@ class World:
         )
         self.intake = Intake(self.store, self.ledger, poll_seconds=0.0)
         self.boundaries = Boundaries(self.ledger, apart_seconds=apart_seconds)
+        self.published: list[Complete] = []
         self.look(now=0.0)
 
     def change(self, *numbers: int) -> int:
         """One entry with a change of each of these tables."""
-        return self.manifest.entry([([Change("i", {"id": 1})], self.schemas[number]) for number in numbers])
+        return self.manifest.unstored(*(self.schemas[number] for number in numbers))
 
     def look(self, *, now: float) -> None:
         while self.intake.read(now=now):
@@ -82,8 +86,11 @@ class World:
             self.end(work)
             served.append(work)
         self.boundaries.turn(now=now)
-        self.boundaries.publish(self.ledger.report(), lambda _: None)
+        self.publish(now=now)
         return served
+
+    def publish(self, *, now: float) -> None:
+        self.boundaries.publish(self.ledger.report(), self.published.append, now=now)
 
 
 class Store(MemoryStore):
@@ -213,25 +220,52 @@ def test_what_lay_there_when_the_applier_started_is_due_before_what_came_later()
     assert world.ready(now=1001.0) == ["t0", "t1"]
 
 
+class Busy:
+    """Workers that take `window_seconds` for each window, under entries that come all the time."""
+
+    def __init__(self, world: World, *, workers: int, window_seconds: float) -> None:
+        self.world = world
+        self.workers = workers
+        self.window_seconds = window_seconds
+        self.windows: Counter[str] = Counter()
+        self.oldest: list[float] = []
+        """How long the oldest change in each window had waited when the window ended."""
+        self._running: list[tuple[float, float, Work]] = []
+
+    def run(self, *, seconds: int) -> None:
+        for tick in range(seconds * 10):
+            now, world = tick / 10, self.world
+            world.change(*range(len(world.schemas)))
+            for end, since, work in [item for item in self._running if item[0] <= now]:
+                world.end(work)
+                self.oldest.append(end - since)
+            self._running = [item for item in self._running if item[0] > now]
+            world.look(now=now)
+            while len(self._running) < self.workers and (begun := world.begin(now=now)) is not None:
+                self.windows[begun.state.table_name] += 1
+                waits_since = begun.progress.pending.since
+                assert waits_since is not None
+                self._running.append((now + self.window_seconds, waits_since, begun))
+            world.publish(now=now)
+
+
 def test_a_boundary_costs_a_busy_table_one_window_per_period() -> None:
-    """Entries come ten times a second, and windows take a while: each boundary cuts one short."""
-    world = World(3, apart_seconds=5.0, freshness_seconds=1.0)
-    windows = dict.fromkeys(range(3), 0)
-    running: list[tuple[float, Work]] = []
-    for tick in range(600):
-        now = tick / 10
-        world.change(0, 1, 2)
-        for _, work in [item for item in running if item[0] <= now]:
-            world.end(work)
-        running = [item for item in running if item[0] > now]
-        world.look(now=now)
-        while len(running) < 2 and (begun := world.begin(now=now)) is not None:
-            windows[int(begun.table_id) - 20_000] += 1
-            running.append((now + 0.3, begun))
-        world.boundaries.publish(world.ledger.report(), lambda _: None)
-    seconds = 60
-    assert world.boundaries.seq > world.ledger.read_seq - 10 * 8, "boundaries follow under load"
-    assert all(count <= seconds / 1.0 + seconds / 5.0 + 1 for count in windows.values()), windows
+    busy = Busy(World(3, apart_seconds=5.0, freshness_seconds=1.0), workers=2, window_seconds=0.3)
+    busy.run(seconds=60)
+    assert len(busy.world.published) >= 9, "boundaries follow under load"
+    assert all(count <= 60 / 1.0 + 60 / 5.0 + 1 for count in busy.windows.values()), busy.windows
+
+
+def test_boundaries_of_overloaded_workers_cost_no_windows_and_delay_few_tables() -> None:
+    """Ten tables, and a worker for one window of half a second at a time: a round takes five seconds."""
+    ages = {}
+    for apart in (1e9, 0.0):
+        busy = Busy(World(10, apart_seconds=apart, freshness_seconds=1.0), workers=1, window_seconds=0.5)
+        busy.run(seconds=80)
+        assert min(busy.windows.values()) >= 80 / 0.5 / 10 - 1
+        ages[apart] = statistics.fmean(busy.oldest[20:])
+    assert len(busy.world.published) >= 4
+    assert ages[0.0] < 1.25 * ages[1e9], ages
 
 
 class Counted(dict[str, Any]):
