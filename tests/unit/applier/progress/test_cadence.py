@@ -133,18 +133,15 @@ def test_no_change_waits_past_its_target_and_windows_are_bounded_by_targets_and_
     """When each entry that is not applied came."""
     for pause in pauses:
         came = now + pause
-        while (due := world.ledger.next_due(after=now)) < came:
-            now = due
+        while now < came:
+            now = min(world.ledger.next_due(after=now), came)
+            if now == came:
+                waiting[world.change(0, 1)] = now
+                world.look(now=now)
+            assert all(now - at < target + 1e-6 for at in waiting.values())
             for work in world.serve(now=now):
                 windows += work.table_id == "20000"
                 waiting = {seq: at for seq, at in waiting.items() if seq > work.window.last_seq}
-            assert all(now - at < target + 1e-6 for at in waiting.values())
-        now = came
-        waiting[world.change(0, 1)] = now
-        world.look(now=now)
-        for work in world.serve(now=now):
-            windows += work.table_id == "20000"
-            waiting = {seq: at for seq, at in waiting.items() if seq > work.window.last_seq}
     assert windows <= now / target + now / apart + 3
 
 
@@ -266,6 +263,18 @@ def test_boundaries_of_overloaded_workers_cost_no_windows_and_delay_few_tables()
         ages[apart] = statistics.fmean(busy.oldest[20:])
     assert len(busy.world.published) >= 4
     assert ages[0.0] < 1.25 * ages[1e9], ages
+
+
+def test_a_boundary_has_the_tables_that_are_idle() -> None:
+    world = World(3, apart_seconds=1.0, freshness_seconds=0.0)
+    for second in range(1, 5):
+        world.change(0)
+        world.look(now=2.0 * second)
+        world.serve(now=2.0 * second)
+    names = {"public.t0", "public.t1", "public.t2"}
+    assert [set(complete.versions) for complete in world.published] == [names] * len(world.published)
+    assert len(world.published) >= 3
+    assert world.published[-1].seq == world.ledger.read_seq
 
 
 class Counted(dict[str, Any]):
