@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.bench import applying, freshness, memory, replication
+from tests.bench import applying, assembly, freshness, long_run, memory, replication
 from tests.bench.contest import console
 
 ROUNDS = 3
@@ -20,6 +20,8 @@ BENCHMARKS: dict[str, Callable[[int], dict[str, float | None]]] = {
     "P7": applying.p7,
     "P8": freshness.p8,
     "P9": replication.p9,
+    "P11": long_run.p11,
+    "P12": assembly.p12,
 }
 RESULTS = Path("build/bench.json")
 
