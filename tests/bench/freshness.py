@@ -10,12 +10,11 @@ versions before and after.
 import os
 import random
 import re
-import resource
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +43,8 @@ PROBE_EVERY = 13
 LIVE_SECONDS, CAUGHT_UP_SECONDS = 300.0, 180.0
 UPDATE = "UPDATE t SET qty = qty + 1, status = 'changed' WHERE id = ANY(%s)"
 DELETE = "DELETE FROM t WHERE id = ANY(%s)"
+_PARENT, _TIMES = 1, slice(11, 15)
+"""Fields of /proc/<pid>/stat behind the name: the parent; user and system time, and those of children."""
 CHECKED = 4
 """Probes that the other engine looks for, in two versions each."""
 
@@ -52,7 +53,6 @@ CHECKED = 4
 class Load:
     """`changes` a second in all, spread over `tables` tables of `rows` rows each."""
 
-    name: str
     tables: int
     changes: int
     rows: int
@@ -71,7 +71,7 @@ class Probe:
 @dataclass(frozen=True)
 class Outcome:
     """`latencies` are seconds from commit to visibility of each probe, in order of the commits. `cores`
-    is what ingest and applier took of them from start to stop.
+    is what ingest and applier took of them under the load.
     """
 
     latencies: list[float]
@@ -128,25 +128,19 @@ class Writer:
 
 def p8(_rounds: int) -> dict[str, float | None]:
     """Commit to visibility: 5,000 changes/s over three tables, and 500 over thirty, for P8_SECONDS."""
-    outcomes = {
-        load.name: _run(load)
-        for load in (
-            Load("3 tables, 5,000 changes/s", 3, 5_000, 100_000),
-            Load("30 tables, 500 changes/s", 30, 500, 10_000),
-        )
-    }
+    outcomes = {load.tables: _run(load) for load in (Load(3, 5_000, 100_000), Load(30, 500, 10_000))}
     table = Printed(title=f"P8: seconds from commit to visibility, {SECONDS:.0f} s of load")
-    headings = ("load", "p50", "p99", "most", "p50 first half", "p50 second half", "changes/s", "windows/s", "cores")
+    headings = ("tables", "p50", "p99", "most", "p50 first half", "p50 second half", "changes/s", "windows/s", "cores")
     for heading in headings:
-        table.add_column(heading, justify="left" if heading == "load" else "right")
-    for name, outcome in outcomes.items():
+        table.add_column(heading, justify="right")
+    for tables, outcome in outcomes.items():
         half = len(outcome.latencies) // 2
         ages = [percentile(outcome.latencies, share) for share in (0.5, 0.99, 1.0)]
         halves = [percentile(part, 0.5) for part in (outcome.latencies[:half], outcome.latencies[half:])]
         rates = [outcome.changes_per_second, outcome.windows_per_second, outcome.cores]
-        table.add_row(name, *(f"{figure:,.2f}" for figure in (*ages, *halves, *rates)))
+        table.add_row(str(tables), *(f"{figure:,.2f}" for figure in (*ages, *halves, *rates)))
     console.print(table)
-    few, many = outcomes.values()
+    few, many = outcomes[3], outcomes[30]
     return {
         "p50_s": percentile(few.latencies, 0.5),
         "p99_s": percentile(few.latencies, 0.99),
@@ -162,7 +156,7 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def _run(load: Load) -> Outcome:
-    console.print(f"P8: {load.name}: filling the tables, load {os.getloadavg()[0]:.1f}")
+    console.print(f"P8: filling {load.tables} tables, load {os.getloadavg()[0]:.1f}")
     settings = {"shared_buffers": "256MB", "max_wal_size": "8GB", "checkpoint_timeout": "1h"}
     with _two_cores(), tempfile.TemporaryDirectory() as directory, temporary_server(settings=settings) as server:
         with server.superuser() as connection:
@@ -180,15 +174,16 @@ def _measured(load: Load, server: PostgresServer, pipeline: Pipeline) -> Outcome
     tails = [Tail(path) for path in paths]
     store = open_store(pipeline.spool_uri, prefix=f"{pipeline.name}/", options={})
     writer = Writer(server.dsn(), load)
-    before, began = _cpu_seconds(), time.monotonic()
+    began = time.monotonic()
     with pipeline.start("up") as process:
         with _following(tails):
             _until(lambda: all(tail.commits for tail in tails), process, LIVE_SECONDS, "every table is in the lake")
             console.print(f"P8: every table is in the lake {time.monotonic() - began:.0f} s after the start")
             writer.write(WARM_UP_SECONDS, probing=False)
             windows, changes, loaded = sum(len(tail.commits) for tail in tails), writer.changes, time.monotonic()
+            cpu = _cpu_seconds(process.pid)
             writer.write(SECONDS, probing=True)
-            seconds = time.monotonic() - loaded
+            seconds, cpu = time.monotonic() - loaded, _cpu_seconds(process.pid) - cpu
             windows, changes = sum(len(tail.commits) for tail in tails) - windows, writer.changes - changes
             wanted = _position(server)
             # Something must be committed behind the position: a table is complete through
@@ -197,13 +192,12 @@ def _measured(load: Load, server: PostgresServer, pipeline: Pipeline) -> Outcome
             _until(lambda: _complete_through(store) > wanted, process, CAUGHT_UP_SECONDS, "the lake has all probes")
         differing = [(path, f"t{number}") for number, path in enumerate(paths)]
         _until(lambda: _are_equal(server, differing), process, CAUGHT_UP_SECONDS, "the lake adds up to the source")
-    cpu, total = _cpu_seconds() - before, time.monotonic() - began
     entries = _entries_of(store, {probe.xid for probe in writer.probes})
     commits = [tails[probe.table].first_through(entries[probe.xid]) for probe in writer.probes]
     for probe, commit in list(zip(writer.probes, commits, strict=True))[-CHECKED:]:
         _check(paths[probe.table], probe, commit)
     latencies = [commit.at - probe.at for probe, commit in zip(writer.probes, commits, strict=True)]
-    return Outcome(latencies, changes / seconds, windows / seconds, cpu / total)
+    return Outcome(latencies, changes / seconds, windows / seconds, cpu / seconds)
 
 
 @contextmanager
@@ -289,10 +283,17 @@ def _check(path: Path, probe: Probe, commit: Commit) -> None:
             raise RuntimeError(f"P8: version {version} of {path.name} has {found.column(0)[0]} rows of a probe")
 
 
-def _cpu_seconds() -> float:
-    """Of the children that have ended."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+def _cpu_seconds(root: int) -> float:
+    """Of a process and all below it, with those that have ended."""
+    found: dict[int, list[str]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            found[int(path.parent.name)] = path.read_text().rpartition(")")[2].split()
+    ticks, below = 0, {root}
+    while below:
+        ticks += sum(int(value) for pid in below if pid in found for value in found[pid][_TIMES])
+        below = {pid for pid, fields in found.items() if int(fields[_PARENT]) in below}
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _of(statement: str, table: int) -> str:
