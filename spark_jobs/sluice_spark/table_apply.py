@@ -134,15 +134,15 @@ class TableApply:
         if any(segment.schema_version != snapshot.schema_version for segment in window.segments):
             raise UnsupportedChange("the snapshot has rows of several schema versions")
         schema = self._state.schemas[snapshot.schema_version]
-        plan = choice.snapshot_plan(self._options, schema)
+        columns = choice.snapshot_columns(self._options, schema)
         with self._phase("read"):
             for segment in window.segments:
                 checked_bytes(self._store, segment)
         faults.point("apply.read.after")
         keys = [segment.key for segment in window.segments if segment.rows]
-        frame = self._handover.snapshot(keys, columns=plan.columns, lsn=snapshot.snapshot_lsn)
+        frame = self._handover.snapshot(keys, columns=columns, lsn=snapshot.snapshot_lsn)
         with self._phase("merge"):
-            self._lake.commit(window.last_seq, plan=plan, frame=frame)
+            self._lake.replace(window.last_seq, frame=frame)
         rows = sum(segment.rows for segment in window.segments)
         return Applied(
             self._lake.place,
@@ -182,7 +182,7 @@ class TableApply:
             else:
                 plan = self._plan_in_portions(changes, count, versions, window, pieces)
             if plan is not None:
-                self._lake.commit(window.last_seq, plan=plan, frame=pieces.frame(plan.columns))
+                self._lake.commit(window.last_seq, plan=plan, pieces=pieces)
         committed = self._lake.place.marker == window.last_seq
         return Applied(
             self._lake.place,

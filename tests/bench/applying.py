@@ -9,7 +9,7 @@ import asyncio
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,16 +18,18 @@ from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 from rich.table import Table as Printed
 
-from sluice.contract.entries import Changes, Snapshot
+from sluice.contract.entries import Changes, Opened, Snapshot
 from sluice.ingest.options import IngestOptions
 from sluice.ingest.supervisor import Ingest
 from sluice.manifest.reader import load_state, read_entries
+from sluice.manifest.state import TableState
 from sluice.source.sessions import SourceOptions
 from sluice.store.opening import open_store
 from sluice_spark import session as sessions
 from sluice_spark.lake.opening import Lake
+from sluice_spark.lake.table import Place
 from sluice_spark.modes.target import removals_are_sent
-from sluice_spark.options import ApplyOptions
+from sluice_spark.options import DIRECT, MERGE, ApplyOptions
 from sluice_spark.read.window import Window
 from sluice_spark.table_apply import TableApply
 from tests.bench.contest import console
@@ -52,19 +54,22 @@ SUMS = "SELECT count(*) AS rows, sum(id) AS ids, sum(qty) AS qty, sum(customer) 
 
 
 class Bench:
-    """A source, its spool, and one lake table on a warm session."""
+    """A source, its spool, and for each way of committing a lake table on one warm session."""
 
-    def __init__(self, server: PostgresServer, folder: Path, spark: SparkSession) -> None:
+    def __init__(self, server: PostgresServer, folder: Path, spark: SparkSession, ways: Sequence[str]) -> None:
         self.server = server
         self.folder = folder
         self.store = open_store((folder / "spool").as_uri(), prefix="bench/", options={})
-        self.options = ApplyOptions(
-            "bench",
-            (folder / "spool").as_uri(),
-            (folder / "lake").as_uri(),
-            spark_master="local[2]",
-            driver_memory="4g",
-        )
+        self.options = {
+            way: ApplyOptions(
+                "bench", (folder / "spool").as_uri(), (folder / way).as_uri(), way=way, key_cache_bytes=512 << 20
+            )
+            for way in ways
+        }
+        self.lakes = {
+            way: Lake(options, self.store, before_commit=lambda: None) for way, options in self.options.items()
+        }
+        self.places = dict.fromkeys(ways, Place())
         self.session = spark.newSession()
         self.taken = 0
 
@@ -81,8 +86,8 @@ class Bench:
             )
         )
 
-    def apply(self) -> float:
-        """Seconds for everything new in the manifest, as one window of the table."""
+    def apply(self) -> dict[str, float]:
+        """Seconds for everything new in the manifest, as one window of the table, by way."""
         state = load_state(self.store)
         (table,) = state.tables.values()
         entries = [entry for entry, _ in read_entries(self.store, after_seq=self.taken)]
@@ -95,25 +100,37 @@ class Bench:
                 segment for entry in entries if isinstance(entry.body, Changes) for segment in entry.body.segments
             )
             window = Window(segments, state.seq)
+        return {way: self._applied(way, table, window, state.opened) for way in self.lakes}
+
+    def _applied(self, way: str, table: TableState, window: Window, opened: Opened | None) -> float:
         began = time.perf_counter()
-        sent = removals_are_sent(state.opened, table)
-        lake = Lake(self.options, self.store, before_commit=lambda: None)
-        delta, handover = lake.table(table, self.session), lake.handover(self.session)
-        TableApply(self.options, self.store, delta, handover, state=table, removals_sent=sent).apply(window)
+        lake = self.lakes[way]
+        delta = lake.table(table, self.session, place=self.places[way])
+        apply = TableApply(
+            self.options[way],
+            self.store,
+            delta,
+            lake.handover(self.session),
+            state=table,
+            removals_sent=removals_are_sent(opened, table),
+            lake_version=table.schema_version,
+        )
+        self.places[way] = apply.apply(window).place
         return time.perf_counter() - began
 
     def verify(self) -> None:
         with self.server.superuser() as connection:
             expected = connection.execute(SUMS.format(table="t").encode()).fetchone()
-        path = self.folder / "lake" / "public" / "t"
-        found = QueryBuilder().register("lake", DeltaTable(path)).execute(SUMS.format(table="lake")).read_all()
-        row = tuple(int(found.column(index)[0].as_py()) for index in range(4))
-        if row != tuple(int(value) for value in expected or ()):
-            raise RuntimeError("the lake does not add up to the source")
+        for way in self.lakes:
+            path = self.folder / way / "public" / "t"
+            found = QueryBuilder().register("lake", DeltaTable(path)).execute(SUMS.format(table="lake")).read_all()
+            row = tuple(int(found.column(index)[0].as_py()) for index in range(4))
+            if row != tuple(int(value) for value in expected or ()):
+                raise RuntimeError(f"the lake of way {way} does not add up to the source")
 
 
 @contextmanager
-def _bench(rows: int) -> Iterator[Bench]:
+def _bench(rows: int, ways: Sequence[str]) -> Iterator[Bench]:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     with temporary_server(settings=SETTINGS) as server, tempfile.TemporaryDirectory() as directory:
         folder = Path(directory)
@@ -121,13 +138,13 @@ def _bench(rows: int) -> Iterator[Bench]:
             ApplyOptions("bench", folder.as_uri(), folder.as_uri(), spark_master="local[2]", driver_memory="4g")
         )
         try:
-            bench = Bench(server, folder, spark)
+            bench = Bench(server, folder, spark, ways)
             bench.sql(CREATE)
             for low in range(1, rows + 1, 1_000_000):
                 bench.sql(FILL.format(low=low, high=min(low + 999_999, rows)))
             console.print(f"copying {rows:,} rows")
             bench.ingest()
-            console.print(f"first load: {bench.apply():.1f} s")
+            console.print(f"first load: {_shown(bench.apply())}")
             bench.verify()
             yield bench
         finally:
@@ -148,11 +165,13 @@ def _random_changes(bench: Bench, number: int, *, rows: int) -> None:
 
 
 def p5(rounds: int) -> dict[str, float | None]:
-    """A warm MERGE of 1,000 random-key changes into 1,000,000 rows, and an append of 1,000 rows."""
+    """A warm merge of 1,000 random-key changes into 1,000,000 rows, and an append of 1,000 rows: directly, and
+    by MERGE beside it.
+    """
     rows = 1_000_000
-    merges: list[float] = []
-    appends: list[float] = []
-    with _bench(rows) as bench:
+    merges: dict[str, list[float]] = {way: [] for way in (DIRECT, MERGE)}
+    appends: dict[str, list[float]] = {way: [] for way in (DIRECT, MERGE)}
+    with _bench(rows, (DIRECT, MERGE)) as bench:
         for number in range(rounds + WARM_UPS):
             _random_changes(bench, number + 1, rows=rows)
             bench.ingest()
@@ -161,30 +180,52 @@ def p5(rounds: int) -> dict[str, float | None]:
             bench.sql(FILL.format(low=first, high=first + 999))
             bench.ingest()
             append = bench.apply()
-            console.print(
-                f"P5 {'round' if number >= WARM_UPS else 'warm-up'}: merge {merge:.2f} s, append {append:.2f} s"
-            )
+            kind = "round" if number >= WARM_UPS else "warm-up"
+            console.print(f"P5 {kind}: merge {_shown(merge)}; append {_shown(append)}")
             if number >= WARM_UPS:
-                merges.append(merge)
-                appends.append(append)
+                for way in merges:
+                    merges[way].append(merge[way])
+                    appends[way].append(append[way])
         bench.verify()
-    _print("P5", {"merge of 1,000 random keys": merges, "append of 1,000 rows": appends})
+    named = {f"merge of 1,000 random keys, {way}": seconds for way, seconds in merges.items()}
+    _print("P5", {**named, **{f"append of 1,000 rows, {way}": seconds for way, seconds in appends.items()}})
     return {
-        "ours_s": statistics.median(merges),
-        "append_s": statistics.median(appends),
-        "ours_min_s": min(merges),
-        "append_min_s": min(appends),
+        "ours_s": statistics.median(merges[DIRECT]),
+        "append_s": statistics.median(appends[DIRECT]),
+        "ours_min_s": min(merges[DIRECT]),
+        "append_min_s": min(appends[DIRECT]),
+        "merge_ratio": statistics.median(merges[MERGE]) / statistics.median(merges[DIRECT]),
+        "append_ratio": statistics.median(appends[MERGE]) / statistics.median(appends[DIRECT]),
     }
 
 
+def p6(rounds: int) -> dict[str, float | None]:
+    """1,000 changes of recent and of random keys into 10,000,000 rows."""
+    rows = 10_000_000
+    seconds: dict[str, list[float]] = {"recent keys": [], "random keys": []}
+    with _bench(rows, (DIRECT,)) as bench:
+        for number in range(rounds + 2):
+            for name, low in (("recent keys", rows - 20_000), ("random keys", 1)):
+                key = f"{low} + (hashint8(i + {number * 1000}) & 2147483647) % {rows - low}"
+                bench.sql(f"UPDATE t SET qty = qty + 1 WHERE id IN (SELECT {key} FROM generate_series(1, 1000) i)")
+                bench.ingest()
+                taken = bench.apply()[DIRECT]
+                console.print(f"P6 {name}: {taken:.2f} s")
+                if number >= 2:
+                    seconds[name].append(taken)
+        bench.verify()
+    _print("P6", {f"1,000 {name} of 10,000,000 rows": found for name, found in seconds.items()})
+    return {"ours_s": statistics.median(seconds["recent keys"]), "random_s": statistics.median(seconds["random keys"])}
+
+
 def p7(rounds: int) -> dict[str, float | None]:
-    """Fold and MERGE 1,000,000 changes into 10,000,000 rows."""
+    """Fold and merge 1,000,000 changes into 10,000,000 rows."""
     rows, changes = 10_000_000, 1_000_000
     merges: list[float] = []
-    with _bench(rows) as bench:
+    with _bench(rows, (DIRECT,)) as bench:
         _random_changes(bench, 99, rows=rows)
         bench.ingest()
-        console.print(f"P7 warm-up: {bench.apply():.2f} s")
+        console.print(f"P7 warm-up: {_shown(bench.apply())}")
         for number in range(rounds):
             low = rows + 1_000_000 * (number + 1)
             bench.sql(
@@ -193,7 +234,7 @@ def p7(rounds: int) -> dict[str, float | None]:
                 f"DELETE FROM t WHERE id % 100 = {50 + number} AND id <= {rows}",
             )
             bench.ingest()
-            merges.append(bench.apply())
+            merges.append(bench.apply()[DIRECT])
             console.print(f"P7 round {number + 1}: {merges[-1]:.2f} s")
         bench.verify()
     _print("P7", {"fold and merge of 1,000,000 changes": merges})
@@ -202,6 +243,10 @@ def p7(rounds: int) -> dict[str, float | None]:
         "ours_min_s": min(merges),
         "changes_per_s": changes / statistics.median(merges),
     }
+
+
+def _shown(seconds: Mapping[str, float]) -> str:
+    return ", ".join(f"{way} {taken:.2f} s" for way, taken in seconds.items())
 
 
 def _print(title: str, figures: dict[str, list[float]]) -> None:

@@ -228,6 +228,9 @@ class HeldStore(ObjectStore):
     def get(self, key: str) -> bytes:
         return self._inner.get(key)
 
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        return self._inner.get_range(key, start, length)
+
     def put(self, key: str, data: bytes | memoryview) -> None:
         self._check()
         self._inner.put(key, data)

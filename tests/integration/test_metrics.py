@@ -63,6 +63,9 @@ class Gate:
     def get(self, key: str) -> bytes:
         return self._inner.get(key)
 
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        return self._inner.get_range(key, start, length)
+
     def create(self, key: str, data: bytes | memoryview) -> None:
         self._inner.create(key, data)
 

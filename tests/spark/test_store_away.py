@@ -39,6 +39,9 @@ class AwayStore(ObjectStore):
     def get(self, key: str) -> bytes:
         return self._reached().get(key)
 
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        return self._reached().get_range(key, start, length)
+
     def put(self, key: str, data: bytes | memoryview) -> None:
         self._reached().put(key, data)
 

@@ -34,6 +34,9 @@ class ObjectStore(Protocol):
     def get(self, key: str) -> bytes:
         """The whole object, as the last completed write left it. Raises ObjectMissing."""
 
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """`length` bytes of the object from `start` on, fewer where it ends. Raises ObjectMissing."""
+
     def put(self, key: str, data: bytes | memoryview) -> None:
         """Stores `data` whatever was there. Readers see the old object or the new one, never a
         part. Durable when it returns.

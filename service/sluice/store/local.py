@@ -59,6 +59,16 @@ class LocalStore:
             except _ABSENT as error:
                 raise ObjectMissing(f"get of {key!r} in {self.describe()}: no such object") from error
 
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        with self._translated("get", key):
+            try:
+                descriptor = os.open(self._path(key), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                with os.fdopen(descriptor, "rb") as file:
+                    file.seek(start)
+                    return file.read(length)
+            except _ABSENT as error:
+                raise ObjectMissing(f"get of {key!r} in {self.describe()}: no such object") from error
+
     def put(self, key: str, data: bytes | memoryview) -> None:
         with self._translated("put", key):
             faults.point("store.put.before")

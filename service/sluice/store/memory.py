@@ -45,6 +45,9 @@ class MemoryStore:
             raise ObjectMissing(f"get of {key!r} in {self._uri}: no such object")
         return found
 
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        return self.get(key)[start : start + length]
+
     def put(self, key: str, data: bytes | memoryview) -> None:
         self._pass("store.put.before", key)
         with self._objects.lock:

@@ -83,6 +83,12 @@ class RemoteStore:
         with self._translated("get", key):
             return self._backend.get(checked_key(key)).bytes().to_bytes()
 
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        if not length:
+            return b""
+        with self._translated("get", key):
+            return self._backend.get_range(checked_key(key), start=start, length=length).to_bytes()
+
     def put(self, key: str, data: bytes | memoryview) -> None:
         with self._translated("put", key):
             faults.point("store.put.before")

@@ -24,6 +24,10 @@ class MeteredStore:
         with self._counted("get"):
             return self._inner.get(key)
 
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        with self._counted("get"):
+            return self._inner.get_range(key, start, length)
+
     def put(self, key: str, data: bytes | memoryview) -> None:
         with self._counted("put"):
             self._inner.put(key, data)

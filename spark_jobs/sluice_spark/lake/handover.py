@@ -1,9 +1,10 @@
-"""Rows on their way to Spark: small windows as a relation inside Spark's plan, large ones as
-Parquet files that Spark reads in parallel, snapshots straight from the spool.
+"""Rows on their way to the lake: in memory as long as they fit, else as Parquet files. Spark gets few
+rows as a relation inside its plan, many as files that it reads in parallel, snapshots straight from
+the spool.
 
-Owns that both ways give Spark the same values and types: the schema is stated, never inferred.
-Files for large windows lie below `apply/scratch/` of the pipeline's spool. They are deleted after
-the window, those of a killed process at the next start.
+Owns that all ways give the same values and types: the schema is stated, never inferred. Files of
+windows lie below `apply/scratch/` of the pipeline's spool. They are deleted after the window, those
+of a killed process at the next start.
 """
 
 import io
@@ -31,18 +32,19 @@ PART_BYTES = 64 * 1024 * 1024
 
 class Handover:
     """Hands rows to one private session. `path` is where Spark sees the pipeline's prefix of
-    `store`.
+    `store`, `memory` the bytes of a window that stay in memory.
     """
 
-    def __init__(self, session: SparkSession, store: ObjectStore, *, path: str) -> None:
+    def __init__(self, session: SparkSession, store: ObjectStore, *, path: str, memory: int) -> None:
         self._session = session
         self._store = store
         self._path = path
+        self._memory = memory
 
     @contextmanager
     def pieces(self) -> Iterator["Pieces"]:
         """For a table that comes piece by piece. Files are deleted when the block ends."""
-        pieces = Pieces(self._session, self._store, self._path)
+        pieces = Pieces(self._session, self._store, path=self._path, memory=self._memory)
         try:
             yield pieces
         finally:
@@ -62,15 +64,16 @@ class Handover:
 
 
 class Pieces:
-    """A table on its way to Spark. One small piece alone stays in memory, everything else is in
-    files, which are durable when `add` returns.
+    """A window's rows, piece by piece. What does not fit in memory is in files, which are durable when
+    `add` returns.
     """
 
-    def __init__(self, session: SparkSession, store: ObjectStore, path: str) -> None:
+    def __init__(self, session: SparkSession, store: ObjectStore, *, path: str, memory: int) -> None:
         self._session = session
         self._store = store
         self._path = path
-        self._small: pa.Table | None = None
+        self._memory = memory
+        self._held: list[pa.Table] = []
         self.keys: list[str] = []
         self.rows = 0
 
@@ -78,26 +81,33 @@ class Pieces:
         """Takes `table`, whose columns are at least those that `frame` will be asked for."""
         if not len(table):
             return
-        if not self.rows and len(table) <= LOCAL_ROWS and table.nbytes <= LOCAL_BYTES:
-            self._small = table
-        else:
-            if self._small is not None:
-                self._write(self._small)
-                self._small = None
-            self._write(table)
+        self._held.append(table)
         self.rows += len(table)
+        if self.keys or sum(held.nbytes for held in self._held) > self._memory:
+            self._to_files()
+
+    def tables(self) -> Iterator[pa.Table]:
+        """Everything added, one table at a time. May be asked for again."""
+        for key in self.keys:
+            yield pq.read_table(pa.BufferReader(self._store.get(key)))
+        yield from self._held
 
     def frame(self, columns: Sequence[tuple[str, str]]) -> DataFrame:
         """Everything added, as a DataFrame with the columns (name, Spark type)."""
         schema = struct(columns)
-        if self._small is not None:
-            # In one partition, for a few rows make one file.
-            return self._session.createDataFrame(
-                cast("Any", self._small.select([name for name, _ in columns])), schema=schema
-            ).coalesce(1)
-        if not self.keys:
+        if not self.rows:
             return self._session.createDataFrame([], schema)
+        if not self.keys and self.rows <= LOCAL_ROWS and sum(held.nbytes for held in self._held) <= LOCAL_BYTES:
+            rows = pa.concat_tables([held.select([name for name, _ in columns]) for held in self._held])
+            # In one partition, for a few rows make one file.
+            return self._session.createDataFrame(cast("Any", rows), schema=schema).coalesce(1)
+        self._to_files()
         return self._session.read.schema(schema).parquet(*(f"{self._path}/{key}" for key in self.keys))
+
+    def _to_files(self) -> None:
+        while self._held:
+            self._write(self._held[0])
+            del self._held[0]
 
     def _write(self, table: pa.Table) -> None:
         for part in _parts(table):

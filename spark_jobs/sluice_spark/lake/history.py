@@ -28,8 +28,8 @@ _REARRANGING = frozenset({"OPTIMIZE", "REORG", "ROW TRACKING BACKFILL", "COMPUTE
 dataChange to false, so that alone proves nothing.
 """
 _SHOWN = 60
-_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
-_B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
 _UUID_CHARACTERS = 20
 
 
@@ -163,7 +163,7 @@ def vector_file(descriptor: Mapping[str, Any]) -> str:
     if kind != "u":
         return ""
     prefix, encoded = place[:-_UUID_CHARACTERS], place[-_UUID_CHARACTERS:]
-    name = f"deletion_vector_{uuid.UUID(bytes=base64.b85decode(encoded.translate(str.maketrans(_Z85, _B85))))}.bin"
+    name = f"deletion_vector_{uuid.UUID(bytes=base64.b85decode(encoded.translate(str.maketrans(Z85, B85))))}.bin"
     return f"{prefix}/{name}" if prefix else name
 
 

@@ -11,10 +11,14 @@ from sluice.contract import keys
 from sluice.manifest.reader import identity
 from sluice.manifest.state import TableState
 from sluice.store.base import ObjectStore
+from sluice.store.opening import open_store
 from sluice_spark import storage
+from sluice_spark.lake.direct.commit import DirectTable
+from sluice_spark.lake.direct.folder import TableFolder
+from sluice_spark.lake.direct.key_cache import KeyCache
 from sluice_spark.lake.handover import Handover, forget_scratch
 from sluice_spark.lake.table import LakeTable, Place
-from sluice_spark.options import ApplyOptions
+from sluice_spark.options import AUTO, DIRECT, ApplyOptions
 
 
 def application_id(pipeline: str, state: TableState, *, manifest: str) -> str:
@@ -40,6 +44,9 @@ class Lake:
         self._options = options
         self._store = store
         self._before_commit = before_commit
+        self._files = open_store(options.lake_uri, options=options.lake_options)
+        self._keys = KeyCache(options.key_cache_bytes)
+        self._direct: dict[str, DirectTable] = {}
 
     @cached_property
     def _manifest(self) -> str:
@@ -52,11 +59,27 @@ class Lake:
         """
         path = storage.join(self._options.lake_uri, lake_path(state))
         app_id = application_id(self._options.pipeline, state, manifest=self._manifest)
-        return LakeTable(session, path, app_id=app_id, before_commit=self._before_commit, place=place)
+        return LakeTable(
+            session,
+            path,
+            app_id=app_id,
+            before_commit=self._before_commit,
+            place=place,
+            direct=self._direct_table(state),
+        )
+
+    def _direct_table(self, state: TableState) -> DirectTable | None:
+        """The same object for the same lake table, which keeps what it knows of its files."""
+        name = f"{state.schema_name}.{state.table_name}"
+        if self._options.way_of(name) not in (AUTO, DIRECT):
+            return None
+        folder = f"{lake_path(state)}/"
+        return self._direct.setdefault(folder, DirectTable(TableFolder(self._files, folder), self._keys))
 
     def handover(self, session: SparkSession) -> Handover:
         """The way of rows to `session`."""
-        return Handover(session, self._store, path=storage.join(self._options.spool_uri, self._options.pipeline))
+        path = storage.join(self._options.spool_uri, self._options.pipeline)
+        return Handover(session, self._store, path=path, memory=self._options.max_memory_bytes)
 
     def forget_scratch(self) -> None:
         """Deletes the rows that a killed applier was handing over. Only for the owner of the

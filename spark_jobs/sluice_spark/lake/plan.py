@@ -57,10 +57,15 @@ class CommitPlan:
     """One commit: `action` with rows that have `columns`.
 
     "append" adds the rows, "overwrite" puts them in place of all that the table holds, and a merge
-    matches them with the table's rows. With `new_schema` an overwrite replaces the table's columns
-    as well, and creates a table where there is none.
+    matches them with the table's rows.
     """
 
     action: Literal["append", "overwrite"] | MergePlan | RowsMergePlan
     columns: Columns
-    new_schema: bool = False
+
+    @property
+    def lake_columns(self) -> tuple[str, ...]:
+        """The columns that the lake table gets values of."""
+        if isinstance(self.action, str):
+            return tuple(name for name, _ in self.columns)
+        return (*(column.name for column in self.action.schema.columns), *self.action.metadata)

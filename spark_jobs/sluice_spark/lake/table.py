@@ -11,8 +11,9 @@ Also owns that no foreign change goes unnoticed: every version since the last lo
 before a window and after its commit.
 """
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -20,19 +21,26 @@ from pyspark.sql import DataFrame, SparkSession
 from sluice import faults
 from sluice.errors import ApplyError, ServiceError, UnsupportedChange, WriterFenced
 from sluice_spark.fold.ranges import KeyRanges
+from sluice_spark.lake.direct.commit import DirectTable
+from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.durable import sync_commits
-from sluice_spark.lake.failures import translated_errors
+from sluice_spark.lake.failures import CommitConflict, translated_errors
+from sluice_spark.lake.handover import Pieces
 from sluice_spark.lake.history import AFTER, Commit, changes_data, tag
+from sluice_spark.lake.layout import NotDirect
 from sluice_spark.lake.log import LakeLog
 from sluice_spark.lake.merge import merge_text, rows_merge_text
 from sluice_spark.lake.plan import CommitPlan, MergePlan, RowsMergePlan
 from sluice_spark.lake.sql import quote
+from sluice_spark.options import DIRECT, MERGE
 
 APP_ID = "spark.databricks.delta.write.txnAppId"
 VERSION = "spark.databricks.delta.write.txnVersion"
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 VIEW = "sluice_window"
 """What a MERGE statement calls the rows of its window."""
+FRESH_LOOKS = 5
+"""How often a direct commit that met another one is prepared again, at once."""
 
 TABLE_PROPERTIES = {
     # Any name that PostgreSQL allows works as a column name.
@@ -57,9 +65,18 @@ class Place:
     seen: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a window was committed, and why not directly."""
+
+    name: str = ""
+    reason: str = ""
+
+
 class LakeTable:
     """The Delta table at `path`, for one private session and the application id `app_id`. Not
-    thread-safe: one worker at a time.
+    thread-safe: one worker at a time. With `direct` windows are committed directly where the
+    table allows it; `way` says how the last one was.
 
     `place` is how far the table has been examined; looking and committing advance it.
     """
@@ -72,12 +89,15 @@ class LakeTable:
         app_id: str,
         before_commit: Callable[[], None],
         place: Place | None = None,
+        direct: DirectTable | None = None,
     ) -> None:
         self.session = session
         self.path = path
         self.app_id = app_id
         self.place = place or Place()
+        self.way = Way()
         self._before_commit = before_commit
+        self._direct = direct
         self._log = LakeLog(session, path)
 
     @property
@@ -144,24 +164,80 @@ class LakeTable:
         with translated_errors():
             return self._advance(self._log.update())
 
-    def commit(self, version: int, *, plan: CommitPlan, frame: DataFrame) -> None:
-        """Commits `plan` with the rows of `frame`, which has the plan's columns, and with the
-        marker `version`.
-        """
+    def commit(self, version: int, *, plan: CommitPlan, pieces: Pieces) -> None:
+        """Commits `plan` with the rows of `pieces` and with the marker `version`."""
+        if self._direct is not None:
+            try:
+                self._commit_direct(version, plan, pieces)
+            except NotDirect as reason:
+                self.way = Way(MERGE, str(reason))
+            else:
+                self.way = Way(DIRECT)
+                return
         if isinstance(plan.action, str):
-            self.write(self.app_id, version, frame=frame, mode=plan.action, new_schema=plan.new_schema)
+            self.write(self.app_id, version, frame=pieces.frame(plan.columns), mode=plan.action)
             return
-        frame.createOrReplaceTempView(VIEW)
+        pieces.frame(plan.columns).createOrReplaceTempView(VIEW)
         try:
             self.execute(self.app_id, version, statement=self._statement(plan.action))
         finally:
             self.session.catalog.dropTempView(VIEW)
 
+    def _commit_direct(self, version: int, plan: CommitPlan, pieces: Pieces) -> None:
+        """Raises NotDirect before anything is committed."""
+        assert self._direct is not None
+        for last in (False,) * FRESH_LOOKS + (True,):
+            with translated_errors():
+                transaction = DeltaTransaction(self.session, self.path)
+            if transaction.version != self.place.version:
+                self.look()
+                continue
+            try:
+                self._attempt(version, plan, pieces, transaction)
+                return
+            except CommitConflict:
+                if last:
+                    raise
+                # What came in between is examined, and the next attempt is based on it.
+                self.look()
+        raise CommitConflict("the lake table changes faster than it can be looked at")
+
+    def _attempt(self, version: int, plan: CommitPlan, pieces: Pieces, transaction: DeltaTransaction) -> None:
+        assert self._direct is not None
+        with translated_errors():
+            prepared = self._direct.prepare(transaction, plan, pieces.tables())
+        landed: list[int] = []
+
+        def run() -> None:
+            landed.append(
+                transaction.commit(
+                    self.app_id,
+                    version,
+                    prepared.actions,
+                    operation=prepared.operation,
+                    metrics=prepared.metrics,
+                    reads=prepared.reads,
+                )
+            )
+
+        try:
+            self._commit(self.app_id, version, run, settings={})
+        except CommitConflict:
+            self._direct.abandon(prepared)
+            raise
+        self._direct.landed(prepared, landed[0] if landed else -1)
+
+    def replace(self, version: int, *, frame: DataFrame) -> None:
+        """Commits a table of the rows and columns of `frame` in place of the one that is there, or
+        makes it, with the marker `version`.
+        """
+        self.write(self.app_id, version, frame=frame, mode="overwrite", new_schema=True)
+
     def _statement(self, merge: MergePlan | RowsMergePlan) -> str:
         if isinstance(merge, RowsMergePlan):
             return rows_merge_text(merge, target=self.expression, source=quote(VIEW))
         if merge.ranges and not merge.ranges.worth_their_cost(files=self.file_count()):
-            merge = replace(merge, ranges=KeyRanges())
+            merge = dataclasses.replace(merge, ranges=KeyRanges())
         return merge_text(merge, target=self.expression, source=quote(VIEW))
 
     def execute(self, app_id: str, version: int, *, statement: str) -> None:

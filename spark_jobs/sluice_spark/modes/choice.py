@@ -8,7 +8,6 @@ from sluice.contract.schema import TableSchema
 from sluice.errors import UnsupportedChange
 from sluice.manifest.state import TableState
 from sluice_spark.lake.columns import changelog_columns, changelog_metadata, mirror_columns, mirror_metadata
-from sluice_spark.lake.plan import CommitPlan
 from sluice_spark.options import CHANGELOG, MIRROR, ApplyOptions
 
 ROWS_MODE = "mirror of whole rows"
@@ -53,9 +52,9 @@ def metadata_names(options: ApplyOptions, schema: TableSchema) -> tuple[str, ...
     return mirror_metadata(schema, wanted=options.metadata_columns)
 
 
-def snapshot_plan(options: ApplyOptions, schema: TableSchema) -> CommitPlan:
-    """The commit of a snapshot: its rows replace the lake table, columns and all. Raises
-    UnsupportedChange when Delta cannot have such a table.
+def snapshot_columns(options: ApplyOptions, schema: TableSchema) -> list[tuple[str, str]]:
+    """The columns of the table that a snapshot makes. Raises UnsupportedChange when Delta cannot
+    have such a table.
     """
     refuse_alike(schema)
     columns = lake_columns(options, schema)
@@ -65,4 +64,4 @@ def snapshot_plan(options: ApplyOptions, schema: TableSchema) -> CommitPlan:
             "source table is published and lake.metadata_columns is off;"
             " turn that on and resync the table, or remove it from source.tables"
         )
-    return CommitPlan("overwrite", tuple(columns), new_schema=True)
+    return columns

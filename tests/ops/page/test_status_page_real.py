@@ -43,6 +43,9 @@ class Held(ObjectStore):
     def get(self, key: str) -> bytes:
         return self._inner.get(key)
 
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        return self._inner.get_range(key, start, length)
+
     def put(self, key: str, data: bytes | memoryview) -> None:
         raise AssertionError("a report writes nothing")
 

@@ -1,0 +1,293 @@
+"""A commit without a Spark job: find the rows that go by their keys, write the rows that come, mark
+the old ones in deletion vectors, commit all of it at once.
+
+Owns: every decision rests on one version of the table, the one that Delta's transaction read. Whatever
+somebody else commits after it is a conflict, and the next attempt looks again. A key that two rows
+have, or a value that is to be kept and has no row, stops the table. What was written for a commit that
+was refused is deleted; after a crash it is an orphan that VACUUM collects. (Delta protocol: Add File
+and Remove File, Deletion Vectors.)
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sluice import faults
+from sluice.errors import StoreError, UnsupportedChange
+from sluice_spark.fold.fold import DELETED, MATCH
+from sluice_spark.lake.direct.data_files import data_file, in_files, physical
+from sluice_spark.lake.direct.folder import TableFolder
+from sluice_spark.lake.direct.kept_values import with_kept_values
+from sluice_spark.lake.direct.key_cache import KeyCache
+from sluice_spark.lake.direct.key_search import FileKeys, KeyColumns, Numbers, WindowKeys
+from sluice_spark.lake.direct.live_files import LiveFile, LiveFiles
+from sluice_spark.lake.direct.transaction import DeltaTransaction
+from sluice_spark.lake.direct.vectors import Positions, VectorFile, read_vector
+from sluice_spark.lake.layout import NotDirect, TableLayout
+from sluice_spark.lake.plan import CommitPlan, MergePlan, RowsMergePlan
+
+_WIDE, _TIGHT = '"tightBounds":false}', '"tightBounds":true}'
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """Rows of one data file whose keys are in a window: their positions, and the window's rows."""
+
+    file: LiveFile
+    positions: Numbers
+    ordinals: Numbers
+
+
+@dataclass(slots=True)
+class Prepared:
+    """Everything that a commit needs but the marker. `reads` says that it follows from the table's
+    rows. `gone` and `files` are what it does to the live files, `written` the new files' paths.
+    """
+
+    operation: str
+    reads: bool
+    actions: list[dict[str, Any]] = field(default_factory=list)
+    metrics: dict[str, int] = field(default_factory=dict)
+    gone: list[str] = field(default_factory=list)
+    files: list[LiveFile] = field(default_factory=list)
+    written: list[str] = field(default_factory=list)
+
+
+class DirectTable:
+    """Direct commits to the lake table in `folder`, from one thread at a time. `seconds` is the time
+    that the last one took, by phase.
+    """
+
+    def __init__(self, folder: TableFolder, cache: KeyCache) -> None:
+        self._folder = folder
+        self._cache = cache
+        self._live = LiveFiles()
+        self.seconds: dict[str, float] = {}
+
+    def prepare(self, transaction: DeltaTransaction, plan: CommitPlan, portions: Iterable[pa.Table]) -> Prepared:
+        """Writes the files of `plan` with the rows of `portions`, no two of which have the same key.
+        Raises NotDirect before anything is written, UnsupportedChange, StoreError; nothing is left
+        then.
+        """
+        self.seconds = {}
+        prepared = Prepared(_operation(plan), reads=plan.action != "append")
+        with self._phase("find"):
+            layout = self._live.follow(transaction)
+            if {column.name for column in layout.columns} != set(plan.lake_columns):
+                raise NotDirect("the lake table has other columns than the window")
+            search = self._search(plan, layout)
+        try:
+            self._prepare(prepared, plan, search, layout, portions)
+        except BaseException:
+            self.abandon(prepared)
+            raise
+        return prepared
+
+    def landed(self, prepared: Prepared, version: int) -> None:
+        """`prepared` was committed as `version`."""
+        self._live.landed(version, gone=prepared.gone, files=prepared.files)
+        self._cache.forget(self._name(path) for path in prepared.gone)
+
+    def abandon(self, prepared: Prepared) -> None:
+        """`prepared` was refused, and no version has its files."""
+        for path in prepared.written:
+            with suppress(StoreError):
+                self._folder.delete(path)
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - began
+
+    def _search(self, plan: CommitPlan, layout: TableLayout) -> KeyColumns | None:
+        if not isinstance(plan.action, MergePlan):
+            if isinstance(plan.action, RowsMergePlan):
+                raise NotDirect("the table has no key")
+            return None
+        return KeyColumns.of(plan.action.schema, layout)
+
+    def _prepare(
+        self,
+        prepared: Prepared,
+        plan: CommitPlan,
+        key: KeyColumns | None,
+        layout: TableLayout,
+        portions: Iterable[pa.Table],
+    ) -> None:
+        taken: dict[str, list[Numbers]] = defaultdict(list)
+        counts = {"source": 0, "matched": 0, "deleted": 0, "rows": 0, "bytes": 0}
+        statistics = {field.name for field in key.fields} if key is not None else set()
+        for portion in portions:
+            rows = portion
+            if key is not None and isinstance(plan.action, MergePlan):
+                with self._phase("find"):
+                    rows = self._replaced(plan.action, key, layout, portion, taken, counts)
+            counts["source"] += len(portion)
+            with self._phase("write"):
+                self._write(prepared, rows, layout, statistics, counts)
+        faults.point("apply.direct.data_written")
+        with self._phase("write"):
+            if plan.action == "overwrite":
+                self._remove_all(prepared)
+            vectors = self._mark(prepared, taken)
+        faults.point("apply.direct.vectors_written")
+        prepared.metrics = _metrics(prepared, counts, vectors=vectors)
+
+    def _replaced(
+        self,
+        plan: MergePlan,
+        key: KeyColumns,
+        layout: TableLayout,
+        rows: pa.Table,
+        taken: dict[str, list[Numbers]],
+        counts: dict[str, int],
+    ) -> pa.Table:
+        """The new rows of a portion of a merge; `taken` gets the positions that they replace."""
+        hits = self._hits(rows, plan, key)
+        matched = np.zeros(len(rows), dtype=np.int64)
+        for hit in hits:
+            np.add.at(matched, hit.ordinals, 1)
+            taken[hit.file.path].append(hit.positions)
+        if bool((matched > 1).any()):
+            raise UnsupportedChange(
+                f"{plan.schema.qualified_name}: two rows of the lake table have the same key",
+                hint="look for another writer, then resync the table",
+            )
+        deleted = rows[DELETED].to_numpy()
+        counts["matched"] += int(matched.sum())
+        counts["deleted"] += int((deleted & (matched > 0)).sum())
+        if plan.kept:
+            rows = with_kept_values(rows, [_old(self._folder, hit) for hit in hits], plan, layout)
+        return rows.filter(pa.array(~deleted)) if bool(deleted.any()) else rows
+
+    def _hits(self, rows: pa.Table, plan: MergePlan, key: KeyColumns) -> list[Hit]:
+        matches = rows[MATCH].to_numpy() if plan.unmatched else np.ones(len(rows), dtype=bool)
+        keys = WindowKeys(rows, np.flatnonzero(matches), key)
+        hits = []
+        for file in self._live:
+            if not keys.may_be_in(file.low, file.high):
+                continue
+            there = self._cache.get(self._name(file.path), lambda file=file: self._read_keys(file, key))  # type: ignore[misc]
+            positions, ordinals = keys.find(there)
+            if len(positions):
+                gone = self._removed(file)
+                alive = ~np.isin(positions, gone) if len(gone) else np.ones(len(positions), dtype=bool)
+                if bool(alive.any()):
+                    hits.append(Hit(file, positions[alive], ordinals[alive]))
+        return hits
+
+    def _read_keys(self, file: LiveFile, key: KeyColumns) -> FileKeys:
+        return FileKeys.read(self._folder.columns(file.path, int(file.add["size"]), key.stored), key)
+
+    def _removed(self, file: LiveFile) -> Positions:
+        if file.removed is None:
+            file.removed = read_vector(file.add["deletionVector"], self._folder.read)
+        return file.removed
+
+    def _write(
+        self, prepared: Prepared, rows: pa.Table, layout: TableLayout, keys: set[str], counts: dict[str, int]
+    ) -> None:
+        if not len(rows):
+            return
+        for part in in_files(physical(rows, layout)):
+            path, content, add = data_file(part, layout, keys=keys)
+            prepared.written.append(path)
+            self._folder.put(path, content)
+            prepared.actions.append({"add": add})
+            prepared.files.append(LiveFile.of(add))
+            counts["rows"] += len(part)
+            counts["bytes"] += len(content)
+
+    def _remove_all(self, prepared: Prepared) -> None:
+        for file in self._live:
+            prepared.actions.append({"remove": _remove(file.add)})
+            prepared.gone.append(file.path)
+
+    def _mark(self, prepared: Prepared, taken: Mapping[str, list[Numbers]]) -> int:
+        """Removes rows of the live files. Returns how many files got a vector."""
+        vectors = VectorFile()
+        marked = 0
+        for path, parts in taken.items():
+            file = self._live.by_path[path]
+            removed = np.union1d(self._removed(file), np.concatenate(parts))
+            prepared.actions.append({"remove": _remove(file.add)})
+            if len(removed) == file.rows:
+                prepared.gone.append(path)
+                continue
+            if len(removed) > file.rows or int(removed[-1]) >= file.rows:
+                raise UnsupportedChange("a data file of the lake table has more rows than its log says")
+            add = {**file.add, "deletionVector": vectors.add(removed), "stats": _with_wide_bounds(file.add["stats"])}
+            add["dataChange"] = True
+            prepared.actions.append({"add": add})
+            prepared.files.append(LiveFile.of(add, removed=removed))
+            marked += 1
+        if vectors:
+            prepared.written.append(vectors.path)
+            self._folder.put(vectors.path, vectors.content)
+        return marked
+
+    def _name(self, path: str) -> str:
+        return f"{self._folder.name}{path}"
+
+
+def _operation(plan: CommitPlan) -> str:
+    return plan.action if isinstance(plan.action, str) else "merge"
+
+
+def _old(folder: TableFolder, hit: Hit) -> tuple[Any, Numbers, Numbers]:
+    def read(names: list[str]) -> pa.Table:
+        return folder.columns(hit.file.path, int(hit.file.add["size"]), names)
+
+    return read, hit.positions, hit.ordinals
+
+
+def _remove(add: Mapping[str, Any]) -> dict[str, Any]:
+    kept = ("path", "partitionValues", "size", "tags", "deletionVector", "baseRowId", "defaultRowCommitVersion")
+    return {
+        **{name: add[name] for name in kept if add.get(name) is not None},
+        "stats": add["stats"],
+        "deletionTimestamp": int(time.time() * 1000),
+        "dataChange": True,
+        "extendedFileMetadata": True,
+    }
+
+
+def _with_wide_bounds(stats: str) -> str:
+    """Statistics of a file with a vector: its bounds may be those of removed rows."""
+    if stats.endswith(_WIDE):
+        return stats
+    if stats.endswith(_TIGHT):
+        return stats.removesuffix(_TIGHT) + _WIDE
+    if '"tightBounds"' in stats:
+        raise NotDirect("a data file has statistics in another form")
+    return f"{stats.rstrip()[:-1]},{_WIDE}"
+
+
+def _metrics(prepared: Prepared, counts: Mapping[str, int], *, vectors: int) -> dict[str, int]:
+    """In the words of Delta's history."""
+    added = sum(1 for file in prepared.files if not file.add.get("deletionVector"))
+    if prepared.operation != "merge":
+        found = {"numFiles": added, "numOutputRows": counts["rows"], "numOutputBytes": counts["bytes"]}
+        return found if prepared.operation == "append" else {**found, "numRemovedFiles": len(prepared.gone)}
+    updated = counts["matched"] - counts["deleted"]
+    return {
+        "operationNumSourceRows": counts["source"],
+        "numTargetRowsInserted": counts["rows"] - updated,
+        "numTargetRowsUpdated": updated,
+        "numTargetRowsDeleted": counts["deleted"],
+        "numTargetRowsCopied": 0,
+        "numTargetFilesAdded": added,
+        "numTargetFilesRemoved": len(prepared.gone),
+        "numTargetDeletionVectorsAdded": vectors,
+        "numTargetDeletionVectorsRemoved": 0,
+        "numTargetDeletionVectorsUpdated": 0,
+    }

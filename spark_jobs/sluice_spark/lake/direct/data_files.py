@@ -1,0 +1,75 @@
+"""New data files: rows in the form that Spark writes, and the action that adds each file.
+
+Owns: physical names and field ids of the table's column mapping, microseconds, the proleptic
+Gregorian calendar. (Delta protocol: Column Mapping, Add File and Remove File.)
+"""
+
+import io
+import time
+import uuid
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sluice_spark.fold.row_identity import whole
+from sluice_spark.lake.direct.statistics import statistics
+from sluice_spark.lake.layout import TableLayout
+
+FILE_BYTES = 128 * 1024 * 1024
+"""Of rows in memory; more make another file."""
+_CALENDAR = {"org.apache.spark.version": "4.2.0"}
+"""By this entry Spark knows that dates before 1582 are proleptic Gregorian, whatever its settings are."""
+
+
+def in_files(rows: pa.Table) -> Iterator[pa.Table]:
+    """`rows` cut into tables for one file each."""
+    count = max(1, -(-rows.nbytes // FILE_BYTES))
+    size = -(-len(rows) // count)
+    for start in range(0, len(rows), max(size, 1)):
+        yield rows.slice(start, size)
+
+
+def physical(rows: pa.Table, layout: TableLayout) -> pa.Table:
+    """`rows`, which have the table's columns by name, as the data files have them."""
+    arrays = [_physical(rows[column.name], column.field.type) for column in layout.columns]
+    return pa.Table.from_arrays(arrays, schema=layout.arrow)
+
+
+def _physical(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | pa.Array:
+    if column.type == kind:
+        return column
+    if not pa.types.is_struct(kind):
+        return column.cast(kind)
+    # A cast of a struct goes by the names of its fields, which are other ones in the file.
+    array = whole(column)
+    children = [_physical(pa.chunked_array([array.field(place)]), field.type) for place, field in enumerate(kind)]
+    return pa.StructArray.from_arrays(
+        [whole(child) for child in children], fields=list(kind), mask=array.is_null() if array.null_count else None
+    )
+
+
+def data_file(table: pa.Table, layout: TableLayout, *, keys: Collection[str]) -> tuple[str, bytes, dict[str, Any]]:
+    """A data file of `table`: its path below the lake table, its content, and the action that adds it.
+    There are statistics of the columns in `keys` (physical names) wherever they stand.
+    """
+    sink = io.BytesIO()
+    marked = table.replace_schema_metadata(_CALENDAR)
+    pq.write_table(
+        marked, sink, compression="snappy", store_decimal_as_integer=True, coerce_timestamps="us", store_schema=False
+    )
+    path = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
+    content = sink.getvalue()
+    return (
+        path,
+        content,
+        {
+            "path": path,
+            "partitionValues": {},
+            "size": len(content),
+            "modificationTime": int(time.time() * 1000),
+            "dataChange": True,
+            "stats": statistics(table, leading=layout.statistics_columns, also=keys),
+        },
+    )

@@ -1,0 +1,94 @@
+"""The files of one lake table, read and written without Spark."""
+
+import io
+from collections.abc import Sequence
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sluice.errors import ApplyError, ObjectMissing
+from sluice.store.base import ObjectStore
+from sluice_spark.lake.layout import NotDirect
+
+_AHEAD = 64 * 1024
+"""Read with a file's end: the footers of most files fit."""
+
+
+class TableFolder:
+    """The folder `prefix` (with its slash) of the lake's store."""
+
+    def __init__(self, store: ObjectStore, prefix: str) -> None:
+        self._store = store
+        self._prefix = prefix
+
+    @property
+    def name(self) -> str:
+        """The same for two folders only if they are the same."""
+        return self._prefix
+
+    def put(self, path: str, content: bytes) -> None:
+        """Stores a new file, durable when it returns. Raises StoreError."""
+        self._store.put(self._prefix + path, content)
+
+    def delete(self, path: str) -> None:
+        """Removes a file that no version of the table has."""
+        self._store.delete(self._prefix + path)
+
+    def read(self, path: str, start: int, length: int) -> bytes:
+        """Bytes of a file whose path is spelled as in the log, decoded."""
+        try:
+            data = self._store.get_range(self._prefix + path, start, length)
+        except ObjectMissing as error:
+            raise ApplyError(
+                "a file of the lake table is missing",
+                hint="restore the lake's files, or remove the table's folder and resync the table",
+            ) from error
+        if len(data) != length:
+            raise ApplyError("a file of the lake table is shorter than its log says")
+        return data
+
+    def columns(self, path: str, size: int, names: Sequence[str]) -> pa.Table:
+        """The columns `names` of the data file `path`, as the log spells it, which has `size` bytes.
+        A column that the file lacks is left out.
+        """
+        if urlsplit(path).scheme or path.startswith("/"):
+            raise NotDirect("a data file lies outside of the table's folder")
+        file = pq.ParquetFile(pa.PythonFile(_Ranges(self, unquote(path), size)), pre_buffer=True)
+        there = set(file.schema_arrow.names)
+        return file.read(columns=[name for name in names if name in there], use_threads=False)
+
+
+class _Ranges(io.RawIOBase):
+    """A file of known size as Arrow reads it: piece by piece, its end first."""
+
+    def __init__(self, folder: TableFolder, path: str, size: int) -> None:
+        super().__init__()
+        self._folder, self._path, self._size = folder, path, size
+        self._place = 0
+        self._tail_start = max(0, size - _AHEAD)
+        self._tail = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._place
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._place = offset + (0, self._place, self._size)[whence]
+        return self._place
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        end = self._size if size is None or size < 0 else min(self._size, self._place + size)
+        start, self._place = self._place, max(end, self._place)
+        if start >= end:
+            return b""
+        if start < self._tail_start:
+            return self._folder.read(self._path, start, end - start)
+        if not self._tail:
+            self._tail = self._folder.read(self._path, self._tail_start, self._size - self._tail_start)
+        return self._tail[start - self._tail_start : end - self._tail_start]

@@ -1,0 +1,92 @@
+"""The data files of the newest version of one lake table, kept from commit to commit.
+
+Owns that they are those of the version they are said to be of: our own commit changes them as it changed
+the table, and after anybody else's they are read from Delta again.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sluice_spark.lake.direct.transaction import DeltaTransaction
+from sluice_spark.lake.direct.vectors import Positions
+from sluice_spark.lake.layout import NotDirect, TableLayout
+
+_NOTHING: Positions = np.empty(0, dtype=np.int64)
+
+
+@dataclass(slots=True)
+class LiveFile:
+    """A data file with the action that added it. `rows` counts those of the file, removed ones
+    included; `low` and `high` are bounds by physical name. `removed` are the removed positions,
+    ascending, None until they were read.
+    """
+
+    add: Mapping[str, Any]
+    rows: int
+    low: Mapping[str, Any]
+    high: Mapping[str, Any]
+    removed: Positions | None
+
+    @staticmethod
+    def of(add: Mapping[str, Any], *, removed: Positions | None = None) -> "LiveFile":
+        """Raises NotDirect when the action does not say how many rows the file has."""
+        stated = json.loads(add.get("stats") or "{}")
+        if "numRecords" not in stated:
+            raise NotDirect("a data file has no statistics")
+        if not add.get("deletionVector"):
+            removed = _NOTHING
+        return LiveFile(
+            add, int(stated["numRecords"]), stated.get("minValues", {}), stated.get("maxValues", {}), removed
+        )
+
+    @property
+    def path(self) -> str:
+        """As the log spells it."""
+        return str(self.add["path"])
+
+
+@dataclass(slots=True)
+class LiveFiles:
+    """The files of `version` by path; -1 before the first look."""
+
+    version: int = -1
+    table_id: str = ""
+    layout: TableLayout | None = None
+    by_path: dict[str, LiveFile] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[LiveFile]:
+        return iter(self.by_path.values())
+
+    def follow(self, transaction: DeltaTransaction) -> TableLayout:
+        """Brings the files to the version that `transaction` read. Raises NotDirect."""
+        same = self.version == transaction.version and self.table_id == transaction.table_id
+        if not same or self.layout is None:
+            before, self.version = self.by_path, -1
+            self.layout = transaction.layout()
+            self.by_path = {}
+            for add in transaction.files():
+                known = before.get(add["path"])
+                same_vector = known is not None and known.add.get("deletionVector") == add.get("deletionVector")
+                self.by_path[add["path"]] = LiveFile.of(
+                    add, removed=known.removed if known is not None and same_vector else None
+                )
+            self.version, self.table_id = transaction.version, transaction.table_id
+        return self.layout
+
+    def landed(self, version: int, *, gone: Iterable[str], files: Iterable[LiveFile]) -> None:
+        """Our commit made `version`: `gone` are paths, `files` new ones or old ones with another
+        vector.
+        """
+        if version != self.version + 1:
+            # Somebody came in between.
+            self.version = -1
+            return
+        for path in gone:
+            del self.by_path[path]
+        for file in files:
+            self.by_path[file.path] = file
+        self.version = version

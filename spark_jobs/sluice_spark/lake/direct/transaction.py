@@ -1,0 +1,141 @@
+"""Delta's optimistic transaction, driven from Python.
+
+Conflict detection, check sums, checkpoints and the log store stay Delta's own. Must not look at rows,
+and must not make Delta rebuild a table's state where the version's checksum says the same. JVM errors
+pass: the caller translates them. (Delta protocol: Optimistic Concurrency Control, Transaction
+Identifiers.)
+"""
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from sluice_spark.lake.layout import TableLayout, read_layout
+
+_FEATURES_NAMED = 7
+_WRITE_ARGUMENTS = 9
+
+
+class _Names:
+    """Classes of Delta and Spark: a look through a package's name costs a millisecond, a kept one
+    nothing.
+    """
+
+    def __init__(self, gateway: Any) -> None:
+        jvm = gateway.jvm
+        delta, sql = jvm.org.apache.spark.sql.delta, jvm.org.apache.spark.sql
+        self.none = _module(jvm.scala, "None")
+        self.some = jvm.scala.Some
+        self.list = jvm.java.util.ArrayList
+        self.map = jvm.java.util.HashMap
+        self.utils = jvm.org.apache.spark.api.python.PythonUtils
+        self.convert = _module(jvm.scala.jdk.javaapi, "CollectionConverters").asJava
+        self.log = delta.DeltaLog
+        self.operations = delta.DeltaOperations
+        self.marker = delta.actions.SetTransaction
+        self.action = _module(delta.actions, "Action").fromJson
+        self.append, self.overwrite = sql.SaveMode.Append, sql.SaveMode.Overwrite
+        self.sessions = _module(sql, "SparkSession")
+        self.metrics = _module(sql.execution.metric, "SQLMetrics")
+        self.all_rows = _module(sql.catalyst.expressions, "Literal").TrueLiteral()
+
+    def seq(self, items: Sequence[Any]) -> Any:
+        made = self.list()
+        for item in items:
+            made.add(item)
+        return self.utils.toSeq(made)
+
+
+def _module(package: Any, name: str) -> Any:
+    return getattr(package, f"{name}$").__getattr__("MODULE$")
+
+
+@cache
+def _names(gateway: Any) -> _Names:
+    return _Names(gateway)
+
+
+class DeltaTransaction:
+    """One attempt at a commit to the table at `path`, based on its newest `version`. For one thread,
+    which has to use one private session.
+    """
+
+    def __init__(self, session: SparkSession, path: str) -> None:
+        self._session = session
+        self._java: Any = session._jsparkSession
+        self._names = _names(session.sparkContext._gateway)
+        self._names.sessions.setActiveSession(self._java)
+        log = self._names.log.forTable(self._java, path)
+        self._transaction = log.startTransaction(self._names.none, self._names.none)
+        self._snapshot = self._transaction.snapshot()
+        self.version = int(self._snapshot.version())
+        self.table_id = str(self._snapshot.metadata().id())
+
+    def layout(self) -> TableLayout:
+        """Columns and properties. Raises NotDirect."""
+        metadata, protocol = self._snapshot.metadata(), self._snapshot.protocol()
+        named = int(protocol.minWriterVersion()) >= _FEATURES_NAMED
+        return read_layout(
+            str(metadata.schemaString()),
+            properties=dict(self._names.convert(metadata.configuration())),
+            partitions=list(self._names.convert(metadata.partitionColumns())),
+            features=list(self._names.convert(protocol.writerFeatureNames())) if named else [],
+        )
+
+    def files(self) -> Iterator[dict[str, Any]]:
+        """The actions that added the files of this version."""
+        checksum = self._snapshot.checksumOpt()
+        if checksum.isDefined() and checksum.get().allFiles().isDefined():
+            found = checksum.get().allFiles().get()
+            lines = [str(found.apply(place).json()) for place in range(found.size())]
+        else:
+            # Without null fields, as Delta itself writes them.
+            frame = DataFrame(self._snapshot.allFiles().toDF(), self._session)
+            lines = [row[0] for row in frame.selectExpr("to_json(named_struct('add', struct(*)))").collect()]
+        for line in lines:
+            yield json.loads(line)["add"]
+
+    def commit(
+        self,
+        app_id: str,
+        marker: int,
+        actions: Sequence[Mapping[str, Any]],
+        *,
+        operation: str,
+        metrics: Mapping[str, int],
+        reads: bool,
+    ) -> int:
+        """Commits `actions` with the marker. `operation` is "append", "overwrite" or "merge", as the
+        table's history shows it; with `reads` the actions follow from the rows of the whole table.
+        Returns the version.
+        """
+        names = self._names
+        # A marker that somebody else sets meanwhile is a conflict.
+        self._transaction.readTxn().addOne(app_id)
+        if reads:
+            self._transaction.trackReadPredicates(names.seq([names.all_rows]), *(False, True))
+        made = [names.marker(app_id, marker, names.some(int(time.time() * 1000)))]
+        made += [names.action(json.dumps(action, ensure_ascii=False)) for action in actions]
+        self._register(metrics)
+        return int(self._transaction.commit(names.seq(made), self._operation(operation)))
+
+    def _operation(self, name: str) -> Any:
+        none, operations = self._names.none, self._names.operations
+        if name == "merge":
+            empty = self._names.seq([])
+            return operations.Merge(none, none, none, none, empty, empty, empty)
+        mode = self._names.append if name == "append" else self._names.overwrite
+        return operations.Write(mode, *[none] * (_WRITE_ARGUMENTS - 1))
+
+    def _register(self, values: Mapping[str, int]) -> None:
+        context = self._session.sparkContext._jsc.sc()
+        made = self._names.map()
+        for name, value in values.items():
+            metric = self._names.metrics.createMetric(context, name)
+            metric.set(int(value))
+            made.put(name, metric)
+        self._transaction.registerSQLMetrics(self._java, self._names.utils.toScalaMap(made))

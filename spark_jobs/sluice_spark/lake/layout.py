@@ -1,0 +1,160 @@
+"""What a Delta table's metadata says of its columns, and whether rows can be added to it without
+Spark.
+
+Owns: a table that asks for anything that `sluice_spark.lake.direct` does not do is refused by the
+name of what it asks for; an unknown feature is refused. Pure: JSON in, Arrow types out. (Delta
+protocol: Schema Serialization Format, Column Mapping, Table Features.)
+"""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+FIELD_ID = b"PARQUET:field_id"
+_PRIMITIVE: dict[str, pa.DataType] = {
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+_FEATURES = frozenset(
+    {
+        "allowColumnDefaults",
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "checkpointProtection",
+        "columnMapping",
+        "deletionVectors",
+        "generatedColumns",
+        "identityColumns",
+        "inCommitTimestamp",
+        "invariants",
+        "timestampNtz",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+    }
+)
+"""Features that a table may list. Those that would need work here are refused where they are used."""
+_SWITCHES = (
+    "delta.appendOnly",
+    "delta.enableChangeDataFeed",
+    "delta.enableIcebergCompatV1",
+    "delta.enableIcebergCompatV2",
+    "delta.enableIcebergCompatV3",
+    "delta.enableRowTracking",
+    "delta.randomizeFilePrefixes",
+)
+_COLUMN_RULES = (
+    "CURRENT_DEFAULT",
+    "EXISTS_DEFAULT",
+    "__CHAR_VARCHAR_TYPE_STRING",
+    "delta.generationExpression",
+    "delta.identity.start",
+    "delta.invariants",
+    "delta.typeChanges",
+)
+_ID = "delta.columnMapping.id"
+_PHYSICAL = "delta.columnMapping.physicalName"
+
+
+class NotDirect(Exception):
+    """Why only Spark can write to the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its name in SQL, and the field of the data files that holds it."""
+
+    name: str
+    field: pa.Field
+
+
+@dataclass(frozen=True, slots=True)
+class TableLayout:
+    """A table's columns, in order, and what decides how it may be written."""
+
+    columns: tuple[Column, ...]
+    properties: Mapping[str, str]
+
+    @property
+    def arrow(self) -> pa.Schema:
+        """The columns of a data file."""
+        return pa.schema([column.field for column in self.columns])
+
+    def field(self, name: str) -> pa.Field:
+        """The data files' field of the column `name`."""
+        return next(column.field for column in self.columns if column.name == name)
+
+    @property
+    def statistics_columns(self) -> int:
+        """Of how many leading columns Delta collects statistics; -1: of all."""
+        return int(self.properties.get("delta.dataSkippingNumIndexedCols", "32"))
+
+
+def read_layout(
+    schema: str, *, properties: Mapping[str, str], partitions: Collection[str], features: Collection[str]
+) -> TableLayout:
+    """The layout of a table with this schema (Delta's JSON), properties, partition columns and
+    features. Raises NotDirect.
+    """
+    if properties.get("delta.enableDeletionVectors") != "true":
+        raise NotDirect("deletion vectors are off")
+    if properties.get("delta.columnMapping.mode", "none") not in ("none", "name"):
+        raise NotDirect("columns are mapped by id")
+    switched = [name for name in _SWITCHES if properties.get(name) == "true"]
+    if switched:
+        raise NotDirect(f"{switched[0]} is on")
+    if any(name.startswith("delta.constraints.") for name in properties):
+        raise NotDirect("the table has constraints")
+    if partitions:
+        raise NotDirect("the table is partitioned")
+    unknown = sorted(set(features) - _FEATURES)
+    if unknown:
+        raise NotDirect(f"the table has the feature {unknown[0]}")
+    return TableLayout(tuple(_column(field) for field in json.loads(schema)["fields"]), dict(properties))
+
+
+def _column(field: Mapping[str, Any]) -> Column:
+    rules = [name for name in _COLUMN_RULES if name in field["metadata"]]
+    if rules:
+        raise NotDirect(f"a column has {rules[0]}")
+    return Column(field["name"], _field(field, top=True))
+
+
+def _field(field: Mapping[str, Any], *, top: bool) -> pa.Field:
+    if not field["nullable"]:
+        raise NotDirect("a column is NOT NULL")
+    kind, metadata = field["type"], field["metadata"]
+    identifier = {FIELD_ID: str(metadata[_ID]).encode()} if _ID in metadata else None
+    if isinstance(kind, dict) and kind["type"] == "struct" and top:
+        arrow: pa.DataType = pa.struct([_field(child, top=False) for child in kind["fields"]])
+    else:
+        arrow = _type(kind)
+    return pa.field(metadata.get(_PHYSICAL, field["name"]), arrow, metadata=identifier)
+
+
+def _type(kind: Any) -> pa.DataType:
+    if isinstance(kind, dict):
+        if kind["type"] == "array":
+            return pa.list_(pa.field("element", _type(kind["elementType"]), nullable=bool(kind["containsNull"])))
+        if kind["type"] == "map":
+            return pa.map_(_type(kind["keyType"]), _type(kind["valueType"]))
+        raise NotDirect(f"a column holds a {kind['type']} inside another type")
+    if kind.startswith("decimal("):
+        precision, scale = kind[8:-1].split(",")
+        return pa.decimal128(int(precision), int(scale))
+    if kind not in _PRIMITIVE:
+        raise NotDirect(f"a column has the type {kind.split('(')[0]}")
+    return _PRIMITIVE[kind]
