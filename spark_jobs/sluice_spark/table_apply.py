@@ -9,14 +9,15 @@ at once, a larger one in portions of at most that. Either way there is one commi
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pyarrow as pa
+import structlog
 
 from sluice import faults
 from sluice.contract.schema import TableSchema
-from sluice.errors import UnsupportedChange, WriterFenced
+from sluice.errors import ApplyError, StoreError, UnsupportedChange, WriterFenced
 from sluice.manifest.state import TableState
 from sluice.store.base import ObjectStore
 from sluice_spark.lake import evolution
@@ -29,6 +30,8 @@ from sluice_spark.modes.target import Target
 from sluice_spark.options import CHANGELOG, ApplyOptions
 from sluice_spark.read.changes import Count, WindowChanges, checked_bytes, unite, versions_in
 from sluice_spark.read.window import Window, visible
+
+_log = structlog.get_logger("sluice.apply")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,16 @@ class TableApply:
             if done is None:
                 done = self._snapshot(window) if window.is_snapshot else self._changes(window)
             faults.point("apply.window.after")
-            return done
+            return self._tidied(done) if done.committed else done
+
+    def _tidied(self, done: Applied) -> Applied:
+        """A window that is in the lake stays there, whatever becomes of its small files."""
+        try:
+            with self._phase("join"):
+                self._lake.join_small_files()
+        except (ApplyError, StoreError) as error:
+            _log.warning("small data files were not joined", error=str(error), hint=error.hint)
+        return replace(done, place=self._lake.place)
 
     def _landed(self, window: Window) -> Applied | None:
         """What the lake has of `window`: an earlier attempt may have committed before it failed.

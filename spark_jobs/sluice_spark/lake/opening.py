@@ -2,6 +2,8 @@
 work with.
 """
 
+import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import cached_property
 
@@ -19,6 +21,9 @@ from sluice_spark.lake.direct.key_cache import KeyCache
 from sluice_spark.lake.handover import Handover, forget_scratch
 from sluice_spark.lake.table import LakeTable, Place
 from sluice_spark.options import AUTO, DIRECT, ApplyOptions
+
+FILES_KEPT = 50_000
+"""Data files whose actions are kept in memory, over all tables: about two kilobytes each."""
 
 
 def application_id(pipeline: str, state: TableState, *, manifest: str) -> str:
@@ -46,7 +51,8 @@ class Lake:
         self._before_commit = before_commit
         self._files = open_store(options.lake_uri, options=options.lake_options)
         self._keys = KeyCache(options.key_cache_bytes)
-        self._direct: dict[str, DirectTable] = {}
+        self._direct: OrderedDict[str, DirectTable] = OrderedDict()
+        self._lock = threading.Lock()
 
     @cached_property
     def _manifest(self) -> str:
@@ -74,7 +80,13 @@ class Lake:
         if self._options.way_of(name) not in (AUTO, DIRECT):
             return None
         folder = f"{lake_path(state)}/"
-        return self._direct.setdefault(folder, DirectTable(TableFolder(self._files, folder), self._keys))
+        with self._lock:
+            table = self._direct.setdefault(folder, DirectTable(TableFolder(self._files, folder), self._keys))
+            self._direct.move_to_end(folder)
+            # What is forgotten is read from Delta again.
+            while sum(other.files for other in self._direct.values()) > FILES_KEPT and len(self._direct) > 1:
+                self._direct.popitem(last=False)
+            return table
 
     def handover(self, session: SparkSession) -> Handover:
         """The way of rows to `session`."""

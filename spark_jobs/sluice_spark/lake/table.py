@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sluice import faults
 from sluice.errors import ApplyError, ServiceError, UnsupportedChange, WriterFenced
 from sluice_spark.fold.ranges import KeyRanges
-from sluice_spark.lake.direct.commit import DirectTable
+from sluice_spark.lake.direct.commit import DirectTable, Prepared
 from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.durable import sync_commits
 from sluice_spark.lake.failures import CommitConflict, translated_errors
@@ -209,16 +209,7 @@ class LakeTable:
         landed: list[int] = []
 
         def run() -> None:
-            landed.append(
-                transaction.commit(
-                    self.app_id,
-                    version,
-                    prepared.actions,
-                    operation=prepared.operation,
-                    metrics=prepared.metrics,
-                    reads=prepared.reads,
-                )
-            )
+            landed.append(_committed(transaction, prepared, marker=(self.app_id, version)))
 
         try:
             self._commit(self.app_id, version, run, settings={})
@@ -226,6 +217,33 @@ class LakeTable:
             self._direct.abandon(prepared)
             raise
         self._direct.landed(prepared, landed[0] if landed else -1)
+
+    def join_small_files(self) -> None:
+        """Writes small data files anew as one when there are many, in a commit that changes no row. A
+        conflict with another commit leaves it for later.
+        """
+        if self._direct is None or self.way.name != DIRECT:
+            return
+        with translated_errors():
+            transaction = DeltaTransaction(self.session, self.path)
+            if transaction.version != self.place.version:
+                return
+            try:
+                prepared = self._direct.prepare_compaction(transaction)
+            except NotDirect:
+                return
+        if prepared is None:
+            return
+        self._before_commit()
+        landed: list[int] = []
+        try:
+            with translated_errors():
+                self._tagged(lambda: landed.append(_committed(transaction, prepared, marker=None)), settings={})
+        except CommitConflict:
+            self._direct.abandon(prepared)
+        else:
+            self._direct.landed(prepared, landed[0])
+        self.look()
 
     def replace(self, version: int, *, frame: DataFrame) -> None:
         """Commits a table of the rows and columns of `frame` in place of the one that is there, or
@@ -337,6 +355,16 @@ class LakeTable:
                 after = commit.tag.get(AFTER)
                 return Place(after if isinstance(after, int) and -1 <= after < number else number - 1)
         raise UnsupportedChange(f"no commit in the lake table's log left its marker {marker}")
+
+
+def _committed(transaction: DeltaTransaction, prepared: Prepared, *, marker: tuple[str, int] | None) -> int:
+    return transaction.commit(
+        prepared.actions,
+        marker=marker,
+        operation=prepared.operation,
+        metrics=prepared.metrics,
+        reads=prepared.reads,
+    )
 
 
 def contradiction(reported: Place, found: Place) -> str:

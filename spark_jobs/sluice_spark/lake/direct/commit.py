@@ -21,7 +21,8 @@ import pyarrow as pa
 from sluice import faults
 from sluice.errors import StoreError, UnsupportedChange
 from sluice_spark.fold.fold import DELETED, MATCH
-from sluice_spark.lake.direct.data_files import data_file, in_files, physical
+from sluice_spark.lake.direct.compaction import FileSize, worth_joining
+from sluice_spark.lake.direct.data_files import as_stored, data_file, in_files, physical
 from sluice_spark.lake.direct.folder import TableFolder
 from sluice_spark.lake.direct.kept_values import with_kept_values
 from sluice_spark.lake.direct.key_cache import KeyCache
@@ -68,7 +69,13 @@ class DirectTable:
         self._folder = folder
         self._cache = cache
         self._live = LiveFiles()
+        self._keys: frozenset[str] = frozenset()
         self.seconds: dict[str, float] = {}
+
+    @property
+    def files(self) -> int:
+        """How many live files it keeps."""
+        return len(self._live.by_path)
 
     def prepare(self, transaction: DeltaTransaction, plan: CommitPlan, portions: Iterable[pa.Table]) -> Prepared:
         """Writes the files of `plan` with the rows of `portions`, no two of which have the same key.
@@ -88,6 +95,55 @@ class DirectTable:
             self.abandon(prepared)
             raise
         return prepared
+
+    def prepare_compaction(self, transaction: DeltaTransaction) -> Prepared | None:
+        """Writes small files anew as one, None when it is not worth it. The rows stay the same.
+        Raises NotDirect, UnsupportedChange, StoreError; nothing is left then.
+        """
+        self.seconds = {}
+        layout = self._live.follow(transaction)
+        chosen = [self._live.by_path[path] for path in worth_joining(map(_size, self._live))]
+        if not chosen:
+            return None
+        prepared = Prepared("optimize", reads=False)
+        counts = _counts()
+        try:
+            with self._phase("write"):
+                joined = pa.concat_tables([self._alive(file, layout) for file in chosen])
+                if len(joined):
+                    self._put_file(prepared, joined, layout, counts, changes=False)
+        except BaseException:
+            self.abandon(prepared)
+            raise
+        for file in chosen:
+            prepared.actions.append({"remove": {**_remove(file.add), "dataChange": False}})
+            prepared.gone.append(file.path)
+        prepared.metrics = {
+            "numAddedFiles": len(prepared.files),
+            "numAddedBytes": counts["bytes"],
+            "numRemovedFiles": len(chosen),
+            "numRemovedBytes": sum(int(file.add["size"]) for file in chosen),
+        }
+        return prepared
+
+    def _alive(self, file: LiveFile, layout: TableLayout) -> pa.Table:
+        """The rows of a data file that are not removed, in the columns of a new one."""
+        names = [column.field.name for column in layout.columns]
+        stored = self._folder.columns(file.path, int(file.add["size"]), names)
+        if len(stored) != file.rows:
+            raise UnsupportedChange("a data file of the lake table has other rows than its log says")
+        removed = self._removed(file)
+        if len(removed):
+            alive = np.ones(len(stored), dtype=bool)
+            alive[removed] = False
+            stored = stored.filter(pa.array(alive))
+        arrays = [
+            as_stored(stored[column.field.name], column.field.type)
+            if column.field.name in stored.column_names
+            else pa.nulls(len(stored), column.field.type)
+            for column in layout.columns
+        ]
+        return pa.Table.from_arrays(arrays, schema=layout.arrow)
 
     def landed(self, prepared: Prepared, version: int) -> None:
         """`prepared` was committed as `version`."""
@@ -124,8 +180,9 @@ class DirectTable:
         portions: Iterable[pa.Table],
     ) -> None:
         taken: dict[str, list[Numbers]] = defaultdict(list)
-        counts = {"source": 0, "matched": 0, "deleted": 0, "rows": 0, "bytes": 0}
-        statistics = {field.name for field in key.fields} if key is not None else set()
+        counts = _counts()
+        if key is not None:
+            self._keys = frozenset(field.name for field in key.fields)
         for portion in portions:
             rows = portion
             if key is not None and isinstance(plan.action, MergePlan):
@@ -133,7 +190,7 @@ class DirectTable:
                     rows = self._replaced(plan.action, key, layout, portion, taken, counts)
             counts["source"] += len(portion)
             with self._phase("write"):
-                self._write(prepared, rows, layout, statistics, counts)
+                self._write(prepared, rows, layout, counts)
         faults.point("apply.direct.data_written")
         with self._phase("write"):
             if plan.action == "overwrite":
@@ -193,19 +250,21 @@ class DirectTable:
             file.removed = read_vector(file.add["deletionVector"], self._folder.read)
         return file.removed
 
-    def _write(
-        self, prepared: Prepared, rows: pa.Table, layout: TableLayout, keys: set[str], counts: dict[str, int]
+    def _write(self, prepared: Prepared, rows: pa.Table, layout: TableLayout, counts: dict[str, int]) -> None:
+        if len(rows):
+            for part in in_files(physical(rows, layout)):
+                self._put_file(prepared, part, layout, counts)
+
+    def _put_file(
+        self, prepared: Prepared, table: pa.Table, layout: TableLayout, counts: dict[str, int], *, changes: bool = True
     ) -> None:
-        if not len(rows):
-            return
-        for part in in_files(physical(rows, layout)):
-            path, content, add = data_file(part, layout, keys=keys)
-            prepared.written.append(path)
-            self._folder.put(path, content)
-            prepared.actions.append({"add": add})
-            prepared.files.append(LiveFile.of(add))
-            counts["rows"] += len(part)
-            counts["bytes"] += len(content)
+        path, content, add = data_file(table, layout, keys=self._keys, changes=changes)
+        prepared.written.append(path)
+        self._folder.put(path, content)
+        prepared.actions.append({"add": add})
+        prepared.files.append(LiveFile.of(add))
+        counts["rows"] += len(table)
+        counts["bytes"] += len(content)
 
     def _remove_all(self, prepared: Prepared) -> None:
         for file in self._live:
@@ -270,6 +329,14 @@ def _with_wide_bounds(stats: str) -> str:
     if '"tightBounds"' in stats:
         raise NotDirect("a data file has statistics in another form")
     return f"{stats.rstrip()[:-1]},{_WIDE}"
+
+
+def _counts() -> dict[str, int]:
+    return {"source": 0, "matched": 0, "deleted": 0, "rows": 0, "bytes": 0}
+
+
+def _size(file: LiveFile) -> FileSize:
+    return FileSize(file.path, int(file.add["size"]), file.rows, file.removed_rows)
 
 
 def _metrics(prepared: Prepared, counts: Mapping[str, int], *, vectors: int) -> dict[str, int]:

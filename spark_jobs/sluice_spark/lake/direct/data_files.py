@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from sluice_spark.fold.row_identity import whole
 from sluice_spark.lake.direct.statistics import statistics
-from sluice_spark.lake.layout import TableLayout
+from sluice_spark.lake.layout import NotDirect, TableLayout
 
 FILE_BYTES = 128 * 1024 * 1024
 """Of rows in memory; more make another file."""
@@ -50,9 +50,23 @@ def _physical(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | p
     )
 
 
-def data_file(table: pa.Table, layout: TableLayout, *, keys: Collection[str]) -> tuple[str, bytes, dict[str, Any]]:
+def as_stored(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """A column of a data file that another engine may have written. Raises NotDirect when only Spark
+    knows how to read it.
+    """
+    if column.type == kind:
+        return column
+    if pa.types.is_nested(kind) and not column.type.equals(kind):
+        raise NotDirect("a data file holds a nested column in another form")
+    return column.cast(kind)
+
+
+def data_file(
+    table: pa.Table, layout: TableLayout, *, keys: Collection[str], changes: bool
+) -> tuple[str, bytes, dict[str, Any]]:
     """A data file of `table`: its path below the lake table, its content, and the action that adds it.
-    There are statistics of the columns in `keys` (physical names) wherever they stand.
+    There are statistics of the columns in `keys` (physical names) wherever they stand. `changes`
+    says that its rows are not those of other files of the table.
     """
     sink = io.BytesIO()
     marked = table.replace_schema_metadata(_CALENDAR)
@@ -69,7 +83,7 @@ def data_file(table: pa.Table, layout: TableLayout, *, keys: Collection[str]) ->
             "partitionValues": {},
             "size": len(content),
             "modificationTime": int(time.time() * 1000),
-            "dataChange": True,
+            "dataChange": changes,
             "stats": statistics(table, leading=layout.statistics_columns, also=keys),
         },
     )

@@ -44,6 +44,11 @@ class LiveFile:
         )
 
     @property
+    def removed_rows(self) -> int:
+        """How many rows its vector removes."""
+        return int((self.add.get("deletionVector") or {}).get("cardinality", 0))
+
+    @property
     def path(self) -> str:
         """As the log spells it."""
         return str(self.add["path"])

@@ -101,24 +101,25 @@ class DeltaTransaction:
 
     def commit(
         self,
-        app_id: str,
-        marker: int,
         actions: Sequence[Mapping[str, Any]],
         *,
+        marker: tuple[str, int] | None,
         operation: str,
         metrics: Mapping[str, int],
         reads: bool,
     ) -> int:
-        """Commits `actions` with the marker. `operation` is "append", "overwrite" or "merge", as the
-        table's history shows it; with `reads` the actions follow from the rows of the whole table.
-        Returns the version.
+        """Commits `actions`, with the marker (application id, version). `operation` is "append",
+        "overwrite", "merge" or "optimize", as the table's history shows it; with `reads` the actions
+        follow from the rows of the whole table. Returns the version.
         """
         names = self._names
-        # A marker that somebody else sets meanwhile is a conflict.
-        self._transaction.readTxn().addOne(app_id)
+        made = []
+        if marker is not None:
+            # A marker that somebody else sets meanwhile is a conflict.
+            self._transaction.readTxn().addOne(marker[0])
+            made.append(names.marker(*marker, names.some(int(time.time() * 1000))))
         if reads:
             self._transaction.trackReadPredicates(names.seq([names.all_rows]), *(False, True))
-        made = [names.marker(app_id, marker, names.some(int(time.time() * 1000)))]
         made += [names.action(json.dumps(action, ensure_ascii=False)) for action in actions]
         self._register(metrics)
         return int(self._transaction.commit(names.seq(made), self._operation(operation)))
@@ -128,6 +129,9 @@ class DeltaTransaction:
         if name == "merge":
             empty = self._names.seq([])
             return operations.Merge(none, none, none, none, empty, empty, empty)
+        if name == "optimize":
+            empty = self._names.seq([])
+            return operations.Optimize(empty, empty, *(True, none, False))
         mode = self._names.append if name == "append" else self._names.overwrite
         return operations.Write(mode, *[none] * (_WRITE_ARGUMENTS - 1))
 

@@ -1,0 +1,51 @@
+"""One window after the other through one `Lake`, as a running applier applies them, without its loop."""
+
+from sluice.contract.entries import Changes, Snapshot
+from sluice.manifest.reader import load_state, read_entries
+from sluice_spark.lake.opening import Lake
+from sluice_spark.lake.table import LakeTable, Place
+from sluice_spark.modes.target import removals_are_sent
+from sluice_spark.read.window import Window
+from sluice_spark.table_apply import Applied, TableApply
+from tests.spark.conftest import Pipeline
+
+
+class Windows:
+    """Applies what is new in the manifest of `pipeline`, which has one table."""
+
+    def __init__(self, pipeline: Pipeline, **options: object) -> None:
+        self.pipeline = pipeline
+        self.options = pipeline.options(**options)
+        self.lake = Lake(self.options, pipeline.store, before_commit=lambda: None)
+        self.session = pipeline.spark.newSession()
+        self.place = Place()
+        self.taken = 0
+        self.table: LakeTable | None = None
+
+    def apply(self) -> Applied:
+        """Everything new as one window; a snapshot ends a window."""
+        store = self.pipeline.store
+        state = load_state(store)
+        (table,) = state.tables.values()
+        entries = [entry for entry, _ in read_entries(store, after_seq=self.taken)]
+        segments = [
+            segment
+            for entry in entries
+            if isinstance(entry.body, Changes | Snapshot)
+            for segment in entry.body.segments
+        ]
+        self.taken = entries[-1].seq
+        is_snapshot = any(isinstance(entry.body, Snapshot) for entry in entries)
+        window = Window(tuple(segments), table.generation_seq if is_snapshot else self.taken, is_snapshot=is_snapshot)
+        self.table = self.lake.table(table, self.session, place=self.place)
+        applied = TableApply(
+            self.options,
+            store,
+            self.table,
+            self.lake.handover(self.session),
+            state=table,
+            removals_sent=removals_are_sent(state.opened, table),
+            lake_version=table.schema_version,
+        ).apply(window)
+        self.place = applied.place
+        return applied
