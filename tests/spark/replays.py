@@ -197,16 +197,14 @@ class Replay:
                 asked.append({name: row[name] for name in columns})
         if not asked:
             return
+        kinds = {name: column.lake.sql for name, column in columns.items()}
         texts = []
-        for place, _ in enumerate(asked):
-            values = " AND ".join(f"t.`{name}` = :k{place}_{number}" for number, name in enumerate(columns))
-            texts.append(f"(SELECT count(*) FROM {self.expression} t WHERE {values}) AS c{place}")
-        arguments = {
-            f"k{place}_{number}": value for place, key in enumerate(asked) for number, value in enumerate(key.values())
-        }
-        counted = self.foreign.sql(f"SELECT {', '.join(texts)}", args=arguments).first()
+        for key in asked:
+            values = " AND ".join(f"`{name}` = {_literal(value, kinds[name])}" for name, value in key.items())
+            texts.append(f"(SELECT count(*) FROM {self.expression} WHERE {values})")
+        counted = self.foreign.sql(f"SELECT array({', '.join(texts)})").first()
         assert counted is not None
-        assert list(counted) == [1] * len(asked), f"{self}: by key Spark finds {list(counted)} rows"
+        assert list(counted[0]) == [1] * len(asked), f"{self}: by key Spark finds {list(counted[0])} rows"
 
     def __str__(self) -> str:
         return f"{self.story.shape.name}, seed {self.story.seed}, {self.way}"
@@ -216,6 +214,13 @@ def by_delta_rs(path: Path, version: int | None) -> list[dict[str, Any]]:
     """All rows, by a scan: counts of delta-rs ignore vectors."""
     scan = QueryBuilder().register("lake", DeltaTable(path, version=version)).execute("select * from lake")
     return list(pa.table(scan.read_all()).to_pylist())
+
+
+def _literal(value: Any, kind: str) -> str:
+    if isinstance(value, str | bytes):
+        data = value.encode() if isinstance(value, str) else value
+        return f"CAST(X'{data.hex()}' AS {kind})"
+    return f"CAST('{value}{' UTC' * (kind == 'timestamp')}' AS {kind})".replace("+00:00", "")
 
 
 def _is_own(app_id: str) -> bool:

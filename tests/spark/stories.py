@@ -55,7 +55,7 @@ class Shape:
     keys: int = 40
     steps: int = 5
     changes: int = 8
-    then: tuple[str, ...] = ("", "optimize", "restart")
+    then: tuple[str, ...] = ("", "optimize", "")
     added: tuple[Added, ...] = ()
     truncates: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class Story:
         self.first = self.schema = self._version(1)
         self._lsn = FIRST_LSN
         self._free = self._keys()
-        self._lost: list[Key] = []
+        self._ghosts = [self._free.pop() for _ in range(6 if shape.by_key and len(self._free) > 20 else 0)]
         self.lake = Lake(shape)
         self.copied = [self._row(self._fresh_key()) for _ in range(min(shape.copied, len(self._free) // 2))]
         self.lake.copy(self.copied, self.schema)
@@ -282,14 +282,14 @@ class Story:
         ]
 
     def _ghost_delete(self, schema: TableSchema) -> list[Change]:
-        """Of a row that the lake does not have. Its key is not used again."""
-        return [self._deleted(self._row(self._fresh_key()), schema)] if len(self._free) > 4 else []
+        """Of a row that the lake does not have, by a key that nothing has named before."""
+        return [self._deleted(self._row(self._ghosts.pop()), schema)] if self._ghosts else []
 
     def _ghost_update(self, schema: TableSchema) -> list[Change]:
         """Of a row that the lake does not have, with all of its values: the row is there from then on."""
-        if len(self._free) <= 4:
+        if not self._ghosts:
             return []
-        row = self._row(self._fresh_key())
+        row = self._row(self._ghosts.pop())
         return [self._change("u", row, old=row if self.shape.identity == "f" else None, schema=schema)]
 
     def _some_row(self) -> Row | None:

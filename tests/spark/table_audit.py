@@ -104,7 +104,7 @@ def _check_statistics(state: State, file: File) -> None:
 def _check_bounds(values: list[Any], kind: str, low: Any, high: Any, where: str) -> None:
     """Every value is between the bounds, as a reader that prunes by them compares."""
     if kind in ("float", "double"):
-        values, low, high = _numbers(values), _number(low), _number(high)
+        values, low, high = [_number(value, kind) for value in values], _number(low, kind), _number(high, kind)
         assert high is None or high[0] or not any(value[0] for value in values), f"{where} has NaN, which sorts last"
     else:
         low, high = _bound(low, kind), _bound(high, kind)
@@ -132,16 +132,12 @@ def _bound(text: Any, kind: str) -> Any:
     return text
 
 
-def _number(value: Any) -> tuple[bool, float] | None:
-    """NaN sorts behind all others."""
+def _number(value: Any, kind: str) -> tuple[bool, float] | None:
+    """NaN sorts behind all others. A text of a `float` is read as one."""
     if value is None:
         return None
-    found = float(value)
+    found = float(np.float32(value)) if kind == "float" else float(value)
     return (True, 0.0) if found != found else (False, found)
-
-
-def _numbers(values: list[Any]) -> list[Any]:
-    return [_number(value) for value in values]
 
 
 def check_checksum(table: DeltaFolder, version: int) -> None:
