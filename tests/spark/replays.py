@@ -9,9 +9,10 @@ from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 
 from sluice.contract.entries import Snapshot
+from sluice_spark.options import DIRECT, MERGE
 from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline
-from tests.spark.protocol_reader import DeltaFolder
+from tests.spark.protocol_reader import Action, DeltaFolder
 from tests.spark.stories import Phase, Rows, Story, lake_rows, marks, typed
 from tests.spark.table_audit import check_checkpoints, check_checksum, check_files, live_files
 
@@ -33,11 +34,12 @@ class Replay:
             self.foreign.conf.set(name, value)
         self.story = story
         self.way = way
-        self.operations: Counter[str] = Counter()
+        self.ways: Counter[str] = Counter()
         self.pipeline = Pipeline(spark, folder)
         self._expected: dict[int, Rows] = {}
         self._checked = -1
         self._gone = -1
+        self._last = story.snapshot
         shape = story.shape
         self.pipeline.manifest.table(story.first, publishes=shape.publishes)
         self._copy()
@@ -106,7 +108,9 @@ class Replay:
         return self._expected[max(self._expected)]
 
     def check_versions(self) -> None:
-        """Every version since the last look has the rows of the entry that its marker names."""
+        """Every version since the last look has the rows of the entry that its marker names; files that were joined
+        have the rows of before.
+        """
         table = self.table
         versions = table.versions()
         for version in versions:
@@ -114,10 +118,13 @@ class Replay:
                 continue
             check_checksum(table, version)
             actions = table.commit(version)
-            info = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
-            self.operations[str(info.get("operation"))] += 1
-            if (rows := self._rows_by_marker(version)) is not None:
-                self._compare(version, rows, readers="one" if version % 3 else "two")
+            info: Action = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+            marked = self._rows_by_marker(version)
+            if marked is not None and version > 0:
+                self.ways[_way(info)] += 1
+            self._last = self._last if marked is None else marked
+            if marked is not None or info.get("operation") == "OPTIMIZE":
+                self._compare(version, self._last, readers="one" if version % 3 else "two")
         self._checked = versions[-1]
         self._compare(None, self._newest(), readers="all")
         check_files(table.state())
@@ -221,6 +228,12 @@ def _literal(value: Any, kind: str) -> str:
         data = value.encode() if isinstance(value, str) else value
         return f"CAST(X'{data.hex()}' AS {kind})"
     return f"CAST('{value}{' UTC' * (kind == 'timestamp')}' AS {kind})".replace("+00:00", "")
+
+
+def _way(info: Action) -> str:
+    """How a commit of ours was made, by what Spark's own commands say of themselves and a direct commit does not."""
+    by_spark = "partitionBy" in info["operationParameters"] or "executionTimeMs" in info["operationMetrics"]
+    return MERGE if by_spark else DIRECT
 
 
 def _is_own(app_id: str) -> bool:

@@ -42,6 +42,7 @@ class Shape:
     """A kind of table, and a kind of history. `columns` are kinds by name, `key` names those of the key, in any place.
 
     `then` is what others do between one phase and the next, in turn; `steps` is the number of entries of a phase.
+    `only_sql` says that the direct way refuses to merge into such a table.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Shape:
     added: tuple[Added, ...] = ()
     truncates: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
+    only_sql: bool = False
 
     @property
     def by_key(self) -> bool:

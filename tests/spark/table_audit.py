@@ -113,9 +113,15 @@ def _check_bounds(values: list[Any], kind: str, low: Any, high: Any, where: str)
     if kind.startswith("timestamp") and high is not None:
         # Bounds may be cut to milliseconds, and readers know that.
         high = high.replace(microsecond=high.microsecond // 1000 * 1000 + 999)
-    order = (lambda text: text.encode()) if kind == "string" else (lambda value: value)
-    assert low is None or order(low) <= min(map(order, values)), f"the least value of {where} is below its bound"
-    assert high is None or order(high) >= max(map(order, values)), f"the greatest value of {where} is above its bound"
+    if kind == "string":
+        # By bytes, as Spark compares.
+        values, low, high = [value.encode() for value in values], _encoded(low), _encoded(high)
+    assert low is None or low <= min(values), f"the least value of {where} is below its bound"
+    assert high is None or high >= max(values), f"the greatest value of {where} is above its bound"
+
+
+def _encoded(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
 
 
 def _bound(text: Any, kind: str) -> Any:

@@ -104,6 +104,10 @@ def _counted(rows: Rows, *more: tuple[int, tuple[int, str]]) -> Counted:
     return Counter([*rows.items(), *more])
 
 
+def _rows(rows: Rows) -> list[dict[str, object]]:
+    return [{"id": number, "v": v, "big": big, "at": None} for number, (v, big) in rows.items()]
+
+
 def _without(number: int) -> Rows:
     return {key: row for key, row in CHANGED.items() if key != number}
 
@@ -175,9 +179,7 @@ class Field:
         """A table with a vector and two files."""
         self._numbers += 1
         schema = replace(SCHEMA, table_id=str(self._numbers), table_name=name)
-        self.pipeline.begin(
-            schema, *({"id": number, "v": v, "big": big, "at": None} for number, (v, big) in BEGUN.items())
-        )
+        self.pipeline.begin(schema, *_rows(BEGUN))
         self._commit(schema, FIRST)
         return schema
 
@@ -307,7 +309,7 @@ def test_another_applier_that_takes_over_before_our_commit_leaves_each_row_once(
     spark: SparkSession, tmp_path: Path, way: str, *, further: bool
 ) -> None:
     pipeline = Pipeline(spark, tmp_path)
-    pipeline.begin(SCHEMA, *({"id": number, "v": v, "big": big, "at": None} for number, (v, big) in BEGUN.items()))
+    pipeline.begin(SCHEMA, *_rows(BEGUN))
     pipeline.manifest.transaction([replace(change) for change in FIRST], SCHEMA)
     pipeline.apply(way=way)
     gate = tmp_path / "gate"

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from sluice_spark.options import DIRECT, MERGE
 from tests.spark import pools
 from tests.spark.pools import EVERY_KIND, Kind
 from tests.spark.replays import Replay
 from tests.spark.stories import Added, Shape, Story
 
-WAYS = ("direct", "merge")
+WAYS = (DIRECT, MERGE)
 SEEDS = int(os.environ.get("THREE_WAYS_SEEDS", "1"))
 FIRST_SEED = int(os.environ.get("THREE_WAYS_FIRST", "1"))
 
@@ -45,8 +46,13 @@ SHAPES = (
         then=("optimize", "", "zorder", ""),
     ),
     Shape("every kind", {f"c{n}": kind for n, kind in enumerate(EVERY_KIND)} | {"id": pools.UUIDS}, ("id",)),
-    Shape("whole rows of every kind", {f"c{n}": kind for n, kind in enumerate(EVERY_KIND)}, identity="f"),
-    Shape("few whole rows", {"b": pools.BOOLEAN, "f": pools.DOUBLES, "at": pools.DATES}, identity="f", copied=40),
+    Shape(
+        "whole rows of every kind", {f"c{n}": kind for n, kind in enumerate(EVERY_KIND)}, identity="f", only_sql=True
+    ),
+    Shape(
+        "few whole rows", {"b": pools.BOOLEAN, "f": pools.DOUBLES, "at": pools.DATES}, identity="f", copied=40,
+        only_sql=True,
+    ),
     Shape(
         "composite", {"n": pools.MONEY, "x": pools.STRING, "d": pools.DATES, "v": pools.BINARY}, ("d", "x", "n"),
         keys=80,
@@ -57,7 +63,7 @@ SHAPES = (
     Shape("an instant key", _one_key(pools.INSTANTS), ("k",)),
     Shape("a boolean key", _one_key(pools.BOOLEAN), ("k",), copied=1, keys=2),
     Shape("a bytea key", _one_key(pools.BINARY), ("k",)),
-    Shape("a double key", _one_key(pools.DOUBLE), ("k",)),
+    Shape("a double key", _one_key(pools.DOUBLE), ("k",), only_sql=True),
     Shape("removals that are not sent", {"id": pools.BIGINT, **_PAYLOAD}, ("id",), publishes="iut", truncates=False),
     Shape("no identity", {f"c{n}": kind for n, kind in enumerate(EVERY_KIND)}, identity="n"),
     Shape("a changelog", {"id": pools.BIGINT, "d": pools.DATES, **_PAYLOAD}, ("id", "d"), mode="changelog"),
@@ -92,3 +98,8 @@ def test_a_history_leaves_the_lake_equal_and_sound_in_every_way(
     for phase in replay.story.phases:
         replay.phase(phase)
     replay.finish()
+    assert replay.ways, "no window was committed"
+    if way == DIRECT and not shape.only_sql:
+        assert set(replay.ways) == {DIRECT}
+    elif way == MERGE or shape.only_sql:
+        assert MERGE in replay.ways
