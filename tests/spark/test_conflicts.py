@@ -217,7 +217,9 @@ class Field:
         wait_until(lambda: bool(self.ended) or settled(), what="the window is taken or refused")
 
     def found(self, name: str) -> Counted:
-        """The rows by four readings, which agree, of a table that is sound."""
+        """The rows by four readings, which agree, of a table that is sound. Somebody else's RESTORE writes no checksum
+        file.
+        """
         path = self.pipeline.path(name)
         state = DeltaFolder(path).state()
         spark = self.pipeline.spark.newSession().read.format("delta").load(str(path)).toArrow().to_pylist()
@@ -227,7 +229,8 @@ class Field:
         ]
         assert all(one == counted[0] for one in counted), f"{name}: readers do not agree: {counted}"
         check_files(state)
-        check_checksum(DeltaFolder(path), state.version)
+        if DeltaFolder(path).checksum(state.version) is not None:
+            check_checksum(DeltaFolder(path), state.version)
         return counted[0]
 
 

@@ -82,8 +82,8 @@ SHAPES = (
         steps=9, changes=4, then=("checkpoints", "optimize", "vacuum", "", "purge", "", ""),
     ),
     Shape(
-        "more memory than there is", {"id": pools.BIGINT, **_PAYLOAD}, ("id",),
-        options={"max_memory_bytes": 20_000}, steps=3, changes=40, keys=200,
+        "windows in portions", {"id": pools.BIGINT, "v": pools.INTEGER, "u": pools.UUIDS, "at": pools.DATES}, ("id",),
+        options={"max_memory_bytes": 20_000}, steps=3, changes=120, keys=600, copied=100,
     ),
 )  # fmt: skip
 
