@@ -1,6 +1,7 @@
 """What the applier reports about a table: how far it is, and why it does not advance."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,7 @@ from sluice.contract.applied import AppliedLog
 from sluice.contract.entries import Changes
 from sluice.manifest.reader import load_state, read_entries
 from sluice.store.memory import MemoryStore
-from sluice_spark.lake.table import Place
+from sluice_spark.lake.table import Place, Way
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.ledger import LOOK_PAUSE_SECONDS, LOOK_SECONDS, Ledger, Work
 from sluice_spark.progress.restart import restore
@@ -53,6 +54,32 @@ def test_a_table_that_is_not_in_the_lake_yet_fails_visibly_while_the_error_may_p
         known.failed("StoreUnavailable: no answer", now=float(second), passing=True)
     row = ledger.report()["16385"]
     assert (row.state, row.reason, row.failing) == ("snapshot", known.problem, True)
+
+
+def test_the_way_of_the_newest_changes_stays_through_empty_windows_snapshots_and_restarts() -> None:
+    store = MemoryStore("ways", prefix="shop/")
+    manifest = Manifest(store)
+    manifest.table(SCHEMA)
+    manifest.copy([], SCHEMA)
+    seq = manifest.transaction([Change("i", {"id": 1})], SCHEMA)
+    state = load_state(store)
+    ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), state)
+    ledger.begin({"16385": restore(state.tables["16385"], None, place=Place(1, seq))})
+    work = Work("16385", ledger.tables["16385"], state.tables["16385"], Window((), seq))
+
+    def reported(**applied: Any) -> tuple[str, str, int]:
+        ledger.applied(work, Applied(Place(2, seq), seq, **applied))
+        row = ledger.report()["16385"]
+        return row.way, row.way_reason, row.files
+
+    assert reported() == ("", "", -1)
+    refused = Way("merge", "the table is partitioned")
+    assert reported(way=refused) == ("merge", "the table is partitioned", -1)
+    assert reported(way=Way("direct"), files=3) == ("direct", "", 3)
+    assert reported(committed=False) == ("direct", "", 3)
+    assert reported(way=refused) == ("merge", "the table is partitioned", -1)
+    log = AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", ledger.report())
+    assert restore(state.tables["16385"], AppliedLog.decode(log.encode()), place=Place(2, seq)).way == refused
 
 
 OTHER = replace(SCHEMA, table_id="16386", table_name="others")
