@@ -19,6 +19,7 @@ from sluice_spark.lake.direct.commit import DirectTable
 from sluice_spark.lake.direct.folder import TableFolder
 from sluice_spark.lake.direct.key_cache import KeyCache
 from sluice_spark.lake.handover import Handover, forget_scratch
+from sluice_spark.lake.log_tail import LogTail
 from sluice_spark.lake.table import LakeTable, Place
 from sluice_spark.options import AUTO, DIRECT, ApplyOptions
 
@@ -72,7 +73,11 @@ class Lake:
             before_commit=self._before_commit,
             place=place,
             direct=self._direct_table(state),
+            log=self._log(state, session, path, since=place.version if place is not None else -1),
         )
+
+    def _log(self, state: TableState, session: SparkSession, path: str, *, since: int) -> LogTail:
+        return LogTail(session, path, store=self._files, folder=f"{lake_path(state)}/", since=since)
 
     def _direct_table(self, state: TableState) -> DirectTable | None:
         """The same object for the same lake table, which keeps what it knows of its files."""
@@ -87,6 +92,19 @@ class Lake:
             while sum(other.files for other in self._direct.values()) > FILES_KEPT and len(self._direct) > 1:
                 self._direct.popitem(last=False)
             return table
+
+    def unseen(self, state: TableState, session: SparkSession, *, since: int) -> LakeTable:
+        """The same, to be examined for the first time and not to be committed to. `since` is the
+        version that was last reported, -1 if none was.
+        """
+        path = storage.join(self._options.lake_uri, lake_path(state))
+        return LakeTable(
+            session,
+            path,
+            app_id=application_id(self._options.pipeline, state, manifest=self._manifest),
+            before_commit=self._before_commit,
+            log=self._log(state, session, path, since=since),
+        )
 
     def handover(self, session: SparkSession) -> Handover:
         """The way of rows to `session`."""

@@ -12,16 +12,18 @@ before a window and after its commit.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice import faults
 from sluice.errors import ApplyError, ServiceError, UnsupportedChange, WriterFenced
 from sluice_spark.fold.ranges import KeyRanges
-from sluice_spark.lake.direct.commit import DirectTable, Prepared
+from sluice_spark.lake.direct.actions import Prepared
+from sluice_spark.lake.direct.commit import DirectTable, DirectWindow
 from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.durable import sync_commits
 from sluice_spark.lake.failures import CommitConflict, translated_errors
@@ -73,6 +75,23 @@ class Way:
     reason: str = ""
 
 
+class Preparation(Protocol):
+    """A window on its way into one commit, worked out anew for each version of the table that it is
+    tried on.
+    """
+
+    def prepare(self, transaction: DeltaTransaction) -> Prepared | None:
+        """What to commit on top of the version that `transaction` read; None: nothing. Raises
+        NotDirect.
+        """
+
+    def landed(self, prepared: Prepared, version: int) -> None:
+        """`prepared` was committed as `version` (-1: as one that is not known)."""
+
+    def abandon(self, prepared: Prepared) -> None:
+        """`prepared` was refused, and no version has its files."""
+
+
 class LakeTable:
     """The Delta table at `path`, for one private session and the application id `app_id`. Not
     thread-safe: one worker at a time. With `direct` windows are committed directly where the
@@ -90,7 +109,9 @@ class LakeTable:
         before_commit: Callable[[], None],
         place: Place | None = None,
         direct: DirectTable | None = None,
+        log: LakeLog | None = None,
     ) -> None:
+        """`log` is how the table's log is read, None: through Delta."""
         self.session = session
         self.path = path
         self.app_id = app_id
@@ -98,7 +119,7 @@ class LakeTable:
         self.way = Way()
         self._before_commit = before_commit
         self._direct = direct
-        self._log = LakeLog(session, path)
+        self._log = log or LakeLog(session, path)
 
     @property
     def expression(self) -> str:
@@ -123,6 +144,11 @@ class LakeTable:
         """The transaction version that the table records for `app_id`."""
         with translated_errors():
             return self._log.marker(app_id) if self._log.update() >= 0 else None
+
+    def column_names(self) -> list[str]:
+        """The names alone, as of the last look. Takes no query."""
+        with translated_errors():
+            return self._log.column_names()
 
     def columns(self) -> list[tuple[str, str]]:
         """Names and Spark types, in order."""
@@ -168,7 +194,7 @@ class LakeTable:
         """Commits `plan` with the rows of `pieces` and with the marker `version`."""
         if self._direct is not None:
             try:
-                self._commit_direct(version, plan, pieces)
+                self.commit_prepared(version, DirectWindow(self._direct, plan, pieces.tables))
             except NotDirect as reason:
                 self.way = Way(MERGE, str(reason))
             else:
@@ -183,9 +209,10 @@ class LakeTable:
         finally:
             self.session.catalog.dropTempView(VIEW)
 
-    def _commit_direct(self, version: int, plan: CommitPlan, pieces: Pieces) -> None:
-        """Raises NotDirect before anything is committed."""
-        assert self._direct is not None
+    def commit_prepared(self, version: int, preparation: Preparation) -> None:
+        """Commits what `preparation` prepares, with the marker `version`: nothing when it prepares
+        nothing. Raises NotDirect before anything is committed.
+        """
         for last in (False,) * FRESH_LOOKS + (True,):
             with translated_errors():
                 transaction = DeltaTransaction(self.session, self.path)
@@ -193,7 +220,7 @@ class LakeTable:
                 self.look()
                 continue
             try:
-                self._attempt(version, plan, pieces, transaction)
+                self._attempt(version, preparation, transaction)
                 return
             except CommitConflict:
                 if last:
@@ -202,27 +229,29 @@ class LakeTable:
                 self.look()
         raise CommitConflict("the lake table changes faster than it can be looked at")
 
-    def _attempt(self, version: int, plan: CommitPlan, pieces: Pieces, transaction: DeltaTransaction) -> None:
-        assert self._direct is not None
+    def _attempt(self, version: int, preparation: Preparation, transaction: DeltaTransaction) -> None:
         with translated_errors():
-            prepared = self._direct.prepare(transaction, plan, pieces.tables())
+            prepared = preparation.prepare(transaction)
+        if prepared is None:
+            return
         landed: list[int] = []
 
-        def run() -> None:
+        def run() -> int:
             landed.append(_committed(transaction, prepared, marker=(self.app_id, version)))
+            return landed[0]
 
         try:
             self._commit(self.app_id, version, run, settings={})
         except CommitConflict:
-            self._direct.abandon(prepared)
+            preparation.abandon(prepared)
             raise
-        self._direct.landed(prepared, landed[0] if landed else -1)
+        preparation.landed(prepared, landed[0] if landed else -1)
 
     def join_small_files(self) -> None:
         """Writes small data files anew as one when there are many, in a commit that changes no row. A
         conflict with another commit leaves it for later.
         """
-        if self._direct is None or self.way.name != DIRECT:
+        if self._direct is None or not self._direct.has_small_files(self.place.version):
             return
         with translated_errors():
             transaction = DeltaTransaction(self.session, self.path)
@@ -235,14 +264,13 @@ class LakeTable:
         if prepared is None:
             return
         self._before_commit()
-        landed: list[int] = []
         try:
             with translated_errors():
-                self._tagged(lambda: landed.append(_committed(transaction, prepared, marker=None)), settings={})
+                made = self._tagged(lambda: _committed(transaction, prepared, marker=None), settings={})
         except CommitConflict:
             self._direct.abandon(prepared)
         else:
-            self._direct.landed(prepared, landed[0])
+            self._direct.landed(prepared, -1 if made is None else made)
         self.look()
 
     def replace(self, version: int, *, frame: DataFrame) -> None:
@@ -260,9 +288,7 @@ class LakeTable:
 
     def execute(self, app_id: str, version: int, *, statement: str) -> None:
         """Commits one MERGE or UPDATE that carries the marker."""
-        self._commit(
-            app_id, version, lambda: self.session.sql(statement), settings={APP_ID: app_id, VERSION: str(version)}
-        )
+        self._commit(app_id, version, lambda: self._run(statement), settings={APP_ID: app_id, VERSION: str(version)})
 
     def write(self, app_id: str, version: int, *, frame: DataFrame, mode: str, new_schema: bool = False) -> None:
         """Commits one append or overwrite that carries the marker; creates the table when there is
@@ -283,9 +309,13 @@ class LakeTable:
         """Runs one ALTER TABLE, which carries no marker; the caller makes it harmless to repeat."""
         self._before_commit()
         with translated_errors():
-            self._tagged(lambda: self.session.sql(statement), settings={})
+            self._tagged(lambda: self._run(statement), settings={})
 
-    def _commit(self, app_id: str, version: int, run: Callable[[], object], *, settings: dict[str, str]) -> None:
+    def _run(self, statement: str) -> None:
+        self.session.sql(statement)
+
+    def _commit(self, app_id: str, version: int, run: Callable[[], int | None], *, settings: dict[str, str]) -> None:
+        """`run` commits; it returns the Delta version that it made if it knows it."""
         recorded = self.place.marker if app_id == self.app_id else self.marker(app_id)
         if recorded is not None and recorded >= version:
             raise WriterFenced(
@@ -295,25 +325,39 @@ class LakeTable:
         self._before_commit()
         faults.point("apply.commit.before")
         failure: ServiceError | None = None
+        made: int | None = None
         try:
             with translated_errors():
-                self._tagged(run, settings=settings)
+                made = self._tagged(run, settings=settings)
         except ServiceError as error:
             # The commit may have landed all the same; the marker decides.
             failure = error
         faults.point("apply.commit.after")
-        self.look()
+        if made != self.place.version + 1 or not self._advance_to_own(made, version):
+            self.look()
         landed = self.place.marker if app_id == self.app_id else self._log.marker(app_id)
         if landed != version:
             raise failure or ApplyError(f"a commit of {app_id} at {version} did not leave its marker")
 
-    def _tagged(self, run: Callable[[], object], *, settings: dict[str, str]) -> None:
+    def _advance_to_own(self, made: int, marker: int) -> bool:
+        """Reads the commit that made the version after the last one that was examined. Whether it is
+        the one that carries our `marker`: then there is nothing else to look for.
+        """
+        with translated_errors():
+            commit = self._log.commit(made)
+            if commit.markers.get(self.app_id) != marker:
+                return False
+            self._sync([commit])
+        self.place = Place(made, marker, seen=True)
+        return True
+
+    def _tagged(self, run: Callable[[], int | None], *, settings: dict[str, str]) -> int | None:
         conf = self.session.conf
         settings = {**settings, USER_METADATA: tag(self.app_id, after=self.place.version)}
         try:
             for name, value in settings.items():
                 conf.set(name, value)
-            run()
+            return run()
         finally:
             for name in settings:
                 conf.unset(name)
@@ -334,10 +378,14 @@ class LakeTable:
                 f"the lake table's marker is {_shown(recorded)}, the last commit left "
                 f"{_shown(marker)}: it is not the table that it was"
             )
-        if commits and self.path.startswith("/"):
-            sync_commits(Path(self.path), commits)
+        if commits:
+            self._sync(commits)
         self.place = Place(version, marker, seen=True)
         return self.place
+
+    def _sync(self, commits: Sequence[Commit]) -> None:
+        if self.path.startswith("/"):
+            sync_commits(Path(self.path), commits)
 
     def _refuse_change(self, commit: Commit) -> None:
         if changes_data(commit) or (

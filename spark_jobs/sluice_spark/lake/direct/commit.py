@@ -10,9 +10,9 @@ and Remove File, Deletion Vectors.)
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from sluice import faults
 from sluice.errors import StoreError, UnsupportedChange
 from sluice_spark.fold.fold import DELETED, MATCH
 from sluice_spark.fold.row_identity import Claims
+from sluice_spark.lake.direct.actions import Prepared, metrics, removal, with_vector
 from sluice_spark.lake.direct.compaction import FileSize, worth_joining
 from sluice_spark.lake.direct.data_files import as_stored, data_file, in_files, physical
 from sluice_spark.lake.direct.folder import TableFolder
@@ -34,8 +35,6 @@ from sluice_spark.lake.direct.vectors import Positions, VectorFile, read_vector
 from sluice_spark.lake.layout import NotDirect, TableLayout
 from sluice_spark.lake.plan import CommitPlan, MergePlan, RowsMergePlan
 
-_WIDE, _TIGHT = '"tightBounds":false}', '"tightBounds":true}'
-
 
 @dataclass(frozen=True, slots=True)
 class Hit:
@@ -44,21 +43,6 @@ class Hit:
     file: LiveFile
     positions: Numbers
     ordinals: Numbers
-
-
-@dataclass(slots=True)
-class Prepared:
-    """Everything that a commit needs but the marker. `reads` says that it follows from the table's
-    rows. `gone` and `files` are what it does to the live files, `written` the new files' paths.
-    """
-
-    operation: str
-    reads: bool
-    actions: list[dict[str, Any]] = field(default_factory=list)
-    metrics: dict[str, int] = field(default_factory=dict)
-    gone: list[str] = field(default_factory=list)
-    files: list[LiveFile] = field(default_factory=list)
-    written: list[str] = field(default_factory=list)
 
 
 class DirectTable:
@@ -97,6 +81,10 @@ class DirectTable:
             raise
         return prepared
 
+    def has_small_files(self, version: int) -> bool:
+        """Whether `version` of the table has files that are worth writing anew, as far as is known."""
+        return self._live.version == version and bool(worth_joining(map(_size, self._live)))
+
     def prepare_compaction(self, transaction: DeltaTransaction) -> Prepared | None:
         """Writes small files anew as one, None when it is not worth it. The rows stay the same.
         Raises NotDirect, UnsupportedChange, StoreError; nothing is left then.
@@ -117,7 +105,7 @@ class DirectTable:
             self.abandon(prepared)
             raise
         for file in chosen:
-            prepared.actions.append({"remove": {**_remove(file.add), "dataChange": False}})
+            prepared.actions.append({"remove": {**removal(file.add), "dataChange": False}})
             prepared.gone.append(file.path)
         prepared.metrics = {
             "numAddedFiles": len(prepared.files),
@@ -198,7 +186,7 @@ class DirectTable:
                 self._remove_all(prepared)
             vectors = self._mark(prepared, taken)
         faults.point("apply.direct.vectors_written")
-        prepared.metrics = _metrics(prepared, counts, vectors=vectors)
+        prepared.metrics = metrics(prepared, counts, vectors=vectors)
 
     def _replaced(
         self,
@@ -269,7 +257,7 @@ class DirectTable:
 
     def _remove_all(self, prepared: Prepared) -> None:
         for file in self._live:
-            prepared.actions.append({"remove": _remove(file.add)})
+            prepared.actions.append({"remove": removal(file.add)})
             prepared.gone.append(file.path)
 
     def _mark(self, prepared: Prepared, taken: Mapping[str, list[Numbers]]) -> int:
@@ -279,14 +267,13 @@ class DirectTable:
         for path, parts in taken.items():
             file = self._live.by_path[path]
             removed = np.sort(np.concatenate([self._removed(file), *parts]))
-            prepared.actions.append({"remove": _remove(file.add)})
+            prepared.actions.append({"remove": removal(file.add)})
             if int(removed[-1]) >= file.rows or bool((removed[1:] == removed[:-1]).any()):
                 raise UnsupportedChange("a data file of the lake table has other rows than its log says")
             if len(removed) == file.rows:
                 prepared.gone.append(path)
                 continue
-            add = {**file.add, "deletionVector": vectors.add(removed), "stats": _with_wide_bounds(file.add["stats"])}
-            add["dataChange"] = True
+            add = with_vector(file.add, vectors.add(removed))
             prepared.actions.append({"add": add})
             prepared.files.append(LiveFile.of(add, removed=removed))
             marked += 1
@@ -299,6 +286,27 @@ class DirectTable:
         return f"{self._folder.name}{path}"
 
 
+@dataclass(frozen=True, slots=True)
+class DirectWindow:
+    """A window for `table`; `portions` gives its rows as often as they are asked for."""
+
+    table: DirectTable
+    plan: CommitPlan
+    portions: Callable[[], Iterable[pa.Table]]
+
+    def prepare(self, transaction: DeltaTransaction) -> Prepared:
+        """See DirectTable."""
+        return self.table.prepare(transaction, self.plan, self.portions())
+
+    def landed(self, prepared: Prepared, version: int) -> None:
+        """See DirectTable."""
+        self.table.landed(prepared, version)
+
+    def abandon(self, prepared: Prepared) -> None:
+        """See DirectTable."""
+        self.table.abandon(prepared)
+
+
 def _operation(plan: CommitPlan) -> str:
     return plan.action if isinstance(plan.action, str) else "merge"
 
@@ -308,28 +316,6 @@ def _old(folder: TableFolder, hit: Hit) -> tuple[Any, Numbers, Numbers]:
         return folder.columns(hit.file.path, int(hit.file.add["size"]), names)
 
     return read, hit.positions, hit.ordinals
-
-
-def _remove(add: Mapping[str, Any]) -> dict[str, Any]:
-    kept = ("path", "partitionValues", "size", "tags", "deletionVector", "baseRowId", "defaultRowCommitVersion")
-    return {
-        **{name: add[name] for name in kept if add.get(name) is not None},
-        "stats": add["stats"],
-        "deletionTimestamp": int(time.time() * 1000),
-        "dataChange": True,
-        "extendedFileMetadata": True,
-    }
-
-
-def _with_wide_bounds(stats: str) -> str:
-    """Statistics of a file with a vector: its bounds may be those of removed rows."""
-    if stats.endswith(_WIDE):
-        return stats
-    if stats.endswith(_TIGHT):
-        return stats.removesuffix(_TIGHT) + _WIDE
-    if '"tightBounds"' in stats:
-        raise NotDirect("a data file has statistics in another form")
-    return f"{stats.rstrip()[:-1]},{_WIDE}"
 
 
 def _among(positions: Numbers, others: Positions) -> Claims:
@@ -347,24 +333,3 @@ def _counts() -> dict[str, int]:
 
 def _size(file: LiveFile) -> FileSize:
     return FileSize(file.path, int(file.add["size"]), file.rows, file.removed_rows)
-
-
-def _metrics(prepared: Prepared, counts: Mapping[str, int], *, vectors: int) -> dict[str, int]:
-    """In the words of Delta's history."""
-    added = sum(1 for file in prepared.files if not file.add.get("deletionVector"))
-    if prepared.operation != "merge":
-        found = {"numFiles": added, "numOutputRows": counts["rows"], "numOutputBytes": counts["bytes"]}
-        return found if prepared.operation == "append" else {**found, "numRemovedFiles": len(prepared.gone)}
-    updated = counts["matched"] - counts["deleted"]
-    return {
-        "operationNumSourceRows": counts["source"],
-        "numTargetRowsInserted": counts["rows"] - updated,
-        "numTargetRowsUpdated": updated,
-        "numTargetRowsDeleted": counts["deleted"],
-        "numTargetRowsCopied": 0,
-        "numTargetFilesAdded": added,
-        "numTargetFilesRemoved": len(prepared.gone),
-        "numTargetDeletionVectorsAdded": vectors,
-        "numTargetDeletionVectorsRemoved": 0,
-        "numTargetDeletionVectorsUpdated": 0,
-    }

@@ -10,12 +10,17 @@ from sluice.manifest.reader import load_state, read_entries
 from sluice.store.memory import MemoryStore
 from sluice_spark.lake.table import Place
 from sluice_spark.options import ApplyOptions
-from sluice_spark.progress.ledger import LOOK_PAUSE_SECONDS, LOOK_SECONDS, Ledger
+from sluice_spark.progress.ledger import LOOK_PAUSE_SECONDS, LOOK_SECONDS, Ledger, Work
 from sluice_spark.progress.restart import restore
 from sluice_spark.read.window import Window
 from sluice_spark.table_apply import Applied
 from tests.spark.changes import Change, Manifest
 from tests.spark.model import SCHEMA
+
+
+def _applied(ledger: Ledger, table_id: str, window: Window) -> None:
+    work = Work(table_id, ledger.tables[table_id], ledger.state.tables[table_id], window)
+    ledger.applied(work, Applied(Place(2, window.last_seq), window.last_seq, 1, 1))
 
 
 def test_a_window_that_is_tried_again_shows_why_until_it_is_applied() -> None:
@@ -31,7 +36,7 @@ def test_a_window_that_is_tried_again_shows_why_until_it_is_applied() -> None:
     known.failed("Spark could not commit (SparkException)", now=0.0, passing=False)
     row = ledger.report()["16385"]
     assert (row.state, row.reason, row.failing) == ("live", known.problem, True)
-    ledger.applied(known, Window((), seq), Applied(Place(2, seq), seq, 1, 1))
+    _applied(ledger, "16385", Window((), seq))
     again = ledger.report()["16385"]
     assert (again.reason, again.failing) == ("", False)
 
@@ -142,7 +147,7 @@ def test_a_table_that_fails_keeps_little_and_gets_every_entry_in_order_when_it_g
     assert in_flight is not None
     pending.keep(0)
     done = [in_flight.last_seq]
-    ledger.applied(ledger.tables["16385"], in_flight, Applied(Place(2, in_flight.last_seq), in_flight.last_seq, 1, 1))
+    _applied(ledger, "16385", in_flight)
     while done[-1] != wanted[-1] or ledger.behind():
         for table_id, seq in ledger.behind().items():
             for entry, _ in read_entries(store, after_seq=seq - 1, limit=7):
@@ -150,7 +155,7 @@ def test_a_table_that_fails_keeps_little_and_gets_every_entry_in_order_when_it_g
                     ledger.take_again(table_id, entry)
         window = pending.next_window(max_bytes=1, until_seq=ledger.read_seq)
         if window is not None:
-            ledger.applied(ledger.tables["16385"], window, Applied(Place(2, window.last_seq), window.last_seq, 1, 1))
+            _applied(ledger, "16385", window)
             done.append(window.last_seq)
     assert done == wanted[3:]
     assert ledger.behind() == {}
