@@ -116,6 +116,7 @@ class Applier:
             renewer.join()
             self._lease.release()
             self._telemetry.owns(held=False)
+            self._lake.close()
 
     def _opened(self) -> Ledger:
         for _ in range(self._options.workers):
@@ -145,6 +146,7 @@ class Applier:
                 self._telemetry.round(
                     running=len(self._running), backlog=self._ledger.pending_entries(), read_seq=self._ledger.read_seq
                 )
+                self._telemetry.keys(self._lake.keys)
                 if self._finished(end):
                     return
                 self._report()
@@ -284,6 +286,8 @@ class Applier:
                 through_seq=result.through_seq,
                 rows=result.rows,
                 delta_version=result.place.version,
+                seconds={phase: round(spent, 3) for phase, spent in result.seconds.items()},
+                **result.way.shown(),
             )
 
     def _failed(self, work: Work, error: ServiceError, *, name: str) -> None:

@@ -9,14 +9,15 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from sluice.contract import applied
 from sluice.errors import UsageError
 
 MIRROR = "mirror"
 CHANGELOG = "changelog"
 MODES = (MIRROR, CHANGELOG)
-AUTO, DIRECT, DISTRIBUTED, MERGE = "auto", "direct", "distributed", "merge"
+AUTO, DIRECT, DISTRIBUTED, MERGE = ("auto", *applied.WAYS)
 WAYS = (AUTO, DIRECT, DISTRIBUTED, MERGE)
-"""How windows are committed (`sluice_spark.lake.ways`)."""
+"""How windows are committed (`sluice.contract.applied`); auto chooses for each window."""
 
 
 @dataclass(frozen=True, slots=True)

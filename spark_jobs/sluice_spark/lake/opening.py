@@ -43,7 +43,7 @@ def lake_path(state: TableState) -> str:
 
 class Lake:
     """The Delta tables of one pipeline, whose spool is in `store`. `before_commit` is called before
-    each commit and raises when this process may not commit.
+    each commit and raises when this process may not commit. `keys` are those kept for all of them.
     """
 
     def __init__(self, options: ApplyOptions, store: ObjectStore, *, before_commit: Callable[[], None]) -> None:
@@ -51,7 +51,7 @@ class Lake:
         self._store = store
         self._before_commit = before_commit
         self._files = open_store(options.lake_uri, options=options.lake_options)
-        self._keys = KeyCache(options.key_cache_bytes)
+        self.keys = KeyCache(options.key_cache_bytes)
         self._direct: OrderedDict[str, DirectTable] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -86,7 +86,7 @@ class Lake:
             return None
         folder = f"{lake_path(state)}/"
         with self._lock:
-            table = self._direct.setdefault(folder, DirectTable(TableFolder(self._files, folder), self._keys))
+            table = self._direct.setdefault(folder, DirectTable(TableFolder(self._files, folder), self.keys))
             self._direct.move_to_end(folder)
             # What is forgotten is read from Delta again.
             while sum(other.files for other in self._direct.values()) > FILES_KEPT and len(self._direct) > 1:
@@ -110,6 +110,10 @@ class Lake:
         """The way of rows to `session`."""
         path = storage.join(self._options.spool_uri, self._options.pipeline)
         return Handover(session, self._store, path=path, memory=self._options.max_memory_bytes)
+
+    def close(self) -> None:
+        """Removes what is kept on local disk. For the end of the process."""
+        self.keys.close()
 
     def forget_scratch(self) -> None:
         """Deletes the rows that a killed applier was handing over. Only for the owner of the

@@ -35,12 +35,14 @@ from sluice_spark.lake.merge import merge_text, rows_merge_text
 from sluice_spark.lake.plan import CommitPlan, MergePlan, RowsMergePlan
 from sluice_spark.lake.sql import quote
 from sluice_spark.options import DIRECT, MERGE
+from sluice_spark.phases import Phases
 
 APP_ID = "spark.databricks.delta.write.txnAppId"
 VERSION = "spark.databricks.delta.write.txnVersion"
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 VIEW = "sluice_window"
 """What a MERGE statement calls the rows of its window."""
+CHOSEN = "the configuration asks for it"
 FRESH_LOOKS = 5
 """How often a direct commit that met another one is prepared again, at once."""
 
@@ -69,10 +71,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a window was committed, and why not directly."""
+    """How a window was committed: a name of `sluice.contract.applied.WAYS`, and why not directly."""
 
     name: str = ""
     reason: str = ""
+
+    def shown(self) -> dict[str, str]:
+        """For a log line: nothing that is empty."""
+        return {name: text for name, text in (("way", self.name), ("not_direct", self.reason)) if text}
 
 
 class Preparation(Protocol):
@@ -95,7 +101,8 @@ class Preparation(Protocol):
 class LakeTable:
     """The Delta table at `path`, for one private session and the application id `app_id`. Not
     thread-safe: one worker at a time. With `direct` windows are committed directly where the
-    table allows it; `way` says how the last one was.
+    table allows it; `way` says how the last one was, `fresh_looks` how often it met another commit
+    and was prepared again, `seconds` the time of its phases; a caller may add phases of its own.
 
     `place` is how far the table has been examined; looking and committing advance it.
     """
@@ -117,6 +124,8 @@ class LakeTable:
         self.app_id = app_id
         self.place = place or Place()
         self.way = Way()
+        self.fresh_looks = 0
+        self.seconds = Phases()
         self._before_commit = before_commit
         self._direct = direct
         self._log = log or LakeLog(session, path)
@@ -139,6 +148,11 @@ class LakeTable:
         with translated_errors():
             self._log.update()
             return self._log.file_count()
+
+    @property
+    def known_file_count(self) -> int | None:
+        """Files in the version that the table stands at, None when only a look at it would tell."""
+        return self._direct.file_count(self.place.version) if self._direct is not None else None
 
     def marker(self, app_id: str) -> int | None:
         """The transaction version that the table records for `app_id`."""
@@ -200,6 +214,12 @@ class LakeTable:
             else:
                 self.way = Way(DIRECT)
                 return
+        else:
+            self.way = Way(MERGE, CHOSEN)
+        with self.seconds.phase("commit"):
+            self._commit_by_spark(version, plan, pieces)
+
+    def _commit_by_spark(self, version: int, plan: CommitPlan, pieces: Pieces) -> None:
         if isinstance(plan.action, str):
             self.write(self.app_id, version, frame=pieces.frame(plan.columns), mode=plan.action)
             return
@@ -217,6 +237,7 @@ class LakeTable:
             with translated_errors():
                 transaction = DeltaTransaction(self.session, self.path)
             if transaction.version != self.place.version:
+                self.fresh_looks += 1
                 self.look()
                 continue
             try:
@@ -226,6 +247,7 @@ class LakeTable:
                 if last:
                     raise
                 # What came in between is examined, and the next attempt is based on it.
+                self.fresh_looks += 1
                 self.look()
         raise CommitConflict("the lake table changes faster than it can be looked at")
 
@@ -234,6 +256,7 @@ class LakeTable:
             prepared = preparation.prepare(transaction)
         if prepared is None:
             return
+        self.seconds.add(prepared.seconds)
         landed: list[int] = []
 
         def run() -> int:
@@ -241,7 +264,8 @@ class LakeTable:
             return landed[0]
 
         try:
-            self._commit(self.app_id, version, run, settings={})
+            with self.seconds.phase("commit"):
+                self._commit(self.app_id, version, run, settings={})
         except CommitConflict:
             preparation.abandon(prepared)
             raise

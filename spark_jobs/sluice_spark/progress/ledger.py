@@ -19,7 +19,7 @@ from sluice.contract.entries import Changes, Entry, Snapshot, Table
 from sluice.contract.table_state import State
 from sluice.manifest.state import PipelineState, TableState, reduce
 from sluice_spark.lake.opening import lake_path
-from sluice_spark.lake.table import Place
+from sluice_spark.lake.table import Place, Way
 from sluice_spark.modes.choice import mode_of
 from sluice_spark.options import CHANGELOG, ApplyOptions
 from sluice_spark.progress import cadence
@@ -64,6 +64,10 @@ class TableProgress:
     commit_time_us: int = 0
     rows_applied: int = 0
     schema_version: int = 0
+    way: Way = field(default_factory=Way)
+    """How the newest changes were committed."""
+    files: int = -1
+    """Data files in the lake table, -1 when not counted."""
 
     @property
     def committed_seq(self) -> int:
@@ -354,6 +358,9 @@ class Ledger:
         progress.rows_applied += result.rows
         progress.schema_version = max(progress.schema_version, result.schema_version)
         progress.commit_time_us = max(progress.commit_time_us, result.commit_time_us)
+        if result.committed:
+            progress.way = result.way if result.way.name else progress.way
+            progress.files = -1 if result.files is None else result.files
 
     def idle(self) -> bool:
         """Whether nothing is left to do, quarantined tables apart."""
@@ -399,4 +406,7 @@ class Ledger:
             rows_applied=progress.rows_applied,
             schema_version=progress.schema_version,
             failing=failing,
+            way=progress.way.name,
+            way_reason=progress.way.reason,
+            files=progress.files,
         )
