@@ -65,6 +65,12 @@ class LogTail(LakeLog):
             super().update()
         return super().file_count()
 
+    def shape_at(self, version: int) -> Any:
+        if self._state is not None:
+            # Delta may still have a table in its memory that is no longer there.
+            super().update()
+        return super().shape_at(version)
+
     def marker(self, app_id: str) -> int | None:
         return super().marker(app_id) if self._state is None else self._state.markers.get(app_id)
 
