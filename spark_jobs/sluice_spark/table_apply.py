@@ -6,9 +6,8 @@ the caller runs one window of a table at a time. A window that fits in `max_memo
 at once, a larger one in portions of at most that. Either way there is one commit.
 """
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -24,7 +23,7 @@ from sluice_spark.lake import evolution
 from sluice_spark.lake.failures import translated_errors
 from sluice_spark.lake.handover import Handover, Pieces
 from sluice_spark.lake.plan import CommitPlan
-from sluice_spark.lake.table import LakeTable, Place
+from sluice_spark.lake.table import LakeTable, Place, Way
 from sluice_spark.modes import changelog, choice, mirror, whole_rows
 from sluice_spark.modes.target import Target
 from sluice_spark.options import CHANGELOG, ApplyOptions
@@ -41,6 +40,9 @@ class Applied:
 
     `rows` counts changes, `commit_time_us` is the newest commit time among them (0: none). `ops`
     are the rows by what they did, `seconds` the time by phase, both in the words of the metrics.
+
+    `way` says how changes were committed, `fresh_looks` how often the commit met another one. `files`
+    counts the lake table's files, None when that is not known.
     """
 
     place: Place
@@ -51,6 +53,9 @@ class Applied:
     committed: bool = True
     ops: Mapping[str, int] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
+    way: Way = field(default_factory=Way)
+    fresh_looks: int = 0
+    files: int | None = None
 
 
 class TableApply:
@@ -82,7 +87,7 @@ class TableApply:
         self._removals_sent = removals_sent
         self._begun_seq = begun_seq
         self._lake_version = lake_version
-        self._seconds: dict[str, float] = {}
+        self._seconds = lake.seconds
 
     def apply(self, window: Window) -> Applied:
         """Commits `window`, or says how much of it is in the lake already. A window without
@@ -93,7 +98,7 @@ class TableApply:
         """
         with translated_errors():
             faults.point("apply.window.before")
-            with self._phase("look"):
+            with self._seconds.phase("look"):
                 done = self._landed(window)
             if done is None:
                 done = self._snapshot(window) if window.is_snapshot else self._changes(window)
@@ -103,11 +108,11 @@ class TableApply:
     def _tidied(self, done: Applied) -> Applied:
         """A window that is in the lake stays there, whatever becomes of its small files."""
         try:
-            with self._phase("join"):
+            with self._seconds.phase("join"):
                 self._lake.join_small_files()
         except (ApplyError, StoreError) as error:
             _log.warning("small data files were not joined", error=str(error), hint=error.hint)
-        return replace(done, place=self._lake.place)
+        return replace(done, place=self._lake.place, files=self._lake.known_file_count)
 
     def _landed(self, window: Window) -> Applied | None:
         """What the lake has of `window`: an earlier attempt may have committed before it failed.
@@ -132,14 +137,6 @@ class TableApply:
             )
         return Applied(place, marker, committed=False, seconds=self._seconds)
 
-    @contextmanager
-    def _phase(self, name: str) -> Iterator[None]:
-        began = time.monotonic()
-        try:
-            yield
-        finally:
-            self._seconds[name] = self._seconds.get(name, 0.0) + time.monotonic() - began
-
     def _snapshot(self, window: Window) -> Applied:
         snapshot = self._state.snapshot
         assert snapshot is not None
@@ -147,13 +144,13 @@ class TableApply:
             raise UnsupportedChange("the snapshot has rows of several schema versions")
         schema = self._state.schemas[snapshot.schema_version]
         columns = choice.snapshot_columns(self._options, schema)
-        with self._phase("read"):
+        with self._seconds.phase("read"):
             for segment in window.segments:
                 checked_bytes(self._store, segment)
         faults.point("apply.read.after")
         keys = [segment.key for segment in window.segments if segment.rows]
         frame = self._handover.snapshot(keys, columns=columns, lsn=snapshot.snapshot_lsn)
-        with self._phase("merge"):
+        with self._seconds.phase("merge"):
             self._lake.replace(window.last_seq, frame=frame)
         rows = sum(segment.rows for segment in window.segments)
         return Applied(
@@ -170,7 +167,7 @@ class TableApply:
         assert snapshot is not None
         segments = visible(window.segments, snapshot_lsn=snapshot.snapshot_lsn)
         changes = WindowChanges(self._store, segments, self._state.schemas, snapshot.snapshot_lsn)
-        with self._phase("read"):
+        with self._seconds.phase("read"):
             at_once = changes.within(self._options.max_memory_bytes)
             versions = changes.versions() if at_once is None else versions_in(at_once)
         faults.point("apply.read.after")
@@ -179,7 +176,7 @@ class TableApply:
             return Applied(self._lake.place, window.last_seq, committed=False, seconds=self._seconds)
         schema = self._state.schemas[newest]
         if newest != self._lake_version:
-            with self._phase("schema"):
+            with self._seconds.phase("schema"):
                 self._evolve(schema, since=snapshot.schema_version)
         if not versions:
             return Applied(
@@ -187,7 +184,7 @@ class TableApply:
             )
         versions = sorted({*versions, schema}, key=lambda one: one.version)
         count = Count()
-        with self._phase("merge"), self._handover.pieces() as pieces:
+        with self._seconds.phase("merge"), self._handover.pieces() as pieces:
             if at_once is not None:
                 rows = self._united(schema, window)(count.over(at_once))
                 plan = self._plan_at_once(rows, schema, pieces)
@@ -205,6 +202,8 @@ class TableApply:
             committed=committed,
             ops=count.by_kind(),
             seconds=self._seconds,
+            way=self._lake.way,
+            fresh_looks=self._lake.fresh_looks,
         )
 
     def _evolve(self, schema: TableSchema, *, since: int) -> None:

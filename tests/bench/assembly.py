@@ -50,8 +50,7 @@ def p12(rounds: int) -> dict[str, float | None]:
                 for name, contestant in (("ours", _ours), ("assembly", _assembly)):
                     place = folder / f"{name}-{number}"
                     place.mkdir()
-                    began = _cpu(spark)
-                    late, used = contestant(spark, place, seconds), _cpu(spark) - began
+                    late, used = contestant(spark, place, seconds)
                     median = statistics.median(late)
                     each = used * 1e6 / (seconds * CHANGES)
                     console.print(f"P12 {name}: visible after {median:.2f} s (median), {each:.0f} µs of CPU a change")
@@ -69,9 +68,9 @@ def p12(rounds: int) -> dict[str, float | None]:
 
 def _cpu(spark: SparkSession) -> float:
     """Seconds of CPU that this process and its JVM have used."""
-    jvm: Any = spark._jvm
-    runtime = jvm.java.lang.management.ManagementFactory.getOperatingSystemMXBean()
-    return float(runtime.getProcessCpuTime()) / 1e9 + time.process_time()
+    gateway: Any = spark.sparkContext._gateway
+    fields = Path(f"/proc/{gateway.proc.pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") + time.process_time()
 
 
 def _changes(number: int) -> list[tuple[int, int]]:
@@ -90,7 +89,7 @@ def _paced(seconds: int, send: Callable[[int], None]) -> Visible:
     return sent
 
 
-def _ours(spark: SparkSession, folder: Path, seconds: int) -> list[float]:
+def _ours(spark: SparkSession, folder: Path, seconds: int) -> tuple[list[float], float]:
     pipeline = Pipeline(spark, folder)
     first: list[dict[str, object]] = [{"id": key, "qty": 0, "note": f"note {key}"} for key in range(ROWS)]
     pipeline.begin(ITEMS, *first)
@@ -101,14 +100,16 @@ def _ours(spark: SparkSession, folder: Path, seconds: int) -> list[float]:
         rows = [Change("u", {"id": key, "qty": qty, "note": f"note {key}"}) for key, qty in _changes(number)]
         seqs[number] = pipeline.manifest.transaction(rows, ITEMS)
 
+    began = _cpu(spark)
     with running(pipeline):
         sent = _paced(seconds, send)
         commits = _until(lambda: _commits(pipeline.path()), last=seqs[seconds])
+    used = _cpu(spark) - began
     _verify(rows_in(pipeline.path()), seconds)
-    return [_first_with(commits, seqs[number]) - sent[number] for number in sent]
+    return [_first_with(commits, seqs[number]) - sent[number] for number in sent], used
 
 
-def _assembly(spark: SparkSession, folder: Path, seconds: int) -> list[float]:
+def _assembly(spark: SparkSession, folder: Path, seconds: int) -> tuple[list[float], float]:
     lake, source = folder / "lake", folder / "source"
     source.mkdir()
     keys = pa.array(range(ROWS), pa.int64())
@@ -131,11 +132,13 @@ def _assembly(spark: SparkSession, folder: Path, seconds: int) -> list[float]:
         pq.write_table(table, folder / "next.parquet")
         (folder / "next.parquet").rename(source / f"{number:06}.parquet")
 
+    began = _cpu(spark)
     with _stream(spark, source, lake, folder / "checkpoint"):
         sent = _paced(seconds, send)
         commits = _until(lambda: _commits(lake), last=seconds)
+    used = _cpu(spark) - began
     _verify(rows_in(lake), seconds)
-    return [_first_with(commits, number) - sent[number] for number in sent]
+    return [_first_with(commits, number) - sent[number] for number in sent], used
 
 
 @contextmanager

@@ -109,13 +109,15 @@ class Cutter:
     """Assigns changes to parts. `columns` names what identifies rows: the key, or with `bits` what
     all versions of a table without a key have in common.
 
-    `level` makes other parts of the same rows, for a part that is still too large.
+    `level` makes other parts of the same rows, for a part that is still too large. `parts` is their
+    number.
     """
 
     columns: tuple[ColumnSchema, ...]
     bits: bool = False
     groups: Groups = field(default_factory=Groups)
     level: int = 0
+    parts: int = PARTS
 
     def moves(self, rows: pa.Table) -> tuple[Hashes, Hashes]:
         """Old and new hash of each update that moves a row to another key and lacks a value."""
@@ -129,7 +131,7 @@ class Cutter:
         here, there = self._part(acts_on), self._part(now)
         parted = update & (here != there)
         if not parted.any():
-            yield from _by_part(rows, here)
+            yield from self._by_part(rows, here)
             return
         if bool(np.any(parted & _unsent(rows))):
             raise ManifestCorrupt(
@@ -140,7 +142,7 @@ class Cutter:
         parts = np.concatenate([here[~parted], here[parted], there[parted]])
         # Changes of one row stay side by side.
         order = np.lexsort((together[envelope.ORDINAL].to_numpy(), together[envelope.LSN].to_numpy()))
-        yield from _by_part(together.take(pa.array(order)), parts[order])
+        yield from self._by_part(together.take(pa.array(order)), parts[order])
 
     def moved_apart(self, rows: pa.Table) -> pa.Table:
         """`rows` with every update that moves a row to another key, and sends all its values, as a
@@ -154,8 +156,16 @@ class Cutter:
             else rows
         )
 
+    def _by_part(self, rows: pa.Table, parts: Numbers) -> Iterator[tuple[int, pa.Table]]:
+        order = np.argsort(parts, kind="stable")
+        bounds = np.searchsorted(parts[order], np.arange(self.parts + 1)).tolist()
+        ordered = rows.take(pa.array(order))
+        for part in range(self.parts):
+            if bounds[part] < bounds[part + 1]:
+                yield part, ordered.slice(bounds[part], bounds[part + 1] - bounds[part])
+
     def _part(self, hashes: Hashes) -> Numbers:
-        return (_mix(self.groups.of(hashes) + np.uint64(self.level)) % np.uint64(PARTS)).astype(np.int64)
+        return (_mix(self.groups.of(hashes) + np.uint64(self.level)) % np.uint64(self.parts)).astype(np.int64)
 
     def _hashes(self, rows: pa.Table) -> tuple[Hashes, Hashes, Claims]:
         """Of each change what it acts on and what it makes, and whether it is an update with an old
@@ -273,12 +283,3 @@ def _as(rows: pa.Table, operation: str, *, without: tuple[str, ...]) -> pa.Table
     for name, array in values.items():
         rows = rows.set_column(rows.column_names.index(name), rows.schema.field(name), array)
     return rows
-
-
-def _by_part(rows: pa.Table, parts: Numbers) -> Iterator[tuple[int, pa.Table]]:
-    order = np.argsort(parts, kind="stable")
-    bounds = np.searchsorted(parts[order], np.arange(PARTS + 1)).tolist()
-    ordered = rows.take(pa.array(order))
-    for part in range(PARTS):
-        if bounds[part] < bounds[part + 1]:
-            yield part, ordered.slice(bounds[part], bounds[part + 1] - bounds[part])

@@ -1,4 +1,5 @@
-"""A Delta table's log, read at its end through the object store, for a start that opens many tables.
+"""A Delta table's log, read at its end through the object store: for a start that opens many tables, and
+for the look before each window.
 
 Delta needs about a tenth of a second and a listing for each table that it opens, this needs a
 listing and two small files. Owns that the answers are those of `LakeLog`: the end of a log speaks
@@ -54,7 +55,21 @@ class LogTail(LakeLog):
             self._state = self._read()
         except (ServiceError, ValueError, TypeError, KeyError, AttributeError):
             self._state = None
-        return super().update() if self._state is None else self._state.version
+        if self._state is None:
+            return super().update()
+        self._since = self._state.version
+        return self._since
+
+    def file_count(self) -> int:
+        if self._state is not None:
+            super().update()
+        return super().file_count()
+
+    def shape_at(self, version: int) -> Any:
+        if self._state is not None:
+            # Delta may still have a table in its memory that is no longer there.
+            super().update()
+        return super().shape_at(version)
 
     def marker(self, app_id: str) -> int | None:
         return super().marker(app_id) if self._state is None else self._state.markers.get(app_id)

@@ -20,7 +20,7 @@ NO_BASE_ROW = "sluice: a value was not sent and the lake has no row to keep it f
 
 def merge_text(plan: MergePlan, *, target: str, source: str) -> str:
     """MERGE of the view `source` into the table expression `target`."""
-    lines = [f"MERGE INTO {target} AS t USING {source} AS s ON {' AND '.join(_conditions(plan))}"]
+    lines = [f"MERGE INTO {target} AS t USING {source} AS s ON {' AND '.join(key_conditions(plan))}"]
     if plan.deletes:
         lines.append(f"WHEN MATCHED{f' AND s.{quote(DELETED)}' if plan.upserts else ''} THEN DELETE")
     if plan.upserts:
@@ -33,7 +33,8 @@ def merge_text(plan: MergePlan, *, target: str, source: str) -> str:
     return "\n".join(lines)
 
 
-def _conditions(plan: MergePlan) -> list[str]:
+def key_conditions(plan: MergePlan) -> list[str]:
+    """When the row `s` of a window is the row `t` of the lake."""
     conditions = [f"s.{quote(MATCH)}"] if plan.unmatched else []
     for position, column in enumerate(plan.schema.key_columns):
         here, origin = f"t.{quote(column.name)}", f"s.{quote(f'{KEY}{position}')}"

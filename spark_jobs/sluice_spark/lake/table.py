@@ -12,16 +12,18 @@ before a window and after its commit.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice import faults
 from sluice.errors import ApplyError, ServiceError, UnsupportedChange, WriterFenced
 from sluice_spark.fold.ranges import KeyRanges
-from sluice_spark.lake.direct.commit import DirectTable, Prepared
+from sluice_spark.lake.direct.actions import Prepared
+from sluice_spark.lake.direct.commit import DirectTable, DirectWindow
 from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.durable import sync_commits
 from sluice_spark.lake.failures import CommitConflict, translated_errors
@@ -33,12 +35,14 @@ from sluice_spark.lake.merge import merge_text, rows_merge_text
 from sluice_spark.lake.plan import CommitPlan, MergePlan, RowsMergePlan
 from sluice_spark.lake.sql import quote
 from sluice_spark.options import DIRECT, MERGE
+from sluice_spark.phases import Phases
 
 APP_ID = "spark.databricks.delta.write.txnAppId"
 VERSION = "spark.databricks.delta.write.txnVersion"
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 VIEW = "sluice_window"
 """What a MERGE statement calls the rows of its window."""
+CHOSEN = "the configuration asks for it"
 FRESH_LOOKS = 5
 """How often a direct commit that met another one is prepared again, at once."""
 
@@ -67,16 +71,38 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a window was committed, and why not directly."""
+    """How a window was committed: a name of `sluice.contract.applied.WAYS`, and why not directly."""
 
     name: str = ""
     reason: str = ""
+
+    def shown(self) -> dict[str, str]:
+        """For a log line: nothing that is empty."""
+        return {name: text for name, text in (("way", self.name), ("not_direct", self.reason)) if text}
+
+
+class Preparation(Protocol):
+    """A window on its way into one commit, worked out anew for each version of the table that it is
+    tried on.
+    """
+
+    def prepare(self, transaction: DeltaTransaction) -> Prepared | None:
+        """What to commit on top of the version that `transaction` read; None: nothing. Raises
+        NotDirect.
+        """
+
+    def landed(self, prepared: Prepared, version: int) -> None:
+        """`prepared` was committed as `version` (-1: as one that is not known)."""
+
+    def abandon(self, prepared: Prepared) -> None:
+        """`prepared` was refused, and no version has its files."""
 
 
 class LakeTable:
     """The Delta table at `path`, for one private session and the application id `app_id`. Not
     thread-safe: one worker at a time. With `direct` windows are committed directly where the
-    table allows it; `way` says how the last one was.
+    table allows it; `way` says how the last one was, `fresh_looks` how often it met another commit
+    and was prepared again, `seconds` the time of its phases; a caller may add phases of its own.
 
     `place` is how far the table has been examined; looking and committing advance it.
     """
@@ -98,6 +124,8 @@ class LakeTable:
         self.app_id = app_id
         self.place = place or Place()
         self.way = Way()
+        self.fresh_looks = 0
+        self.seconds = Phases()
         self._before_commit = before_commit
         self._direct = direct
         self._log = log or LakeLog(session, path)
@@ -120,6 +148,11 @@ class LakeTable:
         with translated_errors():
             self._log.update()
             return self._log.file_count()
+
+    @property
+    def known_file_count(self) -> int | None:
+        """Files in the version that the table stands at, None when only a look at it would tell."""
+        return self._direct.file_count(self.place.version) if self._direct is not None else None
 
     def marker(self, app_id: str) -> int | None:
         """The transaction version that the table records for `app_id`."""
@@ -175,12 +208,18 @@ class LakeTable:
         """Commits `plan` with the rows of `pieces` and with the marker `version`."""
         if self._direct is not None:
             try:
-                self._commit_direct(version, plan, pieces)
+                self.commit_prepared(version, DirectWindow(self._direct, plan, pieces.tables))
             except NotDirect as reason:
                 self.way = Way(MERGE, str(reason))
             else:
                 self.way = Way(DIRECT)
                 return
+        else:
+            self.way = Way(MERGE, CHOSEN)
+        with self.seconds.phase("commit"):
+            self._commit_by_spark(version, plan, pieces)
+
+    def _commit_by_spark(self, version: int, plan: CommitPlan, pieces: Pieces) -> None:
         if isinstance(plan.action, str):
             self.write(self.app_id, version, frame=pieces.frame(plan.columns), mode=plan.action)
             return
@@ -190,46 +229,53 @@ class LakeTable:
         finally:
             self.session.catalog.dropTempView(VIEW)
 
-    def _commit_direct(self, version: int, plan: CommitPlan, pieces: Pieces) -> None:
-        """Raises NotDirect before anything is committed."""
-        assert self._direct is not None
+    def commit_prepared(self, version: int, preparation: Preparation) -> None:
+        """Commits what `preparation` prepares, with the marker `version`: nothing when it prepares
+        nothing. Raises NotDirect before anything is committed.
+        """
         for last in (False,) * FRESH_LOOKS + (True,):
             with translated_errors():
                 transaction = DeltaTransaction(self.session, self.path)
             if transaction.version != self.place.version:
+                self.fresh_looks += 1
                 self.look()
                 continue
             try:
-                self._attempt(version, plan, pieces, transaction)
+                self._attempt(version, preparation, transaction)
                 return
             except CommitConflict:
                 if last:
                     raise
                 # What came in between is examined, and the next attempt is based on it.
+                self.fresh_looks += 1
                 self.look()
         raise CommitConflict("the lake table changes faster than it can be looked at")
 
-    def _attempt(self, version: int, plan: CommitPlan, pieces: Pieces, transaction: DeltaTransaction) -> None:
-        assert self._direct is not None
+    def _attempt(self, version: int, preparation: Preparation, transaction: DeltaTransaction) -> None:
         with translated_errors():
-            prepared = self._direct.prepare(transaction, plan, pieces.tables())
+            prepared = preparation.prepare(transaction)
+        if prepared is None:
+            return
+        self.seconds.add(prepared.seconds)
         landed: list[int] = []
 
-        def run() -> None:
+        def run() -> int:
             landed.append(_committed(transaction, prepared, marker=(self.app_id, version)))
+            return landed[0]
 
         try:
-            self._commit(self.app_id, version, run, settings={})
+            with self.seconds.phase("commit"):
+                self._commit(self.app_id, version, run, settings={})
         except CommitConflict:
-            self._direct.abandon(prepared)
+            preparation.abandon(prepared)
             raise
-        self._direct.landed(prepared, landed[0] if landed else -1)
+        preparation.landed(prepared, landed[0] if landed else -1)
 
     def join_small_files(self) -> None:
         """Writes small data files anew as one when there are many, in a commit that changes no row. A
         conflict with another commit leaves it for later.
         """
-        if self._direct is None or self.way.name != DIRECT:
+        if self._direct is None or not self._direct.has_small_files(self.place.version):
             return
         with translated_errors():
             transaction = DeltaTransaction(self.session, self.path)
@@ -242,14 +288,13 @@ class LakeTable:
         if prepared is None:
             return
         self._before_commit()
-        landed: list[int] = []
         try:
             with translated_errors():
-                self._tagged(lambda: landed.append(_committed(transaction, prepared, marker=None)), settings={})
+                made = self._tagged(lambda: _committed(transaction, prepared, marker=None), settings={})
         except CommitConflict:
             self._direct.abandon(prepared)
         else:
-            self._direct.landed(prepared, landed[0])
+            self._direct.landed(prepared, -1 if made is None else made)
         self.look()
 
     def replace(self, version: int, *, frame: DataFrame) -> None:
@@ -267,9 +312,7 @@ class LakeTable:
 
     def execute(self, app_id: str, version: int, *, statement: str) -> None:
         """Commits one MERGE or UPDATE that carries the marker."""
-        self._commit(
-            app_id, version, lambda: self.session.sql(statement), settings={APP_ID: app_id, VERSION: str(version)}
-        )
+        self._commit(app_id, version, lambda: self._run(statement), settings={APP_ID: app_id, VERSION: str(version)})
 
     def write(self, app_id: str, version: int, *, frame: DataFrame, mode: str, new_schema: bool = False) -> None:
         """Commits one append or overwrite that carries the marker; creates the table when there is
@@ -290,9 +333,13 @@ class LakeTable:
         """Runs one ALTER TABLE, which carries no marker; the caller makes it harmless to repeat."""
         self._before_commit()
         with translated_errors():
-            self._tagged(lambda: self.session.sql(statement), settings={})
+            self._tagged(lambda: self._run(statement), settings={})
 
-    def _commit(self, app_id: str, version: int, run: Callable[[], object], *, settings: dict[str, str]) -> None:
+    def _run(self, statement: str) -> None:
+        self.session.sql(statement)
+
+    def _commit(self, app_id: str, version: int, run: Callable[[], int | None], *, settings: dict[str, str]) -> None:
+        """`run` commits; it returns the Delta version that it made if it knows it."""
         recorded = self.place.marker if app_id == self.app_id else self.marker(app_id)
         if recorded is not None and recorded >= version:
             raise WriterFenced(
@@ -302,25 +349,39 @@ class LakeTable:
         self._before_commit()
         faults.point("apply.commit.before")
         failure: ServiceError | None = None
+        made: int | None = None
         try:
             with translated_errors():
-                self._tagged(run, settings=settings)
+                made = self._tagged(run, settings=settings)
         except ServiceError as error:
             # The commit may have landed all the same; the marker decides.
             failure = error
         faults.point("apply.commit.after")
-        self.look()
+        if made != self.place.version + 1 or not self._advance_to_own(made, version):
+            self.look()
         landed = self.place.marker if app_id == self.app_id else self._log.marker(app_id)
         if landed != version:
             raise failure or ApplyError(f"a commit of {app_id} at {version} did not leave its marker")
 
-    def _tagged(self, run: Callable[[], object], *, settings: dict[str, str]) -> None:
+    def _advance_to_own(self, made: int, marker: int) -> bool:
+        """Reads the commit that made the version after the last one that was examined. Whether it is
+        the one that carries our `marker`: then there is nothing else to look for.
+        """
+        with translated_errors():
+            commit = self._log.commit(made)
+            if commit.markers.get(self.app_id) != marker:
+                return False
+            self._sync([commit])
+        self.place = Place(made, marker, seen=True)
+        return True
+
+    def _tagged(self, run: Callable[[], int | None], *, settings: dict[str, str]) -> int | None:
         conf = self.session.conf
         settings = {**settings, USER_METADATA: tag(self.app_id, after=self.place.version)}
         try:
             for name, value in settings.items():
                 conf.set(name, value)
-            run()
+            return run()
         finally:
             for name in settings:
                 conf.unset(name)
@@ -341,10 +402,14 @@ class LakeTable:
                 f"the lake table's marker is {_shown(recorded)}, the last commit left "
                 f"{_shown(marker)}: it is not the table that it was"
             )
-        if commits and self.path.startswith("/"):
-            sync_commits(Path(self.path), commits)
+        if commits:
+            self._sync(commits)
         self.place = Place(version, marker, seen=True)
         return self.place
+
+    def _sync(self, commits: Sequence[Commit]) -> None:
+        if self.path.startswith("/"):
+            sync_commits(Path(self.path), commits)
 
     def _refuse_change(self, commit: Commit) -> None:
         if changes_data(commit) or (

@@ -17,7 +17,7 @@ from sluice.errors import ApplyError, UnsupportedChange
 from sluice.manifest.state import TableState
 from sluice_spark.lake.failures import SparkGone
 from sluice_spark.lake.opening import Lake
-from sluice_spark.lake.table import LakeTable, Place
+from sluice_spark.lake.table import LakeTable, Place, Way
 from sluice_spark.modes.choice import OTHER_MODE, other_mode
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.ledger import ATTEMPTS, TableProgress
@@ -119,6 +119,7 @@ def restore(state: TableState, log: AppliedLog | None, *, place: Place, doubt: s
     if last is None or last.generation != state.generation:
         return progress
     progress.rows_applied, progress.commit_time_us = last.rows_applied, last.commit_time_us
+    progress.way = Way(last.way, last.way_reason)
     progress.pending.reported_lsn = last.complete_through_lsn
     if last.state == State.STALE and state.state.is_followed and not last.reason.startswith(OTHER_MODE):
         progress.stale_reason = last.reason

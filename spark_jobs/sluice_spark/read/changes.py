@@ -25,7 +25,7 @@ from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.contract.xids import XidIntervals
 from sluice.errors import ManifestCorrupt, ObjectMissing, UnsupportedChange
 from sluice.store.base import ObjectStore
-from sluice_spark.fold.partition import Cutter, Groups, Links, cutter_for, weight
+from sluice_spark.fold.partition import Cutter, Groups, Hashes, Links, cutter_for, weight
 from sluice_spark.fold.row_identity import OLD_WHOLE, whole
 from sluice_spark.fold.spill import Versioned, coalesced, portions
 from sluice_spark.read.column_defaults import missing_value
@@ -139,24 +139,35 @@ class WindowChanges:
 
     def _groups(self, cutter: Cutter, *, limit: int) -> Groups:
         links = Links()
-        names = [column.name for column in cutter.columns]
         for segment in self.segments:
-            if not segment.key_changes or not sum(segment.unchanged.values()):
-                continue
-            wanted = [*names, envelope.OP, envelope.OLD, envelope.UNCHANGED, envelope.SPECIAL, envelope.OLD_SPECIAL]
-            for rows in read_rows(self.store, segment, after_lsn=self.after_lsn, names=wanted):
-                links.add(*cutter.moves(rows))
-            if links.count * _LINK_COST > limit:
-                raise UnsupportedChange(
-                    f"one entry moves more than {links.count} rows to other keys without sending all their values",
-                    hint="raise apply.max_memory, or resync the table",
-                )
+            for old, new in moves(self.store, segment, cutter, after_lsn=self.after_lsn):
+                links.add(old, new)
+                require_few(links, limit=limit)
         return links.groups()
 
     def _has_rows(self, segment: Segment) -> bool:
         if segment.body is None and segment.first_lsn > self.after_lsn:
             return segment.rows > 0
         return next(read_rows(self.store, segment, after_lsn=self.after_lsn, names=()), None) is not None
+
+
+def moves(store: ObjectStore, segment: Segment, cutter: Cutter, *, after_lsn: int) -> Iterator[tuple[Hashes, Hashes]]:
+    """Old and new hash of the changes of `segment` whose keys must stay together."""
+    if not segment.key_changes or not sum(segment.unchanged.values()):
+        return
+    names = [column.name for column in cutter.columns]
+    wanted = [*names, envelope.OP, envelope.OLD, envelope.UNCHANGED, envelope.SPECIAL, envelope.OLD_SPECIAL]
+    for rows in read_rows(store, segment, after_lsn=after_lsn, names=wanted):
+        yield cutter.moves(rows)
+
+
+def require_few(links: Links, *, limit: int) -> None:
+    """Raises UnsupportedChange when finding the groups of `links` takes more than `limit` bytes."""
+    if links.count * _LINK_COST > limit:
+        raise UnsupportedChange(
+            f"one entry moves more than {links.count} rows to other keys without sending all their values",
+            hint="raise apply.max_memory, or resync the table",
+        )
 
 
 def checked_bytes(store: ObjectStore, segment: Segment) -> bytes:

@@ -8,11 +8,10 @@ was refused is deleted; after a crash it is an orphan that VACUUM collects. (Del
 and Remove File, Deletion Vectors.)
 """
 
-import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from sluice import faults
 from sluice.errors import StoreError, UnsupportedChange
 from sluice_spark.fold.fold import DELETED, MATCH
 from sluice_spark.fold.row_identity import Claims
+from sluice_spark.lake.direct.actions import Prepared, metrics, removal, with_vector
 from sluice_spark.lake.direct.compaction import FileSize, worth_joining
 from sluice_spark.lake.direct.data_files import as_stored, data_file, in_files, physical
 from sluice_spark.lake.direct.folder import TableFolder
@@ -34,8 +34,6 @@ from sluice_spark.lake.direct.vectors import Positions, VectorFile, read_vector
 from sluice_spark.lake.layout import NotDirect, TableLayout
 from sluice_spark.lake.plan import CommitPlan, MergePlan, RowsMergePlan
 
-_WIDE, _TIGHT = '"tightBounds":false}', '"tightBounds":true}'
-
 
 @dataclass(frozen=True, slots=True)
 class Hit:
@@ -46,32 +44,14 @@ class Hit:
     ordinals: Numbers
 
 
-@dataclass(slots=True)
-class Prepared:
-    """Everything that a commit needs but the marker. `reads` says that it follows from the table's
-    rows. `gone` and `files` are what it does to the live files, `written` the new files' paths.
-    """
-
-    operation: str
-    reads: bool
-    actions: list[dict[str, Any]] = field(default_factory=list)
-    metrics: dict[str, int] = field(default_factory=dict)
-    gone: list[str] = field(default_factory=list)
-    files: list[LiveFile] = field(default_factory=list)
-    written: list[str] = field(default_factory=list)
-
-
 class DirectTable:
-    """Direct commits to the lake table in `folder`, from one thread at a time. `seconds` is the time
-    that the last one took, by phase.
-    """
+    """Direct commits to the lake table in `folder`, from one thread at a time."""
 
     def __init__(self, folder: TableFolder, cache: KeyCache) -> None:
         self._folder = folder
         self._cache = cache
         self._live = LiveFiles()
         self._keys: frozenset[str] = frozenset()
-        self.seconds: dict[str, float] = {}
 
     @property
     def files(self) -> int:
@@ -83,9 +63,8 @@ class DirectTable:
         Raises NotDirect before anything is written, UnsupportedChange, StoreError; nothing is left
         then.
         """
-        self.seconds = {}
         prepared = Prepared(_operation(plan), reads=plan.action != "append")
-        with self._phase("find"):
+        with prepared.seconds.phase("find"):
             layout = self._live.follow(transaction)
             if {column.name for column in layout.columns} != set(plan.lake_columns):
                 raise NotDirect("the lake table has other columns than the window")
@@ -97,11 +76,14 @@ class DirectTable:
             raise
         return prepared
 
+    def has_small_files(self, version: int) -> bool:
+        """Whether `version` of the table has files that are worth writing anew, as far as is known."""
+        return self._live.version == version and bool(worth_joining(map(_size, self._live)))
+
     def prepare_compaction(self, transaction: DeltaTransaction) -> Prepared | None:
         """Writes small files anew as one, None when it is not worth it. The rows stay the same.
         Raises NotDirect, UnsupportedChange, StoreError; nothing is left then.
         """
-        self.seconds = {}
         layout = self._live.follow(transaction)
         chosen = [self._live.by_path[path] for path in worth_joining(map(_size, self._live))]
         if not chosen:
@@ -109,15 +91,14 @@ class DirectTable:
         prepared = Prepared("optimize", reads=False)
         counts = _counts()
         try:
-            with self._phase("write"):
-                joined = pa.concat_tables([self._alive(file, layout) for file in chosen])
-                if len(joined):
-                    self._put_file(prepared, joined, layout, counts, changes=False)
+            joined = pa.concat_tables([self._alive(file, layout) for file in chosen])
+            if len(joined):
+                self._put_file(prepared, joined, layout, counts, changes=False)
         except BaseException:
             self.abandon(prepared)
             raise
         for file in chosen:
-            prepared.actions.append({"remove": {**_remove(file.add), "dataChange": False}})
+            prepared.actions.append({"remove": {**removal(file.add), "dataChange": False}})
             prepared.gone.append(file.path)
         prepared.metrics = {
             "numAddedFiles": len(prepared.files),
@@ -146,6 +127,10 @@ class DirectTable:
         ]
         return pa.Table.from_arrays(arrays, schema=layout.arrow)
 
+    def file_count(self, version: int) -> int | None:
+        """Data files in the table's `version`, None when that is not known without a look."""
+        return len(self._live.by_path) if self._live.version == version else None
+
     def landed(self, prepared: Prepared, version: int) -> None:
         """`prepared` was committed as `version`."""
         self._live.landed(version, gone=prepared.gone, files=prepared.files)
@@ -156,14 +141,6 @@ class DirectTable:
         for path in prepared.written:
             with suppress(StoreError):
                 self._folder.delete(path)
-
-    @contextmanager
-    def _phase(self, name: str) -> Iterator[None]:
-        began = time.monotonic()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - began
 
     def _search(self, plan: CommitPlan, layout: TableLayout) -> KeyColumns | None:
         if not isinstance(plan.action, MergePlan):
@@ -187,18 +164,18 @@ class DirectTable:
         for portion in portions:
             rows = portion
             if key is not None and isinstance(plan.action, MergePlan):
-                with self._phase("find"):
+                with prepared.seconds.phase("find"):
                     rows = self._replaced(plan.action, key, layout, portion, taken, counts)
             counts["source"] += len(portion)
-            with self._phase("write"):
+            with prepared.seconds.phase("write"):
                 self._write(prepared, rows, layout, counts)
         faults.point("apply.direct.data_written")
-        with self._phase("write"):
+        with prepared.seconds.phase("write"):
             if plan.action == "overwrite":
                 self._remove_all(prepared)
             vectors = self._mark(prepared, taken)
         faults.point("apply.direct.vectors_written")
-        prepared.metrics = _metrics(prepared, counts, vectors=vectors)
+        prepared.metrics = metrics(prepared, counts, vectors=vectors)
 
     def _replaced(
         self,
@@ -269,7 +246,7 @@ class DirectTable:
 
     def _remove_all(self, prepared: Prepared) -> None:
         for file in self._live:
-            prepared.actions.append({"remove": _remove(file.add)})
+            prepared.actions.append({"remove": removal(file.add)})
             prepared.gone.append(file.path)
 
     def _mark(self, prepared: Prepared, taken: Mapping[str, list[Numbers]]) -> int:
@@ -279,14 +256,13 @@ class DirectTable:
         for path, parts in taken.items():
             file = self._live.by_path[path]
             removed = np.sort(np.concatenate([self._removed(file), *parts]))
-            prepared.actions.append({"remove": _remove(file.add)})
+            prepared.actions.append({"remove": removal(file.add)})
             if int(removed[-1]) >= file.rows or bool((removed[1:] == removed[:-1]).any()):
                 raise UnsupportedChange("a data file of the lake table has other rows than its log says")
             if len(removed) == file.rows:
                 prepared.gone.append(path)
                 continue
-            add = {**file.add, "deletionVector": vectors.add(removed), "stats": _with_wide_bounds(file.add["stats"])}
-            add["dataChange"] = True
+            add = with_vector(file.add, vectors.add(removed))
             prepared.actions.append({"add": add})
             prepared.files.append(LiveFile.of(add, removed=removed))
             marked += 1
@@ -299,6 +275,27 @@ class DirectTable:
         return f"{self._folder.name}{path}"
 
 
+@dataclass(frozen=True, slots=True)
+class DirectWindow:
+    """A window for `table`; `portions` gives its rows as often as they are asked for."""
+
+    table: DirectTable
+    plan: CommitPlan
+    portions: Callable[[], Iterable[pa.Table]]
+
+    def prepare(self, transaction: DeltaTransaction) -> Prepared:
+        """See DirectTable."""
+        return self.table.prepare(transaction, self.plan, self.portions())
+
+    def landed(self, prepared: Prepared, version: int) -> None:
+        """See DirectTable."""
+        self.table.landed(prepared, version)
+
+    def abandon(self, prepared: Prepared) -> None:
+        """See DirectTable."""
+        self.table.abandon(prepared)
+
+
 def _operation(plan: CommitPlan) -> str:
     return plan.action if isinstance(plan.action, str) else "merge"
 
@@ -308,28 +305,6 @@ def _old(folder: TableFolder, hit: Hit) -> tuple[Any, Numbers, Numbers]:
         return folder.columns(hit.file.path, int(hit.file.add["size"]), names)
 
     return read, hit.positions, hit.ordinals
-
-
-def _remove(add: Mapping[str, Any]) -> dict[str, Any]:
-    kept = ("path", "partitionValues", "size", "tags", "deletionVector", "baseRowId", "defaultRowCommitVersion")
-    return {
-        **{name: add[name] for name in kept if add.get(name) is not None},
-        "stats": add["stats"],
-        "deletionTimestamp": int(time.time() * 1000),
-        "dataChange": True,
-        "extendedFileMetadata": True,
-    }
-
-
-def _with_wide_bounds(stats: str) -> str:
-    """Statistics of a file with a vector: its bounds may be those of removed rows."""
-    if stats.endswith(_WIDE):
-        return stats
-    if stats.endswith(_TIGHT):
-        return stats.removesuffix(_TIGHT) + _WIDE
-    if '"tightBounds"' in stats:
-        raise NotDirect("a data file has statistics in another form")
-    return f"{stats.rstrip()[:-1]},{_WIDE}"
 
 
 def _among(positions: Numbers, others: Positions) -> Claims:
@@ -347,24 +322,3 @@ def _counts() -> dict[str, int]:
 
 def _size(file: LiveFile) -> FileSize:
     return FileSize(file.path, int(file.add["size"]), file.rows, file.removed_rows)
-
-
-def _metrics(prepared: Prepared, counts: Mapping[str, int], *, vectors: int) -> dict[str, int]:
-    """In the words of Delta's history."""
-    added = sum(1 for file in prepared.files if not file.add.get("deletionVector"))
-    if prepared.operation != "merge":
-        found = {"numFiles": added, "numOutputRows": counts["rows"], "numOutputBytes": counts["bytes"]}
-        return found if prepared.operation == "append" else {**found, "numRemovedFiles": len(prepared.gone)}
-    updated = counts["matched"] - counts["deleted"]
-    return {
-        "operationNumSourceRows": counts["source"],
-        "numTargetRowsInserted": counts["rows"] - updated,
-        "numTargetRowsUpdated": updated,
-        "numTargetRowsDeleted": counts["deleted"],
-        "numTargetRowsCopied": 0,
-        "numTargetFilesAdded": added,
-        "numTargetFilesRemoved": len(prepared.gone),
-        "numTargetDeletionVectorsAdded": vectors,
-        "numTargetDeletionVectorsRemoved": 0,
-        "numTargetDeletionVectorsUpdated": 0,
-    }

@@ -1,7 +1,8 @@
 """The files of one lake table, read and written without Spark."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -52,11 +53,24 @@ class TableFolder:
         """The columns `names` of the data file `path`, as the log spells it, which has `size` bytes.
         A column that the file lacks is left out.
         """
+        file, there = self._opened(path, size, names)
+        return file.read(columns=there, use_threads=False)
+
+    def row_groups(self, path: str, size: int, names: Sequence[str]) -> Iterator[tuple[int, Callable[[], pa.Table]]]:
+        """The same file row group by row group: how many rows each has, and how its columns are read."""
+        file, there = self._opened(path, size, names)
+        for number in range(file.num_row_groups):
+            yield (
+                file.metadata.row_group(number).num_rows,
+                partial(file.read_row_group, number, there, use_threads=False),
+            )
+
+    def _opened(self, path: str, size: int, names: Sequence[str]) -> tuple[pq.ParquetFile, list[str]]:
         if urlsplit(path).scheme or path.startswith("/"):
             raise NotDirect("a data file lies outside of the table's folder")
         file = pq.ParquetFile(pa.PythonFile(_Ranges(self, unquote(path), size)), pre_buffer=True)
         there = set(file.schema_arrow.names)
-        return file.read(columns=[name for name in names if name in there], use_threads=False)
+        return file, [name for name in names if name in there]
 
 
 class _Ranges(io.RawIOBase):
