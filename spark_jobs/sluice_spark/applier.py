@@ -21,6 +21,7 @@ from sluice.errors import ApplyError, ServiceError, StoreUnavailable, Unsupporte
 from sluice.manifest.reader import load_state
 from sluice.store.base import ObjectStore
 from sluice_spark.lake.failures import SparkGone
+from sluice_spark.lake.hygiene import LogHygiene
 from sluice_spark.lake.opening import Lake, lake_path
 from sluice_spark.lease import Lease
 from sluice_spark.modes.target import removals_are_sent
@@ -78,6 +79,8 @@ class Applier:
         self._session = session
         self._stop = stop
         self._lease = Lease(store, seconds=options.lease_seconds)
+        self._hygiene = LogHygiene(retention_seconds=options.log_retention_seconds, before_delete=self._lease.check)
+        self._reported_versions: dict[str, int] = {}
         self._lake = Lake(options, store, before_commit=self._lease.check)
         self._sessions: queue.SimpleQueue[SparkSession] = queue.SimpleQueue()
         self._running: dict[Future[Applied], _Running] = {}
@@ -243,9 +246,29 @@ class Applier:
                 begun_seq=progress.begun_seq,
                 lake_version=progress.schema_version,
             )
-            return table.apply(work.window)
+            applied = table.apply(work.window)
+            if applied.committed:
+                self._clean(work, session, applied.place.version)
+            return applied
         finally:
             self._sessions.put(session)
+
+    def _clean(self, work: Work, session: SparkSession, version: int) -> None:
+        """The window is in the lake, whatever becomes of its table's log. While the newest statement of
+        what is complete grows old, nothing goes away that its readers may need.
+        """
+        if not self._reports.completed_within(self._options.log_retention_seconds / 2):
+            return
+        state, reported = work.state, self._reported_versions.get(work.table_id, -1)
+        try:
+            self._hygiene.clean(session, self._lake.path(state), version=version, reported=reported)
+        except ServiceError as error:
+            _log.warning(
+                "the log of a lake table was not cleaned",
+                table=f"{state.schema_name}.{state.table_name}",
+                error=str(error),
+                hint=error.hint,
+            )
 
     def _collect(self) -> None:
         for future in [future for future in self._running if future.done()]:
@@ -349,6 +372,7 @@ class Applier:
         self._lease.check()
         rows = self._ledger.report()
         self._reports.log(rows, succeeded_at=self._telemetry.succeeded_at)
+        self._reported_versions = {table_id: row.delta_version for table_id, row in rows.items()}
         if not self._called_off():
             self._boundaries.publish(rows, self._reports.complete, now=began)
             if force:

@@ -44,6 +44,7 @@ class ApplyOptions:
     lake_options: dict[str, str] = field(default_factory=dict, repr=False)
     mode: str = MIRROR
     metadata_columns: bool = True
+    log_retention_seconds: float = 3600.0
     tables: dict[str, dict[str, str | float]] = field(default_factory=dict)
     spark_master: str = "local[*]"
     spark_conf: dict[str, str] = field(default_factory=dict)

@@ -94,6 +94,7 @@ def apply_options(settings: Settings, *, log_format: str, once: bool = False) ->
         "lake_options": _plain(settings.lake_options),
         "mode": settings.lake.mode,
         "metadata_columns": settings.lake.metadata_columns,
+        "log_retention_seconds": settings.lake.log_retention,
         "tables": tables,
         "spark_master": settings.apply.spark_master,
         "spark_conf": _plain(settings.apply.conf),

@@ -223,6 +223,13 @@ class LakeSettings(Section):
         "version",
     )
     metadata_columns: bool = Field(default=True, description="add _sluice_lsn and _sluice_ts to mirror tables")
+    log_retention: Duration = Field(
+        3600.0,
+        ge=600,
+        le=365 * 86400,
+        description="how long the log of a lake table keeps versions that a checkpoint has replaced: time travel, "
+        "and streams that read a lake table, reach back so far. Each look at a table lists its log",
+    )
 
 
 class ApplySettings(Section):

@@ -63,6 +63,10 @@ class Lake:
         # Not at the start: the applier may start before the manifest has an entry.
         return identity(self._store)
 
+    def path(self, state: TableState) -> str:
+        """Where Spark sees the Delta table of `state`."""
+        return storage.join(self._options.lake_uri, lake_path(state))
+
     def table(self, state: TableState, session: SparkSession, *, place: Place | None = None) -> LakeTable:
         """The Delta table of `state` for `session`. `place` is where it last stood, if it was
         seen before.

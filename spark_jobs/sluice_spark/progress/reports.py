@@ -7,6 +7,7 @@ Delta marker. People, `status` and the next start read these objects; the next s
 progress of idle tables from them.
 """
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -36,6 +37,7 @@ class Reports:
         self._log_number = newest_log(store).number()
         self._complete_number = newest_complete(store).number()
         self._last_complete: Complete | None = None
+        self._completed_at = float("-inf")
 
     def last_log(self) -> AppliedLog | None:
         """The newest log, if there is one."""
@@ -56,11 +58,16 @@ class Reports:
         faults.point("apply.log.after")
         self._forget(keys.apply_log(self._log_number - KEPT), self._log_number)
 
+    def completed_within(self, seconds: float) -> bool:
+        """Whether this process has stated so recently what is complete."""
+        return time.monotonic() - self._completed_at < seconds
+
     def complete(self, complete: Complete) -> None:
         """Writes the next completion, unless it says what the last one said. `complete` comes
         without number and time.
         """
         if self._last_complete is not None and replace(self._last_complete, number=0, written_at="") == complete:
+            self._completed_at = time.monotonic()
             return
         self._complete_number += 1
         numbered = replace(complete, number=self._complete_number, written_at=_now())
@@ -68,7 +75,7 @@ class Reports:
         self._store.create(keys.apply_complete(self._complete_number), numbered.encode())
         faults.point("apply.complete.after")
         _log.debug("a boundary is complete", lsn=lsn.show(complete.lsn), seq=complete.seq)
-        self._last_complete = numbered
+        self._last_complete, self._completed_at = numbered, time.monotonic()
         self._forget(keys.apply_complete(self._complete_number - KEPT), self._complete_number)
 
     def _forget(self, key: str, number: int) -> None:
