@@ -53,6 +53,7 @@ $(SETUP): requirements/dev.txt pyproject.toml | prerequisites
 
 jars: setup ## Fetch the jars for Delta and S3 once, checked against recorded sums
 	$(BIN)/python -m sluice_spark.jars fetch --s3
+	-$(BIN)/python -m sluice_spark.class_archive
 	$(BIN)/python -m tools.local.s3proxy
 
 demo: jars ## See it work: PostgreSQL under load, mirrored and compared, in about three minutes

@@ -27,6 +27,7 @@ COPY --from=java /opt/java/openjdk /opt/java/openjdk
 ENV JAVA_HOME=/opt/java/openjdk \
     SLUICE_JARS=/opt/sluice/jars
 RUN /opt/sluice/bin/python -m sluice_spark.jars fetch --s3 \
+ && { /opt/sluice/bin/python -m sluice_spark.class_archive || echo "Spark will start without an archive of its classes"; } \
  && chmod -R a+rX /opt/sluice/jars \
  && /opt/sluice/bin/pip uninstall --yes --quiet setuptools pip
 

@@ -207,13 +207,14 @@ def test_the_applier_starts_with_the_archives_of_the_image_and_fetches_none(
     image_environment: dict[str, str], tmp_path: Path
 ) -> None:
     try:
-        expected = jars.classpath(jars.default_directory(), s3=True)
+        delta, others = (jars.present(one, jars.default_directory()) for one in (jars.DELTA, jars.S3))
     except UsageError as error:
         pytest.skip(f"the archives have not been fetched: {error.hint}")
     done = _entrypoint("apply", environment={**image_environment, **_pipeline(tmp_path)})
     asked = (tmp_path / "asked").read_text().splitlines()
     assert done.returncode != 0, "the Java of this test starts nothing"
-    assert f"spark.jars={','.join(str(path) for path in expected)}" in asked
+    assert f"spark.jars={','.join(str(path) for path in others)}" in asked
+    assert f"spark.driver.extraClassPath={':'.join(str(path) for path in delta)}" in asked
     assert not [
         line
         for line in asked

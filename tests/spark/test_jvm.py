@@ -1,0 +1,54 @@
+"""The JVM as it really runs."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from sluice_spark import class_archive, jars, session
+from sluice_spark.lake.opening import Lake
+from tests.spark.conftest import Pipeline
+
+STARTED = """
+import json, sys
+from sluice_spark import session
+from sluice_spark.options import ApplyOptions
+uri = "file:///tmp/x"
+spark = session.start(ApplyOptions("x", uri, uri, spark_master="local[1]", driver_memory="512m"))
+print(json.dumps([spark.range(3).count(), str(spark._jvm.java.util.TimeZone.getDefault().getID())]))
+spark.stop()
+"""
+
+
+def test_the_jvm_is_in_utc_and_one_that_is_not_is_put_there(spark: SparkSession) -> None:
+    java: Any = spark.sparkContext._jvm
+    zones, system = java.java.util.TimeZone, java.java.lang.System
+    assert (str(zones.getDefault().getID()), str(system.getProperty("user.timezone"))) == ("UTC", "UTC")
+    # As where spark-submit has started it.
+    zones.setDefault(zones.getTimeZone("Asia/Tokyo"))
+    system.setProperty("user.timezone", "Asia/Tokyo")
+    session._to_utc(spark)
+    assert (str(zones.getDefault().getID()), str(system.getProperty("user.timezone"))) == ("UTC", "UTC")
+
+
+def test_a_damaged_archive_of_classes_does_not_keep_spark_from_starting(tmp_path: Path) -> None:
+    for path in jars.present(jars.DELTA, jars.default_directory()):
+        shutil.copy2(path, tmp_path)
+    archive = class_archive._path(tmp_path)
+    assert archive is not None
+    archive.write_bytes(os.urandom(1 << 20))
+    environment = {**os.environ, "SLUICE_JARS": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", STARTED], capture_output=True, text=True, check=True, env=environment)
+    assert json.loads(done.stdout.splitlines()[-1]) == [3, "UTC"]
+
+
+def test_the_warm_up_leaves_no_object_behind_and_touches_no_lake(pipeline: Pipeline) -> None:
+    before = set(pipeline.store.list(""))
+    Lake(pipeline.options(), pipeline.store, before_commit=lambda: None).warm_up(session.private(pipeline.spark))
+    assert set(pipeline.store.list("")) == before
+    assert not (pipeline.folder / "lake").exists()
