@@ -5,6 +5,8 @@ NULL), statements that run as they are written, no jar resolved at run time, no 
 what the JVM logs. (Delta: Quick start, Table properties; Spark: Configuration.)
 """
 
+import os
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -95,6 +97,7 @@ def start(options: ApplyOptions) -> SparkSession:
             f"Spark did not start: {type(error).__name__}", hint="look at Java's message above; Java 17 is needed"
         ) from error
     _quieten(session)
+    _choose_python(options, session)
     java: Any = session.sparkContext._jsc
     for name, value in hadoop.items():
         java.hadoopConfiguration().set(name.removeprefix(_HADOOP), value)
@@ -110,6 +113,15 @@ def private(session: SparkSession) -> SparkSession:
         if mine.conf.isModifiable(name):
             mine.conf.set(name, value)
     return mine
+
+
+def _choose_python(options: ApplyOptions, session: SparkSession) -> None:
+    """Executors on this machine run the Python of this process, others the one of their image:
+    PYSPARK_PYTHON or spark.pyspark.python say which, else it is `python3`.
+    """
+    chosen = options.spark_conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
+    if chosen or options.spark_master.startswith("local"):
+        session.sparkContext.pythonExec = chosen or sys.executable
 
 
 def _quieten(session: SparkSession) -> None:
