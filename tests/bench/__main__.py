@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.bench import applying, memory, replication
+from tests.bench import applying, assembly, long_run, memory, replication
 from tests.bench.contest import console
 
 ROUNDS = 3
@@ -19,6 +19,8 @@ BENCHMARKS: dict[str, Callable[[int], dict[str, float | None]]] = {
     "P6": applying.p6,
     "P7": applying.p7,
     "P9": replication.p9,
+    "P11": long_run.p11,
+    "P12": assembly.p12,
 }
 RESULTS = Path("build/bench.json")
 

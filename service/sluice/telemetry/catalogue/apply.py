@@ -63,9 +63,9 @@ APPLY_DURATION = Histogram(
     "sluice_apply_duration_seconds",
     "Time of a window that ended well: look finds what others committed, read fetches and checks its "
     "segments, schema alters the table, merge folds and "
-    "commits, total is all of it.",
+    "commits, join writes small data files anew as one, total is all of it.",
     _APPLY,
-    {"phase": ("look", "read", "schema", "merge", "total")},
+    {"phase": ("look", "read", "schema", "merge", "join", "total")},
     APPLY,
     buckets=_LONG_SECONDS,
 )

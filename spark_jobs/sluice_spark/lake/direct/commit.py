@@ -21,6 +21,7 @@ import pyarrow as pa
 from sluice import faults
 from sluice.errors import StoreError, UnsupportedChange
 from sluice_spark.fold.fold import DELETED, MATCH
+from sluice_spark.fold.row_identity import Claims
 from sluice_spark.lake.direct.actions import Prepared, metrics, removal, with_vector
 from sluice_spark.lake.direct.compaction import FileSize, worth_joining
 from sluice_spark.lake.direct.data_files import as_stored, data_file, in_files, physical
@@ -221,7 +222,7 @@ class DirectTable:
             positions, ordinals = keys.find(there)
             if len(positions):
                 gone = self._removed(file)
-                alive = ~np.isin(positions, gone) if len(gone) else np.ones(len(positions), dtype=bool)
+                alive = ~_among(positions, gone)
                 if bool(alive.any()):
                     hits.append(Hit(file, positions[alive], ordinals[alive]))
         return hits
@@ -261,13 +262,13 @@ class DirectTable:
         marked = 0
         for path, parts in taken.items():
             file = self._live.by_path[path]
-            removed = np.union1d(self._removed(file), np.concatenate(parts))
+            removed = np.sort(np.concatenate([self._removed(file), *parts]))
             prepared.actions.append({"remove": removal(file.add)})
+            if int(removed[-1]) >= file.rows or bool((removed[1:] == removed[:-1]).any()):
+                raise UnsupportedChange("a data file of the lake table has other rows than its log says")
             if len(removed) == file.rows:
                 prepared.gone.append(path)
                 continue
-            if len(removed) > file.rows or int(removed[-1]) >= file.rows:
-                raise UnsupportedChange("a data file of the lake table has more rows than its log says")
             add = with_vector(file.add, vectors.add(removed))
             prepared.actions.append({"add": add})
             prepared.files.append(LiveFile.of(add, removed=removed))
@@ -311,6 +312,15 @@ def _old(folder: TableFolder, hit: Hit) -> tuple[Any, Numbers, Numbers]:
         return folder.columns(hit.file.path, int(hit.file.add["size"]), names)
 
     return read, hit.positions, hit.ordinals
+
+
+def _among(positions: Numbers, others: Positions) -> Claims:
+    """Which of `positions` are among `others`, which ascend."""
+    if not len(others):
+        return np.zeros(len(positions), dtype=bool)
+    places = np.minimum(np.searchsorted(others, positions), len(others) - 1)
+    found: Claims = others[places] == positions
+    return found
 
 
 def _counts() -> dict[str, int]:
