@@ -29,7 +29,7 @@ from sluice_spark.modes import choice
 from sluice_spark.modes.planning import Planner
 from sluice_spark.modes.target import Target
 from sluice_spark.options import AUTO, CHANGELOG, DISTRIBUTED, ApplyOptions
-from sluice_spark.read.changes import Count, WindowChanges, checked_bytes, versions_in
+from sluice_spark.read.changes import Count, WindowChanges, versions_in
 from sluice_spark.read.window import Window, visible
 
 _log = structlog.get_logger("sluice.apply")
@@ -148,14 +148,9 @@ class TableApply:
             raise UnsupportedChange("the snapshot has rows of several schema versions")
         schema = self._state.schemas[snapshot.schema_version]
         columns = choice.snapshot_columns(self._options, schema)
-        with self._phase("read"):
-            for segment in window.segments:
-                checked_bytes(self._store, segment)
         faults.point("apply.read.after")
-        keys = [segment.key for segment in window.segments if segment.rows]
-        frame = self._handover.snapshot(keys, columns=columns, lsn=snapshot.snapshot_lsn)
         with self._phase("merge"):
-            self._lake.replace(window.last_seq, frame=frame)
+            self._distribution.copy(window.segments, columns, lsn=snapshot.snapshot_lsn, marker=window.last_seq)
         rows = sum(segment.rows for segment in window.segments)
         return Applied(
             self._lake.place,

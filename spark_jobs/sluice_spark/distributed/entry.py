@@ -4,13 +4,15 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from sluice.contract.entries import Segment
 from sluice.contract.schema import TableSchema
+from sluice.errors import ApplyError
 from sluice.manifest.state import TableState
 from sluice_spark import storage
-from sluice_spark.distributed import cutting
+from sluice_spark.distributed import copying, cutting
 from sluice_spark.distributed.stages import Stages, results
 from sluice_spark.distributed.task import Place, WindowTask, in_bins
 from sluice_spark.distributed.window import DistributedWindow
@@ -52,6 +54,22 @@ class Distribution:
             appends=task.is_changelog or (self.removals_sent and only_inserts(segments)),
         )
 
+    def copy(self, segments: Sequence[Segment], columns: Sequence[tuple[str, str]], *, lsn: int, marker: int) -> None:
+        """Commits the rows of a snapshot taken at `lsn` as the whole table, with `marker`. Raises
+        ManifestCorrupt when a segment is not the one that the manifest describes.
+        """
+        stages = Stages(self.lake.session)
+        bins = in_bins(segments, slots=stages.slots, most=copying.BIN_BYTES)
+        try:
+            self.lake.replace(marker, frame=copying.copied(stages, self._spool, bins, columns, lsn=lsn))
+        except ApplyError:
+            # Spark says that a task failed, not why.
+            task = copying.CopyTask(self._spool, bins, pa.schema([]))
+            results(stages.collected(stages.first(copying.check, task, tasks=len(bins))))
+            raise
+        finally:
+            stages.close()
+
     def versions(self, segments: Iterable[Segment], *, after_lsn: int) -> list[TableSchema]:
         """The schema versions of `segments` of which there is a change, ascending."""
         newest = self.state.schemas[self.state.schema_version]
@@ -63,6 +81,11 @@ class Distribution:
             stages.close()
         return [self.state.schemas[number] for number in sorted(set().union(*found))]
 
+    @property
+    def _spool(self) -> Place:
+        options = self.options
+        return Place(options.spool_uri, f"{options.pipeline}/", tuple(sorted(options.spool_options.items())))
+
     def _task(
         self,
         segments: Sequence[Segment],
@@ -72,12 +95,9 @@ class Distribution:
         origins: Mapping[int, tuple[str, int]] = NO_ORIGINS,
     ) -> WindowTask:
         options, session = self.options, self.lake.session
-        spool_options, lake_options = (
-            tuple(sorted(given.items())) for given in (options.spool_options, options.lake_options)
-        )
         return WindowTask(
-            spool=Place(options.spool_uri, f"{options.pipeline}/", spool_options),
-            lake=Place(options.lake_uri, "", lake_options),
+            spool=self._spool,
+            lake=Place(options.lake_uri, "", tuple(sorted(options.lake_options.items()))),
             table_folder=f"{lake_path(self.state)}/",
             scratch=f"{SCRATCH}{uuid.uuid4().hex}/",
             bins=in_bins(segments, slots=Stages(session).slots),

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, cast
 import pyarrow as pa
 from pyspark import Broadcast
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
@@ -67,6 +68,9 @@ Work = Callable[[Any, Iterator[Any]], Iterator[Piece]]
 """(What the driver gave all tasks, this task's input) to its output."""
 
 
+RowWork = Callable[[Any, Iterator[int]], Iterator[pa.RecordBatch]]
+
+
 @dataclass(frozen=True)
 class _Task:
     """Runs in the executors' Python. `given` is what all tasks of the stage are given."""
@@ -84,6 +88,17 @@ class _Task:
         except ServiceError as error:
             error.__cause__ = error.__context__ = None
             yield Piece.of(ERROR, error)
+
+
+@dataclass(frozen=True)
+class _RowTask:
+    """The same for a stage that makes rows."""
+
+    work: RowWork
+    given: "Broadcast[Any]"
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self.work(self.given.value, _numbers(batches))
 
 
 def _batched(pieces: Iterator[Piece]) -> Iterator[pa.RecordBatch]:
@@ -140,15 +155,20 @@ class Stages:
     def first(self, work: Work, given: object, *, tasks: int) -> DataFrame:
         """The pieces that `work` makes of each number below `tasks`, one task for each."""
         numbers = self.session.range(0, tasks, 1, tasks)
-        return self._mapped(numbers, work, given, _numbers)
+        return self._pieces(numbers, work, given, _numbers)
+
+    def first_rows(self, work: RowWork, given: object, *, tasks: int, schema: StructType) -> DataFrame:
+        """Rows instead of pieces. An error of ours fails the job like any other."""
+        task = _RowTask(work, self._shared(given))
+        return _mapped(self.session.range(0, tasks, 1, tasks), task, work.__name__, schema)
 
     def then(self, pieces: DataFrame, work: Work, given: object, *, tasks: int) -> DataFrame:
         """The pieces that `work` makes of those for part 0, of those for part 1, and so on."""
-        return self._mapped(pieces.repartitionById(tasks, "part"), work, given, _read_pieces)
+        return self._pieces(pieces.repartitionById(tasks, "part"), work, given, _read_pieces)
 
     def of_rows(self, rows: DataFrame, work: Work, given: object) -> DataFrame:
         """The pieces that `work` makes of each partition of `rows`, which it gets as Arrow batches."""
-        return self._mapped(rows, work, given, _rows)
+        return self._pieces(rows, work, given, _rows)
 
     def collected(self, pieces: DataFrame) -> list[Piece]:
         """Runs the job; its results only. An error is the last one of them."""
@@ -162,21 +182,25 @@ class Stages:
             given.unpersist()
         self._given.clear()
 
-    def _mapped(
+    def _pieces(
         self, frame: DataFrame, work: Work, given: object, read: Callable[[Iterable[pa.RecordBatch]], Iterator[Any]]
     ) -> DataFrame:
+        return _mapped(frame, _Task(work, self._shared(given), read), work.__name__, SCHEMA)
+
+    def _shared(self, given: object) -> "Broadcast[Any]":
         shared = self.session.sparkContext.broadcast(given)
         self._given.append(shared)
-        # DataFrame.mapInArrow would ask for pandas, which it does not use.
-        function = UserDefinedFunction(
-            cast("Any", _Task(work, shared, read)),
-            returnType=SCHEMA,
-            name=work.__name__,
-            evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF,
-        )
-        java: Any = frame._jdf
-        columns: Any = function(*(frame[name] for name in frame.columns))
-        return DataFrame(java.mapInArrow(columns._jc, *(False, None)), self.session)
+        return shared
+
+
+def _mapped(frame: DataFrame, task: Callable[..., Any], name: str, schema: StructType | str) -> DataFrame:
+    # DataFrame.mapInArrow would ask for pandas, which it does not use.
+    function = UserDefinedFunction(
+        cast("Any", task), returnType=schema, name=name, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF
+    )
+    java: Any = frame._jdf
+    columns: Any = function(*(frame[name] for name in frame.columns))
+    return DataFrame(java.mapInArrow(columns._jc, *(False, None)), frame.sparkSession)
 
 
 def results(pieces: Iterable[Piece]) -> list[Any]:

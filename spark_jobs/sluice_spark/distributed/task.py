@@ -92,12 +92,12 @@ class WindowTask:
         return partial(unite, schema=self.schema, defaults=True)(parts)
 
 
-def in_bins(segments: Sequence[Segment], *, slots: int) -> tuple[tuple[Segment, ...], ...]:
-    """`segments` in shares for one task each: small ones together, and as many as keep all slots
-    busy.
+def in_bins(segments: Sequence[Segment], *, slots: int, most: int = _MOST_BIN) -> tuple[tuple[Segment, ...], ...]:
+    """`segments` in shares for one task each: small ones together in up to `most` bytes, and as many
+    shares as keep all slots busy.
     """
     size = sum(segment.bytes for segment in segments) // (slots * _BINS_A_SLOT)
-    size = min(max(size, _LEAST_BIN), _MOST_BIN)
+    size = min(max(size, _LEAST_BIN), most)
     bins: list[list[Segment]] = []
     room = 0
     for segment in segments:
