@@ -28,7 +28,7 @@ from sluice_spark.lake.table import LakeTable, Place, Way
 from sluice_spark.modes import choice
 from sluice_spark.modes.planning import Planner
 from sluice_spark.modes.target import Target
-from sluice_spark.options import AUTO, CHANGELOG, DISTRIBUTED, ApplyOptions
+from sluice_spark.options import AUTO, CHANGELOG, DISTRIBUTED, MERGE, ApplyOptions
 from sluice_spark.read.changes import Count, WindowChanges, versions_in
 from sluice_spark.read.window import Window, visible
 
@@ -185,6 +185,8 @@ class TableApply:
         with self._phase("merge"):
             count = self._distributed(changes, schema, window) if at_once is None else None
             if count is None:
+                if self._way == DISTRIBUTED:
+                    at_once = changes.within(self._options.max_memory_bytes)
                 count = self._here(changes, at_once, versions, window)
         committed = self._lake.place.marker == window.last_seq
         return Applied(
@@ -227,7 +229,7 @@ class TableApply:
             try:
                 self._lake.commit_prepared(window.last_seq, distributed)
             except NotDirect as reason:
-                _log.info("a large window is not distributed", table=schema.qualified_name, reason=str(reason))
+                self._lake.way = Way(MERGE, str(reason))
                 return None
             self._lake.way = Way(DISTRIBUTED)
             return distributed.count

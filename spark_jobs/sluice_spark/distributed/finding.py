@@ -110,9 +110,11 @@ def positions_of(
 def _text(plan: MergePlan, target: str) -> str:
     chosen = ", ".join(f"s.{quote(name)}" for name in (PORTION, ROW, GONE, WANTS))
     # Without a condition on them Spark makes no Bloom filter of the keys.
+    # `t._metadata` would be a field of a column that is called t.
+    rows = f"SELECT *, `_metadata`.`file_path` AS {FILE}, `_metadata`.`row_index` AS {POSITION} FROM {target}"
     return (
-        f"SELECT t.`_metadata`.`file_path` AS {FILE}, t.`_metadata`.`row_index` AS {POSITION}, {chosen} "
-        f"FROM {target} AS t JOIN {_VIEW} AS s ON {' AND '.join(key_conditions(plan))} WHERE s.{quote(ROW)} >= 0"
+        f"SELECT t.{FILE}, t.{POSITION}, {chosen} FROM ({rows}) AS t JOIN {_VIEW} AS s "
+        f"ON {' AND '.join(key_conditions(plan))} WHERE s.{quote(ROW)} >= 0"
     )
 
 
