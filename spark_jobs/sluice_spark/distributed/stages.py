@@ -179,7 +179,7 @@ class Stages:
     def close(self) -> None:
         """Takes back what the executors were given."""
         for given in self._given:
-            given.unpersist()
+            given.destroy()
         self._given.clear()
 
     def _pieces(
