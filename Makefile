@@ -13,6 +13,7 @@ ONLY        ?=
 FUZZ        ?=
 SEEDS       ?= 20
 MINUTES     ?= 0
+WAYS_SEEDS  ?= 2
 MAJORS      ?= 14 15 16 17 18
 # uv makes the lock and nothing else; it lives in an environment of its own.
 UV          := build/lock/bin/uv
@@ -21,6 +22,8 @@ TYPED       := service/sluice spark_jobs/sluice_spark deploy tools tests
 # From fast to slow, so that a broken rule is told within seconds.
 MATRIX      := tests/integration
 TESTS       := tests/unit tests/conformance tests/ops tests/integration tests/spark tests/chaos tests/e2e
+# What make chaos runs in full of the tests with Spark.
+CHAOTIC     := tests/spark/test_failing_edges.py tests/spark/test_three_ways.py tests/spark/test_conflicts.py tests/spark/test_killed_commits.py
 # The validators of the Prometheus operator's objects; tests that need them say so and skip where there is no npm.
 CRDS        := build/crds/.done
 CONTAINERS  ?= docker
@@ -120,7 +123,7 @@ images: ## Build the images with a container engine; CONTAINERS=podman names ano
 	done
 
 chaos: jars ## Test with processes killed and stages that fail, then tell SEEDS=20 stories of chaos, for MINUTES=60 at most
-	CHAOS=full $(BIN)/python -m pytest tests/chaos tests/spark/test_failing_edges.py $(PYTEST_ARGS)
+	CHAOS=full WAYS_SEEDS=$(WAYS_SEEDS) $(BIN)/python -m pytest tests/chaos $(CHAOTIC) $(PYTEST_ARGS)
 	$(BIN)/python -m tests.chaos --seeds $(SEEDS) --minutes $(MINUTES)
 
 chaos-seeds: jars ## Only the stories; SEED=123 repeats one

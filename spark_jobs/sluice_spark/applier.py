@@ -4,32 +4,33 @@ Owns: a lake table has one window at a time, and the lease is checked before eve
 that cannot follow, or whose windows fail, stops alone and is named. A failure that concerns all
 tables (the lease, Spark, the manifest) stops the process, with no window half-applied. Every table
 can be read as of one manifest entry after another, under any load: a table that has not passed the
-next such entry gets no window across it.
+next such entry gets no window across it. The manifest is looked at while windows run, and a table
+gets its window when it is due, whatever the other tables do.
 """
 
 import queue
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 import structlog
 from pyspark.sql import SparkSession
 
-from sluice import faults
 from sluice.errors import ApplyError, ServiceError, StoreUnavailable, UnsupportedChange, WriterFenced
-from sluice.manifest.reader import load_state, read_entries
+from sluice.manifest.reader import load_state
 from sluice.store.base import ObjectStore
 from sluice_spark.lake.failures import SparkGone
 from sluice_spark.lake.opening import Lake, lake_path
 from sluice_spark.lease import Lease
 from sluice_spark.modes.target import removals_are_sent
 from sluice_spark.options import ApplyOptions
-from sluice_spark.progress.boundary import Boundary
-from sluice_spark.progress.ledger import Ledger, TableProgress, Work
+from sluice_spark.progress.boundary import Boundaries
+from sluice_spark.progress.cadence import SMALL_BYTES
+from sluice_spark.progress.intake import Intake
+from sluice_spark.progress.ledger import Ledger, Work
 from sluice_spark.progress.reports import Reports
-from sluice_spark.progress.restart import find_table
+from sluice_spark.progress.restart import find_tables
 from sluice_spark.read.window import Window
 from sluice_spark.session import private, warm_up
 from sluice_spark.table_apply import Applied, TableApply
@@ -37,13 +38,13 @@ from sluice_spark.telemetry import ApplyTelemetry
 
 AWAY_SECONDS = 5.0
 """Between two attempts while the store does not answer."""
-MAX_BACKLOG = 20_000
-"""Entries held in memory over all tables; reading pauses above."""
-READ_AT_ONCE = 500
-SMALL_BYTES = 32 << 20
-"""Below it the cost of a window does not depend on its size."""
 IDLE_REPORT_SECONDS = 20.0
-BUSY_REPORT_SECONDS = 1.0
+BUSY_REPORT_SECONDS, REPORT_SHARE = 1.0, 0.05
+"""Between two reports while windows end, and the share of the loop's time that reports may take: one
+with a thousand tables to a distant store is not written every second.
+"""
+LONGEST_PAUSE_SECONDS, SHORTEST_PAUSE_SECONDS = 1.0, 0.01
+"""Of the loop, which notices a stop and the loss of the lease in between; and which does not spin."""
 
 _log = structlog.get_logger("sluice.apply")
 
@@ -80,9 +81,8 @@ class Applier:
         self._lake = Lake(options, store, before_commit=self._lease.check)
         self._sessions: queue.SimpleQueue[SparkSession] = queue.SimpleQueue()
         self._running: dict[Future[Applied], _Running] = {}
-        self._boundary = Boundary()
         self._changed = True
-        self._reported = 0.0
+        self._reported, self._report_cost = float("-inf"), 0.0
         self._fenced: ServiceError | None = None
         self._warm = False
         self._compiled: set[bool] = set()
@@ -98,6 +98,8 @@ class Applier:
             self._lake.forget_scratch()
             self._reports = Reports(self._store, instance=self._lease.instance)
             self._ledger = self._opened()
+            self._boundaries = Boundaries(self._ledger, apart_seconds=self._options.complete_seconds)
+            self._intake = Intake(self._store, self._ledger, poll_seconds=self._options.poll_seconds)
             with ThreadPoolExecutor(self._options.workers, thread_name_prefix="apply") as pool:
                 try:
                     self._loop(pool)
@@ -114,18 +116,22 @@ class Applier:
             renewer.join()
             self._lease.release()
             self._telemetry.owns(held=False)
+            self._lake.close()
 
     def _opened(self) -> Ledger:
         for _ in range(self._options.workers):
             self._sessions.put(private(self._session))
         ledger = Ledger(self._options, load_state(self._store))
-        log = self._reports.last_log()
-        session = private(self._session)
-        tables = {}
-        for table_id, state in ledger.state.tables.items():
-            lake = self._lake.table(state, session)
-            tables[table_id] = find_table(self._options, state, log, lake=lake, telemetry=self._telemetry)
-        ledger.begin(tables)
+        ledger.begin(
+            find_tables(
+                self._options,
+                ledger.state.tables,
+                self._reports.last_log(),
+                lake=self._lake,
+                session=private(self._session),
+                telemetry=self._telemetry,
+            )
+        )
         return ledger
 
     def _loop(self, pool: ThreadPoolExecutor) -> None:
@@ -134,26 +140,38 @@ class Applier:
             if self._fenced is not None:
                 raise self._fenced
             try:
-                read = self._read()
-                self._pass_boundary()
+                more = self._intake.read(now=time.monotonic())
+                self._boundaries.turn(now=time.monotonic())
                 self._submit(pool)
                 self._telemetry.round(
                     running=len(self._running), backlog=self._ledger.pending_entries(), read_seq=self._ledger.read_seq
                 )
+                self._telemetry.keys(self._lake.keys)
                 if self._finished(end):
                     return
                 self._report()
             except StoreUnavailable as error:
                 self._wait_for_store(error)
                 continue
-            if self._running:
-                wait(self._running, timeout=self._options.poll_seconds, return_when=FIRST_COMPLETED)
-                self._collect()
-            elif not read:
-                if self._ledger.idle():
-                    self._telemetry.succeeded()
-                    self._warm_up_once()
-                self._stop.wait(self._options.poll_seconds)
+            self._wait_for_work(more=more)
+
+    def _wait_for_work(self, *, more: bool) -> None:
+        """Until a window ends, a table is due or the manifest is to be looked at; not at all when
+        there is `more` to read.
+        """
+        now = time.monotonic()
+        until = self._intake.next_look
+        if len(self._running) < self._options.workers:
+            until = min(until, self._ledger.next_due(after=now))
+        seconds = 0.0 if more else min(max(until - now, SHORTEST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
+        if self._running:
+            wait(self._running, timeout=seconds, return_when=FIRST_COMPLETED)
+            self._collect()
+        elif not more:
+            if self._ledger.idle():
+                self._telemetry.succeeded()
+                self._warm_up_once()
+            self._stop.wait(seconds)
 
     def _wait_for_store(self, error: StoreUnavailable) -> None:
         """The store's objects are still there when it answers again. With `once` the caller decides
@@ -184,52 +202,24 @@ class Applier:
         except Exception as error:  # noqa: BLE001 - costs nothing but time, and the session may be stopping
             _log.debug("warm-up ended early", kind=type(error).__name__)
 
-    def _read(self) -> int:
-        ledger = self._ledger
-        ledger.trim()
-        if ledger.pending_entries() >= MAX_BACKLOG:
-            return 0
-        count = self._read_again()
-        previous_sha256 = ledger.state.previous_sha256 if ledger.read_seq == ledger.state.seq else None
-        for entry, sha256 in read_entries(
-            self._store, after_seq=ledger.read_seq, previous_sha256=previous_sha256 or None, limit=READ_AT_ONCE
-        ):
-            ledger.take_in(entry, sha256)
-            count += 1
-        faults.point("apply.entries.read")
-        return count
-
-    def _read_again(self) -> int:
-        """For tables that were not given all that was read, and continue."""
-        count = 0
-        for table_id, seq in self._ledger.behind().items():
-            for entry, _ in read_entries(
-                self._store, after_seq=seq - 1, limit=min(READ_AT_ONCE, self._ledger.read_seq - seq + 1)
-            ):
-                self._ledger.take_again(table_id, entry)
-                count += 1
-        return count
-
     def _submit(self, pool: ThreadPoolExecutor) -> None:
         ledger = self._ledger
         # Asked again after each one: two tables of the source may have the same lake table.
-        while (work := next((item for item in self._ready() if self._may_start(item.window)), None)) is not None:
-            path = lake_path(work.state)
-            ledger.busy.add(path)
-            work.progress.begun_seq = max(work.progress.begun_seq, work.window.last_seq)
+        while len(self._running) < self._options.workers:
+            now = time.monotonic()
+            ready = ledger.ready(now=now, boundary_seq=self._boundaries.seq)
+            work = next((item for item in ready if self._may_start(item.window)), None)
+            if work is None:
+                return
+            ledger.begun(work, now=now)
             self._telemetry.began()
             future = pool.submit(self._apply, work)
-            self._running[future] = _Running(work, time.monotonic(), path)
-
-    def _ready(self) -> Iterator[Work]:
-        return self._ledger.ready(now=time.monotonic(), boundary_seq=self._boundary.seq)
+            self._running[future] = _Running(work, time.monotonic(), lake_path(work.state))
 
     def _may_start(self, window: Window) -> bool:
         """A cold JVM interprets its code. The first small window of a kind runs alone, which takes
         half the time that several at once would take.
         """
-        if len(self._running) >= self._options.workers:
-            return False
         if window.is_snapshot in self._compiled or window.bytes >= SMALL_BYTES:
             return True
         others = [running.work.window for running in self._running.values()]
@@ -276,18 +266,18 @@ class Applier:
         except (WriterFenced, SparkGone):
             raise
         except ServiceError as error:
-            self._failed(progress, error, name=name)
+            self._failed(running.work, error, name=name)
         except Exception as error:  # noqa: BLE001 - it concerns this table alone; its text may hold a row
             _log.error("window failed with an unexpected error", table=name, exc_info=error)
             self._failed(
-                progress,
+                running.work,
                 ApplyError(f"an unexpected error ({type(error).__name__})", hint="please report it with the log"),
                 name=name,
             )
         else:
             self._warm = True
             self._compiled.add(window.is_snapshot)
-            self._ledger.applied(progress, window, result)
+            self._ledger.applied(running.work, result)
             self._telemetry.applied(result, seconds=time.monotonic() - running.began)
             say = _log.info if result.committed or window.segments else _log.debug
             say(
@@ -296,16 +286,18 @@ class Applier:
                 through_seq=result.through_seq,
                 rows=result.rows,
                 delta_version=result.place.version,
+                seconds={phase: round(spent, 3) for phase, spent in result.seconds.items()},
+                **result.way.shown(),
             )
 
-    def _failed(self, progress: TableProgress, error: ServiceError, *, name: str) -> None:
+    def _failed(self, work: Work, error: ServiceError, *, name: str) -> None:
         """The table waits and is tried again. The other tables do not wait."""
         if self._session.sparkContext._jsc is None or self._session.sparkContext._jsc.sc().isStopped():
             raise SparkGone("Spark has stopped") from error
-        progress.failed(
-            str(error), now=time.monotonic(), passing=isinstance(error, StoreUnavailable) and not self._options.once
-        )
+        passing = isinstance(error, StoreUnavailable) and not self._options.once
+        self._ledger.failed(work, str(error), now=time.monotonic(), passing=passing)
         self._telemetry.failed(error)
+        progress = work.progress
         say = _log.error if progress.quarantined else _log.warning
         say(
             "table is quarantined" if progress.quarantined else "window failed",
@@ -349,50 +341,28 @@ class Applier:
                 f"{len(behind)} of {len(self._ledger.tables)} tables are quarantined: {names}; {behind[0].reason}"
             )
 
-    def _pass_boundary(self) -> None:
-        """Notes the tables that are at the boundary, before they continue; sets the next boundary
-        once the last was published.
-        """
-        ledger = self._ledger
-        settled = self._boundary.published is not None or not self._boundary.seq
-        if (
-            settled
-            and ledger.read_seq > self._boundary.seq
-            and ledger.read_seq >= max((progress.committed_seq for progress in ledger.tables.values()), default=0)
-        ):
-            self._boundary = Boundary(ledger.read_seq, ledger.read_lsn)
-        self._boundary.pass_by(ledger.report(), since_lsn=self._snapshot_lsns())
-
-    def _snapshot_lsns(self) -> dict[str, int]:
-        return {table_id: progress.pending.snapshot_lsn for table_id, progress in self._ledger.tables.items()}
-
     def _report(self, *, force: bool = False) -> None:
-        now = time.monotonic()
-        due = BUSY_REPORT_SECONDS if self._changed else IDLE_REPORT_SECONDS
-        if not force and now - self._reported < due:
+        began = time.monotonic()
+        rhythm = max(BUSY_REPORT_SECONDS, self._report_cost / REPORT_SHARE) if self._changed else IDLE_REPORT_SECONDS
+        if not force and began - self._reported < rhythm:
             return
         self._lease.check()
-        self._reports.log(self._ledger.report(), succeeded_at=self._telemetry.succeeded_at)
-        self._publish()
-        if force:
-            self._pass_boundary()
-            self._publish()
-        self._reported, self._changed = now, False
+        rows = self._ledger.report()
+        self._reports.log(rows, succeeded_at=self._telemetry.succeeded_at)
+        if not self._called_off():
+            self._boundaries.publish(rows, self._reports.complete, now=began)
+            if force:
+                self._boundaries.turn(now=began, last=True)
+                self._boundaries.publish(rows, self._reports.complete, now=began)
+        self._reported, self._changed = began, False
+        self._report_cost = time.monotonic() - began
 
-    def _publish(self) -> None:
-        """States the boundary when every live table has passed it, and no window is
-        running that the manifest has called off since.
-        """
-        ledger = self._ledger
-        if any(
-            ledger.tables.get(work.table_id) is not work.progress or not ledger.works(work.table_id)
-            for work in (running.work for running in self._running.values())
-        ):
-            return
-        complete = self._boundary.complete(ledger.report(), since_lsn=self._snapshot_lsns())
-        if complete is not None:
-            self._reports.complete(complete)
-            self._boundary.published = complete
+    def _called_off(self) -> bool:
+        """Whether a window is running that the manifest has called off since it began."""
+        ledger, works = self._ledger, (running.work for running in self._running.values())
+        return any(
+            ledger.tables.get(work.table_id) is not work.progress or not ledger.works(work.table_id) for work in works
+        )
 
     def _drain(self) -> None:
         """Lets running windows end, or cancels them: a cancelled window has made no commit, or has

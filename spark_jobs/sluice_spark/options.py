@@ -9,14 +9,15 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from sluice.contract import applied
 from sluice.errors import UsageError
 
 MIRROR = "mirror"
 CHANGELOG = "changelog"
 MODES = (MIRROR, CHANGELOG)
-AUTO, DIRECT, DISTRIBUTED, MERGE = "auto", "direct", "distributed", "merge"
+AUTO, DIRECT, DISTRIBUTED, MERGE = ("auto", *applied.WAYS)
 WAYS = (AUTO, DIRECT, DISTRIBUTED, MERGE)
-"""How windows are committed (`sluice_spark.lake.ways`)."""
+"""How windows are committed (`sluice.contract.applied`); auto chooses for each window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,9 @@ class ApplyOptions:
     {"mode": "changelog"}.
 
     `spool_options` and `lake_options` use the store's own names (aws_endpoint, aws_access_key_id,
-    ...). `jars` is the directory of jars (empty: the default), `max_window_bytes` bounds the spool
+    ...). `jars` is the directory of jars (empty: the default). The manifest is looked at every
+    `poll_seconds`, a change waits `freshness_seconds` at most for its window, and boundaries lie
+    `complete_seconds` apart at least. `max_window_bytes` bounds the spool
     bytes one apply takes, `max_memory_bytes` the decoded changes that one apply folds at once,
     `key_cache_bytes` the key columns of data files kept in memory, `until_lsn` ends the process
     once every live table is complete through it, `once` once everything in the manifest at start is
@@ -41,12 +44,14 @@ class ApplyOptions:
     lake_options: dict[str, str] = field(default_factory=dict, repr=False)
     mode: str = MIRROR
     metadata_columns: bool = True
-    tables: dict[str, dict[str, str]] = field(default_factory=dict)
+    tables: dict[str, dict[str, str | float]] = field(default_factory=dict)
     spark_master: str = "local[*]"
     spark_conf: dict[str, str] = field(default_factory=dict)
     driver_memory: str = "2g"
     jars: str = ""
-    poll_seconds: float = 1.0
+    poll_seconds: float = 0.25
+    freshness_seconds: float = 2.0
+    complete_seconds: float = 5.0
     max_window_bytes: int = 128 * 1024 * 1024
     max_memory_bytes: int = 256 * 1024 * 1024
     workers: int = 2
@@ -81,11 +86,15 @@ class ApplyOptions:
         """The mode configured for a table; a table with neither key nor full identity is a
         changelog whatever this says.
         """
-        return self.tables.get(qualified_name, {}).get("mode", self.mode)
+        return str(self.tables.get(qualified_name, {}).get("mode", self.mode))
 
     def way_of(self, qualified_name: str) -> str:
         """The way configured for a table."""
-        return self.tables.get(qualified_name, {}).get("way", self.way)
+        return str(self.tables.get(qualified_name, {}).get("way", self.way))
+
+    def freshness_of(self, qualified_name: str) -> float:
+        """The longest time that a change of a table waits for its window, in seconds."""
+        return float(self.tables.get(qualified_name, {}).get("freshness", self.freshness_seconds))
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))

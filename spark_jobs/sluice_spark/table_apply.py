@@ -6,9 +6,7 @@ the caller runs one window of a table at a time. A window that fits in `max_memo
 at once, a larger one in portions of at most that. Either way there is one commit.
 """
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import structlog
@@ -42,6 +40,9 @@ class Applied:
 
     `rows` counts changes, `commit_time_us` is the newest commit time among them (0: none). `ops`
     are the rows by what they did, `seconds` the time by phase, both in the words of the metrics.
+
+    `way` says how changes were committed, `fresh_looks` how often the commit met another one. `files`
+    counts the lake table's files, None when that is not known.
     """
 
     place: Place
@@ -52,6 +53,9 @@ class Applied:
     committed: bool = True
     ops: Mapping[str, int] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
+    way: Way = field(default_factory=Way)
+    fresh_looks: int = 0
+    files: int | None = None
 
 
 class TableApply:
@@ -83,7 +87,7 @@ class TableApply:
         self._removals_sent = removals_sent
         self._begun_seq = begun_seq
         self._lake_version = lake_version
-        self._seconds: dict[str, float] = {}
+        self._seconds = lake.seconds
 
     def apply(self, window: Window) -> Applied:
         """Commits `window`, or says how much of it is in the lake already. A window without
@@ -94,7 +98,7 @@ class TableApply:
         """
         with translated_errors():
             faults.point("apply.window.before")
-            with self._phase("look"):
+            with self._seconds.phase("look"):
                 done = self._landed(window)
             if done is None:
                 done = self._snapshot(window) if window.is_snapshot else self._changes(window)
@@ -104,11 +108,11 @@ class TableApply:
     def _tidied(self, done: Applied) -> Applied:
         """A window that is in the lake stays there, whatever becomes of its small files."""
         try:
-            with self._phase("join"):
+            with self._seconds.phase("join"):
                 self._lake.join_small_files()
         except (ApplyError, StoreError) as error:
             _log.warning("small data files were not joined", error=str(error), hint=error.hint)
-        return replace(done, place=self._lake.place)
+        return replace(done, place=self._lake.place, files=self._lake.known_file_count)
 
     def _landed(self, window: Window) -> Applied | None:
         """What the lake has of `window`: an earlier attempt may have committed before it failed.
@@ -133,14 +137,6 @@ class TableApply:
             )
         return Applied(place, marker, committed=False, seconds=self._seconds)
 
-    @contextmanager
-    def _phase(self, name: str) -> Iterator[None]:
-        began = time.monotonic()
-        try:
-            yield
-        finally:
-            self._seconds[name] = self._seconds.get(name, 0.0) + time.monotonic() - began
-
     def _snapshot(self, window: Window) -> Applied:
         snapshot = self._state.snapshot
         assert snapshot is not None
@@ -149,7 +145,7 @@ class TableApply:
         schema = self._state.schemas[snapshot.schema_version]
         columns = choice.snapshot_columns(self._options, schema)
         faults.point("apply.read.after")
-        with self._phase("merge"):
+        with self._seconds.phase("merge"):
             self._distribution.copy(window.segments, columns, lsn=snapshot.snapshot_lsn, marker=window.last_seq)
         rows = sum(segment.rows for segment in window.segments)
         return Applied(
@@ -166,7 +162,7 @@ class TableApply:
         assert snapshot is not None
         segments = visible(window.segments, snapshot_lsn=snapshot.snapshot_lsn)
         changes = WindowChanges(self._store, segments, self._state.schemas, snapshot.snapshot_lsn)
-        with self._phase("read"):
+        with self._seconds.phase("read"):
             at_once = None if self._way == DISTRIBUTED else changes.within(self._options.max_memory_bytes)
             versions = self._versions(changes, window) if at_once is None else versions_in(at_once)
         faults.point("apply.read.after")
@@ -175,14 +171,14 @@ class TableApply:
             return Applied(self._lake.place, window.last_seq, committed=False, seconds=self._seconds)
         schema = self._state.schemas[newest]
         if newest != self._lake_version:
-            with self._phase("schema"):
+            with self._seconds.phase("schema"):
                 self._evolve(schema, since=snapshot.schema_version)
         if not versions:
             return Applied(
                 self._lake.place, window.last_seq, schema_version=newest, committed=False, seconds=self._seconds
             )
         versions = sorted({*versions, schema}, key=lambda one: one.version)
-        with self._phase("merge"):
+        with self._seconds.phase("merge"):
             count = self._distributed(changes, schema, window) if at_once is None else None
             if count is None:
                 if self._way == DISTRIBUTED:
@@ -198,6 +194,8 @@ class TableApply:
             committed=committed,
             ops=count.by_kind(),
             seconds=self._seconds,
+            way=self._lake.way,
+            fresh_looks=self._lake.fresh_looks,
         )
 
     @property
@@ -221,7 +219,10 @@ class TableApply:
 
     def _distributed(self, changes: WindowChanges, schema: TableSchema, window: Window) -> Count | None:
         """Commits a large window by Spark's executors; None when they cannot."""
-        if self._way not in (AUTO, DISTRIBUTED) or self._mode(schema) == choice.ROWS_MODE:
+        if self._way not in (AUTO, DISTRIBUTED):
+            return None
+        if self._mode(schema) == choice.ROWS_MODE:
+            self._lake.way = Way(MERGE, "the table has no key")
             return None
         with self._distribution.window(
             changes.segments, schema, after_lsn=changes.after_lsn, origins=window.origins

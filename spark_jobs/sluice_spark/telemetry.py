@@ -16,6 +16,7 @@ from sluice.health.endpoint import Health, HealthServer
 from sluice.telemetry import catalogue
 from sluice.telemetry.metrics import Metrics, identify
 from sluice.telemetry.tally import ErrorTally
+from sluice_spark.lake.direct.key_cache import KeyCache
 from sluice_spark.lake.failures import CommitConflict
 from sluice_spark.options import ApplyOptions
 from sluice_spark.table_apply import Applied
@@ -25,6 +26,7 @@ LOOP_SECONDS = 600.0
 before it fails and ends the process.
 """
 _LOOP, _LEASE = "apply", "lease"
+_NO_WAY = "none"
 
 
 class ApplyTelemetry:
@@ -45,6 +47,8 @@ class ApplyTelemetry:
             self.metrics.add(catalogue.APPLY_CONFLICTS, 0, kind=kind)
         for op in catalogue.APPLY_ROWS.labels["op"]:
             self.metrics.add(catalogue.APPLY_ROWS, 0, op=op)
+        for way in catalogue.APPLY_WINDOWS.labels["way"]:
+            self.metrics.add(catalogue.APPLY_WINDOWS, 0, way=way)
 
     @contextmanager
     def served(self, listen: str) -> Iterator[None]:
@@ -84,6 +88,13 @@ class ApplyTelemetry:
         self.metrics.set(catalogue.APPLY_READ_SEQ, read_seq)
         self._errors.export(self.metrics)
 
+    def keys(self, cache: KeyCache) -> None:
+        """What is kept of the lake's keys."""
+        self.metrics.advance_to(catalogue.APPLY_KEY_LOOKUPS, cache.hits, result="hit")
+        self.metrics.advance_to(catalogue.APPLY_KEY_LOOKUPS, cache.misses, result="miss")
+        self.metrics.set(catalogue.APPLY_KEY_BYTES, cache.used, where="memory")
+        self.metrics.set(catalogue.APPLY_KEY_BYTES, cache.used_on_disk, where="disk")
+
     def stopping(self) -> None:
         """The loop has ended on purpose."""
         self.health.retire(_LOOP)
@@ -97,7 +108,10 @@ class ApplyTelemetry:
         """A window ended well after `seconds`."""
         self.metrics.add(catalogue.APPLY_RUNS, 1, outcome="committed" if result.committed else "empty")
         for phase, spent in {**result.seconds, "total": seconds}.items():
-            self.metrics.observe(catalogue.APPLY_DURATION, spent, phase=phase)
+            self.metrics.observe(catalogue.APPLY_DURATION, spent, way=result.way.name or _NO_WAY, phase=phase)
+        if result.committed and result.way.name:
+            self.metrics.add(catalogue.APPLY_WINDOWS, 1, way=result.way.name)
+        self.metrics.add(catalogue.APPLY_CONFLICTS, result.fresh_looks, kind="fresh_look")
         for op, rows in result.ops.items():
             self.metrics.add(catalogue.APPLY_ROWS, rows, op=op)
         self.succeeded()

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.bench import applying, assembly, long_run, memory, replication
+from tests.bench import applying, assembly, freshness, long_run, memory, replication, starting
 from tests.bench.contest import console
 
 ROUNDS = 3
@@ -18,7 +18,9 @@ BENCHMARKS: dict[str, Callable[[int], dict[str, float | None]]] = {
     "P5": applying.p5,
     "P6": applying.p6,
     "P7": applying.p7,
+    "P8": freshness.p8,
     "P9": replication.p9,
+    "P10": starting.p10,
     "P11": long_run.p11,
     "P12": assembly.p12,
 }

@@ -30,7 +30,14 @@ class Pipeline:
         self.manifest = Manifest(self.store, origin=origin)
 
     def options(self, **changed: object) -> ApplyOptions:
-        values: dict[str, object] = {"workers": 1, "once": True, "poll_seconds": 0.05, **changed}
+        values: dict[str, object] = {
+            "workers": 1,
+            "once": True,
+            "poll_seconds": 0.05,
+            "freshness_seconds": 0.0,
+            "complete_seconds": 0.0,
+            **changed,
+        }
         return ApplyOptions("shop", f"file://{self.folder}/spool", f"file://{self.folder}/lake", **values)  # type: ignore[arg-type]
 
     def apply(self, **changed: object) -> AppliedLog:

@@ -4,7 +4,9 @@ import random
 
 from deltalake import DeltaTable
 
+from sluice_spark.lake.table import CHOSEN, Way
 from sluice_spark.options import DIRECT
+from sluice_spark.table_apply import Applied
 from tests.spark.changes import INT8, TEXT, Change, column, table_schema
 from tests.spark.conftest import Pipeline
 from tests.spark.windows import Windows
@@ -43,3 +45,37 @@ def test_files_stay_few_and_rows_right_over_many_windows(pipeline: Pipeline) -> 
     assert {item["operation"] for item in DeltaTable(pipeline.path()).history()} >= {"MERGE", "OPTIMIZE"}
     pipeline.apply()
     assert [row.state for row in pipeline.reported().values()] == ["live"]
+
+
+def test_a_table_falls_back_for_a_property_in_any_spelling_says_why_and_returns(pipeline: Pipeline) -> None:
+    pipeline.begin(ITEMS, {"id": 1, "s": "a"})
+    windows = Windows(pipeline)
+    windows.apply()
+
+    def applied(key: int) -> Applied:
+        pipeline.manifest.transaction([Change("i", {"id": key, "s": "b"})], ITEMS)
+        return windows.apply()
+
+    def switch(value: str) -> None:
+        windows.session.sql(
+            f"ALTER TABLE delta.`{pipeline.path()}` SET TBLPROPERTIES ('delta.enableChangeDataFeed'='{value}')"
+        )
+
+    first = applied(2)
+    assert (first.way, first.files) == (Way("direct"), len(DeltaTable(pipeline.path()).file_uris()))
+    assert {"find", "write", "commit"} <= first.seconds.keys()
+    switch("True")
+    second = applied(3)
+    assert (second.way, second.files) == (Way("merge", "delta.enableChangeDataFeed is on"), None)
+    assert "commit" in second.seconds
+    switch("false")
+    assert applied(4).way == Way("direct")
+    assert len(pipeline.rows()) == 4
+
+
+def test_a_table_that_is_to_be_merged_says_that_it_was_chosen(pipeline: Pipeline) -> None:
+    pipeline.begin(ITEMS, {"id": 1, "s": "a"})
+    windows = Windows(pipeline, way="merge")
+    assert windows.apply().way == Way()
+    pipeline.manifest.transaction([Change("u", {"id": 1, "s": "b"})], ITEMS)
+    assert windows.apply().way == Way("merge", CHOSEN)

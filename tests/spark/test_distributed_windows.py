@@ -2,8 +2,6 @@
 nothing of what failed, was refused or was tried twice.
 """
 
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -331,10 +329,3 @@ def test_a_window_of_hundreds_of_megabytes_takes_no_memory_of_the_driver(pipelin
     half = at_once // 2
     assert answer is not None
     assert tuple(answer) == (count * half, half * (count * 2 - 1), 660 * count * half, count * half)
-
-
-def test_killed_workers_and_executors_leave_every_row_once(tmp_path: Path) -> None:
-    """On executors that are processes of their own."""
-    command = [sys.executable, "-m", "tests.spark.cluster", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]

@@ -55,7 +55,7 @@ def test_a_window_that_failed_after_its_commit_landed_is_taken_for_applied(
     pipeline.store = FailsAfterCommit(
         pipeline.store, lambda: pipeline.manifest.transaction([Change("i", _row(3))], SCHEMA)
     )
-    with running(pipeline) as work:
+    with running(pipeline, way="merge") as work:
         wait_until(lambda: bool(work.ended) or len(pipeline.rows()) > 2, what="both rows are applied")
     assert work.ended == []
     assert sorted(pipeline.rows(), key=str) == [_row(1), _row(2), _row(3)]

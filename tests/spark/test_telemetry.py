@@ -3,6 +3,8 @@
 import threading
 from datetime import UTC, datetime
 
+from deltalake import DeltaTable
+
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog
 from sluice_spark.applier import Applier
@@ -33,9 +35,18 @@ def test_windows_rows_phases_and_success_are_counted_and_recorded(pipeline: Pipe
         'sluice_apply_rows_total{op="insert",pipeline="shop"} 1.0',
         'sluice_apply_rows_total{op="update",pipeline="shop"} 1.0',
         'sluice_apply_rows_total{op="delete",pipeline="shop"} 1.0',
-        'sluice_apply_duration_seconds_count{phase="read",pipeline="shop"} 2.0',
-        'sluice_apply_duration_seconds_count{phase="merge",pipeline="shop"} 2.0',
-        'sluice_apply_duration_seconds_count{phase="total",pipeline="shop"} 2.0',
+        *(
+            f'sluice_apply_duration_seconds_count{{phase="{phase}",pipeline="shop",way="{way}"}} 1.0'
+            for way, phases in {
+                "none": ("look", "read", "merge", "total"),
+                "direct": ("look", "read", "merge", "find", "write", "commit", "total"),
+            }.items()
+            for phase in phases
+        ),
+        'sluice_apply_windows_total{pipeline="shop",way="direct"} 1.0',
+        'sluice_apply_windows_total{pipeline="shop",way="merge"} 0.0',
+        'sluice_apply_conflicts_total{kind="fresh_look",pipeline="shop"} 0.0',
+        'sluice_apply_key_cache_lookups_total{pipeline="shop",result="miss"} 1.0',
         'sluice_apply_backlog_entries{pipeline="shop"} 0.0',
         'sluice_apply_lease_held{pipeline="shop"} 0.0',
         'sluice_apply_read_sequence{pipeline="shop"} 5.0',
@@ -44,3 +55,6 @@ def test_windows_rows_phases_and_success_are_counted_and_recorded(pipeline: Pipe
     assert telemetry.health.ready_problems() == ["stopping"]
     log = AppliedLog.decode(pipeline.store.get(list(pipeline.store.list(keys.APPLY_LOG))[-1]))
     assert began <= datetime.fromisoformat(log.succeeded_at) <= datetime.now(UTC)
+    (table,) = log.tables.values()
+    assert (table.way, table.way_reason) == ("direct", "")
+    assert table.files == len(DeltaTable(f"{options.lake_uri}/{table.path}").file_uris())

@@ -78,7 +78,7 @@ class Screen:
     ) -> None:
         known = {(table["schema"], table["table"]): table for table in tables}
         shown = Table(title="Source and lake, compared row by row")
-        for heading in ("table", "rows at the source", "rows in Delta", "checksum", "state", "complete through"):
+        for heading in ("table", "rows at the source", "rows in Delta", "checksum", "state", "way", "complete through"):
             shown.add_column(heading, justify="right" if heading.startswith("rows") else "left")
         for one in comparisons:
             state = known.get((one.schema, one.table), {})
@@ -89,6 +89,7 @@ class Screen:
                 f"{one.lake_rows:,}",
                 verdict,
                 str(state.get("state", "-")),
+                _way(state),
                 str(state.get("complete_through_lsn") or "-"),
             )
         self.console.print(shown)
@@ -103,9 +104,15 @@ class Screen:
             )
 
 
+def _way(table: dict[str, Any]) -> str:
+    """How its changes were committed, and why not directly."""
+    way = str(table.get("way") or "-")
+    return f"{way}: {table['way_reason']}" if table.get("way_reason") else way
+
+
 def _progress_table(tables: Sequence[dict[str, Any]], source_rows: dict[str, int]) -> Table:
     shown = Table()
-    for heading in ("table", "rows at the source", "changes applied", "state", "complete through", "behind"):
+    for heading in ("table", "rows at the source", "changes applied", "state", "way", "complete through", "behind"):
         shown.add_column(
             heading, justify="right" if heading in ("rows at the source", "changes applied", "behind") else "left"
         )
@@ -116,6 +123,7 @@ def _progress_table(tables: Sequence[dict[str, Any]], source_rows: dict[str, int
             f"{source_rows.get(table['table'], 0):,}",
             f"{table['rows_applied']:,}",
             table["state"],
+            table["way"] or "-",
             table["complete_through_lsn"] or "-",
             "-" if lag is None else f"{lag:.0f} s",
         )

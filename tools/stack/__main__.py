@@ -106,6 +106,7 @@ def up(stack: Stack) -> int:
             ),
         ),
         ("lake", "s3://sluice/lake, one Delta table for each table of the shop"),
+        ("commits", _ways(stack)),
         ("query it", f'make query SQL="{_EXAMPLE}"'),
         ("change it", f"make load, or psql {dsn(stack.layout)}"),
         ("by hand", f". {_short(environment)}; sluice tables -c tools/stack/sluice.yaml"),
@@ -225,6 +226,16 @@ def reset(stack: Stack) -> int:
     if not removed:
         click.echo("there was nothing to delete")
     return 0
+
+
+def _ways(stack: Stack) -> str:
+    """How the changes of each table are committed to the lake."""
+    known = [
+        f"{table['table']} {table['way']}" + (f" ({table['way_reason']})" if table["way_reason"] else "")
+        for table in querying.tables(stack)
+        if table["way"]
+    ]
+    return ", ".join(known) or "`make status` shows the way of each table after its first changes (make load)"
 
 
 def _short(path: Path) -> str:

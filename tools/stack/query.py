@@ -5,6 +5,7 @@ that did not write them.
 import json
 import os
 import subprocess
+from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
@@ -15,10 +16,8 @@ from tools.stack.members import sluice_command, sluice_environment, store_option
 from tools.stack.stack import Stack
 
 
-def ask(stack: Stack, sql: str) -> pa.Table:
-    """The answer. Tables are called as at the source; one of another schema than public as
-    schema_table. Raises LocalServerError.
-    """
+def tables(stack: Stack) -> list[dict[str, Any]]:
+    """What `sluice tables --json` says. Raises LocalServerError."""
     asked = subprocess.run(
         sluice_command("tables", "--json"),
         env=sluice_environment(stack.layout, os.environ),
@@ -30,8 +29,16 @@ def ask(stack: Stack, sql: str) -> pa.Table:
         raise LocalServerError(
             f"the tables are not known: {asked.stderr.strip().splitlines()[-1:] or asked.returncode}; is the stack up?"
         )
+    found: list[dict[str, Any]] = json.loads(asked.stdout)["tables"]
+    return found
+
+
+def ask(stack: Stack, sql: str) -> pa.Table:
+    """The answer. Tables are called as at the source; one of another schema than public as
+    schema_table. Raises LocalServerError.
+    """
     builder, known = QueryBuilder(), []
-    for table in json.loads(asked.stdout)["tables"]:
+    for table in tables(stack):
         name = table["table"] if table["schema"] == "public" else f"{table['schema']}_{table['table']}"
         try:
             builder = builder.register(name, DeltaTable(table["path"], storage_options=store_options(stack.layout)))

@@ -1,6 +1,4 @@
-"""Apply and tables: the backlog, the windows, Spark's share of the time, and every table's
-watermark.
-"""
+"""Apply and tables: the backlog, the windows, how they are committed, and every table's watermark."""
 
 from deploy.monitoring.alerts.lake import BACKLOG_AGE, SILENCE
 from deploy.monitoring.dashboards.ingest import quantiles
@@ -73,7 +71,7 @@ WINDOWS_ROW = Row(
         Panel(
             title="Time of a window, by phase",
             description="read fetches and checks segments, schema alters the table, merge folds and commits, "
-            "total is all of it.",
+            "total is all of it. Parts of merge: find looks for rows to replace, write makes files, commit.",
             unit="s",
             queries=quantiles(known.APPLY_DURATION, "phase"),
         ),
@@ -85,9 +83,9 @@ WINDOWS_ROW = Row(
             stacked=True,
         ),
         Panel(
-            title="Commits lost to another writer",
-            description="Only one applier may write these tables: concurrent is a foreign commit, fenced another "
-            "applier that took over.",
+            title="Commits that met another writer",
+            description="Only one applier may write these tables: fresh_look is a foreign commit that a direct commit "
+            "met and followed, concurrent one for which a window failed, fenced another applier that took over.",
             unit="short",
             queries=(
                 Query(total(over("increase", shown(known.APPLY_CONFLICTS), RATE), "kind"), "{{pipeline}} {{kind}}"),
@@ -102,6 +100,65 @@ WINDOWS_ROW = Row(
                 Query(total(over("increase", shown(known.APPLY_RESTARTS), RATE)), "{{pipeline}} restarts"),
                 Query(worst(shown(known.APPLY_LEASE)), "{{pipeline}} lease"),
             ),
+        ),
+    ),
+)
+
+WAYS_ROW = Row(
+    "Ways to commit",
+    (
+        Panel(
+            title="Windows by way",
+            description="Committed windows of changes: direct (without a Spark job), distributed (on the executors), "
+            "merge (a statement of Spark). `sluice tables` says why a table is not committed directly.",
+            unit="ops",
+            queries=(Query(total(over("rate", shown(known.APPLY_WINDOWS), RATE), "way"), "{{pipeline}} {{way}}"),),
+            stacked=True,
+        ),
+        Panel(
+            title="Time of a window, by way",
+            description="From the hand-over to a worker to the commit. none: snapshots, and windows with nothing to "
+            "commit.",
+            unit="s",
+            queries=quantiles(known.APPLY_DURATION, "way", phase="total"),
+        ),
+        Panel(
+            title="Tables by way",
+            description="How the newest changes of each table were committed; none: no changes since the snapshot.",
+            kind="bargauge",
+            unit="none",
+            queries=(Query(total(shown(known.APPLY_TABLES), "way"), "{{pipeline}} {{way}}"),),
+        ),
+        Panel(
+            title="Searched data files",
+            description="Data files whose keys direct commits searched: hit were kept from an earlier window, miss "
+            "were read from the data file. Many misses under a steady load: apply.key_cache is too small.",
+            unit="ops",
+            queries=(
+                Query(total(over("rate", shown(known.APPLY_KEY_LOOKUPS), RATE), "result"), "{{pipeline}} {{result}}"),
+            ),
+            stacked=True,
+        ),
+        Panel(
+            title="Kept keys",
+            description="Keys of data files that are kept between windows, in memory up to apply.key_cache, and on "
+            "local disk.",
+            unit="bytes",
+            queries=(Query(total(shown(known.APPLY_KEY_BYTES), "where"), "{{pipeline}} {{where}}"),),
+            stacked=True,
+        ),
+        Panel(
+            title="Tables with the most data files",
+            description="Data files in the newest version of each lake table whose newest changes were committed "
+            "directly. Finding rows takes longer with more files.",
+            unit="none",
+            queries=(
+                Query(
+                    f"topk(10, {worst(shown(known.TABLE_FILES), 'schema', 'table')})",
+                    "{{pipeline}} {{schema}}.{{table}}",
+                ),
+            ),
+            quiet="no table has been committed directly yet",
         ),
     ),
 )
@@ -162,5 +219,5 @@ BOARD = Dashboard(
     "sluice-apply",
     "Sluice / Apply and tables",
     "From the spool to the lake: the backlog, the windows, and every table.",
-    (BACKLOG_ROW, WINDOWS_ROW, TABLES_ROW),
+    (BACKLOG_ROW, WINDOWS_ROW, WAYS_ROW, TABLES_ROW),
 )

@@ -6,10 +6,12 @@ from sluice.telemetry import catalogue as known
 from sluice.telemetry.catalogue import Histogram
 
 
-def quantiles(metric: Histogram, *labels: str) -> tuple[Query, ...]:
-    """The middle and the slow end of a histogram, for each value of `labels`."""
+def quantiles(metric: Histogram, *labels: str, **only: str) -> tuple[Query, ...]:
+    """The middle and the slow end of a histogram, for each value of `labels`, where the labels in `only`
+    have that value.
+    """
     named = " ".join(["{{pipeline}}", *(f"{{{{{label}}}}}" for label in labels)])
-    summed = total(over("rate", shown.buckets(metric), RATE), "le", *labels)
+    summed = total(over("rate", shown.buckets(metric, **only), RATE), "le", *labels)
     return tuple(
         Query(f"histogram_quantile({share}, {summed})", f"{named} {name}")
         for share, name in ((0.5, "median"), (0.99, "99 %"))

@@ -3,6 +3,7 @@
 Invariant: a state is a word, the colour only helps; nothing is shown that `--json` does not have.
 """
 
+from collections import Counter as Tally
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
@@ -11,6 +12,7 @@ from rich.text import Text
 
 from sluice.cli import output
 from sluice.cli.output import amount, duration, number
+from sluice.contract.applied import WAYS
 from sluice.contract.table_state import WORST_FIRST
 from sluice.lsn import show
 from sluice.printable import one_line
@@ -66,7 +68,7 @@ def table_list(reports: "list[TableReport]", *, width: int) -> RenderableType:
     """Tables in the order given; a narrow terminal gets the columns that matter most."""
     wide = width >= _WIDE
     names = (
-        ("table", "state", "mode", "complete through", "snapshot", "applied", "lag", "reason")
+        ("table", "state", "mode", "way", "complete through", "snapshot", "applied", "lag", "reason")
         if wide
         else ("table", "state", "complete through", "lag", "reason")
     )
@@ -166,6 +168,9 @@ def _tables(report: "Report", *, width: int, top: int) -> list[RenderableType]:
     lines: list[RenderableType] = [
         Text("Tables: " + (", ".join(f"{count:,} {state}" for state, count in sorted(counts.items())) or "none yet"))
     ]
+    ways = Tally(table.way for table in report.tables if table.way)
+    if ways:
+        lines.append(Text("Ways: " + ", ".join(f"{ways[way]:,} {way}" for way in WAYS if ways[way])))
     worst = sorted(report.tables, key=lambda table: (WORST_FIRST.index(table.state), -(table.lag_seconds or 0.0)))
     if worst[:top]:
         lines.append(table_list(worst[:top], width=width))
@@ -184,6 +189,7 @@ def _row(table: "TableReport", *, wide: bool) -> tuple[str | Text, ...]:
         name,
         _state(table.state),
         table.mode or "-",
+        f"{table.way}: {table.way_reason}" if table.way_reason else table.way or "-",
         through,
         f"{table.snapshot_rows:,}",
         f"{table.rows_applied:,}",

@@ -85,10 +85,7 @@ def apply_options(settings: Settings, *, log_format: str, once: bool = False) ->
     """How one applier process works, as the JSON that `sluice_spark.options` reads. Holds
     secrets: for a child's environment, never for a command line.
     """
-    tables = {
-        name: {option: value for option, value in (("mode", table.mode), ("way", table.way)) if value is not None}
-        for name, table in settings.tables.items()
-    }
+    tables = {name: table.model_dump(mode="python", exclude_none=True) for name, table in settings.tables.items()}
     options: dict[str, Any] = {
         "pipeline": settings.pipeline,
         "spool_uri": settings.spool.uri,
@@ -102,6 +99,8 @@ def apply_options(settings: Settings, *, log_format: str, once: bool = False) ->
         "spark_conf": _plain(settings.apply.conf),
         "driver_memory": f"{settings.apply.driver_memory // _MEBI}m",
         "poll_seconds": settings.apply.poll,
+        "freshness_seconds": settings.apply.freshness,
+        "complete_seconds": settings.apply.complete_every,
         "max_window_bytes": settings.apply.max_window,
         "max_memory_bytes": settings.apply.max_memory,
         "workers": settings.apply.workers,

@@ -13,6 +13,10 @@ from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt
 
 FORMAT_VERSION = 1
+WAYS = ("direct", "distributed", "merge")
+"""How the changes of a window are committed: by the driver without a Spark job, by executors, or by a
+statement of Spark.
+"""
 _WHAT = "an object below apply/"
 
 
@@ -28,6 +32,10 @@ class AppliedTable:
     (0: not yet). `commit_time_us` is the source's commit time of the newest change applied.
     `rows_applied` counts change rows taken in this generation, `rows` nothing but the last known
     number of rows (-1: not counted).
+
+    `way` is how the newest changes were committed, one of WAYS (empty: no changes yet), and
+    `way_reason` says why not directly. `files` is the number of data files in the lake table (-1: not
+    counted).
     """
 
     table_id: str
@@ -47,6 +55,9 @@ class AppliedTable:
     schema_version: int = 0
     committed_seq: int = 0
     failing: bool = False
+    way: str = ""
+    way_reason: str = ""
+    files: int = -1
 
 
 @dataclass(frozen=True, slots=True)

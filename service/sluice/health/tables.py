@@ -40,6 +40,12 @@ class TableReport:
     delta_version: int | None
     failing: bool = False
     """The applier's windows, or the snapshot, fail for `reason` and are tried again."""
+    way: str = ""
+    """How its newest changes were committed to the lake, empty before the first."""
+    way_reason: str = ""
+    """Why they were not committed directly."""
+    files: int | None = None
+    """Data files in the lake table, None when they were not counted."""
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "since": self.since or None, "complete_through_lsn": shown(self.complete_through_lsn)}
@@ -84,4 +90,7 @@ def joined(table: TableState, applied: AppliedTable | None, *, path: str, lag_se
         lag_seconds=lag_seconds,
         delta_version=applied.delta_version if applied and applied.delta_version >= 0 else None,
         failing=failing and state.is_followed,
+        way=applied.way if applied else "",
+        way_reason=applied.way_reason if applied else "",
+        files=applied.files if applied and applied.files >= 0 else None,
     )

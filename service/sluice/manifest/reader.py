@@ -28,10 +28,16 @@ def read_entry(store: ObjectStore, seq: int) -> Entry | None:
 
 
 def read_entries(
-    store: ObjectStore, *, after_seq: int, previous_sha256: str | None = None, limit: int | None = None
+    store: ObjectStore,
+    *,
+    after_seq: int,
+    previous_sha256: str | None = None,
+    limit: int | None = None,
+    gaps: bool = True,
 ) -> Iterator[tuple[Entry, str]]:
     """Entries `after_seq + 1` and on with the digest of their bytes, up to the end of the log or
-    `limit`.
+    `limit`. Without `gaps` an entry that is not there is taken for the end, which saves a listing:
+    for those who ask often, and ask with `gaps` now and then.
 
     Each is checked to continue the one before, by hash and by position; the first to continue
     `previous_sha256`, if given. Reading starts with one entry at a time and fetches ahead when
@@ -44,7 +50,7 @@ def read_entries(
         while last is None or seq <= last:
             wanted = range(seq, seq + width if last is None else min(seq + width, last + 1))
             for found in pool.map(lambda number: _fetch(store, number), wanted) if width > 1 else [_fetch(store, seq)]:
-                link = found or _after_gap_check(store, seq)
+                link = found or (_after_gap_check(store, seq) if gaps else None)
                 if link is None:
                     return
                 entry, sha256 = link

@@ -16,6 +16,8 @@ PIPELINE_NAME = r"^[a-z0-9_]{1,50}$"
 """`sluice_` and this must stay a legal slot name: 63 bytes of a-z, 0-9 and _."""
 _SLOT_NAME = r"^[a-z0-9_]{1,63}$"
 _KIBI, _MEBI, _GIBI = 1024, 1024**2, 1024**3
+_LONGEST_FRESHNESS = 240
+"""Seconds. Below the 300 from which on status and alerts call the lake behind."""
 SPOOL_SCHEMES = ("file", "s3", "gs", "az", "abfss", "memory")
 LAKE_SCHEMES = ("file", "s3", "gs", "abfss")
 
@@ -231,8 +233,20 @@ class ApplySettings(Section):
     )
     driver_memory: Size = Field(2048 * _MEBI, ge=512 * _MEBI, description="heap of the Spark driver")
     workers: int = Field(2, ge=1, le=64, description="tables applied at the same time")
-    poll: Duration = Field(
-        1.0, ge=0.05, le=3600, description="wait between looks at the manifest when there is nothing to do"
+    poll: Duration = Field(0.25, ge=0.05, le=3600, description="wait between looks at the manifest")
+    freshness: Duration = Field(
+        2.0,
+        ge=0,
+        le=_LONGEST_FRESHNESS,
+        description="how long a change in the spool waits at most until its table is taken; a table is taken at once "
+        "when its last window began that long ago",
+    )
+    complete_every: Duration = Field(
+        5.0,
+        ge=0,
+        le=3600,
+        description="least time between two LSNs at which a version of every table is stated (apply/complete); each "
+        "may cost a busy table one more window",
     )
     max_window: Size = Field(
         128 * _MEBI, ge=1 * _MEBI, description="bytes of segments that one apply of one table takes"
@@ -285,6 +299,9 @@ class TableSettings(Section):
 
     mode: LakeMode | None = Field(None, description="as lake.mode, for this table")
     way: ApplyWay | None = Field(None, description="as apply.way, for this table")
+    freshness: Duration | None = Field(
+        None, ge=0, le=_LONGEST_FRESHNESS, description="as apply.freshness, for this table"
+    )
 
 
 class Settings(Section):

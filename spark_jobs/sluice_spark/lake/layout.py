@@ -109,11 +109,11 @@ def read_layout(
     """The layout of a table with this schema (Delta's JSON), properties, partition columns and
     features. Raises NotDirect.
     """
-    if properties.get("delta.enableDeletionVectors") != "true":
+    if not _is_on(properties, "delta.enableDeletionVectors"):
         raise NotDirect("deletion vectors are off")
-    if properties.get("delta.columnMapping.mode", "none") not in ("none", "name"):
+    if properties.get("delta.columnMapping.mode", "none").lower() not in ("none", "name"):
         raise NotDirect("columns are mapped by id")
-    switched = [name for name in _SWITCHES if properties.get(name) == "true"]
+    switched = [name for name in _SWITCHES if _is_on(properties, name)]
     if switched:
         raise NotDirect(f"{switched[0]} is on")
     if any(name.startswith("delta.constraints.") for name in properties):
@@ -126,14 +126,19 @@ def read_layout(
     return TableLayout(tuple(_column(field) for field in json.loads(schema)["fields"]), dict(properties))
 
 
+def _is_on(properties: Mapping[str, str], name: str) -> bool:
+    # Delta stores a switch as it was spelled, and reads any spelling.
+    return properties.get(name, "").lower() == "true"
+
+
 def _column(field: Mapping[str, Any]) -> Column:
-    rules = [name for name in _COLUMN_RULES if name in field["metadata"]]
-    if rules:
-        raise NotDirect(f"a column has {rules[0]}")
     return Column(field["name"], _field(field, top=True))
 
 
 def _field(field: Mapping[str, Any], *, top: bool) -> pa.Field:
+    rules = [name for name in _COLUMN_RULES if name in field["metadata"]]
+    if rules:
+        raise NotDirect(f"a column has {rules[0]}")
     if not field["nullable"]:
         raise NotDirect("a column is NOT NULL")
     kind, metadata = field["type"], field["metadata"]

@@ -6,6 +6,7 @@ version's checksum states. (Delta protocol: Version Checksum File.)
 
 import re
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 from py4j.java_gateway import is_instance_of
@@ -28,9 +29,6 @@ class LakeLog:
         self._session = session
         self._path = path
         self._snapshot: Any = None
-        jvm: Any = session._jvm
-        self._jvm = jvm
-        self._none = getattr(jvm.scala, "None$").__getattr__("MODULE$")
 
     def update(self) -> int:
         """The newest version, -1 when there is no table. Raises UnsupportedChange when its newest
@@ -59,6 +57,10 @@ class LakeLog:
         """Files in the newest version."""
         return int(self._snapshot.numOfFiles())
 
+    def column_names(self) -> list[str]:
+        """Of the newest version, in order."""
+        return [str(name) for name in self._snapshot.schema().fieldNames()]
+
     def commit(self, version: int) -> Commit:
         """The commit that made `version`. Raises UnsupportedChange when its file is gone, empty or
         damaged.
@@ -72,11 +74,7 @@ class LakeLog:
                 raise damaged(name) from None
             if not is_instance_of(gateway, error.java_exception, "java.io.FileNotFoundException"):
                 raise
-            reason = (
-                f"the commit {name} of the lake table's log was cleaned up before it could be looked at: "
-                "whether it changed rows cannot be found out"
-            )
-            raise UnsupportedChange(reason) from None
+            raise cleaned_up(name) from None
 
     def shape_at(self, version: int) -> Any:
         """The columns of `version`, to be compared with a commit's. Raises UnsupportedChange when
@@ -113,6 +111,15 @@ class LakeLog:
             if match:
                 yield int(match[1])
 
+    # Each of these is a call to the JVM, which a log that is read without it must not make.
+    @cached_property
+    def _jvm(self) -> Any:
+        return self._session._jvm
+
+    @cached_property
+    def _none(self) -> Any:
+        return getattr(self._jvm.scala, "None$").__getattr__("MODULE$")
+
     def _path_of(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self._path}/_delta_log/{name}")
 
@@ -122,3 +129,11 @@ class LakeLog:
 
     def _table(self) -> Any:
         return self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._session._jsparkSession, self._path)
+
+
+def cleaned_up(name: str) -> UnsupportedChange:
+    """The log file `name` is gone, although nobody has looked at it yet."""
+    return UnsupportedChange(
+        f"the commit {name} of the lake table's log was cleaned up before it could be looked at: "
+        "whether it changed rows cannot be found out"
+    )

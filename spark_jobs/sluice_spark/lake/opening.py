@@ -19,6 +19,7 @@ from sluice_spark.lake.direct.commit import DirectTable
 from sluice_spark.lake.direct.folder import TableFolder
 from sluice_spark.lake.direct.key_cache import KeyCache
 from sluice_spark.lake.handover import Handover, forget_scratch
+from sluice_spark.lake.log_tail import LogTail
 from sluice_spark.lake.table import LakeTable, Place
 from sluice_spark.options import AUTO, DIRECT, ApplyOptions
 
@@ -42,7 +43,7 @@ def lake_path(state: TableState) -> str:
 
 class Lake:
     """The Delta tables of one pipeline, whose spool is in `store`. `before_commit` is called before
-    each commit and raises when this process may not commit.
+    each commit and raises when this process may not commit. `keys` are those kept for all of them.
     """
 
     def __init__(self, options: ApplyOptions, store: ObjectStore, *, before_commit: Callable[[], None]) -> None:
@@ -50,7 +51,7 @@ class Lake:
         self._store = store
         self._before_commit = before_commit
         self._files = open_store(options.lake_uri, options=options.lake_options)
-        self._keys = KeyCache(options.key_cache_bytes)
+        self.keys = KeyCache(options.key_cache_bytes)
         self._direct: OrderedDict[str, DirectTable] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -72,7 +73,11 @@ class Lake:
             before_commit=self._before_commit,
             place=place,
             direct=self._direct_table(state),
+            log=self._log(state, session, path, since=place.version if place is not None else -1),
         )
+
+    def _log(self, state: TableState, session: SparkSession, path: str, *, since: int) -> LogTail:
+        return LogTail(session, path, store=self._files, folder=f"{lake_path(state)}/", since=since)
 
     def _direct_table(self, state: TableState) -> DirectTable | None:
         """The same object for the same lake table, which keeps what it knows of its files."""
@@ -81,17 +86,34 @@ class Lake:
             return None
         folder = f"{lake_path(state)}/"
         with self._lock:
-            table = self._direct.setdefault(folder, DirectTable(TableFolder(self._files, folder), self._keys))
+            table = self._direct.setdefault(folder, DirectTable(TableFolder(self._files, folder), self.keys))
             self._direct.move_to_end(folder)
             # What is forgotten is read from Delta again.
             while sum(other.files for other in self._direct.values()) > FILES_KEPT and len(self._direct) > 1:
                 self._direct.popitem(last=False)
             return table
 
+    def unseen(self, state: TableState, session: SparkSession, *, since: int) -> LakeTable:
+        """The same, to be examined for the first time and not to be committed to. `since` is the
+        version that was last reported, -1 if none was.
+        """
+        path = storage.join(self._options.lake_uri, lake_path(state))
+        return LakeTable(
+            session,
+            path,
+            app_id=application_id(self._options.pipeline, state, manifest=self._manifest),
+            before_commit=self._before_commit,
+            log=self._log(state, session, path, since=since),
+        )
+
     def handover(self, session: SparkSession) -> Handover:
         """The way of rows to `session`."""
         path = storage.join(self._options.spool_uri, self._options.pipeline)
         return Handover(session, self._store, path=path, memory=self._options.max_memory_bytes)
+
+    def close(self) -> None:
+        """Removes what is kept on local disk. For the end of the process."""
+        self.keys.close()
 
     def forget_scratch(self) -> None:
         """Deletes the rows that a killed applier was handing over. Only for the owner of the

@@ -12,7 +12,7 @@ before a window and after its commit.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -35,12 +35,14 @@ from sluice_spark.lake.merge import merge_text, rows_merge_text
 from sluice_spark.lake.plan import CommitPlan, MergePlan, RowsMergePlan
 from sluice_spark.lake.sql import quote
 from sluice_spark.options import DIRECT, MERGE
+from sluice_spark.phases import Phases
 
 APP_ID = "spark.databricks.delta.write.txnAppId"
 VERSION = "spark.databricks.delta.write.txnVersion"
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 VIEW = "sluice_window"
 """What a MERGE statement calls the rows of its window."""
+CHOSEN = "the configuration asks for it"
 FRESH_LOOKS = 5
 """How often a direct commit that met another one is prepared again, at once."""
 
@@ -69,10 +71,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a window was committed, and why not directly."""
+    """How a window was committed: a name of `sluice.contract.applied.WAYS`, and why not directly."""
 
     name: str = ""
     reason: str = ""
+
+    def shown(self) -> dict[str, str]:
+        """For a log line: nothing that is empty."""
+        return {name: text for name, text in (("way", self.name), ("not_direct", self.reason)) if text}
 
 
 class Preparation(Protocol):
@@ -95,7 +101,8 @@ class Preparation(Protocol):
 class LakeTable:
     """The Delta table at `path`, for one private session and the application id `app_id`. Not
     thread-safe: one worker at a time. With `direct` windows are committed directly where the
-    table allows it; `way` says how the last one was.
+    table allows it; `way` says how the last one was, `fresh_looks` how often it met another commit
+    and was prepared again, `seconds` the time of its phases; a caller may add phases of its own.
 
     `place` is how far the table has been examined; looking and committing advance it.
     """
@@ -109,15 +116,19 @@ class LakeTable:
         before_commit: Callable[[], None],
         place: Place | None = None,
         direct: DirectTable | None = None,
+        log: LakeLog | None = None,
     ) -> None:
+        """`log` is how the table's log is read, None: through Delta."""
         self.session = session
         self.path = path
         self.app_id = app_id
         self.place = place or Place()
         self.way = Way()
+        self.fresh_looks = 0
+        self.seconds = Phases()
         self._before_commit = before_commit
         self._direct = direct
-        self._log = LakeLog(session, path)
+        self._log = log or LakeLog(session, path)
 
     @property
     def expression(self) -> str:
@@ -138,10 +149,20 @@ class LakeTable:
             self._log.update()
             return self._log.file_count()
 
+    @property
+    def known_file_count(self) -> int | None:
+        """Files in the version that the table stands at, None when only a look at it would tell."""
+        return self._direct.file_count(self.place.version) if self._direct is not None else None
+
     def marker(self, app_id: str) -> int | None:
         """The transaction version that the table records for `app_id`."""
         with translated_errors():
             return self._log.marker(app_id) if self._log.update() >= 0 else None
+
+    def column_names(self) -> list[str]:
+        """The names alone, as of the last look. Takes no query."""
+        with translated_errors():
+            return self._log.column_names()
 
     def columns(self) -> list[tuple[str, str]]:
         """Names and Spark types, in order."""
@@ -193,6 +214,12 @@ class LakeTable:
             else:
                 self.way = Way(DIRECT)
                 return
+        elif not self.way.reason:
+            self.way = Way(MERGE, CHOSEN)
+        with self.seconds.phase("commit"):
+            self._commit_by_spark(version, plan, pieces)
+
+    def _commit_by_spark(self, version: int, plan: CommitPlan, pieces: Pieces) -> None:
         if isinstance(plan.action, str):
             self.write(self.app_id, version, frame=pieces.frame(plan.columns), mode=plan.action)
             return
@@ -210,6 +237,7 @@ class LakeTable:
             with translated_errors():
                 transaction = DeltaTransaction(self.session, self.path)
             if transaction.version != self.place.version:
+                self.fresh_looks += 1
                 self.look()
                 continue
             try:
@@ -219,6 +247,7 @@ class LakeTable:
                 if last:
                     raise
                 # What came in between is examined, and the next attempt is based on it.
+                self.fresh_looks += 1
                 self.look()
         raise CommitConflict("the lake table changes faster than it can be looked at")
 
@@ -227,13 +256,16 @@ class LakeTable:
             prepared = preparation.prepare(transaction)
         if prepared is None:
             return
+        self.seconds.add(prepared.seconds)
         landed: list[int] = []
 
-        def run() -> None:
+        def run() -> int:
             landed.append(_committed(transaction, prepared, marker=(self.app_id, version)))
+            return landed[0]
 
         try:
-            self._commit(self.app_id, version, run, settings={})
+            with self.seconds.phase("commit"):
+                self._commit(self.app_id, version, run, settings={})
         except CommitConflict:
             preparation.abandon(prepared)
             raise
@@ -243,7 +275,7 @@ class LakeTable:
         """Writes small data files anew as one when there are many, in a commit that changes no row. A
         conflict with another commit leaves it for later.
         """
-        if self._direct is None or self.way.name != DIRECT:
+        if self._direct is None or not self._direct.has_small_files(self.place.version):
             return
         with translated_errors():
             transaction = DeltaTransaction(self.session, self.path)
@@ -256,14 +288,13 @@ class LakeTable:
         if prepared is None:
             return
         self._before_commit()
-        landed: list[int] = []
         try:
             with translated_errors():
-                self._tagged(lambda: landed.append(_committed(transaction, prepared, marker=None)), settings={})
+                made = self._tagged(lambda: _committed(transaction, prepared, marker=None), settings={})
         except CommitConflict:
             self._direct.abandon(prepared)
         else:
-            self._direct.landed(prepared, landed[0])
+            self._direct.landed(prepared, -1 if made is None else made)
         self.look()
 
     def replace(self, version: int, *, frame: DataFrame) -> None:
@@ -281,9 +312,7 @@ class LakeTable:
 
     def execute(self, app_id: str, version: int, *, statement: str) -> None:
         """Commits one MERGE or UPDATE that carries the marker."""
-        self._commit(
-            app_id, version, lambda: self.session.sql(statement), settings={APP_ID: app_id, VERSION: str(version)}
-        )
+        self._commit(app_id, version, lambda: self._run(statement), settings={APP_ID: app_id, VERSION: str(version)})
 
     def write(self, app_id: str, version: int, *, frame: DataFrame, mode: str, new_schema: bool = False) -> None:
         """Commits one append or overwrite that carries the marker; creates the table when there is
@@ -304,9 +333,13 @@ class LakeTable:
         """Runs one ALTER TABLE, which carries no marker; the caller makes it harmless to repeat."""
         self._before_commit()
         with translated_errors():
-            self._tagged(lambda: self.session.sql(statement), settings={})
+            self._tagged(lambda: self._run(statement), settings={})
 
-    def _commit(self, app_id: str, version: int, run: Callable[[], object], *, settings: dict[str, str]) -> None:
+    def _run(self, statement: str) -> None:
+        self.session.sql(statement)
+
+    def _commit(self, app_id: str, version: int, run: Callable[[], int | None], *, settings: dict[str, str]) -> None:
+        """`run` commits; it returns the Delta version that it made if it knows it."""
         recorded = self.place.marker if app_id == self.app_id else self.marker(app_id)
         if recorded is not None and recorded >= version:
             raise WriterFenced(
@@ -316,25 +349,39 @@ class LakeTable:
         self._before_commit()
         faults.point("apply.commit.before")
         failure: ServiceError | None = None
+        made: int | None = None
         try:
             with translated_errors():
-                self._tagged(run, settings=settings)
+                made = self._tagged(run, settings=settings)
         except ServiceError as error:
             # The commit may have landed all the same; the marker decides.
             failure = error
         faults.point("apply.commit.after")
-        self.look()
+        if made != self.place.version + 1 or not self._advance_to_own(made, version):
+            self.look()
         landed = self.place.marker if app_id == self.app_id else self._log.marker(app_id)
         if landed != version:
             raise failure or ApplyError(f"a commit of {app_id} at {version} did not leave its marker")
 
-    def _tagged(self, run: Callable[[], object], *, settings: dict[str, str]) -> None:
+    def _advance_to_own(self, made: int, marker: int) -> bool:
+        """Reads the commit that made the version after the last one that was examined. Whether it is
+        the one that carries our `marker`: then there is nothing else to look for.
+        """
+        with translated_errors():
+            commit = self._log.commit(made)
+            if commit.markers.get(self.app_id) != marker:
+                return False
+            self._sync([commit])
+        self.place = Place(made, marker, seen=True)
+        return True
+
+    def _tagged(self, run: Callable[[], int | None], *, settings: dict[str, str]) -> int | None:
         conf = self.session.conf
         settings = {**settings, USER_METADATA: tag(self.app_id, after=self.place.version)}
         try:
             for name, value in settings.items():
                 conf.set(name, value)
-            run()
+            return run()
         finally:
             for name in settings:
                 conf.unset(name)
@@ -355,10 +402,14 @@ class LakeTable:
                 f"the lake table's marker is {_shown(recorded)}, the last commit left "
                 f"{_shown(marker)}: it is not the table that it was"
             )
-        if commits and self.path.startswith("/"):
-            sync_commits(Path(self.path), commits)
+        if commits:
+            self._sync(commits)
         self.place = Place(version, marker, seen=True)
         return self.place
+
+    def _sync(self, commits: Sequence[Commit]) -> None:
+        if self.path.startswith("/"):
+            sync_commits(Path(self.path), commits)
 
     def _refuse_change(self, commit: Commit) -> None:
         if changes_data(commit) or (

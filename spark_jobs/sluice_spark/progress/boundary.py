@@ -2,14 +2,22 @@
 
 Owns that the boundary is reached under any load. A table that has not passed it gets no window
 across it. A table that has passed it continues at once, and its version at the boundary is kept.
-The applier never waits for a moment without running windows. Pure.
+The applier never waits for a moment without running windows. A busy table gives up one window per
+boundary, cut short there, so boundaries lie apart. Pure.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sluice.contract.applied import AppliedTable, Complete
 from sluice.contract.table_state import State
+from sluice_spark.progress.ledger import Ledger
+
+TIMES_TAKEN = 3
+"""The next boundary is set this many times as long after the last as that took to be published. When
+all workers are busy and a table waits long for its turn, one window in so many is cut short, and
+what is left waits for another turn.
+"""
 
 
 @dataclass(slots=True)
@@ -20,6 +28,8 @@ class Boundary:
 
     seq: int = 0
     lsn: int = 0
+    set_at: float = float("-inf")
+    """On the loop's clock."""
     versions: dict[str, int] = field(default_factory=dict)
     """By table id, of tables that have passed."""
     published: Complete | None = None
@@ -65,6 +75,60 @@ class Boundary:
             {_name(table): self.versions[key] for key, table in live.items() if key not in later},
             left_out,
         )
+
+
+class Boundaries:
+    """One boundary after the other over the tables of `ledger`. The next one is set when the last was
+    published, at least `apart_seconds` after the last was set, and longer while tables take long to
+    get there.
+    """
+
+    def __init__(self, ledger: Ledger, *, apart_seconds: float) -> None:
+        self._ledger = ledger
+        self._apart_seconds = apart_seconds
+        self._took_seconds = 0.0
+        """From setting the last boundary to its publication."""
+        self._boundary = Boundary()
+
+    @property
+    def seq(self) -> int:
+        """No table that has not passed this entry may get a window across it."""
+        return self._boundary.seq
+
+    def turn(self, *, now: float, last: bool = False) -> None:
+        """Notes the tables that are at the boundary, before they continue; sets the next boundary
+        when it is time, or the `last` one.
+        """
+        ledger = self._ledger
+        moved = ledger.moved()
+        if self._may_follow(now, last=last):
+            self._boundary = Boundary(ledger.read_seq, ledger.read_lsn, set_at=now)
+            moved = set(ledger.tables)
+        # All others have passed, or are where they were when they were asked last.
+        moved -= self._boundary.versions.keys()
+        if moved:
+            self._boundary.pass_by(ledger.report(moved), since_lsn=self._snapshot_lsns(moved))
+
+    def _may_follow(self, now: float, *, last: bool) -> bool:
+        ledger, boundary = self._ledger, self._boundary
+        return (
+            (boundary.published is not None or not boundary.seq)
+            and (last or now - boundary.set_at >= max(self._apart_seconds, TIMES_TAKEN * self._took_seconds))
+            and ledger.read_seq > boundary.seq
+            and ledger.read_seq >= max((progress.committed_seq for progress in ledger.tables.values()), default=0)
+        )
+
+    def publish(self, rows: Mapping[str, AppliedTable], say: Callable[[Complete], None], *, now: float) -> None:
+        """States the boundary, when every live table has passed it. `rows` are all tables now."""
+        complete = self._boundary.complete(rows, since_lsn=self._snapshot_lsns(rows))
+        if complete is not None:
+            say(complete)
+            if self._boundary.published is None:
+                self._took_seconds = now - self._boundary.set_at
+            self._boundary.published = complete
+
+    def _snapshot_lsns(self, tables: Iterable[str]) -> dict[str, int]:
+        return {table_id: self._ledger.tables[table_id].pending.snapshot_lsn for table_id in tables}
 
 
 def _name(table: AppliedTable) -> str:

@@ -5,11 +5,12 @@ Owns the rules by which a table gets windows: only its newest generation, only w
 manifest nor the applier calls it stale, quarantined or detached, and never two at once. One
 lake table has one window in flight, even if two tables of the source or two generations share it. A
 table whose window fails waits, longer each time, and is quarantined after some attempts. It is
-tried again, and the other tables continue. No Spark, no threads, no clock: the loop in `applier`
-calls it from one thread.
+tried again, and the other tables continue. What is asked once per round costs by the tables with
+work, however many are idle. No Spark, no threads, no clock: the loop in `applier` calls it from one
+thread.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,10 +19,11 @@ from sluice.contract.entries import Changes, Entry, Snapshot, Table
 from sluice.contract.table_state import State
 from sluice.manifest.state import PipelineState, TableState, reduce
 from sluice_spark.lake.opening import lake_path
-from sluice_spark.lake.table import Place
+from sluice_spark.lake.table import Place, Way
 from sluice_spark.modes.choice import mode_of
 from sluice_spark.options import CHANGELOG, ApplyOptions
-from sluice_spark.read.window import NO_ORIGINS, PendingChanges, Window
+from sluice_spark.progress import cadence
+from sluice_spark.read.window import BEFORE, NO_ORIGINS, PendingChanges, Window
 from sluice_spark.table_apply import Applied
 
 NO_KEY = "no key and no full replica identity: an append-only changelog, not a mirror"
@@ -55,11 +57,17 @@ class TableProgress:
     """When it may be tried again, on the loop's clock."""
     begun_seq: int = 0
     """The last entry that this process has begun a window for, whether it was applied or not."""
+    begun_at: float = BEFORE
+    """When its last window with work was begun, on the loop's clock."""
     looked_at: float | None = None
     """When the lake table was last looked at or about to be, on the loop's clock."""
     commit_time_us: int = 0
     rows_applied: int = 0
     schema_version: int = 0
+    way: Way = field(default_factory=Way)
+    """How the newest changes were committed."""
+    files: int = -1
+    """Data files in the lake table, -1 when not counted."""
 
     @property
     def committed_seq(self) -> int:
@@ -100,6 +108,8 @@ class Ledger:
 
     def __init__(self, options: ApplyOptions, state: PipelineState) -> None:
         self._options = options
+        self._all_at_once = options.once or options.until_lsn > 0
+        """Somebody waits for the end: no table waits for more changes."""
         self.state = state
         self.tables: dict[str, TableProgress] = {}
         self.busy: set[str] = set()
@@ -110,12 +120,19 @@ class Ledger:
         """When the last look at an idle table was given out."""
         self._reshaped: set[str] = set()
         """Tables with a schema version that the entries read so far do not reach."""
+        self._active: set[str] = set()
+        """Tables that may have something to do. All others are at rest: nothing waits for them."""
+        self._moved: set[str] = set()
+        """Tables whose progress or state may have changed since `moved` was last asked."""
+        self._looks: dict[str, None] = {}
+        """All tables, the one that was looked at longest ago first."""
 
     def begin(self, tables: dict[str, TableProgress]) -> None:
         """Takes the tables as found in the lake, and starts with the first entry that any followed
         table still needs.
         """
         self.tables = tables
+        self._active, self._moved, self._looks = set(tables), set(tables), dict.fromkeys(tables)
         self._reshaped = {table_id for table_id, item in tables.items() if item.pending.coming}
         needed = []
         for table_id, item in tables.items():
@@ -126,17 +143,13 @@ class Ledger:
         # One entry earlier, to find out through which LSN that one goes.
         self.read_seq = max(0, min(needed, default=self.state.seq) - 1)
 
-    def take_in(self, entry: Entry, sha256: str) -> None:
-        """Notes the next entry."""
+    def take_in(self, entry: Entry, sha256: str, *, since: float = BEFORE) -> None:
+        """Notes the next entry, which could first be read at `since` on the loop's clock."""
+        body = entry.body
         if entry.seq > self.state.seq:
             self.state = reduce(self.state, entry, sha256)
-            for table_id, state in self.state.tables.items():
-                progress = self.tables.get(table_id)
-                if progress is None or progress.pending.generation != state.generation:
-                    self.tables[table_id] = TableProgress(
-                        PendingChanges(state.generation, state.generation_seq, state.generation_seq)
-                    )
-        body = entry.body
+            if isinstance(body, Table):
+                self._follow(body.table_id)
         ids = (
             {body.table_id}
             if isinstance(body, Snapshot | Table)
@@ -147,18 +160,31 @@ class Ledger:
         ids |= self._reshaped
         origins = body.commits.origins_by_lsn() if isinstance(body, Changes) else NO_ORIGINS
         for table_id in ids:
-            self.tables[table_id].pending.take_in(entry, table_id, through_lsn=self.read_lsn, origins=origins)
+            self.tables[table_id].pending.take_in(
+                entry, table_id, through_lsn=self.read_lsn, origins=origins, since=since
+            )
         self._reshaped = {table_id for table_id in ids if self.tables[table_id].pending.coming}
+        self._active |= ids
+        self._moved |= ids
         self.read_seq, self.read_lsn = entry.seq, entry.through_lsn
+
+    def _follow(self, table_id: str) -> None:
+        """A table that is new, or begins again, has made no progress."""
+        state, progress = self.state.tables[table_id], self.tables.get(table_id)
+        if progress is None or progress.pending.generation != state.generation:
+            self.tables[table_id] = TableProgress(
+                PendingChanges(state.generation, state.generation_seq, state.generation_seq)
+            )
+            self._looks.setdefault(table_id)
 
     def behind(self) -> dict[str, int]:
         """Tables that have applied all that they were given, with the first entry that they were
         not given: `take_again` expects that one and those after it.
         """
         ends = {
-            table_id: progress.pending.skipped
-            for table_id, progress in self.tables.items()
-            if not progress.pending.changes and self.works(table_id)
+            table_id: self.tables[table_id].pending.skipped
+            for table_id in self._active
+            if not self.tables[table_id].pending.changes and self.works(table_id)
         }
         return {table_id: end[0] for table_id, end in ends.items() if end is not None and end[0] <= self.read_seq}
 
@@ -166,31 +192,47 @@ class Ledger:
         """Notes an entry that was read before, for one table that was not given it then."""
         origins = entry.body.commits.origins_by_lsn() if isinstance(entry.body, Changes) else NO_ORIGINS
         self.tables[table_id].pending.take_again(entry, table_id, newest_seq=self.read_seq, origins=origins)
+        self._moved.add(table_id)
         if self.tables[table_id].pending.coming:
             self._reshaped.add(table_id)
 
+    def moved(self) -> set[str]:
+        """Tables whose progress or state may have changed since this was last asked."""
+        moved, self._moved = self._moved, set()
+        return moved
+
     def trim(self) -> None:
         """Forgets the entries that wait for tables that are stopped, and most of those that wait
-        for tables that cannot continue now.
+        for tables that cannot continue now. Tables without work come to rest.
 
         Neither may fill the memory or stop the reading. Tables that fail and tables whose snapshot
         is not complete share one budget, however many they are.
         """
         waiting = []
-        for table_id, progress in self.tables.items():
+        for table_id in tuple(self._active):
+            progress = self.tables[table_id]
             if not self.works(table_id):
                 progress.pending.keep(0)
-            elif not progress.can_continue:
+                self._active.discard(table_id)
+            elif self._rests(progress):
+                self._active.discard(table_id)
+            elif not progress.can_continue and progress.pending.changes:
                 waiting.append(progress)
         for progress in waiting:
             progress.pending.keep(max(KEPT_BY_ONE, KEPT_WHILE_WAITING // len(waiting)))
 
+    @staticmethod
+    def _rests(progress: TableProgress) -> bool:
+        """Whether the table has nothing to do before an entry names it."""
+        pending = progress.pending
+        return not progress.failures and pending.since is None and not pending.changes and pending.skipped is None
+
     def pending_entries(self) -> int:
         """Entries that wait for tables that continue. Windows consume them, so this number falls."""
         return sum(
-            len(progress.pending.changes)
-            for table_id, progress in self.tables.items()
-            if progress.can_continue and self.works(table_id)
+            len(self.tables[table_id].pending.changes)
+            for table_id in self._active
+            if self.tables[table_id].can_continue and self.works(table_id)
         )
 
     def works(self, table_id: str) -> bool:
@@ -198,21 +240,61 @@ class Ledger:
         return not self.tables[table_id].stale_reason and self.state.tables[table_id].state.is_followed
 
     def ready(self, *, now: float, boundary_seq: int) -> Iterator[Work]:
-        """A window of each table that may work now and is not busy, the table that is furthest
-        behind first.
+        """A window of each table that is due and not busy, the table first that has been due for
+        most of its freshness targets. `begun` says which of them a worker took.
 
         A table that has not passed entry `boundary_seq` gets none that reaches past it, so that it
         can be read as of that entry.
         """
-        for table_id, progress in sorted(self.tables.items(), key=lambda item: item[1].committed_seq):
-            state = self.state.tables[table_id]
-            if now < progress.not_before or not self.works(table_id) or lake_path(state) in self.busy:
+        turns: list[tuple[float, int, str]] = []
+        for table_id in self._active:
+            due = self._due_at(table_id)
+            if due is not None and due <= now:
+                progress = self.tables[table_id]
+                freshness = self._freshness(table_id)
+                order = cadence.overdue(due, begun_at=progress.begun_at, freshness_seconds=freshness, now=now)
+                turns.append((-order, progress.committed_seq, table_id))
+        for _, _, table_id in sorted(turns):
+            state, progress = self.state.tables[table_id], self.tables[table_id]
+            if lake_path(state) in self.busy:
                 continue
             window = self._next_window(progress, boundary_seq)
             if window is not None:
-                progress.looked_at = now
                 yield Work(table_id, progress, state, window)
         yield from self._look(now)
+
+    def next_due(self, *, after: float) -> float:
+        """When the first of the tables is due that are not due at `after`; infinity without any."""
+        dues = map(self._due_at, self._active)
+        return min((due for due in dues if due is not None and due > after), default=float("inf"))
+
+    def begun(self, work: Work, *, now: float) -> None:
+        """A worker has taken `work`."""
+        self.busy.add(lake_path(work.state))
+        work.progress.begun_seq = max(work.progress.begun_seq, work.window.last_seq)
+        self._looked(work.table_id, now)
+        if work.window.last_seq > work.progress.pending.applied_seq or work.window.is_snapshot:
+            work.progress.begun_at = now
+
+    def _due_at(self, table_id: str) -> float | None:
+        """When the table may have its next window, None while it has no work."""
+        progress = self.tables[table_id]
+        if not self.works(table_id):
+            return None
+        if progress.failures:
+            return progress.not_before
+        if self._all_at_once:
+            return progress.pending.since
+        return cadence.due_at(
+            progress.pending,
+            begun_at=progress.begun_at,
+            freshness_seconds=self._freshness(table_id),
+            max_bytes=self._options.max_window_bytes,
+        )
+
+    def _freshness(self, table_id: str) -> float:
+        state = self.state.tables[table_id]
+        return self._options.freshness_of(f"{state.schema_name}.{state.table_name}")
 
     def _look(self, now: float) -> Iterator[Work]:
         """An empty window of the table that was looked at longest ago, when one is due: a lake
@@ -221,24 +303,31 @@ class Ledger:
         """
         if now - self._looked_at < LOOK_PAUSE_SECONDS:
             return
-        due: list[tuple[float, str]] = []
-        for table_id, progress in self.tables.items():
-            idle = (
-                progress.pending.has_snapshot
-                and not progress.failures
-                and not progress.pending.changes
-                and self.works(table_id)
-            )
-            if not idle or lake_path(self.state.tables[table_id]) in self.busy:
-                continue
-            if progress.looked_at is None:
-                progress.looked_at = now
-            due.append((progress.looked_at, table_id))
-        looked_at, table_id = min(due, default=(now, ""))
-        if now - looked_at >= LOOK_SECONDS:
-            progress = self.tables[table_id]
-            self._looked_at = progress.looked_at = now
-            yield Work(table_id, progress, self.state.tables[table_id], Window((), progress.pending.applied_seq))
+        while (table_id := next(iter(self._looks), None)) is not None:
+            progress, looked_at = self.tables[table_id], self.tables[table_id].looked_at
+            if looked_at is not None and now - looked_at < LOOK_SECONDS:
+                return
+            # This one, or the next one in its place: each is passed by once in LOOK_SECONDS.
+            self._looked(table_id, now)
+            if looked_at is not None and self._is_idle(table_id):
+                self._looked_at = now
+                yield Work(table_id, progress, self.state.tables[table_id], Window((), progress.pending.applied_seq))
+                return
+
+    def _looked(self, table_id: str, now: float) -> None:
+        self.tables[table_id].looked_at = now
+        self._looks.pop(table_id, None)
+        self._looks[table_id] = None
+
+    def _is_idle(self, table_id: str) -> bool:
+        progress = self.tables[table_id]
+        return (
+            progress.pending.has_snapshot
+            and not progress.failures
+            and not progress.pending.changes
+            and self.works(table_id)
+            and lake_path(self.state.tables[table_id]) not in self.busy
+        )
 
     def _next_window(self, progress: TableProgress, boundary_seq: int) -> Window | None:
         until = boundary_seq if progress.pending.through_seq(self.read_seq) < boundary_seq else self.read_seq
@@ -248,8 +337,17 @@ class Ledger:
             return Window((), progress.pending.applied_seq)
         return window
 
-    def applied(self, progress: TableProgress, window: Window, result: Applied) -> None:
-        """`window` is in the lake, as far as `result` says."""
+    def failed(self, work: Work, reason: str, *, now: float, passing: bool) -> None:
+        """The window of `work` failed, see `TableProgress.failed`: its table is tried again."""
+        work.progress.failed(reason, now=now, passing=passing)
+        self._active.add(work.table_id)
+        self._moved.add(work.table_id)
+
+    def applied(self, work: Work, result: Applied) -> None:
+        """The window of `work` is in the lake, as far as `result` says."""
+        progress, window = work.progress, work.window
+        self._active.add(work.table_id)
+        self._moved.add(work.table_id)
         progress.pending.done(
             window if result.through_seq == window.last_seq or window.is_snapshot else Window((), result.through_seq)
         )
@@ -260,19 +358,20 @@ class Ledger:
         progress.rows_applied += result.rows
         progress.schema_version = max(progress.schema_version, result.schema_version)
         progress.commit_time_us = max(progress.commit_time_us, result.commit_time_us)
+        if result.committed:
+            progress.way = result.way if result.way.name else progress.way
+            progress.files = -1 if result.files is None else result.files
 
     def idle(self) -> bool:
         """Whether nothing is left to do, quarantined tables apart."""
-        at_work = (
-            progress for table_id, progress in self.tables.items() if self.works(table_id) and not progress.quarantined
-        )
-        return not self.busy and all(self._next_window(item, 0) is None for item in at_work)
+        at_work = (self.tables[table_id] for table_id in self._active if self.works(table_id))
+        return not self.busy and all(item.quarantined or self._next_window(item, 0) is None for item in at_work)
 
-    def report(self) -> dict[str, AppliedTable]:
-        """Every table as the applier sees it."""
+    def report(self, tables: Iterable[str] | None = None) -> dict[str, AppliedTable]:
+        """Every table, or those of `tables`, as the applier sees it."""
         return {
-            table_id: self._row(table_id, progress)
-            for table_id, progress in self.tables.items()
+            table_id: self._row(table_id, self.tables[table_id])
+            for table_id in (self.tables if tables is None else tables)
             if self.state.tables[table_id].schemas
         }
 
@@ -307,4 +406,7 @@ class Ledger:
             rows_applied=progress.rows_applied,
             schema_version=progress.schema_version,
             failing=failing,
+            way=progress.way.name,
+            way_reason=progress.way.reason,
+            files=progress.files,
         )

@@ -5,21 +5,52 @@ somebody else starts stale. A table that cannot be read starts quarantined, and 
 again.
 """
 
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
 import structlog
+from pyspark.sql import SparkSession
 
 from sluice.contract.applied import AppliedLog
 from sluice.contract.table_state import State
 from sluice.errors import ApplyError, UnsupportedChange
 from sluice.manifest.state import TableState
 from sluice_spark.lake.failures import SparkGone
-from sluice_spark.lake.table import LakeTable, Place
+from sluice_spark.lake.opening import Lake
+from sluice_spark.lake.table import LakeTable, Place, Way
 from sluice_spark.modes.choice import OTHER_MODE, other_mode
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.ledger import ATTEMPTS, TableProgress
 from sluice_spark.read.window import PendingChanges
 from sluice_spark.telemetry import ApplyTelemetry
 
+AT_ONCE = 32
+"""Tables that are looked at side by side: a look waits for three answers of the object store."""
+
 _log = structlog.get_logger("sluice.apply")
+
+
+def find_tables(
+    options: ApplyOptions,
+    states: Mapping[str, TableState],
+    log: AppliedLog | None,
+    *,
+    lake: Lake,
+    session: SparkSession,
+    telemetry: ApplyTelemetry,
+) -> dict[str, TableProgress]:
+    """How far each table is, by table id. Every one has been examined as `LakeTable.find` says:
+    nothing is skipped on the word of a marker whose history has not been looked at. Raises
+    SparkGone.
+    """
+
+    def find(state: TableState) -> TableProgress:
+        before = reported(state, log)
+        table = lake.unseen(state, session, since=before.version if before else -1)
+        return find_table(options, state, log, lake=table, telemetry=telemetry)
+
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="open") as pool:
+        return dict(zip(states, pool.map(find, states.values()), strict=True))
 
 
 def find_table(
@@ -32,7 +63,7 @@ def find_table(
         place = lake.find(before) if state.state.is_followed else lake.recorded()
         progress = restore(state, log, place=place)
         if progress.pending.has_snapshot and not progress.stale_reason:
-            progress.stale_reason = other_mode(options, state, [name for name, _ in lake.columns()])
+            progress.stale_reason = other_mode(options, state, lake.column_names())
         return progress
     except UnsupportedChange as error:
         _log.error("table is stale", table=name, error=str(error))
@@ -88,6 +119,7 @@ def restore(state: TableState, log: AppliedLog | None, *, place: Place, doubt: s
     if last is None or last.generation != state.generation:
         return progress
     progress.rows_applied, progress.commit_time_us = last.rows_applied, last.commit_time_us
+    progress.way = Way(last.way, last.way_reason)
     progress.pending.reported_lsn = last.complete_through_lsn
     if last.state == State.STALE and state.state.is_followed and not last.reason.startswith(OTHER_MODE):
         progress.stale_reason = last.reason

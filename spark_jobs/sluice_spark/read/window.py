@@ -10,10 +10,13 @@ progress than was made. Pure: entries in, windows out.
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from sluice.contract.entries import Changes, Entry, Segment, Snapshot, Table
 
 NO_ORIGINS: Mapping[int, tuple[str, int]] = {}
+BEFORE = float("-inf")
+"""When something could first be read that was there before the clock was looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,18 @@ class Window:
         return sum(segment.bytes for segment in self.segments)
 
 
+class Waiting(NamedTuple):
+    """What one entry holds for a table. `through_lsn` is where the entry before it ended, `since` is
+    when the entry could first be read, on the loop's clock.
+    """
+
+    seq: int
+    through_lsn: int
+    segments: tuple[Segment, ...]
+    bytes: int
+    since: float
+
+
 @dataclass(slots=True)
 class PendingChanges:
     """What one generation of one table still has to take.
@@ -52,8 +67,11 @@ class PendingChanges:
     has_snapshot: bool = False
     snapshot_final: bool = False
     snapshot_segments: list[Segment] = field(default_factory=list)
-    changes: deque[tuple[int, int, tuple[Segment, ...]]] = field(default_factory=deque)
-    """(seq, through_lsn of the entry before, segments)."""
+    snapshot_since: float = BEFORE
+    """When its last segment could first be read, once it is final."""
+    changes: deque[Waiting] = field(default_factory=deque)
+    waiting_bytes: int = 0
+    """Of the segments in `changes`."""
     origins: dict[int, Mapping[int, tuple[str, int]]] = field(default_factory=dict)
     """By seq, of entries that have any."""
     versions: dict[int, int] = field(default_factory=dict)
@@ -70,12 +88,19 @@ class PendingChanges:
     """
 
     def take_in(
-        self, entry: Entry, table_id: str, *, through_lsn: int, origins: Mapping[int, tuple[str, int]] = NO_ORIGINS
+        self,
+        entry: Entry,
+        table_id: str,
+        *,
+        through_lsn: int,
+        origins: Mapping[int, tuple[str, int]] = NO_ORIGINS,
+        since: float = BEFORE,
     ) -> None:
         """Notes the changes that `entry` holds for the table. Entries come in order, each once; the
         one before went through `through_lsn`.
 
-        `origins` are the entry's, by commit end LSN; they are shared by all tables.
+        `origins` are the entry's, by commit end LSN; they are shared by all tables. `since` is when
+        the entry could first be read.
         """
         if entry.seq <= self.generation_seq:
             return
@@ -84,38 +109,41 @@ class PendingChanges:
             self.snapshot_lsn = body.snapshot_lsn
             if not self.has_snapshot and not self.snapshot_final:
                 self.snapshot_segments.extend(body.segments)
-                self.snapshot_final = self.snapshot_final or body.final
+                self.snapshot_final, self.snapshot_since = body.final, since
         elif self.skipped is None:
-            self._note(entry, table_id, through_lsn, origins)
+            self._note(entry, table_id, Waiting(entry.seq, through_lsn, (), 0, since), origins)
 
-    def _note(self, entry: Entry, table_id: str, through_lsn: int, origins: Mapping[int, tuple[str, int]]) -> None:
+    def _note(self, entry: Entry, table_id: str, empty: Waiting, origins: Mapping[int, tuple[str, int]]) -> None:
         body = entry.body
         if isinstance(body, Table) and body.table_id == table_id and body.schema is not None:
             self.coming.append((body.lsn, body.schema.version))
         elif isinstance(body, Changes) and entry.seq > self.applied_seq:
             segments = tuple(segment for segment in body.segments if segment.table_id == table_id)
             if segments:
-                self.changes.append((entry.seq, through_lsn, segments))
+                size = sum(segment.bytes for segment in segments)
+                self.changes.append(empty._replace(segments=segments, bytes=size))
+                self.waiting_bytes += size
                 if origins:
                     self.origins[entry.seq] = origins
-        self._begin_shapes(entry, through_lsn)
+        self._begin_shapes(entry, empty)
 
-    def _begin_shapes(self, entry: Entry, through_lsn: int) -> None:
+    def _begin_shapes(self, entry: Entry, empty: Waiting) -> None:
         """A schema version that `entry` reaches is followed there, with rows of it or without."""
         begun = [version for position, version in self.coming if position < entry.through_lsn]
         if not begun:
             return
         self.coming = [(position, version) for position, version in self.coming if position >= entry.through_lsn]
         self.versions[entry.seq] = max(begun)
-        if not self.changes or self.changes[-1][0] != entry.seq:
-            self.changes.append((entry.seq, through_lsn, ()))
+        if not self.changes or self.changes[-1].seq != entry.seq:
+            self.changes.append(empty)
 
     def keep(self, count: int) -> None:
         """Forgets all but the `count` oldest entries with changes. What is forgotten can be taken
         in again, see `take_again`.
         """
         while len(self.changes) > count:
-            seq, lsn, _ = self.changes.pop()
+            seq, lsn, _, size, _ = self.changes.pop()
+            self.waiting_bytes -= size
             self.origins.pop(seq, None)
             if (version := self.versions.pop(seq, None)) is not None:
                 self.coming.append((lsn, version))
@@ -136,6 +164,13 @@ class PendingChanges:
         if entry.seq < newest_seq:
             self.skipped = entry.seq + 1, entry.through_lsn
 
+    @property
+    def since(self) -> float | None:
+        """When the oldest thing that can be applied now could first be read, None without any."""
+        if not self.has_snapshot:
+            return self.snapshot_since if self.snapshot_final else None
+        return self.changes[0].since if self.changes else None
+
     def next_window(self, *, max_bytes: int, until_seq: int) -> Window | None:
         """The next thing to apply, no later than `until_seq`, or None. An entry larger than
         `max_bytes` is taken whole: a transaction is never cut.
@@ -147,8 +182,8 @@ class PendingChanges:
         taken: list[Segment] = []
         origins: dict[int, tuple[str, int]] = {}
         last_seq = schema_version = size = 0
-        for seq, _, segments in self.changes:
-            size += sum(segment.bytes for segment in segments)
+        for seq, _, segments, nbytes, _ in self.changes:
+            size += nbytes
             if seq > until_seq or (taken and size > max_bytes):
                 break
             taken.extend(segments)
@@ -164,8 +199,9 @@ class PendingChanges:
             self.snapshot_segments.clear()
             return
         self.applied_seq = max(self.applied_seq, window.last_seq)
-        while self.changes and self.changes[0][0] <= window.last_seq:
-            seq, _, _ = self.changes.popleft()
+        while self.changes and self.changes[0].seq <= window.last_seq:
+            seq, _, _, size, _ = self.changes.popleft()
+            self.waiting_bytes -= size
             self.origins.pop(seq, None)
             self.versions.pop(seq, None)
         # A schema version that was forgotten with its entry, and was in the window all the same.
@@ -177,7 +213,7 @@ class PendingChanges:
         """(seq, through_lsn of the entry before) of the first entry that is still to be applied, if
         there is one.
         """
-        return (self.changes[0][0], self.changes[0][1]) if self.changes else self.skipped
+        return self.changes[0][:2] if self.changes else self.skipped
 
     def complete_through(self, newest_lsn: int) -> int:
         """The LSN through which the lake table is complete, when entries through `newest_lsn` have

@@ -42,6 +42,9 @@ def table(name: str, **changes: Any) -> Document:
         "lag_seconds": 1.4,
         "delta_version": 211,
         "failing": False,
+        "way": "direct",
+        "way_reason": "",
+        "files": 16,
         **changes,
     }
 
@@ -181,8 +184,12 @@ def judged(document: Document, state: State, *problems: Problem) -> Document:
 
 def copying() -> Document:
     found = healthy()
-    found["tables"][1].update(state="snapshot", lag_seconds=None, complete_through_lsn=None, rows_applied=0, mode="")
-    found["tables"][2].update(state="pending", lag_seconds=None, complete_through_lsn=None, rows_applied=0, mode="")
+    found["tables"][1].update(
+        state="snapshot", lag_seconds=None, complete_through_lsn=None, rows_applied=0, mode="", way=""
+    )
+    found["tables"][2].update(
+        state="pending", lag_seconds=None, complete_through_lsn=None, rows_applied=0, mode="", way=""
+    )
     copy_of = {
         "table": "public.order_lines",
         "rows": 41_200_000,

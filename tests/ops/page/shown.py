@@ -47,6 +47,7 @@ def shows_all(page: Page, document: Document) -> None:
             f"{table['snapshot_rows']:,}",
             table["complete_through_lsn"] or "-",
             table["mode"] or "-",
+            f"{table['way']}: {table['way_reason']}" if table["way_reason"] else table["way"] or "-",
             table["reason"],
         ]
         assert [state.split(" ", 1)[1], *cells] == [table["state"], duration(table["lag_seconds"]), *numbers]

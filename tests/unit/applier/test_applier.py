@@ -2,17 +2,16 @@
 what is said of the others.
 """
 
-import threading
 from dataclasses import replace
 
 from sluice.contract.entries import Changes, Commits, Segment
 from sluice.contract.schema import TableSchema
 from sluice.manifest.reader import load_state, read_entries
 from sluice.store.memory import MemoryStore
-from sluice_spark.applier import MAX_BACKLOG, Applier
 from sluice_spark.lake.table import Place
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.boundary import Boundary
+from sluice_spark.progress.intake import MAX_BACKLOG, Intake
 from sluice_spark.progress.ledger import Ledger
 from sluice_spark.progress.restart import restore
 from sluice_spark.table_apply import Applied
@@ -33,11 +32,9 @@ def _changes(manifest: Manifest, ids: list[str]) -> int:
     )
 
 
-def _applier(store: MemoryStore, ledger: Ledger) -> Applier:
-    """Only what `_read` needs."""
-    applier = Applier(ApplyOptions("shop", "memory://s", "memory://l"), store, None, stop=threading.Event())  # type: ignore[arg-type]
-    applier._ledger = ledger
-    return applier
+def _apply_all(ledger: Ledger, *, now: float) -> None:
+    for work in list(ledger.ready(now=now, boundary_seq=0)):
+        ledger.applied(work, Applied(Place(1, work.window.last_seq), work.window.last_seq))
 
 
 def _names(count: int) -> list[TableSchema]:
@@ -69,13 +66,12 @@ def test_a_long_snapshot_does_not_stop_the_reading_for_ever() -> None:
             for table_id, table in state.tables.items()
         }
     )
-    applier = _applier(store, ledger)
+    intake = Intake(store, ledger, poll_seconds=0.0)
     rounds = 0
     while ledger.read_seq < manifest.seq and rounds < 200:
         rounds += 1
-        applier._read()
-        for _, known, _, window in list(ledger.ready(now=0.0, boundary_seq=0)):
-            ledger.applied(known, window, Applied(Place(1, window.last_seq), window.last_seq))
+        intake.read(now=0.0)
+        _apply_all(ledger, now=0.0)
     assert ledger.read_seq == manifest.seq
 
 
@@ -105,11 +101,10 @@ def test_forty_quarantined_tables_do_not_stop_the_others() -> None:
             known.failed("the bucket says no", now=0.0, passing=False)
         known.not_before = 1e9
         assert known.quarantined
-    applier = _applier(store, ledger)
+    intake = Intake(store, ledger, poll_seconds=0.0)
     for _ in range(50):
-        applier._read()
-        for _, known, _, window in list(ledger.ready(now=1.0, boundary_seq=0)):
-            ledger.applied(known, window, Applied(Place(1, window.last_seq), window.last_seq))
+        intake.read(now=1.0)
+        _apply_all(ledger, now=1.0)
     assert ledger.read_seq == manifest.seq
 
 

@@ -13,7 +13,7 @@ from sluice.health.endpoint import Health
 from sluice.telemetry import catalogue
 from sluice.telemetry.metrics import Metrics
 from sluice_spark.lake.failures import Cause, CommitConflict, verdict
-from sluice_spark.lake.table import Place
+from sluice_spark.lake.table import Place, Way
 from sluice_spark.options import ApplyOptions
 from sluice_spark.table_apply import Applied
 from sluice_spark.telemetry import LOOP_SECONDS, ApplyTelemetry
@@ -93,7 +93,16 @@ def test_a_window_of_hours_is_alive_as_long_as_the_loop_goes_round() -> None:
 def test_windows_are_counted_by_what_became_of_them() -> None:
     seen = telemetry()
     seen.applied(
-        Applied(Place(3, 9), 9, 12, 1, ops={"insert": 10, "delete": 2}, seconds={"read": 0.2, "merge": 3.0}),
+        Applied(
+            Place(3, 9),
+            9,
+            12,
+            1,
+            ops={"insert": 10, "delete": 2},
+            seconds={"read": 0.2, "merge": 3.0},
+            way=Way("merge", "the table is partitioned"),
+            fresh_looks=2,
+        ),
         seconds=3.5,
     )
     seen.applied(Applied(Place(3, 9), 9, committed=False), seconds=0.1)
@@ -108,8 +117,12 @@ def test_windows_are_counted_by_what_became_of_them() -> None:
         'sluice_apply_runs_total{outcome="failed",pipeline="shop"} 2.0',
         'sluice_apply_runs_total{outcome="stale",pipeline="shop"} 1.0',
         'sluice_apply_rows_total{op="insert",pipeline="shop"} 10.0',
-        'sluice_apply_duration_seconds_bucket{le="5.0",phase="merge",pipeline="shop"} 1.0',
-        'sluice_apply_duration_seconds_count{phase="total",pipeline="shop"} 2.0',
+        'sluice_apply_duration_seconds_bucket{le="5.0",phase="merge",pipeline="shop",way="merge"} 1.0',
+        'sluice_apply_duration_seconds_count{phase="total",pipeline="shop",way="merge"} 1.0',
+        'sluice_apply_duration_seconds_count{phase="total",pipeline="shop",way="none"} 1.0',
+        'sluice_apply_windows_total{pipeline="shop",way="merge"} 1.0',
+        'sluice_apply_windows_total{pipeline="shop",way="direct"} 0.0',
+        'sluice_apply_conflicts_total{kind="fresh_look",pipeline="shop"} 2.0',
         'sluice_apply_conflicts_total{kind="concurrent",pipeline="shop"} 1.0',
         'sluice_apply_conflicts_total{kind="fenced",pipeline="shop"} 1.0',
         'sluice_errors_total{class="ApplyError",component="apply",pipeline="shop",retryable="true"} 1.0',

@@ -142,6 +142,28 @@ def test_a_terminal_without_unicode_gets_a_bar_of_ascii(pipeline: RecordedPipeli
     assert drawn(report(pipeline), unicode=False).isascii()
 
 
+def test_the_way_of_commits_and_why_they_are_not_direct_is_shown(pipeline: RecordedPipeline) -> None:
+    rows = {
+        name: AppliedTable(
+            name, "public", name, "x", "mirror", 1, State.LIVE, through_seq=2, way=way, way_reason=reason, files=files
+        )
+        for name, way, reason, files in (
+            ("orders", "direct", "", 7),
+            ("stock", "merge", "the table has no key", -1),
+            ("events", "", "", -1),
+        )
+    }
+    pipeline.said(AppliedLog(2, "a", NOW.isoformat(), rows))
+    seen = report(pipeline)
+    text = drawn(seen, width=250)
+    assert "Ways: 1 direct, 1 merge" in text
+    assert "merge: the table has no key" in text
+    found = {table["table"]: table for table in json.loads(json.dumps(seen.to_json()))["tables"]}
+    assert [
+        (found[name]["way"], found[name]["way_reason"], found[name]["files"]) for name in ("orders", "stock", "events")
+    ] == [("direct", "", 7), ("merge", "the table has no key", None), ("", "", None)]
+
+
 def test_a_name_cannot_write_on_the_terminal(pipeline: RecordedPipeline) -> None:
     pipeline.table("\x1b[2Jgone\u202eevil", state="stale", reason="\x1b]0;owned\x07")
     text = drawn(report(pipeline))

@@ -279,6 +279,6 @@ def test_the_json_schema_forbids_unknown_keys_everywhere() -> None:
 
 
 def test_names_below_a_table_are_known() -> None:
-    assert allowed_below(("tables", "public.orders")) == ("mode", "way")
+    assert allowed_below(("tables", "public.orders")) == ("mode", "way", "freshness")
     assert allowed_below(("spool", "options")) == ()
     assert nearest("pubication", ("publication", "slot")) == "publication"

@@ -44,6 +44,7 @@ def test_no_name_is_given_twice_and_only_rows_grow_with_tables() -> None:
     assert len({metric.name for metric in CATALOGUE}) == len(CATALOGUE)
     assert [metric.name for metric in CATALOGUE if "table" in metric.labels] == [
         "sluice_rows_total",
+        "sluice_apply_table_files",
         "sluice_apply_table_watermark_timestamp_seconds",
     ]
 

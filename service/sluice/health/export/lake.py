@@ -14,6 +14,7 @@ from sluice.health.wal import oldest
 from sluice.telemetry import catalogue
 from sluice.telemetry.metrics import Metrics
 
+_NO_WAY = "none"
 _QUANTILES = (("max", 1.0), ("p95", 0.95), ("p50", 0.5))
 
 
@@ -47,7 +48,13 @@ class LakeExport:
         metrics.show(
             catalogue.OLDEST_PENDING, None if self._pending.oldest_us is None else self._pending.oldest_us / 1e6
         )
+        ways = Tally(table.way or _NO_WAY for table in report.tables)
+        for way in catalogue.APPLY_TABLES.labels["way"]:
+            metrics.set(catalogue.APPLY_TABLES, ways[way], way=way)
         self._export_watermarks(report, ingested_at)
+        for table in report.tables:
+            if (table.schema, table.table) in self._named:
+                metrics.show_table(catalogue.TABLE_FILES, table.files, schema=table.schema, table=table.table)
 
     def export_freshness(self, flush_seconds: float | None, *, now: float) -> None:
         """Exports how old the oldest change is that tables lack, over tables, when ingest itself is

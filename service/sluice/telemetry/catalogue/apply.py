@@ -1,8 +1,9 @@
 """The applier: what its records say to ingest, and what it serves itself."""
 
+from sluice.contract.applied import WAYS
 from sluice.telemetry.catalogue.metric import APPLY, BOTH, Counter, Gauge, Histogram
 
-_LONG_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
+_WINDOW_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
 
 _RECORDS = "Apply, as its records in the object store tell ingest"
 APPLY_RUNNING = Gauge(
@@ -23,6 +24,12 @@ APPLY_PENDING = Gauge(
 )
 APPLY_TABLE_ROWS = Gauge(
     "sluice_apply_table_rows", "Change rows applied in the present generations of all tables.", _RECORDS
+)
+APPLY_TABLES = Gauge(
+    "sluice_apply_tables",
+    "Tables by the way in which their newest changes were committed; none: no changes since the snapshot.",
+    _RECORDS,
+    {"way": (*WAYS, "none")},
 )
 APPLY_FRESHNESS = Gauge(
     "sluice_apply_freshness_seconds",
@@ -62,12 +69,36 @@ APPLY_RUNS = Counter(
 APPLY_DURATION = Histogram(
     "sluice_apply_duration_seconds",
     "Time of a window that ended well: look finds what others committed, read fetches and checks its "
-    "segments, schema alters the table, merge folds and "
-    "commits, join writes small data files anew as one, total is all of it.",
+    "segments, schema alters the table, merge folds and commits, join writes small data files anew as one, "
+    "total is all of it. Parts of merge: find looks for the rows that a direct commit replaces, write makes "
+    "and stores its files, commit is the transaction or the statement of Spark. Way none: a snapshot, or "
+    "nothing to commit.",
     _APPLY,
-    {"phase": ("look", "read", "schema", "merge", "join", "total")},
+    {"way": (*WAYS, "none"), "phase": ("look", "read", "schema", "merge", "find", "write", "commit", "join", "total")},
     APPLY,
-    buckets=_LONG_SECONDS,
+    buckets=_WINDOW_SECONDS,
+)
+APPLY_WINDOWS = Counter(
+    "sluice_apply_windows_total",
+    "Committed windows of changes, by the way in which they were committed.",
+    _APPLY,
+    {"way": WAYS},
+    APPLY,
+)
+APPLY_KEY_LOOKUPS = Counter(
+    "sluice_apply_key_cache_lookups_total",
+    "Data files whose keys a direct commit searched: hit (kept from an earlier window) or miss (read from "
+    "the data file).",
+    _APPLY,
+    {"result": ("hit", "miss")},
+    APPLY,
+)
+APPLY_KEY_BYTES = Gauge(
+    "sluice_apply_key_cache_bytes",
+    "Keys of data files that are kept between windows, in memory (apply.key_cache) and on local disk.",
+    _APPLY,
+    {"where": ("memory", "disk")},
+    APPLY,
 )
 APPLY_ROWS = Counter(
     "sluice_apply_rows_total",
@@ -78,10 +109,11 @@ APPLY_ROWS = Counter(
 )
 APPLY_CONFLICTS = Counter(
     "sluice_apply_conflicts_total",
-    "Commits lost to another writer: concurrent (Delta saw another commit; tried again), fenced "
-    "(another applier took over).",
+    "Commits that met another writer: fresh_look (a direct commit met another commit, looked at the table "
+    "again and was prepared again at once), concurrent (the window failed for another commit and is tried "
+    "again), fenced (another applier took over).",
     _APPLY,
-    {"kind": ("concurrent", "fenced")},
+    {"kind": ("fresh_look", "concurrent", "fenced")},
     APPLY,
 )
 APPLY_BACKLOG = Gauge(

@@ -48,6 +48,12 @@ SCHEMA_CHANGES = Counter(
     _TABLES,
     {"kind": ("identity", "added_columns", "other"), "outcome": ("followed", "stale")},
 )
+TABLE_FILES = Gauge(
+    "sluice_apply_table_files",
+    "Data files in the lake table. Only where the newest window was committed directly, which counts them.",
+    _TABLES,
+    {"schema": OPEN, "table": OPEN},
+)
 TABLE_WATERMARK = Gauge(
     "sluice_apply_table_watermark_timestamp_seconds",
     "Time of the source through which the lake table is complete; advances for idle tables too. "

@@ -10,6 +10,7 @@ from typing import Any
 
 from sluice_spark.lake.direct.live_files import LiveFile
 from sluice_spark.lake.layout import NotDirect
+from sluice_spark.phases import Phases
 
 _WIDE, _TIGHT = '"tightBounds":false}', '"tightBounds":true}'
 
@@ -17,7 +18,8 @@ _WIDE, _TIGHT = '"tightBounds":false}', '"tightBounds":true}'
 @dataclass(slots=True)
 class Prepared:
     """Everything that a commit needs but the marker. `reads` says that it follows from the table's
-    rows. `gone` and `files` are what it does to the live files, `written` the new files' paths.
+    rows. `gone` and `files` are what it does to the live files, `written` the new files' paths. `seconds` is the
+    time that it took: `find` looked for the rows that go, `write` made and stored files.
     """
 
     operation: str
@@ -27,6 +29,7 @@ class Prepared:
     gone: list[str] = field(default_factory=list)
     files: list[LiveFile] = field(default_factory=list)
     written: list[str] = field(default_factory=list)
+    seconds: Phases = field(default_factory=Phases)
 
 
 def removal(add: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,10 +8,9 @@ was refused is deleted; after a crash it is an orphan that VACUUM collects. (Del
 and Remove File, Deletion Vectors.)
 """
 
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,16 +45,13 @@ class Hit:
 
 
 class DirectTable:
-    """Direct commits to the lake table in `folder`, from one thread at a time. `seconds` is the time
-    that the last one took, by phase.
-    """
+    """Direct commits to the lake table in `folder`, from one thread at a time."""
 
     def __init__(self, folder: TableFolder, cache: KeyCache) -> None:
         self._folder = folder
         self._cache = cache
         self._live = LiveFiles()
         self._keys: frozenset[str] = frozenset()
-        self.seconds: dict[str, float] = {}
 
     @property
     def files(self) -> int:
@@ -67,9 +63,8 @@ class DirectTable:
         Raises NotDirect before anything is written, UnsupportedChange, StoreError; nothing is left
         then.
         """
-        self.seconds = {}
         prepared = Prepared(_operation(plan), reads=plan.action != "append")
-        with self._phase("find"):
+        with prepared.seconds.phase("find"):
             layout = self._live.follow(transaction)
             if {column.name for column in layout.columns} != set(plan.lake_columns):
                 raise NotDirect("the lake table has other columns than the window")
@@ -81,11 +76,14 @@ class DirectTable:
             raise
         return prepared
 
+    def has_small_files(self, version: int) -> bool:
+        """Whether `version` of the table has files that are worth writing anew, as far as is known."""
+        return self._live.version == version and bool(worth_joining(map(_size, self._live)))
+
     def prepare_compaction(self, transaction: DeltaTransaction) -> Prepared | None:
         """Writes small files anew as one, None when it is not worth it. The rows stay the same.
         Raises NotDirect, UnsupportedChange, StoreError; nothing is left then.
         """
-        self.seconds = {}
         layout = self._live.follow(transaction)
         chosen = [self._live.by_path[path] for path in worth_joining(map(_size, self._live))]
         if not chosen:
@@ -93,10 +91,9 @@ class DirectTable:
         prepared = Prepared("optimize", reads=False)
         counts = _counts()
         try:
-            with self._phase("write"):
-                joined = pa.concat_tables([self._alive(file, layout) for file in chosen])
-                if len(joined):
-                    self._put_file(prepared, joined, layout, counts, changes=False)
+            joined = pa.concat_tables([self._alive(file, layout) for file in chosen])
+            if len(joined):
+                self._put_file(prepared, joined, layout, counts, changes=False)
         except BaseException:
             self.abandon(prepared)
             raise
@@ -130,6 +127,10 @@ class DirectTable:
         ]
         return pa.Table.from_arrays(arrays, schema=layout.arrow)
 
+    def file_count(self, version: int) -> int | None:
+        """Data files in the table's `version`, None when that is not known without a look."""
+        return len(self._live.by_path) if self._live.version == version else None
+
     def landed(self, prepared: Prepared, version: int) -> None:
         """`prepared` was committed as `version`."""
         self._live.landed(version, gone=prepared.gone, files=prepared.files)
@@ -140,14 +141,6 @@ class DirectTable:
         for path in prepared.written:
             with suppress(StoreError):
                 self._folder.delete(path)
-
-    @contextmanager
-    def _phase(self, name: str) -> Iterator[None]:
-        began = time.monotonic()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - began
 
     def _search(self, plan: CommitPlan, layout: TableLayout) -> KeyColumns | None:
         if not isinstance(plan.action, MergePlan):
@@ -171,13 +164,13 @@ class DirectTable:
         for portion in portions:
             rows = portion
             if key is not None and isinstance(plan.action, MergePlan):
-                with self._phase("find"):
+                with prepared.seconds.phase("find"):
                     rows = self._replaced(plan.action, key, layout, portion, taken, counts)
             counts["source"] += len(portion)
-            with self._phase("write"):
+            with prepared.seconds.phase("write"):
                 self._write(prepared, rows, layout, counts)
         faults.point("apply.direct.data_written")
-        with self._phase("write"):
+        with prepared.seconds.phase("write"):
             if plan.action == "overwrite":
                 self._remove_all(prepared)
             vectors = self._mark(prepared, taken)

@@ -38,6 +38,11 @@ class KeyCache:
         """Bytes in memory."""
         return self._used
 
+    @property
+    def used_on_disk(self) -> int:
+        """Bytes in files."""
+        return self._used_there
+
     def get(self, name: str, read: Callable[[], FileKeys]) -> FileKeys:
         """The keys of the file `name`, from `read` where they are not kept."""
         with self._lock:
@@ -47,17 +52,15 @@ class KeyCache:
                 self.hits += 1
                 return found
             spilled = self._there.get(name)
-            self.hits += spilled is not None
-            self.misses += spilled is None
-        if spilled is not None:
-            try:
-                # Mapped: the pages belong to the system, which takes them back when it needs them.
-                with pa.memory_map(str(spilled[0])) as source:
-                    return FileKeys(pa.ipc.open_file(source).read_all())
-            except (OSError, pa.ArrowException):
-                pass
+        keys = _mapped(spilled[0]) if spilled is not None else None
+        if keys is not None:
+            with self._lock:
+                self.hits += 1
+            return keys
         keys = read()
         with self._lock:
+            self.misses += 1
+            self._drop(name)
             self._keep(name, keys)
         return keys
 
@@ -97,10 +100,15 @@ class KeyCache:
         try:
             if self._folder is None:
                 self._folder = tempfile.TemporaryDirectory(prefix="sluice-keys-", ignore_cleanup_errors=True)
-            path = Path(self._folder.name) / uuid.uuid4().hex
+        except OSError:
+            return
+        path = Path(self._folder.name) / uuid.uuid4().hex
+        try:
             with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, keys.table.schema) as writer:
                 writer.write_table(keys.table)
         except OSError:
+            # A full disk keeps no part of it.
+            path.unlink(missing_ok=True)
             return
         self._there[name] = (path, keys.table.nbytes)
         self._used_there += keys.table.nbytes
@@ -112,3 +120,14 @@ class KeyCache:
         self._used_there -= size
         if path is not None:
             path.unlink(missing_ok=True)
+
+
+def _mapped(path: Path) -> FileKeys | None:
+    """Keys from disk, None when they cannot be read. The pages belong to the system, which takes them
+    back when it needs them.
+    """
+    try:
+        with pa.memory_map(str(path)) as source:
+            return FileKeys(pa.ipc.open_file(source).read_all())
+    except (OSError, pa.ArrowException):
+        return None

@@ -17,6 +17,7 @@ from pyroaring import BitMap64
 
 from sluice.errors import UnsupportedChange
 from sluice_spark.lake.history import B85, Z85, vector_file
+from sluice_spark.lake.layout import NotDirect
 
 Positions = npt.NDArray[np.int64]
 _MAGIC = struct.pack("<i", 1681511377)
@@ -65,23 +66,35 @@ class VectorFile:
 
 def read_vector(descriptor: Mapping[str, Any], read: Callable[[str, int, int], bytes]) -> Positions:
     """The positions of a vector, ascending. `read` gives bytes of a file below the table: (path, start,
-    length). Raises UnsupportedChange when they are not what the descriptor says.
+    length). Raises UnsupportedChange when they are not what the descriptor says, NotDirect when the file
+    lies elsewhere.
     """
+    size = descriptor["sizeInBytes"]
+    if descriptor["storageType"] == "p":
+        raise NotDirect("a deletion vector lies outside of the table's folder")
     if descriptor["storageType"] == "i":
-        data = base64.b85decode(descriptor["pathOrInlineDv"].translate(str.maketrans(Z85, B85)))
-        data = data[: descriptor["sizeInBytes"]]
+        data = _inline(descriptor["pathOrInlineDv"])[:size]
     else:
-        size = descriptor["sizeInBytes"]
         framed = read(vector_file(descriptor), descriptor.get("offset", 1), size + _FRAME)
         data = framed[4:-4]
         if framed[:4] != struct.pack(">i", size) or framed[-4:] != struct.pack(">I", zlib.crc32(data)):
             raise _damaged()
-    if data[:4] != _MAGIC:
+    if len(data) != size or data[:4] != _MAGIC:
         raise _damaged()
-    positions = np.asarray(BitMap64.deserialize(data[4:]).to_array()).astype(np.int64)
+    try:
+        positions = np.asarray(BitMap64.deserialize(data[4:]).to_array()).astype(np.int64)
+    except (ValueError, IndexError) as error:
+        raise _damaged() from error
     if len(positions) != descriptor["cardinality"]:
         raise _damaged()
     return positions
+
+
+def _inline(text: str) -> bytes:
+    try:
+        return base64.b85decode(text.translate(str.maketrans(Z85, B85)))
+    except ValueError as error:
+        raise _damaged() from error
 
 
 def _damaged() -> UnsupportedChange:

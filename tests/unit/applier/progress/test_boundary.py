@@ -7,21 +7,19 @@ import uuid
 import hypothesis.strategies as st
 from hypothesis import Phase, given, settings
 
-from sluice.contract.applied import AppliedTable
+from sluice.contract.applied import AppliedTable, Complete
 from sluice.contract.table_state import State
 from sluice.manifest.reader import load_state, read_entries
 from sluice.store.memory import MemoryStore
+from sluice_spark.lake.opening import lake_path
 from sluice_spark.lake.table import Place
 from sluice_spark.options import ApplyOptions
-from sluice_spark.progress.boundary import Boundary
-from sluice_spark.progress.ledger import Ledger
+from sluice_spark.progress.boundary import Boundaries, Boundary
+from sluice_spark.progress.ledger import Ledger, Work
 from sluice_spark.progress.restart import restore
-from sluice_spark.read.window import Window
 from sluice_spark.table_apply import Applied
-from tests.spark.changes import Change, Manifest
+from tests.spark.changes import Manifest
 from tests.spark.model import SCHEMA
-
-NOW = 0.0
 
 
 def _table(
@@ -86,7 +84,7 @@ def test_a_boundary_names_the_tables_that_do_not_follow() -> None:
 class Lake:
     """Three tables and what their Delta versions hold, by the last entry."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, apart_seconds: float = 0.0) -> None:
         self.store = MemoryStore(name, prefix="shop/")
         self.manifest = Manifest(self.store)
         self.schemas = [
@@ -96,12 +94,15 @@ class Lake:
             self.manifest.table(schema)
             self.manifest.copy([], schema)
         state = load_state(self.store)
-        self.ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l", max_window_bytes=1 << 30), state)
+        options = ApplyOptions("shop", "memory://s", "memory://l", max_window_bytes=1 << 30, freshness_seconds=0.0)
+        self.ledger = Ledger(options, state)
         known = {key: restore(table, None, place=Place(0, table.generation_seq)) for key, table in state.tables.items()}
         self.ledger.begin(known)
         self.contents = {key: [0] for key in known}
-        self.running: list[tuple[str, Window]] = []
-        self.boundary = Boundary()
+        self.running: list[Work] = []
+        self.now = 0.0
+        self.boundaries = Boundaries(self.ledger, apart_seconds=apart_seconds)
+        self.published: Complete | None = None
 
     def read(self) -> None:
         for entry, sha256 in read_entries(self.store, after_seq=self.ledger.read_seq):
@@ -109,24 +110,23 @@ class Lake:
 
     def turn(self) -> None:
         """What the applier's loop does about the boundary and its workers."""
-        since = {key: known.pending.snapshot_lsn for key, known in self.ledger.tables.items()}
-        if (self.boundary.published or not self.boundary.seq) and self.ledger.read_seq > self.boundary.seq:
-            self.boundary = Boundary(self.ledger.read_seq, self.ledger.read_lsn)
-        self.boundary.pass_by(self.ledger.report(), since_lsn=since)
-        for key, _, state, window in list(self.ledger.ready(now=NOW, boundary_seq=self.boundary.seq)):
-            self.ledger.busy.add(f"public/{state.table_name}")
-            self.running.append((key, window))
-        self.boundary.published = self.boundary.complete(self.ledger.report(), since_lsn=since)
+        self.boundaries.turn(now=self.now)
+        for work in list(self.ledger.ready(now=self.now, boundary_seq=self.boundaries.seq)):
+            self.ledger.begun(work, now=self.now)
+            self.running.append(work)
+        self.boundaries.publish(self.ledger.report(), self._say, now=self.now)
+
+    def _say(self, complete: Complete) -> None:
+        self.published = complete
 
     def end(self, place: int) -> None:
         """The window `place` of those under way is committed."""
-        key, window = self.running.pop(place % len(self.running))
-        known = self.ledger.tables[key]
-        self.contents[key].append(window.last_seq)
-        self.ledger.busy.discard(f"public/{self.ledger.state.tables[key].table_name}")
-        self.ledger.applied(
-            known, window, Applied(Place(known.place.version + 1, window.last_seq, seen=True), window.last_seq, 1, 1)
-        )
+        work = self.running.pop(place % len(self.running))
+        last_seq = work.window.last_seq
+        self.contents[work.table_id].append(last_seq)
+        self.ledger.busy.discard(lake_path(work.state))
+        self.ledger.trim()
+        self.ledger.applied(work, Applied(Place(work.progress.place.version + 1, last_seq, seen=True), last_seq, 1, 1))
 
 
 @settings(max_examples=60, deadline=None, phases=[Phase.generate])
@@ -137,15 +137,15 @@ def test_boundaries_are_published_under_load_and_each_version_holds_just_its_ent
     lake, published = Lake(uuid.uuid4().hex), set[int]()
     for turn, (table, ending) in enumerate(turns):
         for schema in lake.schemas:
-            lake.manifest.transaction([Change("i", {"id": 1})], schema)
-        lake.manifest.transaction([Change("i", {"id": 1})], lake.schemas[table])
+            lake.manifest.unstored(schema)
+        lake.manifest.unstored(lake.schemas[table])
         lake.read()
         lake.turn()
         assert lake.running, "there is always a window under way"
         # Any window may end next, but none takes for ever.
         lake.end(ending if turn % 2 else 0)
         lake.turn()
-        complete = lake.boundary.published
+        complete, lake.published = lake.published, None
         if complete is None:
             continue
         published.add(complete.seq)

@@ -1,6 +1,7 @@
 """What the applier reports about a table: how far it is, and why it does not advance."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -8,14 +9,19 @@ from sluice.contract.applied import AppliedLog
 from sluice.contract.entries import Changes
 from sluice.manifest.reader import load_state, read_entries
 from sluice.store.memory import MemoryStore
-from sluice_spark.lake.table import Place
+from sluice_spark.lake.table import Place, Way
 from sluice_spark.options import ApplyOptions
-from sluice_spark.progress.ledger import LOOK_PAUSE_SECONDS, LOOK_SECONDS, Ledger
+from sluice_spark.progress.ledger import LOOK_PAUSE_SECONDS, LOOK_SECONDS, Ledger, Work
 from sluice_spark.progress.restart import restore
 from sluice_spark.read.window import Window
 from sluice_spark.table_apply import Applied
 from tests.spark.changes import Change, Manifest
 from tests.spark.model import SCHEMA
+
+
+def _applied(ledger: Ledger, table_id: str, window: Window) -> None:
+    work = Work(table_id, ledger.tables[table_id], ledger.state.tables[table_id], window)
+    ledger.applied(work, Applied(Place(2, window.last_seq), window.last_seq, 1, 1))
 
 
 def test_a_window_that_is_tried_again_shows_why_until_it_is_applied() -> None:
@@ -31,7 +37,7 @@ def test_a_window_that_is_tried_again_shows_why_until_it_is_applied() -> None:
     known.failed("Spark could not commit (SparkException)", now=0.0, passing=False)
     row = ledger.report()["16385"]
     assert (row.state, row.reason, row.failing) == ("live", known.problem, True)
-    ledger.applied(known, Window((), seq), Applied(Place(2, seq), seq, 1, 1))
+    _applied(ledger, "16385", Window((), seq))
     again = ledger.report()["16385"]
     assert (again.reason, again.failing) == ("", False)
 
@@ -48,6 +54,32 @@ def test_a_table_that_is_not_in_the_lake_yet_fails_visibly_while_the_error_may_p
         known.failed("StoreUnavailable: no answer", now=float(second), passing=True)
     row = ledger.report()["16385"]
     assert (row.state, row.reason, row.failing) == ("snapshot", known.problem, True)
+
+
+def test_the_way_of_the_newest_changes_stays_through_empty_windows_snapshots_and_restarts() -> None:
+    store = MemoryStore("ways", prefix="shop/")
+    manifest = Manifest(store)
+    manifest.table(SCHEMA)
+    manifest.copy([], SCHEMA)
+    seq = manifest.transaction([Change("i", {"id": 1})], SCHEMA)
+    state = load_state(store)
+    ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), state)
+    ledger.begin({"16385": restore(state.tables["16385"], None, place=Place(1, seq))})
+    work = Work("16385", ledger.tables["16385"], state.tables["16385"], Window((), seq))
+
+    def reported(**applied: Any) -> tuple[str, str, int]:
+        ledger.applied(work, Applied(Place(2, seq), seq, **applied))
+        row = ledger.report()["16385"]
+        return row.way, row.way_reason, row.files
+
+    assert reported() == ("", "", -1)
+    refused = Way("merge", "the table is partitioned")
+    assert reported(way=refused) == ("merge", "the table is partitioned", -1)
+    assert reported(way=Way("direct"), files=3) == ("direct", "", 3)
+    assert reported(committed=False) == ("direct", "", 3)
+    assert reported(way=refused) == ("merge", "the table is partitioned", -1)
+    log = AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", ledger.report())
+    assert restore(state.tables["16385"], AppliedLog.decode(log.encode()), place=Place(2, seq)).way == refused
 
 
 OTHER = replace(SCHEMA, table_id="16386", table_name="others")
@@ -142,7 +174,7 @@ def test_a_table_that_fails_keeps_little_and_gets_every_entry_in_order_when_it_g
     assert in_flight is not None
     pending.keep(0)
     done = [in_flight.last_seq]
-    ledger.applied(ledger.tables["16385"], in_flight, Applied(Place(2, in_flight.last_seq), in_flight.last_seq, 1, 1))
+    _applied(ledger, "16385", in_flight)
     while done[-1] != wanted[-1] or ledger.behind():
         for table_id, seq in ledger.behind().items():
             for entry, _ in read_entries(store, after_seq=seq - 1, limit=7):
@@ -150,7 +182,7 @@ def test_a_table_that_fails_keeps_little_and_gets_every_entry_in_order_when_it_g
                     ledger.take_again(table_id, entry)
         window = pending.next_window(max_bytes=1, until_seq=ledger.read_seq)
         if window is not None:
-            ledger.applied(ledger.tables["16385"], window, Applied(Place(2, window.last_seq), window.last_seq, 1, 1))
+            _applied(ledger, "16385", window)
             done.append(window.last_seq)
     assert done == wanted[3:]
     assert ledger.behind() == {}

@@ -35,6 +35,19 @@ def test_a_window_ends_before_the_entry_that_would_exceed_the_bytes() -> None:
     assert pending.through_seq(9) == 3
 
 
+def test_what_waits_is_counted_in_bytes_however_it_leaves() -> None:
+    pending = _pending(10, 20, 30, 40)
+    assert pending.waiting_bytes == 100
+    window = pending.next_window(max_bytes=30, until_seq=99)
+    assert window is not None
+    pending.done(window)
+    assert pending.waiting_bytes == 70
+    pending.keep(1)
+    assert pending.waiting_bytes == 30
+    pending.keep(0)
+    assert pending.waiting_bytes == 0
+
+
 def test_an_entry_is_never_cut() -> None:
     window = _pending(1000, 1).next_window(max_bytes=20, until_seq=99)
     assert window is not None

@@ -1,0 +1,114 @@
+"""A Delta table's log, read at its end through the object store: for a start that opens many tables, and
+for the look before each window.
+
+Delta needs about a tenth of a second and a listing for each table that it opens, this needs a
+listing and two small files. Owns that the answers are those of `LakeLog`: the end of a log speaks
+for itself only where the newest commit has its checksum, and the checksum states markers, columns
+and a protocol under which every commit is a file of the log. Whatever else is found, or whatever
+goes wrong, is answered by Delta. Who asks examines the table by the same rules, so nothing that is
+read here is believed with less proof. (Delta protocol: Version Checksum File.)
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from sluice.errors import ObjectMissing, ServiceError
+from sluice.store.base import ObjectStore
+from sluice_spark.lake.history import Commit, read_commit
+from sluice_spark.lake.log import LakeLog, cleaned_up
+
+_COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKSUM = re.compile(r"(\d{20})\.crc")
+_NOT_IN_THE_LOG = frozenset({"catalogManaged", "coordinatedCommits-preview"})
+"""Features of tables whose newest commits may be elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What the checksum of the newest version states; -1: there is no table."""
+
+    version: int
+    markers: dict[str, int]
+    columns: list[str]
+
+
+class LogTail(LakeLog):
+    """The log of the table at `path`, whose folder (with its slash) is `folder` in `store`.
+
+    `since` is a version that an earlier process reported (-1: none did), so that older ones need
+    not be listed.
+    """
+
+    def __init__(self, session: SparkSession, path: str, *, store: ObjectStore, folder: str, since: int) -> None:
+        super().__init__(session, path)
+        self._store = store
+        self._log = f"{folder}_delta_log/"
+        self._since = since
+        self._state: _State | None = None
+
+    def update(self) -> int:
+        try:
+            self._state = self._read()
+        except (ServiceError, ValueError, TypeError, KeyError, AttributeError):
+            self._state = None
+        if self._state is None:
+            return super().update()
+        self._since = self._state.version
+        return self._since
+
+    def file_count(self) -> int:
+        if self._state is not None:
+            super().update()
+        return super().file_count()
+
+    def shape_at(self, version: int) -> Any:
+        if self._state is not None:
+            # Delta may still have a table in its memory that is no longer there.
+            super().update()
+        return super().shape_at(version)
+
+    def marker(self, app_id: str) -> int | None:
+        return super().marker(app_id) if self._state is None else self._state.markers.get(app_id)
+
+    def column_names(self) -> list[str]:
+        return super().column_names() if self._state is None else list(self._state.columns)
+
+    def commit(self, version: int) -> Commit:
+        if self._state is None:
+            return super().commit(version)
+        name = f"{version:020d}.json"
+        try:
+            content = self._store.get(self._log + name)
+        except ObjectMissing:
+            raise cleaned_up(name) from None
+        except ServiceError:
+            return super().commit(version)
+        return read_commit(version, content.split(b"\n"), name=name)
+
+    def _read(self) -> _State | None:
+        """None where the end of the log does not say everything."""
+        after = f"{self._log}{self._since:020d}" if self._since >= 0 else ""
+        names = [key.removeprefix(self._log) for key in self._store.list(self._log, after=after)]
+        if not names and self._since < 0:
+            return _State(-1, {}, [])
+        commits = [int(match[1]) for name in names if (match := _COMMIT.fullmatch(name))]
+        checksums = [int(match[1]) for name in names if (match := _CHECKSUM.fullmatch(name))]
+        if not commits or max(commits) != max(checksums, default=-1):
+            return None
+        return _stated(max(commits), json.loads(self._store.get(f"{self._log}{max(commits):020d}.crc")))
+
+
+def _stated(version: int, checksum: dict[str, Any]) -> _State | None:
+    if checksum.get("setTransactions") is None or not _NOT_IN_THE_LOG.isdisjoint(
+        checksum["protocol"].get("writerFeatures") or ()
+    ):
+        return None
+    return _State(
+        version,
+        {str(item["appId"]): int(item["version"]) for item in checksum["setTransactions"]},
+        [str(field["name"]) for field in json.loads(checksum["metadata"]["schemaString"])["fields"]],
+    )

@@ -1,0 +1,301 @@
+"""P8: from a commit at the source to its visibility in the lake, under a steady load, with the
+processes of production (`sluice up`) and PostgreSQL on two cores.
+
+Each sampled transaction is a probe. Its manifest entry is found by its transaction id, and the lake
+table's first commit whose marker reaches that entry made it visible; the time is that of the commit's
+file. At the end another engine compares the tables with the source, and reads the last probes in the
+versions before and after.
+"""
+
+import os
+import random
+import re
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+from deltalake import DeltaTable, QueryBuilder
+from rich.table import Table as Printed
+
+from sluice.contract import keys
+from sluice.contract.entries import Changes
+from sluice.manifest.apply_records import newest_log
+from sluice.manifest.reader import read_entries
+from sluice.store.base import ObjectStore
+from sluice.store.opening import open_store
+from tests.bench.applying import CREATE, FILL, SUMS
+from tests.bench.contest import console
+from tests.bench.tail import Commit, Tail
+from tools.local.postgres import PostgresServer, temporary_server
+from tools.local.sluice import Pipeline, SluiceProcess
+
+SECONDS = float(os.environ.get("P8_SECONDS", "600"))
+WARM_UP_SECONDS = 20.0
+"""Of the load, before the first probe: the JVM compiles what a window runs."""
+TRANSACTIONS_PER_SECOND = 30
+PROBE_EVERY = 13
+"""Transactions. It shares no factor with the numbers of tables, so that each table has probes."""
+LIVE_SECONDS, CAUGHT_UP_SECONDS = 300.0, 180.0
+UPDATE = "UPDATE t SET qty = qty + 1, status = 'changed' WHERE id = ANY(%s)"
+DELETE = "DELETE FROM t WHERE id = ANY(%s)"
+_PARENT, _TIMES = 1, slice(11, 15)
+"""Fields of /proc/<pid>/stat behind the name: the parent; user and system time, and those of children."""
+CHECKED = 4
+"""Probes that the other engine looks for, in two versions each."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """`changes` a second in all, spread over `tables` tables of `rows` rows each."""
+
+    tables: int
+    changes: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A transaction that committed `at` (unix seconds), with one of the ids that it inserted."""
+
+    table: int
+    xid: int
+    row: int
+    at: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`latencies` are seconds from commit to visibility of each probe, in order of the commits. `cores`
+    is what ingest and applier took of them under the load.
+    """
+
+    latencies: list[float]
+    changes_per_second: float
+    windows_per_second: float
+    cores: float
+
+
+class Writer:
+    """Writes at a steady rate: six in ten changes are inserts, three updates and one a delete of
+    random rows.
+    """
+
+    def __init__(self, dsn: str, load: Load) -> None:
+        self._dsn = dsn
+        self._load = load
+        self._choice = random.Random(8)
+        self._next = [load.rows + 1] * load.tables
+        self._kept: set[tuple[int, int]] = set()
+        """Table and id of the rows of probes, which are not deleted."""
+        self.probes: list[Probe] = []
+        self.changes = 0
+
+    def write(self, seconds: float, *, probing: bool) -> None:
+        """For so long. Falls behind the rate when the server does, and then catches up."""
+        began = time.monotonic()
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            for number in range(int(seconds * TRANSACTIONS_PER_SECOND)):
+                time.sleep(max(0.0, began + number / TRANSACTIONS_PER_SECOND - time.monotonic()))
+                self._transact(connection, number % self._load.tables, probe=probing and number % PROBE_EVERY == 0)
+
+    def _transact(self, connection: psycopg.Connection, table: int, *, probe: bool) -> None:
+        count = -(-self._load.changes // TRANSACTIONS_PER_SECOND)
+        low = self._next[table]
+        self._next[table] = high = low + max(1, count * 6 // 10)
+        victims = self._choice.sample(range(1, low), count * 4 // 10)
+        cut = len(victims) * 3 // 4
+        deleted = [row for row in victims[cut:] if (table, row) not in self._kept]
+        xid = 0
+        with connection.transaction():
+            changed = connection.execute(_of(FILL, table).format(low=low, high=high - 1).encode()).rowcount
+            for statement, rows in ((UPDATE, victims[:cut]), (DELETE, deleted)):
+                changed += connection.execute(_of(statement, table).encode(), (rows,)).rowcount
+            if probe:
+                row = connection.execute("SELECT pg_current_xact_id()::text").fetchone()
+                assert row is not None
+                xid = int(row[0])
+        at = time.time()
+        self.changes += changed
+        if probe:
+            self._kept.add((table, low))
+            self.probes.append(Probe(table, xid & 0xFFFFFFFF, low, at))
+
+
+def p8(_rounds: int) -> dict[str, float | None]:
+    """Commit to visibility: 5,000 changes/s over three tables, and 500 over thirty, for P8_SECONDS."""
+    outcomes = {load.tables: _run(load) for load in (Load(3, 5_000, 100_000), Load(30, 500, 10_000))}
+    table = Printed(title=f"P8: seconds from commit to visibility, {SECONDS:.0f} s of load")
+    headings = ("tables", "p50", "p99", "most", "p50 first half", "p50 second half", "changes/s", "windows/s", "cores")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for tables, outcome in outcomes.items():
+        half = len(outcome.latencies) // 2
+        ages = [percentile(outcome.latencies, share) for share in (0.5, 0.99, 1.0)]
+        halves = [percentile(part, 0.5) for part in (outcome.latencies[:half], outcome.latencies[half:])]
+        rates = [outcome.changes_per_second, outcome.windows_per_second, outcome.cores]
+        table.add_row(str(tables), *(f"{figure:,.2f}" for figure in (*ages, *halves, *rates)))
+    console.print(table)
+    few, many = outcomes[3], outcomes[30]
+    return {
+        "p50_s": percentile(few.latencies, 0.5),
+        "p99_s": percentile(few.latencies, 0.99),
+        "many_p50_s": percentile(many.latencies, 0.5),
+        "many_p99_s": percentile(many.latencies, 0.99),
+    }
+
+
+def percentile(values: list[float], share: float) -> float:
+    """The value that `share` of them do not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def _run(load: Load) -> Outcome:
+    console.print(f"P8: filling {load.tables} tables, load {os.getloadavg()[0]:.1f}")
+    settings = {"shared_buffers": "256MB", "max_wal_size": "8GB", "checkpoint_timeout": "1h"}
+    with _two_cores(), tempfile.TemporaryDirectory() as directory, temporary_server(settings=settings) as server:
+        with server.superuser() as connection:
+            for number in range(load.tables):
+                connection.execute(_of(CREATE, number).encode())
+                connection.execute(_of(FILL, number).format(low=1, high=load.rows).encode())
+        pipeline = Pipeline(
+            Path(directory), name="bench", dsn=server.dsn(), settings={"source": {"tables": ["public.*"]}}
+        )
+        return _measured(load, server, pipeline)
+
+
+def _measured(load: Load, server: PostgresServer, pipeline: Pipeline) -> Outcome:
+    paths = [pipeline.directory / "lake" / keys.lake_path("public", f"t{number}") for number in range(load.tables)]
+    tails = [Tail(path) for path in paths]
+    store = open_store(pipeline.spool_uri, prefix=f"{pipeline.name}/", options={})
+    writer = Writer(server.dsn(), load)
+    began = time.monotonic()
+    with pipeline.start("up") as process:
+        with _following(tails):
+            _until(lambda: all(tail.commits for tail in tails), process, LIVE_SECONDS, "every table is in the lake")
+            console.print(f"P8: every table is in the lake {time.monotonic() - began:.0f} s after the start")
+            writer.write(WARM_UP_SECONDS, probing=False)
+            windows, changes, loaded = sum(len(tail.commits) for tail in tails), writer.changes, time.monotonic()
+            cpu = _cpu_seconds(process.pid)
+            writer.write(SECONDS, probing=True)
+            seconds, cpu = time.monotonic() - loaded, _cpu_seconds(process.pid) - cpu
+            windows, changes = sum(len(tail.commits) for tail in tails) - windows, writer.changes - changes
+            wanted = _position(server)
+            # Something must be committed behind the position: a table is complete through
+            # transactions, not through silence.
+            writer.write(1.0, probing=False)
+            _until(lambda: _complete_through(store) > wanted, process, CAUGHT_UP_SECONDS, "the lake has all probes")
+        differing = [(path, f"t{number}") for number, path in enumerate(paths)]
+        _until(lambda: _are_equal(server, differing), process, CAUGHT_UP_SECONDS, "the lake adds up to the source")
+    entries = _entries_of(store, {probe.xid for probe in writer.probes})
+    commits = [tails[probe.table].first_through(entries[probe.xid]) for probe in writer.probes]
+    for probe, commit in list(zip(writer.probes, commits, strict=True))[-CHECKED:]:
+        _check(paths[probe.table], probe, commit)
+    latencies = [commit.at - probe.at for probe, commit in zip(writer.probes, commits, strict=True)]
+    return Outcome(latencies, changes / seconds, windows / seconds, cpu / seconds)
+
+
+@contextmanager
+def _two_cores() -> Iterator[None]:
+    """For this process and all that it starts inside the block."""
+    all_cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(all_cores)[:2])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, all_cores)
+
+
+@contextmanager
+def _following(tails: list[Tail]) -> Iterator[None]:
+    done = threading.Event()
+
+    def follow() -> None:
+        while not done.wait(0.2):
+            for tail in tails:
+                tail.follow()
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+    for tail in tails:
+        tail.follow()
+
+
+def _until(claim: Callable[[], bool], process: SluiceProcess, seconds: float, what: str) -> None:
+    """Waits until `claim` holds. Raises RuntimeError when it does not in time, or Sluice has ended."""
+    deadline = time.monotonic() + seconds
+    while not claim():
+        if process.status is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"P8: not within {seconds:.0f} s: {what}\n{process.log_tail()}")
+        time.sleep(0.5)
+
+
+def _position(server: PostgresServer) -> int:
+    with server.superuser() as connection:
+        row = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'").fetchone()
+    return int(row[0]) if row else 0
+
+
+def _complete_through(store: ObjectStore) -> int:
+    """The LSN through which the applier reports every table to be complete."""
+    log = newest_log(store).read()
+    return min((table.complete_through_lsn for table in log.tables.values()), default=0) if log else 0
+
+
+def _are_equal(server: PostgresServer, differing: list[tuple[Path, str]]) -> bool:
+    """Whether the lake adds up to the source. Tables that do are taken from `differing`."""
+    with server.superuser() as connection:
+        while differing:
+            path, name = differing[-1]
+            expected = connection.execute(SUMS.format(table=name).encode()).fetchone() or ()
+            found = QueryBuilder().register("lake", DeltaTable(path)).execute(SUMS.format(table="lake")).read_all()
+            if [int(value) for value in expected] != [column[0].as_py() for column in found.columns]:
+                return False
+            differing.pop()
+    return True
+
+
+def _entries_of(store: ObjectStore, xids: set[int]) -> dict[int, int]:
+    """The manifest entry of each of these transactions."""
+    found = {}
+    for entry, _ in read_entries(store, after_seq=0):
+        if isinstance(entry.body, Changes):
+            found.update(dict.fromkeys(xids.intersection(entry.body.commits.xid), entry.seq))
+    return found
+
+
+def _check(path: Path, probe: Probe, commit: Commit) -> None:
+    """Another engine sees the probe's row in the version that made it visible, and not before."""
+    for version, wanted in ((commit.version, 1), (commit.version - 1, 0)):
+        lake = QueryBuilder().register("lake", DeltaTable(path, version=version))
+        found = lake.execute(f"SELECT count(*) AS n FROM lake WHERE id = {probe.row}").read_all()
+        if found.column(0)[0].as_py() != wanted:
+            raise RuntimeError(f"P8: version {version} of {path.name} has {found.column(0)[0]} rows of a probe")
+
+
+def _cpu_seconds(root: int) -> float:
+    """Of a process and all below it, with those that have ended."""
+    found: dict[int, list[str]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            found[int(path.parent.name)] = path.read_text().rpartition(")")[2].split()
+    ticks, below = 0, {root}
+    while below:
+        ticks += sum(int(value) for pid in below if pid in found for value in found[pid][_TIMES])
+        below = {pid for pid, fields in found.items() if int(fields[_PARENT]) in below}
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _of(statement: str, table: int) -> str:
+    """A statement about `t`, about a table with a number."""
+    return re.sub(r"\bt\b(?= \(| SELECT| SET| WHERE)", f"t{table}", statement, count=1)

@@ -1,0 +1,514 @@
+"""Seeded histories of one table: what ingest would publish, what others do to the lake in between, and what the lake
+must hold after each entry.
+
+A story is the same for every way to commit: it depends on its shape and its seed alone.
+"""
+
+import datetime as dt
+import itertools
+import random
+import struct
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sluice.contract import envelope
+from sluice.contract.schema import TableSchema
+from tests.spark.changes import Change, table_schema
+from tests.spark.pools import DOUBLE, Kind, Marked, Value
+
+FIRST_LSN, STEP_LSN = 100, 10
+"""Where the manifest of tests.spark.changes begins, and by how much each transaction advances it."""
+
+Row = dict[str, Value]
+Rows = Counter[tuple[Any, ...]]
+Key = tuple[Any, ...]
+Ordinals = Iterator[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A column that comes later. `missing` is its default as the catalog has it, `value` what older rows get by it."""
+
+    name: str
+    kind: Kind
+    missing: str | None = None
+    value: Value = None
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A kind of table, and a kind of history. `columns` are kinds by name, `key` names those of the key, in any place.
+
+    `then` is what others do between one phase and the next, in turn; `steps` is the number of entries of a phase.
+    `only_sql` says that the direct way refuses to merge into such a table.
+    """
+
+    name: str
+    columns: Mapping[str, Kind]
+    key: tuple[str, ...] = ()
+    identity: str = "d"
+    mode: str = "mirror"
+    publishes: str = "iudt"
+    metadata: bool = True
+    copied: int = 12
+    keys: int = 40
+    steps: int = 5
+    changes: int = 8
+    then: tuple[str, ...] = ("", "optimize", "")
+    added: tuple[Added, ...] = ()
+    truncates: bool = True
+    options: Mapping[str, Any] = field(default_factory=dict)
+    only_sql: bool = False
+
+    @property
+    def by_key(self) -> bool:
+        return bool(self.key)
+
+
+@dataclass
+class Step:
+    """One manifest entry, its changes by the schema version they belong to, and what the lake holds after it."""
+
+    parts: list[tuple[list[Change], TableSchema]]
+    after: Rows
+
+
+@dataclass
+class Phase:
+    """Entries that are published together and applied in one run, in windows of one entry each or of many. `new` is
+    the schema version that begins with them; `then` is what others do afterwards.
+    """
+
+    steps: list[Step]
+    one_by_one: bool
+    then: str
+    new: TableSchema | None = None
+
+
+class Story:
+    """One history of one table."""
+
+    def __init__(self, shape: Shape, seed: int) -> None:
+        self.shape = shape
+        self.seed = seed
+        self._choice = random.Random(f"{shape.name} {seed}")
+        self._later = list(shape.added)
+        self.kinds = dict(shape.columns)
+        self.first = self.schema = self._version(1)
+        self._lsn = FIRST_LSN
+        self._free = self._keys()
+        self._ghosts = [self._free.pop() for _ in range(6 if shape.by_key and len(self._free) > 20 else 0)]
+        self.lake = Lake(shape)
+        self.copied = [self._row(self._fresh_key()) for _ in range(min(shape.copied, len(self._free) // 2))]
+        self.lake.copy(self.copied, self.schema)
+        self.snapshot = self.lake.canonical()
+        self.phases = [self._phase(number, then) for number, then in enumerate(shape.then)]
+
+    def _version(self, number: int) -> TableSchema:
+        columns = []
+        added = {one.name: one for one in self.shape.added}
+        for attnum, (name, kind) in enumerate(self.kinds.items(), start=1):
+            missing = added[name].missing if name in added else None
+            columns.append(kind.column(name, attnum, key=name in self.shape.key, missing=missing))
+        return table_schema(*columns, identity=self.shape.identity, version=number)
+
+    def _keys(self) -> list[Key]:
+        """Free keys, shuffled. A table without a key has empty ones."""
+        shape = self.shape
+        if not shape.by_key:
+            return [()] * 100_000
+        pools = [self.kinds[name].distinct(shape.keys) for name in shape.key]
+        if len(pools) == 1:
+            keys = [(value,) for value in pools[0]]
+        else:
+            keys = list(itertools.islice(itertools.product(*pools), 50_000))
+            self._choice.shuffle(keys)
+            keys = keys[: shape.keys]
+        self._choice.shuffle(keys)
+        return keys
+
+    def _phase(self, number: int, then: str) -> Phase:
+        steps: list[Step] = []
+        new = None
+        old = self.schema
+        if number and self._later:
+            new = self._next_version()
+        truncate_at = self._choice.randrange(self.shape.steps) if number == 1 and self.shape.truncates else -1
+        for place in range(self.shape.steps):
+            parts = []
+            self._lsn += STEP_LSN
+            ordinals = itertools.count()
+            if new is not None and place == 0:
+                parts.append((self._changes(old, ordinals), old))
+                self._widen(new)
+            changes = self._changes(self.schema, ordinals, truncate=place == truncate_at)
+            if changes:
+                parts.append((changes, self.schema))
+            steps.append(Step(parts, self.lake.canonical()))
+        return Phase(steps, one_by_one=self._choice.random() < 0.7, then=then, new=new)
+
+    def _next_version(self) -> TableSchema:
+        """With the next column, which `_widen` makes known to the model."""
+        added = self._later.pop(0)
+        self._coming = added
+        kinds, self.kinds = self.kinds, {**self.kinds, added.name: added.kind}
+        version = self._version(self.schema.version + 1)
+        self.kinds = kinds
+        return version
+
+    def _widen(self, version: TableSchema) -> None:
+        self.kinds[self._coming.name] = self._coming.kind
+        self.schema = version
+        self.lake.widen(self._coming)
+
+    def _changes(self, schema: TableSchema, ordinals: Ordinals, *, truncate: bool = False) -> list[Change]:
+        changes: list[Change] = []
+        count = self._choice.randint(1, self.shape.changes)
+        cut = self._choice.randint(0, count) if truncate else -1
+        for place in range(count):
+            if place == cut:
+                changes += self._take([Change("t")], schema, ordinals)
+                self._free += self.lake.forgotten
+            changes += self._take(self._one(schema) or self._update(schema), schema, ordinals)
+        if cut == count:
+            changes += self._take([Change("t")], schema, ordinals)
+            self._free += self.lake.forgotten
+        return changes
+
+    def _take(self, changes: list[Change], schema: TableSchema, ordinals: Ordinals) -> list[Change]:
+        for change in changes:
+            self.lake.take(change, schema, lsn=self._lsn, ordinal=next(ordinals))
+        return changes
+
+    def _one(self, schema: TableSchema) -> list[Change]:
+        """The changes of one statement."""
+        kinds = {"insert": 6, "update": 4, "same": 1, "delete": 2, "again": 1, "cancel": 1}
+        if self.shape.by_key:
+            kinds |= {"move": 2, "swap": 1, "chain": 1}
+        if self.shape.by_key and self.shape.mode == "mirror":
+            kinds |= {"ghost_delete": 1, "ghost_update": 1}
+        if any(self.kinds[key] is DOUBLE for key in self.shape.key):
+            kinds |= {"other_zero": 4}
+        if self.shape.identity == "n" and not self.shape.key:
+            kinds = {"insert": 1}
+        elif self.shape.publishes == "iut":
+            kinds = {name: kinds[name] for name in ("insert", "update", "same", "move", "swap", "chain")} | {
+                "replace": 2
+            }
+        name = self._choice.choices(list(kinds), list(kinds.values()))[0]
+        found: list[Change] = getattr(self, f"_{name}")(schema)
+        return found
+
+    # Each makes the changes of one statement; a row is a dict of every column.
+
+    def _insert(self, schema: TableSchema) -> list[Change]:
+        return [self._inserted(self._row(self._fresh_key()))] if self._free else self._update(schema)
+
+    def _replace(self, schema: TableSchema) -> list[Change]:
+        """A row that takes the key of one whose removal was not published."""
+        row = self._some_row()
+        return [self._inserted({**self._row(()), **self._part(row, self.shape.key)})] if row else self._insert(schema)
+
+    def _update(self, schema: TableSchema) -> list[Change]:
+        row = self._some_row()
+        return [self._updated(row, self._changed(row), schema)] if row else self._insert(schema)
+
+    def _same(self, schema: TableSchema) -> list[Change]:
+        row = self._some_row()
+        return [self._updated(row, row, schema)] if row else []
+
+    def _delete(self, schema: TableSchema) -> list[Change]:
+        row = self._some_row()
+        if row is None:
+            return []
+        self._free.append(self._key(row))
+        return [self._deleted(row, schema)]
+
+    def _again(self, schema: TableSchema) -> list[Change]:
+        """A key is freed and used again."""
+        row = self._some_row()
+        if row is None:
+            return []
+        return [self._deleted(row, schema), self._inserted({**self._row(()), **self._part(row, self.shape.key)})]
+
+    def _cancel(self, schema: TableSchema) -> list[Change]:
+        if not self._free:
+            return []
+        key = self._fresh_key()
+        row = self._row(key)
+        self._free.append(key)
+        return [self._inserted(row), self._updated(row, now := self._changed(row), schema), self._deleted(now, schema)]
+
+    def _move(self, schema: TableSchema) -> list[Change]:
+        row = self._some_row()
+        if row is None or not self._free:
+            return []
+        key = self._fresh_key()
+        self._free.append(self._key(row))
+        return [self._updated(row, {**self._changed(row), **self._keyed(key)}, schema)]
+
+    def _swap(self, schema: TableSchema) -> list[Change]:
+        rows = self._some_rows(2)
+        if len(rows) < 2 or not self._free:
+            return []
+        one, two = rows
+        aside = {**one, **self._keyed(self._free[0])}
+        moved, back = {**self._changed(two), **self._part(one, self.shape.key)}, self._changed(aside)
+        return [
+            self._updated(one, aside, schema),
+            self._updated(two, moved, schema),
+            self._updated(aside, {**back, **self._part(two, self.shape.key)}, schema),
+        ]
+
+    def _chain(self, schema: TableSchema) -> list[Change]:
+        """a -> free, b -> a, c -> b, and a new row with the key of c."""
+        rows = self._some_rows(3)
+        if len(rows) < 3 or not self._free:
+            return []
+        found, free = [], self._keyed(self._fresh_key())
+        for row in rows:
+            found.append(self._updated(row, {**self._changed(row), **free}, schema))
+            free = self._part(row, self.shape.key)
+        return [*found, self._inserted({**self._row(()), **free})]
+
+    def _other_zero(self, schema: TableSchema) -> list[Change]:
+        """From 0.0 to -0.0 or back in a key, which the source takes for the same key."""
+        zeros = [row for row in self.lake.source() if any(row[name] == 0.0 for name in self.shape.key)]
+        if not zeros:
+            return []
+        row = dict(zeros[0])
+        return [
+            self._updated(row, {**row, **{name: -row[name] for name in self.shape.key if row[name] == 0.0}}, schema)
+        ]
+
+    def _ghost_delete(self, schema: TableSchema) -> list[Change]:
+        """Of a row that the lake does not have, by a key that nothing has named before."""
+        return [self._deleted(self._row(self._ghosts.pop()), schema)] if self._ghosts else []
+
+    def _ghost_update(self, schema: TableSchema) -> list[Change]:
+        """Of a row that the lake does not have, with all of its values: the row is there from then on."""
+        if not self._ghosts:
+            return []
+        row = self._row(self._ghosts.pop())
+        return [self._change("u", row, old=row if self.shape.identity == "f" else None, schema=schema)]
+
+    def _some_row(self) -> Row | None:
+        return next(iter(self._some_rows(1)), None)
+
+    def _some_rows(self, count: int) -> list[Row]:
+        return self.lake.sample(self._choice, count)
+
+    def _fresh_key(self) -> Key:
+        return self._free.pop(self._choice.randrange(min(3, len(self._free)))) if self.shape.by_key else ()
+
+    def _key(self, row: Row) -> Key:
+        return tuple(row[name] for name in self.shape.key)
+
+    def _keyed(self, key: Key) -> Row:
+        return dict(zip(self.shape.key, key, strict=True)) if key else {}
+
+    def _part(self, row: Row, names: Iterable[str]) -> Row:
+        return {name: row[name] for name in names}
+
+    def _row(self, key: Key) -> Row:
+        row = {name: kind.any(self._choice) for name, kind in self.kinds.items() if name not in self.shape.key}
+        return {**row, **self._keyed(key)} if key else row
+
+    def _changed(self, row: Row) -> Row:
+        """With other values in some columns that are not of the key."""
+        now = dict(row)
+        for name, kind in self.kinds.items():
+            if name not in self.shape.key and self._choice.random() < 0.4:
+                now[name] = kind.any(self._choice)
+        return now
+
+    def _inserted(self, row: Row) -> Change:
+        return self._change("i", row, schema=self.schema)
+
+    def _updated(self, row: Row, now: Row, schema: TableSchema) -> Change:
+        is_whole = self.shape.identity == "f"
+        moved = any(canonical(row[name]) != canonical(now[name]) for name in self.shape.key)
+        unsent = () if is_whole else tuple(
+            name
+            for name, kind in self.kinds.items()
+            if kind.large and name not in self.shape.key and canonical(row[name]) == canonical(now[name])
+            and self._choice.random() < 0.7
+        )  # fmt: skip
+        return self._change("u", now, old=row if moved or is_whole else None, unsent=unsent, schema=schema)
+
+    def _deleted(self, row: Row, schema: TableSchema) -> Change:
+        return self._change("d", {}, old=row, schema=schema)
+
+    def _change(
+        self, op: str, row: Row, *, schema: TableSchema, old: Row | None = None, unsent: tuple[str, ...] = ()
+    ) -> Change:
+        sent = {name: value for name, value in row.items() if name not in unsent}
+        identity = {item.name for item in schema.identity_columns}
+        before = None if old is None else {name: value for name, value in old.items() if name in identity}
+        return Change(
+            op,
+            typed(sent),
+            old=None if before is None else typed(before),
+            unchanged=unsent,
+            special=marks(sent),
+            old_special=marks(before or {}),
+        )
+
+
+class Lake:
+    """What the lake table of a shape must hold: rows by key, rows by number, or every change."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self._rows: dict[Any, Row] = {}
+        self._copies = itertools.count()
+        self._log: list[Row] = []
+        self.forgotten: list[Key] = []
+
+    def copy(self, rows: list[Row], schema: TableSchema) -> None:
+        for ordinal, row in enumerate(rows):
+            self.take(Change("i", typed(row), special=marks(row)), schema, lsn=FIRST_LSN, ordinal=ordinal)
+
+    def source(self) -> list[Row]:
+        """The rows without metadata."""
+        return [_plain(row) for row in self._rows.values()]
+
+    def sample(self, choice: random.Random, count: int) -> list[Row]:
+        """Up to `count` rows of the table as it is, without metadata."""
+        places = choice.sample(list(self._rows), min(count, len(self._rows)))
+        return [_plain(self._rows[place]) for place in places]
+
+    def take(self, change: Change, schema: TableSchema, *, lsn: int, ordinal: int) -> None:
+        if self.shape.mode == "changelog" or (not self.shape.key and schema.replica_identity != "f"):
+            self._log.append(_logged(change, schema, lsn=lsn, ordinal=ordinal))
+        names = [item.name for item in schema.columns]
+        if change.op == "t":
+            self.forgotten = [tuple(row[name] for name in self.shape.key) for row in self._rows.values()]
+            self._rows.clear()
+            return
+        now = {name: change.values.get(name) for name in names} | marked(change.special)
+        old = None if change.old is None else dict(change.old) | marked(change.old_special)
+        base: Row = {}
+        if change.op != "i":
+            base = self._rows.pop(self._place(old or now), {})
+        if change.op != "d":
+            row = {name: base[name] if name in change.unchanged else now[name] for name in names}
+            place = self._place(row) if self.shape.by_key else next(self._copies)
+            assert change.op == "i" or not self.shape.by_key or place not in self._rows, (
+                "a story of two rows with one key"
+            )
+            self._rows[place] = {**row, envelope.LSN: lsn}
+
+    def widen(self, added: Added) -> None:
+        for row in self._rows.values():
+            row[added.name] = added.value
+        for row in self._log:
+            row[added.name] = None
+
+    def _place(self, row: Row) -> Any:
+        if self.shape.by_key:
+            return tuple(canonical(row[name], key=True) for name in self.shape.key)
+        wanted = _spelled(row)
+        return next(place for place, found in self._rows.items() if _spelled(found) == wanted)
+
+    def canonical(self) -> Rows:
+        """The rows with their metadata, as far as it is defined, in the form of `canonical_row`."""
+        if self._log:
+            return Counter(canonical_row(row) for row in self._log)
+        if not self.shape.by_key or not self.shape.metadata:
+            return Counter(canonical_row(row) for row in self.source())
+        return Counter(canonical_row({**row, envelope.TS: _at(row[envelope.LSN])}) for row in self._rows.values())
+
+
+def _plain(row: Row) -> Row:
+    return {name: value for name, value in row.items() if name != envelope.LSN}
+
+
+def _spelled(row: Row) -> tuple[Any, ...]:
+    return canonical_row(_plain(row))
+
+
+def _at(lsn: int) -> dt.datetime:
+    """Changes of tests have their LSN for a time."""
+    return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=lsn)
+
+
+def _logged(change: Change, schema: TableSchema, *, lsn: int, ordinal: int) -> Row:
+    attnums = {item.name: item.attnum for item in schema.columns}
+    row: Row = {item.name: change.values.get(item.name) for item in schema.columns} | marked(change.special)
+    row |= {
+        envelope.OP: change.op,
+        envelope.LSN: lsn,
+        envelope.TS: _at(lsn),
+        envelope.ORDINAL: ordinal,
+        envelope.ORIGIN: None,
+        envelope.ORIGIN_LSN: None,
+    }
+    if schema.identity_columns:
+        old = None if change.old is None else {item.name: change.old.get(item.name) for item in schema.identity_columns}
+        row |= {
+            envelope.UNCHANGED: [attnums[name] for name in change.unchanged] or None,
+            envelope.OLD: old,
+            envelope.OLD_SPECIAL: change.old_special,
+        }
+    return row
+
+
+def typed(row: Row) -> Row:
+    """The values that their columns can hold."""
+    return {name: None if isinstance(value, Marked) else value for name, value in row.items()}
+
+
+def marks(row: Row) -> dict[str, str] | None:
+    """The texts of the others."""
+    return {name: str(value) for name, value in row.items() if isinstance(value, Marked)} or None
+
+
+def marked(special: Mapping[str, str] | None) -> Row:
+    return {name: Marked(text) for name, text in (special or {}).items()}
+
+
+def lake_rows(rows: Iterable[dict[str, Any]], shape: Shape) -> Rows:
+    """Rows that a reader found, to be compared with `Lake.canonical`."""
+    defined = shape.metadata and (shape.by_key or shape.mode == "changelog" or shape.identity == "n")
+    found: Rows = Counter()
+    for row in rows:
+        row = dict(row)
+        special = row.pop(envelope.SPECIAL, None)
+        assert special is None or len(special), "an empty map of marked values"
+        for name, text in dict(special or {}).items():
+            assert row[name] is None, f"{name} has a value and a marked value"
+            row[name] = Marked(text)
+        if not defined:
+            row.pop(envelope.LSN, None)
+            row.pop(envelope.TS, None)
+        found[canonical_row(row)] += 1
+    return found
+
+
+def canonical_row(row: Row) -> tuple[Any, ...]:
+    """A row in a form that tells values apart that are not the same, whichever library they come from."""
+    return tuple((name, canonical(row[name], name=name)) for name in sorted(row))
+
+
+def canonical(value: Value, *, key: bool = False, name: str = "") -> Any:
+    """As in `canonical_row`; with `key` the two zeros are one value."""
+    if isinstance(value, Marked):
+        return ("marked", str(value))
+    if isinstance(value, float):
+        if value != value:
+            return ("float", "nan")
+        return ("float", struct.pack(">d", value + 0.0 if key else value))
+    if name == envelope.OLD_SPECIAL:
+        return ("map", tuple(sorted(dict(value).items()))) if value is not None else None
+    if isinstance(value, dict):
+        return ("struct", tuple((inner, canonical(item)) for inner, item in sorted(value.items())))
+    if isinstance(value, list | tuple):
+        return ("list", tuple(canonical(item) for item in value))
+    if isinstance(value, bool | bytes | str) or value is None:
+        return (type(value).__name__, value)
+    if isinstance(value, dt.datetime):
+        return ("datetime", value.isoformat(), value.tzinfo is not None)
+    return (type(value).__name__, str(value))

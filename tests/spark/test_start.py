@@ -1,0 +1,100 @@
+"""A start reads the ends of the logs without Spark, and proves as much as Delta's own look does."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sluice.contract.applied import AppliedLog
+from sluice.contract.schema import TableSchema
+from sluice.manifest.reader import load_state
+from sluice_spark.lake.opening import Lake
+from sluice_spark.progress.restart import find_tables, reported
+from sluice_spark.telemetry import ApplyTelemetry
+from tests.spark.changes import Change
+from tests.spark.conftest import Pipeline
+from tests.spark.model import SCHEMA
+
+
+def _row(key: int) -> dict[str, object]:
+    return {"id": key, "v": 0, "big": "B", "at": None}
+
+
+def _named(number: int) -> TableSchema:
+    return replace(SCHEMA, table_id=str(20_000 + number), table_name=f"t{number}")
+
+
+class NoSpark:
+    """A session that must not be asked."""
+
+    @property
+    def _jvm(self) -> Any:
+        raise AssertionError("Spark was asked")
+
+    _jsparkSession = _jvm
+
+
+@pytest.mark.parametrize("through_report", [True, False])
+def test_tables_are_found_without_spark_where_delta_finds_them(pipeline: Pipeline, through_report: bool) -> None:
+    schemas = [_named(number) for number in range(3)]
+    for schema in schemas:
+        pipeline.begin(schema, _row(1))
+    log: AppliedLog | None = pipeline.apply()
+    for schema in schemas[:2]:
+        pipeline.manifest.transaction([Change("i", _row(2))], schema)
+    pipeline.apply()
+    # The older report: two tables have moved on since, as after a kill. Without one their own
+    # commits say where to begin.
+    log = log if through_report else None
+    lake = Lake(pipeline.options(), pipeline.store, before_commit=lambda: None)
+    states = load_state(pipeline.store).tables
+    found = find_tables(
+        pipeline.options(),
+        states,
+        log,
+        lake=lake,
+        session=NoSpark(),  # type: ignore[arg-type]
+        telemetry=ApplyTelemetry(pipeline.options()),
+    )
+    assert [item.stale_reason for item in found.values()] == ["", "", ""]
+    assert {key: item.place for key, item in found.items()} == {
+        key: lake.table(state, pipeline.spark).find(reported(state, log)) for key, state in states.items()
+    }
+
+
+@pytest.mark.parametrize("left", [b"", b'{"commitInfo":{"operation":"WRITE"', b"\0" * 600])
+def test_a_last_commit_that_is_torn_beside_its_whole_checksum_stops_its_table(pipeline: Pipeline, left: bytes) -> None:
+    pipeline.begin(SCHEMA, _row(1))
+    pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
+    pipeline.apply()
+    newest = max((pipeline.path() / "_delta_log").glob("*.json"))
+    newest.write_bytes(left)
+    row = pipeline.apply().tables["16385"]
+    assert row.state == "stale"
+    assert newest.name in row.reason
+
+
+def test_a_marker_that_no_commit_left_skips_nothing_and_stops_its_table(pipeline: Pipeline) -> None:
+    pipeline.begin(SCHEMA, _row(1))
+    pipeline.apply()
+    newest = max((pipeline.path() / "_delta_log").glob("0*.crc"))
+    stated = json.loads(newest.read_text())
+    for item in stated["setTransactions"]:
+        item["version"] += 1
+    newest.write_text(json.dumps(stated))
+    seq = pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
+    row = pipeline.apply().tables["16385"]
+    assert (row.state, row.through_seq < seq) == ("stale", True)
+    assert "it is not the table that it was" in row.reason
+
+
+def test_a_table_whose_last_checksum_is_missing_is_found_through_delta(pipeline: Pipeline) -> None:
+    pipeline.begin(SCHEMA, _row(1))
+    pipeline.apply()
+    for file in (pipeline.path() / "_delta_log").glob("*.crc"):
+        file.unlink()
+    pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
+    row = pipeline.apply().tables["16385"]
+    assert (row.state, row.rows_applied) == ("live", 2)
+    assert sorted(pipeline.rows(), key=str) == [_row(1), _row(2)]

@@ -1,0 +1,119 @@
+"""One meaning, whatever way commits it: the same seeded histories through each way leave tables that hold the same rows
+for Spark, delta-rs and a reader of the protocol, and that are sound in everything that readers rely on.
+
+`make test` tells one story of each shape in QUICK, and few of them by MERGE. `make chaos` tells WAYS_SEEDS stories of
+every shape in every way, counted up from WAYS_FIRST.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sluice_spark.options import DIRECT, MERGE
+from tests.spark import pools
+from tests.spark.pools import EVERY_KIND, Kind
+from tests.spark.replays import Replay
+from tests.spark.stories import Added, Shape, Story
+
+WAYS = (DIRECT, MERGE)
+FULL = os.environ.get("CHAOS") == "full"
+FIRST = int(os.environ.get("WAYS_FIRST", "1"))
+SEEDS = range(FIRST, FIRST + (int(os.environ.get("WAYS_SEEDS", "2")) if FULL else 1))
+QUICK = {
+    DIRECT: ("a bigint key", "text keys", "every kind", "composite", "sixty columns", "many rows in row groups"),
+    MERGE: ("few whole rows",),
+}
+
+_PAYLOAD = {"v": pools.INTEGER, "big": pools.STRING, "at": pools.TIMESTAMPS, "n": pools.MONEY, "l": pools.INTEGERS}
+_ADDED = (
+    Added("added", pools.INTEGER, "7", 7),
+    Added("until", pools.TIMESTAMPS, "infinity", pools.Marked("infinity")),
+    Added("said", pools.STRING, "it's ${x}", "it's ${x}"),
+)
+
+
+def _one_key(kind: Kind) -> dict[str, Kind]:
+    return {"a": pools.STRING, "k": kind, "v": pools.INTEGER, "at": pools.INSTANTS}
+
+
+SHAPES = (
+    Shape(
+        "a bigint key", {"id": pools.BIGINT, **_PAYLOAD}, ("id",), added=_ADDED,
+        then=("optimize", "vacuum", "purge", ""),
+    ),
+    Shape("full old rows", {**_PAYLOAD, "id": pools.INTEGER}, ("id",), identity="f", added=_ADDED[:1]),
+    Shape(
+        "an identity index", {"v": pools.STRING, "i": pools.TIMESTAMPS, "j": pools.SMALLINT}, ("i", "j"), identity="i"
+    ),
+    Shape(
+        "text keys", {"t": pools.STRING, **_PAYLOAD}, ("t",), keys=60, copied=24,
+        then=("optimize", "", "zorder", ""),
+    ),
+    Shape("every kind", {f"c{n}": kind for n, kind in enumerate(EVERY_KIND)} | {"id": pools.UUIDS}, ("id",)),
+    Shape(
+        "whole rows of every kind", {f"c{n}": kind for n, kind in enumerate(EVERY_KIND)}, identity="f", only_sql=True
+    ),
+    Shape(
+        "few whole rows", {"b": pools.BOOLEAN, "f": pools.DOUBLES, "at": pools.DATES}, identity="f", copied=40,
+        only_sql=True,
+    ),
+    Shape(
+        "composite", {"n": pools.MONEY, "x": pools.STRING, "d": pools.DATES, "v": pools.BINARY}, ("d", "x", "n"),
+        keys=80,
+    ),
+    Shape("a decimal key", _one_key(pools.WIDE_DECIMAL), ("k",)),
+    Shape("a date key", _one_key(pools.DATES), ("k",)),
+    Shape("a timestamp key", _one_key(pools.TIMESTAMPS), ("k",), then=("zorder", "", "")),
+    Shape("an instant key", _one_key(pools.INSTANTS), ("k",)),
+    Shape("a boolean key", _one_key(pools.BOOLEAN), ("k",), copied=1, keys=2),
+    Shape("a bytea key", _one_key(pools.BINARY), ("k",)),
+    Shape("a double key", _one_key(pools.DOUBLE), ("k",), only_sql=True),
+    Shape("removals that are not sent", {"id": pools.BIGINT, **_PAYLOAD}, ("id",), publishes="iut", truncates=False),
+    Shape("no identity", {f"c{n}": kind for n, kind in enumerate(EVERY_KIND)}, identity="n"),
+    Shape("a changelog", {"id": pools.BIGINT, "d": pools.DATES, **_PAYLOAD}, ("id", "d"), mode="changelog"),
+    Shape("no metadata columns", {"id": pools.BIGINT, "v": pools.INTEGER, "t": pools.STRING}, ("id",), metadata=False),
+    Shape(
+        "sixty columns", {f"c{n}": EVERY_KIND[n % len(EVERY_KIND)] for n in range(59)} | {"id": pools.BIGINT}, ("id",),
+        then=("optimize", "", ""),
+    ),
+    Shape("an empty table", {"id": pools.BIGINT, **_PAYLOAD}, ("id",), copied=0, then=("", "optimize", "vacuum")),
+    Shape(
+        "many rows in row groups", {"t": pools.STRING, "v": pools.INTEGER, "id": pools.BIGINT}, ("id",),
+        copied=1500, keys=3100, changes=150, then=("optimize", "zorder", "", "optimize", ""), truncates=False,
+    ),
+    Shape(
+        "checkpoints", {"id": pools.BIGINT, "v": pools.INTEGER}, ("id",),
+        steps=9, changes=4, then=("checkpoints", "optimize", "vacuum", "", "purge", "", ""),
+    ),
+    Shape(
+        "windows in portions", {"id": pools.BIGINT, "v": pools.INTEGER, "u": pools.UUIDS, "at": pools.DATES}, ("id",),
+        options={"max_memory_bytes": 20_000}, steps=3, changes=120, keys=600, copied=100,
+    ),
+)  # fmt: skip
+
+
+STORIES = [
+    pytest.param(way, shape, seed, id=f"{way}-{shape.name.replace(' ', '_')}-{seed}")
+    for way in WAYS
+    for shape in SHAPES
+    for seed in SEEDS
+    if FULL or shape.name in QUICK[way]
+]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("way", "shape", "seed"), STORIES)
+def test_a_history_leaves_the_lake_equal_and_sound_in_every_way(
+    spark: SparkSession, tmp_path: Path, way: str, shape: Shape, seed: int
+) -> None:
+    replay = Replay(spark, tmp_path, Story(shape, seed), way)
+    for phase in replay.story.phases:
+        replay.phase(phase)
+    replay.finish()
+    assert replay.ways, "no window was committed"
+    if way == DIRECT and not shape.only_sql:
+        assert set(replay.ways) == {DIRECT}
+    elif way == MERGE or shape.only_sql:
+        assert MERGE in replay.ways

@@ -1,0 +1,178 @@
+"""A table that asks for anything that direct commits do not do is refused by the name of it."""
+
+import json
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sluice_spark.lake.layout import FIELD_ID, NotDirect, TableLayout, read_layout
+
+ON = {"delta.enableDeletionVectors": "true"}
+MAP = {"type": "map", "keyType": "string", "valueType": "string", "valueContainsNull": True}
+
+
+def delta_field(
+    name: str,
+    kind: Any,
+    *,
+    physical: str = "",
+    number: int = 0,
+    nullable: bool = True,
+    metadata: Mapping[str, Any] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """A column as Delta's log spells it."""
+    mapped = {"delta.columnMapping.physicalName": physical, "delta.columnMapping.id": number} if physical else {}
+    return {"name": name, "type": kind, "nullable": nullable, "metadata": {**mapped, **metadata}}
+
+
+def delta_schema(*fields: dict[str, Any]) -> str:
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+def _read(*fields: dict[str, Any], features: tuple[str, ...] = (), **properties: str) -> TableLayout:
+    named = {f"delta.{name.replace('__', '.')}": value for name, value in properties.items()}
+    return read_layout(
+        delta_schema(*(fields or (delta_field("id", "long"),))),
+        properties={**ON, **named},
+        partitions=[],
+        features=features,
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "arrow"),
+    [
+        ("byte", pa.int8()),
+        ("short", pa.int16()),
+        ("integer", pa.int32()),
+        ("long", pa.int64()),
+        ("float", pa.float32()),
+        ("double", pa.float64()),
+        ("decimal(38,10)", pa.decimal128(38, 10)),
+        ("string", pa.string()),
+        ("binary", pa.binary()),
+        ("boolean", pa.bool_()),
+        ("date", pa.date32()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestamp_ntz", pa.timestamp("us")),
+        (MAP, pa.map_(pa.string(), pa.string())),
+        (
+            {
+                "type": "array",
+                "elementType": {"type": "array", "elementType": "long", "containsNull": True},
+                "containsNull": False,
+            },
+            pa.list_(pa.field("element", pa.list_(pa.field("element", pa.int64())), nullable=False)),
+        ),
+        (
+            {"type": "struct", "fields": [delta_field("a", "long", physical="col-a", number=9)]},
+            pa.struct([pa.field("col-a", pa.int64(), metadata={FIELD_ID: b"9"})]),
+        ),
+    ],
+)
+def test_types_and_physical_names_are_those_of_the_data_files(kind: Any, arrow: pa.DataType) -> None:
+    layout = _read(delta_field("c", kind, physical="col-c", number=3), columnMapping__mode="name")
+    field = pa.field("col-c", arrow, metadata={FIELD_ID: b"3"})
+    assert layout.field("c").equals(field, check_metadata=True)
+    assert layout.arrow.equals(pa.schema([field]), check_metadata=True)
+
+
+def test_without_column_mapping_a_column_is_called_as_in_sql() -> None:
+    assert _read(delta_field("c", "long")).field("c").equals(pa.field("c", pa.int64()), check_metadata=True)
+
+
+@pytest.mark.parametrize(
+    ("properties", "reason"),
+    [
+        ({"enableDeletionVectors": "false"}, "deletion vectors are off"),
+        ({"columnMapping__mode": "id"}, "columns are mapped by id"),
+        ({"appendOnly": "true"}, "delta.appendOnly is on"),
+        ({"enableChangeDataFeed": "true"}, "delta.enableChangeDataFeed is on"),
+        # Delta takes a switch in any spelling.
+        ({"enableChangeDataFeed": "True"}, "delta.enableChangeDataFeed is on"),
+        ({"enableIcebergCompatV1": "true"}, "delta.enableIcebergCompatV1 is on"),
+        ({"enableIcebergCompatV2": "TRUE"}, "delta.enableIcebergCompatV2 is on"),
+        ({"enableIcebergCompatV3": "true"}, "delta.enableIcebergCompatV3 is on"),
+        ({"enableRowTracking": "true"}, "delta.enableRowTracking is on"),
+        ({"randomizeFilePrefixes": "true"}, "delta.randomizeFilePrefixes is on"),
+        ({"constraints__positive": "id > 0"}, "the table has constraints"),
+    ],
+)
+def test_a_property_that_would_need_work_is_refused_by_name(properties: dict[str, str], reason: str) -> None:
+    with pytest.raises(NotDirect, match=f"^{reason}$"):
+        _read(features=(), **properties)
+
+
+def test_what_is_switched_off_is_not_refused() -> None:
+    layout = _read(
+        enableDeletionVectors="TRUE", enableChangeDataFeed="false", appendOnly="False", columnMapping__mode="NAME"
+    )
+    assert [column.name for column in layout.columns] == ["id"]
+
+
+@pytest.mark.parametrize(
+    ("field", "reason"),
+    [
+        (delta_field("c", "long", nullable=False), "a column is NOT NULL"),
+        (
+            delta_field("c", {"type": "struct", "fields": [delta_field("a", "long", nullable=False)]}),
+            "a column is NOT NULL",
+        ),
+        (delta_field("c", "long", metadata={"CURRENT_DEFAULT": "1"}), "a column has CURRENT_DEFAULT"),
+        (delta_field("c", "long", metadata={"EXISTS_DEFAULT": "1"}), "a column has EXISTS_DEFAULT"),
+        (
+            delta_field("c", "string", metadata={"__CHAR_VARCHAR_TYPE_STRING": "char(3)"}),
+            "a column has __CHAR_VARCHAR_TYPE_STRING",
+        ),
+        (
+            delta_field("c", "long", metadata={"delta.generationExpression": "id"}),
+            "a column has delta.generationExpression",
+        ),
+        (delta_field("c", "long", metadata={"delta.identity.start": 1}), "a column has delta.identity.start"),
+        (delta_field("c", "long", metadata={"delta.invariants": "{}"}), "a column has delta.invariants"),
+        (delta_field("c", "long", metadata={"delta.typeChanges": []}), "a column has delta.typeChanges"),
+        (
+            delta_field(
+                "c", {"type": "struct", "fields": [delta_field("a", "long", metadata={"delta.invariants": "{}"})]}
+            ),
+            "a column has delta.invariants",
+        ),
+        (delta_field("c", "variant"), "a column has the type variant"),
+        (delta_field("c", "string collate UTF8_LCASE"), "a column has the type string collate UTF8_LCASE"),
+        (delta_field("c", "interval day to second"), "a column has the type interval day to second"),
+        (
+            delta_field("c", {"type": "array", "elementType": {"type": "struct", "fields": []}, "containsNull": True}),
+            "a column holds a struct inside another type",
+        ),
+        (
+            delta_field(
+                "c",
+                {
+                    "type": "struct",
+                    "fields": [delta_field("a", {"type": "struct", "fields": [delta_field("b", "long")]})],
+                },
+            ),
+            "a column holds a struct inside another type",
+        ),
+    ],
+)
+def test_a_column_that_would_need_work_is_refused_by_name(field: dict[str, Any], reason: str) -> None:
+    with pytest.raises(NotDirect) as refused:
+        _read(delta_field("id", "long"), field)
+    assert str(refused.value) == reason
+
+
+def test_partitions_and_unknown_features_are_refused() -> None:
+    with pytest.raises(NotDirect, match="partitioned"):
+        read_layout(delta_schema(delta_field("id", "long")), properties=ON, partitions=["id"], features=[])
+    with pytest.raises(NotDirect, match=r"the feature clustering$"):
+        _read(features=("deletionVectors", "clustering"))
+    assert _read(features=("deletionVectors", "columnMapping", "timestampNtz", "changeDataFeed"))
+
+
+def test_statistics_are_of_32_leading_columns_unless_the_table_says_so() -> None:
+    assert _read().statistics_columns == 32
+    assert _read(dataSkippingNumIndexedCols="-1").statistics_columns == -1

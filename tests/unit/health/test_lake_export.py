@@ -1,0 +1,34 @@
+"""What the applier reports of tables becomes metrics, and nothing that is not known."""
+
+from sluice.contract.applied import AppliedLog, AppliedTable
+from sluice.contract.table_state import State
+from sluice.health.export.lake import LakeExport
+from sluice.telemetry.metrics import Metrics
+from tests.support.recorded import NOW, RecordedPipeline
+
+
+def test_ways_and_files_of_tables_are_exported_where_they_are_known() -> None:
+    pipeline, metrics = RecordedPipeline(), Metrics("shop", monotonic=iter(range(0, 100, 10)).__next__)
+    export = LakeExport(metrics)
+    for name in ("a", "b", "c"):
+        pipeline.table(name)
+
+    def look(number: int, *rows: tuple[str, str, int]) -> str:
+        tables = {
+            name: AppliedTable(name, "public", name, "x", "mirror", 1, State.LIVE, way=way, files=files)
+            for name, way, files in rows
+        }
+        pipeline.said(AppliedLog(number, "a", NOW.isoformat(), tables))
+        export.look(pipeline.report(), ingested_at=None)
+        return metrics.render().decode()
+
+    text = look(1, ("a", "direct", 16), ("b", "merge", -1), ("c", "", -1))
+    for way, count in (("direct", 1), ("merge", 1), ("none", 1), ("distributed", 0)):
+        assert f'sluice_apply_tables{{pipeline="shop",way="{way}"}} {count}.0' in text
+    assert [line for line in text.splitlines() if line.startswith("sluice_apply_table_files{")] == [
+        'sluice_apply_table_files{pipeline="shop",schema="public",table="a"} 16.0'
+    ]
+    text = look(2, ("a", "merge", -1), ("b", "direct", 0), ("c", "", -1))
+    assert [line for line in text.splitlines() if line.startswith("sluice_apply_table_files{")] == [
+        'sluice_apply_table_files{pipeline="shop",schema="public",table="b"} 0.0'
+    ]
