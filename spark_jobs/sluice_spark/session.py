@@ -12,6 +12,8 @@ successor's, and no reader could tell. File systems without check sums (RawLocal
 well, and leave check sums of `_last_checkpoint` behind that make other readers fail.
 """
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -139,6 +141,7 @@ def start(options: ApplyOptions) -> SparkSession:
         ) from error
     _quieten(session)
     _to_utc(session)
+    _choose_python(options, session)
     java: Any = session.sparkContext._jsc
     for name, value in hadoop.items():
         java.hadoopConfiguration().set(name.removeprefix(_HADOOP), value)
@@ -170,6 +173,15 @@ def _to_utc(session: SparkSession) -> None:
         found=sorted(found),
         hint=f"start it with {_IN_UTC} in {_DRIVER_JAVA}",
     )
+
+
+def _choose_python(options: ApplyOptions, session: SparkSession) -> None:
+    """Executors on this machine run the Python of this process, others the one of their image:
+    PYSPARK_PYTHON or spark.pyspark.python say which, else it is `python3`.
+    """
+    chosen = options.spark_conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
+    if chosen or options.spark_master.startswith("local"):
+        session.sparkContext.pythonExec = chosen or sys.executable
 
 
 def _quieten(session: SparkSession) -> None:

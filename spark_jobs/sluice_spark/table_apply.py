@@ -6,12 +6,9 @@ the caller runs one window of a table at a time. A window that fits in `max_memo
 at once, a larger one in portions of at most that. Either way there is one commit.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
-import pyarrow as pa
 import structlog
 
 from sluice import faults
@@ -19,15 +16,18 @@ from sluice.contract.schema import TableSchema
 from sluice.errors import ApplyError, StoreError, UnsupportedChange, WriterFenced
 from sluice.manifest.state import TableState
 from sluice.store.base import ObjectStore
+from sluice_spark.distributed.entry import Distribution
+from sluice_spark.fold.spill import Versioned
 from sluice_spark.lake import evolution
 from sluice_spark.lake.failures import translated_errors
-from sluice_spark.lake.handover import Handover, Pieces
-from sluice_spark.lake.plan import CommitPlan
+from sluice_spark.lake.handover import Handover
+from sluice_spark.lake.layout import NotDirect
 from sluice_spark.lake.table import LakeTable, Place, Way
-from sluice_spark.modes import changelog, choice, mirror, whole_rows
+from sluice_spark.modes import choice
+from sluice_spark.modes.planning import Planner
 from sluice_spark.modes.target import Target
-from sluice_spark.options import CHANGELOG, ApplyOptions
-from sluice_spark.read.changes import Count, WindowChanges, checked_bytes, unite, versions_in
+from sluice_spark.options import AUTO, CHANGELOG, DISTRIBUTED, MERGE, ApplyOptions
+from sluice_spark.read.changes import Count, WindowChanges, versions_in
 from sluice_spark.read.window import Window, visible
 
 _log = structlog.get_logger("sluice.apply")
@@ -144,14 +144,9 @@ class TableApply:
             raise UnsupportedChange("the snapshot has rows of several schema versions")
         schema = self._state.schemas[snapshot.schema_version]
         columns = choice.snapshot_columns(self._options, schema)
-        with self._seconds.phase("read"):
-            for segment in window.segments:
-                checked_bytes(self._store, segment)
         faults.point("apply.read.after")
-        keys = [segment.key for segment in window.segments if segment.rows]
-        frame = self._handover.snapshot(keys, columns=columns, lsn=snapshot.snapshot_lsn)
         with self._seconds.phase("merge"):
-            self._lake.replace(window.last_seq, frame=frame)
+            self._distribution.copy(window.segments, columns, lsn=snapshot.snapshot_lsn, marker=window.last_seq)
         rows = sum(segment.rows for segment in window.segments)
         return Applied(
             self._lake.place,
@@ -168,8 +163,8 @@ class TableApply:
         segments = visible(window.segments, snapshot_lsn=snapshot.snapshot_lsn)
         changes = WindowChanges(self._store, segments, self._state.schemas, snapshot.snapshot_lsn)
         with self._seconds.phase("read"):
-            at_once = changes.within(self._options.max_memory_bytes)
-            versions = changes.versions() if at_once is None else versions_in(at_once)
+            at_once = None if self._way == DISTRIBUTED else changes.within(self._options.max_memory_bytes)
+            versions = self._versions(changes, window) if at_once is None else versions_in(at_once)
         faults.point("apply.read.after")
         newest = max([window.schema_version, snapshot.schema_version, *(version.version for version in versions)])
         if not versions and newest == snapshot.schema_version:
@@ -183,15 +178,12 @@ class TableApply:
                 self._lake.place, window.last_seq, schema_version=newest, committed=False, seconds=self._seconds
             )
         versions = sorted({*versions, schema}, key=lambda one: one.version)
-        count = Count()
-        with self._seconds.phase("merge"), self._handover.pieces() as pieces:
-            if at_once is not None:
-                rows = self._united(schema, window)(count.over(at_once))
-                plan = self._plan_at_once(rows, schema, pieces)
-            else:
-                plan = self._plan_in_portions(changes, count, versions, window, pieces)
-            if plan is not None:
-                self._lake.commit(window.last_seq, plan=plan, pieces=pieces)
+        with self._seconds.phase("merge"):
+            count = self._distributed(changes, schema, window) if at_once is None else None
+            if count is None:
+                if self._way == DISTRIBUTED:
+                    at_once = changes.within(self._options.max_memory_bytes)
+                count = self._here(changes, at_once, versions, window)
         committed = self._lake.place.marker == window.last_seq
         return Applied(
             self._lake.place,
@@ -206,6 +198,69 @@ class TableApply:
             fresh_looks=self._lake.fresh_looks,
         )
 
+    @property
+    def _way(self) -> str:
+        return self._options.way_of(f"{self._state.schema_name}.{self._state.table_name}")
+
+    @property
+    def _distribution(self) -> Distribution:
+        return Distribution(self._options, self._lake, self._state, self._removals_sent)
+
+    def _versions(self, changes: WindowChanges, window: Window) -> list[TableSchema]:
+        """At least the schema versions of which a large window has changes. Those that the lake table
+        has already may be among them without any.
+        """
+        assert self._state.snapshot is not None
+        known = max(window.schema_version, self._state.snapshot.schema_version, self._lake_version)
+        older = {segment.schema_version for segment in changes.segments if segment.schema_version <= known}
+        newer = [segment for segment in changes.segments if segment.schema_version > known]
+        found = [self._state.schemas[number] for number in sorted(older)]
+        return found + (self._distribution.versions(newer, after_lsn=changes.after_lsn) if newer else [])
+
+    def _distributed(self, changes: WindowChanges, schema: TableSchema, window: Window) -> Count | None:
+        """Commits a large window by Spark's executors; None when they cannot."""
+        if self._way not in (AUTO, DISTRIBUTED):
+            return None
+        if self._mode(schema) == choice.ROWS_MODE:
+            self._lake.way = Way(MERGE, "the table has no key")
+            return None
+        with self._distribution.window(
+            changes.segments, schema, after_lsn=changes.after_lsn, origins=window.origins
+        ) as distributed:
+            try:
+                self._lake.commit_prepared(window.last_seq, distributed)
+            except NotDirect as reason:
+                self._lake.way = Way(MERGE, str(reason))
+                return None
+            self._lake.way = Way(DISTRIBUTED)
+            return distributed.count
+
+    def _here(
+        self,
+        changes: WindowChanges,
+        at_once: list[Versioned] | None,
+        versions: Sequence[TableSchema],
+        window: Window,
+    ) -> Count:
+        """Commits a window that this process folds."""
+        count = Count()
+        target = Target(
+            self._lake,
+            self._handover,
+            versions[-1],
+            removals_sent=self._removals_sent,
+            metadata=self._options.metadata_columns,
+        )
+        planner = Planner(self._options, target, window.origins)
+        with self._handover.pieces() as pieces:
+            if at_once is not None:
+                plan = planner.at_once(count.over(at_once), pieces)
+            else:
+                plan = planner.in_portions(changes, count, versions, pieces)
+            if plan is not None:
+                self._lake.commit(window.last_seq, plan=plan, pieces=pieces)
+        return count
+
     def _evolve(self, schema: TableSchema, *, since: int) -> None:
         evolution.evolve(
             self._lake,
@@ -218,47 +273,3 @@ class TableApply:
 
     def _mode(self, schema: TableSchema) -> str:
         return choice.mode_of(self._options, schema)
-
-    def _plan_at_once(self, rows: pa.Table, schema: TableSchema, pieces: Pieces) -> CommitPlan | None:
-        if self._mode(schema) == CHANGELOG:
-            return changelog.plan([rows], pieces, columns=choice.lake_columns(self._options, schema))
-        return self._net_effect(schema)(self._target(schema), [rows], pieces)
-
-    def _plan_in_portions(
-        self, changes: WindowChanges, count: Count, versions: Sequence[TableSchema], window: Window, pieces: Pieces
-    ) -> CommitPlan | None:
-        schema, limit = versions[-1], self._options.max_memory_bytes
-        columns = choice.lake_columns(self._options, schema)
-        united = self._united(schema, window)
-        if self._mode(schema) == CHANGELOG:
-            return changelog.plan(
-                (united([item]) for item in changes.tables(count, limit=limit)), pieces, columns=columns
-            )
-        if changes.only_inserts and self._appends(schema):
-            new = (mirror.all_new(united([item]), schema) for item in changes.tables(count, limit=limit))
-            return changelog.plan(new, pieces, columns=columns)
-        with closing(changes.portions(count, versions, limit=limit)) as cut:
-            return self._net_effect(schema)(self._target(schema), map(united, cut), pieces, keyed=True)
-
-    def _united(self, schema: TableSchema, window: Window) -> Callable[..., pa.Table]:
-        if self._mode(schema) != CHANGELOG:
-            return partial(unite, schema=schema, defaults=True)
-        # A changelog keeps changes as they were sent: what a column means for older rows is no
-        # change.
-        return lambda parts: changelog.with_origins(unite(parts, schema, defaults=False), window.origins)
-
-    def _net_effect(self, schema: TableSchema) -> Callable[..., CommitPlan | None]:
-        return whole_rows.plan if self._mode(schema) == choice.ROWS_MODE else mirror.plan
-
-    def _appends(self, schema: TableSchema) -> bool:
-        """Whether an inserted row is one more, whatever the lake holds."""
-        return self._removals_sent or self._mode(schema) == choice.ROWS_MODE
-
-    def _target(self, schema: TableSchema) -> Target:
-        return Target(
-            self._lake,
-            self._handover,
-            schema,
-            removals_sent=self._removals_sent,
-            metadata=self._options.metadata_columns,
-        )

@@ -29,7 +29,7 @@ from sluice_spark import session as sessions
 from sluice_spark.lake.opening import Lake
 from sluice_spark.lake.table import Place
 from sluice_spark.modes.target import removals_are_sent
-from sluice_spark.options import DIRECT, MERGE, ApplyOptions
+from sluice_spark.options import DIRECT, DISTRIBUTED, MERGE, ApplyOptions
 from sluice_spark.read.window import Window
 from sluice_spark.table_apply import TableApply
 from tests.bench.contest import console
@@ -72,6 +72,7 @@ class Bench:
         self.places = dict.fromkeys(ways, Place())
         self.session = spark.newSession()
         self.taken = 0
+        self.grown: dict[str, float] = {}
 
     def sql(self, *statements: str) -> None:
         with self.server.superuser() as connection:
@@ -115,7 +116,8 @@ class Bench:
             removals_sent=removals_are_sent(opened, table),
             lake_version=table.schema_version,
         )
-        self.places[way] = apply.apply(window).place
+        with _peak(self.grown, way):
+            self.places[way] = apply.apply(window).place
         return time.perf_counter() - began
 
     def verify(self) -> None:
@@ -219,10 +221,13 @@ def p6(rounds: int) -> dict[str, float | None]:
 
 
 def p7(rounds: int) -> dict[str, float | None]:
-    """Fold and merge 1,000,000 changes into 10,000,000 rows."""
+    """Fold and merge 1,000,000 changes into 10,000,000 rows: in this process, and on Spark's executors with
+    what this process' memory grows by meanwhile.
+    """
     rows, changes = 10_000_000, 1_000_000
-    merges: list[float] = []
-    with _bench(rows, (DIRECT,)) as bench:
+    merges: dict[str, list[float]] = {way: [] for way in (DIRECT, DISTRIBUTED)}
+    grown: dict[str, list[float]] = {way: [] for way in merges}
+    with _bench(rows, tuple(merges)) as bench:
         _random_changes(bench, 99, rows=rows)
         bench.ingest()
         console.print(f"P7 warm-up: {_shown(bench.apply())}")
@@ -234,15 +239,40 @@ def p7(rounds: int) -> dict[str, float | None]:
                 f"DELETE FROM t WHERE id % 100 = {50 + number} AND id <= {rows}",
             )
             bench.ingest()
-            merges.append(bench.apply()[DIRECT])
-            console.print(f"P7 round {number + 1}: {merges[-1]:.2f} s")
+            taken = bench.apply()
+            for way in merges:
+                merges[way].append(taken[way])
+                grown[way].append(bench.grown[way])
+            console.print(f"P7 round {number + 1}: {_shown(taken)}; memory grew by {_mebibytes(bench.grown)}")
         bench.verify()
-    _print("P7", {"fold and merge of 1,000,000 changes": merges})
+    _print("P7", {f"fold and merge of 1,000,000 changes, {way}": found for way, found in merges.items()})
     return {
-        "ours_s": statistics.median(merges),
-        "ours_min_s": min(merges),
-        "changes_per_s": changes / statistics.median(merges),
+        "ours_s": statistics.median(merges[DIRECT]),
+        "ours_min_s": min(merges[DIRECT]),
+        "changes_per_s": changes / statistics.median(merges[DIRECT]),
+        "distributed_s": statistics.median(merges[DISTRIBUTED]),
+        "distributed_changes_per_s": changes / statistics.median(merges[DISTRIBUTED]),
+        "distributed_memory_mb": max(grown[DISTRIBUTED]),
     }
+
+
+@contextmanager
+def _peak(grown: dict[str, float], way: str) -> Iterator[None]:
+    """By how many MB the memory of this process grows at most, inside the block."""
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _status("VmRSS")
+    yield
+    grown[way] = (_status("VmHWM") - before) / 1024
+
+
+def _status(name: str) -> int:
+    """In kB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(f"{name}:")).split()[1])
+
+
+def _mebibytes(grown: Mapping[str, float]) -> str:
+    return ", ".join(f"{way} {size:.0f} MB" for way, size in grown.items())
 
 
 def _shown(seconds: Mapping[str, float]) -> str:

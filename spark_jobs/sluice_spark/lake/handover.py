@@ -1,8 +1,7 @@
 """Rows on their way to the lake: in memory as long as they fit, else as Parquet files. Spark gets few
-rows as a relation inside its plan, many as files that it reads in parallel, snapshots straight from
-the spool.
+rows as a relation inside its plan, many as files that it reads in parallel.
 
-Owns that all ways give the same values and types: the schema is stated, never inferred. Files of
+Owns that both ways give the same values and types: the schema is stated, never inferred. Files of
 windows lie below `apply/scratch/` of the pipeline's spool. They are deleted after the window, those
 of a killed process at the next start.
 """
@@ -16,10 +15,8 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
-from sluice.contract import envelope
 from sluice.store.base import ObjectStore
 from sluice_spark.lake.sql import spark_ddl
 
@@ -50,17 +47,6 @@ class Handover:
         finally:
             for key in pieces.keys:
                 self._store.delete(key)
-
-    def snapshot(self, keys: Sequence[str], *, columns: Sequence[tuple[str, str]], lsn: int) -> DataFrame:
-        """The rows of the segments `keys` of a snapshot taken at `lsn`, which Spark reads itself."""
-        schema = struct(columns)
-        frame = (
-            self._session.read.schema(schema).parquet(*(f"{self._path}/{key}" for key in keys))
-            if keys
-            else self._session.createDataFrame([], schema)
-        )
-        stamped = any(name == envelope.LSN for name, _ in columns)
-        return frame.withColumn(envelope.LSN, sql.lit(lsn).cast("bigint")) if stamped else frame
 
 
 class Pieces:

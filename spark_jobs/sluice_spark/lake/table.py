@@ -214,7 +214,7 @@ class LakeTable:
             else:
                 self.way = Way(DIRECT)
                 return
-        else:
+        elif not self.way.reason:
             self.way = Way(MERGE, CHOSEN)
         with self.seconds.phase("commit"):
             self._commit_by_spark(version, plan, pieces)

@@ -111,13 +111,6 @@ class WindowChanges:
             if any(segment.schema_version == number and self._has_rows(segment) for segment in self.segments)
         ]
 
-    @property
-    def only_inserts(self) -> bool:
-        """Whether every change is an inserted row."""
-        return all(
-            not count for segment in self.segments for op, count in segment.ops.items() if op != envelope.OP_INSERT
-        ) and not any(sum(segment.unchanged.values()) for segment in self.segments)
-
     def tables(self, count: Count, *, limit: int) -> Iterator[Versioned]:
         """The changes in tables of up to about a quarter of `limit`; `count` counts them."""
         return coalesced(count.over(self), limit=limit // 4)
@@ -149,6 +142,15 @@ class WindowChanges:
         if segment.body is None and segment.first_lsn > self.after_lsn:
             return segment.rows > 0
         return next(read_rows(self.store, segment, after_lsn=self.after_lsn, names=()), None) is not None
+
+
+def only_inserts(segments: Iterable[Segment]) -> bool:
+    """Whether every change is an inserted row."""
+    return all(
+        not sum(segment.unchanged.values())
+        and not any(count for op, count in segment.ops.items() if op != envelope.OP_INSERT)
+        for segment in segments
+    )
 
 
 def moves(store: ObjectStore, segment: Segment, cutter: Cutter, *, after_lsn: int) -> Iterator[tuple[Hashes, Hashes]]:

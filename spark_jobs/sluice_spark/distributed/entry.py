@@ -1,0 +1,121 @@
+"""From a window to its jobs: what the options, the table and Spark say about them."""
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from sluice.contract.entries import Segment
+from sluice.contract.schema import TableSchema
+from sluice.errors import ApplyError
+from sluice.manifest.state import TableState
+from sluice_spark import storage
+from sluice_spark.distributed import copying, cutting
+from sluice_spark.distributed.stages import Stages, results
+from sluice_spark.distributed.task import Place, WindowTask, in_bins
+from sluice_spark.distributed.window import DistributedWindow
+from sluice_spark.lake.handover import SCRATCH
+from sluice_spark.lake.opening import lake_path
+from sluice_spark.lake.table import LakeTable
+from sluice_spark.modes import choice
+from sluice_spark.options import CHANGELOG, ApplyOptions
+from sluice_spark.read.changes import only_inserts
+from sluice_spark.read.window import NO_ORIGINS
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Distributed windows of the table in the state `state`, whose Delta table is `lake`.
+    `removals_sent` is what `removals_are_sent` says.
+    """
+
+    options: ApplyOptions
+    lake: LakeTable
+    state: TableState
+    removals_sent: bool
+
+    def window(
+        self,
+        segments: Sequence[Segment],
+        schema: TableSchema,
+        *,
+        after_lsn: int,
+        origins: Mapping[int, tuple[str, int]],
+    ) -> DistributedWindow:
+        """The changes of `segments` that ended after `after_lsn`, as rows of `schema`."""
+        task = self._task(segments, schema, after_lsn=after_lsn, origins=origins)
+        return DistributedWindow(
+            Stages(self.lake.session),
+            task,
+            table=self.lake.expression,
+            spool_path=storage.join(self.options.spool_uri, self.options.pipeline),
+            appends=task.is_changelog or (self.removals_sent and only_inserts(segments)),
+        )
+
+    def copy(self, segments: Sequence[Segment], columns: Sequence[tuple[str, str]], *, lsn: int, marker: int) -> None:
+        """Commits the rows of a snapshot taken at `lsn` as the whole table, with `marker`. Raises
+        ManifestCorrupt when a segment is not the one that the manifest describes.
+        """
+        stages = Stages(self.lake.session)
+        bins = in_bins(segments, slots=stages.slots, most=copying.BIN_BYTES)
+        try:
+            self.lake.replace(marker, frame=copying.copied(stages, self._spool, bins, columns, lsn=lsn))
+        except ApplyError:
+            # Spark says that a task failed, not why.
+            task = copying.CopyTask(self._spool, bins, pa.schema([]))
+            results(stages.collected(stages.first(copying.check, task, tasks=len(bins))))
+            raise
+        finally:
+            stages.close()
+
+    def versions(self, segments: Iterable[Segment], *, after_lsn: int) -> list[TableSchema]:
+        """The schema versions of `segments` of which there is a change, ascending."""
+        newest = self.state.schemas[self.state.schema_version]
+        task = self._task(list(segments), newest, after_lsn=after_lsn)
+        stages = Stages(self.lake.session)
+        try:
+            found = results(stages.collected(stages.first(cutting.versions, task, tasks=len(task.bins))))
+        finally:
+            stages.close()
+        return [self.state.schemas[number] for number in sorted(set().union(*found))]
+
+    @property
+    def _spool(self) -> Place:
+        options = self.options
+        return Place(options.spool_uri, f"{options.pipeline}/", tuple(sorted(options.spool_options.items())))
+
+    def _task(
+        self,
+        segments: Sequence[Segment],
+        schema: TableSchema,
+        *,
+        after_lsn: int,
+        origins: Mapping[int, tuple[str, int]] = NO_ORIGINS,
+    ) -> WindowTask:
+        options, session = self.options, self.lake.session
+        return WindowTask(
+            spool=self._spool,
+            lake=Place(options.lake_uri, "", tuple(sorted(options.lake_options.items()))),
+            table_folder=f"{lake_path(self.state)}/",
+            scratch=f"{SCRATCH}{uuid.uuid4().hex}/",
+            bins=in_bins(segments, slots=Stages(session).slots),
+            after_lsn=after_lsn,
+            schemas=self.state.schemas,
+            schema=schema,
+            limit=max(1, options.max_memory_bytes // _tasks_at_once(session)),
+            is_changelog=choice.mode_of(options, schema) == CHANGELOG,
+            removals_sent=self.removals_sent,
+            metadata=options.metadata_columns,
+            lake_columns=tuple(name for name, _ in choice.lake_columns(options, schema)),
+            origins=origins,
+        )
+
+
+def _tasks_at_once(session: SparkSession) -> int:
+    """How many tasks share one executor's memory, as far as Spark's settings say it."""
+    context = session.sparkContext
+    if str(context.master).startswith("local["):
+        return int(context.defaultParallelism)
+    return int(session.conf.get("spark.executor.cores", "1") or "1")

@@ -1,0 +1,116 @@
+"""Last stage on the executors: rows of one portion that keep values of the lake become data files.
+
+Runs in executors' Python. Owns that a key has one row in the lake, and that a value which was not
+sent is the lake's: as many rows are written as wait. The values pass in pieces, so that a task holds
+the waiting rows and the rows of one data file, however large kept values are.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sluice import faults
+from sluice.errors import UnsupportedChange
+from sluice_spark.distributed.finding import HITS, VALUES
+from sluice_spark.distributed.folding import PORTION, ROW, Portion, Written, waiting_rows, write_rows
+from sluice_spark.distributed.stages import RESULT, Piece
+from sluice_spark.distributed.task import WindowTask
+from sluice_spark.fold.row_identity import Numbers
+from sluice_spark.lake.direct.kept_values import with_kept_values
+
+_FILE_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class FinishTask:
+    """`portions` by the number of the task that finishes them."""
+
+    window: WindowTask
+    portions: Mapping[int, Portion]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A portion of which `matched` keys were in the lake."""
+
+    number: int
+    matched: int
+    written: Written
+
+
+def finish(task: FinishTask, pieces: Iterator[Piece]) -> Iterator[Piece]:
+    """The account of one portion; accounts of the stage before pass."""
+    passed: list[Piece] = []
+    rows: list[Numbers] = []
+    filling: _Filling | None = None
+    portion: Portion | None = None
+    for piece in pieces:
+        if piece.kind == RESULT:
+            passed.append(piece)
+            continue
+        portion = task.portions[piece.part]
+        if piece.kind == HITS:
+            rows.append(piece.value[1])
+        elif piece.kind == VALUES:
+            filling = filling or _Filling(task.window, portion)
+            filling.take(piece.table)
+    yield from passed
+    if portion is None:
+        return
+    matched = np.concatenate(rows)
+    if len(np.unique(matched)) != len(matched):
+        raise UnsupportedChange(
+            f"{task.window.schema.qualified_name}: two rows of the lake table have the same key",
+            hint="look for another writer, then resync the table",
+        )
+    written = filling.done() if filling else Written()
+    faults.point("apply.distributed.finished")
+    yield Piece.of(RESULT, Finished(portion.number, len(matched), written))
+
+
+class _Filling:
+    """Waiting rows and the values that they wait for."""
+
+    def __init__(self, window: WindowTask, portion: Portion) -> None:
+        assert portion.plan is not None
+        self._window = window
+        self._plan = portion.plan
+        self._waiting = waiting_rows(window, portion)
+        self._numbers: Numbers = self._waiting[ROW].to_numpy()
+        self._filled = np.zeros(len(self._numbers), dtype=bool)
+        self._held: list[pa.Table] = []
+        self._written = Written()
+
+    def take(self, values: pa.Table) -> None:
+        places = np.searchsorted(self._numbers, values[ROW].to_numpy())
+        self._filled[places] = True
+        rows = self._waiting.take(pa.array(places))
+        each = np.arange(len(rows))
+        old: Any = (values.drop_columns([PORTION, ROW]).select, each, each)
+        self._held.append(with_kept_values(rows, [old], self._plan, self._window.layout))
+        if sum(table.nbytes for table in self._held) > _FILE_BYTES:
+            self._write()
+
+    def done(self) -> Written:
+        """Everything is written. Raises UnsupportedChange when a row still waits."""
+        self._write()
+        if not self._filled.all():
+            raise UnsupportedChange("a value was not sent and the lake has no row to keep it from")
+        return self._written
+
+    def _write(self) -> None:
+        if self._held:
+            self._written.plus(write_rows([pa.concat_tables(self._held)], self._window))
+            self._held = []
+
+
+def require_values(portions: Iterable[Portion], finished: Iterable[Finished]) -> None:
+    """Every waiting row of `portions` was written. Raises UnsupportedChange when one has no row in the
+    lake to keep its value from.
+    """
+    written = {one.number: one.written.rows for one in finished}
+    if any(portion.waiting_count != written.get(portion.number, 0) for portion in portions):
+        raise UnsupportedChange("a value was not sent and the lake has no row to keep it from")

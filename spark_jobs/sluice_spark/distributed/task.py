@@ -1,0 +1,109 @@
+"""What every task of a window is given: where its bytes lie, which they are, and what they become.
+
+Pickled to the executors, so it holds values only. The stores' options are secrets: they are kept out of
+every repr, and no path of the driver's machine is among them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+
+import pyarrow as pa
+
+from sluice.contract.entries import Segment
+from sluice.contract.schema import TableSchema
+from sluice.store.base import ObjectStore
+from sluice.store.opening import open_store
+from sluice_spark.fold.spill import Versioned
+from sluice_spark.lake.direct.folder import TableFolder
+from sluice_spark.lake.layout import TableLayout
+from sluice_spark.modes import changelog
+from sluice_spark.read.changes import WindowChanges, unite
+
+_LEAST_BIN, _MOST_BIN = 1024 * 1024, 32 * 1024 * 1024
+_BINS_A_SLOT = 4
+
+
+UNKNOWN = TableLayout((), {})
+"""Before the table was looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A prefix of a store, as `open_store` takes it."""
+
+    uri: str
+    prefix: str
+    options: tuple[tuple[str, str], ...] = field(repr=False)
+
+    def open(self) -> ObjectStore:
+        """The same one for the life of an executor's process."""
+        return _opened(self)
+
+
+@lru_cache(maxsize=16)
+def _opened(place: Place) -> ObjectStore:
+    return open_store(place.uri, prefix=place.prefix, options=dict(place.options))
+
+
+@dataclass(frozen=True, slots=True)
+class WindowTask:
+    """A window of one table: `bins` are its segments, a task's share each, of which changes up to
+    `after_lsn` are in the lake already. They become rows of `schema` in a table of `layout`.
+
+    A task holds about `limit` bytes of decoded changes. What it hands to a later job lies below
+    `scratch` in the spool. `lake_columns` are names.
+    """
+
+    spool: Place
+    lake: Place
+    table_folder: str
+    scratch: str
+    bins: tuple[tuple[Segment, ...], ...]
+    after_lsn: int
+    schemas: Mapping[int, TableSchema]
+    schema: TableSchema
+    limit: int
+    is_changelog: bool
+    removals_sent: bool
+    metadata: bool
+    lake_columns: tuple[str, ...]
+    origins: Mapping[int, tuple[str, int]]
+    layout: TableLayout = UNKNOWN
+
+    @property
+    def folder(self) -> TableFolder:
+        """The lake table's files."""
+        return TableFolder(self.lake.open(), self.table_folder)
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Physical names of the key columns, of which every data file has statistics."""
+        return frozenset(self.layout.field(column.name).name for column in self.schema.key_columns)
+
+    def changes(self, number: int) -> WindowChanges:
+        """The changes of bin `number`."""
+        return WindowChanges(self.spool.open(), self.bins[number], self.schemas, self.after_lsn)
+
+    def united(self, parts: Sequence[Versioned]) -> pa.Table:
+        """`parts` as changes of the newest schema version."""
+        if self.is_changelog:
+            return changelog.with_origins(unite(parts, self.schema, defaults=False), self.origins)
+        return partial(unite, schema=self.schema, defaults=True)(parts)
+
+
+def in_bins(segments: Sequence[Segment], *, slots: int, most: int = _MOST_BIN) -> tuple[tuple[Segment, ...], ...]:
+    """`segments` in shares for one task each: small ones together in up to `most` bytes, and as many
+    shares as keep all slots busy.
+    """
+    size = sum(segment.bytes for segment in segments) // (slots * _BINS_A_SLOT)
+    size = min(max(size, _LEAST_BIN), most)
+    bins: list[list[Segment]] = []
+    room = 0
+    for segment in segments:
+        if not bins or segment.bytes > room:
+            bins.append([])
+            room = size
+        bins[-1].append(segment)
+        room -= segment.bytes
+    return tuple(map(tuple, bins))
