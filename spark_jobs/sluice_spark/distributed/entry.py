@@ -52,6 +52,7 @@ class Distribution:
             table=self.lake.expression,
             spool_path=storage.join(self.options.spool_uri, self.options.pipeline),
             appends=task.is_changelog or (self.removals_sent and only_inserts(segments)),
+            memory=self.options.max_memory_bytes,
         )
 
     def copy(self, segments: Sequence[Segment], columns: Sequence[tuple[str, str]], *, lsn: int, marker: int) -> None:

@@ -70,18 +70,22 @@ class Folded:
 
 class DistributedWindow:
     """The window `task` for the lake table that is `table` in SQL, in the jobs of `stages`; its
-    `layout` is stated with the first attempt. With `appends` all of its rows are new.
+    `layout` is stated with the first attempt. With `appends` all of its rows are new. The
+    links between keys that moved take at most `memory` bytes of the driver.
 
     A context: scratch is deleted when the block ends, and new data files unless they were committed
     or may have been.
     """
 
-    def __init__(self, stages: Stages, task: WindowTask, *, table: str, spool_path: str, appends: bool) -> None:
+    def __init__(
+        self, stages: Stages, task: WindowTask, *, table: str, spool_path: str, appends: bool, memory: int
+    ) -> None:
         self._stages = stages
         self._task = task
         self._table = table
         self._spool_path = spool_path
         self._appends = appends
+        self._memory = memory
         self._folded: Folded | None = None
         self._in_doubt = False
         self.count = Count()
@@ -163,7 +167,7 @@ class DistributedWindow:
             job = self._stages.first(cutting.links, task, tasks=len(self._task.bins))
             for old, new in results(self._stages.collected(job)):
                 links.add(old, new)
-                require_few(links, limit=self._task.limit)
+                require_few(links, limit=self._memory)
         return links.groups()
 
     def _parts(self) -> int:
