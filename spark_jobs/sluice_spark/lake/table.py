@@ -237,7 +237,7 @@ class LakeTable:
             with translated_errors():
                 transaction = DeltaTransaction(self.session, self.path)
             if transaction.version != self.place.version:
-                self.fresh_looks += 1
+                # Our own change of the schema, or somebody else's commit: it is examined first.
                 self.look()
                 continue
             try:
