@@ -158,6 +158,7 @@ class Watched:
                 through_seq=state.seq,
                 complete_through_lsn=state.through_lsn,
                 rows_applied=3,
+                files=2,
             )
             for table_id, table in state.tables.items()
         }
