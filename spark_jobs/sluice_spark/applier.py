@@ -21,7 +21,6 @@ from sluice.errors import ApplyError, ServiceError, StoreUnavailable, Unsupporte
 from sluice.manifest.reader import load_state
 from sluice.store.base import ObjectStore
 from sluice_spark.lake.failures import SparkGone
-from sluice_spark.lake.hygiene import LogHygiene
 from sluice_spark.lake.opening import Lake, lake_path
 from sluice_spark.lease import Lease
 from sluice_spark.modes.target import removals_are_sent
@@ -79,7 +78,6 @@ class Applier:
         self._session = session
         self._stop = stop
         self._lease = Lease(store, seconds=options.lease_seconds)
-        self._hygiene = LogHygiene(retention_seconds=options.log_retention_seconds, before_delete=self._lease.check)
         self._reported_versions: dict[str, int] = {}
         self._lake = Lake(options, store, before_commit=self._lease.check)
         self._sessions: queue.SimpleQueue[SparkSession] = queue.SimpleQueue()
@@ -261,7 +259,7 @@ class Applier:
             return
         state, reported = work.state, self._reported_versions.get(work.table_id, -1)
         try:
-            self._hygiene.clean(session, self._lake.path(state), version=version, reported=reported)
+            self._lake.clean_log(state, session, version=version, reported=reported)
         except ServiceError as error:
             _log.warning(
                 "the log of a lake table was not cleaned",

@@ -21,6 +21,7 @@ from sluice_spark.lake.direct.folder import TableFolder
 from sluice_spark.lake.direct.key_cache import KeyCache
 from sluice_spark.lake.failures import translated_errors
 from sluice_spark.lake.handover import SCRATCH, Handover, forget_scratch
+from sluice_spark.lake.hygiene import LogHygiene
 from sluice_spark.lake.log_tail import LogTail
 from sluice_spark.lake.table import LakeTable, Place
 from sluice_spark.lake.warm_up import warm_up
@@ -53,6 +54,7 @@ class Lake:
         self._options = options
         self._store = store
         self._before_commit = before_commit
+        self._hygiene = LogHygiene(retention_seconds=options.log_retention_seconds, before_delete=before_commit)
         self._files = open_store(options.lake_uri, options=options.lake_options)
         self.keys = KeyCache(options.key_cache_bytes)
         self._direct: OrderedDict[str, DirectTable] = OrderedDict()
@@ -63,9 +65,10 @@ class Lake:
         # Not at the start: the applier may start before the manifest has an entry.
         return identity(self._store)
 
-    def path(self, state: TableState) -> str:
-        """Where Spark sees the Delta table of `state`."""
-        return storage.join(self._options.lake_uri, lake_path(state))
+    def clean_log(self, state: TableState, session: SparkSession, *, version: int, reported: int) -> None:
+        """Removes what the log of `state` does not need, when it is time: see `LogHygiene.clean`."""
+        path = storage.join(self._options.lake_uri, lake_path(state))
+        self._hygiene.clean(session, path, version=version, reported=reported)
 
     def table(self, state: TableState, session: SparkSession, *, place: Place | None = None) -> LakeTable:
         """The Delta table of `state` for `session`. `place` is where it last stood, if it was
