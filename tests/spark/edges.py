@@ -122,8 +122,7 @@ class Edges:
         self._judged: set[str] = set()
         self._expected = {schema.table_id: Expected(schema) for schema in TABLES}
         for schema in TABLES:
-            self.pipeline.manifest.table(schema)
-            self._resync(schema)
+            self._resync(schema, begun=self.pipeline.manifest.table(schema))
         self.pipeline.apply(tables=MODES)
         self.assert_equal()
 
@@ -288,16 +287,19 @@ class Edges:
             schema, state="stale", reason="somebody asked for it", generation=expected.generation, new=False
         )
         expected.generation += 1
-        self.pipeline.manifest.table(schema, generation=expected.generation, new=False)
-        self._resync(schema)
+        begun = self.pipeline.manifest.table(schema, generation=expected.generation, new=False)
+        self._resync(schema, begun=begun)
 
-    def _resync(self, schema: TableSchema) -> None:
+    def _resync(self, schema: TableSchema, *, begun: int) -> None:
+        """The snapshot of a generation that began with entry `begun`: a boundary between the two has
+        it, at the same LSN.
+        """
         expected = self._expected[schema.table_id]
         rows = [_row(key, v) for key, v in expected.rows.items()]
-        seq = self.pipeline.manifest.copy(rows, schema, generation=expected.generation)
+        self.pipeline.manifest.copy(rows, schema, generation=expected.generation)
         lsn = self.pipeline.manifest.lsn
         expected.changes = Counter((envelope.OP_INSERT, lsn, place) for place in range(len(rows)))
-        expected.note(seq, lsn)
+        expected.note(begun, lsn)
 
 
 def _row(key: int, v: int) -> dict[str, object]:
