@@ -1,7 +1,8 @@
 """One window after the other through one `Lake`, as a running applier applies them, without its loop."""
 
 from sluice.contract.entries import Changes, Snapshot
-from sluice.manifest.reader import load_state, read_entries
+from sluice.manifest.reader import read_entries
+from sluice.manifest.state import PipelineState, reduce
 from sluice_spark.lake.opening import Lake
 from sluice_spark.lake.table import LakeTable, Place
 from sluice_spark.modes.target import removals_are_sent
@@ -19,24 +20,26 @@ class Windows:
         self.lake = Lake(self.options, pipeline.store, before_commit=lambda: None)
         self.session = pipeline.spark.newSession()
         self.place = Place()
-        self.taken = 0
+        self.state = PipelineState()
         self.table: LakeTable | None = None
 
     def apply(self) -> Applied:
         """Everything new as one window; a snapshot ends a window."""
         store = self.pipeline.store
-        state = load_state(store)
+        entries = []
+        for entry, sha256 in read_entries(store, after_seq=self.state.seq):
+            self.state = reduce(self.state, entry, sha256)
+            entries.append(entry)
+        state = self.state
         (table,) = state.tables.values()
-        entries = [entry for entry, _ in read_entries(store, after_seq=self.taken)]
         segments = [
             segment
             for entry in entries
             if isinstance(entry.body, Changes | Snapshot)
             for segment in entry.body.segments
         ]
-        self.taken = entries[-1].seq
         is_snapshot = any(isinstance(entry.body, Snapshot) for entry in entries)
-        window = Window(tuple(segments), table.generation_seq if is_snapshot else self.taken, is_snapshot=is_snapshot)
+        window = Window(tuple(segments), table.generation_seq if is_snapshot else state.seq, is_snapshot=is_snapshot)
         self.table = self.lake.table(table, self.session, place=self.place)
         applied = TableApply(
             self.options,
