@@ -19,11 +19,12 @@ MAJORS      ?= 14 15 16 17 18
 UV          := build/lock/bin/uv
 UV_VERSION  := 0.13.9
 TYPED       := service/sluice spark_jobs/sluice_spark deploy tools tests
-# From fast to slow, so that a broken rule is told within seconds.
+# From fast to slow, so that a broken rule shows within seconds.
 MATRIX      := tests/integration
-TESTS       := tests/unit tests/conformance tests/ops tests/integration tests/spark tests/chaos tests/e2e
-# What make chaos runs in full of the tests with Spark.
-CHAOTIC     := tests/spark/test_failing_edges.py tests/spark/test_three_ways.py tests/spark/test_conflicts.py tests/spark/test_killed_commits.py
+DRILLS      := tests/drills
+TESTS       := tests/unit tests/conformance tests/ops tests/integration tests/drills tests/spark tests/chaos tests/e2e
+# What make chaos runs of the other folders: the files that ask how much is to run.
+CHAOTIC     := $(shell grep -rl tests.support.extent tests --include='test_*.py' | grep -v ^tests/chaos/)
 # The validators of the Prometheus operator's objects; tests that need them say so and skip where there is no npm.
 CRDS        := build/crds/.done
 CONTAINERS  ?= docker
@@ -31,7 +32,7 @@ VERSION     := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup prerequisites jars demo up status load query logs down reset soak check format lint types imports spelling unit conformance integration spark chaos chaos-seeds e2e tools crds test-ops images test test-matrix fuzz bench docs lock wheel clean distclean
+.PHONY: help setup prerequisites jars demo up status load query logs down reset soak check format lint types imports spelling unit conformance integration spark chaos chaos-seeds e2e tools crds test-ops images test test-matrix test-drills fuzz bench docs lock wheel clean distclean
 
 help: ## List these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -141,9 +142,9 @@ test-ops: jars tools crds ## Test what people run it with: alerts, dashboards, c
 	$(BIN)/python -m pytest tests/ops $(PYTEST_ARGS)
 
 soak: jars tools ## Let the object store stall for three real minutes; takes ten
-	SLUICE_TEST_SOAK=1 $(BIN)/python -m pytest tests/ops/test_store_stalls.py $(PYTEST_ARGS)
+	CHAOS=full SLUICE_TEST_SOAK=1 $(BIN)/python -m pytest tests/ops/test_store_stalls.py $(PYTEST_ARGS)
 
-test: jars tools crds check ## Check and test everything, in two lanes side by side
+test: jars tools crds check ## Check and test everything, on two cores
 	$(BIN)/python -m pytest -n 2 --dist loadscope $(TESTS) $(PYTEST_ARGS)
 
 fuzz: setup ## Fuzz the decoders; FUZZ_SECONDS=600 for longer, FUZZ=assemble for one target
@@ -153,6 +154,9 @@ fuzz: setup ## Fuzz the decoders; FUZZ_SECONDS=600 for longer, FUZZ=assemble for
 
 test-matrix: setup ## Test against every major of PostgreSQL, or those in MAJORS
 	$(BIN)/python -m tests.matrix --majors "$(MAJORS)" $(MATRIX) $(PYTEST_ARGS)
+
+test-drills: setup ## Fail over between real servers of every major of PostgreSQL, or those in MAJORS
+	$(BIN)/python -m tests.matrix --majors "$(MAJORS)" $(DRILLS) $(PYTEST_ARGS)
 
 bench: jars ## Measure against the references; ONLY=P1 or ONLY="P1 P5"
 	$(BIN)/python -m tests.bench $(ONLY)

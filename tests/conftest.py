@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
@@ -23,15 +24,21 @@ from tools.local.s3 import S3Server, running_s3
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LAKE = ("tests/spark/", "tests/e2e/", "tests/ops/test_stack.py", "tests/ops/test_observed.py")
-"""Folders whose tests share the one Spark session, and what makes the lanes as long as each other."""
+# How long one example takes says more about the machine than about the code.
+hypothesis.settings.register_profile("sluice", deadline=None)
+hypothesis.settings.load_profile("sluice")
+
+LAKE = ("tests/spark/", "tests/e2e/")
+"""Folders whose tests share a Spark session each: it takes long to start, and to become fast."""
 
 
 class Lanes(LoadScopeScheduling):  # type: ignore[misc]
-    """Two lanes for a run with two workers: what needs the Spark session, and nearly all the rest."""
+    """For a run with two workers: each takes one of the folders that need Spark, which are given out
+    first because they have the most tests, and then both take the rest, file by file.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
-        return "lake" if nodeid.startswith(LAKE) else "rest"
+        return next((folder for folder in LAKE if nodeid.startswith(folder)), nodeid.split("::", 1)[0])
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Lanes:

@@ -1,7 +1,7 @@
 """The same tests on every major of PostgreSQL: `python -m tests.matrix --majors "14 18"
 tests/integration -k name`.
 
-One run of pytest for each major, told by TEST_PG_MAJOR; one line for each at the end, and a
+One run of pytest for each major, chosen by TEST_PG_MAJOR; one line for each at the end, and a
 status that is 0 only when all of them passed. Whatever is not `--majors` goes to pytest.
 """
 

@@ -34,6 +34,7 @@ _BY_NAME: dict[str, Schema] = {
     "networkPolicy.objectStore.ports": _PORTS,
     "networkPolicy.apiServer.ports": _PORTS,
     "metrics.prometheusRule.additionalLabels": _STRINGS,
+    "metrics.alertmanagerConfig.additionalLabels": _STRINGS,
     "metrics.prometheusRule.excludeRules": {"type": "array", "items": {"enum": [alert.name for alert in ALERTS]}},
     **{
         f"metrics.prometheusRule.thresholds.{threshold.name}": {"type": "number", "minimum": 0}
@@ -70,7 +71,7 @@ _BY_LAST: dict[str, Schema] = {
     "sizeLimit": _QUANTITY,
     "spillSizeLimit": _QUANTITY,
     "memory": _JVM_SIZE,
-    "memoryOverhead": _JVM_SIZE,
+    "memoryOverhead": {"type": "string", "pattern": "^([0-9]+[kmgt]b?)?$"},
     "interval": _DURATION,
     "scrapeTimeout": _DURATION,
     "digest": _DIGEST,

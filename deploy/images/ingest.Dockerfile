@@ -38,7 +38,7 @@ USER 185:185
 # With a read-only root this is the one place to write.
 WORKDIR /tmp
 EXPOSE 9187
-# The first SIGTERM drains, the second leaves at once; ingest has no children, so that nothing has to reap for it.
+# The first SIGTERM drains, the second ends ingest at once. Ingest has no children, so nothing has to reap for it.
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["sluice"]
 CMD ["run"]

@@ -5,13 +5,15 @@ path from the repository's root.
 import json
 from pathlib import Path
 
-from deploy.monitoring import rules
+from deploy.monitoring import notifying, rules
 from deploy.monitoring.alerts import ALERTS, DEFAULTS, RECORDINGS
+from deploy.monitoring.alerts.inhibitions import INHIBITIONS
 from deploy.monitoring.dashboards import DASHBOARDS
 from deploy.monitoring.model import Alert
 
 CHART = Path("helm/sluice/files")
 PLAIN_RULES = Path("deploy/monitoring/rules.yml")
+ALERTMANAGER = Path("deploy/monitoring/alertmanager.yml")
 RUNBOOKS = Path("docs/runbooks")
 INDEX = RUNBOOKS / "README.md"
 _GENERATED_FOLDERS = (CHART / "alerts", CHART / "dashboards")
@@ -22,6 +24,8 @@ def generated() -> dict[Path, str]:
     files = {
         PLAIN_RULES: rules.plain_file(ALERTS, RECORDINGS, DEFAULTS),
         CHART / "recording-rules.yaml": rules.chart_recordings(RECORDINGS),
+        ALERTMANAGER: notifying.alertmanager_file(INHIBITIONS),
+        CHART / "inhibit-rules.yaml": notifying.chart_inhibitions(INHIBITIONS),
         INDEX: index(),
     }
     files |= {CHART / "alerts" / f"{alert.name}.yaml": rules.chart_alert(alert) for alert in ALERTS}
@@ -41,7 +45,7 @@ def is_ours(path: Path) -> bool:
 def index() -> str:
     """docs/runbooks/README.md."""
     lines = [_INDEX_HEAD]
-    for severity, meaning in (("critical", "act now"), ("warning", "look today")):
+    for severity, meaning in (("critical", "a page, act now"), ("warning", "not a page, look on the next working day")):
         lines += [f"\n## {severity}: {meaning}\n", "| alert | says |", "|---|---|"]
         lines += [
             f"| [{alert.name}]({alert.name}.md) | {_spoken(alert)} |" for alert in ALERTS if alert.severity == severity
@@ -63,9 +67,30 @@ The rules are in `deploy/monitoring/rules.yml`. The chart has them with your own
 
 Run each command with the configuration of the pipeline: `-c FILE` or `SLUICE_CONFIG`. In
 Kubernetes, run it inside the ingest pod, as in
-`kubectl exec RELEASE-sluice-ingest-0 -- sluice status`. `status`, `tables`, `slot show` and `spool`
-work even if nothing else does. `$DSN` is the connection string of the source. The log says why a
-process ended, and [exit codes](../exit-codes.md) lists its exit code. No step on these pages loses
-data unless it says so.
+`kubectl exec RELEASE-sluice-ingest-0 -c ingest -- sluice status`. `status`, `tables`, `slot show`
+and `spool` work even if nothing else does. `$DSN` is the connection string of the source, and
+`psql` runs where you have it. The log says why a process ended, and
+[exit codes](../exit-codes.md) lists its exit code. No step on these pages loses data unless it says
+so.
+
+## When the pod does not stay up
+
+`kubectl exec` needs a container that runs. If ingest ends again and again, run the command in a copy
+of its pod: the copy has the same image, configuration, secrets and service account, no probes and
+no labels, and runs the command in the place of ingest.
+
+```sh
+kubectl debug RELEASE-sluice-ingest-0 --copy-to=sluice-debug --same-node --container=ingest -it -- sluice status
+kubectl delete pod sluice-debug
+```
+
+The commands on these pages only read, unless the page says otherwise, so the copy may run beside the
+pod. Never run `sluice run` in it. If there is no pod at all (`paused`, or scaled to zero), set
+`paused: false`, or run the commands where the configuration and the secrets are:
+
+```sh
+kubectl get configmap RELEASE-sluice -o jsonpath='{.data.sluice\\.yaml}' > sluice.yaml
+SLUICE_SOURCE__DSN="$DSN" sluice status -c sluice.yaml
+```
 
 <!-- Generated from deploy/monitoring by `python -m deploy.monitoring`; a test compares. -->"""

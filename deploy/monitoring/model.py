@@ -41,7 +41,8 @@ class Alert:
     """One alert, named as its rule file and its runbook. `wait` is Prometheus's `for`; `held` is
     `keep_firing_for`.
 
-    `critical` needs somebody now, `warning` needs somebody today. `summary` is one line with the
+    `critical` is worth a page: somebody has to act now. `warning` is not: a ticket for the next working
+    day. `summary` is one line with the
     pipeline; `description` says what was seen and what follows from it; both may use Prometheus's
     templates.
     """

@@ -76,11 +76,6 @@ def total(expression: str, *labels: str) -> str:
     return f"sum by ({', '.join(('pipeline', *labels))}) ({expression})"
 
 
-def gone(selector: str, within: str) -> str:
-    """1 for each pipeline that had this series `within` that time and has it no more."""
-    return missing(selector, over("last_over_time", selector, within))
-
-
 def missing(selector: str, where: str) -> str:
     """1 for each pipeline that has the series `where` and none of `selector`."""
     return f"group by (pipeline) ({where}) unless on (pipeline) group by (pipeline) ({selector})"

@@ -13,6 +13,8 @@ from deploy.monitoring.model import SCOPE, THRESHOLD, Alert, Recording
 
 HEADER = "# Generated from deploy/monitoring by `make docs`; a test compares.\n"
 _VALUES = ".Values.metrics.prometheusRule"
+_NAMESPACE = "namespace: {{ $.Release.Namespace }}"
+"""The operator limits an AlertmanagerConfig to the alerts of its namespace."""
 _SCOPED = re.compile(re.escape(SCOPE) + ",?")
 _EMPTY_SELECTOR = "{}"
 _JOINT = re.compile(r" ((?:or|and|unless) on \(pipeline\) )")
@@ -49,7 +51,7 @@ def plain_file(alerts: Sequence[Alert], recordings: Sequence[Recording], default
 
 def chart_alert(alert: Alert) -> str:
     """One rule of the chart, a text for `tpl`."""
-    rule = _alert(alert, templated)
+    rule = _alert(alert, templated, extra_labels=(_NAMESPACE,))
     link = (
         f'{{{{- with ${_VALUES}.runbookUrl }}}}\n  runbook_url: {{{{ . | trimSuffix "/" '
         f"}}}}/{alert.name}.md\n{{{{- end }}}}"
@@ -68,7 +70,7 @@ def chart_recordings(recordings: Sequence[Recording]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _alert(alert: Alert, written: Callable[[str], str]) -> list[str]:
+def _alert(alert: Alert, written: Callable[[str], str], *, extra_labels: Sequence[str] = ()) -> list[str]:
     held = [f"keep_firing_for: {alert.held}"] if alert.held else []
     return [
         f"alert: {alert.name}",
@@ -77,6 +79,7 @@ def _alert(alert: Alert, written: Callable[[str], str]) -> list[str]:
         *held,
         "labels:",
         f"  severity: {alert.severity}",
+        *(f"  {label}" for label in extra_labels),
         "annotations:",
         f"  summary: {_quoted(written(alert.summary))}",
         f"  description: {_quoted(written(alert.description))}",

@@ -21,7 +21,8 @@
     ├── SlotLost              exit 7   slot missing, invalidated, recreated, ahead of us, other cluster
     ├── WriterFenced          exit 8   another writer owns the manifest
     ├── SessionBroken                  an earlier stage of the connection failed: later work is not done and comes again
-    ├── Interrupted           exit 75  told to stop before the position that was asked for was reached
+    ├── Interrupted           exit 75  stopped before the position that was asked for was reached
+    ├── SourceMoved           exit 75  the source was promoted to another timeline: the process begins again by itself
     ├── UnsupportedChange              a change that one table cannot follow: that table goes stale, nothing stops
     └── ApplyError            exit 75  the Spark side could not commit; replay is safe
 
@@ -162,6 +163,15 @@ class SessionBroken(ServiceError):
 
 
 class Interrupted(ServiceError):
+    disposition = Disposition.OPERATOR
+    exit_code = 75
+
+
+class SourceMoved(ServiceError):
+    """Sessions, look-ups and snapshots of this process may be of the server from before: all of it ends,
+    and the next process starts from the manifest alone.
+    """
+
     disposition = Disposition.OPERATOR
     exit_code = 75
 

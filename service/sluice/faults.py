@@ -5,13 +5,15 @@ process by `arm`, as `name=action[@hit]` separated by commas. `@3` acts on the t
 without it every passage acts. An action is one or several of these, joined by `+` and done in that
 order:
 
-    count             nothing: the passage is counted, and `passages` tells how many there were
+    count             nothing: the passage is counted, and `passages` says how many there were
+    first:PATH        writes its process number to the new file PATH; no further action when it is there
+                      already. Of all processes that share the file, one passage goes on
     delay:SECONDS     waits
     hold:PATH         waits until the file PATH exists
     raise[:ERROR]     raises the error class of that name: one of sluice.errors, or one of Python's own
                       (OSError when no name is given)
     errno:NAME        raises the OSError that the system has for NAME (ENOSPC, EACCES, ...)
-    crash             leaves at once with status 137, as kill -9 would
+    crash             exits at once with status 137, as kill -9 would
 
 Points sit where one stage hands to another and around what becomes durable, in modules that do I/O,
 never in the pure core.
@@ -29,7 +31,7 @@ from sluice import errors
 
 CRASHED = 137
 _HOLD_LOOK_SECONDS = 0.005
-_ACTIONS = ("count", "delay", "hold", "raise", "errno", "crash")
+_ACTIONS = ("count", "first", "delay", "hold", "raise", "errno", "crash")
 
 _lock = threading.Lock()
 _hits: dict[str, int] = {}
@@ -107,7 +109,18 @@ def point(name: str) -> None:
     if fault.hit is not None and hit != fault.hit:
         return
     for kind, argument in fault.steps:
+        if kind == "first" and not _is_first(argument):
+            return
         _act(name, kind, argument)
+
+
+def _is_first(path: str) -> bool:
+    try:
+        with Path(path).open("x", encoding="ascii") as file:
+            file.write(str(os.getpid()))
+    except FileExistsError:
+        return False
+    return True
 
 
 def _act(name: str, kind: str, argument: str) -> None:

@@ -16,6 +16,11 @@ def one_line(text: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """`count` of `noun` for people: 1 row, 2,000 rows, 1 entry, 2 entries."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
 def lines(text: str) -> str:
     """As `one_line`, for text with lines of our own."""
     return "\n".join(one_line(line) for line in text.split("\n"))

@@ -14,7 +14,7 @@ from sluice.errors import UsageError
 MAX_NAME_BYTES = 63
 """NAMEDATALEN - 1, in the server's encoding, which has a byte for each character at least; UTF-8
 may need more for the same name. The server silently shortens longer names, and would then mean
-another thing. A name that the server itself told is never too long for it.
+another thing. A name that the server itself sent is never too long for it.
 """
 
 _SLOT = re.compile(r"\A[a-z0-9_]{1,63}\Z")

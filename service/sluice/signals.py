@@ -1,9 +1,10 @@
-"""SIGTERM and SIGINT, taken in a thread of their own: they are heard before the event loop runs,
+"""SIGTERM, SIGINT and SIGHUP, taken in a thread of their own: they are heard before the event loop runs,
 and while it stands still.
 
-Invariants: the kernel's signal becomes a byte in a pipe at once, whatever the main thread does; the
-first one is handed over, and kept until somebody takes it; the second one ends the process at once,
-which is safe at any moment. Imports nothing of ours: it is armed before anything else is loaded.
+Invariants: the kernel's signal becomes a byte in a pipe at once, whatever the main thread does. The
+first one that asks to stop is handed over, and kept until somebody takes it. The second one ends the
+process at once, which is safe at any moment. SIGHUP asks to reload, unless the terminal went away:
+then it asks to stop. Imports nothing of ours: it is armed before anything else is loaded.
 """
 
 import os
@@ -11,11 +12,12 @@ import signal
 import threading
 from collections.abc import Callable
 
-_NUMBERS = (signal.SIGTERM, signal.SIGINT)
+_NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_STDERR = 2
 
 
 class Signals:
-    """To be made once, in the main thread. From then on the two signals have no other effect than
+    """To be made once, in the main thread. From then on the signals have no other effect than
     what is handed to `hand_to`.
     """
 
@@ -23,6 +25,8 @@ class Signals:
         self._lock = threading.Lock()
         self._first: signal.Signals | None = None
         self._take: Callable[[signal.Signals], None] | None = None
+        self._reload: Callable[[], None] | None = None
+        self._on_terminal = os.isatty(_STDERR)
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
@@ -41,10 +45,29 @@ class Signals:
         if first is not None:
             take(first)
 
+    def hand_reload_to(self, reload: Callable[[], None]) -> None:
+        """`reload` is called in the thread of the signals and must not block. Before that SIGHUP does
+        nothing: what starts reads what there is.
+        """
+        self._reload = reload
+
+    def stand_down(self) -> bool:
+        """For a process that makes place for another one: from now on a signal that asks to stop ends it at
+        once, which is safe at any moment. Returns whether one has asked before. In the main thread.
+        """
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        with self._lock:
+            return self._first is not None
+
     def _listen(self, reading: int) -> None:
         while True:
             for byte in os.read(reading, 64):
-                if byte in _NUMBERS:
+                if byte == signal.SIGHUP and not (self._on_terminal and not os.isatty(_STDERR)):
+                    if self._reload is not None:
+                        self._reload()
+                elif byte in _NUMBERS:
                     self._heard(signal.Signals(byte))
 
     def _heard(self, number: signal.Signals) -> None:

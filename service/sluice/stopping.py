@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 FINISHING_SHARE = 0.6
-"""Of the time, for finishing what is under way. The rest is for giving it up and leaving in good
+"""Of the time, for finishing what is under way. The rest is for dropping it and ending in good
 order.
 """
 
@@ -50,11 +50,11 @@ class Stop:
         """Seconds that may still be spent on finishing what is under way, 0 at least."""
         return max(0.0, self.left() - self.seconds * (1 - FINISHING_SHARE))
 
-    def when_over(self, leave: Callable[[], None]) -> None:
-        """`leave` is called from a thread of its own when the time is over, unless `done` comes
+    def when_over(self, end: Callable[[], None]) -> None:
+        """`end` is called from a thread of its own when the time is over, unless `done` comes
         first. To be said before anybody asks.
         """
-        self._over = leave
+        self._over = end
 
     def done(self) -> None:
         """The process ends by itself."""

@@ -8,33 +8,36 @@ next such entry gets no window across it. The manifest is looked at while window
 gets its window when it is due, whatever the other tables do.
 """
 
-import queue
 import threading
 import time
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any
 
 import structlog
 from pyspark.sql import SparkSession
 
 from sluice.errors import ApplyError, ServiceError, StoreUnavailable, UnsupportedChange, WriterFenced
-from sluice.manifest.reader import load_state
 from sluice.store.base import ObjectStore
 from sluice_spark.lake.failures import SparkGone
 from sluice_spark.lake.opening import Lake, lake_path
 from sluice_spark.lease import Lease
-from sluice_spark.modes.target import removals_are_sent
+from sluice_spark.maintenance.scheduler import Maintenance
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.boundary import Boundaries
-from sluice_spark.progress.cadence import SMALL_BYTES
 from sluice_spark.progress.intake import Intake
-from sluice_spark.progress.ledger import Ledger, Work
 from sluice_spark.progress.reports import Reports
-from sluice_spark.progress.restart import find_tables
-from sluice_spark.read.window import Window
+from sluice_spark.progress.restart import open_ledger
+from sluice_spark.progress.table_progress import Work
+from sluice_spark.progress.upkeep import Upkeep
 from sluice_spark.session import private
-from sluice_spark.table_apply import Applied, TableApply
+from sluice_spark.table_apply import Applied
 from sluice_spark.telemetry import ApplyTelemetry
+from sluice_spark.workers import Workers
 
 AWAY_SECONDS = 5.0
 """Between two attempts while the store does not answer."""
@@ -71,16 +74,20 @@ class Applier:
         *,
         stop: threading.Event,
         telemetry: ApplyTelemetry | None = None,
+        fresh: Callable[[], ApplyOptions | None] = lambda: None,
+        refused: Callable[[], str] = str,
     ) -> None:
+        """`fresh` gives options that are to be in force from now on, if there are any, and `refused` says
+        why others are not.
+        """
         self._options = options
+        self._fresh, self._refused = fresh, refused
         self._telemetry = telemetry or ApplyTelemetry(options)
         self._store = store
         self._session = session
         self._stop = stop
         self._lease = Lease(store, seconds=options.lease_seconds)
-        self._reported_versions: dict[str, int] = {}
         self._lake = Lake(options, store, before_commit=self._lease.check)
-        self._sessions: queue.SimpleQueue[SparkSession] = queue.SimpleQueue()
         self._running: dict[Future[Applied], _Running] = {}
         self._changed = True
         self._reported, self._report_cost = float("-inf"), 0.0
@@ -98,15 +105,33 @@ class Applier:
         try:
             self._lake.forget_scratch()
             self._reports = Reports(self._store, instance=self._lease.instance)
-            self._ledger = self._opened()
+            self._ledger = open_ledger(
+                self._options,
+                self._store,
+                self._reports.last_log(),
+                lake=self._lake,
+                session=private(self._session),
+                telemetry=self._telemetry,
+            )
             self._boundaries = Boundaries(self._ledger, apart_seconds=self._options.complete_seconds)
             self._intake = Intake(self._store, self._ledger, poll_seconds=self._options.poll_seconds)
-            with ThreadPoolExecutor(self._options.workers, thread_name_prefix="apply") as pool:
+            self._maintenance = self._maintained()
+            upkeep = self._upkeep()
+            self._workers = Workers(
+                self._store,
+                self._lake,
+                self._session,
+                count=self._options.workers,
+                may_clean=partial(self._reports.completed_within, self._options.log_retention_seconds / 2),
+            )
+            with closing(self._workers):
                 try:
-                    self._loop(pool)
+                    upkeep.start()
+                    self._loop()
                 finally:
                     self._telemetry.stopping()
                     self._drain()
+                    upkeep.stop()
             self._report(force=True)
             self._require_none_quarantined()
         except ServiceError as error:
@@ -119,33 +144,42 @@ class Applier:
             self._telemetry.owns(held=False)
             self._lake.close()
 
-    def _opened(self) -> Ledger:
-        for _ in range(self._options.workers):
-            self._sessions.put(private(self._session))
-        ledger = Ledger(self._options, load_state(self._store))
-        ledger.begin(
-            find_tables(
-                self._options,
-                ledger.state.tables,
-                self._reports.last_log(),
-                lake=self._lake,
-                session=private(self._session),
-                telemetry=self._telemetry,
-            )
+    def _maintained(self) -> Maintenance:
+        return Maintenance(
+            self._options,
+            self._ledger,
+            lake=self._lake,
+            reports=self._reports,
+            session=self._session,
+            before_commit=self._lease.check,
+            telemetry=self._telemetry,
         )
-        return ledger
 
-    def _loop(self, pool: ThreadPoolExecutor) -> None:
+    def _upkeep(self) -> Upkeep:
+        return Upkeep(
+            self._store,
+            require_owner=self._lease.check,
+            state=lambda: self._ledger.state,
+            retention_seconds=lambda: self._options.retention_seconds,
+            failed=lambda error: self._telemetry.note("apply", error),
+        )
+
+    def _loop(self) -> None:
         end = self._ledger.state.seq if self._options.once else None
         while not self._stop.is_set():
             if self._fenced is not None:
                 raise self._fenced
             try:
+                self._reconfigure()
                 more = self._intake.read(now=time.monotonic())
                 self._boundaries.turn(now=time.monotonic())
-                self._submit(pool)
+                caught_up = not more
+                pool, free = self._workers.pool, self._is_free()
+                if self._maintenance.turn(pool, now=time.monotonic(), free=free, caught_up=caught_up):
+                    self._changed = True
+                self._submit()
                 self._telemetry.round(
-                    running=len(self._running), backlog=self._ledger.pending_entries(), read_seq=self._ledger.read_seq
+                    running=len(self._work), backlog=self._ledger.pending_entries(), read_seq=self._ledger.read_seq
                 )
                 self._telemetry.keys(self._lake.keys)
                 if self._finished(end):
@@ -156,22 +190,36 @@ class Applier:
                 continue
             self._wait_for_work(more=more)
 
+    def names(self) -> list[str]:
+        """The tables that there are, as schema.table, once `fresh` was called. From any thread."""
+        return self._ledger.names()
+
+    def _reconfigure(self) -> None:
+        """Between two rounds. A window that runs keeps the options that it was begun with."""
+        fresh = self._fresh()
+        if fresh is not None:
+            self._options = fresh
+            self._ledger.reconfigure(fresh)
+            self._lake.reconfigure(fresh)
+            self._maintenance.reconfigure(fresh)
+            self._telemetry.reconfigured(fresh)
+
     def _wait_for_work(self, *, more: bool) -> None:
         """Until a window ends, a table is due or the manifest is to be looked at; not at all when
         there is `more` to read.
         """
         now = time.monotonic()
         until = self._intake.next_look
-        if len(self._running) < self._options.workers:
+        if self._is_free():
             until = min(until, self._ledger.next_due(after=now))
         seconds = 0.0 if more else min(max(until - now, SHORTEST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
-        if self._running:
-            wait(self._running, timeout=seconds, return_when=FIRST_COMPLETED)
+        if not self._running and not more and self._ledger.idle():
+            self._telemetry.succeeded()
+            self._warm_up_once()
+        if work := self._work:
+            wait(work, timeout=seconds, return_when=FIRST_COMPLETED)
             self._collect()
         elif not more:
-            if self._ledger.idle():
-                self._telemetry.succeeded()
-                self._warm_up_once()
             self._stop.wait(seconds)
 
     def _wait_for_store(self, error: StoreUnavailable) -> None:
@@ -203,70 +251,44 @@ class Applier:
         except Exception as error:  # noqa: BLE001 - costs nothing but time, and the session may be stopping
             _log.debug("warm-up ended early", kind=type(error).__name__)
 
-    def _submit(self, pool: ThreadPoolExecutor) -> None:
-        ledger = self._ledger
+    def _submit(self) -> None:
         # Asked again after each one: two tables of the source may have the same lake table.
-        while len(self._running) < self._options.workers:
-            now = time.monotonic()
-            ready = ledger.ready(now=now, boundary_seq=self._boundaries.seq)
-            work = next((item for item in ready if self._may_start(item.window)), None)
-            if work is None:
-                return
-            ledger.begun(work, now=now)
-            self._telemetry.began()
-            future = pool.submit(self._apply, work)
-            self._running[future] = _Running(work, time.monotonic(), lake_path(work.state))
+        while self._is_free() and self._begin_next():
+            pass
+        self._workers.forget(except_of={running.work.table_id for running in self._running.values()})
 
-    def _may_start(self, window: Window) -> bool:
+    def _begin_next(self) -> bool:
+        ledger, now = self._ledger, time.monotonic()
+        ready = ledger.ready(now=now, boundary_seq=self._boundaries.seq)
+        work = next((item for item in ready if self._may_start(item)), None)
+        if work is None:
+            return False
+        # With more tables than workers another one comes first, and the workers are busy.
+        free = self._options.workers - len(self._work) - 1
+        others = sum(bool(item.window.segments) for item in islice(ready, free + 1))
+        following = ledger.following(work, boundary_seq=self._boundaries.seq) if others <= free else None
+        ledger.begun(work, now=now)
+        self._telemetry.began()
+        future = self._workers.begin(work, self._options, opened=ledger.state.opened, following=following)
+        self._running[future] = _Running(work, time.monotonic(), lake_path(work.state))
+        return True
+
+    @property
+    def _work(self) -> list[Future[Any]]:
+        """What the workers do."""
+        return [*self._running, *self._maintenance.running]
+
+    def _is_free(self) -> bool:
+        return len(self._work) < self._options.workers
+
+    def _may_start(self, work: Work) -> bool:
         """A cold JVM interprets its code. The first small window of a kind runs alone, which takes
         half the time that several at once would take.
         """
-        if window.is_snapshot in self._compiled or window.bytes >= SMALL_BYTES:
+        if work.window.is_snapshot in self._compiled or not work.is_small:
             return True
-        others = [running.work.window for running in self._running.values()]
-        return not any(other.is_snapshot == window.is_snapshot and other.bytes < SMALL_BYTES for other in others)
-
-    def _apply(self, work: Work) -> Applied:
-        """Runs in a worker thread. The ledger does not change the work's progress until the window
-        ends.
-        """
-        state, progress = work.state, work.progress
-        session = self._sessions.get()
-        try:
-            session.sparkContext.setLocalProperty("spark.scheduler.pool", f"{state.schema_name}.{state.table_name}")
-            table = TableApply(
-                self._options,
-                self._store,
-                self._lake.table(state, session, place=progress.place),
-                self._lake.handover(session),
-                state=state,
-                removals_sent=removals_are_sent(self._ledger.state.opened, state),
-                begun_seq=progress.begun_seq,
-                lake_version=progress.schema_version,
-            )
-            applied = table.apply(work.window)
-            if applied.committed:
-                self._clean(work, session, applied.place.version)
-            return applied
-        finally:
-            self._sessions.put(session)
-
-    def _clean(self, work: Work, session: SparkSession, version: int) -> None:
-        """The window is in the lake, whatever becomes of its table's log. While the newest statement of
-        what is complete grows old, nothing goes away that its readers may need.
-        """
-        if not self._reports.completed_within(self._options.log_retention_seconds / 2):
-            return
-        state, reported = work.state, self._reported_versions.get(work.table_id, -1)
-        try:
-            self._lake.clean_log(state, session, version=version, reported=reported)
-        except ServiceError as error:
-            _log.warning(
-                "the log of a lake table was not cleaned",
-                table=f"{state.schema_name}.{state.table_name}",
-                error=str(error),
-                hint=error.hint,
-            )
+        others = [running.work for running in self._running.values()]
+        return not any(other.window.is_snapshot == work.window.is_snapshot and other.is_small for other in others)
 
     def _collect(self) -> None:
         for future in [future for future in self._running if future.done()]:
@@ -342,7 +364,7 @@ class Applier:
         return all(
             row.complete_through_lsn >= until
             for key, row in report.items()
-            if ledger.works(key) and not ledger.tables[key].quarantined
+            if ledger.works(key) and not ledger.tables[key].quarantined and not ledger.halted(key)
         )
 
     def _require_none_quarantined(self) -> None:
@@ -369,8 +391,8 @@ class Applier:
             return
         self._lease.check()
         rows = self._ledger.report()
-        self._reports.log(rows, succeeded_at=self._telemetry.succeeded_at)
-        self._reported_versions = {table_id: row.delta_version for table_id, row in rows.items()}
+        self._reports.log(rows, succeeded_at=self._telemetry.succeeded_at, configuration_refused=self._refused())
+        self._workers.reported = {table_id: row.delta_version for table_id, row in rows.items()}
         if not self._called_off():
             self._boundaries.publish(rows, self._reports.complete, now=began)
             if force:
@@ -390,13 +412,17 @@ class Applier:
         """Lets running windows end, or cancels them: a cancelled window has made no commit, or has
         left its marker. Half of `stop_seconds` is for the steps after this one.
         """
-        _, late = wait(self._running, timeout=self._options.stop_seconds / 2)
+        self._workers.forget(except_of=())
+        self._maintenance.stop()
+        work = self._work
+        _, late = wait(work, timeout=self._options.stop_seconds / 2)
         if late:
             self._session.sparkContext.cancelAllJobs()
-        wait(self._running)
-        if self._running and self._fenced is None:
+        wait(work)
+        if work and self._fenced is None:
             try:
                 self._collect()
+                self._maintenance.collect(now=time.monotonic())
             except ServiceError as error:
                 _log.warning("a window ended with an error while stopping", error=str(error))
 

@@ -1,7 +1,8 @@
 """The applier's process: options in, exit code out.
 
-Owns the meaning of signals: the first SIGTERM or SIGINT lets running merges finish, or cancels them
-when time is short, and ends with 0; the second ends at once. A process that has not ended after
+Owns the meaning of signals. SIGHUP reads the configuration again. The first SIGTERM or SIGINT lets
+running merges finish, or cancels them when time is short, and ends with 0; the second ends at once. A
+process that has not ended after
 `stop_seconds` ends with 75. A killed applier is harmless: every commit carries its marker. Nothing
 that this process writes holds a row value or a secret.
 """
@@ -24,6 +25,7 @@ from sluice.telemetry.crash import leave_no_values_behind
 from sluice.telemetry.metered_store import MeteredStore
 from sluice_spark import session
 from sluice_spark.applier import Applier
+from sluice_spark.configuration import Configuration
 from sluice_spark.options import ApplyOptions
 from sluice_spark.telemetry import ApplyTelemetry
 
@@ -43,7 +45,7 @@ def main(options_file: Path | None) -> None:
     leave_no_values_behind()
     try:
         options = read_options(options_file)
-        _configure_logging(options)
+        configure_logging(options)
         code = run(options)
     except ServiceError as error:
         _log.error("the applier stopped", error=error, hint=error.hint)
@@ -86,6 +88,7 @@ def run(options: ApplyOptions) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, asked)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what starts reads what there is
     telemetry = ApplyTelemetry(options)
     store = MeteredStore(
         open_store(options.spool_uri, prefix=f"{options.pipeline}/", options=options.spool_options), telemetry.metrics
@@ -94,9 +97,32 @@ def run(options: ApplyOptions) -> int:
         spark = session.start(options)
         # Starting Spark installs its own SIGINT handler.
         signal.signal(signal.SIGINT, asked)
+
+        def names() -> list[str]:
+            return applier.names()
+
+        configuration = Configuration(options, names=names)
+
+        def fresh() -> ApplyOptions | None:
+            found = configuration.fresh()
+            if found is not None:
+                configure_logging(found)
+            return found
+
+        applier = Applier(
+            options,
+            store,
+            spark,
+            stop=stop,
+            telemetry=telemetry,
+            fresh=fresh,
+            refused=lambda: configuration.refused,
+        )
+        signal.signal(signal.SIGHUP, lambda *_: configuration.ask())
         try:
-            Applier(options, store, spark, stop=stop, telemetry=telemetry).run()
+            applier.run()
         finally:
+            configuration.close()
             # An error ends the applier as well, and Spark may need as long to stop.
             stopping.ask()
             spark.stop()
@@ -104,11 +130,11 @@ def run(options: ApplyOptions) -> int:
     return 0
 
 
-def _configure_logging(options: ApplyOptions) -> None:
+def configure_logging(options: ApplyOptions) -> None:
     """Logs like the service: without secrets, and without the text of foreign exceptions."""
     secrets = [
         value
         for values in (options.spool_options, options.lake_options, options.spark_conf)
         for value in values.values()
     ]
-    logs.configure(log_format=options.log_format, level="info", secrets=secrets)
+    logs.configure(log_format=options.log_format, level=options.log_level, secrets=secrets)

@@ -20,6 +20,10 @@ WAYS = (AUTO, DIRECT, DISTRIBUTED, MERGE)
 """How windows are committed (`sluice.contract.applied`); auto chooses for each window."""
 
 
+SHORTEST_VACUUM_SECONDS = 3600.0
+"""Another process may still read, or be about to commit, what is younger."""
+
+
 @dataclass(frozen=True, slots=True)
 class ApplyOptions:
     """Everything the applier needs to know. `tables` maps "schema.table" to overrides such as
@@ -32,9 +36,16 @@ class ApplyOptions:
     bytes one apply takes, `max_memory_bytes` the decoded changes that one apply folds at once,
     `key_cache_bytes` the key columns of data files kept in memory, `until_lsn` ends the process
     once every live table is complete through it, `once` once everything in the manifest at start is
-    applied. `stop_seconds` is all that a stop may take, from the signal on. `listen` is where
-    metrics and probes are served (empty: nowhere), `config_hash` the settings' fingerprint that
-    they show.
+    applied. What is applied stays in the spool for `retention_seconds`, None for ever.
+    `stop_seconds` is all that a stop may take, from the signal on. `listen` is where metrics and
+    probes are served (empty: nowhere), `config_hash` the settings' fingerprint that they show.
+
+    `maintenance_share` of one worker's time may go into the maintenance of lake tables (0: none), and
+    files that no version needs are removed after `vacuum_seconds`.
+
+    `config_file` is what the options were made from, as it was when it had the signature
+    `config_seen` (`sluice.reloading`); `reread_command` prints them again (empty: they stay).
+    `fixed_settings` are digests of the settings that may not change meanwhile, by name.
     """
 
     pipeline: str
@@ -45,6 +56,8 @@ class ApplyOptions:
     mode: str = MIRROR
     metadata_columns: bool = True
     log_retention_seconds: float = 3600.0
+    vacuum_seconds: float = 7 * 86400.0
+    maintenance_share: float = 0.05
     tables: dict[str, dict[str, str | float]] = field(default_factory=dict)
     spark_master: str = "local[*]"
     spark_conf: dict[str, str] = field(default_factory=dict)
@@ -62,9 +75,16 @@ class ApplyOptions:
     until_lsn: int = 0
     lease_seconds: float = 30.0
     stop_seconds: float = 20.0
+    retention_seconds: float | None = None
     log_format: str = "console"
     listen: str = ""
+    token_path: str = ""
     config_hash: int | None = None
+    log_level: str = "info"
+    config_file: str = ""
+    config_seen: tuple[int, ...] = ()
+    reread_command: tuple[str, ...] = ()
+    fixed_settings: dict[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         for section, option, default, offered in (
@@ -96,6 +116,17 @@ class ApplyOptions:
     def freshness_of(self, qualified_name: str) -> float:
         """The longest time that a change of a table waits for its window, in seconds."""
         return float(self.tables.get(qualified_name, {}).get("freshness", self.freshness_seconds))
+
+    def maintains(self, qualified_name: str) -> bool:
+        """Whether the lake table of a table is maintained."""
+        return self.maintenance_share > 0 and bool(self.tables.get(qualified_name, {}).get("maintenance", True))
+
+    def vacuum_after(self, qualified_name: str) -> float:
+        """How long a file stays that no version of the table needs, in seconds: never shorter than versions
+        are kept in its log.
+        """
+        asked = float(self.tables.get(qualified_name, {}).get("vacuum_after", self.vacuum_seconds))
+        return max(asked, self.log_retention_seconds, SHORTEST_VACUUM_SECONDS)
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))

@@ -13,16 +13,19 @@ well, and leave check sums of `_last_checkpoint` behind that make other readers 
 """
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import structlog
+from pyspark import SparkConf
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from sluice.errors import ApplyError
+from sluice.telemetry.logs import for_people
 from sluice_spark import jars, storage
 from sluice_spark.class_archive import archive_options
 from sluice_spark.options import ApplyOptions
@@ -34,6 +37,12 @@ _REQUIRED = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Days and times are counted as Arrow counts them, and TIMESTAMP is the type with a time zone.
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "false",
     # It would replace `${...}` in every statement, by settings and by the environment: names of the
@@ -86,7 +95,13 @@ _EXECUTOR_JAVA = "spark.executor.extraJavaOptions"
 _CHECKSUMS_BY = "spark.sql.streaming.checkpointFileManagerClass"
 _BY_FILE_SYSTEM = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 """Writes a commit's checksum on a local disk with eight processes less than the default."""
-_JVM_PATTERN = "%d{ISO8601} %-5p %c %replace{%ex{1}}{(?s):.*}{}%n"
+_ERROR = "%replace{%ex{1}}{(?s):.*}{}"
+_JVM_PATTERN = f"%d{{ISO8601}} %-5p %c {_ERROR}%n"
+_JVM_PATTERN_JSON = (
+    '{"logger": "%enc{%c}{JSON}", "error": "%enc{' + _ERROR + '}{JSON}", "event": "the JVM of Spark reports an '
+    'error", "level": "%p{lowerCase=true}", "time": "%d{yyyy-MM-dd\'T\'HH:mm:ss.SSSSSS}{UTC}Z"}%n'
+)
+"""The keys of our own lines: one parser reads both."""
 _HADOOP = "spark.hadoop."
 _LOCAL_ONLY = ("spark.driver.bindAddress", "spark.driver.host")
 
@@ -130,8 +145,9 @@ def start(options: ApplyOptions) -> SparkSession:
     chosen = settings(options)
     # The builder's settings are on the JVM's command line, which every user of the machine can read.
     hadoop = {name: value for name, value in chosen.items() if name.startswith(_HADOOP)}
+    theirs = (_of_the_operator() & _TUNED.keys()) - options.spark_conf.keys()
     builder = SparkSession.builder
-    for name in chosen.keys() - hadoop.keys():
+    for name in chosen.keys() - hadoop.keys() - theirs:
         builder = builder.config(name, chosen[name])
     try:
         session = builder.getOrCreate()
@@ -139,7 +155,7 @@ def start(options: ApplyOptions) -> SparkSession:
         raise ApplyError(
             f"Spark did not start: {type(error).__name__}", hint="look at Java's message above; Java 17 is needed"
         ) from error
-    _quieten(session)
+    _quieten(session, pattern=_JVM_PATTERN if for_people(options.log_format, sys.stderr) else _JVM_PATTERN_JSON)
     _to_utc(session)
     _choose_python(options, session)
     java: Any = session.sparkContext._jsc
@@ -148,15 +164,35 @@ def start(options: ApplyOptions) -> SparkSession:
     return session
 
 
+def _of_the_operator() -> set[str]:
+    """Names of what spark-defaults.conf sets, or what spark-submit was given: what we only tune gives
+    way to it, and the builder would override it.
+    """
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return {name for name, _ in SparkConf().getAll()}
+    folder = Path(os.environ.get("SPARK_CONF_DIR") or Path(os.environ.get("SPARK_HOME", ""), "conf"))
+    try:
+        lines = (folder / "spark-defaults.conf").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return set()
+    found = (re.match(r"\s*(spark\.[^\s=:]+)", line) for line in lines)
+    return {match[1] for match in found if match}
+
+
 def private(session: SparkSession) -> SparkSession:
     """A private session. The settings that exactness needs hold in it, even if Spark was started
     with others.
     """
     mine = session.newSession()
-    for name, value in _REQUIRED.items():
-        if mine.conf.isModifiable(name):
-            mine.conf.set(name, value)
+    require(mine)
     return mine
+
+
+def require(session: SparkSession) -> None:
+    """Gives `session` the settings that exactness needs."""
+    for name, value in _REQUIRED.items():
+        if session.conf.isModifiable(name):
+            session.conf.set(name, value)
 
 
 def _to_utc(session: SparkSession) -> None:
@@ -184,7 +220,7 @@ def _choose_python(options: ApplyOptions, session: SparkSession) -> None:
         session.sparkContext.pythonExec = chosen or sys.executable
 
 
-def _quieten(session: SparkSession) -> None:
+def _quieten(session: SparkSession, *, pattern: str) -> None:
     """Errors only, and of each its place and class: the text of Spark's own lines and exceptions
     may quote rows and literals.
     """
@@ -194,7 +230,7 @@ def _quieten(session: SparkSession) -> None:
     jvm: Any = session.sparkContext._jvm
     log4j = jvm.org.apache.logging.log4j
     context = log4j.LogManager.getContext(False)  # noqa: FBT003 - Java's signature
-    layout = log4j.core.layout.PatternLayout.newBuilder().withPattern(_JVM_PATTERN).build()
+    layout = log4j.core.layout.PatternLayout.newBuilder().withPattern(pattern).build()
     console = log4j.core.appender.ConsoleAppender
     appender = console.newBuilder().setName("sluice").setLayout(layout).setTarget(console.Target.SYSTEM_ERR).build()
     appender.start()

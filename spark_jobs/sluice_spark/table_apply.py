@@ -16,18 +16,18 @@ from sluice.contract.schema import TableSchema
 from sluice.errors import ApplyError, StoreError, UnsupportedChange, WriterFenced
 from sluice.manifest.state import TableState
 from sluice.store.base import ObjectStore
+from sluice_spark.ahead import Ahead, Planned
 from sluice_spark.distributed.entry import Distribution
-from sluice_spark.fold.spill import Versioned
 from sluice_spark.lake import evolution
-from sluice_spark.lake.failures import translated_errors
+from sluice_spark.lake.failures import SparkGone, translated_errors
 from sluice_spark.lake.handover import Handover
 from sluice_spark.lake.layout import NotDirect
-from sluice_spark.lake.table import LakeTable, Place, Way
+from sluice_spark.lake.place import Place, Way
+from sluice_spark.lake.table import LakeTable
 from sluice_spark.modes import choice
 from sluice_spark.modes.planning import Planner
-from sluice_spark.modes.target import Target
 from sluice_spark.options import AUTO, CHANGELOG, DISTRIBUTED, MERGE, ApplyOptions
-from sluice_spark.read.changes import Count, WindowChanges, versions_in
+from sluice_spark.read.changes import Count, Taken, WindowChanges, only_inserts, versions_in
 from sluice_spark.read.window import Window, visible
 
 _log = structlog.get_logger("sluice.apply")
@@ -72,12 +72,17 @@ class TableApply:
         removals_sent: bool,
         begun_seq: int = 0,
         lake_version: int = 0,
+        prepared: Ahead | None = None,
+        following: Ahead | None = None,
     ) -> None:
         """`store` holds the spool, and `handover` gives rows to the session of `lake`.
 
         `begun_seq` is the last entry that this process has begun a window for: an attempt that
         failed may have landed there. `lake_version` is the schema version that this process has
         brought the lake to (0: none yet), `removals_sent` what `removals_are_sent` says.
+
+        `prepared` may hold what of the window was done ahead, and `following` the window that comes
+        next, which is then prepared while this one is committed.
         """
         self._options = options
         self._store = store
@@ -87,6 +92,7 @@ class TableApply:
         self._removals_sent = removals_sent
         self._begun_seq = begun_seq
         self._lake_version = lake_version
+        self._prepared, self._following = prepared, following
         self._seconds = lake.seconds
 
     def apply(self, window: Window) -> Applied:
@@ -110,6 +116,8 @@ class TableApply:
         try:
             with self._seconds.phase("join"):
                 self._lake.join_small_files()
+        except SparkGone:
+            raise
         except (ApplyError, StoreError) as error:
             _log.warning("small data files were not joined", error=str(error), hint=error.hint)
         return replace(done, place=self._lake.place, files=self._lake.known_file_count)
@@ -143,10 +151,15 @@ class TableApply:
         if any(segment.schema_version != snapshot.schema_version for segment in window.segments):
             raise UnsupportedChange("the snapshot has rows of several schema versions")
         schema = self._state.schemas[snapshot.schema_version]
-        columns = choice.snapshot_columns(self._options, schema)
+        columns = choice.snapshot_columns(self._options, schema.carried)
         faults.point("apply.read.after")
         with self._seconds.phase("merge"):
-            self._distribution.copy(window.segments, columns, lsn=snapshot.snapshot_lsn, marker=window.last_seq)
+            if snapshot.first_lsn in (0, snapshot.snapshot_lsn):
+                self._distribution.snapshot(
+                    window.segments, schema, columns, lsn=snapshot.snapshot_lsn, marker=window.last_seq
+                )
+            else:
+                self._distribution.snapshot_in_chunks(window.segments, columns, marker=window.last_seq)
         rows = sum(segment.rows for segment in window.segments)
         return Applied(
             self._lake.place,
@@ -160,30 +173,35 @@ class TableApply:
     def _changes(self, window: Window) -> Applied:
         snapshot = self._state.snapshot
         assert snapshot is not None
-        segments = visible(window.segments, snapshot_lsn=snapshot.snapshot_lsn)
-        changes = WindowChanges(self._store, segments, self._state.schemas, snapshot.snapshot_lsn)
+        changes = self._changes_of(window)
         with self._seconds.phase("read"):
-            at_once = None if self._way == DISTRIBUTED else changes.within(self._options.max_memory_bytes)
+            ready = self._prepared.take(window) if self._prepared is not None else None
+            at_once = ready.changes if ready is not None else self._read_at_once(changes)
             versions = self._versions(changes, window) if at_once is None else versions_in(at_once)
         faults.point("apply.read.after")
-        newest = max([window.schema_version, snapshot.schema_version, *(version.version for version in versions)])
+        newest = max(
+            [window.schema_version, snapshot.schema_version, self._lake_version, *(one.version for one in versions)]
+        )
         if not versions and newest == snapshot.schema_version:
             return Applied(self._lake.place, window.last_seq, committed=False, seconds=self._seconds)
-        schema = self._state.schemas[newest]
         if newest != self._lake_version:
             with self._seconds.phase("schema"):
-                self._evolve(schema, since=snapshot.schema_version)
+                # An earlier attempt may have had more of the changes before it.
+                newest = self._evolve(newest, since=snapshot.schema_version)
         if not versions:
             return Applied(
                 self._lake.place, window.last_seq, schema_version=newest, committed=False, seconds=self._seconds
             )
-        versions = sorted({*versions, schema}, key=lambda one: one.version)
+        schema = self._state.schemas[newest].carried
+        changes = changes.onto(schema)
+        at_once = None if at_once is None else changes.projected(at_once)
+        versions = changes.seen([*versions, schema])
         with self._seconds.phase("merge"):
             count = self._distributed(changes, schema, window) if at_once is None else None
             if count is None:
                 if self._way == DISTRIBUTED:
                     at_once = changes.within(self._options.max_memory_bytes)
-                count = self._here(changes, at_once, versions, window)
+                count = self._here(changes, at_once, versions, window, ready.planned if ready is not None else None)
         committed = self._lake.place.marker == window.last_seq
         return Applied(
             self._lake.place,
@@ -197,6 +215,14 @@ class TableApply:
             way=self._lake.way,
             fresh_looks=self._lake.fresh_looks,
         )
+
+    def _changes_of(self, window: Window) -> WindowChanges:
+        after_lsn = self._state.after_lsn(window.last_seq)
+        segments = visible(window.segments, snapshot_lsn=after_lsn)
+        return WindowChanges(self._store, segments, self._state.schemas, after_lsn)
+
+    def _read_at_once(self, changes: WindowChanges) -> Taken | None:
+        return None if self._way == DISTRIBUTED else changes.within(self._options.max_memory_bytes)
 
     @property
     def _way(self) -> str:
@@ -221,7 +247,7 @@ class TableApply:
         """Commits a large window by Spark's executors; None when they cannot."""
         if self._way not in (AUTO, DISTRIBUTED):
             return None
-        if self._mode(schema) == choice.ROWS_MODE:
+        if self._mode(schema) == choice.ROWS_MODE and not only_inserts(changes.segments):
             self._lake.way = Way(MERGE, "the table has no key")
             return None
         with self._distribution.window(
@@ -238,38 +264,50 @@ class TableApply:
     def _here(
         self,
         changes: WindowChanges,
-        at_once: list[Versioned] | None,
+        at_once: Taken | None,
         versions: Sequence[TableSchema],
         window: Window,
+        planned: Planned | None,
     ) -> Count:
-        """Commits a window that this process folds."""
+        """Commits a window that this process folds, or has folded ahead."""
         count = Count()
-        target = Target(
+        planner = Planner.of(
+            self._options,
             self._lake,
             self._handover,
             versions[-1],
             removals_sent=self._removals_sent,
-            metadata=self._options.metadata_columns,
+            origins=window.origins,
         )
-        planner = Planner(self._options, target, window.origins)
         with self._handover.pieces() as pieces:
-            if at_once is not None:
+            if planned is not None and planned.basis == planner.basis:
+                plan, count = planned.plan, planned.count
+                pieces.take(planned.rows)
+            elif at_once is not None:
                 plan = planner.at_once(count.over(at_once), pieces)
             else:
                 plan = planner.in_portions(changes, count, versions, pieces)
+            if self._following is not None and at_once is not None:
+                following = self._following.window
+                self._following.begin(
+                    self._changes_of(following),
+                    replace(planner, origins=following.origins),
+                    before=window,
+                    beside=at_once,
+                    limit=self._options.max_memory_bytes,
+                )
             if plan is not None:
                 self._lake.commit(window.last_seq, plan=plan, pieces=pieces)
         return count
 
-    def _evolve(self, schema: TableSchema, *, since: int) -> None:
-        evolution.evolve(
-            self._lake,
-            self._state.schemas,
-            schema,
-            since=since,
-            metadata=choice.metadata_names(self._options, schema),
-            is_changelog=self._mode(schema) == CHANGELOG,
-        )
+    def _evolve(self, number: int, *, since: int) -> int:
+        known = {version: schema.carried for version, schema in self._state.schemas.items() if version >= since}
+        shapes = {
+            version: evolution.Shape(schema, tuple(choice.lake_columns(self._options, schema)))
+            for version, schema in known.items()
+        }
+        is_changelog = self._mode(known[number]) == CHANGELOG
+        return evolution.evolve(self._lake, shapes, number, since=since, is_changelog=is_changelog)
 
     def _mode(self, schema: TableSchema) -> str:
         return choice.mode_of(self._options, schema)

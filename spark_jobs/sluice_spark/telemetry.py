@@ -6,12 +6,14 @@ nothing, and no error here fails the work.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import structlog
 
+from sluice.contract.applied import MaintenanceRun
 from sluice.errors import WriterFenced
+from sluice.health.access import Access
 from sluice.health.endpoint import Health, HealthServer
 from sluice.telemetry import catalogue
 from sluice.telemetry.metrics import Metrics, identify
@@ -37,10 +39,12 @@ class ApplyTelemetry:
         self.health = Health(self.metrics, loop_seconds=LOOP_SECONDS)
         self._errors = ErrorTally()
         self._workers = options.workers
+        self._token_path = options.token_path
         self._succeeded = 0.0
         identify(self.metrics, config_hash=options.config_hash)
         self.metrics.set(catalogue.APPLY_LEASE, 0)
         self.metrics.set(catalogue.RETRY_DELAY, 0)
+        self._errors.announce(self.metrics, catalogue.APPLY_COMPONENTS)
         for outcome in catalogue.APPLY_RUNS.labels["outcome"]:
             self.metrics.add(catalogue.APPLY_RUNS, 0, outcome=outcome)
         for kind in catalogue.APPLY_CONFLICTS.labels["kind"]:
@@ -49,6 +53,19 @@ class ApplyTelemetry:
             self.metrics.add(catalogue.APPLY_ROWS, 0, op=op)
         for way in catalogue.APPLY_WINDOWS.labels["way"]:
             self.metrics.add(catalogue.APPLY_WINDOWS, 0, way=way)
+        for turn in catalogue.MAINTENANCE_TURNS.labels["turn"]:
+            self.metrics.add(catalogue.MAINTENANCE_SECONDS, 0, turn=turn)
+            for outcome in catalogue.MAINTENANCE_TURNS.labels["outcome"]:
+                self.metrics.add(catalogue.MAINTENANCE_TURNS, 0, turn=turn, outcome=outcome)
+        for task in catalogue.MAINTENANCE_RUNS.labels["task"]:
+            self.metrics.add(catalogue.MAINTENANCE_RUNS, 0, task=task)
+            for change in catalogue.MAINTENANCE_FILES.labels["change"]:
+                self.metrics.add(catalogue.MAINTENANCE_FILES, 0, task=task, change=change)
+                self.metrics.add(catalogue.MAINTENANCE_BYTES, 0, task=task, change=change)
+
+    def reconfigured(self, options: ApplyOptions) -> None:
+        """`options` are in force now."""
+        self.metrics.show(catalogue.CONFIG_HASH, options.config_hash)
 
     @contextmanager
     def served(self, listen: str) -> Iterator[None]:
@@ -58,7 +75,13 @@ class ApplyTelemetry:
         if not listen:
             yield
             return
-        server = HealthServer(listen, metrics=self.metrics, health=self.health, setting="telemetry.apply_listen")
+        server = HealthServer(
+            listen,
+            metrics=self.metrics,
+            health=self.health,
+            setting="telemetry.apply_listen",
+            access=Access(self._token_path),
+        )
         structlog.get_logger("sluice.apply").info("listening", address=server.address)
         self.health.started()
         try:
@@ -115,6 +138,21 @@ class ApplyTelemetry:
         for op, rows in result.ops.items():
             self.metrics.add(catalogue.APPLY_ROWS, rows, op=op)
         self.succeeded()
+
+    def maintenance_ended(
+        self, turn: str, outcome: str, *, seconds: float, runs: Mapping[str, MaintenanceRun] | None = None
+    ) -> None:
+        """A turn of maintenance ended as `outcome` after `seconds`; it ran the tasks of `runs`."""
+        self.metrics.add(catalogue.MAINTENANCE_TURNS, 1, turn=turn, outcome=outcome)
+        self.metrics.add(catalogue.MAINTENANCE_SECONDS, seconds, turn=turn)
+        for task, run in (runs or {}).items():
+            self.metrics.add(catalogue.MAINTENANCE_RUNS, 1, task=task)
+            for change, files, size in (
+                ("removed", run.files_removed, run.bytes_removed),
+                ("added", run.files_added, run.bytes_added),
+            ):
+                self.metrics.add(catalogue.MAINTENANCE_FILES, max(files, 0), task=task, change=change)
+                self.metrics.add(catalogue.MAINTENANCE_BYTES, max(size, 0), task=task, change=change)
 
     def succeeded(self) -> None:
         """Something was committed, or nothing is left to do."""

@@ -7,7 +7,20 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.bench import applying, assembly, freshness, long_run, memory, replication, starting
+from tests.bench import (
+    applying,
+    assembly,
+    backlog,
+    catalog,
+    freshness,
+    long_log,
+    long_run,
+    memory,
+    replication,
+    snapshots,
+    starting,
+    verifying,
+)
 from tests.bench.contest import console
 
 ROUNDS = 3
@@ -15,6 +28,7 @@ BENCHMARKS: dict[str, Callable[[int], dict[str, float | None]]] = {
     "P1": replication.p1,
     "P2": replication.p2,
     "P3": memory.p3,
+    "P4": snapshots.p4,
     "P5": applying.p5,
     "P6": applying.p6,
     "P7": applying.p7,
@@ -23,6 +37,10 @@ BENCHMARKS: dict[str, Callable[[int], dict[str, float | None]]] = {
     "P10": starting.p10,
     "P11": long_run.p11,
     "P12": assembly.p12,
+    "P13": verifying.p13,
+    "P14": catalog.p14,
+    "P15": long_log.p15,
+    "P16": backlog.p16,
 }
 RESULTS = Path("build/bench.json")
 

@@ -1,7 +1,7 @@
 """P5 and P7: what one window costs on a warm session, from reading the spool to the commit with its
 marker read back.
 
-The whole path is real: the rows are copied and the changes streamed from a PostgreSQL server, and
+The whole path is real: the snapshot is read and the changes streamed from a PostgreSQL server, and
 the lake is compared with it by counts and sums.
 """
 
@@ -27,7 +27,7 @@ from sluice.source.sessions import SourceOptions
 from sluice.store.opening import open_store
 from sluice_spark import session as sessions
 from sluice_spark.lake.opening import Lake
-from sluice_spark.lake.table import Place
+from sluice_spark.lake.place import Place
 from sluice_spark.modes.target import removals_are_sent
 from sluice_spark.options import DIRECT, DISTRIBUTED, MERGE, ApplyOptions
 from sluice_spark.read.window import Window
@@ -144,7 +144,7 @@ def _bench(rows: int, ways: Sequence[str]) -> Iterator[Bench]:
             bench.sql(CREATE)
             for low in range(1, rows + 1, 1_000_000):
                 bench.sql(FILL.format(low=low, high=min(low + 999_999, rows)))
-            console.print(f"copying {rows:,} rows")
+            console.print(f"reading the snapshot of {rows:,} rows")
             bench.ingest()
             console.print(f"first load: {_shown(bench.apply())}")
             bench.verify()

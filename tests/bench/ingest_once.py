@@ -43,7 +43,7 @@ def main() -> None:
         print(json.dumps({"seconds": float(until[:-1]), "cpu_s": time.process_time() - cpu}))
         return
     asyncio.run(ingest.run(until_lsn=parse(until)))
-    peak = _peak_rss_mb()
+    peak = peak_rss_mb()
     seconds = ingest.status.reached_at - ingest.status.streaming_at
     print(
         json.dumps(
@@ -59,7 +59,7 @@ def main() -> None:
     os._exit(0)
 
 
-def _peak_rss_mb() -> float:
+def peak_rss_mb() -> float:
     """From the kernel's own account of this program: getrusage would carry the parent's peak over."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))

@@ -1,5 +1,6 @@
 """P11: whether a window costs the same after thousands of windows: data files, vectors and log entries
-must not pile up.
+must not pile up. P11_WAY=merge does the same with statements of Spark, whose small files and vectors maintenance
+puts in order (P11_MAINTAINED=0: nobody does).
 
 The changes are written by hand into a spool, the windows are applied as a running applier applies them, and
 the table is compared with a model of it in the end.
@@ -11,24 +12,33 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import structlog
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from sluice_spark import session as sessions
+from sluice_spark.maintenance.planner import DIRECT_VERSIONS, VERSIONS, Turn
+from sluice_spark.maintenance.tasks import SETTINGS, Call, TableTurn
 from sluice_spark.options import ApplyOptions
+from sluice_spark.session import private
 from tests.bench.contest import console
 from tests.spark.changes import INT4, INT8, TEXT, Change, column, table_schema
 from tests.spark.conftest import Pipeline
 from tests.spark.windows import Windows
 
 ITEMS = table_schema(column("id", 1, INT8, key=True), column("qty", 2, INT4), column("note", 3, TEXT))
-ROWS, CHANGES, GROUP = 200_000, 100, 100
+ROWS, CHANGES = 200_000, 100
 
 
 def p11(_rounds: int) -> dict[str, float | None]:
-    """A window of 100 changes after 2,000 windows (P11_WINDOWS) against the first hundred."""
-    count = int(os.environ.get("P11_WINDOWS", "2000"))
+    """A window of 100 changes after 2,000 windows (P11_WINDOWS; 100 in the way merge) against the first hundred
+    (20 in the way merge).
+    """
+    way = os.environ.get("P11_WAY", "auto")
+    group, usual = (20, "100") if way == "merge" else (100, "2000")
+    count = int(os.environ.get("P11_WINDOWS", usual))
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     chance = random.Random(11)
     with tempfile.TemporaryDirectory() as directory:
@@ -40,9 +50,14 @@ def p11(_rounds: int) -> dict[str, float | None]:
             quantities = dict.fromkeys(range(ROWS), 0)
             first: list[dict[str, object]] = [{"id": key, "qty": 0, "note": f"note {key}"} for key in quantities]
             pipeline.begin(ITEMS, *first)
-            windows = Windows(pipeline)
+            windows = Windows(pipeline, way=way)
             windows.apply()
-            seconds = [_window(windows, quantities, chance) for _ in range(GROUP + count)]
+            costs, maintained = [], []
+            upkeep = Upkeep(windows) if os.environ.get("P11_MAINTAINED", "1") == "1" else None
+            for _ in range(group + count):
+                costs.append(_window(windows, quantities, chance, jvm_pid(spark)))
+                if upkeep is not None:
+                    maintained.append(upkeep.turn())
             table = DeltaTable(pipeline.path())
             files, log = len(table.file_uris()), len(list((pipeline.path() / "_delta_log").iterdir()))
             total = sum(row["qty"] for row in pipeline.rows())  # type: ignore[misc]
@@ -51,21 +66,70 @@ def p11(_rounds: int) -> dict[str, float | None]:
         finally:
             spark.stop()
     # The JVM is cold in the first windows of all.
-    early, late = seconds[GROUP // 2 : GROUP + GROUP // 2], seconds[-GROUP:]
-    ratio = statistics.median(late) / statistics.median(early)
+    early, late = costs[group // 2 : group + group // 2], costs[-group:]
+    before, after = (statistics.median(cost["seconds"] for cost in part) for part in (early, late))
+    windows_s = sum(cost["seconds"] for cost in costs)
     console.print(
-        f"P11: median {statistics.median(early):.3f} s early, {statistics.median(late):.3f} s after {count} windows "
-        f"({ratio:.2f}x), slowest {max(late):.2f} s; {files} data files, {log} files in the log"
+        f"P11: median {before:.3f} s early, {after:.3f} s after {count} windows ({after / before:.2f}x), "
+        f"slowest {max(cost['seconds'] for cost in late):.2f} s; {files} data files, {log} files in the log; "
+        f"{sum(maintained):.1f} s of maintenance beside {windows_s:.1f} s of windows"
     )
-    return {"early_s": statistics.median(early), "ours_s": statistics.median(late), "ratio": ratio, "files": files}
+    for name in late[0]:
+        found = [[cost.get(name, 0.0) * 1000 for cost in part] for part in (early, late)]
+        middle, means = [statistics.median(part) for part in found], [statistics.fmean(part) for part in found]
+        console.print(
+            f"   {name}, ms: median {middle[0]:.1f} early, {middle[1]:.1f} late; mean {means[0]:.1f} and {means[1]:.1f}"
+        )
+    return {"early_s": before, "ours_s": after, "ratio": after / before, "files": files}
 
 
-def _window(windows: Windows, quantities: dict[int, int], chance: random.Random) -> float:
+def jvm_pid(spark: SparkSession) -> int:
+    """The process of its JVM."""
+    java: Any = spark._jvm
+    return int(java.java.lang.ProcessHandle.current().pid())
+
+
+def _jvm_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Upkeep:
+    """Puts the files of the table in order as often as a running applier does."""
+
+    def __init__(self, windows: Windows) -> None:
+        self._windows = windows
+        self._session = private(windows.pipeline.spark)
+        for name, value in SETTINGS.items():
+            self._session.conf.set(name, value)
+        self._tidied = 0
+
+    def turn(self) -> float:
+        """Seconds that it took, 0 when the table does not need it."""
+        windows, began = self._windows, time.perf_counter()
+        direct = windows.options.way != "merge"
+        if windows.place.version - self._tidied < (DIRECT_VERSIONS if direct else VERSIONS):
+            return 0.0
+        (state,) = windows.state.tables.values()
+        lake = windows.lake.table(state, self._session, place=windows.place)
+        turn = TableTurn(lake, Call(self._session), before_commit=lambda: None, others=())
+        done = turn.run(Turn.TIDY, retention_seconds=0.0)
+        windows.place, self._tidied = done.place, done.place.version
+        return time.perf_counter() - began
+
+
+def _window(windows: Windows, quantities: dict[int, int], chance: random.Random, jvm: int) -> dict[str, float]:
+    """What one window took: seconds, CPU seconds of both processes, seconds by phase."""
     changes = []
     for key in chance.sample(range(ROWS), CHANGES):
         quantities[key] += 1
         changes.append(Change("u", {"id": key, "qty": quantities[key], "note": f"note {key}"}))
     windows.pipeline.manifest.transaction(changes, ITEMS)
-    began = time.perf_counter()
-    windows.apply()
-    return time.perf_counter() - began
+    began, cpu, java = time.perf_counter(), time.process_time(), _jvm_seconds(jvm)
+    applied = windows.apply()
+    return {
+        "seconds": time.perf_counter() - began,
+        "CPU of Python": time.process_time() - cpu,
+        "CPU of the JVM": _jvm_seconds(jvm) - java,
+        **applied.seconds,
+    }

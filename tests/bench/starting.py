@@ -80,7 +80,7 @@ class Tables:
     def make(self, spark: SparkSession) -> None:
         for schema in self.schemas:
             self.manifest.table(schema)
-            self.manifest.copy([_row(key) for key in range(ROWS)], schema)
+            self.manifest.snapshot([_row(key) for key in range(ROWS)], schema)
             self.manifest.table(schema, state="live", new=False)
         self.change(v=-1)
         state = load_state(self.store)
@@ -99,13 +99,13 @@ class Tables:
 
     def _apply(self, lake: Lake, table: TableState, spark: SparkSession) -> None:
         bodies = [(entry.seq, entry.body) for entry, _ in read_entries(self.store, after_seq=0)]
-        copied = next(body for _, body in bodies if isinstance(body, Snapshot) and body.table_id == table.table_id)
+        initial = next(body for _, body in bodies if isinstance(body, Snapshot) and body.table_id == table.table_id)
         changed, body = next((seq, body) for seq, body in bodies if isinstance(body, Changes))
         assert isinstance(body, Changes)
         segments = tuple(segment for segment in body.segments if segment.table_id == table.table_id)
         place = None
         for window in (
-            Window(copied.segments, table.generation_seq, is_snapshot=True),
+            Window(initial.segments, table.generation_seq, is_snapshot=True),
             Window(segments, changed),
         ):
             private = session.private(spark)

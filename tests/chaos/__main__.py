@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.chaos import storefaults
-from tests.chaos.seeded import Outcome, Story
+from tests.chaos.outcome import Outcome
+from tests.chaos.seeded import Story
 from tools.local.postgres import temporary_server
 from tools.local.s3 import running_s3
 

@@ -18,7 +18,6 @@ durable, and a process that hangs are failures.
 """
 
 import contextlib
-import json
 import random
 import signal
 import subprocess
@@ -27,13 +26,15 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import psycopg
 
 from tests.chaos import storefaults, writer
+from tests.chaos.choices import CATALOG, ERRORS, POINTS, TAGS
+from tests.chaos.load import Load
+from tests.chaos.outcome import Hung, Outcome
 from tests.chaos.storefaults import Place
 from tests.chaos.witness import Witness
 from tests.support import pgproxy
@@ -51,164 +52,6 @@ CATCH_UP_SECONDS = 120.0
 CRASHED = 137
 LOST_EXITS = (7,)
 """The slot was lost or diverged: the only stop that a healthy restart does not fix."""
-_TAGS = "BCSEAcbPpKrRIUDTk"
-
-POINTS = (
-    "batch.received",
-    "decode.before",
-    "build.before",
-    "catalog.asked",
-    "unit.cut.before",
-    "unit.submit.before",
-    "segment.put.before",
-    "segment.put.after",
-    "store.put.before",
-    "store.put.after",
-    "commit.before",
-    "commit.after",
-    "manifest.append.before",
-    "manifest.append.after",
-    "store.create.before",
-    "store.create.after",
-    "receipt.before",
-    "status.before",
-    "status.after",
-    "snapshot.locked",
-    "snapshot.read",
-    "snapshot.final.before",
-    "snapshot.final.after",
-)
-ERRORS = (
-    "SourceUnavailable",
-    "StoreUnavailable",
-    "StoreRefused",
-    "DecodeError",
-    "OSError",
-    "MemoryError",
-    "UnsupportedChange",
-    "ValueError",
-)
-
-
-@dataclass
-class Outcome:
-    """One seed's result, as a line of JSON."""
-
-    seed: int
-    verdict: str = "failed"
-    """`equal`, `marked` (equal but for tables that say they are not), `stopped` (by name, for
-    good), or `failed`.
-    """
-    error: str = ""
-    seconds: float = 0.0
-    place: str = ""
-    faults: dict[str, int] = field(default_factory=dict)
-    exits: dict[str, int] = field(default_factory=dict)
-    transactions: int = 0
-    rows: int = 0
-    acknowledgements: int = 0
-    lost: int = 0
-    doubled: int = 0
-    torn: int = 0
-    unequal_live: list[str] = field(default_factory=list)
-    marked: dict[str, str] = field(default_factory=dict)
-    hung: int = 0
-    applier: bool = False
-    commit: str = ""
-    major: int = 0
-
-    @property
-    def failed(self) -> bool:
-        return self.verdict == "failed"
-
-    def line(self) -> str:
-        return json.dumps(asdict(self))
-
-
-class Hung(AssertionError):
-    """Something that must end did not, within a bound that a busy machine meets."""
-
-
-class Load:
-    """Writes until it is stopped, through every loss of its connection. Two connections: short
-    transactions never wait for a large one.
-    """
-
-    def __init__(self, workload: Workload, database: Database, choice: random.Random, *, two_phase: bool) -> None:
-        self._workload = workload
-        self._database = database
-        self._choices = [random.Random(choice.random()) for _ in range(2)]
-        self._two_phase = two_phase
-        self._stop = threading.Event()
-        self._pause = threading.Event()
-        self._columns = 0
-        self._threads = [
-            threading.Thread(target=self._run, args=(step,), daemon=True) for step in (self._small, self._large)
-        ]
-
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(60)
-            if thread.is_alive():
-                raise Hung("the load did not end")
-
-    def _run(self, step: Callable[[], None]) -> None:
-        while not self._stop.is_set():
-            with contextlib.suppress(psycopg.OperationalError, psycopg.errors.DatabaseError):
-                step()
-
-    def _small(self) -> None:
-        choice = self._choices[0]
-        if self._stop.wait(choice.choice([0.0, 0.01, 0.05])):
-            return
-        try:
-            if choice.random() < 0.02:
-                self._columns += 1
-                self._workload.add_column(f"added_{self._columns}", default=choice.choice([None, "it's", "${name}"]))
-            else:
-                self._workload.transact()
-        except psycopg.OperationalError:
-            self._stop.wait(0.2)
-            self._workload.reconnect()
-
-    def _large(self) -> None:
-        choice = self._choices[1]
-        with psycopg.connect(self._database.dsn, autocommit=True) as connection:
-            while not self._stop.wait(choice.uniform(0.1, 0.6)):
-                first, count = choice.randrange(0, 3000), choice.choice([3, 60, 300])
-                kind = choice.choice(
-                    ["commit", "commit", "rollback", *(["prepare", "prepare and roll back"] if self._two_phase else [])]
-                )
-                connection.execute("BEGIN")
-                connection.execute(
-                    f"INSERT INTO {writer.LARGE} SELECT i, 0, {writer.BODY} FROM "
-                    f"generate_series({first}, {first + count}) i"
-                    " ON CONFLICT (id) DO UPDATE SET n = c_large.n + 1".encode()
-                )
-                with (
-                    contextlib.suppress(psycopg.Rollback),
-                    connection.transaction(force_rollback=choice.random() < 0.5),
-                ):
-                    connection.execute(
-                        (
-                            f"UPDATE {writer.LARGE} SET n = -1, id = -id WHERE id % 17 = "
-                            f"{choice.randrange(17)} AND id > 0"
-                        ).encode()
-                    )
-                connection.execute(f"DELETE FROM {writer.LARGE} WHERE id % 23 = {choice.randrange(23)}".encode())
-                if kind.startswith("prepare"):
-                    gid = f"{self._database.name}-{choice.getrandbits(48):x}"
-                    connection.execute(f"PREPARE TRANSACTION '{gid}'".encode())
-                    self._stop.wait(choice.uniform(0, 0.3))
-                    connection.execute(f"{'ROLLBACK' if 'roll' in kind else 'COMMIT'} PREPARED '{gid}'".encode())
-                else:
-                    connection.execute(kind.upper().encode())
 
 
 class Story:
@@ -424,7 +267,7 @@ class Story:
 
     def _cut(self, database: Database, proxy: PgProxy) -> None:
         choice = self._choice
-        where, tag = choice.choice(list(Cut)), choice.choice(_TAGS)
+        where, tag = choice.choice(list(Cut)), choice.choice(TAGS)
         direction = choice.choice([Direction.TO_CLIENT, Direction.TO_CLIENT, Direction.TO_SERVER])
         matches: Callable[[Message], bool] = (
             (lambda one: one.tag == tag) if direction is Direction.TO_CLIENT else (lambda one: one.tag == "r")
@@ -440,7 +283,7 @@ class Story:
         how = self._choice.choice([pgproxy.corrupted, pgproxy.lengthened, pgproxy.shortened])
         # Of a message that carries a value only the length is changed: a value that is another one
         # is beyond what any reader can notice.
-        tags = "BCSEcRT" if how is pgproxy.corrupted else _TAGS.replace("k", "")
+        tags = "BCSEcRT" if how is pgproxy.corrupted else TAGS.replace("k", "")
         tag = self._choice.choice(tags)
         if how is pgproxy.corrupted:
             how = _head_corrupted
@@ -574,7 +417,7 @@ class Story:
         }
         unfinished = [verdict.table for verdict in verdicts if verdict.state in ("snapshot", "unknown")]
         wrong = {
-            "not copied though caught up": unfinished,
+            "no snapshot though caught up": unfinished,
             "lost": outcome.lost,
             "doubled or made up": outcome.doubled,
             "torn": [f"{end:X}: {sorted(self._torn(end, seen[end], spool, whole))}" for end in torn[:3]],
@@ -614,45 +457,6 @@ class Story:
         assert done.returncode == 0, done.stderr[-3000:]
         assert_equal(database, live, lake_uri=pipeline.lake_uri)
         outcome.verdict = verdict
-
-
-CATALOG: tuple[tuple[str, tuple[str, ...]], ...] = (
-    (
-        "column added and dropped",
-        (
-            "ALTER TABLE w_text ADD COLUMN passing_{number} int DEFAULT 3",
-            "ALTER TABLE w_text DROP COLUMN passing_{number}",
-        ),
-    ),
-    ("column added", ("ALTER TABLE w_pair ADD COLUMN added_{number} text DEFAULT 'constant'",)),
-    ("column added with a rewrite", ("ALTER TABLE w_uuid ADD COLUMN added_{number} float8 DEFAULT random()",)),
-    (
-        "column renamed and back",
-        (
-            "ALTER TABLE w_uuid RENAME COLUMN day TO day_{number}",
-            "ALTER TABLE w_uuid RENAME COLUMN day_{number} TO day",
-        ),
-    ),
-    ("column widened", ("ALTER TABLE w_full ALTER COLUMN n TYPE bigint",)),
-    (
-        "publish toggled",
-        (
-            "ALTER PUBLICATION {publication} SET (publish = 'insert')",
-            "ALTER PUBLICATION {publication} SET (publish = 'insert, update, delete, truncate')",
-        ),
-    ),
-    ("table rewritten", ("VACUUM FULL w_index",)),
-    ("table truncated", ("TRUNCATE w_bag, w_append",)),
-    (
-        "table created",
-        (
-            "CREATE TABLE made_{number} (id int PRIMARY KEY, t text)",
-            "INSERT INTO made_{number} SELECT i, 't' FROM generate_series(1, 20) i",
-            "UPDATE made_{number} SET t = 'u' WHERE id < 5",
-        ),
-    ),
-)
-"""What happens to the catalog, by the name that is counted."""
 
 
 def _head_corrupted(body: bytes) -> bytes:

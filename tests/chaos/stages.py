@@ -20,6 +20,7 @@ import pytest
 from sluice import faults, lsn
 from sluice.errors import ServiceError
 from sluice.ingest import supervisor as ingest_module
+from sluice.ingest.snapshot.round import SnapshotLimits
 from sluice.store.opening import open_store
 from tests.support.ingesting import IngestPipeline, Running
 from tests.support.oracle import Change, Spool
@@ -95,11 +96,15 @@ SNAPSHOT_EDGES = (
     "snapshot.read",
     "segment.put.before",
     "segment.put.after",
+    "snapshot.chunk.before",
+    "snapshot.chunk.after",
     "snapshot.taken",
     "snapshot.final.before",
     "snapshot.final.after",
 )
-"""Between reading a table, uploading its rows and the entry that publishes them."""
+"""Between reading a table, uploading its rows and the entries that publish them."""
+IN_PARTS = SnapshotLimits(chunk_bytes=8192)
+"""A part for each block."""
 
 
 class Stages:
@@ -151,28 +156,28 @@ class Stages:
         self.assert_healthy()
 
     def snapshot_case(self, point: str, error: str, situation: Situation) -> None:
-        """A table is copied for the first time and that fails at `point`, with another table and
+        """A table's first snapshot is read and that fails at `point`, with another table and
         with changes of both behind it, as `situation` says.
         """
         self._numbers += 1
         gate = self.folder / f"gate-{self._numbers}"
-        copied = [f"copied_{self._numbers}_{which}" for which in "ab"]
-        for table in copied:
+        added = [f"added_{self._numbers}_{which}" for which in "ab"]
+        for table in added:
             self.database.execute(
                 f"CREATE TABLE {table} (id int PRIMARY KEY, t text)",
-                f"INSERT INTO {table} SELECT i, repeat('x', 100) FROM generate_series(1, 50) i",
+                f"INSERT INTO {table} SELECT i, repeat('x', 100) FROM generate_series(1, 200) i",
                 f"ALTER PUBLICATION {self.database.publication} ADD TABLE {table}",
             )
         faults.arm(f"{point}=hold:{gate}+raise:{error}@1")
-        running = Running(self.pipeline, self.pipeline.options(watch_interval_s=3600.0))
+        running = Running(self.pipeline, self.pipeline.options(watch_interval_s=3600.0, snapshot=IN_PARTS))
         running.thread.start()
         try:
             self.wait(lambda: faults.passages(point) > 0, running, f"{point} is reached")
             if situation is not Situation.IDLE:
-                for table in copied:
+                for table in added:
                     self.commit(
                         f"UPDATE {table} SET t = 'changed' WHERE id < 10; DELETE FROM {table} WHERE "
-                        f"id = 11; INSERT INTO {table} VALUES (100, 'new')"
+                        f"id = 11; INSERT INTO {table} VALUES (1000, 'new')"
                     )
                 position = self.commit("INSERT INTO b DEFAULT VALUES")
                 self.wait(lambda: _handed(running) > position, running, "the transactions behind are received")
@@ -257,7 +262,7 @@ class Stages:
             faults.arm(failing)
         elif situation is Situation.QUEUED:
             # A busy event loop hears of the failure late: what waits behind must not depend on its
-            # being told in time.
+            # being stopped in time.
             running.ask(lambda: threading.Event().wait(_BUSY_SECONDS))
         if situation is Situation.DRAINING:
             self._drain(running, edge)

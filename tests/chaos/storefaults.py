@@ -109,7 +109,7 @@ class Place:
 
 
 class Bucket(Place):
-    """An S3 server behind a proxy that answers wrongly when it is told to. The oracle reads past
+    """An S3 server behind a proxy that answers wrongly when a test asks for it. The oracle reads past
     the proxy.
     """
 

@@ -2,7 +2,6 @@
 source, or it says by name that it does not.
 """
 
-import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +11,10 @@ import pytest
 
 from sluice import faults
 from tests.chaos import stages
+from tests.support.extent import FULL
 from tests.support.ingesting import IngestPipeline, Running
 from tests.support.oracle import Spool
 
-FULL = os.environ.get("CHAOS") == "full"
 STEPS = (
     ("snapshot.locked", "snapshot.read", "snapshot.final.before", "snapshot.final.after")
     if FULL
@@ -67,8 +66,8 @@ def test_what_changes_while_a_table_is_read_is_followed_or_named(
         f"CREATE PUBLICATION {database.publication} FOR TABLE t, parted WITH (publish_via_partition_root = true)",
     )
     gate = tmp_path / "gate"
-    # `parted` is copied first, `t` second.
-    faults.arm(f"{step}=hold:{gate}@{1 if 'partition' in what else 2}")
+    # `parted` is read first, `t` second; both are locked together.
+    faults.arm(f"{step}=hold:{gate}@{1 if 'partition' in what or step == 'snapshot.locked' else 2}")
     with pipeline.running(watch_interval_s=0.2, tables=()) as running:
         running.wait_until(lambda: faults.passages(step) > 0)
         changing = threading.Thread(target=_change, args=(pipeline, what))

@@ -5,7 +5,6 @@ Whatever fails, a healthy restart has each committed transaction exactly once, n
 acknowledged before it was durable, and nothing hangs.
 """
 
-import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
@@ -13,6 +12,7 @@ import pytest
 
 from tests.chaos.reused import Reused
 from tests.chaos.stages import EDGES, SNAPSHOT_EDGES, Edge, Situation, Stages, hurried
+from tests.support.extent import FULL
 from tests.support.sources import fresh_database
 from tools.local.postgres import PostgresServer
 
@@ -48,7 +48,6 @@ def stages(shared: Reused[Stages], request: pytest.FixtureRequest, monkeypatch: 
         yield lent
 
 
-FULL = os.environ.get("CHAOS") == "full"
 """Every error in every situation, as `make chaos` does; otherwise each edge once with work queued
 behind it, and once idle or draining, by turns.
 """
@@ -65,7 +64,7 @@ def _errors(point: str) -> tuple[str, ...]:
 def _chosen(place: int, errors: tuple[str, ...], *, serial: bool = False) -> list[tuple[str, Situation]]:
     """Neighbouring edges have different errors, so that each kind of error meets each situation
     somewhere. A `serial` one has one that ends the process as well: only that shows whether the
-    stage took more work, and whether a drain told of it.
+    stage took more work, and whether a drain reported it.
     """
     other = (Situation.IDLE, Situation.DRAINING)[place % 2]
     quick = {(errors[place % len(errors)], Situation.QUEUED), (errors[(place + 1) % len(errors)], other)}

@@ -5,7 +5,6 @@ One story in two tests: the lake that the second one compares is made from the s
 the first. Nothing is lost, nothing doubled, nothing acknowledged that was not durable.
 """
 
-import os
 import random
 from collections.abc import Iterator
 
@@ -15,17 +14,28 @@ from tests.chaos import lake, nemesis
 from tests.chaos.world import TABLES, World, world
 from tests.chaos.writer import Writer
 from tests.support.compare import assert_equal
+from tests.support.extent import FULL
 from tests.support.pipeline import wait_complete
 from tools.local.postgres import PostgresServer
 from tools.local.sluice import SluiceProcess
 
 pytestmark = pytest.mark.timeout(1800)
 """Each start of Spark takes ten seconds on a quiet machine and a minute on a busy one."""
-RANDOM_INGEST_KILLS = 9
-FULL = os.environ.get("CHAOS") == "full"
+RANDOM_INGEST_KILLS = 9 if FULL else 3
+EACH = 1 if FULL else 4
+"""Of so many points one: test_failing_stages fails all of them."""
 SETTING_UP = ("setup.published", "setup.slot", "catalog.asked")
-SNAPSHOT = tuple(point for point in nemesis.points("service/sluice") if point.startswith("snapshot."))
-"""Reached only while there are tables to copy, so they come first, and each leaves some to the
+SNAPSHOT = (
+    "snapshot.lock.before",
+    "snapshot.locked",
+    "snapshot.read",
+    "snapshot.chunk.before",
+    "snapshot.chunk.after",
+    "snapshot.taken",
+    "snapshot.final.before",
+    "snapshot.final.after",
+)
+"""Reached only while there are tables to read, so they come first, and each leaves some to the
 next.
 """
 
@@ -34,8 +44,14 @@ LEAVING, CLEANING = "segment.put.after", "leftover.delete.before"
 """A kill at the first leaves an object that nothing names, and only then does the next start pass
 the second.
 """
-COLLECTING = "gc."
-"""Points of a command that ingest never passes; tests/conformance/test_gc.py stops there."""
+REPAIRING = "repair."
+"""Points that ingest passes when it was asked for a repair; test_killed_repair.py stops there."""
+ELSEWHERE = ("gc.", "compact.", "gap.", "slot.")
+"""Points that ingest never passes; tests/conformance/test_pruning.py, test_compaction.py and e2e/test_gap.py stop
+there."""
+
+MAINTAINING = "apply.maintenance."
+"""Points that no window passes; tests/spark/test_killed_maintenance.py stops there."""
 
 
 @pytest.fixture(scope="module")
@@ -51,16 +67,20 @@ def test_ingest_killed_at_fault_points_and_at_random_publishes_each_transaction_
     for point in SETTING_UP:
         nemesis.crash(survivor.ingest(faults=f"{point}=crash"), at=point)
     survivor.observe()
-    passed = [point for point in nemesis.points("service/sluice") if not point.startswith(COLLECTING)]
-    others = [point for point in passed if point not in (*SETTING_UP, *SNAPSHOT, CLEANING)]
-    kills: list[str | nemesis.Moment] = [*others, *(nemesis.ingest_moment(choice) for _ in range(RANDOM_INGEST_KILLS))]
+    points = nemesis.points("service/sluice")
+    assert {point for point in points if point.startswith("snapshot.")} == set(SNAPSHOT)
+    passed = [point for point in points if not point.startswith((*ELSEWHERE, REPAIRING))]
+    others = [point for point in passed if point not in (*SETTING_UP, *SNAPSHOT, LEAVING, CLEANING)]
+    choice.shuffle(others)
+    at_random = [nemesis.ingest_moment(choice) for _ in range(RANDOM_INGEST_KILLS)]
+    kills: list[str | nemesis.Moment] = [LEAVING, *others[::EACH], *at_random]
     choice.shuffle(kills)
     with Writer(survivor.workload, survivor.database.dsn, pause_s=0.02, large_pause_s=1.0):
         for kill in [*SNAPSHOT, *kills]:
             if isinstance(kill, nemesis.Moment):
                 kill.strike(survivor, survivor.ingest)
             else:
-                passage = choice.randint(1, 2 if kill in SNAPSHOT else 5)
+                passage = 1 if kill in SNAPSHOT else choice.randint(1, 5)
                 nemesis.crash(survivor.ingest(faults=f"{kill}=crash@{passage}"), at=kill)
             if kill == LEAVING:
                 nemesis.crash(survivor.ingest(faults=f"{CLEANING}=crash"), at=CLEANING)
@@ -69,7 +89,8 @@ def test_ingest_killed_at_fault_points_and_at_random_publishes_each_transaction_
     survivor.assert_exactly_once()
     assert set(survivor.spool.states) == set(TABLES)
     assert set(survivor.spool.states.values()) == {"live"}
-    assert {table for table, _ in survivor.spool.complete} == set(TABLES)
+    complete = {table_id for table_id, _ in survivor.spool.complete}
+    assert {survivor.spool.tables[table_id].name for table_id in complete} == set(TABLES)
     assert survivor.confirmed() <= survivor.spool.through_lsn
     assert survivor.spool.epoch > RANDOM_INGEST_KILLS
     assert len({status.flush for status in survivor.proxy.statuses}) > RANDOM_INGEST_KILLS, (
@@ -83,7 +104,7 @@ def test_ingest_killed_at_fault_points_and_at_random_publishes_each_transaction_
 @pytest.mark.timeout(1200)
 def test_applier_killed_at_fault_points_and_inside_merges_leaves_the_lake_equal(survivor: World, seed: int) -> None:
     choice = random.Random(seed + 1)
-    points = nemesis.points("spark_jobs/sluice_spark")
+    points = [point for point in nemesis.points("spark_jobs/sluice_spark") if not point.startswith(MAINTAINING)]
     points.sort(key="apply.schema.altered".__eq__)
     with survivor.ingest() as ingest:
         with Writer(survivor.workload, survivor.database.dsn, pause_s=0.1, large_pause_s=5.0) as writer:

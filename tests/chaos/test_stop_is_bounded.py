@@ -16,12 +16,12 @@ from tools.local.sluice import SluiceProcess
 
 STOP_SECONDS = 6.0
 SLACK_SECONDS = 20.0
-"""For a busy machine: the process is told to leave at STOP_SECONDS and needs a moment to be gone."""
+"""For a busy machine: the process is asked to stop at STOP_SECONDS and needs a moment to be gone."""
 OURS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'sluice_t'"
 
 
 def test_with_the_store_away_and_a_backlog(started: World) -> None:
-    """Nothing that was received can be stored, the decoder waits for room, and the socket for the
+    """Nothing that was received can be stored, the decoder waits for the commit, and the socket for the
     decoder.
     """
     gate = Gate(started.pipeline.directory / "gate")
@@ -97,7 +97,7 @@ def test_while_a_snapshot_waits_for_a_lock(started: World) -> None:
         psycopg.connect(started.database.dsn) as other,
     ):
         wait_until(
-            lambda: "snapshot started" in events(ingest), what="the snapshot starts", processes=(ingest,), timeout=90
+            lambda: "snapshot taken" in events(ingest), what="the snapshot is taken", processes=(ingest,), timeout=90
         )
         other.execute("LOCK TABLE locked IN ACCESS EXCLUSIVE MODE")
         gate.open()

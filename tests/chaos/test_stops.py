@@ -1,4 +1,4 @@
-"""Stops that are asked for: the first SIGTERM drains and acknowledges, the second leaves at once,
+"""Stops that are asked for: the first SIGTERM drains and acknowledges, the second exits at once,
 and neither loses or doubles anything.
 """
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.world import Gate, World, events, world
+from tests.support.extent import slow
 from tools.local.postgres import PostgresServer
 from tools.local.sluice import SluiceProcess
 
@@ -38,6 +39,7 @@ def test_a_store_that_hangs_for_three_timeouts_costs_no_connection_and_no_row(
             _recovers(started, ingest)
 
 
+@slow
 def test_a_disk_that_is_full_for_three_timeouts_costs_no_connection_and_no_row(
     postgres: PostgresServer, tmp_path: Path, seed: int
 ) -> None:

@@ -9,11 +9,12 @@ import pytest
 
 from sluice.errors import WriterFenced
 from tests.chaos.world import Gate, World
+from tests.support.extent import slow
 
 WAKES_SECONDS = 90.0
 
 
-@pytest.mark.parametrize("about_to", ["wait", "append"])
+@pytest.mark.parametrize("about_to", [pytest.param("wait", marks=slow), "append"])
 def test_a_paused_writer_that_was_replaced_is_fenced_and_nothing_comes_twice(started: World, about_to: str) -> None:
     gate = Gate(started.pipeline.directory / "gate")
     with started.ingest(faults=gate.holding("commit.before")) as old:

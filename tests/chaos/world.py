@@ -29,6 +29,8 @@ SERVER_KEEPS_LITTLE = "logical_decoding_work_mem = '64kB'"
 
 SHORT_LIVED = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """For a Java that is killed within seconds: it starts in half the time when it does not optimise."""
+SEVERAL_PARTS = f"INSERT INTO {writer.LARGE} SELECT -i, 0, repeat('x', 100) FROM generate_series(1, 1000) i"
+"""Twenty blocks, each of them a part of the snapshot."""
 
 
 class Gate:
@@ -180,7 +182,7 @@ def world(server: PostgresServer, folder: Path, *, seed: int, spool: Path | None
         PgProxy(server.port, on_status=AckOracle(own_spool)) as proxy,
         Workload(database.dsn, seed=seed) as workload,
     ):
-        database.execute(f"ALTER DATABASE {database.name} SET {SERVER_KEEPS_LITTLE}", *writer.CREATE)
+        database.execute(f"ALTER DATABASE {database.name} SET {SERVER_KEEPS_LITTLE}", *writer.CREATE, SEVERAL_PARTS)
         workload.create()
         pipeline = _pipeline(database, proxy, folder, spool_uri=spool.as_uri() if spool else "")
         yield World(database, proxy, pipeline, workload, Spool(own_spool))
@@ -193,6 +195,7 @@ def _pipeline(database: Database, proxy: PgProxy, folder: Path, *, spool_uri: st
             "publication": database.publication,
             "tables": ["public.*"],
             "two_phase": True,
+            "snapshot_chunk": "8KiB",
         },
         "spool": {"max_delay": MAX_DELAY, "transaction_memory": "1MiB"},
         "apply": {"poll": "200ms", "driver_memory": "1GiB", "conf": {"spark.driver.extraJavaOptions": SHORT_LIVED}},

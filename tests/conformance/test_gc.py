@@ -8,7 +8,7 @@ import subprocess
 import sys
 import uuid
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import ClassVar
@@ -20,137 +20,22 @@ from hypothesis import strategies as st
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
 from sluice.contract.entries import (
-    BodyCommit,
-    Changes,
-    Commits,
     Prepared,
-    PreparedEnd,
-    PreparedPart,
-    Segment,
-    Snapshot,
-    digest,
 )
 from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt, StoreUnavailable
 from sluice.manifest import checkpoint
+from sluice.manifest import pruning as gc
 from sluice.manifest.reader import load_state
-from sluice.manifest.state import PipelineState
-from sluice.manifest.writer import ManifestLog
-from sluice.operate import gc
 from sluice.operate.verify import verify
 from sluice.store.base import ObjectStore
 from sluice.store.local import LocalStore
 from sluice.store.memory import MemoryStore
-from tests.support.manifests import opened, put, schema, segment, table
+from tests.conformance.spools import CONTENT, LATER, World
+from tests.support.manifests import table
 
-CONTENT = b"rows of a table"
-START = datetime(2030, 1, 1, tzinfo=UTC)
-AT_ONCE = timedelta(0)
 POLICY = Path(__file__).parents[2] / "deploy" / "object-store" / "s3-gc-policy.json"
 PLACE = "arn:aws:s3:::SPOOL-BUCKET/SPOOL-PREFIX/PIPELINE"
-LATER = START + timedelta(days=30)
-
-
-class World:
-    """A pipeline whose clock goes on by an hour with each entry, and its applier's record."""
-
-    def __init__(self, store: ObjectStore) -> None:
-        self.store = store
-        self.time = START
-        self.number = 0
-        self.log = self.open()
-
-    def open(self) -> ManifestLog:
-        self.log = ManifestLog.open(self.store, opened(), load_state(self.store), clock=self._tick)
-        return self.log
-
-    def _tick(self) -> datetime:
-        self.time += timedelta(hours=1)
-        return self.time
-
-    @property
-    def state(self) -> PipelineState:
-        return self.log.state
-
-    def join(self, table_id: str, *, generation: int = 1, copied: bool = True) -> str:
-        """A table with one copied object; its key."""
-        self.log.append(table(table_id, generation=generation, version=1 if generation == 1 else None))
-        if not copied:
-            return ""
-        part = self._stored(keys.segment(table_id, self.state.epoch, self.state.seq), table_id, lsn=1)
-        self.log.append(Snapshot(table_id, generation, 1, max(1, self.state.through_lsn), (part,), final=True))
-        self.log.append(table(table_id, generation=generation, version=None, state="live"))
-        return part.key
-
-    def change(self, table_id: str) -> str:
-        lsn = self.state.through_lsn + 10
-        part = self._stored(keys.segment(table_id, self.state.epoch, self.state.seq), table_id, lsn=lsn)
-        put(self.log, Changes((part,), Commits([lsn], [1], [7])), through_lsn=lsn)
-        return part.key
-
-    def prepare(self, gid: str) -> Prepared:
-        lsn = self.state.through_lsn + 10
-        part = self._stored(keys.staged(self.state.epoch, 700, self.state.seq), "7", lsn=0)
-        waiting = Prepared(gid, 700, lsn, 1, 1, (PreparedPart(schema(), part),))
-        put(self.log, Changes((), Commits(), prepared=(waiting,)), through_lsn=lsn)
-        return waiting
-
-    def end(self, waiting: Prepared, fate: str) -> None:
-        lsn = self.state.through_lsn + 10
-        part = replace(waiting.parts[0].segment, first_lsn=lsn, last_lsn=lsn, body=BodyCommit(lsn, 1, 700))
-        committed = fate == "committed"
-        commits = Commits([lsn], [1], [700]) if committed else Commits()
-        put(
-            self.log,
-            Changes((part,) if committed else (), commits, ended=(PreparedEnd(waiting.gid, waiting.end_lsn, fate),)),
-            through_lsn=lsn,
-        )
-
-    def _stored(self, key: str, table_id: str, *, lsn: int) -> Segment:
-        self.store.put(key, CONTENT)
-        return replace(segment(table_id, first_lsn=lsn), key=key, bytes=len(CONTENT), sha256=digest(CONTENT))
-
-    def applied(self, through: dict[str, int] | None = None, *, complete: int | None = None, **states: str) -> None:
-        """The applier reports; left out, every live table is through the last entry."""
-        self.number += 1
-        rows = {
-            table_id: AppliedTable(
-                table_id,
-                "public",
-                f"t{table_id}",
-                "p",
-                "mirror",
-                known.generation,
-                State(states.get(f"t{table_id}", known.state)),
-                through_seq=(through or {}).get(table_id, self.state.seq if known.state == State.LIVE else 0),
-            )
-            for table_id, known in self.state.tables.items()
-        }
-        self.store.create(
-            keys.apply_log(self.number), AppliedLog(self.number, "a", "2026-01-01T00:00:00+00:00", rows).encode()
-        )
-        self.store.create(
-            keys.apply_complete(self.number),
-            Complete(
-                self.number, 1, self.state.seq if complete is None else complete, "2026-01-01T00:00:00+00:00", {}
-            ).encode(),
-        )
-
-    def plan(self, keep: timedelta = AT_ONCE, now: datetime = LATER) -> gc.Plan:
-        return gc.plan(self.store, keep=keep, now=lambda: now)
-
-    def collect(self, keep: timedelta = AT_ONCE, now: datetime = LATER) -> set[str]:
-        """What a collection deletes. The spool is found whole afterwards."""
-        before = self.objects()
-        gc.carry_out(self.store, self.plan(keep, now))
-        assert verify(self.store, content=True).flaws == []
-        return before - self.objects()
-
-    def objects(self) -> set[str]:
-        return {key for folder in (keys.DATA, keys.STAGE) for key in self.store.list(folder)}
-
-    def entries(self) -> list[str]:
-        return [key for key in self.store.list(keys.MANIFEST) if not key.startswith(keys.CHECKPOINTS)]
 
 
 @pytest.fixture
@@ -169,7 +54,7 @@ def test_what_every_table_has_applied_goes_and_the_rest_of_the_spool_stays(world
     assert world.collect() == old
     assert world.entries() == entries, "the chain is never shortened"
     seen = verify(world.store, content=True)
-    assert (seen.objects, seen.given_up, seen.horizon.through_seq) == (2, 4, through)
+    assert (seen.objects, seen.pruned, seen.horizon.through_seq) == (2, 4, through)
     assert world.collect() == set()
 
 
@@ -349,7 +234,7 @@ def test_a_statement_about_another_chain_excuses_nothing(world: World) -> None:
     gone = world.change("7")
     world.applied()
     world.collect()
-    (key,) = world.store.list(keys.HORIZONS)
+    key = keys.horizon(world.state.seq)
     world.store.put(key, world.store.get(key).replace(world.state.previous_sha256.encode(), b"0" * 64))
     flaws = verify(world.store, content=False).flaws
     assert flaws[0].key == keys.HORIZONS
@@ -457,7 +342,9 @@ def test_its_example_policy_allows_what_it_does_and_nothing_that_could_unmake_th
 
 
 STEPS = st.lists(
-    st.sampled_from(["change 7", "change 8", "prepare", "commit", "roll back", "apply", "collect", "open", "copy 7"]),
+    st.sampled_from(
+        ["change 7", "change 8", "prepare", "commit", "roll back", "apply", "collect", "open", "snapshot 7"]
+    ),
     max_size=40,
 )
 
@@ -474,12 +361,11 @@ def test_a_collection_that_is_killed_leaves_a_spool_that_is_whole_and_the_next_o
     world.applied()
     kept = world.change("7")
     script = f"""
-from datetime import timedelta
-from sluice.operate import gc
+from sluice.manifest import pruning as gc
 from sluice.store.opening import open_store
 gc.THREADS = 1
 store = open_store("file://{tmp_path}", options={{}})
-gc.carry_out(store, gc.plan(store, keep=timedelta(0), now=lambda: __import__("datetime").datetime.fromisoformat("{LATER.isoformat()}")))
+gc.carry_out(store, gc.plan(store, keep_seconds=0, now=lambda: __import__("datetime").datetime.fromisoformat("{LATER.isoformat()}")))
 """
     name, _, passage = point.partition("@")
     environment = {**os.environ, "SLUICE_FAULTS": f"{name}=crash@{passage or 1}"}
@@ -543,3 +429,17 @@ def test_whatever_happens_no_object_that_is_still_to_be_applied_ever_goes(
         needed = {key for seq, table_id, key in named if seq > through[table_id]}
         needed |= {one.parts[0].segment.key for one in waiting}
         assert needed <= world.objects()
+
+
+def test_what_waits_for_a_paused_table_stays_however_long_the_pause_is(world: World) -> None:
+    old = world.join("7")
+    through = world.state.seq
+    world.log.append(table("7", version=None, state="live", paused=True))
+    waiting = {world.change("7"), world.change("7")}
+    world.applied({"7": through}, t7="paused")
+    assert world.collect() == {old}
+    world.log.append(table("7", version=None, state="live", paused=False))
+    world.applied({"7": through})
+    assert world.collect() == set()
+    world.applied()
+    assert world.collect() == waiting

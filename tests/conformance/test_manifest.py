@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from sluice import faults
 from sluice.contract import keys
-from sluice.contract.entries import Body, Entry, Progress
+from sluice.contract.entries import Body, Progress
 from sluice.contract.receipt import DurableReceipt
 from sluice.errors import (
     FormatTooNew,
@@ -36,22 +36,10 @@ from sluice.manifest import checkpoint
 from sluice.manifest.reader import load_state, read_entries, read_entry
 from sluice.manifest.state import PipelineState, reduce
 from sluice.manifest.writer import ManifestLog
-from sluice.operate.verify import verify
 from sluice.store.base import ObjectStore
 from sluice.store.local import LocalStore
 from sluice.store.memory import MemoryStore
-from tests.support.manifests import changes, copy, histories, opened, put, table
-
-
-def _open(store: ObjectStore, **options: Any) -> ManifestLog:
-    return ManifestLog.open(store, opened(), load_state(store), **options)
-
-
-def _filled(store: ObjectStore, entries: int) -> ManifestLog:
-    log = _open(store)
-    for lsn in range(2, entries + 1):
-        put(log, Progress(), through_lsn=lsn)
-    return log
+from tests.support.manifests import changes, filled_log, histories, open_log, opened, overwrite, put, snapshot, table
 
 
 def _memory() -> MemoryStore:
@@ -63,12 +51,12 @@ def _memory() -> MemoryStore:
 
 def test_what_was_appended_is_what_a_reader_sees(store: ObjectStore) -> None:
     assert load_state(store) == PipelineState()
-    log = _open(store, through_lsn=5)
+    log = open_log(store, through_lsn=5)
     assert (log.state.seq, log.state.through_lsn) == (1, 5)
     bodies: list[tuple[Body, int]] = [
         (table(), 5),
         (changes(7, 9), 12),
-        (copy(snapshot_lsn=8), 12),
+        (snapshot(snapshot_lsn=8), 12),
         (table(version=2, state="live"), 12),
         (changes(20, version=2), 30),
     ]
@@ -82,13 +70,13 @@ def test_what_was_appended_is_what_a_reader_sees(store: ObjectStore) -> None:
 
 
 def test_a_position_left_out_stays_where_it_is(store: ObjectStore) -> None:
-    log = _open(store, through_lsn=5)
+    log = open_log(store, through_lsn=5)
     assert log.append(table()) == DurableReceipt(2, 5)
-    assert (_open(store).state.seq, log.state.through_lsn) == (3, 5)
+    assert (open_log(store).state.seq, log.state.through_lsn) == (3, 5)
 
 
 def test_a_reader_can_begin_and_end_anywhere(store: ObjectStore) -> None:
-    log = _filled(store, 40)
+    log = filled_log(store, 40)
     assert [entry.seq for entry, _ in read_entries(store, after_seq=0)] == list(range(1, 41))
     assert [entry.seq for entry, _ in read_entries(store, after_seq=37)] == [38, 39, 40]
     assert [entry.seq for entry, _ in read_entries(store, after_seq=3, limit=30)] == list(range(4, 34))
@@ -98,7 +86,7 @@ def test_a_reader_can_begin_and_end_anywhere(store: ObjectStore) -> None:
 
 
 def test_appends_from_many_threads_make_one_dense_chain(store: ObjectStore) -> None:
-    log = _open(store)
+    log = open_log(store)
     with ThreadPoolExecutor(8) as pool:
         receipts = list(pool.map(lambda _: log.append(Progress()), range(40)))
     assert sorted(receipt.seq for receipt in receipts) == list(range(2, 42))
@@ -106,7 +94,7 @@ def test_appends_from_many_threads_make_one_dense_chain(store: ObjectStore) -> N
 
 
 def test_an_entry_that_may_not_follow_is_never_stored(store: ObjectStore) -> None:
-    log = _open(store, through_lsn=10)
+    log = open_log(store, through_lsn=10)
     impossible: list[tuple[Body, int]] = [(changes(20), 20), (Progress(), 9), (opened(), 10)]
     for body, through_lsn in impossible:
         with pytest.raises(ManifestCorrupt, match="entry 2 "):
@@ -119,8 +107,8 @@ def test_an_entry_that_may_not_follow_is_never_stored(store: ObjectStore) -> Non
 
 
 def test_a_replaced_writer_is_fenced_and_stays_so(store: ObjectStore) -> None:
-    old = _open(store)
-    new = _open(store)
+    old = open_log(store)
+    new = open_log(store)
     for _ in range(2):
         with pytest.raises(WriterFenced):
             put(old, Progress(), through_lsn=99)
@@ -132,15 +120,15 @@ def test_a_replaced_writer_is_fenced_and_stays_so(store: ObjectStore) -> None:
 
 
 def test_a_log_is_ours_until_another_writer_appends(store: ObjectStore) -> None:
-    log = _filled(store, 2)
+    log = filled_log(store, 2)
     assert log.require_ours() == log.state
-    _open(store)
+    open_log(store)
     with pytest.raises(WriterFenced):
         log.require_ours()
 
 
 def test_our_own_entry_that_is_being_stored_is_not_taken_for_another_writer_s(tmp_path: Path) -> None:
-    log, gate = _filled(_memory(), 2), tmp_path / "gate"
+    log, gate = filled_log(_memory(), 2), tmp_path / "gate"
     faults.arm(f"manifest.append.after=hold:{gate}@1")
     try:
         with ThreadPoolExecutor(2) as pool:
@@ -207,7 +195,7 @@ class Doubtful(MemoryStore):
 @pytest.mark.parametrize("script", [["lost"], ["down"], ["down", "down", "lost"]])
 def test_a_doubtful_create_ends_with_our_entry_stored_once(script: list[str]) -> None:
     store, problems = Doubtful(*script), []
-    log = _open(store, on_problem=lambda what, error: problems.append((what, str(error))))
+    log = open_log(store, on_problem=lambda what, error: problems.append((what, str(error))))
     store.get_fails = 1
     assert put(log, Progress(), through_lsn=5) == DurableReceipt(2, 5)
     assert put(log, Progress(), through_lsn=6) == DurableReceipt(3, 6)
@@ -217,7 +205,7 @@ def test_a_doubtful_create_ends_with_our_entry_stored_once(script: list[str]) ->
 
 
 def test_a_doubt_that_another_writer_used_fences() -> None:
-    log = _open(Doubtful("down", "stolen"))
+    log = open_log(Doubtful("down", "stolen"))
     for _ in range(2):
         with pytest.raises(WriterFenced):
             put(log, Progress(), through_lsn=5)
@@ -233,18 +221,18 @@ def test_a_log_left_in_doubt_takes_nothing_more(script: list[str], ending: str) 
         if ending == "deadline"
         else {"stop": stop, "on_problem": lambda _what, _error: stop.set()}
     )
-    log = _open(store, **options)
+    log = open_log(store, **options)
     with pytest.raises(StoreUnavailable, match="may or may not be there"):
         put(log, Progress(), through_lsn=5)
     store.script = itertools.repeat("ok")
     with pytest.raises(StoreUnavailable, match="closed"):
         put(log, Progress(), through_lsn=6)
     assert log.state.seq == 1
-    assert _open(store).state.seq == (3 if script[0] == "lost" else 2)
+    assert open_log(store).state.seq == (3 if script[0] == "lost" else 2)
 
 
 def test_a_refusing_store_closes_the_log_at_once() -> None:
-    log = _open(Doubtful("refused"))
+    log = open_log(Doubtful("refused"))
     for _ in range(2):
         with pytest.raises(StoreRefused):
             put(log, Progress(), through_lsn=5)
@@ -281,90 +269,7 @@ log.publish(Progress(), from_lsn=0, through_lsn=5)
     assert result.returncode == 137, result.stderr
     store = LocalStore(tmp_path)
     assert load_state(store).seq == stored
-    assert put(_open(store), Progress(), through_lsn=6) == DurableReceipt(stored + 2, 6)
-
-
-# damage
-
-
-def _overwrite(store: ObjectStore, seq: int) -> None:
-    entry = store.get(keys.manifest_entry(seq))
-    store.put(keys.manifest_entry(seq), entry.replace(b'"through_lsn":', b'"note":1,"through_lsn":'))
-
-
-def _delete(store: ObjectStore, seqs: Iterable[int]) -> None:
-    for seq in seqs:
-        store.delete(keys.manifest_entry(seq))
-
-
-DAMAGES: dict[str, tuple[Callable[[ObjectStore], None], str]] = {
-    "overwritten": (lambda store: _overwrite(store, 20), "entry 21 does not continue entry 20"),
-    "first one overwritten": (lambda store: _overwrite(store, 1), "entry 2 does not continue entry 1"),
-    "missing": (lambda store: store.delete(keys.manifest_entry(20)), "entry 20 is missing"),
-    "first one missing": (lambda store: store.delete(keys.manifest_entry(1)), "entry 1 is missing"),
-    "all but the last missing": (lambda store: _delete(store, range(1, 30)), "entry 1 is missing"),
-    "cut short": (
-        lambda store: store.put(keys.manifest_entry(20), store.get(keys.manifest_entry(20))[:-9]),
-        "entry 20",
-    ),
-    "empty": (lambda store: store.put(keys.manifest_entry(30), b""), "entry 30"),
-    "moved": (
-        lambda store: store.put(keys.manifest_entry(31), store.get(keys.manifest_entry(30))),
-        "entry 31 calls itself 30",
-    ),
-    "a foreign object": (lambda store: store.put("manifest/notes.txt", b""), "unexpected object"),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_is_named_and_never_read_over(store: ObjectStore, damage: str) -> None:
-    _filled(store, 30)
-    inflict, message = DAMAGES[damage]
-    inflict(store)
-    with pytest.raises(ManifestCorrupt, match=message):
-        load_state(store)
-    with pytest.raises(ManifestCorrupt, match=message):
-        list(read_entries(store, after_seq=0))
-
-
-def test_an_entry_of_a_newer_format_stops_the_reader(store: ObjectStore) -> None:
-    _filled(store, 3)
-    store.put(
-        keys.manifest_entry(3), store.get(keys.manifest_entry(3)).replace(b'"format_version":1', b'"format_version":2')
-    )
-    with pytest.raises(FormatTooNew, match="entry 3"):
-        load_state(store)
-
-
-def test_changes_behind_some_that_were_left_out_are_never_stored(store: ObjectStore) -> None:
-    """Two units were made; the first one failed on its way, and somebody publishes the second."""
-    log = _open(store, through_lsn=10)
-    with pytest.raises(ManifestCorrupt, match=r"entry 2 continues from 0/14, but what came before it ends at 0/A"):
-        log.publish(changes(25), from_lsn=20, through_lsn=30)
-    with pytest.raises(ManifestCorrupt, match="entry 2 continues from 0/14"):
-        log.publish(Progress(), from_lsn=20, through_lsn=30)
-    assert list(store.list(keys.MANIFEST)) == [keys.manifest_entry(1)]
-    assert put(log, Progress(), through_lsn=20).seq == 2
-
-
-def test_a_hole_between_two_entries_is_refused_by_every_reader(store: ObjectStore) -> None:
-    """As a writer would leave it that knew the number and the hash, and not the position."""
-    log = _filled(store, 3)
-    holed = Entry(4, 1, log.state.previous_sha256, 7, 9, "2030-01-01T00:00:00+00:00", Progress())
-    store.put(keys.manifest_entry(4), holed.encode())
-    message = "entry 4 continues from 0/7, but what came before it ends at 0/3"
-    with pytest.raises(ManifestCorrupt, match=message):
-        load_state(store)
-    with pytest.raises(ManifestCorrupt, match=message):
-        list(read_entries(store, after_seq=2))
-    (flaw,) = verify(store, content=False).flaws
-    assert message in flaw.what
-
-
-def test_a_chain_that_does_not_continue_what_the_reader_had_is_corrupt(store: ObjectStore) -> None:
-    _filled(store, 5)
-    with pytest.raises(ManifestCorrupt, match="entry 4 does not continue entry 3"):
-        list(read_entries(store, after_seq=3, previous_sha256="0" * 64))
+    assert put(open_log(store), Progress(), through_lsn=6) == DurableReceipt(stored + 2, 6)
 
 
 class WrittenMeanwhile(MemoryStore):
@@ -383,7 +288,7 @@ class WrittenMeanwhile(MemoryStore):
 
 def test_entries_written_while_reading_are_no_gap() -> None:
     store = WrittenMeanwhile(uuid.uuid4().hex)
-    _filled(store, 6)
+    filled_log(store, 6)
     assert [entry.seq for entry, _ in read_entries(store, after_seq=0)] == [1, 2, 3, 4, 5, 6]
 
 
@@ -400,7 +305,7 @@ class Counting(MemoryStore):
 
 def test_a_start_reads_from_the_newest_checkpoint_and_arrives_at_the_same_state() -> None:
     store = Counting(uuid.uuid4().hex)
-    log = _filled(store, 2 * checkpoint.EVERY_ENTRIES + 3)
+    log = filled_log(store, 2 * checkpoint.EVERY_ENTRIES + 3)
     assert list(store.list(keys.CHECKPOINTS)) == [
         keys.checkpoint(checkpoint.EVERY_ENTRIES),
         keys.checkpoint(2 * checkpoint.EVERY_ENTRIES),
@@ -415,7 +320,7 @@ def test_a_start_reads_from_the_newest_checkpoint_and_arrives_at_the_same_state(
 
 def test_a_reader_at_the_end_asks_for_one_entry() -> None:
     store = Counting(uuid.uuid4().hex)
-    log = _filled(store, 5)
+    log = filled_log(store, 5)
     store.gets = 0
     assert list(read_entries(store, after_seq=5, previous_sha256=log.state.previous_sha256)) == []
     assert store.gets == 1
@@ -425,7 +330,7 @@ def test_a_reader_at_the_end_asks_for_one_entry() -> None:
     "content", [b"", b"{}", b"[1]", b'{"format_version":1,"state_sha256":"0","state":{}}', b"\xff"]
 )
 def test_an_unreadable_checkpoint_is_passed_over(store: ObjectStore, content: bytes) -> None:
-    log = _filled(store, 5)
+    log = filled_log(store, 5)
     state = next(itertools.islice(_states(store), 2, None))
     checkpoint.write(store, state)
     store.put(keys.checkpoint(4), content)
@@ -442,9 +347,9 @@ def _states(store: ObjectStore) -> Iterator[PipelineState]:
 
 
 def test_a_checkpoint_that_contradicts_the_chain_is_corrupt(store: ObjectStore) -> None:
-    log = _filled(store, 5)
+    log = filled_log(store, 5)
     checkpoint.write(store, log.state)
-    _overwrite(store, 5)
+    overwrite(store, 5)
     with pytest.raises(ManifestCorrupt, match="entry 5 is not the one its checkpoint stands on"):
         load_state(store)
     store.delete(keys.manifest_entry(5))
@@ -453,7 +358,7 @@ def test_a_checkpoint_that_contradicts_the_chain_is_corrupt(store: ObjectStore) 
 
 
 def test_a_checkpoint_of_a_newer_format_stops_the_reader(store: ObjectStore) -> None:
-    log = _filled(store, 2)
+    log = filled_log(store, 2)
     checkpoint.write(store, log.state)
     store.put(
         keys.checkpoint(2), store.get(keys.checkpoint(2)).replace(b'"format_version":1', b'"format_version":2', 1)
@@ -471,10 +376,33 @@ class NoCheckpoints(MemoryStore):
 
 def test_a_checkpoint_that_cannot_be_stored_harms_nothing() -> None:
     store, problems = NoCheckpoints(uuid.uuid4().hex), []
-    log = _open(store, on_problem=lambda what, error: problems.append((what, type(error))))
+    log = open_log(store, on_problem=lambda what, error: problems.append((what, type(error))))
     while log.state.seq <= checkpoint.EVERY_ENTRIES:
         log.append(Progress())
     assert problems == [(f"checkpoint {checkpoint.EVERY_ENTRIES}", StoreUnavailable)]
+    assert load_state(store) == log.state
+
+
+def test_others_append_while_a_checkpoint_is_being_stored() -> None:
+    class Slow(MemoryStore):
+        asked, answered = threading.Event(), threading.Event()
+
+        def create(self, key: str, data: bytes | memoryview) -> None:
+            if key.startswith(keys.CHECKPOINTS):
+                self.asked.set()
+                assert self.answered.wait(30)
+            super().create(key, data)
+
+    store = Slow(uuid.uuid4().hex)
+    log = open_log(store)
+    while log.state.seq < checkpoint.EVERY_ENTRIES - 1:
+        log.append(Progress())
+    slow = threading.Thread(target=log.append, args=(Progress(),))
+    slow.start()
+    assert store.asked.wait(30)
+    assert log.append(Progress()).seq == checkpoint.EVERY_ENTRIES + 1
+    store.answered.set()
+    slow.join()
     assert load_state(store) == log.state
 
 
@@ -501,7 +429,7 @@ def test_a_restart_from_any_checkpoint_equals_a_full_replay(
 
 
 def test_the_error_of_a_closed_log_is_one_of_ours() -> None:
-    log = _open(Doubtful("stolen"))
+    log = open_log(Doubtful("stolen"))
     with pytest.raises(ServiceError) as first:
         log.append(Progress())
     with pytest.raises(ServiceError) as second:

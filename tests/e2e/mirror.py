@@ -7,7 +7,7 @@ table takes its snapshot and then all its changes in one window. What a test cla
 
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ from tests.support.sources import Database
 
 FOLLOWED, REBUILT = "followed", "rebuilt"
 LAKES = (FOLLOWED, REBUILT)
+CHANGELOGS = ("public.grown_log", "origins.log")
+"""The tables of all stories whose changes are kept."""
 
 
 class Mirror:
@@ -51,11 +53,11 @@ class Mirror:
             for statement in statements:
                 connection.execute(statement.encode())
 
-    def follow(self) -> None:
+    def follow(self, **options: Any) -> None:
         """Everything committed by now is in the spool, and then in the lake. What came since the
         last call is one window of each table.
         """
-        self.pipeline.run()
+        self.pipeline.run(**options)
         self.apply()
 
     def rebuild(self) -> None:
@@ -64,17 +66,28 @@ class Mirror:
         self.apply(REBUILT)
 
     def fork(self, lake: str) -> None:
-        """Another spool, which begins as a snapshot of what the first one holds now."""
+        """Another spool, which begins as a copy of what the first one holds now."""
         shutil.copytree(self._folder / FOLLOWED, self._folder / lake, ignore=shutil.ignore_patterns("apply"))
 
     def forget_notes(self, lake: str = FOLLOWED) -> None:
         """Removes what the applier wrote into the spool."""
         shutil.rmtree(self._folder / lake / "test" / "apply")
 
-    def apply(self, lake: str = FOLLOWED, *, workers: int = 2) -> None:
-        """Until everything in the spool is applied, by an applier that has just started."""
+    def apply(self, lake: str = FOLLOWED, *, workers: int = 2, ways: Mapping[str, str] | None = None) -> None:
+        """Until everything in the spool is applied, by an applier that has just started. `ways` are those of
+        tables, by qualified name.
+        """
         options = ApplyOptions(
-            "test", self._spool_uri(lake), self.lake_uri(lake), workers=workers, once=True, poll_seconds=0.05
+            "test",
+            self._spool_uri(lake),
+            self.lake_uri(lake),
+            workers=workers,
+            once=True,
+            poll_seconds=0.05,
+            tables={
+                **{name: {"mode": "changelog"} for name in CHANGELOGS},
+                **{name: {"way": way} for name, way in (ways or {}).items()},
+            },
         )
         Applier(options, self.store(lake), self._spark, stop=threading.Event()).run()
 
@@ -86,10 +99,18 @@ class Mirror:
 
     def assert_equal(self, *tables: str, lake: str = FOLLOWED, schema: str = "public") -> None:
         """Fails with every difference between these tables and the source."""
-        assert_equal(self.database, tables, lake_uri=self.lake_uri(lake), schema=schema)
+        paths = {table: self.path(table, schema=schema) for table in tables}
+        assert_equal(self.database, tables, lake_uri=self.lake_uri(lake), schema=schema, paths=paths)
 
     def delta(self, table: str, *, lake: str = FOLLOWED, schema: str = "public") -> DeltaTable:
-        return DeltaTable(self.lake_path(lake) / keys.lake_path(schema, table))
+        return DeltaTable(self.lake_path(lake) / self.path(table, schema=schema))
+
+    def path(self, table: str, *, schema: str = "public") -> str:
+        """Where the manifest says that the lake table stands; that of the name if it knows none."""
+        known = self.pipeline.state().tables.values()
+        found = [one for one in known if (one.schema_name, one.table_name) == (schema, table)]
+        newest = max(found, key=lambda one: (one.state != "detached", one.generation_seq), default=None)
+        return newest.path if newest is not None else keys.lake_path(schema, table)
 
     def rows(self, table: str, *, lake: str = FOLLOWED, schema: str = "public") -> list[dict[str, Any]]:
         """Rows as the lake has them, in no order; a scan, because delta-rs's counts do not look at

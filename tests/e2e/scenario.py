@@ -140,7 +140,7 @@ def go_on(world: World, *, at_pause: Callable[[], None] = lambda: None) -> None:
 
 
 def play(mirror: Mirror, scenarios: Sequence[Scenario], *, publication: str, **options: Any) -> World:
-    """The whole of it: copy, changes, ingest, apply."""
+    """The whole of it: snapshot, changes, ingest, apply."""
     world = begin(mirror, scenarios, publication=publication, **options)
     go_on(world)
     mirror.pipeline.run(tables=(), **options)

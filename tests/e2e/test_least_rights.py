@@ -1,4 +1,4 @@
-"""The whole path as the role of deploy/postgres/grants.sql: copied, changed and applied without one
+"""The whole path as the role of deploy/postgres/grants.sql: read, changed and applied without one
 right more.
 """
 

@@ -1,7 +1,7 @@
 """What operations does to a pipeline over the years: garbage is collected while it lives, its lake
 survives the loss of its slot.
 
-One story: copy, changes, collection; then life goes on, by the applier's own notes and without
+One story: snapshot, changes, collection; then life goes on, by the applier's own notes and without
 them; then the slot is lost and a new pipeline takes over.
 """
 
@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from sluice.contract import keys
 from sluice.contract.control import RESYNC, Request
 from sluice.errors import SlotLost
-from sluice.operate import gc
+from sluice.manifest import pruning
 from sluice.operate.verify import verify
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
@@ -26,7 +26,7 @@ from sluice_spark.options import ApplyOptions
 from tests.e2e.mirror import Mirror
 from tests.support import ingesting
 
-TABLES = ("kept", "copied_again")
+TABLES = ("kept", "read_again")
 LATER = datetime.now(UTC) + timedelta(days=30)
 
 
@@ -49,8 +49,8 @@ class Story:
         self.mirror.apply()
 
     def collect(self) -> int:
-        plan = gc.plan(self.store, keep=timedelta(days=7), now=lambda: LATER)
-        gc.carry_out(self.store, plan)
+        plan = pruning.plan(self.store, keep_seconds=timedelta(days=7).total_seconds(), now=lambda: LATER)
+        pruning.carry_out(self.store, plan)
         assert verify(self.store, content=True).flaws == []
         return len(plan.objects)
 
@@ -65,9 +65,9 @@ def story(mirror: Mirror) -> Story:
             f"CREATE TABLE {table} (id int PRIMARY KEY, v text)",
             f"INSERT INTO {table} SELECT i, 'old' FROM generate_series(1, 20) i",
         )
-    told = Story(mirror)
-    told.live_on(1)
-    return told
+    story = Story(mirror)
+    story.live_on(1)
+    return story
 
 
 def test_everything_that_the_lake_has_goes_and_the_pipeline_lives_on(story: Story) -> None:
@@ -80,10 +80,10 @@ def test_everything_that_the_lake_has_goes_and_the_pipeline_lives_on(story: Stor
 
 def test_a_table_is_read_again_after_its_first_snapshot_is_gone(story: Story) -> None:
     story.collect()
-    request = Request(RESYNC, "public", "copied_again", datetime.now(UTC).isoformat())
+    request = Request(RESYNC, "public", "read_again", datetime.now(UTC).isoformat())
     story.store.create(keys.control_request(uuid.uuid4().hex), request.encode())
     story.live_on(3)
-    assert story.mirror.pipeline.table("public.copied_again").generation == 2
+    assert story.mirror.pipeline.table("public.read_again").generation == 2
     story.mirror.assert_equal(*TABLES)
     assert story.collect() > 0
     assert story.objects() == []
@@ -92,7 +92,8 @@ def test_a_table_is_read_again_after_its_first_snapshot_is_gone(story: Story) ->
 def test_an_applier_that_lost_its_notes_goes_on_from_the_lake(story: Story) -> None:
     story.collect()
     story.mirror.forget_notes()
-    assert gc.plan(story.store, keep=timedelta(0)).through_seq == 0, "without its record everything stays"
+    plan = pruning.plan(story.store, keep_seconds=0)
+    assert (plan.objects, plan.holds[0].what) == ({}, "the applier"), "without its record everything stays"
     story.live_on(4)
     story.mirror.assert_equal(*TABLES)
 

@@ -285,7 +285,7 @@ def test_the_lake_holds_exactly_what_filter_and_list_let_through(world: World, n
     assert world.lake_rows(name, table) == expected
 
 
-def test_every_table_that_is_left_out_was_told(world: World) -> None:
+def test_every_table_that_is_left_out_is_named(world: World) -> None:
     expected = {".".join(one.qualified(table)) for one in PUBLISHED for table in one.stopped}
     # A table whose snapshot is later than the boundary is named too, and comes with the next one.
     assert {name for name, state in world.mirror.complete().left_out.items() if state != "snapshot"} == expected

@@ -389,7 +389,7 @@ ROWS = (
             ALTER SCHEMA old_home RENAME TO new_home
             INSERT INTO new_home.t VALUES (2)
         """,
-        stopped={"old_home.t": ("stale", "renamed from old_home.t")},
+        equal=("new_home.t",),
     ),
 )
 

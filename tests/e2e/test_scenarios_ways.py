@@ -326,7 +326,7 @@ def test_every_way_of_reading_the_log_gives_the_same_lake_row_for_row(ways: Ways
     """Commit positions and times included."""
     scenario, mirror = ways.world.played(name), ways.world.mirror
     for schema, table in map(scenario.qualified, scenario.equal):
-        assert _told(mirror.rows(table, schema=schema, lake=way)) == _told(mirror.rows(table, schema=schema))
+        assert _texts(mirror.rows(table, schema=schema, lake=way)) == _texts(mirror.rows(table, schema=schema))
 
 
 @names(WITH_TABLES)
@@ -335,10 +335,10 @@ def test_every_way_of_reading_the_log_gives_the_same_changes_row_for_row(ways: W
     for table in ways.world.played(name).equal:
         one, other = (ways.pipelines[each].rows(f"{name}.{table}") for each in (way, FOLLOWED))
         assert other
-        assert _told(one) == _told(other)
+        assert _texts(one) == _texts(other)
 
 
-def _told(rows: list[dict[str, Any]]) -> list[str]:
+def _texts(rows: list[dict[str, Any]]) -> list[str]:
     """Numbers of subtransactions, gaps between ordinals and positions at the origin are all that
     may differ.
     """

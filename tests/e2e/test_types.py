@@ -1,7 +1,7 @@
 """Every built-in type with its extremes on the whole path: what the server prints is what the lake
 holds, typed or marked, never NULL in its place.
 
-Values arrive in all ways there are: copied, inserted, updated in the lake, updated before they
+Values arrive in all ways there are: in the snapshot, inserted, updated in the lake, updated before they
 reach the lake, as old rows, and as keys.
 """
 
@@ -27,7 +27,7 @@ from tests.e2e.matrix import (
 )
 from tests.e2e.mirror import Mirror
 
-COPIED, UPDATED, STREAMED, STREAMED_UPDATED, DELETED = 0, 1000, 2000, 3000, 4000
+INITIAL, UPDATED, STREAMED, STREAMED_UPDATED, DELETED = 0, 1000, 2000, 3000, 4000
 """First ids of the rows that hold the matrix, by how they arrive. An update moves every column to
 the next row's value.
 """
@@ -229,7 +229,7 @@ BAG = tuple(
 
 
 def _bag() -> list[str]:
-    """Every typed row twice, without a key, told apart by nothing but its values."""
+    """Every typed row twice, without a key: nothing but its values identifies it."""
     names = [f"t.{column.name} AS b{number}" for number, column in enumerate(TYPED.columns)]
     names += [f"a.{column.name} AS b{number}" for number, column in enumerate(ARRAYS.columns, len(TYPED.columns))]
     rows = (
@@ -253,7 +253,7 @@ def _bag_changes() -> list[str]:
 def story(mirror: Mirror) -> Mirror:
     mirror.execute(*DEFINITIONS, *(matrix.create() for matrix in MATRICES), KEYS.create())
     for matrix in MATRICES:
-        mirror.transaction(*matrix.insert(COPIED), *matrix.insert(UPDATED), *matrix.insert(DELETED))
+        mirror.transaction(*matrix.insert(INITIAL), *matrix.insert(UPDATED), *matrix.insert(DELETED))
     mirror.execute(*_bag())
     mirror.transaction(*KEYS.insert())
     mirror.follow()
@@ -287,7 +287,7 @@ def test_every_built_in_type_is_here(story: Mirror) -> None:
 def test_every_value_read_inserted_or_updated_equals_the_servers_own_text(story: Mirror, matrix: Matrix) -> None:
     story.assert_equal(matrix.name)
     assert {row["id"] // 1000 * 1000 for row in story.rows(matrix.name)} == {
-        COPIED,
+        INITIAL,
         UPDATED,
         STREAMED,
         STREAMED_UPDATED,
@@ -361,7 +361,7 @@ def test_typed_values_are_these(story: Mirror) -> None:
         "only 14 lacks them"
     )
     for (type_name, row_id), value in ((key, value) for key, value in expected.items() if key[0] in here):
-        for group in (COPIED, STREAMED):
+        for group in (INITIAL, STREAMED):
             assert _typed(story, type_name, group + row_id) == value, type_name
     assert struct.pack("<d", _typed(story, "double precision", 4)) == struct.pack("<d", -0.0)
     assert struct.pack("<d", _typed(story, "double precision", 7)) == bytes([1, *[0] * 7])

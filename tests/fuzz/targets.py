@@ -122,7 +122,7 @@ def read_rows(assembly: Assembly) -> None:
 
 
 def copyrows(data: bytes) -> None:
-    """Rows of an initial copy, in one piece and chunk by chunk."""
+    """Rows of a COPY, in one piece and chunk by chunk."""
     columns = data[0] % 8 if data else 0
     chunks = split(data[1:])
     for parts in ([chunks], [[chunk] for chunk in chunks]):

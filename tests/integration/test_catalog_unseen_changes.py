@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.catalog_stories import changed_while_down, set_up, verdicts
 from tests.support.ingesting import IngestPipeline
-from tests.support.oracle import Spool, Verdict
 from tests.support.source_setup import since
 
 PARTED = (
@@ -211,25 +211,10 @@ down.
 """
 
 
-def set_up(pipeline: IngestPipeline, statements: tuple[str, ...]) -> None:
-    pipeline.database.execute(*(statement.format(p=pipeline.database.publication) for statement in statements))
-
-
 def while_ingest_was_down(pipeline: IngestPipeline, before: tuple[str, ...], after: tuple[str, ...]) -> None:
     if any("TABLES IN SCHEMA" in statement for statement in before):
         since(pipeline.database, 15, "publications of a schema")
-    set_up(pipeline, before)
-    pipeline.run(tables=())
-    set_up(pipeline, after)
-    for _ in range(2):
-        pipeline.run(tables=())
-
-
-def verdicts(pipeline: IngestPipeline, tmp_path: Path) -> list[Verdict]:
-    spool = Spool(tmp_path / "spool" / "test")
-    spool.read()
-    with pipeline.database.connect() as connection:
-        return spool.verdicts(connection, pipeline.database.publication)
+    changed_while_down(pipeline, before, after, runs=2, tables=())
 
 
 @pytest.mark.parametrize("name", CASES)

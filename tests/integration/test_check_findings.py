@@ -396,7 +396,7 @@ BY_HAND = {
 }
 
 
-def test_a_limit_that_looks_large_is_told_in_minutes_of_outage_at_the_rate_of_wal(
+def test_a_limit_that_looks_large_is_shown_in_minutes_of_outage_at_the_rate_of_wal(
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with perfect(server) as (database, role):

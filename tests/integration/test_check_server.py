@@ -47,7 +47,7 @@ def published(database: Database) -> Database:
     return database
 
 
-def test_a_role_without_rights_is_told_each_right_it_lacks(database: Database) -> None:
+def test_a_role_without_rights_is_shown_each_right_it_lacks(database: Database) -> None:
     role = f"poor_{database.name}"
     database.execute(
         "CREATE SCHEMA s",

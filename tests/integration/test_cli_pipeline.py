@@ -98,6 +98,16 @@ def test_the_slot_is_shown_advanced_within_the_manifest_only_and_dropped_by_its_
     assert sluice("slot", "drop", "--confirm", database.slot).returncode == 0
     assert slots(database) == 0
     assert json.loads(sluice("slot", "show", "--json").stdout)["problem"].startswith("MISSING")
+    assert sluice("slot", "recreate", "--confirm", "another").returncode == 2
+    assert slots(database) == 0
+    recreated = sluice("slot", "recreate", "--confirm", database.slot)
+    assert (recreated.returncode, slots(database)) == (0, 1)
+    assert "has a gap; `sluice verify --repair` closes it" in recreated.stdout
+    tables = json.loads(sluice("tables", "--json").stdout)["tables"]
+    assert "gap" in {table["state"] for table in tables}
+    assert json.loads(sluice("slot", "show", "--json").stdout)["problem"] is None
+    assert sluice("slot", "recreate", "--confirm", database.slot).returncode == 2
+    assert sluice("run", "--until-caught-up").returncode == 0
 
 
 def test_a_dry_run_creates_nothing_and_its_sql_is_all_that_is_needed(sluice: Run, database: Database) -> None:

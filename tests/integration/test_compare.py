@@ -51,7 +51,7 @@ def test_equal_tables_have_no_difference_and_one_checksum(source: Database, tmp_
 
 
 @pytest.mark.parametrize(
-    ("rows", "told"),
+    ("rows", "message"),
     [
         (ROWS[:1], "is not in the lake"),
         ([*ROWS, {"id": 3, "name": "three", "amount": 1.0}], "is not at the source"),
@@ -63,13 +63,13 @@ def test_equal_tables_have_no_difference_and_one_checksum(source: Database, tmp_
         ([ROWS[0], {**ROWS[1], "amount": None}], "differs in amount"),
     ],
 )
-def test_each_kind_of_difference_is_found_and_told_without_a_value(
-    source: Database, tmp_path: Path, rows: list[dict[str, Any]], told: str
+def test_each_kind_of_difference_is_found_and_named_without_a_value(
+    source: Database, tmp_path: Path, rows: list[dict[str, Any]], message: str
 ) -> None:
     outcome = compare(source, tmp_path, rows)
     assert not outcome.is_equal
     assert outcome.source_checksum != outcome.lake_checksum
-    assert told in outcome.differences[0]
+    assert message in outcome.differences[0]
     assert "three" not in str(outcome.differences)
 
 

@@ -10,7 +10,14 @@ from sluice.contract.control import RESYNC, Request
 from tests.support.looks import Pipe, orders
 from tests.support.sources import Database
 
-REFUSAL = {"format_version": 1, "table": "public.x", "reason": "r", "hint": "h", "refused_at": "yesterday"}
+REFUSAL = {
+    "format_version": 1,
+    "action": "resync",
+    "table": "public.x",
+    "reason": "r",
+    "hint": "h",
+    "refused_at": "yesterday",
+}
 JUNK = {
     "refused/text.json": json.dumps(REFUSAL),
     "refused/naive.json": json.dumps({**REFUSAL, "refused_at": "2026-11-22T00:00:00"}),

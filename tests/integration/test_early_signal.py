@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -33,3 +35,25 @@ def test_a_signal_in_the_first_moment_of_a_run_is_kept_and_ends_it_in_order(
         os.kill(process.pid, signal.SIGTERM)
         assert not pipe.events(), "nothing was under way yet"
         assert process.wait(120) == code, pipe.log.read_text()
+
+
+STANDS_DOWN = """
+import os, signal, sys
+from sluice import signals
+armed = signals.arm()
+if sys.argv[1] == "asked":
+    heard = __import__("threading").Event()
+    armed.hand_to(lambda _: heard.set())
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert heard.wait(60)
+print(armed.stand_down(), flush=True)
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_standing_down_says_whether_a_stop_was_asked_and_lets_the_next_one_end_it(*, asked: bool) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", STANDS_DOWN, "asked" if asked else "not"], capture_output=True, text=True, timeout=120
+    )
+    assert (ended.stdout.strip(), ended.returncode) == (str(asked), -signal.SIGTERM), ended.stderr

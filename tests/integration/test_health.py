@@ -105,8 +105,8 @@ def test_a_pipeline_that_does_not_run_is_stopped_and_check_of_it_passes(sluice: 
     assert codes(json.loads(stopped.stdout)) == {"ingest.stopped"}
     checked = sluice("check", "--json")
     assert (checked.returncode, json.loads(checked.stdout)["state"]) == (0, "stopped")
-    told = [finding for finding in json.loads(checked.stdout)["findings"] if finding["code"] == "pipeline.problem"]
-    assert [(finding["severity"], "[ingest.stopped]" in finding["seen"]) for finding in told] == [("info", True)]
+    problems = [finding for finding in json.loads(checked.stdout)["findings"] if finding["code"] == "pipeline.problem"]
+    assert [(finding["severity"], "[ingest.stopped]" in finding["seen"]) for finding in problems] == [("info", True)]
 
 
 def critical(ended: "subprocess.CompletedProcess[str]", *, code: str) -> list[str]:

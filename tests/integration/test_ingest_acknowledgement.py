@@ -1,4 +1,4 @@
-"""What PostgreSQL is told is durable, seen on the wire, against what the store holds at that very
+"""What is acknowledged to PostgreSQL, seen on the wire, against what the store holds at that very
 moment.
 """
 
@@ -171,7 +171,7 @@ def test_a_transaction_past_the_memory_budget_is_one_entry_of_several_segments(p
 
 
 def test_a_crash_of_the_server_repeats_nothing(pipeline: IngestPipeline, tmp_path: Path) -> None:
-    """After a crash the slot may be behind what it was told; starting at our own
+    """After a crash the slot may be behind what was acknowledged; starting at our own
     position makes that harmless.
     """
     with temporary_server(durable=True) as server:

@@ -131,7 +131,7 @@ def test_columns_that_cannot_be_read_exactly_are_refused_at_the_start_and_by_che
     assert {finding.severity for finding in findings} == {"critical"}
     database.execute("INSERT INTO a (id) VALUES (1)")
     pipeline.run()
-    assert [row["id"] for row in pipeline.rows("public.a", copied=True)] == [1]
+    assert [row["id"] for row in pipeline.rows("public.a", snapshot=True)] == [1]
 
 
 def test_a_column_that_cannot_be_read_so_and_is_added_later_turns_its_table_stale_by_name(

@@ -61,8 +61,6 @@ def test_a_table_is_not_live_while_its_new_shape_waits_for_the_stream(pipeline: 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ("ALTER TABLE a RENAME COLUMN v TO w", "column v was renamed to w"),
-        ("ALTER TABLE a DROP COLUMN v", "column v was dropped"),
         ("ALTER TABLE a ALTER COLUMN v TYPE bigint", "column v"),
         ("ALTER TABLE a DROP CONSTRAINT a_pkey", "the key changed"),
     ],
@@ -88,7 +86,7 @@ def test_a_table_that_left_the_publication_begins_again_when_it_is_back(pipeline
     pipeline.run(**ALL)
     table = pipeline.table("public.a")
     assert (table.state, table.generation, table.reason) == ("live", 2, "")
-    assert pipeline.copied("public.a") == pipeline.source_rows("a")
+    assert pipeline.snapshot_rows("public.a") == pipeline.source_rows("a")
 
 
 def test_a_table_is_detached_when_it_is_no_longer_selected_and_begins_again_when_it_is(
@@ -102,7 +100,7 @@ def test_a_table_is_detached_when_it_is_no_longer_selected_and_begins_again_when
     pipeline.run(tables=("public.b",))
     pipeline.run(tables=("public.*",))
     assert (pipeline.table("public.a").state, pipeline.table("public.a").generation) == ("live", 2)
-    assert pipeline.copied("public.a") == pipeline.source_rows("a")
+    assert pipeline.snapshot_rows("public.a") == pipeline.source_rows("a")
     assert pipeline.table("public.b").generation == 1
 
 
@@ -115,7 +113,7 @@ def test_a_table_that_is_selected_later_is_read(pipeline: IngestPipeline) -> Non
     pipeline.database.execute("INSERT INTO a VALUES (2)")
     pipeline.run(tables=("public.b",))
     pipeline.run(tables=("public.a", "public.b"))
-    assert pipeline.copied("public.a") == {("1",), ("2",)}
+    assert pipeline.snapshot_rows("public.a") == {("1",), ("2",)}
 
 
 def test_asking_for_origins_that_were_left_out_turns_the_tables_they_wrote_to_stale(

@@ -146,7 +146,7 @@ def test_a_condition_that_does_not_hold_keeps_a_table_from_joining_until_it_is_f
     execute(pipeline, fix)
     pipeline.run(**EVERYTHING)
     assert pipeline.table("public.t").state == "live", pipeline.table("public.t").reason
-    assert pipeline.copied("public.t") == pipeline.source_rows("t")
+    assert pipeline.snapshot_rows("public.t") == pipeline.source_rows("t")
 
 
 def test_a_table_that_changes_while_its_condition_does_not_hold_stays_set_aside(pipeline: IngestPipeline) -> None:
@@ -159,7 +159,7 @@ def test_a_table_that_changes_while_its_condition_does_not_hold_stays_set_aside(
     assert set(states_of(pipeline, "t")) == {"quarantined"}, "it was carried for a moment"
     execute(pipeline, fix)
     pipeline.run(**EVERYTHING)
-    assert pipeline.copied("public.t") == pipeline.source_rows("t")
+    assert pipeline.snapshot_rows("public.t") == pipeline.source_rows("t")
 
 
 @pytest.mark.parametrize("code", BROKEN)
@@ -178,7 +178,7 @@ def test_a_condition_that_ceases_to_hold_takes_a_live_table_out_until_it_is_fixe
     execute(pipeline, fix)
     pipeline.run(**EVERYTHING)
     assert (pipeline.table("public.t").state, pipeline.table("public.t").generation) == ("live", 2)
-    assert pipeline.copied("public.t") == pipeline.source_rows("t")
+    assert pipeline.snapshot_rows("public.t") == pipeline.source_rows("t")
 
 
 @pytest.fixture
@@ -202,7 +202,7 @@ def test_a_table_without_the_right_to_read_it_is_set_aside_and_carried_once_it_i
     pipeline.database.execute(f"GRANT SELECT ON t TO {role}")
     pipeline.run(**EVERYTHING)
     assert pipeline.table("public.t").state == "live"
-    assert pipeline.copied("public.t") == pipeline.source_rows("t")
+    assert pipeline.snapshot_rows("public.t") == pipeline.source_rows("t")
 
 
 def test_a_right_to_the_columns_is_enough_to_snapshot(pipeline: IngestPipeline, role: str) -> None:
@@ -236,7 +236,7 @@ def test_a_table_that_fails_while_it_is_read_is_set_aside_and_tried_again(ascii_
     database.execute("DELETE FROM t WHERE id = 1")
     ascii_only.run(**EVERYTHING)
     assert ascii_only.table("public.t").state == "live"
-    assert ascii_only.copied("public.t") == {("2", "x")}
+    assert ascii_only.snapshot_rows("public.t") == {("2", "x")}
 
 
 def test_without_a_free_slot_snapshots_wait_and_the_stream_goes_on(pipeline: IngestPipeline) -> None:
@@ -272,7 +272,7 @@ def test_without_a_free_slot_snapshots_wait_and_the_stream_goes_on(pipeline: Ing
         finally:
             for name in taken:
                 connection.execute("SELECT pg_drop_replication_slot(%s)", (name,))
-    assert pipeline.copied("public.t") == pipeline.source_rows("t")
+    assert pipeline.snapshot_rows("public.t") == pipeline.source_rows("t")
 
 
 def test_a_name_that_is_longer_in_utf8_than_on_its_server_is_carried_or_set_aside(latin: IngestPipeline) -> None:
@@ -287,6 +287,6 @@ def test_a_name_that_is_longer_in_utf8_than_on_its_server_is_carried_or_set_asid
     )
     latin.run(**EVERYTHING)
     assert latin.table(f"public.{long}").state == "live"
-    assert latin.copied(f"public.{long}") == {("1", "x")}
+    assert latin.snapshot_rows(f"public.{long}") == {("1", "x")}
     assert is_set_aside(latin.table(f"public.{longest}"), "longer than 255 bytes")
     assert latin.table("public.other").state == "live"

@@ -17,7 +17,7 @@ from tests.support.ingesting import IngestPipeline
 
 
 def test_rows_that_were_there_join_the_stream_without_gap_or_overlap(pipeline: IngestPipeline) -> None:
-    """A writer storms while the table is copied; copy and later changes together are every row
+    """A writer storms while the snapshot is read; it and the later changes together are every row
     exactly once.
     """
     pipeline.database.execute(
@@ -42,10 +42,10 @@ def test_rows_that_were_there_join_the_stream_without_gap_or_overlap(pipeline: I
         storming.set()
         writer.join()
     pipeline.run()
-    (copy,) = [entry.body for entry in pipeline.entries() if isinstance(entry.body, Snapshot)]
-    copied = [row["id"] for row in pipeline.rows("public.a", copied=True)]
-    streamed = [row["id"] for row in pipeline.rows("public.a") if row["_sluice_lsn"] > copy.snapshot_lsn]
-    assert sorted(copied + streamed) == [*range(1, 2001), *inserted]
+    (snapshot,) = [entry.body for entry in pipeline.entries() if isinstance(entry.body, Snapshot)]
+    initial = [row["id"] for row in pipeline.rows("public.a", snapshot=True)]
+    streamed = [row["id"] for row in pipeline.rows("public.a") if row["_sluice_lsn"] > snapshot.snapshot_lsn]
+    assert sorted(initial + streamed) == [*range(1, 2001), *inserted]
 
 
 def test_a_table_that_joins_later_is_read_and_followed(pipeline: IngestPipeline) -> None:
@@ -61,7 +61,7 @@ def test_a_table_that_joins_later_is_read_and_followed(pipeline: IngestPipeline)
     table = pipeline.table("public.later")
     assert table.state == "live"
     assert table.snapshot is not None
-    assert sorted(row["id"] for row in pipeline.rows("public.later", copied=True)) == [1, 2, 3]
+    assert sorted(row["id"] for row in pipeline.rows("public.later", snapshot=True)) == [1, 2, 3]
     pipeline.database.execute("INSERT INTO later VALUES (4)")
     pipeline.run()
     assert [row["id"] for row in pipeline.rows("public.later") if row["_sluice_lsn"] > table.snapshot.snapshot_lsn] == [
@@ -129,12 +129,8 @@ def test_shapes_that_are_known_already_are_found_again_when_their_rows_are_sent_
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ("ALTER TABLE a DROP COLUMN v", "dropped"),
-        ("ALTER TABLE a RENAME COLUMN v TO w", "renamed"),
         ("ALTER TABLE a ALTER COLUMN v TYPE bigint", "column v"),
-        ("ALTER TABLE a DROP COLUMN v, ADD COLUMN v int", "dropped and added again"),
         ("ALTER TABLE a ADD COLUMN r float8 DEFAULT random()", "rewritten"),
-        ("ALTER TABLE a RENAME TO b", "renamed"),
         ("ALTER TABLE a ALTER COLUMN v TYPE int USING v + 1", "rewritten"),
     ],
 )
@@ -147,8 +143,7 @@ def test_a_change_that_the_lake_cannot_follow_turns_only_that_table_stale_with_r
         "INSERT INTO a VALUES (1, 1)",
     )
     pipeline.run()
-    name = "b" if "TO b" in change else "a"
-    pipeline.database.execute(change, f"INSERT INTO {name} (id) VALUES (2)", "INSERT INTO other VALUES (7)")
+    pipeline.database.execute(change, "INSERT INTO a (id) VALUES (2)", "INSERT INTO other VALUES (7)")
     pipeline.run()
     assert pipeline.table("public.a").state == "stale"
     assert says in pipeline.table("public.a").reason, pipeline.table("public.a").reason
@@ -303,7 +298,7 @@ def test_a_wrong_password_or_database_is_refused_at_once_without_naming_secrets(
     assert "canary-secret" not in str(caught.value) + caught.value.hint
 
 
-def test_a_column_that_is_added_and_dropped_again_turns_the_table_stale(pipeline: IngestPipeline) -> None:
+def test_a_column_that_is_added_and_dropped_again_gives_two_versions(pipeline: IngestPipeline) -> None:
     """The shape after the drop is the first one again, byte for byte; it must not be taken for it."""
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY, v int)")
     pipeline.run(watch_interval_s=600)
@@ -313,14 +308,15 @@ def test_a_column_that_is_added_and_dropped_again_turns_the_table_stale(pipeline
     pipeline.run(watch_interval_s=600)
     pipeline.database.execute("ALTER TABLE a DROP COLUMN w", "INSERT INTO a VALUES (3, 3)")
     pipeline.run(watch_interval_s=600)
-    assert pipeline.table("public.a").state == "stale"
-    assert "w" in pipeline.table("public.a").reason
+    table = pipeline.table("public.a")
+    assert (table.state, sorted(table.schemas)) == ("live", [1, 2, 3])
+    assert [segment.schema_version for segment in pipeline.segments("public.a")] == [1, 2, 3]
 
 
 def test_a_stale_table_is_read_again_when_asked_and_joins_the_stream(pipeline: IngestPipeline) -> None:
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY, v int)", "INSERT INTO a VALUES (1, 1)")
     pipeline.run()
-    pipeline.database.execute("ALTER TABLE a DROP COLUMN v", "INSERT INTO a VALUES (2)")
+    pipeline.database.execute("ALTER TABLE a ALTER COLUMN v TYPE bigint", "INSERT INTO a VALUES (2)")
     pipeline.run()
     assert pipeline.table("public.a").state == "stale"
     request = Request(RESYNC, "public", "a", "2030-01-01T00:00:00+00:00")
@@ -330,7 +326,7 @@ def test_a_stale_table_is_read_again_when_asked_and_joins_the_stream(pipeline: I
     pipeline.run()
     table = pipeline.table("public.a")
     assert (table.state, table.generation) == ("live", 2)
-    assert [column.name for column in table.schemas[table.schema_version].columns] == ["id"]
+    assert [column.name for column in table.schemas[table.schema_version].columns] == ["id", "v"]
     assert table.snapshot is not None
     last = [entry.body for entry in pipeline.entries() if isinstance(entry.body, Snapshot)][-1]
     assert sum(segment.rows for segment in last.segments) == 2

@@ -53,11 +53,13 @@ def _ids(pipeline: IngestPipeline) -> list[int]:
     """What the table's newest generation has: its snapshot, and what came after."""
     table = pipeline.table("public.t")
     assert table.snapshot is not None
-    copied = [
-        row["id"] for row in pipeline.rows("public.t", copied=True) if row["_sluice_lsn"] == table.snapshot.snapshot_lsn
+    initial = [
+        row["id"]
+        for row in pipeline.rows("public.t", snapshot=True)
+        if row["_sluice_lsn"] == table.snapshot.snapshot_lsn
     ]
     return sorted(
-        copied + [row["id"] for row in pipeline.rows("public.t") if row["_sluice_lsn"] > table.snapshot.snapshot_lsn]
+        initial + [row["id"] for row in pipeline.rows("public.t") if row["_sluice_lsn"] > table.snapshot.snapshot_lsn]
     )
 
 
@@ -123,7 +125,7 @@ def test_a_second_loss_of_the_publication_is_found_as_the_first_was(pipeline: In
         pipeline.run(watch_interval_s=600)
         assert pipeline.table("public.t").state == "stale"
         pipeline.store.create(
-            control_request(f"copy{number}"), Request(RESYNC, "public", "t", "2030-01-01T00:00:00+00:00").encode()
+            control_request(f"resync{number}"), Request(RESYNC, "public", "t", "2030-01-01T00:00:00+00:00").encode()
         )
         pipeline.run()
         assert pipeline.table("public.t").state == "live"

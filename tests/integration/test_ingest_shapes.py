@@ -163,7 +163,7 @@ def test_a_table_made_and_filled_in_a_transaction_that_is_still_open_comes_whole
     snapshot = streamed.table("public.b").snapshot
     assert snapshot is not None
     later = [row["id"] for row in streamed.rows("public.b") if row["_sluice_lsn"] > snapshot.snapshot_lsn]
-    assert sorted([*(row["id"] for row in streamed.rows("public.b", copied=True)), *later]) == list(range(51, 101))
+    assert sorted([*(row["id"] for row in streamed.rows("public.b", snapshot=True)), *later]) == list(range(51, 101))
     readable(streamed, "public.b")
 
 

@@ -39,7 +39,7 @@ def way(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 @pytest.fixture
 def kept(pipeline: IngestPipeline, way: dict[str, Any]) -> IngestPipeline:
-    """A pipeline with one table whose copy is in the manifest, on a slot that decodes at PREPARE."""
+    """A pipeline with one table whose snapshot is in the manifest, on a slot that decodes at PREPARE."""
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY, t text)")
     pipeline.run(**way)
     if way["streaming"] != "off":
@@ -245,11 +245,11 @@ def test_a_snapshot_that_begins_while_a_transaction_is_prepared_has_its_rows_onc
         database.execute("INSERT INTO b VALUES (2)", "COMMIT PREPARED 'waits'")
         running.wait_until(lambda: pipeline.table("public.b").state == "live")
     pipeline.run(two_phase=True)
-    copied = {row["id"] for row in pipeline.rows("public.b", copied=True)}
+    initial = {row["id"] for row in pipeline.rows("public.b", snapshot=True)}
     snapshot = pipeline.table("public.b").snapshot
     assert snapshot is not None
     later = [row["id"] for row in pipeline.rows("public.b") if row["_sluice_lsn"] > snapshot.snapshot_lsn]
-    assert sorted([*copied, *later]) == [1, 2]
+    assert sorted([*initial, *later]) == [1, 2]
 
 
 def test_a_connection_lost_between_prepare_and_commit_changes_nothing(

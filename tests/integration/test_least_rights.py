@@ -53,7 +53,7 @@ def test_the_script_gives_what_ingest_needs_and_not_more(poor: Poor) -> None:
     )
     poor.pipeline.run()
     assert [row["_sluice_op"] for row in poor.pipeline.rows("s.t")] == ["i", "u", "d", "t"]
-    assert [row["id"] for row in poor.pipeline.rows("s.t", copied=True)] == [1]
+    assert [row["id"] for row in poor.pipeline.rows("s.t", snapshot=True)] == [1]
     with poor.database.connect() as admin:
         role = admin.execute(
             "SELECT rolcanlogin, rolreplication, rolsuper, rolbypassrls, rolcreatedb, rolcreaterole "

@@ -1,5 +1,5 @@
 """The proxy that judges acknowledgements sees each of them first, and breaks connections exactly
-where it is told to.
+where a test asks for it.
 """
 
 import select

@@ -6,76 +6,21 @@ Servers that a test stops or configures are its own; the others share the run's.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 
 import psycopg
 import pytest
 
-from sluice import lsn
-from sluice.errors import ProtocolViolation, SlotBusy, SlotLost, SourceError, SourceUnavailable
-from sluice.ingest.receive.stream import PublicationMissing, RawBatch, ReplicationStream, StreamLimits
-from sluice.source.publication import ensure_publication
+from sluice.errors import ProtocolViolation, SlotBusy, SlotLost, SourceUnavailable
+from sluice.ingest.receive.stream import PublicationMissing, ReplicationStream, StreamLimits
 from sluice.source.sessions import SourceOptions
-from sluice.source.slot import ensure_slot
 from sluice.source.slot_facts import slot_facts
 from tests.support.pgproxy import Direction, PgProxy
-from tests.support.source_setup import options_of, server_major
+from tests.support.source_setup import server_major
 from tests.support.sources import Database
-from tools.local.postgres import PostgresServer, temporary_server
-
-QUICK = StreamLimits(max_delay_s=0.05)
-
-
-def prepare(database: Database, *statements: str) -> tuple[SourceOptions, int]:
-    """A table `t`, published, with a slot; the options and the slot's position."""
-    options = options_of(database)
-    database.execute("CREATE TABLE t (id int PRIMARY KEY, body text)", *statements)
-    with database.connect() as connection:
-        ensure_publication(connection, options.publication, [("public", "t")])
-    facts = ensure_slot(options)
-    assert facts.confirmed_flush_lsn is not None
-    return options, facts.confirmed_flush_lsn
-
-
-async def opened(options: SourceOptions, start_lsn: int, limits: StreamLimits = QUICK) -> ReplicationStream:
-    return await ReplicationStream.open(
-        options,
-        start_lsn=start_lsn,
-        proto_version=1,
-        streaming="off",
-        two_phase=False,
-        messages=False,
-        origin="any",
-        limits=limits,
-    )
-
-
-def wal_end(database: Database) -> int:
-    with database.connect() as connection:
-        row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
-    assert row
-    return lsn.parse(row[0])
-
-
-def tags(batches: list[RawBatch]) -> str:
-    return "".join(chr(frame[25]) for batch in batches for frame in batch.frames if frame[0] == ord("w"))
-
-
-async def read_until(stream: ReplicationStream, claim: Callable[[list[RawBatch]], bool]) -> list[RawBatch]:
-    batches: list[RawBatch] = []
-    async with asyncio.timeout(20):
-        while not claim(batches):
-            batches.append(await stream.next_batch())
-    return batches
-
-
-def run(coroutine: Awaitable[None]) -> None:
-    async def main() -> None:
-        await coroutine
-
-    asyncio.run(main())
+from tests.support.streaming import QUICK, opened, prepare, read_until, run, tags, wal_end
+from tools.local.postgres import temporary_server
 
 
 def test_transactions_arrive_in_wire_order_and_the_acknowledgement_reaches_the_server(database: Database) -> None:
@@ -235,16 +180,7 @@ def test_another_server_behind_the_address_is_noticed_before_anything_streams(da
 
     async def scenario() -> None:
         with pytest.raises(SourceUnavailable, match="another"):
-            await ReplicationStream.open(
-                options,
-                start_lsn=start,
-                proto_version=1,
-                streaming="off",
-                two_phase=False,
-                messages=False,
-                origin="any",
-                expect=("1", 1),
-            )
+            await opened(options, start, expect=("1", 1))
 
     run(scenario())
 
@@ -295,83 +231,6 @@ async def _free(options: SourceOptions, database: Database) -> None:
             if facts is not None and facts.active_pid is None:
                 return
             await asyncio.sleep(0.02)
-
-
-def stopped_while(
-    server: PostgresServer,
-    database: Database,
-    consume: Callable[[ReplicationStream], Awaitable[None]],
-    *,
-    rows: int = 10,
-) -> tuple[float, SourceError]:
-    """Seconds that a fast shutdown took while `consume` ran, and the error that ended the stream."""
-    options, start = prepare(database)
-
-    async def scenario() -> tuple[float, SourceError]:
-        database.execute(f"INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, {rows}) i")
-        stream = await opened(options, start, replace(QUICK, batch_bytes=256 * 1024))
-        consuming = asyncio.ensure_future(consume(stream))
-        await asyncio.sleep(0.3)
-        began = time.monotonic()
-        await asyncio.to_thread(server.stop, "fast")
-        took = time.monotonic() - began
-        with pytest.raises(SourceError) as caught:
-            await asyncio.wait_for(consuming, 10)
-        await stream.close()
-        return took, caught.value
-
-    return asyncio.run(scenario())
-
-
-def test_a_fast_shutdown_ends_quickly_when_everything_is_acknowledged() -> None:
-    async def consume(stream: ReplicationStream) -> None:
-        while True:
-            batch = await stream.next_batch()
-            if batch.flush or batch.shutdown:
-                stream.acknowledge(batch.received_lsn)
-
-    with temporary_server() as server:
-        took, error = stopped_while(
-            server, Database(server, name="postgres", slot="stopping", publication="stopping"), consume
-        )
-    assert took < 5
-    assert isinstance(error, SourceUnavailable)
-    assert "stopping" in str(error) or "lost" in str(error)
-
-
-def test_a_sink_that_never_acknowledges_holds_a_fast_shutdown_for_seconds_only() -> None:
-    shutdowns = []
-
-    async def consume(stream: ReplicationStream) -> None:
-        while True:
-            batch = await stream.next_batch()
-            if batch.shutdown:
-                assert batch.flush
-                shutdowns.append(batch)
-
-    with temporary_server() as server:
-        took, error = stopped_while(
-            server, Database(server, name="postgres", slot="stopping", publication="stopping"), consume
-        )
-    assert took < 15
-    assert shutdowns
-    assert isinstance(error, SourceUnavailable)
-
-
-def test_a_reader_that_is_stuck_holds_a_fast_shutdown_for_seconds_only() -> None:
-    async def consume(stream: ReplicationStream) -> None:
-        await stream.next_batch()
-        while True:  # back-pressure: nobody asks for more
-            if stream.closed:
-                await stream.next_batch()
-            await asyncio.sleep(0.05)
-
-    with temporary_server() as server:
-        took, error = stopped_while(
-            server, Database(server, name="postgres", slot="stuck", publication="stuck"), consume, rows=60000
-        )
-    assert took < 15
-    assert isinstance(error, SourceUnavailable)
 
 
 def test_a_crash_of_the_server_is_to_be_retried() -> None:

@@ -1,4 +1,4 @@
-"""The report against a real server: a slot that lost changes is told as lost, and one that is read
+"""The report against a real server: a slot that lost changes is shown as lost, and one that is read
 while it moves is not.
 """
 
@@ -44,7 +44,7 @@ def test_a_slot_that_was_dropped_or_made_anew_is_lost(
 
 
 class Failing:
-    """A store that can be told not to answer."""
+    """A store that a test can make silent."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self._inner = inner
@@ -125,7 +125,7 @@ def test_a_slot_that_moves_while_it_is_looked_at_is_not_lost(
 def test_headroom_is_what_the_server_says(pipeline: IngestPipeline, database: Database, reporter: Reporter) -> None:
     database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     pipeline.run()
-    room = reporter.take().headroom
-    assert room is not None
-    assert room.retained_bytes >= 0
-    assert room.safe_bytes is None, "the test server sets no limit"
+    headroom = reporter.take().headroom
+    assert headroom is not None
+    assert headroom.retained_bytes >= 0
+    assert headroom.safe_bytes is None, "the test server sets no limit"

@@ -8,10 +8,12 @@ import time
 from pathlib import Path
 
 from sluice.cli.looking import LOOK_SECONDS
+from tests.support.extent import slow
 from tests.support.looks import Pipe
 from tests.support.sources import Database
 
 
+@slow
 def test_status_and_tables_say_within_a_bound_that_the_store_does_not_answer(
     database: Database, tmp_path: Path
 ) -> None:

@@ -99,3 +99,24 @@ def test_a_table_locked_by_an_alter_table_keeps_nobody_from_asking(database: Dat
         assert {facts.name for facts in asked} == {"a", "r"}
         assert still_locked is not None
         assert still_locked[0] > 0, "the answer came only after the lock was gone"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ALTER TABLE a ALTER t TYPE text USING t || '!'",
+        "ALTER TABLE a DROP COLUMN t",
+        "ALTER TABLE a RENAME COLUMN t TO u",
+        "TRUNCATE r1",
+    ],
+)
+def test_a_look_says_what_held_at_one_moment_although_tables_change_meanwhile(database: Database, change: str) -> None:
+    """Functions of the server that look into its cache know more than the rows that the look sees: storage of
+    after a rewrite beside columns of before it would hide the rewrite for good.
+    """
+    database.execute(*TABLES, "INSERT INTO a VALUES (1, 'x')", f"CREATE PUBLICATION p {PUBLICATIONS['root']}")
+    with closing(open_query(options_of(database))) as connection, connection.transaction():
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        before = Catalog(connection).published_tables("p")
+        database.execute(change)
+        assert Catalog(connection).published_tables("p") == before

@@ -5,11 +5,13 @@ import dataclasses
 import time
 from contextlib import closing
 
+import psycopg
 import pytest
 
 from sluice.contract.entries import Opened
-from sluice.errors import SlotBusy, SlotLost, SourceRefused
+from sluice.errors import SlotBusy, SlotLost, SourceRefused, SourceUnavailable
 from sluice.ingest.receive.stream import ReplicationStream, StreamLimits
+from sluice.operate.slots import examine
 from sluice.source import slot_wait
 from sluice.source.continuity import prove_continuity
 from sluice.source.publication import ensure_publication
@@ -18,8 +20,10 @@ from sluice.source.slot import ensure_slot
 from sluice.source.slot_facts import server_facts, slot_facts
 from sluice.source.slot_wait import wait_until_free
 from sluice.source.start import Started, identify, start_command, start_replication
+from sluice.store.memory import MemoryStore
 from tests.support.source_setup import options_of, server_major
 from tests.support.sources import Database
+from tests.support.streaming import opened
 from tools.local.postgres import temporary_server
 
 HOSTILE_NAMES = ['we"ird, x', "it's", 'a"; DROP TABLE t; --', "\\", "new\nline", "Üpper Case", "a,b", " "]
@@ -79,7 +83,7 @@ def test_a_slot_is_created_once_and_its_facts_agree_with_the_server(database: Da
     )
     assert ensure_slot(options, two_phase=True).two_phase is False
     with closing(open_query(options)) as conn:
-        server = server_facts(conn)
+        server = server_facts(conn, options)
         identity = identify(options)
         assert (server.system_identifier, server.timeline, server.database) == (
             identity.system_identifier,
@@ -108,16 +112,7 @@ def test_a_slot_in_use_is_named_with_its_process_after_a_bounded_wait(database: 
     pauses: list[float] = []
 
     async def scenario() -> None:
-        stream = await ReplicationStream.open(
-            options,
-            start_lsn=start,
-            proto_version=1,
-            streaming="off",
-            two_phase=False,
-            messages=False,
-            origin="any",
-            limits=StreamLimits(),
-        )
+        stream = await opened(options, start, StreamLimits())
         with closing(open_query(options)) as conn:
             with pytest.raises(SlotBusy, match=r"process \d+ \(application_name sluice_test\)"):
                 wait_until_free(conn, options, bound_s=3, sleep=pauses.append)
@@ -204,16 +199,7 @@ def test_any_publication_name_reaches_the_server_as_itself(database: Database) -
                 ).fetchone() == (name,)
                 start = ensure_slot(options).confirmed_flush_lsn or 0
                 wait_until_free(conn, options, bound_s=10)
-            stream = await ReplicationStream.open(
-                options,
-                start_lsn=start,
-                proto_version=1,
-                streaming="off",
-                two_phase=False,
-                messages=False,
-                origin="any",
-                limits=StreamLimits(max_delay_s=0.05),
-            )
+            stream = await opened(options, start)
             database.execute(f"INSERT INTO t VALUES ({number})")
             async with asyncio.timeout(10):
                 while not any(frame[25:26] == b"I" for frame in (await stream.next_batch()).frames):
@@ -233,7 +219,7 @@ def test_a_slot_that_someone_advanced_or_made_again_is_recognised(database: Data
     options = options_of(database)
     ensure_slot(options)
     with closing(open_query(options)) as conn:
-        server = server_facts(conn)
+        server = server_facts(conn, options)
         before = slot_facts(conn, options.slot)
         assert before is not None
         through = before.confirmed_flush_lsn or 0
@@ -249,7 +235,11 @@ def test_a_slot_that_someone_advanced_or_made_again_is_recognised(database: Data
             database.execute(statement)
             with pytest.raises(SlotLost, match=r"^AHEAD"):
                 prove_continuity(
-                    opened, through, server=server_facts(conn), slot=slot_facts(conn, options.slot), two_phase=False
+                    opened,
+                    through,
+                    server=server_facts(conn, options),
+                    slot=slot_facts(conn, options.slot),
+                    two_phase=False,
                 )
 
 
@@ -264,7 +254,7 @@ def test_a_slot_whose_wal_was_removed_is_lost() -> None:
             database.execute("SELECT pg_switch_wal()", "INSERT INTO filler VALUES ('x')")
         database.execute("CHECKPOINT")
         with closing(open_query(options)) as conn:
-            facts = server_facts(conn)
+            facts = server_facts(conn, options)
             slot = slot_facts(conn, options.slot)
             opened = _opened(facts.system_identifier, facts.database_oid, "postgres")
             with pytest.raises(SlotLost, match=r"^INVALIDATED.*wal_removed"):
@@ -299,3 +289,30 @@ def _opened(system_identifier: str, database_oid: int, database: str) -> Opened:
         start_lsn=0,
         instance="i",
     )
+
+
+def test_a_promoted_server_without_a_free_walsender_is_still_known_and_its_slot_examined() -> None:
+    """Only a walsender tells the history of a timeline; the stream of the pipeline itself may have the
+    last one.
+    """
+    with temporary_server(settings={"max_wal_senders": "1"}) as server:
+        database = Database(server, name="postgres", slot="promoted", publication="promoted")
+        server.stop()
+        (server.data_dir / "standby.signal").touch()
+        server.start()
+        database.execute("SELECT pg_promote(true, 60)")
+        options = options_of(database)
+        ensure_slot(options)
+        with closing(open_query(options)) as conn:
+            known = server_facts(conn, options)
+            with psycopg.connect(server.dsn(), replication="database", autocommit=True):
+                facts = server_facts(conn, options)
+                assert (facts.timeline, facts.forks) == (2, None)
+                assert "walsender" in facts.history_away or "max_wal_senders" in facts.history_away
+                with pytest.raises(SourceUnavailable):
+                    server_facts(conn, options, whole=True)
+                assert examine(options, MemoryStore("t"), two_phase=False).problem == ""
+                assert server_facts(conn, options, before=known).forks == known.forks
+            assert known.forks is not None
+            assert [fork.timeline for fork in known.forks] == [1]
+            assert server_facts(conn, options, before=facts).forks == known.forks

@@ -1,4 +1,4 @@
-"""Streaming and copying over TLS, where libpq's reads give one record each."""
+"""The stream and snapshots over TLS, where libpq's reads give one record each."""
 
 import asyncio
 import time
@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 
 from sluice.errors import SourceRefused, SourceUnavailable
-from sluice.ingest.receive.stream import ReplicationStream, StreamLimits
+from sluice.ingest.receive.stream import StreamLimits
 from sluice.ingest.snapshot.reader import read_table
 from sluice.ingest.tables.schemas import build_schema, relation_of
 from sluice.source.catalog import Catalog
@@ -22,6 +22,7 @@ from sluice.store.opening import open_store
 from tests.support.ingesting import IngestPipeline
 from tests.support.source_setup import options_of
 from tests.support.sources import Database
+from tests.support.streaming import opened
 from tests.support.tls_front import Cut, CutAt, make_certificate, tls_front
 
 ROWS = 10_000
@@ -48,16 +49,7 @@ def test_stream_and_snapshot_run_at_speed_over_tls(database: Database, tmp_path:
             (facts,) = Catalog(conn).published_tables(options.publication)
 
         async def streamed() -> int:
-            stream = await ReplicationStream.open(
-                options,
-                start_lsn=start,
-                proto_version=1,
-                streaming="off",
-                two_phase=False,
-                messages=False,
-                origin="any",
-                limits=StreamLimits(max_delay_s=0.2),
-            )
+            stream = await opened(options, start, StreamLimits(max_delay_s=0.2))
             rows = 0
             while rows < ROWS:
                 rows += sum(frame[25:26] == b"I" for frame in (await stream.next_batch()).frames)
@@ -131,7 +123,7 @@ def test_ingest_goes_on_after_handshakes_that_were_cut(database: Database, tmp_p
         )
         ingest = pipeline.run()
         assert ingest.status.reconnects == 3
-        assert [row["id"] for row in pipeline.rows("public.t", copied=True)] == [1]
+        assert [row["id"] for row in pipeline.rows("public.t", snapshot=True)] == [1]
 
 
 def _verified(database: Database, port: int, certificate: Path) -> str:

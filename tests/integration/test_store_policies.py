@@ -46,7 +46,7 @@ class Deleting:
 def test_ingest_runs_snapshots_and_cleans_up_with_its_policy_alone(
     s3: GuardedS3, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The server's own check and write are two steps; that racing is told apart is not the claim here.
+    # The server's own check and write are two steps; that racing writers are distinguished is not the claim here.
     monkeypatch.setattr(probe, "RACERS", 1)
     seen = Deleting(as_user(s3, "ingest"), [])
     pipeline = IngestPipeline(database, seen)  # type: ignore[arg-type]
@@ -91,10 +91,12 @@ def test_another_pipelines_prefix_is_neither_read_nor_written(s3: GuardedS3, use
         store.put(MANIFEST, b"")
 
 
-@pytest.mark.parametrize("user", ["ingest", "applier"])
-def test_nobody_may_delete_the_manifest_and_lists_are_of_the_own_prefix(user: str) -> None:
+@pytest.mark.parametrize(("user", "may"), [("ingest", False), ("applier", True)])
+def test_only_the_applier_may_delete_entries_and_lists_are_of_the_own_prefix(user: str, *, may: bool) -> None:
+    """It deletes those that an archive has, and nobody writes one again."""
     document = policy(user)
-    assert not allows(document, "s3:DeleteObject", f"spool/test/{MANIFEST}")
+    assert allows(document, "s3:DeleteObject", f"spool/test/{MANIFEST}") == may
+    assert allows(document, "s3:PutObject", f"spool/test/{MANIFEST}") != may
     lists = [statement for statement in document["Statement"] if statement["Action"] == "s3:ListBucket"]
     assert lists
     assert all(statement["Condition"]["StringLike"]["s3:prefix"] for statement in lists)

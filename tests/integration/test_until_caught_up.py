@@ -1,4 +1,4 @@
-"""`run --until-caught-up` with a table that it could not copy."""
+"""`run --until-caught-up` with a table that it could not read."""
 
 from pathlib import Path
 

@@ -20,6 +20,12 @@ def prometheus() -> Path:
     return _tool_or_skip("prometheus")
 
 
+@pytest.fixture(scope="session")
+def alertmanager() -> Path:
+    """As `promtool`, for Alertmanager."""
+    return _tool_or_skip("prometheus-alertmanager")
+
+
 def _tool_or_skip(program: str) -> Path:
     try:
         return tool(program)

@@ -44,6 +44,7 @@ _ENDPOINT = {
     "interval": _STRING,
     "scrapeTimeout": _STRING,
     "relabelings": _RELABELINGS,
+    "authorization": _closed({"type": _STRING, "credentials": _closed(_keys("name", "key"))}),
     "metricRelabelings": _RELABELINGS,
 }
 _ENDPOINTS: Schema = {"type": "array", "minItems": 1, "items": _closed(_ENDPOINT, required=("port",))}
@@ -59,6 +60,8 @@ _RULE = _closed(
     },
     required=("expr",),
 )
+_MATCH: Schema = {"type": "array", "items": _closed(_keys("name", "value", "matchType"), required=("name", "value"))}
+_INHIBIT = _closed({"sourceMatch": _MATCH, "targetMatch": _MATCH, "equal": _LIST})
 _GROUP = _closed(
     {"name": _STRING, "interval": _STRING, "rules": {"type": "array", "items": _RULE}}, required=("name", "rules")
 )
@@ -99,6 +102,10 @@ SPECS: dict[str, tuple[str, Schema]] = {
         _closed({"selector": _SELECTOR, "endpoints": _ENDPOINTS}, required=("selector", "endpoints")),
     ),
     "PrometheusRule": ("monitoring.coreos.com/v1", _closed({"groups": {"type": "array", "items": _GROUP}})),
+    "AlertmanagerConfig": (
+        "monitoring.coreos.com/v1alpha1",
+        _closed({"inhibitRules": {"type": "array", "items": _INHIBIT}}),
+    ),
     "SparkApplication": ("sparkoperator.k8s.io/v1beta2", _APPLICATION),
 }
 """By kind: its apiVersion and what its spec may hold."""

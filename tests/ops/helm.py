@@ -38,7 +38,7 @@ def values_of(path: Path) -> Values:
 
 
 def feature(name: str) -> Values:
-    """The values of one feature, as a snapshot of one's own."""
+    """The values of one feature, as a copy of one's own."""
     return values_of(CHART / "ci" / f"{name}-values.yaml")
 
 

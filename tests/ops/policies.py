@@ -33,7 +33,11 @@ def no_secret_is_written_out(manifests: list[Manifest]) -> Problems:
     for pod in pods(manifests):
         for container in pod.containers:
             for name, value in environment(container).items():
-                if _SECRET_NAME.search(name) and not value.startswith("secret ") and not name.endswith("_FILE"):
+                if (
+                    _SECRET_NAME.search(name)
+                    and not value.startswith("secret ")
+                    and not name.endswith(("_FILE", "_PATH"))
+                ):
                     yield f"{pod.owner} {container['name']} {name}"
 
 
@@ -184,22 +188,16 @@ def selectors_choose_their_pods(manifests: list[Manifest]) -> Problems:
             yield f"{monitor['kind']} chooses {wanted}"
 
 
-def the_probe_s_port_stays_open(manifests: list[Manifest]) -> Problems:
-    """A NetworkPolicy lets everybody reach the port that the kubelet probes: a node is no peer that
-    could be named.
+def no_port_is_open_to_all(manifests: list[Manifest]) -> Problems:
+    """A NetworkPolicy names who may come in: without names, or with an empty list of them, everybody
+    may. Probes come from the pod's own node, whose traffic no policy holds back.
     """
     for policy in of_kind(manifests, "NetworkPolicy"):
-        component = policy["metadata"]["labels"]["app.kubernetes.io/component"]
-        for pod in pods(manifests):
-            if pod.component == component and component in _SERVED:
-                port = next(
-                    port["containerPort"] for port in pod.spec["containers"][0]["ports"] if port["name"] == "metrics"
-                )
-                if not any(
-                    {"port": port} in rule.get("ports", []) and "from" not in rule
-                    for rule in policy["spec"].get("ingress", [])
-                ):
-                    yield f"NetworkPolicy {policy['metadata']['name']}: {port}"
+        if "Ingress" not in policy["spec"]["policyTypes"]:
+            yield f"NetworkPolicy {policy['metadata']['name']}: no ingress at all"
+        for rule in policy["spec"].get("ingress", []):
+            if not rule.get("from"):
+                yield f"NetworkPolicy {policy['metadata']['name']}: {rule.get('ports')}"
 
 
 def nothing_blocks_a_node_s_draining(manifests: list[Manifest]) -> Problems:
@@ -268,7 +266,7 @@ POLICIES: tuple[Callable[[list[Manifest]], Problems], ...] = (
     resources_are_stated,
     images_are_exact,
     selectors_choose_their_pods,
-    the_probe_s_port_stays_open,
+    no_port_is_open_to_all,
     nothing_blocks_a_node_s_draining,
     the_applier_knows_nothing_of_the_source,
     volumes_and_mounts_agree,

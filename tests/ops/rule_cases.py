@@ -43,14 +43,21 @@ def problem(values: str, code: str) -> Series:
     return one(known.PROBLEMS, values, code=code)
 
 
-def loop_lag(below: str, seconds: str) -> Series:
-    """Sixty timers a minute that ran late by less than `seconds` and more than `below`."""
-    buckets = {le: "0x40" if le == below else "0+60x40" for le in (below, seconds, "+Inf")}
-    return {
-        key: value
-        for le, values in buckets.items()
-        for key, value in one(known.EVENT_LOOP_LAG, values, suffix="_bucket", le=le).items()
-    }
+def carrying(values: str, state: str = "healthy") -> Series:
+    return one(known.HEALTH, values, state=state)
+
+
+def declared(values: str) -> Series:
+    """What the chart records for its release."""
+    return {'pipeline:sluice_declared{pipeline="shop"}': values}
+
+
+def paused(values: str, part: str) -> Series:
+    return {f'pipeline:sluice_paused{{pipeline="shop",part="{part}"}}': values}
+
+
+def table(values: str, name: str, reason: str) -> Series:
+    return one(known.TABLE_PROBLEM, values, schema="public", table=name, reason=reason)
 
 
 def fresh(values: str) -> Series:
@@ -76,58 +83,74 @@ def quiet(alert: str, what: str, series: Series, minutes: int, *, step_minutes: 
 
 
 PROCESS = (
-    fires("SluiceDown", "it was there", ingest("1x10 stale _x40"), 17),
-    quiet("SluiceDown", "it is there", ingest("1x40"), 30),
-    quiet("SluiceDown", "it was replaced by another pod", ingest("1x10 stale _x40") | ingest("_x12 1x30", pod="b"), 30),
-    quiet("SluiceDown", "it was given up long ago", ingest("1x10 stale _x400"), 380),
-    Case("SluiceMetricsAbsent", "it never was", {"up": "1x20"}, 11, {"component": "ingest"}),
-    Case("SluiceMetricsAbsent", "it went hours ago", ingest("1x10 stale _x400"), 385, {"component": "ingest"}),
-    quiet("SluiceMetricsAbsent", "it is there", ingest("1x20"), 11),
-    quiet("SluiceMetricsAbsent", "it went a minute ago, which another alert tells", ingest("1x10 stale _x40"), 30),
+    fires("SluiceIngestDown", "it was there", ingest("1x10 stale _x40") | carrying("1x10 stale _x40"), 19),
     fires(
-        "SluiceNotStreaming",
+        "SluiceIngestDown",
+        "it went a day ago, which nothing but its memory tells",
+        ingest("1x10 stale _x1500") | carrying("1x10 stale _x1500"),
+        1450,
+    ),
+    fires("SluiceIngestDown", "it is declared and never was", declared("1x20"), 9),
+    Case("SluiceIngestDown", "there never was any", {"up": "1x20"}, 5, {}),
+    fires(
+        "SluiceIngestDown",
         "it ends and is started again, and is seen now and then",
         ingest("1x9 1 stale _x5 1 stale _x5 1 stale _x5")
-        | one(known.HEALTH, "1x9 0 stale _x5 0 stale _x5 0 stale _x5", state="degraded"),
-        21,
+        | carrying("1x9 0 stale _x5 0 stale _x5 0 stale _x5", "degraded"),
+        19,
+    ),
+    fires("SluiceIngestDown", "it stays in another state", ingest("1x30") | carrying("1x5 0x30"), 14),
+    fires(
+        "SluiceIngestDown",
+        "the event loop stands still",
+        ingest("1x20") | carrying("1x20", "degraded") | problem("0x5 1x9", "ingest.stuck"),
+        9,
     ),
     fires(
-        "SluiceNotStreaming",
-        "it stays in another state",
-        ingest("1x30") | one(known.HEALTH, "1x5 0x30", state="healthy"),
-        17,
+        "SluiceIngestDown",
+        "nobody uses its slot",
+        ingest("1x20") | carrying("1x20", "degraded") | problem("0x5 1x10", "slot.inactive"),
+        10,
     ),
     quiet(
-        "SluiceNotStreaming",
-        "it streams",
-        ingest("1x30")
-        | one(known.HEALTH, "1x9 0x30", state="healthy")
-        | one(known.HEALTH, "0x9 1x30", state="degraded"),
+        "SluiceIngestDown",
+        "a new walsender came",
+        ingest("1x20") | carrying("1x20") | problem("0x5 1x2 0x10", "slot.inactive"),
+        11,
+    ),
+    quiet(
+        "SluiceIngestDown",
+        "it was replaced by another pod",
+        ingest("1x10 stale _x40") | ingest("_x14 1x30", pod="b") | carrying("1x10 stale _x40") | carrying("_x15 1x30"),
+        30,
+    ),
+    quiet(
+        "SluiceIngestDown",
+        "it streams with a problem",
+        ingest("1x30") | carrying("1x9 0x30") | carrying("0x9 1x30", "degraded"),
         20,
     ),
+    quiet("SluiceIngestDown", "it took three minutes to start", ingest("1x30") | carrying("0x3 1x30"), 6),
     quiet(
-        "SluiceNotStreaming",
-        "it took three minutes to start",
-        ingest("1x30") | one(known.HEALTH, "0x3 1x30", state="healthy"),
-        6,
+        "SluiceIngestDown",
+        "it is paused",
+        ingest("1x10 stale _x40") | carrying("1x10 stale _x40") | declared("1x60") | paused("_x9 1x60", "ingest"),
+        40,
     ),
     fires(
-        "SluiceSourceDisconnected",
-        "the server is away",
-        one(known.SOURCE_CONNECTED, "1x5 0x10", role="replication"),
-        11,
+        "SluiceIngestDown",
+        "it did not come back from a pause",
+        ingest("1x10 stale _x60") | carrying("1x10 stale _x60") | paused("_x9 1x20 stale _x60", "ingest"),
+        40,
     ),
+    fires("SluiceUnwatched", "the last look was long ago", one(known.REPORT_TIMESTAMP, "0x40"), 20),
+    fires("SluiceUnwatched", "there never was one", ingest("1x40"), 16),
+    fires("SluiceUnwatched", "no figures of the slot", ingest("1x40") | one(known.REPORT_TIMESTAMP, "0+60x40"), 16),
     quiet(
-        "SluiceSourceDisconnected",
-        "it is back in time",
-        one(known.SOURCE_CONNECTED, "1x5 0x3 1x10", role="replication"),
-        11,
-    ),
-    quiet(
-        "SluiceSourceDisconnected",
-        "only the side connection is away",
-        one(known.SOURCE_CONNECTED, "0x10", role="query"),
-        10,
+        "SluiceUnwatched",
+        "there are all figures",
+        ingest("1x40") | one(known.REPORT_TIMESTAMP, "0+60x40") | one(known.SLOT_STATUS, "1x40", status="reserved"),
+        30,
     ),
     fires(
         "SluiceReconnectLoop", "a connection each minute", one(known.RECONNECTS, "0+1x20", reason="connection_lost"), 16
@@ -160,22 +183,79 @@ PROCESS = (
         error("0+1x20", component="snapshot", kind="UnsupportedChange"),
         12,
     ),
-    fires("SluiceIngestStuck", "the event loop stands still", problem("0x5 1x9", "ingest.stuck"), 9),
-    quiet(
-        "SluiceIngestStuck", "another problem", problem("0x15", "ingest.stuck") | problem("1x15", "ingest.behind"), 12
-    ),
-    fires("SluiceEventLoopStalled", "timers are late", loop_lag("5.0", "10.0"), 20),
-    quiet("SluiceEventLoopStalled", "timers are in time", loop_lag("0.1", "0.5"), 20),
-    fires("SluiceReportStale", "the last look was long ago", one(known.REPORT_TIMESTAMP, "0x20"), 9),
-    fires("SluiceReportStale", "there never was one", ingest("1x20"), 6),
-    quiet("SluiceReportStale", "looks are taken", ingest("1x20") | one(known.REPORT_TIMESTAMP, "0+60x20"), 15),
-    fires("SluiceSlotUnwatched", "no figures of the slot", ingest("1x20"), 11),
-    quiet(
-        "SluiceSlotUnwatched", "there are some", ingest("1x20") | one(known.SLOT_STATUS, "1x20", status="reserved"), 15
-    ),
 )
 
 SLOT = (
+    fires("SluiceSlotEndangered", "it is unreserved", problem("0x5 1x5", "slot.unreserved"), 9),
+    fires("SluiceSlotEndangered", "another client uses it", problem("0x5 1x5", "slot.foreign"), 9),
+    fires(
+        "SluiceSlotEndangered",
+        "10 of 100 are left",
+        one(known.SLOT_SAFE, "10x30") | one(known.SLOT_KEEP_LIMIT, "100x30"),
+        3,
+    ),
+    fires("SluiceSlotEndangered", "headroom shrinks", one(known.SLOT_SAFE, "1000000000-10000000x90"), 60),
+    fires(
+        "SluiceSlotEndangered",
+        "the slot stands",
+        one(known.SLOT_SECONDS_LEFT, "7200x60") | one(known.CONFIRMED_FLUSH_LSN, "5x60"),
+        30,
+    ),
+    quiet(
+        "SluiceSlotEndangered",
+        "half is left",
+        one(known.SLOT_SAFE, "50x30") | one(known.SLOT_KEEP_LIMIT, "100x30") | problem("1x30", "slot.headroom"),
+        20,
+    ),
+    quiet("SluiceSlotEndangered", "one load of a young pipeline", one(known.SLOT_SAFE, "1000000000-10000000x40"), 40),
+    quiet(
+        "SluiceSlotEndangered",
+        "much is written and the slot follows",
+        one(known.SLOT_SAFE, "1000000000x90")
+        | one(known.SLOT_SECONDS_LEFT, "7200x90")
+        | one(known.CONFIRMED_FLUSH_LSN, "0+1x90"),
+        60,
+    ),
+    quiet(
+        "SluiceSlotEndangered",
+        "an idle server without a limit",
+        one(known.CONFIRMED_FLUSH_LSN, "5x60") | one(known.SLOT_UNBOUNDED, "1x60"),
+        50,
+    ),
+    fires(
+        "SluiceWalHeadroomLow",
+        "100 GB are kept without a limit",
+        one(known.SLOT_RETAINED, "1e11x30") | one(known.SLOT_UNBOUNDED, "1x30"),
+        16,
+    ),
+    quiet(
+        "SluiceWalHeadroomLow",
+        "much is kept under a limit that is far",
+        one(known.SLOT_RETAINED, "1e11x30")
+        | one(known.SLOT_UNBOUNDED, "0x30")
+        | one(known.SLOT_SAFE, "9e11x30")
+        | one(known.SLOT_KEEP_LIMIT, "1e12x30"),
+        20,
+    ),
+    fires("SluiceTransactionOpen", "a prepared one, for longer and longer", one(known.PREPARED_AGE, "0+60x60"), 22),
+    fires("SluiceTransactionOpen", "it holds back vacuum", one(known.SLOT_XMIN_AGE, "2e8x40"), 31),
+    fires(
+        "SluiceTransactionOpen",
+        "90 of 100 that may be staged",
+        one(known.REORDER_BYTES, "90x9", place="store") | one(known.REORDER_LIMIT, "100x9", place="store"),
+        6,
+    ),
+    quiet(
+        "SluiceTransactionOpen",
+        "nothing of it is much, and memory is full",
+        one(known.PREPARED_AGE, "0x60")
+        | one(known.SLOT_XMIN_AGE, "1e6x60")
+        | one(known.REORDER_BYTES, "10x60", place="store")
+        | one(known.REORDER_LIMIT, "100x60", place="store")
+        | one(known.REORDER_BYTES, "100x60", place="memory", pod="m")
+        | one(known.REORDER_LIMIT, "100x60", place="memory", pod="m"),
+        50,
+    ),
     fires("SluiceSlotLost", "it was the last word", problem("0x5 1 stale _x100", "slot.lost"), 60),
     fires(
         "SluiceSlotLost",
@@ -189,13 +269,6 @@ SLOT = (
         "a new pipeline runs",
         problem("1x5 0x30", "slot.lost") | one(known.HEALTH, "0x5 1x30", state="degraded"),
         30,
-    ),
-    fires("SluiceSlotUnreserved", "it is unreserved", problem("0x5 1x5", "slot.unreserved"), 7),
-    quiet(
-        "SluiceSlotUnreserved",
-        "it is low on headroom",
-        problem("0x9", "slot.unreserved") | problem("1x9", "slot.headroom"),
-        7,
     ),
     fires(
         "SluiceWalHeadroomLow",
@@ -212,64 +285,6 @@ SLOT = (
         one(known.SLOT_UNBOUNDED, "1x30") | one(known.SLOT_RETAINED, "9e9x30"),
         20,
     ),
-    fires(
-        "SluiceWalHeadroomCritical",
-        "10 of 100 are left",
-        one(known.SLOT_SAFE, "10x30") | one(known.SLOT_KEEP_LIMIT, "100x30"),
-        6,
-    ),
-    quiet(
-        "SluiceWalHeadroomCritical",
-        "30 of 100 are left",
-        one(known.SLOT_SAFE, "30x30") | one(known.SLOT_KEEP_LIMIT, "100x30"),
-        20,
-    ),
-    quiet("SluiceWalHeadroomCritical", "there is no limit", one(known.SLOT_UNBOUNDED, "1x30"), 20),
-    fires("SluiceWalHeadroomPredicted", "headroom shrinks", one(known.SLOT_SAFE, "1000000000-10000000x90"), 60),
-    fires(
-        "SluiceWalHeadroomPredicted",
-        "the slot stands",
-        one(known.SLOT_SECONDS_LEFT, "7200x60") | one(known.CONFIRMED_FLUSH_LSN, "5x60"),
-        30,
-    ),
-    quiet(
-        "SluiceWalHeadroomPredicted",
-        "much is written and the slot follows",
-        one(known.SLOT_SAFE, "1000000000x90")
-        | one(known.SLOT_SECONDS_LEFT, "7200x90")
-        | one(known.CONFIRMED_FLUSH_LSN, "0+1x90"),
-        60,
-    ),
-    quiet(
-        "SluiceWalHeadroomPredicted",
-        "an idle server without a limit",
-        one(known.CONFIRMED_FLUSH_LSN, "5x60") | one(known.SLOT_UNBOUNDED, "1x60"),
-        50,
-    ),
-    fires(
-        "SluiceWalUnbounded",
-        "100 GB are kept",
-        one(known.SLOT_RETAINED, "1e11x30") | one(known.SLOT_UNBOUNDED, "1x30"),
-        11,
-    ),
-    quiet(
-        "SluiceWalUnbounded",
-        "little is kept",
-        one(known.SLOT_RETAINED, "1e9x30") | one(known.SLOT_UNBOUNDED, "1x30"),
-        20,
-    ),
-    quiet(
-        "SluiceWalUnbounded",
-        "there is a limit",
-        one(known.SLOT_RETAINED, "1e11x30") | one(known.SLOT_UNBOUNDED, "0x30"),
-        20,
-    ),
-    fires("SluiceSlotInactive", "nobody uses it", problem("0x5 1x10", "slot.inactive"), 11),
-    quiet("SluiceSlotInactive", "a new walsender came", problem("0x5 1x2 0x10", "slot.inactive"), 11),
-    fires("SluiceXminAge", "two hundred million", one(known.SLOT_XMIN_AGE, "2e8x40"), 31),
-    quiet("SluiceXminAge", "one million", one(known.SLOT_XMIN_AGE, "1e6x40"), 35),
-    fires("SluicePreparedTransactionOpen", "open for longer and longer", one(known.PREPARED_AGE, "0+60x60"), 20),
-    quiet("SluicePreparedTransactionOpen", "there is none", one(known.PREPARED_AGE, "0x60"), 50),
 )
 
 STREAM = (
@@ -292,55 +307,6 @@ STREAM = (
     fires("SluiceLagCritical", "by bytes", one(known.LAG_BYTES, "5e9x10", stage="flush"), 3),
     quiet("SluiceLagCritical", "a minute and a half behind", one(known.LAG_SECONDS, "90x10", stage="flush"), 5),
     fires(
-        "SluiceFlushStuck",
-        "WAL waits and nothing moves",
-        one(known.LAG_BYTES, "1e8x40", stage="flush") | one(known.FLUSHED_LSN, "5x40"),
-        6,
-    ),
-    quiet(
-        "SluiceFlushStuck",
-        "it moves",
-        one(known.LAG_BYTES, "1e8x40", stage="flush") | one(known.FLUSHED_LSN, "0+1x40"),
-        30,
-    ),
-    quiet(
-        "SluiceFlushStuck",
-        "nothing happens",
-        one(known.LAG_BYTES, "1000x40", stage="flush") | one(known.FLUSHED_LSN, "5x40"),
-        30,
-    ),
-    fires(
-        "SluiceBackpressureSustained",
-        "uploads are too slow",
-        one(known.BACKPRESSURE_SECONDS, "0+57x30", cause="upload") | one(known.LAG_SECONDS, "200x30", stage="flush"),
-        20,
-        cause="upload",
-    ),
-    quiet(
-        "SluiceBackpressureSustained",
-        "without lag",
-        one(known.BACKPRESSURE_SECONDS, "0+57x30", cause="upload") | one(known.LAG_SECONDS, "1x30", stage="flush"),
-        25,
-    ),
-    fires(
-        "SluiceStagedNearLimit",
-        "90 of 100",
-        one(known.REORDER_BYTES, "90x9", place="store") | one(known.REORDER_LIMIT, "100x9", place="store"),
-        6,
-    ),
-    quiet(
-        "SluiceStagedNearLimit",
-        "10 of 100",
-        one(known.REORDER_BYTES, "10x9", place="store") | one(known.REORDER_LIMIT, "100x9", place="store"),
-        6,
-    ),
-    quiet(
-        "SluiceStagedNearLimit",
-        "memory is full",
-        one(known.REORDER_BYTES, "100x9", place="memory") | one(known.REORDER_LIMIT, "100x9", place="memory"),
-        6,
-    ),
-    fires(
         "SluiceObjectStoreFailing",
         "every second request",
         one(known.STORE_REQUESTS, "0+30x20", operation="put", outcome="unavailable")
@@ -358,6 +324,7 @@ STREAM = (
 
 LAKE = (
     fires("SluiceApplierDown", "the verdict says so", problem("0x5 1x20", "applier.dead"), 11),
+    fires("SluiceApplierDown", "no progress since the beginning", one(known.APPLY_LAST_SUCCESS, "0x60"), 37),
     quiet("SluiceApplierDown", "it was started again within minutes", problem("0x5 1x3 0x20", "applier.dead"), 11),
     quiet(
         "SluiceApplierDown",
@@ -365,8 +332,32 @@ LAKE = (
         problem("0x30", "applier.dead") | problem("1x30", "applier.never"),
         25,
     ),
-    fires("SluiceApplyNotSucceeding", "since the beginning", one(known.APPLY_LAST_SUCCESS, "0x60"), 37),
-    quiet("SluiceApplyNotSucceeding", "idle, and it says so", one(known.APPLY_LAST_SUCCESS, "0+60x60"), 50),
+    quiet("SluiceApplierDown", "idle, and it says so", one(known.APPLY_LAST_SUCCESS, "0+60x60"), 50),
+    quiet(
+        "SluiceApplierDown",
+        "its records cannot be read, which another alert tells",
+        one(known.APPLY_LAST_SUCCESS, "0x60") | one(known.REPORT_TIMESTAMP, "0x60"),
+        50,
+    ),
+    quiet("SluiceApplierDown", "paused", problem("1x30", "applier.dead") | paused("1x30", "applier"), 25),
+    *(
+        Case(
+            alert,
+            f"{reason} tables",
+            table("0x5 1x60", "orders", reason),
+            40,
+            {**SHOP, "schema": "public", "table": "orders", "reason": reason},
+        )
+        for alert, reasons in (
+            ("SluiceTableUnequal", ("stale", "gap", "unequal")),
+            ("SluiceTableNotFollowed", ("waiting", "quarantined", "failing", "unverified")),
+        )
+        for reason in reasons
+    ),
+    quiet("SluiceTableUnequal", "it is read again at once", table("_x5 1x3 stale _x20", "orders", "stale"), 20),
+    quiet("SluiceTableUnequal", "it is left out", table("1x30", "orders", "quarantined"), 20),
+    quiet("SluiceTableNotFollowed", "it is stale, which another alert tells", table("1x30", "orders", "stale"), 25),
+    quiet("SluiceLakeBehind", "paused", one(known.OLDEST_PENDING, "0x60") | paused("1x60", "applier"), 50),
     fires("SluiceApplyFailing", "a window fails each minute", one(known.APPLY_RUNS, "0+1x30", outcome="failed"), 21),
     fires("SluiceApplyFailing", "it is started again each minute", one(known.APPLY_RESTARTS, "0+1x30"), 21),
     quiet("SluiceApplyFailing", "one window failed", one(known.APPLY_RUNS, "0x5 1x30", outcome="failed"), 21),
@@ -392,21 +383,17 @@ LAKE = (
     ),
     fires("SluiceApplyConflicts", "another", one(known.APPLY_CONFLICTS, "0x70 1x10", kind="fenced"), 75, kind="fenced"),
     quiet("SluiceApplyConflicts", "long ago", one(known.APPLY_CONFLICTS, "1x200", kind="concurrent"), 150),
-    fires("SluiceSpoolBacklog", "an old change", one(known.OLDEST_PENDING, "0x40"), 27),
-    fires("SluiceSpoolBacklog", "an hour without an applier", one(known.OLDEST_PENDING, "60x70"), 60),
-    fires("SluiceSpoolBacklog", "more each hour", one(known.PENDING_BYTES, "2000000000+1000000x120"), 80),
-    quiet("SluiceSpoolBacklog", "much, but less each hour", one(known.PENDING_BYTES, "5000000000-1000000x120"), 100),
+    fires("SluiceLakeBehind", "an old change", one(known.OLDEST_PENDING, "0x40"), 27),
+    fires("SluiceLakeBehind", "an hour without an applier", one(known.OLDEST_PENDING, "60x70"), 60),
+    fires("SluiceLakeBehind", "more each hour", one(known.PENDING_BYTES, "2000000000+1000000x120"), 80),
+    quiet("SluiceLakeBehind", "much, but less each hour", one(known.PENDING_BYTES, "5000000000-1000000x120"), 100),
     quiet(
-        "SluiceSpoolBacklog",
+        "SluiceLakeBehind",
         "young changes",
         one(known.OLDEST_PENDING, "0+60x40") | one(known.PENDING_BYTES, "1000x40"),
         30,
     ),
-    quiet("SluiceSpoolBacklog", "nothing waits", one(known.PENDING_BYTES, "0x120"), 100),
-    fires("SluiceTableStale", "one", problem("0x5 1x5", "table.stale"), 7),
-    quiet("SluiceTableStale", "none", problem("0x9", "table.stale") | problem("3x9", "table.snapshot"), 7),
-    fires("SluiceTableQuarantined", "two", problem("2x9", "table.quarantined"), 7),
-    quiet("SluiceTableQuarantined", "none", problem("0x9", "table.quarantined"), 7),
+    quiet("SluiceLakeBehind", "nothing waits", one(known.PENDING_BYTES, "0x120"), 100),
     fires(
         "SluiceSnapshotStalled",
         "it reads nothing",
@@ -425,19 +412,31 @@ LAKE = (
 )
 
 OBJECTIVES = (
-    fires("SluiceFreshnessBurnFast", "behind for ten minutes of the last hour, and now", fresh("0x50 1000x20"), 61),
+    fires("SluiceFreshnessBurnFast", "behind for ten minutes of the last hour, and now", fresh("0x50 1000x20"), 65),
     fires(
-        "SluiceFreshnessBurnFast", "nothing is heard of it", ingest("1x50 stale _x60") | fresh("0x50 stale _x60"), 65
+        "SluiceFreshnessBurnFast",
+        "no metrics arrive",
+        ingest("1x50 stale _x60") | fresh("0x50 stale _x60"),
+        65,
     ),
-    quiet("SluiceFreshnessBurnFast", "behind for ten minutes, but not now", fresh("0x30 1000x10 0x60"), 61),
+    fires("SluiceFreshnessBurnFast", "a tenth of six hours", fresh(bad_for(1, 10, 400)), 368),
+    quiet("SluiceFreshnessBurnFast", "behind for ten minutes, but not now", fresh("0x30 1000x10 0x60"), 65),
+    quiet("SluiceFreshnessBurnFast", "a pipeline of 17 minutes", fresh("0x7 1000x30"), 17),
+    quiet("SluiceFreshnessBurnFast", "a pipeline of 50 minutes that was never fresh", fresh("1000x60"), 50),
     quiet("SluiceFreshnessBurnFast", "fresh", fresh("10x120"), 100),
     quiet("SluiceFreshnessBurnFast", "no table is followed yet", ingest("1x120"), 100),
-    fires("SluiceFreshnessBurnSlow", "a tenth of the time", fresh(bad_for(1, 10, 400)), 365),
-    quiet("SluiceFreshnessBurnSlow", "an hour, five hours ago", fresh("1000x60 0x340"), 365),
-    quiet("SluiceFreshnessBurnSlow", "a hundredth of the time", fresh(bad_for(1, 100, 400)), 365),
-    fires("SluiceFreshnessBurnTicket", "a twentieth of the time", fresh(bad_for(1, 20, 900)), 4400, step_minutes=5),
-    quiet("SluiceFreshnessBurnTicket", "four hours, three days ago", fresh("1000x70 0x830"), 4400, step_minutes=5),
-    quiet("SluiceFreshnessBurnTicket", "always fresh", fresh("1x900"), 4400, step_minutes=5),
+    quiet("SluiceFreshnessBurnFast", "an hour, five hours ago", fresh("1000x60 0x340"), 368),
+    quiet("SluiceFreshnessBurnFast", "a hundredth of the time", fresh(bad_for(1, 100, 400)), 368),
+    quiet(
+        "SluiceFreshnessBurnFast",
+        "its applier was paused for half an hour",
+        fresh("0x70 1000x35 0x30") | paused("_x70 1x35 stale _x40", "applier"),
+        110,
+    ),
+    fires("SluiceFreshnessBurnSlow", "a twentieth of the time", fresh(bad_for(1, 20, 900)), 4400, step_minutes=5),
+    quiet("SluiceFreshnessBurnSlow", "four hours, three days ago", fresh("1000x70 0x830"), 4400, step_minutes=5),
+    quiet("SluiceFreshnessBurnSlow", "two days old", fresh(bad_for(1, 20, 900)), 2900, step_minutes=5),
+    quiet("SluiceFreshnessBurnSlow", "always fresh", fresh("1x900"), 4400, step_minutes=5),
 )
 
 CASES = (*PROCESS, *SLOT, *STREAM, *LAKE, *OBJECTIVES)

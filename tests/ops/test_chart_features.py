@@ -1,10 +1,14 @@
-"""What each feature of the chart does, told by the manifests that it makes."""
+"""What each feature of the chart does, seen in the manifests that it makes."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from sluice.settings.memory import applier_memory
+from sluice.settings.model import ApplySettings
 from tests.ops import helm
 from tests.ops.helm import Refused, Values
 from tests.ops.manifests import environment, named, of_kind, pod
@@ -194,7 +198,7 @@ def test_the_driver_s_role_is_bound_to_its_account() -> None:
     assert not of_kind(helm.render(without), "Role")
 
 
-def test_the_spark_operator_gets_the_image_s_program_and_archives() -> None:
+def test_the_spark_operator_gets_the_image_s_program_and_jars() -> None:
     application = of_kind(helm.render(helm.feature("spark-application")), "SparkApplication")[0]["spec"]
     assert application["mainApplicationFile"] == "local:///opt/sluice/apply.py"
     assert application["arguments"] == ["apply"]
@@ -235,7 +239,7 @@ def test_driver_and_executors_reach_each_other_and_the_driver_the_api_server() -
                 peer["podSelector"]["matchExpressions"][0]["values"]
                 for rule in policy["spec"][direction]
                 for peer in rule.get(key, [])
-                if "podSelector" in peer
+                if "matchExpressions" in peer.get("podSelector", {})
             ]
             assert peers == [["applier", "executor"]]
 
@@ -324,3 +328,84 @@ def test_a_probe_can_be_slowed_without_losing_the_rest() -> None:
 def test_an_extra_manifest_that_is_no_manifest_is_refused() -> None:
     with pytest.raises(Refused, match="extraManifests"):
         helm.texts(helm.feature("default") | {"extraManifests": [7]})
+
+
+_APPLY_SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"driver_memory": "4GiB"},
+    {"workers": 8, "max_memory": "64MiB", "max_window": "32 mb"},
+    {"key_cache": 0, "max_memory": 536870912},
+    {"driver_memory": "1.5GiB", "workers": 3},
+]
+
+
+@pytest.mark.parametrize("apply", _APPLY_SETTINGS)
+def test_the_applier_gets_the_memory_that_its_settings_need(apply: dict[str, Any]) -> None:
+    values = helm.feature("default")
+    values["config"]["apply"] = apply
+    needed = applier_memory(ApplySettings.model_validate(apply))
+    container = named(helm.render(values), "StatefulSet", APPLIER)["spec"]["template"]["spec"]["containers"][0]
+    memory = f"{needed.container // 1024**3}Gi"
+    assert (container["resources"]["requests"]["memory"], container["resources"]["limits"]["memory"]) == (
+        memory,
+        memory,
+    )
+    # The heap of this mode is a value of its own.
+    values["applier"] = {"mode": "sparkApplication"}
+    needed = applier_memory(ApplySettings.model_validate({**apply, "driver_memory": "2GiB"}))
+    (driver,) = (each["spec"]["driver"] for each in of_kind(helm.render(values), "SparkApplication"))
+    assert driver["memoryOverhead"] == f"{(needed.container - needed.heap) // 1024**2}m"
+
+
+@pytest.mark.parametrize("given", ["requests", "limits"])
+def test_memory_that_is_given_wins_and_a_request_is_never_above_its_limit(given: str) -> None:
+    values = helm.feature("default")
+    values["applier"] = {"resources": {given: {"memory": "4Gi"}}}
+    (container,) = pod(helm.render(values), "applier").spec["containers"]
+    assert {container["resources"][kind]["memory"] for kind in ("requests", "limits")} == {"4Gi"}
+
+
+@pytest.mark.parametrize("component", ["ingest", "applier"])
+def test_a_token_for_the_endpoints_is_mounted_and_the_monitor_presents_it(component: str) -> None:
+    rendered = helm.render(helm.feature("token"))
+    (container,) = pod(rendered, component).spec["containers"]
+    assert environment(container)["SLUICE_TELEMETRY__TOKEN_PATH"] == "/etc/sluice/endpoint/token"
+    assert _mounts(container)["endpoint"] == "/etc/sluice/endpoint"
+    (monitor,) = of_kind(rendered, "PodMonitor")
+    assert monitor["spec"]["podMetricsEndpoints"][0]["authorization"]["credentials"] == {
+        "name": "shop-endpoints",
+        "key": "token",
+    }
+
+
+def test_the_metrics_port_is_open_to_those_who_are_named_and_nobody_else() -> None:
+    values = helm.feature("network-policy")
+    policies = {each["metadata"]["name"]: each for each in of_kind(helm.render(values), "NetworkPolicy")}
+    named_ones = [
+        {"podSelector": {}},
+        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}},
+    ]
+    for name, port in ((INGEST, 9187), (APPLIER, 9188)):
+        rules = [rule for rule in policies[name]["spec"]["ingress"] if {"port": port} in rule.get("ports", [])]
+        assert [rule["from"] for rule in rules] == [named_ones]
+        assert all(rule.get("from") for rule in policies[name]["spec"]["ingress"])
+    values["networkPolicy"]["metricsFrom"] = []
+    closed = named(helm.render(values), "NetworkPolicy", INGEST)
+    assert [rule for rule in closed["spec"]["ingress"] if rule.get("ports")] == []
+
+
+def test_every_example_of_values_on_the_page_for_kubernetes_renders() -> None:
+    page = Path("docs/how-to/kubernetes.md").read_text(encoding="utf-8")
+    examples = [yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)]
+    clouds = 0
+    for example in examples:
+        values = {
+            **helm.feature("default"),
+            **example,
+            "networkPolicy": {"enabled": True, **example.get("networkPolicy", {})},
+        }
+        rendered = helm.render(values)
+        annotations = [each["metadata"].get("annotations") for each in of_kind(rendered, "ServiceAccount")]
+        clouds += all(annotations)
+    assert len(examples) >= 5
+    assert clouds == 3

@@ -10,11 +10,13 @@ import yaml
 
 from deploy.chart import values as chart_values
 from deploy.monitoring.alerts import ALERTS, DEFAULTS, RECORDINGS, THRESHOLDS
+from deploy.monitoring.alerts.inhibitions import INHIBITIONS
 from deploy.monitoring.dashboards import DASHBOARDS
 from deploy.monitoring.files import PLAIN_RULES
 from tests.ops import helm, manifests
 from tests.ops.helm import CHART, Manifest, Values
 
+DECLARED, PAUSED = "pipeline:sluice_declared", "pipeline:sluice_paused"
 ALL = {alert.name for alert in ALERTS}
 
 
@@ -42,17 +44,20 @@ def test_prometheus_accepts_the_rules_of_the_chart(promtool: Path, tmp_path: Pat
         [promtool, "check", "rules", written], capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{len(ALERTS) + len(RECORDINGS) - 1} rules found" in done.stdout
+    # Without the alert that is excluded, and with the declaration that the pipeline exists.
+    assert f"{len(ALERTS) + len(RECORDINGS)} rules found" in done.stdout
 
 
 def test_the_chart_has_every_rule_but_those_that_are_excluded() -> None:
     assert _by_name(_rule(helm.feature("prometheus-rule"))).keys() == (ALL - {"SluiceApplierDown"}) | {
-        recording.name for recording in RECORDINGS
+        DECLARED,
+        *(recording.name for recording in RECORDINGS),
     }
 
 
 def test_with_default_thresholds_the_chart_says_what_the_plain_rules_say_of_one_pipeline() -> None:
     ours = _by_name(_rule(_with(helm.feature("prometheus-rule"), thresholds={}, excludeRules=[], runbookUrl="")))
+    assert ours.pop(DECLARED) == {"record": DECLARED, "expr": "vector(1)", "labels": {"pipeline": "shop"}}
     plain = {
         found.get("alert") or found["record"]: found
         for group in yaml.safe_load(Path(PLAIN_RULES).read_text())["groups"]
@@ -62,6 +67,9 @@ def test_with_default_thresholds_the_chart_says_what_the_plain_rules_say_of_one_
     for name, rule in ours.items():
         scoped = _numbers(str(rule.pop("expr")).replace('{ pipeline="shop",', "{").replace('{ pipeline="shop"}', ""))
         assert scoped == _numbers(str(plain[name].pop("expr")))
+        labels = rule.get("labels")
+        if isinstance(labels, dict):
+            assert labels.pop("namespace") == "data"
         assert rule == plain[name]
 
 
@@ -92,14 +100,32 @@ def test_every_alert_links_its_runbook() -> None:
 
 def test_rules_watch_the_release_s_own_pipeline_or_all_where_its_name_is_not_known() -> None:
     values = helm.feature("prometheus-rule")
-    assert 'sluice_problems{ pipeline="shop",code="slot.inactive"}' in str(
-        _by_name(_rule(values))["SluiceSlotInactive"]["expr"]
+    assert 'sluice_problems{ pipeline="shop",code="slot.lost"}' in str(
+        _by_name(_rule(values))["SluiceSlotLost"]["expr"]
     )
     values["existingConfigMap"] = {"name": "elsewhere"}
     values["config"] = {}
-    assert 'sluice_problems{ pipeline!="",code="slot.inactive"}' in str(
-        _by_name(_rule(values))["SluiceSlotInactive"]["expr"]
-    )
+    assert 'sluice_problems{ pipeline!="",code="slot.lost"}' in str(_by_name(_rule(values))["SluiceSlotLost"]["expr"])
+
+
+@pytest.mark.parametrize(
+    ("paused", "parts"),
+    [({"paused": True}, ["ingest", "applier"]), ({"applier": {"paused": True}}, ["applier"]), ({}, [])],
+)
+def test_what_is_paused_is_declared_so_and_alerts_of_it_are_silent(paused: Values, parts: list[str]) -> None:
+    rule = _rule({**helm.feature("prometheus-rule"), **paused})
+    declared = [each for group in rule["spec"]["groups"] for each in group["rules"] if each.get("record") == PAUSED]
+    assert [each["labels"] for each in declared] == [{"pipeline": "shop", "part": part} for part in parts]
+
+
+def test_the_chart_s_inhibitions_are_those_that_alertmanager_was_tested_with() -> None:
+    values = helm.feature("alertmanager")
+    (found,) = manifests.of_kind(helm.render(values), "AlertmanagerConfig")
+    said = [
+        (one["sourceMatch"][0]["value"], tuple(one["targetMatch"][0]["value"].split("|")), one["equal"])
+        for one in found["spec"]["inhibitRules"]
+    ]
+    assert said == [(one.source, one.targets, ["pipeline"]) for one in INHIBITIONS]
 
 
 def test_no_mark_of_ours_and_no_template_of_helm_is_left_in_a_rule() -> None:

@@ -135,14 +135,14 @@ BREAKAGES: list[tuple[Callable[[list[Manifest]], Any], str, Callable[[list[Manif
         lambda all_: _first(all_, "PodMonitor")["spec"]["selector"]["matchLabels"].update(x="y"),
     ),
     (
-        policies.the_probe_s_port_stays_open,
+        policies.no_port_is_open_to_all,
         "network-policy",
         lambda all_: _first(all_, "NetworkPolicy")["spec"]["ingress"][0].update({"from": []}),
     ),
     (
-        policies.the_probe_s_port_stays_open,
+        policies.no_port_is_open_to_all,
         "network-policy",
-        lambda all_: _first(all_, "NetworkPolicy")["spec"].pop("ingress"),
+        lambda all_: _first(all_, "NetworkPolicy")["spec"]["ingress"][0].pop("from"),
     ),
     (
         policies.nothing_blocks_a_node_s_draining,

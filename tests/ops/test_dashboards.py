@@ -143,6 +143,9 @@ def test_every_family_that_people_watch_is_on_a_dashboard() -> None:
         "sluice_apply_last_attempt_timestamp_seconds": "last success is shown",
         "sluice_apply_backlog_entries": "entries that wait are shown, as ingest sees them",
         "sluice_apply_read_sequence": "entries that wait are shown",
+        "sluice_verified_table_timestamp_seconds": "an alert says when it is late, and the page shows it by table",
+        "sluice_verified_table_lsn_bytes": "the page shows it by table",
+        "sluice_table_problem": "alerts say it, and states of tables are shown",
     }
     shown = " ".join(expression for board in DASHBOARDS for _, expression in _targets(board.to_json()))
     absent = {metric.name for metric in catalogue.CATALOGUE if not re.search(rf"\b{metric.name}(_bucket)?\b", shown)}

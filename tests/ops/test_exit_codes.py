@@ -35,7 +35,7 @@ AWAY = "postgresql://u@127.0.0.1:1/d?connect_timeout=2"
 
 class Sluice:
     """The command line in a directory of its own, with a configuration whose source nobody answers
-    unless told otherwise.
+    unless they ask for something else.
     """
 
     def __init__(self, directory: Path, *, dsn: str = AWAY, slot: str = "sluice_shop") -> None:
@@ -201,6 +201,19 @@ def test_code_12_nobody_can_say(sluice: Sluice) -> None:
     ManifestLog.open(sluice.store, manifests.opened(), PipelineState())
     ended = sluice("status", "--json")
     assert (ended.returncode, json.loads(ended.stdout)["state"]) == (12, "unknown")
+
+
+def test_code_13_a_table_would_be_read(connected: Sluice, database: Database) -> None:
+    database.execute(f"CREATE PUBLICATION {database.publication} FOR TABLE orders")
+    ended = connected("plan", "--json")
+    assert (ended.returncode, json.loads(ended.stdout)["tables"][0]["effect"]) == (13, "snapshot")
+
+
+def test_code_14_a_table_would_stop(connected: Sluice, database: Database) -> None:
+    assert connected("run", "--until-caught-up").returncode == 0
+    database.execute(f"ALTER PUBLICATION {database.publication} DROP TABLE orders")
+    ended = connected("plan", "--json")
+    assert (ended.returncode, json.loads(ended.stdout)["tables"][0]["effect"]) == (14, "stop")
 
 
 def test_code_75_the_object_store_does_not_answer(sluice: Sluice) -> None:

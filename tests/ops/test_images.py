@@ -203,13 +203,13 @@ def _file(path: Path, text: str) -> Path:
     return path
 
 
-def test_the_applier_starts_with_the_archives_of_the_image_and_fetches_none(
+def test_the_applier_starts_with_the_jars_of_the_image_and_fetches_none(
     image_environment: dict[str, str], tmp_path: Path
 ) -> None:
     try:
         delta, others = (jars.present(one, jars.default_directory()) for one in (jars.DELTA, jars.S3))
     except UsageError as error:
-        pytest.skip(f"the archives have not been fetched: {error.hint}")
+        pytest.skip(f"the jars have not been fetched: {error.hint}")
     done = _entrypoint("apply", environment={**image_environment, **_pipeline(tmp_path)})
     asked = (tmp_path / "asked").read_text().splitlines()
     assert done.returncode != 0, "the Java of this test starts nothing"
@@ -224,7 +224,7 @@ def test_the_applier_starts_with_the_archives_of_the_image_and_fetches_none(
     ]
 
 
-def test_an_applier_without_its_archives_says_so_and_starts_nothing(
+def test_an_applier_without_its_jars_says_so_and_starts_nothing(
     image_environment: dict[str, str], tmp_path: Path
 ) -> None:
     done = _entrypoint(
@@ -266,7 +266,7 @@ def test_an_executor_is_started_as_spark_asks(image_environment: dict[str, str],
     }
 
 
-def test_a_missing_variable_of_spark_s_is_told_and_starts_nothing(
+def test_a_missing_variable_of_spark_s_is_named_and_starts_nothing(
     image_environment: dict[str, str], tmp_path: Path
 ) -> None:
     done = _entrypoint("executor", environment=image_environment)

@@ -38,7 +38,7 @@ SETTINGS = {
 }
 
 ABSENT_WHILE_WELL = {
-    "sluice_errors_total": "no error has come up",
+    "sluice_table_problem": "no table has a problem",
     "sluice_apply_conflicts_total": "nobody else writes the tables",
     "sluice_slot_seconds_until_lost": "WAL has to be watched for a minute first",
     "sluice_snapshot_start_timestamp_seconds": "no snapshot is under way when the tests look",

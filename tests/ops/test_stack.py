@@ -1,4 +1,4 @@
-"""The local stack, told as one evening with it: each test goes on where the one before it stopped."""
+"""The local stack, as one evening with it: each test goes on where the one before it stopped."""
 
 import json
 import os
@@ -94,7 +94,7 @@ def test_status_shows_each_member_and_the_pipeline(stack: LocalStack) -> None:
     assert json.loads(as_json.stdout)["pipeline"] == "shop"
 
 
-def test_load_writes_to_the_source_for_as_long_as_it_is_told(stack: LocalStack) -> None:
+def test_load_writes_to_the_source_for_as_long_as_it_is_asked_to(stack: LocalStack) -> None:
     with stack.connect() as connection:
         before = connection.execute("SELECT count(*) FROM events").fetchone()
         outcome = stack("load", LOAD_SECONDS="2")
@@ -158,8 +158,8 @@ def test_an_applier_away_for_an_hour_affects_no_ingest_or_slot_and_raises_the_ba
         frozen=frozen,
     )
     ingest_and_slot = [alert.name for alert in (*process.ALERTS, *slot_alerts.ALERTS, *stream.ALERTS)]
-    replay.assert_alerts(tmp_path, hour, firing=[], silent=["SluiceSpoolBacklog", *ingest_and_slot], at_minute=10)
-    replay.assert_alerts(tmp_path, hour, firing=["SluiceSpoolBacklog"], silent=ingest_and_slot, at_minute=60)
+    replay.assert_alerts(tmp_path, hour, firing=[], silent=["SluiceLakeBehind", *ingest_and_slot], at_minute=10)
+    replay.assert_alerts(tmp_path, hour, firing=["SluiceLakeBehind"], silent=ingest_and_slot, at_minute=60)
 
 
 def test_logs_shows_the_last_lines_of_every_member(stack: LocalStack) -> None:
@@ -186,7 +186,7 @@ def test_after_down_up_goes_on_and_all_that_was_ever_written_is_in_delta(stack: 
     log = (stack.directory / "logs" / "ingest.log").read_text()
     assert log.count("snapshot finished") == len(
         ["customers", "products", "orders", "order_lines", "events", "documents"]
-    ), "a table was copied again"
+    ), "a table was read again"
     with stack.connect() as connection:
         connection.execute("UPDATE products SET stock = stock + 1")
         orders = connection.execute("SELECT count(*) FROM orders").fetchone()
@@ -243,7 +243,7 @@ def _listening(port: int) -> bool:
 
 
 def _named_in_a_command_line(directory: Path) -> list[str]:
-    """Processes that were told of this folder."""
+    """Processes whose arguments name this folder."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

@@ -29,6 +29,7 @@ from sluice.manifest.reader import read_entries
 from sluice.store.opening import open_store
 from tests.chaos.witness import Witness
 from tests.ops.local_stack import alive, local_stack
+from tests.support.extent import slow
 from tests.support.pipeline import wait_until
 from tests.support.sources import Database, fresh_database
 from tests.support.workload import Workload
@@ -106,6 +107,7 @@ def scene(postgres: PostgresServer, tmp_path: Path) -> Iterator[Scene]:
         )
 
 
+@slow
 def test_a_store_that_stalls_for_three_minutes_costs_no_connection_no_restart_and_no_row(
     scene: Scene, tmp_path: Path
 ) -> None:

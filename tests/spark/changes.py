@@ -172,7 +172,9 @@ class Manifest:
             key, schema.table_id, schema.version, len(rows), len(data), digest(data), first_lsn, last_lsn, ops
         )
 
-    def copy(self, rows: list[dict[str, Any]], schema: TableSchema, *, generation: int = 1, final: bool = True) -> int:
+    def snapshot(
+        self, rows: list[dict[str, Any]], schema: TableSchema, *, generation: int = 1, final: bool = True
+    ) -> int:
         changes = [Change("i", row, lsn=self.lsn, ordinal=place) for place, row in enumerate(rows)]
         segments = (self.segment(changes, schema),) if rows else ()
         return self.append(Snapshot(schema.table_id, generation, schema.version, self.lsn, segments, final))

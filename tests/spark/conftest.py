@@ -47,7 +47,7 @@ class Pipeline:
     def begin(self, schema: TableSchema, *rows: dict[str, object], generation: int = 1) -> None:
         """One generation of a table with its snapshot, live."""
         self.manifest.table(schema, generation=generation, new=generation == 1)
-        self.manifest.copy(list(rows), schema, generation=generation)
+        self.manifest.snapshot(list(rows), schema, generation=generation)
         self.manifest.table(schema, state="live", generation=generation, new=False)
 
     def reported(self) -> dict[str, AppliedTable]:

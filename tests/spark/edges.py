@@ -37,7 +37,7 @@ Rows = Counter[tuple[object, ...]]
 
 @dataclass(frozen=True)
 class Edge:
-    """Where the applier hands over: `point` fails on its first passage after the change. `copied`
+    """Where the applier hands over: `point` fails on its first passage after the change. `in_snapshot`
     says that the change is a snapshot and not a transaction.
 
     A point `on_loop` is passed by the loop, which reads nothing more while it is held there.
@@ -45,7 +45,7 @@ class Edge:
 
     point: str
     on_loop: bool = False
-    copied: bool = False
+    in_snapshot: bool = False
 
 
 WORKER = ("apply.window.before", "apply.read.after", "apply.commit.before", "apply.commit.after", "apply.window.after")
@@ -53,9 +53,9 @@ LOOP = ("apply.entries.read", "apply.log.before", "apply.log.after", "apply.comp
 EDGES = (
     *(Edge(point) for point in WORKER),
     *(Edge(point, on_loop=True) for point in LOOP),
-    *(Edge(point, copied=True) for point in WORKER),
+    *(Edge(point, in_snapshot=True) for point in WORKER),
     *(
-        Edge(point, on_loop=True, copied=True)
+        Edge(point, on_loop=True, in_snapshot=True)
         for point in ("apply.log.before", "apply.complete.before", "apply.complete.after")
     ),
 )
@@ -167,7 +167,7 @@ class Edges:
     def _fail(self, work: Work, gate: Path, edge: Edge, error: str, situation: Situation) -> None:
         table = TABLES[self.cases % len(TABLES)]
         faults.arm(f"{edge.point}=hold:{gate}{f'+raise:{error}' if error else ''}@1")
-        if edge.copied:
+        if edge.in_snapshot:
             self._copy_again(table)
         else:
             self._transact(table)
@@ -296,7 +296,7 @@ class Edges:
         """
         expected = self._expected[schema.table_id]
         rows = [_row(key, v) for key, v in expected.rows.items()]
-        self.pipeline.manifest.copy(rows, schema, generation=expected.generation)
+        self.pipeline.manifest.snapshot(rows, schema, generation=expected.generation)
         lsn = self.pipeline.manifest.lsn
         expected.changes = Counter((envelope.OP_INSERT, lsn, place) for place in range(len(rows)))
         expected.note(begun, lsn)

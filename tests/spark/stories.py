@@ -7,7 +7,6 @@ A story is the same for every way to commit: it depends on its shape and its see
 import datetime as dt
 import itertools
 import random
-import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,14 +14,13 @@ from typing import Any
 
 from sluice.contract import envelope
 from sluice.contract.schema import TableSchema
+from tests.spark.canonical import Row, Rows, canonical, canonical_row, marked, marks, typed
 from tests.spark.changes import Change, table_schema
 from tests.spark.pools import DOUBLE, Kind, Marked, Value
 
 FIRST_LSN, STEP_LSN = 100, 10
 """Where the manifest of tests.spark.changes begins, and by how much each transaction advances it."""
 
-Row = dict[str, Value]
-Rows = Counter[tuple[Any, ...]]
 Key = tuple[Any, ...]
 Ordinals = Iterator[int]
 
@@ -52,7 +50,7 @@ class Shape:
     mode: str = "mirror"
     publishes: str = "iudt"
     metadata: bool = True
-    copied: int = 12
+    initial: int = 12
     keys: int = 40
     steps: int = 5
     changes: int = 8
@@ -101,8 +99,8 @@ class Story:
         self._free = self._keys()
         self._ghosts = [self._free.pop() for _ in range(6 if shape.by_key and len(self._free) > 20 else 0)]
         self.lake = Lake(shape)
-        self.copied = [self._row(self._fresh_key()) for _ in range(min(shape.copied, len(self._free) // 2))]
-        self.lake.copy(self.copied, self.schema)
+        self.initial = [self._row(self._fresh_key()) for _ in range(min(shape.initial, len(self._free) // 2))]
+        self.lake.snapshot(self.initial, self.schema)
         self.snapshot = self.lake.canonical()
         self.phases = [self._phase(number, then) for number, then in enumerate(shape.then)]
 
@@ -367,7 +365,7 @@ class Lake:
         self._log: list[Row] = []
         self.forgotten: list[Key] = []
 
-    def copy(self, rows: list[Row], schema: TableSchema) -> None:
+    def snapshot(self, rows: list[Row], schema: TableSchema) -> None:
         for ordinal, row in enumerate(rows):
             self.take(Change("i", typed(row), special=marks(row)), schema, lsn=FIRST_LSN, ordinal=ordinal)
 
@@ -381,7 +379,7 @@ class Lake:
         return [_plain(self._rows[place]) for place in places]
 
     def take(self, change: Change, schema: TableSchema, *, lsn: int, ordinal: int) -> None:
-        if self.shape.mode == "changelog" or (not self.shape.key and schema.replica_identity != "f"):
+        if self.shape.mode == "changelog":
             self._log.append(_logged(change, schema, lsn=lsn, ordinal=ordinal))
         names = [item.name for item in schema.columns]
         if change.op == "t":
@@ -456,23 +454,9 @@ def _logged(change: Change, schema: TableSchema, *, lsn: int, ordinal: int) -> R
     return row
 
 
-def typed(row: Row) -> Row:
-    """The values that their columns can hold."""
-    return {name: None if isinstance(value, Marked) else value for name, value in row.items()}
-
-
-def marks(row: Row) -> dict[str, str] | None:
-    """The texts of the others."""
-    return {name: str(value) for name, value in row.items() if isinstance(value, Marked)} or None
-
-
-def marked(special: Mapping[str, str] | None) -> Row:
-    return {name: Marked(text) for name, text in (special or {}).items()}
-
-
 def lake_rows(rows: Iterable[dict[str, Any]], shape: Shape) -> Rows:
     """Rows that a reader found, to be compared with `Lake.canonical`."""
-    defined = shape.metadata and (shape.by_key or shape.mode == "changelog" or shape.identity == "n")
+    defined = shape.metadata and (shape.by_key or shape.mode == "changelog")
     found: Rows = Counter()
     for row in rows:
         row = dict(row)
@@ -486,29 +470,3 @@ def lake_rows(rows: Iterable[dict[str, Any]], shape: Shape) -> Rows:
             row.pop(envelope.TS, None)
         found[canonical_row(row)] += 1
     return found
-
-
-def canonical_row(row: Row) -> tuple[Any, ...]:
-    """A row in a form that tells values apart that are not the same, whichever library they come from."""
-    return tuple((name, canonical(row[name], name=name)) for name in sorted(row))
-
-
-def canonical(value: Value, *, key: bool = False, name: str = "") -> Any:
-    """As in `canonical_row`; with `key` the two zeros are one value."""
-    if isinstance(value, Marked):
-        return ("marked", str(value))
-    if isinstance(value, float):
-        if value != value:
-            return ("float", "nan")
-        return ("float", struct.pack(">d", value + 0.0 if key else value))
-    if name == envelope.OLD_SPECIAL:
-        return ("map", tuple(sorted(dict(value).items()))) if value is not None else None
-    if isinstance(value, dict):
-        return ("struct", tuple((inner, canonical(item)) for inner, item in sorted(value.items())))
-    if isinstance(value, list | tuple):
-        return ("list", tuple(canonical(item) for item in value))
-    if isinstance(value, bool | bytes | str) or value is None:
-        return (type(value).__name__, value)
-    if isinstance(value, dt.datetime):
-        return ("datetime", value.isoformat(), value.tzinfo is not None)
-    return (type(value).__name__, str(value))

@@ -5,7 +5,6 @@ What rearranges files leads to a fresh look and a right commit. What changes row
 Another applier ends this one, or did the same work.
 """
 
-import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from tests.spark.model import SCHEMA
 from tests.spark.protocol_reader import DeltaFolder
 from tests.spark.replays import by_delta_rs
 from tests.spark.table_audit import check_checksum, check_files
+from tests.support.extent import FULL
 from tests.support.pipeline import wait_until
 
 WAYS = (DIRECT, MERGE)
@@ -47,7 +47,6 @@ FIRST = (
     Change("d", old={"id": 8}),
     Change("i", {"id": 9, "v": 9, "big": "nine", "at": None}),
 )
-FULL = os.environ.get("CHAOS") == "full"
 """Every window at every place in every way; otherwise of each way these foreign commits."""
 QUICK = {
     DIRECT: (

@@ -1,10 +1,15 @@
 """Commits without a Spark job: what is right once is right after many."""
 
 import random
+from typing import Any
 
+import pyarrow as pa
+import pytest
 from deltalake import DeltaTable
 
-from sluice_spark.lake.table import CHOSEN, Way
+from sluice_spark.lake.direct.transaction import DeltaTransaction
+from sluice_spark.lake.place import Way
+from sluice_spark.lake.table import CHOSEN
 from sluice_spark.options import DIRECT
 from sluice_spark.table_apply import Applied
 from tests.spark.changes import INT8, TEXT, Change, column, table_schema
@@ -47,6 +52,33 @@ def test_files_stay_few_and_rows_right_over_many_windows(pipeline: Pipeline) -> 
     assert [row.state for row in pipeline.reported().values()] == ["live"]
 
 
+def test_rows_that_take_no_space_in_a_file_are_not_joined_beyond_what_memory_holds(pipeline: Pipeline) -> None:
+    pipeline.begin(ITEMS)
+    windows = Windows(pipeline)
+    windows.apply()
+    text, at_once = "x" * 10_000, 700
+    pool = pa.proxy_memory_pool(pa.default_memory_pool())
+    before = pa.default_memory_pool()
+    pa.set_memory_pool(pool)
+    try:
+        for number in range(46):
+            changes = [Change("i", {"id": number * at_once + place, "s": text}) for place in range(at_once)]
+            pipeline.manifest.transaction(changes, ITEMS)
+            if number == 30:
+                # A new process knows the files by their sizes on disk.
+                windows.lake._direct.clear()
+            files = windows.apply().files
+    finally:
+        pa.set_memory_pool(before)
+    assert pool.max_memory() < 250 << 20
+    assert files is not None
+    assert files < 32
+    found = pipeline.spark.read.format("delta").load(str(pipeline.path()))
+    counted = found.selectExpr("count(DISTINCT id)", "count(*)", "sum(length(s))").first()
+    assert counted is not None
+    assert tuple(counted) == (46 * at_once, 46 * at_once, 46 * at_once * len(text))
+
+
 def test_a_table_falls_back_for_a_property_in_any_spelling_says_why_and_returns(pipeline: Pipeline) -> None:
     pipeline.begin(ITEMS, {"id": 1, "s": "a"})
     windows = Windows(pipeline)
@@ -79,3 +111,31 @@ def test_a_table_that_is_to_be_merged_says_that_it_was_chosen(pipeline: Pipeline
     assert windows.apply().way == Way()
     pipeline.manifest.transaction([Change("u", {"id": 1, "s": "b"})], ITEMS)
     assert windows.apply().way == Way("merge", CHOSEN)
+
+
+def test_a_join_whose_answer_was_lost_keeps_its_files(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The join lands, its answer is lost, and the attempt that follows conflicts with it."""
+    pipeline.begin(ITEMS, {"id": 0, "s": "row 0"})
+    windows = Windows(pipeline)
+    windows.apply()
+    lost = []
+    commit = DeltaTransaction.commit
+
+    def landed_unseen(own: DeltaTransaction, actions: Any, **how: Any) -> int:
+        if how["operation"] == "optimize":
+            lost.append(commit(DeltaTransaction(windows.session, str(pipeline.path())), actions, **how))
+        return commit(own, actions, **how)
+
+    monkeypatch.setattr(DeltaTransaction, "commit", landed_unseen)
+    keys = range(1, 40)
+    for key in keys:
+        pipeline.manifest.transaction([Change("i", {"id": key, "s": f"row {key}"})], ITEMS)
+        windows.apply()
+        if lost:
+            break
+    assert lost
+    expected = [{"id": key, "s": f"row {key}"} for key in range(key + 1)]
+    assert sorted(pipeline.rows(), key=str) == sorted(expected, key=str)
+    pipeline.manifest.transaction([Change("u", {"id": 0, "s": "later"})], ITEMS)
+    assert windows.apply().way == Way(DIRECT)
+    assert len(pipeline.rows()) == len(expected)

@@ -157,7 +157,7 @@ def test_composite_marked_and_double_keys_are_found_as_the_merge_finds_them(pipe
     )
     keys = [("a", None, 0.0), ("a", None, float("nan")), ("ä", None, -1.5), ("", None, 1e300)]
     pipeline.manifest.table(schema)
-    pipeline.manifest.copy([], schema)
+    pipeline.manifest.snapshot([], schema)
     pipeline.manifest.table(schema, state="live", new=False)
     applied = Windows(pipeline, way=DISTRIBUTED)
     applied.apply()

@@ -7,7 +7,6 @@ Whatever fails, the lake then has each change exactly once, and no report on the
 live that was not as it said.
 """
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -17,13 +16,13 @@ from sluice import faults
 from sluice_spark import applier
 from tests.chaos.stages import Situation
 from tests.spark.edges import EDGES, Edge, Edges
+from tests.support.extent import FULL
 
 WINDOW_ERRORS = ("ApplyError", "MemoryError", "UnsupportedChange", "StoreUnavailable", "WriterFenced", "")
 """One that is tried again, one that is not ours, one that stops the table, one of the
 store, one that ends the process, and a delay.
 """
 LOOP_ERRORS = ("StoreUnavailable", "StoreRefused", "MemoryError", "")
-FULL = os.environ.get("CHAOS") == "full"
 """Every error in every situation at each edge, as `make chaos` does; otherwise QUICK."""
 QUICK = {
     "apply.read.after-MemoryError-queued_behind",
@@ -33,8 +32,8 @@ QUICK = {
     "apply.window.after-StoreUnavailable-queued_behind",
     "apply.log.before-StoreRefused-queued_behind",
     "apply.complete.after-StoreUnavailable-queued_behind",
-    "copy.apply.commit.before-ApplyError-queued_behind",
-    "copy.apply.commit.after-MemoryError-queued_behind",
+    "snapshot.apply.commit.before-ApplyError-queued_behind",
+    "snapshot.apply.commit.after-MemoryError-queued_behind",
 }
 CASES_OF_ONE = 25
 """A lake table of more commits is slow to read and tests nothing more."""
@@ -72,7 +71,7 @@ def _hurried(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def _name(edge: Edge, error: str, situation: Situation) -> str:
     return "-".join(
-        (f"{'copy.' if edge.copied else ''}{edge.point}", error or "delay", situation.value.replace(" ", "_"))
+        (f"{'snapshot.' if edge.in_snapshot else ''}{edge.point}", error or "delay", situation.value.replace(" ", "_"))
     )
 
 

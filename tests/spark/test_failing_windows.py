@@ -18,6 +18,7 @@ from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline, running
 from tests.spark.model import SCHEMA
 from tests.spark.test_store_away import AwayStore
+from tests.support.extent import slow
 from tests.support.pipeline import wait_until
 
 OTHER = replace(SCHEMA, table_id="16386", table_name="other")
@@ -96,6 +97,7 @@ def test_a_window_of_an_old_generation_never_lands_after_the_snapshot_of_a_new_o
     assert (work.ended, pipeline.rows()) == ([], [_row(9)])
 
 
+@slow
 def test_I14_a_missing_segment_quarantines_its_table_by_name_and_no_other_until_it_is_back(pipeline: Pipeline) -> None:
     pipeline.begin(SCHEMA, _row(1))
     pipeline.begin(OTHER)

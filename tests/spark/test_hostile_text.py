@@ -23,6 +23,7 @@ from sluice_spark.session import private
 from tests.spark import lake
 from tests.spark.changes import TEXT, TIMESTAMP, Change, column, table_schema
 from tests.spark.conftest import Pipeline
+from tests.support.extent import FULL
 
 SECRET = "SLUICE_TEST_HOSTILE"
 PIECES = (
@@ -121,7 +122,10 @@ def _old(row: dict[str, Any], schema: TableSchema) -> dict[str, Any] | None:
 
 
 @settings(
-    max_examples=4, deadline=None, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck)
+    max_examples=20 if FULL else 1,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
 )
 @given(names=NAMED, values=st.lists(TEXTS, min_size=4, max_size=4, unique=True), origin=TEXTS)
 @example(
@@ -143,7 +147,7 @@ def test_no_text_of_the_source_is_ever_read_as_sql(
     log_name = kinds["log"][0].qualified_name
     for first, _ in kinds.values():
         manifest.table(first)
-        manifest.copy([{key: one, text: other}, {key: two, text: None}], first)
+        manifest.snapshot([{key: one, text: other}, {key: two, text: None}], first)
     end = manifest.lsn + 10
     segments = []
     for first, wider in kinds.values():

@@ -5,6 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,12 @@ import json, sys
 from sluice_spark import session
 from sluice_spark.options import ApplyOptions
 uri = "file:///tmp/x"
-spark = session.start(ApplyOptions("x", uri, uri, spark_master="local[1]", driver_memory="512m"))
-print(json.dumps([spark.range(3).count(), str(spark._jvm.java.util.TimeZone.getDefault().getID())]))
+spark = session.start(ApplyOptions("x", uri, uri, spark_master="local[1]", driver_memory="512m", log_format="json"))
+log = spark._jvm.org.apache.logging.log4j.LogManager.getLogger('a "name"')
+log.error("row 42", spark._jvm.java.lang.IllegalStateException('row 42 of "t"'))
+names = ("spark.sql.shuffle.partitions", "spark.sql.codegen.cache.maxEntries", "spark.sql.ansi.enabled")
+zone = str(spark._jvm.java.util.TimeZone.getDefault().getID())
+print(json.dumps([spark.range(3).count(), zone, *map(spark.conf.get, names)]))
 spark.stop()
 """
 
@@ -36,15 +42,24 @@ def test_the_jvm_is_in_utc_and_one_that_is_not_is_put_there(spark: SparkSession)
     assert (str(zones.getDefault().getID()), str(system.getProperty("user.timezone"))) == ("UTC", "UTC")
 
 
-def test_a_damaged_archive_of_classes_does_not_keep_spark_from_starting(tmp_path: Path) -> None:
+def test_a_damaged_archive_does_not_keep_spark_from_starting_and_its_lines_are_json(tmp_path: Path) -> None:
     for path in jars.present(jars.DELTA, jars.default_directory()):
         shutil.copy2(path, tmp_path)
     archive = class_archive._path(tmp_path)
     assert archive is not None
     archive.write_bytes(os.urandom(1 << 20))
-    environment = {**os.environ, "SLUICE_JARS": str(tmp_path)}
+    # What an operator sets in Spark's own file wins over what is only tuned, never over exactness.
+    theirs = (
+        "# ours\nspark.sql.shuffle.partitions 7\nspark.sql.codegen.cache.maxEntries=11\nspark.sql.ansi.enabled false\n"
+    )
+    (tmp_path / "spark-defaults.conf").write_text(theirs)
+    environment = {**os.environ, "SLUICE_JARS": str(tmp_path), "SPARK_CONF_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", STARTED], capture_output=True, text=True, check=True, env=environment)
-    assert json.loads(done.stdout.splitlines()[-1]) == [3, "UTC"]
+    assert json.loads(done.stdout.splitlines()[-1]) == [3, "UTC", "7", "11", "true"]
+    (line,) = [json.loads(line) for line in done.stderr.splitlines() if '"logger": "a' in line]
+    assert (line["logger"], line["level"], line["error"]) == ('a "name"', "error", "java.lang.IllegalStateException")
+    assert abs(datetime.fromisoformat(line["time"]).timestamp() - time.time()) < 300
+    assert "row 42" not in done.stderr
 
 
 def test_the_warm_up_leaves_no_object_behind_and_touches_no_lake(pipeline: Pipeline) -> None:

@@ -1,13 +1,13 @@
-"""A process that is killed inside a direct commit leaves files that no version names, and nothing else: the table is as
-it was, or as it must be, and the next process goes on from there.
+"""A process that is killed inside a direct commit, or while it writes small files anew as one, leaves files that no
+version names, and nothing else: the table is as it was, or as it must be, and the next process goes on from there.
 """
 
-import os
 from pathlib import Path
 
 import pytest
 
 from sluice import faults
+from sluice_spark.lake.direct.compaction import FILES_OF_A_TIER
 from sluice_spark.options import DIRECT
 from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline
@@ -16,6 +16,8 @@ from tests.spark.processes import SMALL_JVM, run_applier
 from tests.spark.protocol_reader import DeltaFolder
 from tests.spark.replays import by_delta_rs
 from tests.spark.table_audit import check_checksum, check_files, live_files
+from tests.spark.windows import Windows
+from tests.support.extent import FULL
 
 POINTS = {
     "apply.direct.data_written": False,
@@ -25,7 +27,15 @@ POINTS = {
 }
 """Whether the commit is there when the process is killed."""
 QUICK = ("apply.direct.vectors_written",)
-CASES = POINTS if os.environ.get("CHAOS") == "full" else QUICK
+CASES = POINTS if FULL else QUICK
+JOIN_POINTS = {
+    "apply.join.before": False,
+    "apply.join.data_written": False,
+    # The first commit of the process is that of the window, the second one that of the joined files.
+    "apply.commit.before@2": False,
+    "apply.commit.after@2": True,
+}
+JOIN_CASES = JOIN_POINTS if FULL else ("apply.join.data_written",)
 
 
 def _row(key: int, v: int = 0, big: str = "B") -> dict[str, object]:
@@ -44,6 +54,15 @@ def _assert_rows(folder: Path, rows: list[dict[str, object]]) -> None:
         assert sorted(plain, key=str) == sorted(rows, key=str)
     check_files(state)
     check_checksum(DeltaFolder(folder), state.version)
+
+
+def _collect_orphans(pipeline: Pipeline) -> None:
+    folder = pipeline.path()
+    session = pipeline.spark.newSession()
+    session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")
+    session.sql(f"VACUUM delta.`{folder}` RETAIN 0 HOURS")
+    assert _files(folder) == live_files(DeltaFolder(folder).state()), "an orphan stays, or a live file went"
 
 
 @pytest.mark.timeout(600)
@@ -80,9 +99,43 @@ def test_a_killed_direct_commit_leaves_orphans_only_and_the_next_process_is_righ
     assert written.isdisjoint(live_files(DeltaFolder(folder).state())) == (not is_there)
     assert pipeline.apply(way=DIRECT).tables["16385"].state == "live"
     _assert_rows(folder, after)
-    session = pipeline.spark.newSession()
-    session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-    session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")
-    session.sql(f"VACUUM delta.`{folder}` RETAIN 0 HOURS")
-    assert _files(folder) == live_files(DeltaFolder(folder).state()), "an orphan stays, or a live file went"
+    _collect_orphans(pipeline)
     _assert_rows(folder, after)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("point", JOIN_CASES)
+def test_a_killed_join_of_small_files_leaves_orphans_only_and_the_next_process_is_right(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """The window before it is in the lake, whatever becomes of the files."""
+    pipeline.begin(SCHEMA, _row(0))
+    windows = Windows(pipeline, way=DIRECT)
+    windows.apply()
+    folder, last = pipeline.path(), 0
+    while len(DeltaFolder(folder).state().files) < FILES_OF_A_TIER - 1:
+        last += 1
+        # Each removes a row of the file before.
+        changes = [Change("i", _row(last)), Change("u", {"id": last - 1, "v": 7}, unchanged=("big", "at"))]
+        pipeline.manifest.transaction(changes, SCHEMA)
+        windows.apply()
+    rows = [*(_row(key, 7) for key in range(last)), _row(last)]
+    _assert_rows(folder, rows)
+    before = DeltaFolder(folder).state()
+    pipeline.manifest.transaction([Change("i", _row(90))], SCHEMA)
+    name, _, passage = point.partition("@")
+    monkeypatch.setenv("SLUICE_FAULTS", f"{name}=crash" + (f"@{passage}" if passage else ""))
+    run = run_applier(pipeline.options(way=DIRECT, **SMALL_JVM))
+    assert run.code == faults.CRASHED, run.output
+    is_there = JOIN_POINTS[point]
+    assert DeltaFolder(folder).versions()[-1] == before.version + 1 + is_there
+    rows.append(_row(90))
+    _assert_rows(folder, rows)
+    assert (len(live_files(DeltaFolder(folder).state())) < len(live_files(before))) == is_there
+    pipeline.manifest.transaction([Change("u", _row(0, 8)), Change("d", old={"id": 1})], SCHEMA)
+    assert pipeline.apply(way=DIRECT).tables["16385"].state == "live"
+    rows = [_row(0, 8), *rows[2:]]
+    _assert_rows(folder, rows)
+    assert len(live_files(DeltaFolder(folder).state())) < len(live_files(before)), "the files were not joined"
+    _collect_orphans(pipeline)
+    _assert_rows(folder, rows)

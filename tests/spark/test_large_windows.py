@@ -41,7 +41,7 @@ def test_any_history_as_one_large_entry_leaves_the_delta_table_equal(
 ) -> None:
     pipeline = Pipeline(pipeline.spark, pipeline.folder / f"{id(history)}-{name}")
     pipeline.manifest.table(SCHEMA)
-    pipeline.manifest.copy([], SCHEMA)
+    pipeline.manifest.snapshot([], SCHEMA)
     half = len(history) // 2
     for part in (history[:half], history[half:]):
         if part:
@@ -53,7 +53,7 @@ def test_any_history_as_one_large_entry_leaves_the_delta_table_equal(
 def test_moves_unsent_values_and_deletes_of_one_large_entry_are_exact_in_one_commit(pipeline: Pipeline) -> None:
     before = [_row(key, big=f"b{key}") for key in range(60)]
     pipeline.manifest.table(SCHEMA)
-    pipeline.manifest.copy(before, SCHEMA)
+    pipeline.manifest.snapshot(before, SCHEMA)
     pipeline.apply()
     version = lake.version(pipeline.path())
     moved = [Change("u", {"id": key + 100, "v": 1}, old={"id": key}, unchanged=("big", "at")) for key in range(20)]
@@ -74,7 +74,7 @@ def test_moves_unsent_values_and_deletes_of_one_large_entry_are_exact_in_one_com
 
 def test_a_truncate_and_a_rolled_back_part_of_a_large_streamed_entry(pipeline: Pipeline) -> None:
     pipeline.manifest.table(SCHEMA)
-    pipeline.manifest.copy([_row(1), _row(2)], SCHEMA)
+    pipeline.manifest.snapshot([_row(1), _row(2)], SCHEMA)
     changes = [
         Change("i", _row(key), lsn=None, ordinal=place, xid=7 + key % 2) for place, key in enumerate(range(10, 60))
     ]
@@ -97,7 +97,7 @@ def test_new_rows_and_every_change_of_a_changelog_are_appended_as_they_stream_by
     wider = table_schema(*SCHEMA.columns, column("extra", 9, INT4, missing="7"), version=2)
     for schema in (SCHEMA, log):
         pipeline.manifest.table(schema)
-        pipeline.manifest.copy([_row(1)], schema)
+        pipeline.manifest.snapshot([_row(1)], schema)
     pipeline.manifest.table(wider, state="live")
     older, newer = (
         [Change("i", _row(key)) for key in range(2, 100)],
@@ -118,7 +118,7 @@ def test_new_rows_and_every_change_of_a_changelog_are_appended_as_they_stream_by
 def test_G05_G06_equal_rows_without_a_key_keep_their_number_in_a_large_entry(pipeline: Pipeline) -> None:
     schema = table_schema(column("a", 1, INT4), column("f", 2, FLOAT8), identity="f")
     pipeline.manifest.table(schema)
-    pipeline.manifest.copy([{"a": key % 20, "f": -0.0} for key in range(100)], schema)
+    pipeline.manifest.snapshot([{"a": key % 20, "f": -0.0} for key in range(100)], schema)
     removed = [Change("d", old={"a": key, "f": -0.0}) for key in range(10)]
     changed = [Change("u", {"a": key, "f": 0.0}, old={"a": key, "f": -0.0}) for key in range(5, 15)]
     pipeline.manifest.transaction([*removed, *changed, *(Change("i", {"a": 99, "f": None}) for _ in range(3))], schema)
@@ -143,7 +143,7 @@ def test_L8_one_transaction_of_hundreds_of_megabytes_is_applied_within_the_ceili
 ) -> None:
     schema = table_schema(column("id", 1, INT8, key=True), column("v", 2, INT4), column("s", 3, TEXT))
     pipeline.manifest.table(schema)
-    pipeline.manifest.copy([], schema)
+    pipeline.manifest.snapshot([], schema)
     ceiling, at_once, count = 16 * MEBI, 40_000, 10
     decoded, end = 0, 1000
     segments = []

@@ -26,7 +26,7 @@ def _by_key(rows: list[dict[str, object]]) -> dict[object, dict[str, object]]:
 
 def _begin(pipeline: Pipeline, *rows: dict[str, object]) -> None:
     pipeline.manifest.table(SCHEMA)
-    pipeline.manifest.copy(list(rows), SCHEMA)
+    pipeline.manifest.snapshot(list(rows), SCHEMA)
     pipeline.manifest.table(SCHEMA, state="live", new=False)
 
 
@@ -51,7 +51,7 @@ def test_a_snapshot_becomes_the_table_and_an_empty_snapshot_an_empty_table(pipel
     empty = table_schema(*SCHEMA.columns, table="empty")
     empty = type(empty)("16386", 1, "public", "empty", "d", empty.columns)
     pipeline.manifest.table(empty)
-    pipeline.manifest.copy([], empty)
+    pipeline.manifest.snapshot([], empty)
     log = pipeline.apply()
     assert _by_key(pipeline.rows()) == {1: _row(1), 2: _row(2, 5, None)}
     assert pipeline.rows("empty") == []
@@ -61,7 +61,7 @@ def test_a_snapshot_becomes_the_table_and_an_empty_snapshot_an_empty_table(pipel
 
 def test_nothing_is_applied_before_the_snapshot_is_final(pipeline: Pipeline) -> None:
     pipeline.manifest.table(SCHEMA)
-    pipeline.manifest.copy([_row(1)], SCHEMA, final=False)
+    pipeline.manifest.snapshot([_row(1)], SCHEMA, final=False)
     pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
     log = pipeline.apply()
     assert not pipeline.path().exists()
@@ -71,7 +71,7 @@ def test_nothing_is_applied_before_the_snapshot_is_final(pipeline: Pipeline) -> 
 def test_changes_that_the_snapshot_has_already_are_not_applied_again(pipeline: Pipeline) -> None:
     pipeline.manifest.table(SCHEMA)
     pipeline.manifest.transaction([Change("i", _row(1, 1)), Change("u", _row(1, 2))], SCHEMA)
-    pipeline.manifest.copy([_row(1, 2)], SCHEMA)
+    pipeline.manifest.snapshot([_row(1, 2)], SCHEMA)
     pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
     pipeline.apply()
     assert _by_key(pipeline.rows()) == {1: _row(1, 2), 2: _row(2)}
@@ -141,7 +141,7 @@ def test_a_marked_value_replaces_and_is_replaced(pipeline: Pipeline) -> None:
 def test_a_marked_value_in_a_key_is_matched_by_its_text(pipeline: Pipeline) -> None:
     schema = table_schema(column("at", 1, TIMESTAMP, key=True), column("v", 2, INT4))
     pipeline.manifest.table(schema)
-    pipeline.manifest.copy([], schema)
+    pipeline.manifest.snapshot([], schema)
     ends = [{"at": "infinity"}, {"at": "-infinity"}]
     pipeline.manifest.transaction([Change("i", {"v": place}, special=end) for place, end in enumerate(ends)], schema)
     pipeline.manifest.transaction(
@@ -158,7 +158,7 @@ def test_G02_an_unsent_value_without_a_row_makes_the_table_stale_and_never_null(
     pipeline.manifest.transaction([Change("u", {"id": 2, "v": 1}, unchanged=("big",))], SCHEMA)
     other = type(SCHEMA)("16386", 1, "public", "other", "d", SCHEMA.columns)
     pipeline.manifest.table(other)
-    pipeline.manifest.copy([_row(5)], other)
+    pipeline.manifest.snapshot([_row(5)], other)
     log = pipeline.apply()
     assert (log.tables["16385"].state, lake.version(pipeline.path())) == ("stale", version)
     assert "no row to keep it from" in log.tables["16385"].reason
@@ -174,7 +174,7 @@ def test_a_stale_table_starts_over_with_its_next_generation(pipeline: Pipeline) 
     log = pipeline.apply()
     assert (log.tables["16385"].state, log.tables["16385"].reason) == ("stale", "rewritten")
     pipeline.manifest.table(SCHEMA, generation=2, new=False)
-    pipeline.manifest.copy([_row(9)], SCHEMA, generation=2)
+    pipeline.manifest.snapshot([_row(9)], SCHEMA, generation=2)
     assert pipeline.apply().tables["16385"].state == "live"
     assert pipeline.rows() == [_row(9)]
 
@@ -185,7 +185,7 @@ def test_complete_says_one_boundary_for_all_tables_and_idle_tables_advance_witho
     version = lake.version(pipeline.path())
     other = type(SCHEMA)("16386", 1, "public", "other", "d", SCHEMA.columns)
     pipeline.manifest.table(other)
-    pipeline.manifest.copy([], other)
+    pipeline.manifest.snapshot([], other)
     seq = pipeline.manifest.transaction([Change("i", _row(5))], other)
     pipeline.apply()
     complete = pipeline.complete()
@@ -224,7 +224,7 @@ def test_names_that_delta_and_sql_find_hard_are_kept(pipeline: Pipeline) -> None
         table="odd name/ä",
     )
     pipeline.manifest.table(schema)
-    pipeline.manifest.copy([], schema)
+    pipeline.manifest.snapshot([], schema)
     first, second = ({"i d": key, "a,b;{}()=`\\'\"%": f"v{key}", "ключ.x": None} for key in (1, 2))
     pipeline.manifest.transaction([Change("i", first)], schema)
     pipeline.manifest.transaction([Change("u", {**first, "ключ.x": "y"}), Change("i", second)], schema)
@@ -236,7 +236,7 @@ def test_text_keys_with_quotes_and_backslashes_are_found(pipeline: Pipeline) -> 
     schema = table_schema(column("id", 1, TEXT, key=True), column("v", 2, INT4))
     names = ["a'b", "a\\", "\\'", "ä%", "", "z\n"]
     pipeline.manifest.table(schema)
-    pipeline.manifest.copy([{"id": name, "v": 0} for name in names], schema)
+    pipeline.manifest.snapshot([{"id": name, "v": 0} for name in names], schema)
     pipeline.manifest.transaction([Change("u", {"id": name, "v": 1}) for name in names], schema)
     pipeline.apply()
     assert _by_key(pipeline.rows()) == {name: {"id": name, "v": 1} for name in names}
@@ -245,7 +245,7 @@ def test_text_keys_with_quotes_and_backslashes_are_found(pipeline: Pipeline) -> 
 def test_metadata_columns_can_be_left_out(pipeline: Pipeline) -> None:
     schema = table_schema(column("id", 1, INT8, key=True))
     pipeline.manifest.table(schema)
-    pipeline.manifest.copy([{"id": 1}], schema)
+    pipeline.manifest.snapshot([{"id": 1}], schema)
     pipeline.manifest.transaction([Change("d", old={"id": 1}), Change("i", {"id": 2})], schema)
     pipeline.apply(metadata_columns=False)
     assert lake.rows_in(pipeline.path(), metadata=True) == [{"id": 2}]
@@ -260,7 +260,7 @@ def test_a_row_inserted_again_replaces_the_one_whose_removal_was_not_sent(
     pipeline = Pipeline(pipeline.spark, pipeline.folder / "other", origin=origin)
     schema = table_schema(*SCHEMA.columns, identity=identity)
     pipeline.manifest.table(schema, publishes=publishes)
-    pipeline.manifest.copy([_row(1), _row(2)], schema)
+    pipeline.manifest.snapshot([_row(1), _row(2)], schema)
     pipeline.manifest.transaction([Change("i", _row(1, 2)), Change("i", _row(3)), Change("i", _row(3, 9))], schema)
     assert pipeline.apply(max_memory_bytes=memory).tables["16385"].state == "live"
     assert _by_key(pipeline.rows()) == {1: _row(1, 2), 2: _row(2), 3: _row(3, 9)}

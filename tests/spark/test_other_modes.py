@@ -2,6 +2,7 @@
 
 import datetime as dt
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,12 @@ from sluice.contract.entries import Changes, Commits
 from sluice.contract.schema import TableSchema
 from sluice.errors import StoreUnavailable, UsageError, WriterFenced
 from sluice.store.opening import open_store
-from sluice_spark.lake.table import APP_ID, USER_METADATA, VERSION, LakeTable, Place
+from sluice_spark.lake.place import Place
+from sluice_spark.lake.table import APP_ID, USER_METADATA, VERSION, LakeTable
 from sluice_spark.lease import Lease
 from sluice_spark.options import ApplyOptions
 from tests.spark import lake
-from tests.spark.changes import FLOAT8, INT4, INT4_ARRAY, INT8, TEXT, TIMESTAMP, Change, column, table_schema
+from tests.spark.changes import FLOAT8, INT4, INT4_ARRAY, INT8, NUMERIC, TEXT, TIMESTAMP, Change, column, table_schema
 from tests.spark.conftest import Pipeline
 
 
@@ -30,7 +32,7 @@ def test_G05_G06_equal_rows_without_a_key_keep_their_number(pipeline: Pipeline) 
     row: dict[str, object] = {"a": 1, "f": -0.0, "l": [1, None], "at": None}
     null: dict[str, object] = {"a": None, "f": 0.0, "l": None, "at": None}
     pipeline.manifest.table(schema)
-    pipeline.manifest.copy([row, row, row, {**row, "f": 0.0}, null, null], schema)
+    pipeline.manifest.snapshot([row, row, row, {**row, "f": 0.0}, null, null], schema)
     pipeline.manifest.transaction(
         [
             Change("d", old=row),
@@ -58,25 +60,34 @@ def test_G05_G06_equal_rows_without_a_key_keep_their_number(pipeline: Pipeline) 
     assert "does not have" in pipeline.apply().tables["16385"].reason
 
 
-def test_a_table_without_key_and_full_identity_becomes_a_changelog_and_says_so(pipeline: Pipeline) -> None:
-    schema = table_schema(column("a", 1, INT4), identity="n")
+@pytest.mark.parametrize(
+    ("identity", "options"),
+    [("d", {}), ("n", {"max_memory_bytes": 400}), ("i", {"max_memory_bytes": 400, "way": "distributed"})],
+)
+def test_a_table_without_key_and_full_identity_is_mirrored(
+    pipeline: Pipeline, identity: str, options: dict[str, object]
+) -> None:
+    """Rows can only be inserted, equal ones too, and all be truncated."""
+    schema = table_schema(column("a", 1, INT4), column("at", 2, TIMESTAMP), identity=identity)
     pipeline.manifest.table(schema)
-    pipeline.manifest.copy([{"a": 1}], schema)
-    pipeline.manifest.transaction([Change("i", {"a": 2}), Change("t"), Change("i", {"a": 3})], schema)
-    assert pipeline.apply().tables["16385"].mode == "changelog"
-    rows = lake.rows_in(pipeline.path(), metadata=True)
-    assert sorted((row["_sluice_lsn"], row["_sluice_ordinal"], row["_sluice_op"], row["a"]) for row in rows) == [
-        (100, 0, "i", 1),
-        (110, 0, "i", 2),
-        (110, 1, "t", None),
-        (110, 2, "i", 3),
-    ]
+    pipeline.manifest.snapshot([{"a": 1}, {"a": 1}], schema)
+    pipeline.manifest.transaction([Change("i", {"a": 1}), Change("i", {"a": 2}, special={"at": "infinity"})], schema)
+    applied = pipeline.apply(**options).tables["16385"]
+    assert (applied.state, applied.mode, applied.reason) == ("live", "mirror of whole rows", "")
+    assert sorted(int(str(row["a"])) for row in pipeline.rows()) == [1, 1, 1, 2]
+    pipeline.manifest.transaction([Change("i", {"a": 3}), Change("t"), Change("i", {"a": 4})], schema)
+    pipeline.manifest.transaction([Change("i", {"a": 4})], schema)
+    assert pipeline.apply(**options).tables["16385"].state == "live"
+    assert sorted(int(str(row["a"])) for row in pipeline.rows()) == [4, 4]
+    pipeline.manifest.transaction([Change("t")], schema)
+    assert pipeline.apply(**options).tables["16385"].state == "live"
+    assert pipeline.rows() == []
 
 
 def test_a_changelog_by_configuration_keeps_old_rows_and_what_was_not_sent(pipeline: Pipeline) -> None:
     schema = table_schema(column("id", 1, INT8, key=True), column("big", 2, TEXT))
     pipeline.manifest.table(schema)
-    pipeline.manifest.copy([], schema)
+    pipeline.manifest.snapshot([], schema)
     pipeline.manifest.transaction([Change("u", {"id": 2}, old={"id": 1}, unchanged=("big",))], schema)
     pipeline.apply(tables={"public.items": {"mode": "changelog"}})
     row = lake.rows_in(pipeline.path(), metadata=True)[0]
@@ -87,7 +98,7 @@ def test_a_changelog_by_configuration_keeps_old_rows_and_what_was_not_sent(pipel
 def test_a_changelog_names_the_origin_of_each_transaction(pipeline: Pipeline, memory: int) -> None:
     schema = table_schema(column("id", 1, INT8, key=True))
     pipeline.manifest.table(schema)
-    pipeline.manifest.copy([{"id": 0}], schema)
+    pipeline.manifest.snapshot([{"id": 0}], schema)
     pipeline.manifest.transaction([Change("i", {"id": 1})], schema)
     begun = pipeline.manifest.lsn
     ends = [begun + 10, begun + 20]
@@ -120,7 +131,7 @@ def test_E05_rows_older_than_a_column_get_its_default_once(pipeline: Pipeline) -
         version=2,
     )
     pipeline.manifest.table(first)
-    pipeline.manifest.copy([{"id": 1, "v": 1}], first)
+    pipeline.manifest.snapshot([{"id": 1, "v": 1}], first)
     pipeline.apply()
     pipeline.manifest.table(second, state="live")
     pipeline.manifest.entry(
@@ -133,14 +144,59 @@ def test_E05_rows_older_than_a_column_get_its_default_once(pipeline: Pipeline) -
     assert lake.marker(pipeline.path(), pipeline.store, suffix="/schema") == 2
 
 
-def test_a_dropped_column_makes_the_table_stale(pipeline: Pipeline) -> None:
-    first = table_schema(column("id", 1, INT8, key=True), column("v", 2, INT4))
-    pipeline.manifest.table(first)
-    pipeline.manifest.copy([], first)
-    second = table_schema(first.columns[0], version=2)
-    pipeline.manifest.table(second, state="live")
-    pipeline.manifest.transaction([Change("i", {"id": 1})], second)
-    assert "'v' was dropped" in pipeline.apply().tables["16385"].reason
+def test_columns_that_go_change_places_and_come_again_keep_their_own_values(pipeline: Pipeline) -> None:
+    first = table_schema(
+        column("id", 1, INT8, key=True),
+        column("a", 2, TEXT),
+        column("b", 3, TEXT),
+        column("at", 4, TIMESTAMP),
+        column("n", 5, NUMERIC, typmod=4 + (10 << 16) + 2),
+    )
+    key, _, b, at, n = first.columns
+    b, moment = replace(b, name="a"), replace(at, name="moment")
+    swapped = table_schema(key, b, moment, n, column("b", 6, TEXT), version=2)
+    last = table_schema(
+        replace(key, name="number"),
+        b,
+        column("n", 5, NUMERIC, typmod=4 + (20 << 16) + 2),
+        column("b", 6, TEXT),
+        column("at", 7, TIMESTAMP, missing="infinity"),
+        version=3,
+    )
+    old = {"a": "old a", "b": "old b", "at": None, "n": Decimal("1.50")}
+    pipeline.begin(first)
+    endless = {"at": "infinity"}
+    pipeline.manifest.transaction([Change("i", {"id": number, **old}, special=endless) for number in (1, 2, 3)], first)
+    pipeline.apply()
+    pipeline.manifest.table(swapped, state="live")
+    pipeline.manifest.entry(
+        [
+            ([Change("u", {"id": 2, **old, "a": "gone"}, special=endless)], first),
+            ([Change("i", {"id": 4, "a": "new a", "moment": None, "n": None, "b": "new b"})], swapped),
+        ]
+    )
+    assert pipeline.apply().tables["16385"].reason == ""
+    assert {row["id"]: (row["a"], row["moment"], row["b"]) for row in pipeline.rows()} == {
+        1: ("old b", "infinity", None),
+        2: ("old b", "infinity", None),
+        3: ("old b", "infinity", None),
+        4: ("new a", None, "new b"),
+    }
+    pipeline.manifest.table(last, state="live")
+    pipeline.manifest.entry(
+        [
+            ([Change("d", old={"id": 3})], swapped),
+            ([Change("u", {"number": 4, "a": "x", "n": Decimal("123456789012345.25"), "b": "y", "at": None})], last),
+        ]
+    )
+    assert pipeline.apply().tables["16385"].reason == ""
+    assert {row["number"]: (row["a"], row["n"], row["b"], row["at"]) for row in pipeline.rows()} == {
+        1: ("old b", Decimal("1.50"), None, "infinity"),
+        2: ("old b", Decimal("1.50"), None, "infinity"),
+        4: ("x", Decimal("123456789012345.25"), "y", None),
+    }
+    for suffix in ("/schema", "/values"):
+        assert lake.marker(pipeline.path(), pipeline.store, suffix=suffix) == 3
 
 
 def test_large_and_small_windows_give_the_same_rows(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +208,7 @@ def test_large_and_small_windows_give_the_same_rows(pipeline: Pipeline, monkeypa
         Change("d", old={"id": 1}),
     ]
     pipeline.manifest.table(schema)
-    pipeline.manifest.copy([{"id": 1}], schema)
+    pipeline.manifest.snapshot([{"id": 1}], schema)
     pipeline.manifest.transaction(changes, schema)
     monkeypatch.setattr("sluice_spark.lake.handover.LOCAL_BYTES", 0)
     pipeline.apply()
@@ -197,7 +253,7 @@ def test_an_identity_column_of_any_name_keeps_its_old_value_in_a_changelog(pipel
     schema = table_schema(*(column(name, place, INT8, key=True) for place, name in enumerate(names, start=1)))
     old, new = dict(zip(names, range(1, 6), strict=True)), dict(zip(names, range(11, 16), strict=True))
     pipeline.manifest.table(schema)
-    pipeline.manifest.copy([old], schema)
+    pipeline.manifest.snapshot([old], schema)
     pipeline.manifest.transaction([Change("u", new, old=old)], schema)
     pipeline.apply(tables={"public.items": {"mode": "changelog"}})
     found = {row["_sluice_op"]: row for row in lake.rows_in(pipeline.path(), metadata=True)}
@@ -210,7 +266,7 @@ def test_a_changed_mode_stops_the_table_by_name_until_it_is_changed_back_or_resy
 ) -> None:
     schema = table_schema(column("id", 1, INT8, key=True), column("v", 2, INT4))
     pipeline.manifest.table(schema)
-    pipeline.manifest.copy([{"id": 1, "v": 1}], schema)
+    pipeline.manifest.snapshot([{"id": 1, "v": 1}], schema)
     pipeline.manifest.transaction([Change("u", {"id": 1, "v": 2})], schema)
     pipeline.apply(mode=before)
     rows, through = lake.rows_in(pipeline.path(), metadata=True), pipeline.manifest.lsn
@@ -227,7 +283,7 @@ def test_a_changed_mode_stops_the_table_by_name_until_it_is_changed_back_or_resy
     assert pipeline.apply(mode=before).tables["16385"].state == "live"
     assert 3 in [row["v"] for row in pipeline.rows()]
     pipeline.manifest.table(schema, generation=2, new=False)
-    pipeline.manifest.copy([{"id": 1, "v": 3}], schema, generation=2)
+    pipeline.manifest.snapshot([{"id": 1, "v": 3}], schema, generation=2)
     pipeline.manifest.transaction([Change("u", {"id": 1, "v": 4})], schema)
     assert pipeline.apply(mode=after).tables["16385"].state == "live"
     found = [
@@ -252,7 +308,7 @@ def test_a_table_without_columns_is_carried(
     """Its rows are all equal, and there are as many as at the source."""
     schema = table_schema(identity=identity)
     pipeline.manifest.table(schema)
-    pipeline.manifest.copy([{}], schema)
+    pipeline.manifest.snapshot([{}], schema)
     pipeline.manifest.transaction(
         [Change("i"), Change("i"), Change("d", old={}) if identity == "f" else Change("i")], schema
     )
@@ -268,7 +324,7 @@ def test_a_table_of_which_no_column_is_left_is_stopped_by_name_and_others_go_on(
     )
     for one in (schema, other):
         pipeline.manifest.table(one)
-        pipeline.manifest.copy([{}] if one is schema else [{"id": 1}], one)
+        pipeline.manifest.snapshot([{}] if one is schema else [{"id": 1}], one)
     tables = pipeline.apply(metadata_columns=False).tables
     assert (tables["16385"].state, tables["16386"].state) == ("stale", "live")
     assert "no column" in tables["16385"].reason

@@ -2,6 +2,7 @@
 the reason of a table that stopped.
 """
 
+import json
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ def _row(key: int, v: int) -> dict[str, object]:
 
 def test_a_row_that_delta_refuses_and_quotes_stays_out_of_lines_and_reasons(pipeline: Pipeline) -> None:
     pipeline.manifest.table(SCHEMA)
-    pipeline.manifest.copy([_row(1, 0)], SCHEMA)
+    pipeline.manifest.snapshot([_row(1, 0)], SCHEMA)
     pipeline.apply()
     pipeline.spark.sql(f"ALTER TABLE delta.`{pipeline.path()}` ADD CONSTRAINT small CHECK (v < 5)")
     pipeline.manifest.transaction([Change("u", _row(1, VALUE))], SCHEMA)
@@ -41,6 +42,8 @@ def test_a_row_that_delta_refuses_and_quotes_stays_out_of_lines_and_reasons(pipe
     assert "table is stale" in run.output
     assert str(VALUE) not in run.output + table.reason
     assert SECRET not in run.output
+    ours = [line for line in run.output.splitlines() if line.startswith("{")]
+    assert {"time", "level", "event"} <= set.intersection(*(set(json.loads(line)) for line in ours))
     assert any("java" in command for command in run.commands)
     assert not [command for command in run.commands if SECRET in command]
 

@@ -51,7 +51,7 @@ def test_merge_append_overwrite_and_large_windows_on_s3_with_the_appliers_policy
     emptied = replace(SCHEMA, table_id="16387", table_name="emptied")
     for schema, rows in ((SCHEMA, [_row(1), _row(2)]), (counted, [{"a": 1, "f": 0.5}] * 3), (emptied, [_row(1)])):
         manifest.table(schema)
-        manifest.copy(list(rows), schema)
+        manifest.snapshot(list(rows), schema)
     manifest.transaction([Change("i", _row(key)) for key in range(3, 50)], SCHEMA)
     moved = Change("u", {"id": 100, "v": 1}, old={"id": 1}, unchanged=("big", "at"))
     manifest.transaction(

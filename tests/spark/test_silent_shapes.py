@@ -52,11 +52,15 @@ def test_a_column_added_in_silence_is_in_the_lake_when_the_table_is_called_compl
     assert pipeline.rows() == [{**_row(1), "n": 5}]
 
 
-def test_a_column_dropped_in_silence_makes_the_table_stale(pipeline: Pipeline) -> None:
+def test_a_column_dropped_in_silence_is_gone_from_the_lake_when_the_table_is_called_complete(
+    pipeline: Pipeline,
+) -> None:
     pipeline.begin(SCHEMA, _row(1))
     pipeline.apply()
     _reshape(pipeline, NARROWER)
-    assert pipeline.apply().tables["16385"].state == "stale"
+    row = pipeline.apply().tables["16385"]
+    assert (row.state, row.complete_through_lsn) == ("live", pipeline.manifest.lsn)
+    assert pipeline.rows() == [{name: value for name, value in _row(1).items() if name != "v"}]
 
 
 def test_a_commit_that_landed_is_ours_even_when_most_of_its_entries_are_forgotten(

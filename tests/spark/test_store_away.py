@@ -67,7 +67,7 @@ def test_an_applier_outlives_a_store_that_is_away_for_longer_than_its_lease(
     monkeypatch.setattr(applier, "AWAY_SECONDS", 0.05)
     row = {"id": 1, "v": 0, "big": "B", "at": None}
     pipeline.manifest.table(SCHEMA)
-    pipeline.manifest.copy([row], SCHEMA)
+    pipeline.manifest.snapshot([row], SCHEMA)
     pipeline.manifest.table(SCHEMA, state="live", new=False)
     store, stop, ended = AwayStore(pipeline.store), threading.Event(), []
     running = Applier(pipeline.options(once=False, lease_seconds=LEASE_SECONDS), store, pipeline.spark, stop=stop)

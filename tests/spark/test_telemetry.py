@@ -18,7 +18,7 @@ def test_windows_rows_phases_and_success_are_counted_and_recorded(pipeline: Pipe
     began = datetime.now(UTC)
     rows = [{"id": key, "v": 0, "big": "B", "at": None} for key in range(3)]
     pipeline.manifest.table(SCHEMA)
-    pipeline.manifest.copy(rows, SCHEMA)
+    pipeline.manifest.snapshot(rows, SCHEMA)
     pipeline.manifest.table(SCHEMA, state="live", new=False)
     new = {"id": 9, "v": 0, "big": "B", "at": None}
     pipeline.manifest.transaction(

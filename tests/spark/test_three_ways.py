@@ -11,18 +11,19 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from sluice_spark.options import DIRECT, MERGE
+from sluice_spark.options import DIRECT, DISTRIBUTED, MERGE
 from tests.spark import pools
 from tests.spark.pools import EVERY_KIND, Kind
 from tests.spark.replays import Replay
 from tests.spark.stories import Added, Shape, Story
+from tests.support.extent import FULL
 
-WAYS = (DIRECT, MERGE)
-FULL = os.environ.get("CHAOS") == "full"
+WAYS = (DIRECT, DISTRIBUTED, MERGE)
 FIRST = int(os.environ.get("WAYS_FIRST", "1"))
 SEEDS = range(FIRST, FIRST + (int(os.environ.get("WAYS_SEEDS", "2")) if FULL else 1))
 QUICK = {
-    DIRECT: ("a bigint key", "text keys", "every kind", "composite", "sixty columns", "many rows in row groups"),
+    DIRECT: ("every kind", "many rows in row groups"),
+    DISTRIBUTED: ("every kind",),
     MERGE: ("few whole rows",),
 }
 
@@ -48,7 +49,7 @@ SHAPES = (
         "an identity index", {"v": pools.STRING, "i": pools.TIMESTAMPS, "j": pools.SMALLINT}, ("i", "j"), identity="i"
     ),
     Shape(
-        "text keys", {"t": pools.STRING, **_PAYLOAD}, ("t",), keys=60, copied=24,
+        "text keys", {"t": pools.STRING, **_PAYLOAD}, ("t",), keys=60, initial=24,
         then=("optimize", "", "zorder", ""),
     ),
     Shape("every kind", {f"c{n}": kind for n, kind in enumerate(EVERY_KIND)} | {"id": pools.UUIDS}, ("id",)),
@@ -56,7 +57,7 @@ SHAPES = (
         "whole rows of every kind", {f"c{n}": kind for n, kind in enumerate(EVERY_KIND)}, identity="f", only_sql=True
     ),
     Shape(
-        "few whole rows", {"b": pools.BOOLEAN, "f": pools.DOUBLES, "at": pools.DATES}, identity="f", copied=40,
+        "few whole rows", {"b": pools.BOOLEAN, "f": pools.DOUBLES, "at": pools.DATES}, identity="f", initial=40,
         only_sql=True,
     ),
     Shape(
@@ -67,21 +68,21 @@ SHAPES = (
     Shape("a date key", _one_key(pools.DATES), ("k",)),
     Shape("a timestamp key", _one_key(pools.TIMESTAMPS), ("k",), then=("zorder", "", "")),
     Shape("an instant key", _one_key(pools.INSTANTS), ("k",)),
-    Shape("a boolean key", _one_key(pools.BOOLEAN), ("k",), copied=1, keys=2),
+    Shape("a boolean key", _one_key(pools.BOOLEAN), ("k",), initial=1, keys=2),
     Shape("a bytea key", _one_key(pools.BINARY), ("k",)),
     Shape("a double key", _one_key(pools.DOUBLE), ("k",), only_sql=True),
     Shape("removals that are not sent", {"id": pools.BIGINT, **_PAYLOAD}, ("id",), publishes="iut", truncates=False),
-    Shape("no identity", {f"c{n}": kind for n, kind in enumerate(EVERY_KIND)}, identity="n"),
+    Shape("no identity", {f"c{n}": kind for n, kind in enumerate(EVERY_KIND)}, identity="n", only_sql=True),
     Shape("a changelog", {"id": pools.BIGINT, "d": pools.DATES, **_PAYLOAD}, ("id", "d"), mode="changelog"),
     Shape("no metadata columns", {"id": pools.BIGINT, "v": pools.INTEGER, "t": pools.STRING}, ("id",), metadata=False),
     Shape(
         "sixty columns", {f"c{n}": EVERY_KIND[n % len(EVERY_KIND)] for n in range(59)} | {"id": pools.BIGINT}, ("id",),
         then=("optimize", "", ""),
     ),
-    Shape("an empty table", {"id": pools.BIGINT, **_PAYLOAD}, ("id",), copied=0, then=("", "optimize", "vacuum")),
+    Shape("an empty table", {"id": pools.BIGINT, **_PAYLOAD}, ("id",), initial=0, then=("", "optimize", "vacuum")),
     Shape(
         "many rows in row groups", {"t": pools.STRING, "v": pools.INTEGER, "id": pools.BIGINT}, ("id",),
-        copied=1500, keys=3100, changes=150, then=("optimize", "zorder", "", "optimize", ""), truncates=False,
+        initial=1500, keys=3100, changes=150, then=("optimize", "zorder", "", "optimize", ""), truncates=False,
     ),
     Shape(
         "checkpoints", {"id": pools.BIGINT, "v": pools.INTEGER}, ("id",),
@@ -89,7 +90,7 @@ SHAPES = (
     ),
     Shape(
         "windows in portions", {"id": pools.BIGINT, "v": pools.INTEGER, "u": pools.UUIDS, "at": pools.DATES}, ("id",),
-        options={"max_memory_bytes": 20_000}, steps=3, changes=120, keys=600, copied=100,
+        options={"max_memory_bytes": 20_000}, steps=3, changes=120, keys=600, initial=100,
     ),
 )  # fmt: skip
 
@@ -115,5 +116,7 @@ def test_a_history_leaves_the_lake_equal_and_sound_in_every_way(
     assert replay.ways, "no window was committed"
     if way == DIRECT and not shape.only_sql:
         assert set(replay.ways) == {DIRECT}
-    elif way == MERGE or shape.only_sql:
+    elif way == DISTRIBUTED and not shape.only_sql:
+        assert replay.said == {DISTRIBUTED}
+    elif way == MERGE:
         assert MERGE in replay.ways

@@ -4,7 +4,8 @@ from sluice.contract.entries import Changes, Snapshot
 from sluice.manifest.reader import read_entries
 from sluice.manifest.state import PipelineState, reduce
 from sluice_spark.lake.opening import Lake
-from sluice_spark.lake.table import LakeTable, Place
+from sluice_spark.lake.place import Place
+from sluice_spark.lake.table import LakeTable
 from sluice_spark.modes.target import removals_are_sent
 from sluice_spark.read.window import Window
 from sluice_spark.table_apply import Applied, TableApply
@@ -32,13 +33,9 @@ class Windows:
             entries.append(entry)
         state = self.state
         (table,) = state.tables.values()
-        segments = [
-            segment
-            for entry in entries
-            if isinstance(entry.body, Changes | Snapshot)
-            for segment in entry.body.segments
-        ]
         is_snapshot = any(isinstance(entry.body, Snapshot) for entry in entries)
+        kind = Snapshot if is_snapshot else Changes
+        segments = [segment for entry in entries if isinstance(entry.body, kind) for segment in entry.body.segments]
         window = Window(tuple(segments), table.generation_seq if is_snapshot else state.seq, is_snapshot=is_snapshot)
         self.table = self.lake.table(table, self.session, place=self.place)
         applied = TableApply(

@@ -15,10 +15,18 @@ def compare_tables(
     lake_uri: str,
     schema: str = "public",
     storage_options: Mapping[str, str] | None = None,
+    paths: Mapping[str, str] | None = None,
 ) -> list[Comparison]:
     with database.connect() as connection:
         return [
-            compare_table(connection, schema=schema, table=name, lake_uri=lake_uri, storage_options=storage_options)
+            compare_table(
+                connection,
+                schema=schema,
+                table=name,
+                lake_uri=lake_uri,
+                path=(paths or {}).get(name, ""),
+                storage_options=storage_options,
+            )
             for name in tables
         ]
 
@@ -30,9 +38,12 @@ def assert_equal(
     lake_uri: str,
     schema: str = "public",
     storage_options: Mapping[str, str] | None = None,
+    paths: Mapping[str, str] | None = None,
 ) -> None:
     """Fails with every difference of every table."""
-    outcomes = compare_tables(database, tables, lake_uri=lake_uri, schema=schema, storage_options=storage_options)
+    outcomes = compare_tables(
+        database, tables, lake_uri=lake_uri, schema=schema, storage_options=storage_options, paths=paths
+    )
     assert outcomes, "no table was named: nothing was compared"
     differences = [
         f"{outcome.schema}.{outcome.table}: {difference}" for outcome in outcomes for difference in outcome.differences

@@ -22,6 +22,7 @@ from sluice.health.reporter import Reporter
 from sluice.ingest.options import FlushPolicy, IngestOptions
 from sluice.ingest.receive.stream import StreamLimits
 from sluice.ingest.supervisor import Ingest
+from sluice.ingest.tables.policies import Policies, TablePolicy
 from sluice.manifest.reader import load_state, read_entries
 from sluice.manifest.state import PipelineState, TableState
 from sluice.source.sessions import SourceOptions
@@ -58,6 +59,8 @@ class IngestPipeline:
             pipeline="test",
             source=source,
             tables=("*",),
+            # What a change does to a table is judged before a new snapshot covers it.
+            policies=Policies(TablePolicy(on_change="stop")),
             stream=QUICK,
             flush=FlushPolicy(max_delay_s=0.05),
             slot_wait_s=10,
@@ -130,10 +133,10 @@ class IngestPipeline:
         """End LSN of every transaction, in manifest order."""
         return [end for change in self.changes() for end in change.commits.end_lsn]
 
-    def segments(self, name: str, *, copied: bool = False) -> list[Segment]:
+    def segments(self, name: str, *, snapshot: bool = False) -> list[Segment]:
         table_id = self.table(name).table_id
         bodies = [entry.body for entry in self.entries()]
-        kind = Snapshot if copied else Changes
+        kind = Snapshot if snapshot else Changes
         return [
             segment
             for body in bodies
@@ -142,12 +145,12 @@ class IngestPipeline:
             if segment.table_id == table_id
         ]
 
-    def rows(self, name: str, *, copied: bool = False) -> list[dict[str, Any]]:
+    def rows(self, name: str, *, snapshot: bool = False) -> list[dict[str, Any]]:
         """Change rows of a table in commit order, envelope included; commit positions of body
         segments filled in.
         """
         rows: list[dict[str, Any]] = []
-        for segment in self.segments(name, copied=copied):
+        for segment in self.segments(name, snapshot=snapshot):
             table = pq.read_table(io.BytesIO(self.store.get(segment.key)))
             for row in table.to_pylist(maps_as_pydicts="strict"):
                 if segment.body is not None:
@@ -160,15 +163,15 @@ class IngestPipeline:
                 rows.append(row)
         return sorted(rows, key=lambda row: (row["_sluice_lsn"], row["_sluice_ordinal"]))
 
-    def copied(self, name: str) -> set[tuple[str, ...]]:
-        """Rows of the newest copy of a table, as text: all it has, when nobody wrote to it
+    def snapshot_rows(self, name: str) -> set[tuple[str, ...]]:
+        """Rows of the newest snapshot of a table, as text: all it has, when nobody wrote to it
         afterwards.
         """
         table = self.table(name)
         assert table.snapshot is not None
         assert table.snapshot.final
         columns = [column.name for column in table.schemas[table.snapshot.schema_version].columns]
-        rows = [row for row in self.rows(name, copied=True) if row["_sluice_lsn"] == table.snapshot.snapshot_lsn]
+        rows = [row for row in self.rows(name, snapshot=True) if row["_sluice_lsn"] == table.snapshot.snapshot_lsn]
         return {tuple(str(row[column]) for column in columns) for row in rows}
 
     def source_rows(self, table: str) -> set[tuple[str, ...]]:

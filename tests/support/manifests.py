@@ -6,14 +6,17 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from sluice.contract import keys
 from sluice.contract.entries import (
     Body,
     BodyCommit,
     Changes,
     Commits,
     Entry,
+    Lost,
     Opened,
     Progress,
+    Repair,
     Segment,
     Snapshot,
     Table,
@@ -23,8 +26,10 @@ from sluice.contract.receipt import DurableReceipt
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.contract.table_state import State
 from sluice.contract.types import lake_type
-from sluice.manifest.state import MOVING, PipelineState, reduce
+from sluice.manifest.reader import load_state
+from sluice.manifest.state import MOVING, PipelineState, TableState, reduce
 from sluice.manifest.writer import ManifestLog
+from sluice.store.base import ObjectStore
 
 WRITTEN_AT = "2030-01-01T00:00:00+00:00"
 
@@ -107,7 +112,7 @@ def changes(*lsns: int, table_id: str = "7", version: int = 1) -> Changes:
     return Changes((segment(table_id, first_lsn=lsns[0], last_lsn=lsns[-1], version=version),), commits)
 
 
-def copy(
+def snapshot(
     table_id: str = "7", *, generation: int = 1, version: int = 1, snapshot_lsn: int = 10, final: bool = True
 ) -> Snapshot:
     return Snapshot(
@@ -175,7 +180,11 @@ def histories(draw: st.DrawFn, *, most: int = 30) -> list[tuple[Any, int]]:
 def _step(draw: st.DrawFn, state: PipelineState) -> tuple[Any, int]:
     through_lsn = state.through_lsn + draw(st.integers(0, 50))
     possible: list[Any] = [Progress(), opened(instance=draw(st.text(max_size=5))), _joining(draw, state)]
+    lost = opened(lost=Lost("slot lost", tuple(draw(st.sets(st.sampled_from(["7", "8"]))))))
+    possible.append(lost)
     for known in state.tables.values():
+        if known.state == State.GAP and (closing := _closing(known, state.through_lsn)) is not None:
+            possible.append(closing)
         version = draw(st.sampled_from(sorted(known.schemas)))
         if through_lsn > state.through_lsn:
             lsns = sorted(draw(st.sets(st.integers(state.through_lsn + 1, through_lsn), min_size=1, max_size=5)))
@@ -187,7 +196,7 @@ def _step(draw: st.DrawFn, state: PipelineState) -> tuple[Any, int]:
                 else (version, through_lsn)
             )
             possible.append(
-                copy(
+                snapshot(
                     known.table_id,
                     generation=known.generation,
                     version=version,
@@ -196,7 +205,19 @@ def _step(draw: st.DrawFn, state: PipelineState) -> tuple[Any, int]:
                 )
             )
     body = draw(st.sampled_from(possible))
-    return body, through_lsn if isinstance(body, MOVING) else state.through_lsn
+    return body, through_lsn if isinstance(body, MOVING) or body is lost else state.through_lsn
+
+
+def _closing(known: TableState, through_lsn: int) -> Repair | None:
+    gap, snapshot = known.gap, known.snapshot
+    assert gap is not None
+    assert snapshot is not None
+    as_of_lsn = max(gap.to_lsn, snapshot.snapshot_lsn + 1)
+    if gap.schema_version != known.schema_version or as_of_lsn > through_lsn:
+        return None
+    versions: dict[str, Any] = {"generation": known.generation, "schema_version": known.schema_version}
+    where = {"as_of_lsn": as_of_lsn, "through_lsn": through_lsn, "gap_seq": gap.seq}
+    return repair(known.table_id, **where, segments=(), **versions)
 
 
 def _joining(draw: st.DrawFn, state: PipelineState) -> Table:
@@ -204,11 +225,15 @@ def _joining(draw: st.DrawFn, state: PipelineState) -> Table:
     known = state.tables.get(table_id)
     introduces = known is None or draw(st.booleans())
     version = (known.schema_version if known else 0) + 1 if introduces else None
+    further = draw(st.integers(0, 1))
+    states = [State.SNAPSHOT, State.STALE]
+    if further or known is None or known.gap is None:
+        states.append(State.LIVE)  # what has a gap is live again by its repair or by a new generation
     return table(
         table_id,
-        generation=(known.generation if known else 1) + draw(st.integers(0, 1)),
+        generation=(known.generation if known else 1) + further,
         version=version,
-        state=draw(st.sampled_from([State.SNAPSHOT, State.LIVE, State.STALE])),
+        state=draw(st.sampled_from(states)),
         reason=draw(st.text(max_size=10)),
         relfilenode=draw(st.integers(0, 3)),
         fingerprint=draw(st.sampled_from(["", "a", "b"])),
@@ -220,5 +245,30 @@ def written(body: Body) -> Entry:
     return Entry(1, 1, "", 0, 10, WRITTEN_AT, body)
 
 
-EXAMPLES: list[Body] = [opened(), changes(5, 6), Progress(), table(), copy()]
+def repair(table_id: str = "7", *, as_of_lsn: int, through_lsn: int, **changes: Any) -> Repair:
+    fields: dict[str, Any] = {
+        "generation": 1,
+        "schema_version": 1,
+        "segments": (segment(table_id, first_lsn=as_of_lsn),),
+    }
+    return Repair(table_id, as_of_lsn=as_of_lsn, unchanged_through_lsn=through_lsn, **{**fields, **changes})
+
+
+EXAMPLES: list[Body] = [opened(), changes(5, 6), Progress(), table(), snapshot(), repair(as_of_lsn=5, through_lsn=10)]
 """One body of each kind."""
+
+
+def open_log(store: ObjectStore, **options: Any) -> ManifestLog:
+    return ManifestLog.open(store, opened(), load_state(store), **options)
+
+
+def filled_log(store: ObjectStore, entries: int) -> ManifestLog:
+    log = open_log(store)
+    for lsn in range(2, entries + 1):
+        put(log, Progress(), through_lsn=lsn)
+    return log
+
+
+def overwrite(store: ObjectStore, seq: int) -> None:
+    entry = store.get(keys.manifest_entry(seq))
+    store.put(keys.manifest_entry(seq), entry.replace(b'"through_lsn":', b'"note":1,"through_lsn":'))

@@ -14,23 +14,19 @@ A table that is not `live` says itself that it does not equal the source: `Verdi
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psycopg
-import pyarrow as pa
 import pyarrow.parquet as pq
 from psycopg import sql
 
-from tools.local.rendering import postgres_texts, same_float
+from tests.support.spool_rows import Part, Table, TornRows, place_of, replay
+from tools.local.rendering import same_float
 
 Change = tuple[str, str]
 """Table and kind of change, `i`, `u`, `d` or `t`."""
-Place = int | str
-"""A column: its attnum, or its name where the catalog no longer knew one."""
-Row = dict[Place, str | None]
 
 _FLOATS = {"float": 32, "double": 64, "array<float>": 32, "array<double>": 64}
 _SESSION = {
@@ -44,44 +40,6 @@ _SESSION = {
     "search_path": "",
 }
 """What changes the text of a value, as the stream's sessions have it too."""
-
-
-class TornRows(AssertionError):
-    """Rows that cannot follow what came before: a change of a row that is not there, a row that is
-    there twice.
-    """
-
-
-@dataclass(frozen=True)
-class _Part:
-    """A file of one table. `body` is what the entry supplies for rows that were written before
-    their transaction ended.
-    """
-
-    path: Path
-    version: int
-    body: dict[str, Any] | None
-    gone: frozenset[int]
-
-
-@dataclass
-class Table:
-    """One table as the manifest has it. `snapshots` and `snapshot_lsns` are by generation."""
-
-    table_id: str
-    schema: str
-    name: str
-    state: str = ""
-    reason: str = ""
-    generation: int = 0
-    schemas: dict[int, dict[str, Any]] = field(default_factory=dict)
-    snapshots: dict[int, list[_Part]] = field(default_factory=dict)
-    snapshot_lsns: dict[int, int] = field(default_factory=dict)
-    changes: list[_Part] = field(default_factory=list)
-
-    @property
-    def qualified_name(self) -> str:
-        return f"{self.schema}.{self.name}"
 
 
 @dataclass(frozen=True)
@@ -123,7 +81,7 @@ class Spool:
         self.tables: dict[str, Table] = {}
         """By table id."""
         self.complete: set[tuple[str, int]] = set()
-        """Tables and the generations of theirs whose copy is in the log."""
+        """Table ids and the generations of theirs whose snapshot is in the log."""
         self.transactions: dict[int, Counter[Change]] = {}
         """Rows by kind of each published transaction, by its commit's end LSN."""
 
@@ -194,6 +152,7 @@ class Spool:
         table = self.tables.setdefault(
             body["table_id"], Table(body["table_id"], body["schema_name"], body["table_name"])
         )
+        table.schema, table.name = body["schema_name"], body["table_name"]
         if body["state"] not in ("snapshot", "live") or body["generation"] > 1:
             self.marked.add(table.name)
         table.state, table.reason, table.generation = body["state"], body["reason"], body["generation"]
@@ -201,18 +160,26 @@ class Spool:
             table.schemas[body["schema"]["version"]] = body["schema"]
 
     def _resync(self, body: dict[str, Any], number: int) -> None:
-        generation = (self._tables[body["table_id"]], body["generation"])
-        assert generation not in self.complete, f"entry {number} ends the snapshot of a generation for the second time"
-        assert body["final"], f"entry {number} is a part of a snapshot"
-        self.complete.add(generation)
+        generation = (body["table_id"], body["generation"])
+        assert generation not in self.complete, f"entry {number} continues a snapshot that is complete"
         table = self.tables[body["table_id"]]
-        # The entry that ends a snapshot is the one that makes the table live.
-        table.state, table.reason = "live", ""
-        self.states[table.name] = "live"
-        table.snapshot_lsns[body["generation"]] = body["snapshot_lsn"]
-        parts = table.snapshots.setdefault(body["generation"], [])
+        lsn, parts = body["snapshot_lsn"], table.snapshots.setdefault(body["generation"], [])
+        newest = table.snapshot_lsns.get(body["generation"], 0)
+        assert newest <= lsn, f"entry {number} is of an older snapshot than the one before"
+        table.first_lsns.setdefault(body["generation"], lsn)
+        table.snapshot_lsns[body["generation"]] = lsn
+        ranges = table.ranges.setdefault(body["generation"], {one: [] for one in body["relations"]})
+        for one in body["ranges"]:
+            ranges[one["relation"]].append((one["first"], one["end"]))
         for segment in body["segments"]:
-            parts.append(_Part(self._object(segment, number), segment["schema_version"], None, frozenset()))
+            parts.append((lsn, Part(self._object(segment, number), segment["schema_version"], None, frozenset())))
+        if body["final"]:
+            _require_all_blocks(ranges, number)
+            self.complete.add(generation)
+            table.finals.add(body["generation"])
+            # The entry that ends a snapshot is the one that makes the table live.
+            table.state, table.reason = "live", ""
+            self.states[table.name] = "live"
 
     def _changes(self, body: dict[str, Any], number: int, through_lsn: int) -> None:
         previous = self.through_lsn
@@ -232,7 +199,7 @@ class Spool:
             self._rows(segment, path, number, gone, end_lsn)
             if segment["table_id"] in self.tables:
                 self.tables[segment["table_id"]].changes.append(
-                    _Part(path, segment["schema_version"], commit, frozenset(gone))
+                    Part(path, segment["schema_version"], commit, frozenset(gone))
                 )
 
     def _object(self, segment: dict[str, Any], number: int) -> Path:
@@ -300,12 +267,14 @@ class Spool:
                     f"{sorted(set(ours) - set(columns))} less"
                 ),
             ), 0
+        shape = [column for column in shape if not column["ignored"]]
+        ours = [column["name"] for column in shape]
         bits = [_FLOATS.get(column["lake"]["sql"]) for column in shape]
         source = Counter(
             tuple(same_float(text, bits=width) if width else text for text, width in zip(row, bits, strict=True))
             for row in _source_rows(connection, table, ours)
         )
-        places = [_place(column) for column in shape]
+        places = [place_of(column) for column in shape]
         spool = Counter(
             tuple(
                 same_float(row.get(place), bits=width) if width else row.get(place)
@@ -323,164 +292,17 @@ class Spool:
         return tuple(found), source.total()
 
 
-def replay(table: Table) -> list[Row]:
-    """The table's rows after its newest snapshot and every change behind that. Raises TornRows."""
-    snapshot_lsn = table.snapshot_lsns.get(table.generation)
-    if snapshot_lsn is None:
-        raise TornRows("the table is live without a snapshot")
-    rows = _Rows(table)
-    for part in table.snapshots[table.generation]:
-        for _, row in sorted(_read(part, table), key=lambda one: one[0]):
-            rows.take(row, part.version)
-    behind = (
-        (order, change, part.version)
-        for part in table.changes
-        for order, change in _read(part, table)
-        if order[0] > snapshot_lsn
-    )
-    for _, change, version in sorted(behind, key=lambda one: one[0]):
-        rows.take(change, version)
-    rows.shape(max(table.schemas))
-    return list(rows)
-
-
-@dataclass
-class _Change:
-    op: str
-    new: Row
-    old: Row
-    unchanged: frozenset[int]
-
-
-class _Rows:
-    """Rows in memory: by key where the table has one, else as a bag of equal rows."""
-
-    def __init__(self, table: Table) -> None:
-        self._table = table
-        self._by_key: dict[tuple[str | None, ...], Row] = {}
-        self._bag: list[Row] = []
-        self._version = 0
-
-    def __iter__(self) -> Iterator[Row]:
-        yield from self._by_key.values()
-        yield from self._bag
-
-    def shape(self, version: int) -> None:
-        """Brings the rows into a newer shape: a column that was added has its constant default in
-        older rows.
-        """
-        if version <= self._version:
-            return
-        before = self._table.schemas.get(self._version)
-        known = {_place(column) for column in before["columns"]} if before else None
-        for column in self._table.schemas[version]["columns"]:
-            if known is not None and _place(column) not in known:
-                for row in self:
-                    row[_place(column)] = column["missing"]
-        self._version = version
-
-    def take(self, change: _Change, version: int) -> None:
-        self.shape(version)
-        key = [_place(column) for column in self._table.schemas[version]["columns"] if column["key"]]
-        if change.op == "t":
-            self._by_key.clear()
-            self._bag.clear()
-        elif key:
-            self._take_keyed(change, key)
-        else:
-            self._take_unkeyed(change)
-
-    def _take_keyed(self, change: _Change, key: list[Place]) -> None:
-        before = change.old or change.new
-        old_key = tuple(before.get(place) for place in key)
-        if change.op == "i":
-            if tuple(change.new.get(place) for place in key) in self._by_key:
-                raise TornRows("a row is inserted whose key is there already")
-            old: Row = {}
-        else:
-            if old_key not in self._by_key:
-                raise TornRows(f"an {'update' if change.op == 'u' else 'delete'} finds no row of its key")
-            old = self._by_key.pop(old_key)
-        if change.op != "d":
-            new = _filled(change, old)
-            self._by_key[tuple(new.get(place) for place in key)] = new
-
-    def _take_unkeyed(self, change: _Change) -> None:
-        old: Row = {}
-        if change.op != "i":
-            at = next(
-                (
-                    at
-                    for at, row in enumerate(self._bag)
-                    if all(row.get(place) == value for place, value in change.old.items())
-                ),
-                None,
-            )
-            if at is None:
-                raise TornRows("an update or delete finds no row that equals its old one")
-            old = self._bag.pop(at)
-        if change.op != "d":
-            self._bag.append(_filled(change, old))
-
-
-def _filled(change: _Change, old: Row) -> Row:
-    """The new row, with values that were not sent taken from the old one."""
-    new = dict(change.new)
-    for attnum in change.unchanged:
-        if attnum not in old and attnum not in change.old:
-            raise TornRows("a value was not sent and no earlier row has it")
-        new[attnum] = old.get(attnum, change.old.get(attnum))
-    return new
-
-
-def _read(part: _Part, table: Table) -> list[tuple[tuple[int, int], _Change]]:
-    """The changes of one file with their place in commit order; those that were rolled back are
-    left out.
-    """
-    file = pq.read_table(part.path)
-    schema = table.schemas[part.version]
-    new = _sides(file, file.schema, schema, file.column("_sluice_special"))
-    old: list[Row] = [{}] * file.num_rows
-    if "_sluice_old" in file.column_names:
-        structs = file.column("_sluice_old").combine_chunks()
-        fields = pa.table({item.name: structs.field(item.name) for item in structs.type}) if len(structs.type) else None
-        if fields is not None:
-            old = _sides(fields, fields.schema, schema, file.column("_sluice_old_special"))
-            old = [row if there else {} for row, there in zip(old, structs.is_valid().to_pylist(), strict=True)]
-    found = []
-    envelope = (
-        file.column(name).to_pylist()
-        for name in ("_sluice_op", "_sluice_lsn", "_sluice_ordinal", "_sluice_xid", "_sluice_unchanged")
-    )
-    for at, (op, lsn, ordinal, xid, unchanged) in enumerate(zip(*envelope, strict=True)):
-        if xid not in part.gone:
-            end_lsn = part.body["end_lsn"] if part.body else lsn
-            found.append(((end_lsn, ordinal), _Change(op, new[at], old[at], frozenset(unchanged or ()))))
-    return found
-
-
-def _sides(file: pa.Table, fields: pa.Schema, schema: dict[str, Any], special: pa.ChunkedArray) -> list[Row]:
-    by_name = {column["name"]: column for column in schema["columns"]}
-    columns: list[tuple[Place, str, list[str | None]]] = []
-    for name in file.column_names:
-        if name.startswith("_sluice"):
-            continue
-        number = int((fields.field(name).metadata or {}).get(b"PARQUET:field_id", b"0"))
-        place: Place = number or (_place(by_name[name]) if name in by_name else name)
-        texts = [text for chunk in file.column(name).chunks for text in postgres_texts(chunk)]
-        columns.append((place, name, texts))
-    rows: list[Row] = [{place: texts[at] for place, _, texts in columns} for at in range(file.num_rows)]
-    places = {name: place for place, name, _ in columns}
-    for row, marks in zip(rows, special.to_pylist(), strict=True):
-        for name, text in marks or ():
-            if row[places[name]] is not None:
-                raise TornRows("a value is both typed and marked")
-            row[places[name]] = text
-    return rows
-
-
-def _place(column: dict[str, Any]) -> Place:
-    return int(column["attnum"]) or str(column["name"])
+def _require_all_blocks(ranges: dict[str, list[tuple[int, int]]], number: int) -> None:
+    """Each relation that a snapshot reads was read from its first block on, without end."""
+    for found in ranges.values():
+        end = 0
+        for at, (first, its_end) in enumerate(sorted(found)):
+            assert first == end, f"entry {number} ends a snapshot that lacks blocks, or has some twice"
+            is_last = at == len(found) - 1
+            assert its_end > first or (its_end == 0 and is_last), f"entry {number} has a range of no blocks"
+            end = its_end
+        assert found, f"entry {number} ends a snapshot that did not read a relation"
+        assert end == 0, f"entry {number} ends a snapshot without the last blocks of a relation"
 
 
 def _published(connection: psycopg.Connection, publication: str) -> dict[int, tuple[str, str, list[str]]]:

@@ -135,7 +135,7 @@ class PgProxy:
 
     @property
     def flushed(self) -> int:
-        """The greatest flush position told to the server, 0 before the first."""
+        """The greatest flush position that the server received, 0 before the first."""
         with self._lock:
             return max((status.flush for status in self.statuses), default=0)
 

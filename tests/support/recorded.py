@@ -36,6 +36,9 @@ class RecordedPipeline:
             through_lsn=self.log.state.through_lsn,
         )
 
+    def pause(self, name: str, *, paused: bool) -> None:
+        self.log.append(Table(name, "public", name, State.LIVE, 1, lsn=100, paused=paused))
+
     def changes(self, *names: str, lsn: int, at: datetime) -> None:
         segments = tuple(
             Segment(keys.segment(name, 1, lsn), name, 1, 1, 10, "0" * 64, lsn, lsn, {"i": 1}) for name in names

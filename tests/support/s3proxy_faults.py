@@ -1,4 +1,4 @@
-"""An HTTP/1.1 proxy on loopback, in front of an S3 server, that answers wrongly when told to: by
+"""An HTTP/1.1 proxy on loopback, in front of an S3 server, that answers wrongly when asked to: by
 plan, at random, or both.
 
     with running_s3(buckets=("b",)) as s3, S3FaultProxy(s3.port) as proxy:

@@ -48,9 +48,11 @@ def fresh_database(server: PostgresServer) -> Iterator[Database]:
     created = Database(server, name=f"t_{token}", slot=f"sluice_t_{token}", publication=f"sluice_t_{token}")
     with server.superuser() as admin:
         admin.execute(f"CREATE DATABASE {created.name}".encode())
-        try:
-            yield created
-        finally:
+    try:
+        yield created
+    finally:
+        # Another connection: the server may have been started again in between.
+        with server.superuser() as admin:
             _drop(admin, created.name)
 
 

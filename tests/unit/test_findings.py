@@ -78,7 +78,7 @@ def test_every_step_has_a_heading() -> None:
         assert kind.code in script([Finding(kind.severities[0], kind.code, "x", "y")], pipeline="shop")
 
 
-def test_whatever_needs_mending_says_what_to_do() -> None:
+def test_whatever_needs_a_fix_says_what_to_do() -> None:
     assert "pg_hba.conf" in Finding("critical", "source.connect", "source.dsn", "no answer").fix_setting
     assert (
         Finding("critical", "source.connect", "source.dsn", "no answer", fix_setting="start it").fix_setting

@@ -64,7 +64,7 @@ Step = Callable[["Clerk"], None]
 
 
 class Audience(Protocol):
-    """Is told of every commit."""
+    """Is called for every commit."""
 
     def committed(self, *, position: int, at: float) -> None:
         """A commit whose end lies just behind WAL position `position`."""

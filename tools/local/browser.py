@@ -5,7 +5,7 @@ machine lacks, fetched by apt with its signatures checked, and unpacked below `b
 no root, installs nothing. No version is written here, for Debian keeps none but the newest. Never
 raises anything but LocalServerError, whose message says what to install.
 
-`python -m tools.local.browser` fetches it now; with `--optional` a failure is told and forgiven.
+`python -m tools.local.browser` fetches it now; with `--optional` a failure is only reported.
 """
 
 import os

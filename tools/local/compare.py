@@ -72,11 +72,12 @@ def compare_table(
     schema: str,
     table: str,
     lake_uri: str,
+    path: str = "",
     storage_options: Mapping[str, str] | None = None,
     limit: int = 20,
 ) -> Comparison:
-    """Compares `schema.table` at the source with `<lake_uri>/<schema>/<table>`; neither may be
-    changing.
+    """Compares `schema.table` at the source with `<lake_uri>/<path>`, which is `<schema>/<table>` unless
+    it is given; neither may be changing.
 
     `storage_options` are delta-rs's own. A table that the lake keeps as a changelog is compared by
     the inserts behind its last truncate. At most `limit` differences are spelled out.
@@ -84,7 +85,9 @@ def compare_table(
     source, key = read_source(connection, schema=schema, table=table)
     try:
         lake = read_lake(
-            f"{lake_uri.rstrip('/')}/{keys.lake_path(schema, table)}", source.columns, storage_options=storage_options
+            f"{lake_uri.rstrip('/')}/{path or keys.lake_path(schema, table)}",
+            source.columns,
+            storage_options=storage_options,
         )
     except TableNotFoundError:
         lake = _Rows((), [])

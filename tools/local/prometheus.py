@@ -1,4 +1,4 @@
-"""A Prometheus server of our own on loopback: scrapes what it is told, evaluates rules, answers
+"""A Prometheus server of our own on loopback: scrapes the targets that it is given, evaluates rules, answers
 queries.
 
 Invariant: a server that was started here does not outlive its owner. Keeps its data below

@@ -153,7 +153,7 @@ class SluiceProcess:
         return status
 
     def stop(self) -> int:
-        """SIGTERM, which drains; if that takes too long a second one, which leaves at once; then
+        """SIGTERM, which drains; if that takes too long a second one, which exits at once; then
         force.
         """
         for patience in (_STOP_DEADLINE_SECONDS, _LEAVE_DEADLINE_SECONDS):

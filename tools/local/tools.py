@@ -1,12 +1,12 @@
-"""Programs that the tests and the local stack use and that are no Python packages: Prometheus and
-promtool.
+"""Programs that the tests and the local stack use and that are no Python packages: Prometheus,
+promtool and Alertmanager.
 
 Invariant: what PATH has is taken as it is; what is fetched comes from the machine's own Debian
 archive, either with the version and the sha256 written here or, when the archive has moved on, with
 apt's signatures checked. Needs no root and installs nothing: packages are unpacked below
 `build/tools`. Never raises anything but LocalServerError, whose message says what to install.
 
-`python -m tools.local.tools` fetches all of them now; with `--optional` a failure is told and
+`python -m tools.local.tools` fetches all of them now; with `--optional` a failure is only
 forgiven.
 """
 
@@ -29,11 +29,14 @@ _ADDRESS = re.compile(r"^'(?P<archive>\S+)/dists/[^/']+/InRelease'", re.MULTILIN
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A Debian package: its place in the pool and what its archive must be, by Debian architecture."""
+    """A Debian package: its place in the pool and what its archive must be, by Debian architecture.
+    `suite` is the package that holds the program in older suites.
+    """
 
     pool: str
     version: str
     sha256: dict[str, str]
+    suite: str = "prometheus"
 
 
 PACKAGES: dict[str, Package] = {
@@ -53,11 +56,17 @@ PACKAGES: dict[str, Package] = {
             "arm64": "cc1d5889b4d2e2ef92a6984039d88c11993ad3c73f5e74acd3ee15adaefb764c",
         },
     ),
+    "prometheus-alertmanager": Package(
+        "pool/main/p/prometheus-alertmanager",
+        "0.25.0-1+b4",
+        {"amd64": "4fb9aed15cfe8e0c32408e643ab32a1e41ee87d2cc26f18aeba928b1b0b98ae7"},
+        suite="prometheus-alertmanager",
+    ),
 }
 """By the program that the package is fetched for."""
 
-HINT = "sudo apt-get install prometheus"
-"""Installs both programs on Debian and its derivatives."""
+HINT = "sudo apt-get install prometheus prometheus-alertmanager"
+"""Installs all programs on Debian and its derivatives."""
 
 
 def found(program: str, *, cache: Path = CACHE) -> Path | None:
@@ -77,7 +86,7 @@ def tool(program: str, *, cache: Path = CACHE) -> Path:
     with tempfile.TemporaryDirectory(dir=cache, prefix=".fetching-") as scratch:
         directory = Path(scratch)
         try:
-            archive = _pinned(PACKAGES[program], program, directory) or _of_the_suite(directory)
+            archive = _pinned(PACKAGES[program], program, directory) or _of_the_suite(PACKAGES[program], directory)
             _run(["dpkg-deb", "--extract", str(archive), str(directory / "unpacked")])
             target = cache / archive.stem
             if not target.exists():
@@ -114,12 +123,12 @@ def _pinned(package: Package, program: str, directory: Path) -> Path | None:
     return None
 
 
-def _of_the_suite(directory: Path) -> Path:
-    """Debian's package `prometheus` as the machine's own suites have it; in Debian 12 it holds both
-    programs.
+def _of_the_suite(package: Package, directory: Path) -> Path:
+    """Debian's package as the machine's own suites have it; in Debian 12 `prometheus` holds promtool
+    too.
     """
     _run(["apt-get", *_private(directory), "--quiet", "update"])
-    _run(["apt-get", *_private(directory), "--quiet", "download", "prometheus"], cwd=directory)
+    _run(["apt-get", *_private(directory), "--quiet", "download", package.suite], cwd=directory)
     return next(directory.glob("*.deb"))
 
 

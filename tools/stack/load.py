@@ -33,13 +33,13 @@ class Load:
             self._stop.set()
             for thread in threads:
                 thread.join()
-        self._raise_trouble()
+        self._raise_problem()
         return self._transactions()
 
     def _watch(self, end: float, say: Callable[[str], None]) -> None:
         before, since = 0, time.monotonic()
         while (left := end - time.monotonic()) > 0 and not self._stop.wait(min(_LINE_SECONDS, left)):
-            self._raise_trouble()
+            self._raise_problem()
             transactions, now = self._transactions(), time.monotonic()
             say(f"{transactions:,} transactions committed, {(transactions - before) / (now - since):.0f} a second")
             before, since = transactions, now
@@ -47,7 +47,7 @@ class Load:
     def _transactions(self) -> int:
         return sum(clerk.transactions for clerk in self._clerks)
 
-    def _raise_trouble(self) -> None:
+    def _raise_problem(self) -> None:
         for clerk in self._clerks:
             if clerk.problem is not None:
                 raise clerk.problem

@@ -28,7 +28,7 @@ _CHILDREN_SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process of this machine, told from all that had or will have its number."""
+    """One process of this machine, distinct from all that had or will have its number."""
 
     pid: int
     started: str
@@ -87,7 +87,7 @@ class Daemon:
                 stdout=output,
                 stderr=output,
                 cwd="/",
-                # Ctrl-C at the terminal must not reach it, and its children can be told by its
+                # Ctrl-C at the terminal must not reach it, and its children can be found by its
                 # session.
                 start_new_session=True,
                 user=account.pw_uid if account else None,

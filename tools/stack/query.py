@@ -1,4 +1,4 @@
-"""SQL over the lake of the local stack, read by delta-rs: what is in the tables, told by an engine
+"""SQL over the lake of the local stack, read by delta-rs: what is in the tables, read by an engine
 that did not write them.
 """
 

@@ -2,6 +2,8 @@
 snapshots.
 """
 
+from deploy.monitoring.alerts.presence import PAUSED_APPLIER
+from deploy.monitoring.alerts.process import REPORT_OLD
 from deploy.monitoring.model import Alert, Threshold, one
 from deploy.monitoring.promql import over, risen, total, worst
 from sluice.telemetry import catalogue as known
@@ -22,28 +24,57 @@ THRESHOLDS = (SILENCE, FAILURES, BACKLOG_AGE, BACKLOG_BYTES, SNAPSHOT_STALL)
 
 FAILED = total(over("increase", one(known.APPLY_RUNS, outcome="failed"), "15m"))
 RESTARTED = total(over("increase", one(known.APPLY_RESTARTS), "15m"))
+OLD = f"time() - {worst(one(known.OLDEST_PENDING))} > {BACKLOG_AGE}"
 PENDING_LEAST = worst(over("min_over_time", one(known.PENDING_BYTES), "1h"))
 PENDING_GROWTH = worst(over("delta", one(known.PENDING_BYTES), "1h"))
 GROWING = f"{PENDING_LEAST} > {BACKLOG_BYTES} and on (pipeline) {PENDING_GROWTH} > 0"
+SILENT = f"time() - {worst(one(known.APPLY_LAST_SUCCESS))} > {SILENCE} unless on (pipeline) {REPORT_OLD}"
 SNAPSHOT_READ = total(over("increase", one(known.SNAPSHOT_BYTES), "15m"))
+
+PAGED = ("stale", "gap", "unequal")
+TICKETED = ("waiting", "quarantined", "failing", "unverified")
+"""Reasons for which a table is named: those that a person has to end now, and the others."""
+
+
+def _tables(reasons: tuple[str, ...]) -> str:
+    return f"{worst(one(known.TABLE_PROBLEM, reason=reasons), 'schema', 'table', 'reason')} > 0"
+
 
 ALERTS = (
     Alert(
         "SluiceApplierDown",
         "critical",
-        f"{worst(one(known.PROBLEMS, code='applier.dead'))} > 0",
+        # While ingest cannot read the applier's records, their age says nothing; another alert says so.
+        f"({worst(one(known.PROBLEMS, code='applier.dead'))} > 0 or on (pipeline) {SILENT}) unless on (pipeline) "
+        f"{PAUSED_APPLIER}",
         "5m",
-        "The applier of pipeline {{ $labels.pipeline }} is gone",
-        "It ran and has stopped reporting. It does not run, or it hangs. The source is not affected; "
-        "the lake falls behind.",
+        "The applier of pipeline {{ $labels.pipeline }} does not run or makes no progress",
+        "It ran and has stopped reporting, or it has for long neither committed a window nor found that "
+        "there is nothing to do. The source is not affected; the lake falls behind.",
+        # As long as a lake that comes back needs to catch up.
+        held="15m",
     ),
     Alert(
-        "SluiceApplyNotSucceeding",
+        "SluiceTableUnequal",
         "critical",
-        f"time() - {worst(one(known.APPLY_LAST_SUCCESS))} > {SILENCE}",
+        _tables(PAGED),
         "5m",
-        "The applier of pipeline {{ $labels.pipeline }} has made no progress for {{ $value | humanizeDuration }}",
-        "In that time it has neither committed a window nor found that there is nothing to do. The lake falls behind.",
+        "{{ $labels.schema }}.{{ $labels.table }} of pipeline {{ $labels.pipeline }} does not equal its source",
+        "The lake table is known to differ from the source ({{ $labels.reason }}), and is not read again "
+        "by itself. All other tables go on. `sluice tables` has the reason in full.",
+        held="15m",
+    ),
+    Alert(
+        "SluiceTableNotFollowed",
+        "warning",
+        _tables(TICKETED),
+        "15m",
+        "{{ $labels.schema }}.{{ $labels.table }} of pipeline {{ $labels.pipeline }} is not followed",
+        "It is {{ $labels.reason }}: quarantined (it cannot be carried exactly, so it is left out), failing "
+        "(its snapshot or its windows fail and are tried again), waiting (its lake table is not "
+        "equal, and is read again by itself later) or unverified (continuous comparison has not found it equal for "
+        "long). `sluice tables` has the reason in full.",
+        held="15m",
     ),
     Alert(
         "SluiceApplyFailing",
@@ -66,30 +97,12 @@ ALERTS = (
         held="15m",
     ),
     Alert(
-        "SluiceSpoolBacklog",
+        "SluiceLakeBehind",
         "warning",
-        f"time() - {worst(one(known.OLDEST_PENDING))} > {BACKLOG_AGE} or on (pipeline) ({GROWING})",
+        f"({OLD} or on (pipeline) ({GROWING})) unless on (pipeline) {PAUSED_APPLIER}",
         "10m",
         "The lake of pipeline {{ $labels.pipeline }} is behind its spool",
         "Changes are durable in the spool and wait too long for the applier, or their number grows each hour.",
-    ),
-    Alert(
-        "SluiceTableStale",
-        "critical",
-        f"{worst(one(known.PROBLEMS, code='table.stale'))} > 0",
-        "0m",
-        "{{ $value }} tables of pipeline {{ $labels.pipeline }} do not equal the source",
-        "Something happened that the stream cannot carry, so the lake tables are known to differ "
-        "from the source. The reason is in `sluice tables --state stale`.",
-    ),
-    Alert(
-        "SluiceTableQuarantined",
-        "warning",
-        f"{worst(one(known.PROBLEMS, code='table.quarantined'))} > 0",
-        "0m",
-        "{{ $value }} tables of pipeline {{ $labels.pipeline }} are not carried",
-        "Their shape or their replica identity cannot be followed exactly, so they are left out. "
-        "The reason is in `sluice tables --state quarantined`.",
     ),
     Alert(
         "SluiceSnapshotStalled",

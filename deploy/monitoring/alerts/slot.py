@@ -1,4 +1,4 @@
-"""Does the pipeline harm the source, and is the slot in danger: retained WAL, headroom, vacuum."""
+"""Is the slot in danger, and does the pipeline harm the source: retained WAL, open transactions, vacuum."""
 
 from deploy.monitoring.model import Alert, Threshold, one
 from deploy.monitoring.promql import least, over, worst
@@ -17,13 +17,27 @@ RETAINED = Threshold("walRetainedBytes", 53687091200, "WAL kept for the slot on 
 XMIN_AGE = Threshold("catalogXminAge", 100000000, "age of the slot's catalog_xmin in transactions")
 PREPARED = Threshold("preparedTransactionSeconds", 900, "age of the oldest prepared transaction that has not ended")
 
-THRESHOLDS = (HEADROOM_WARNING, HEADROOM_CRITICAL, FORECAST, RETAINED, XMIN_AGE, PREPARED)
+STAGED = Threshold("stagedPercent", 80, "share of limits.staged that open transactions take; at 100 the pipeline stops")
+
+THRESHOLDS = (HEADROOM_WARNING, HEADROOM_CRITICAL, FORECAST, RETAINED, XMIN_AGE, PREPARED, STAGED)
 
 LOST = f"{worst(over('last_over_time', one(known.PROBLEMS, code='slot.lost'), '6h'))} > 0"
 CARRYING_NOW = f"{worst(one(known.HEALTH, state=CARRYING))} == 1"
 HEADROOM = f"100 * {least(one(known.SLOT_SAFE))} / {least(one(known.SLOT_KEEP_LIMIT))}"
-TREND = f"{least(f'predict_linear({one(known.SLOT_SAFE)}[1h], {FORECAST})')} < 0"
-STANDING = f"{worst(over('changes', one(known.CONFIRMED_FLUSH_LSN), '10m'))} == 0"
+DANGER = f"{worst(one(known.PROBLEMS, code=('slot.unreserved', 'slot.foreign')))} > 0"
+TREND = (
+    f"{least(f'predict_linear({one(known.SLOT_SAFE)}[1h], {FORECAST})')} < 0 and on (pipeline) {one(known.SLOT_SAFE)} "
+    "offset 55m"
+)
+"""The trend of a whole hour: that of a few minutes is that of one load."""
+FORECAST_SHORT = f"{least(one(known.SLOT_SECONDS_LEFT))} < {FORECAST}"
+STANDING = (
+    f"{worst(over('changes', one(known.CONFIRMED_FLUSH_LSN), '15m'))} == 0 and on (pipeline) "
+    f"{one(known.CONFIRMED_FLUSH_LSN)} offset 15m"
+)
+STAGED_SHARE = (
+    f"100 * {worst(one(known.REORDER_BYTES, place='store'))} / {worst(one(known.REORDER_LIMIT, place='store'))}"
+)
 
 ALERTS = (
     Alert(
@@ -39,76 +53,38 @@ ALERTS = (
         "itself. The tables need new snapshots under a new slot.",
     ),
     Alert(
-        "SluiceSlotUnreserved",
+        "SluiceSlotEndangered",
         "critical",
-        f"{worst(one(known.PROBLEMS, code='slot.unreserved'))} > 0",
-        "0m",
-        "The replication slot of pipeline {{ $labels.pipeline }} is about to be lost",
-        "The server no longer promises to keep the WAL that the slot needs: the next checkpoint may remove it.",
-        held="5m",
+        f"{DANGER} or on (pipeline) {HEADROOM} < {HEADROOM_CRITICAL} or on (pipeline) ({TREND}) or on (pipeline) "
+        f"({FORECAST_SHORT} and on (pipeline) {STANDING})",
+        "2m",
+        "The slot of pipeline {{ $labels.pipeline }} will be lost within hours if nobody acts",
+        "WAL is kept for it up to max_slot_wal_keep_size, and the limit is near: little is left, or what is "
+        "left shrinks too fast, or the slot does not advance while the server writes. Or another "
+        "client uses the slot. With the slot lost, every table needs a new snapshot.",
+        held="10m",
     ),
     Alert(
         "SluiceWalHeadroomLow",
         "warning",
-        f"{HEADROOM} < {HEADROOM_WARNING}",
+        f"{HEADROOM} < {HEADROOM_WARNING} or on (pipeline) "
+        f"({worst(one(known.SLOT_RETAINED))} > {RETAINED} and on (pipeline) {worst(one(known.SLOT_UNBOUNDED))} == 1)",
         "15m",
-        'The slot of pipeline {{ $labels.pipeline }} has {{ $value | printf "%.0f" }} % of its WAL limit left',
-        "The server keeps WAL for the slot up to max_slot_wal_keep_size and then invalidates the slot.",
+        "The server keeps much WAL for pipeline {{ $labels.pipeline }}",
+        "More than half of max_slot_wal_keep_size is used, or there is no limit and only the size of "
+        "the server's disk ends it: when that is full, the database stops.",
+        held="5m",
     ),
     Alert(
-        "SluiceWalHeadroomCritical",
-        "critical",
-        f"{HEADROOM} < {HEADROOM_CRITICAL}",
-        "5m",
-        'The slot of pipeline {{ $labels.pipeline }} has only {{ $value | printf "%.0f" }} % of its WAL limit left',
-        "The server keeps WAL for the slot up to max_slot_wal_keep_size and then invalidates the "
-        "slot. Every table would then need a new snapshot.",
-    ),
-    Alert(
-        "SluiceWalHeadroomPredicted",
+        "SluiceTransactionOpen",
         "warning",
-        f"{TREND} or on (pipeline) ({least(one(known.SLOT_SECONDS_LEFT))} < {FORECAST} and on (pipeline) {STANDING})",
-        "15m",
-        "The slot of pipeline {{ $labels.pipeline }} will be lost within hours if nothing changes",
-        "Either its headroom has been shrinking for an hour towards zero, or the slot does not "
-        "advance at all while the server writes WAL.",
-    ),
-    Alert(
-        "SluiceWalUnbounded",
-        "warning",
-        f"{worst(one(known.SLOT_RETAINED))} > {RETAINED} and on (pipeline) {worst(one(known.SLOT_UNBOUNDED))} == 1",
-        "10m",
-        "The server keeps {{ $value | humanize1024 }}B of WAL for pipeline {{ $labels.pipeline }}, without a limit",
-        "max_slot_wal_keep_size is -1. Only the size of the server's disk limits the WAL; when it is "
-        "full, the database stops.",
-    ),
-    Alert(
-        "SluiceSlotInactive",
-        "critical",
-        f"{worst(one(known.PROBLEMS, code='slot.inactive'))} > 0",
-        "5m",
-        "Nobody uses the slot of pipeline {{ $labels.pipeline }}",
-        "Ingest reports that it streams and the server answers, but no walsender serves the slot. WAL "
-        "is kept and nothing is received.",
-        held="10m",
-    ),
-    Alert(
-        "SluiceXminAge",
-        "warning",
+        f"{worst(one(known.PREPARED_AGE))} > {PREPARED} or on (pipeline) {STAGED_SHARE} > {STAGED} or on (pipeline) "
         f"{worst(one(known.SLOT_XMIN_AGE))} > {XMIN_AGE}",
-        "30m",
-        "The slot of pipeline {{ $labels.pipeline }} holds back vacuum",
-        "Its catalog_xmin is {{ $value | humanize }} transactions old. Dead rows of the system "
-        "catalogs cannot be removed, in every database of the server.",
-    ),
-    Alert(
-        "SluicePreparedTransactionOpen",
-        "warning",
-        f"{worst(one(known.PREPARED_AGE))} > {PREPARED}",
-        "0m",
-        "A prepared transaction of pipeline {{ $labels.pipeline }} has been open for {{ $value | humanizeDuration }}",
-        "Its changes wait in the spool. Until it is committed or rolled back it keeps locks, holds "
-        "back WAL and vacuum, and new snapshots cannot begin.",
+        "5m",
+        "A transaction at the source of pipeline {{ $labels.pipeline }} does not end",
+        "A prepared transaction has been open for long, open transactions take most of limits.staged "
+        "(at 100 % the pipeline stops), or the slot's catalog_xmin is very old. An open transaction "
+        "keeps locks, holds back WAL and vacuum, and new snapshots cannot begin.",
         held="5m",
     ),
 )

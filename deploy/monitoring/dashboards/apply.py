@@ -163,6 +163,50 @@ WAYS_ROW = Row(
     ),
 )
 
+MAINTENANCE_ROW = Row(
+    "Maintenance of lake tables",
+    (
+        Panel(
+            title="Turns of maintenance",
+            description="tidy counts the files of a table and puts them in order, vacuum removes those that no version "
+            "needs. failed: the problem table.maintenance names the table; interrupted: windows came first.",
+            unit="ops",
+            queries=(
+                Query(
+                    total(over("rate", shown(known.MAINTENANCE_TURNS), RATE), "turn", "outcome"),
+                    "{{pipeline}} {{turn}} {{outcome}}",
+                ),
+                Query(total(over("rate", shown(known.MAINTENANCE_RUNS), RATE), "task"), "{{pipeline}} ran {{task}}"),
+            ),
+        ),
+        Panel(
+            title="Share of one worker's time",
+            description="What maintenance takes; apply.maintenance_share bounds it.",
+            unit="percentunit",
+            queries=(
+                Query(total(over("rate", shown(known.MAINTENANCE_SECONDS), RATE), "turn"), "{{pipeline}} {{turn}}"),
+            ),
+            stacked=True,
+        ),
+        Panel(
+            title="Files and bytes of maintenance",
+            description="Data files that it took out of lake tables (vacuum: out of the "
+            "store) and added, and their bytes.",
+            unit="none",
+            queries=(
+                Query(
+                    total(over("increase", shown(known.MAINTENANCE_FILES), RATE), "task", "change"),
+                    "{{pipeline}} {{task}} {{change}} files",
+                ),
+                Query(
+                    total(over("increase", shown(known.MAINTENANCE_BYTES), RATE), "task", "change"),
+                    "{{pipeline}} {{task}} {{change}} bytes",
+                ),
+            ),
+        ),
+    ),
+)
+
 TABLES_ROW = Row(
     "Tables",
     (
@@ -199,7 +243,7 @@ TABLES_ROW = Row(
                     "{{pipeline}} {{kind}} {{outcome}}",
                 ),
             ),
-            width=12,
+            width=8,
             quiet="no table has changed its shape",
         ),
         Panel(
@@ -209,8 +253,16 @@ TABLES_ROW = Row(
             queries=(
                 Query(total(over("increase", shown(known.TABLE_EVENTS), RATE), "state"), "{{pipeline}} {{state}}"),
             ),
-            width=12,
+            width=8,
             quiet="no table has changed its state since the process began to be scraped",
+        ),
+        Panel(
+            title="Tables read again",
+            description="New snapshots of tables that had one, by cause.",
+            unit="short",
+            queries=(Query(total(over("increase", shown(known.RESYNCS), RATE), "cause"), "{{pipeline}} {{cause}}"),),
+            width=8,
+            quiet="no table was read again",
         ),
     ),
 )
@@ -219,5 +271,5 @@ BOARD = Dashboard(
     "sluice-apply",
     "Sluice / Apply and tables",
     "From the spool to the lake: the backlog, the windows, and every table.",
-    (BACKLOG_ROW, WINDOWS_ROW, WAYS_ROW, TABLES_ROW),
+    (BACKLOG_ROW, WINDOWS_ROW, WAYS_ROW, MAINTENANCE_ROW, TABLES_ROW),
 )

@@ -59,7 +59,7 @@ STATE_ROW = Row(
             height=5,
         ),
         Panel(
-            title="Good moments, now",
+            title="Fresh now",
             description=f"Whether every followed table is fresher than the target (by default {TARGET.default} "
             "s). Recorded by the rules of Sluice.",
             kind="stat",
@@ -72,12 +72,12 @@ STATE_ROW = Row(
         ),
         Panel(
             title="Tables that are not followed",
-            description="Stale or quarantined. `sluice tables` names them and says why.",
+            description="Stale, with a gap, or quarantined. `sluice tables` names them and says why.",
             kind="stat",
             unit="none",
             queries=(
                 Query(
-                    total(shown(known.PROBLEMS, code=("table.stale", "table.quarantined"))),
+                    total(shown(known.PROBLEMS, code=("table.stale", "table.gap", "table.quarantined"))),
                 ),
             ),
             steps=((None, GREEN), (1, RED)),
@@ -91,7 +91,7 @@ OBJECTIVES_ROW = Row(
     "Objective: freshness",
     (
         Panel(
-            title="Good moments in the range shown",
+            title="Time fresh in the range shown",
             description="Share of the time in which every followed table was fresh. The objective is by default "
             f"{OBJECTIVE.default:.0%}.",
             kind="gauge",

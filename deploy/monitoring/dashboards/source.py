@@ -135,7 +135,7 @@ CONNECTION_ROW = Row(
         ),
         Panel(
             title="Silence",
-            description="Time since the server last sent anything, and since we last told it our position.",
+            description="Time since the server last sent anything, and since it was last sent our position.",
             unit="s",
             queries=(
                 Query(f"time() - {worst(shown(known.LAST_MESSAGE))}", "{{pipeline}} from the server"),

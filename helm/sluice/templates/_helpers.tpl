@@ -64,3 +64,48 @@ annotations:
 {{- default "default" .account.name -}}
 {{- end -}}
 {{- end -}}
+
+{{/* Bytes of a size as the configuration has it, such as 256MiB, or as the JVM has it, such as 2g. What cannot be read here (a variable) is the default. Takes (dict "size" value "default"
+bytes). */}}
+{{- define "sluice.bytes" -}}
+{{- $units := dict "" 1 "b" 1 "kib" 1024 "mib" 1048576 "gib" 1073741824 "tib" 1099511627776 "kb" 1000 "mb" 1000000 "gb" 1000000000 "tb" 1000000000000 "k" 1024 "m" 1048576 "g" 1073741824 "t" 1099511627776 -}}
+{{- $text := ternary (printf "%.0f" (float64 (default 0 .size))) (toString .size | trim) (or (kindIs "float64" .size) (kindIs "int64" .size) (kindIs "int" .size)) -}}
+{{- if regexMatch "^[0-9]+([.][0-9]+)? *([kKmMgGtT][iI]?)?[bB]?$" $text -}}
+{{- mulf (regexFind "^[0-9.]+" $text | float64) (get $units (regexFind "[a-zA-Z]*$" $text | lower)) | int64 -}}
+{{- else -}}
+{{- .default | int64 -}}
+{{- end -}}
+{{- end -}}
+
+{{/* GiB that the applier's container needs by `config.apply`: the sum of docs/operations/sizing.md, which sluice.settings.memory has too; a test compares. Takes
+(dict "root" $ "heap" bytes), with heap 0 for that of the configuration. */}}
+{{- define "sluice.applierGibibytes" -}}
+{{- $apply := default (dict) .root.Values.config.apply -}}
+{{- $heap := .heap | int64 -}}
+{{- if eq $heap 0 -}}
+{{- $heap = include "sluice.bytes" (dict "size" $apply.driver_memory "default" 2147483648) | int64 -}}
+{{- end -}}
+{{- $workers := include "sluice.bytes" (dict "size" $apply.workers "default" 2) | int64 -}}
+{{- $memory := include "sluice.bytes" (dict "size" $apply.max_memory "default" 268435456) | int64 -}}
+{{- $window := include "sluice.bytes" (dict "size" $apply.max_window "default" 134217728) | int64 -}}
+{{- $cache := include "sluice.bytes" (dict "size" $apply.key_cache "default" 268435456) | int64 -}}
+{{- $jvm := add $heap 536870912 (div $heap 16) -}}
+{{- $python := add 402653184 (mul $workers (add (mul 5 $memory) $window)) $cache -}}
+{{- div (add $jvm $python 1073741823) 1073741824 -}}
+{{- end -}}
+
+{{/* The applier's resources: what values say; memory by the sum where they say nothing, and one of request and limit as the other. */}}
+{{- define "sluice.applierResources" -}}
+{{- $resources := deepCopy .Values.applier.resources -}}
+{{- $requested := get (default (dict) $resources.requests) "memory" -}}
+{{- $limit := get (default (dict) $resources.limits) "memory" -}}
+{{- $memory := $limit | default $requested | default (printf "%sGi" (include "sluice.applierGibibytes" (dict "root" . "heap" 0))) -}}
+{{- range $kind := list "requests" "limits" -}}
+{{- $of := default (dict) (get $resources $kind) -}}
+{{- if not (hasKey $of "memory") -}}
+{{- $_ := set $of "memory" $memory -}}
+{{- end -}}
+{{- $_ := set $resources $kind $of -}}
+{{- end -}}
+{{- toYaml $resources -}}
+{{- end -}}

@@ -11,9 +11,18 @@ matchExpressions:
       - applier
 {{- end -}}
 
-{{/* Takes the values of a monitor. */}}
+{{/* Takes the values of a monitor, and as "token" those of the endpoints' token. */}}
 {{- define "sluice.endpoint" -}}
 path: /metrics
+{{- with .token.existingSecret }}
+{{- if .name }}
+authorization:
+  type: Bearer
+  credentials:
+    name: {{ .name }}
+    key: {{ .key }}
+{{- end }}
+{{- end }}
 interval: {{ .interval }}
 scrapeTimeout: {{ .scrapeTimeout }}
 {{- with .relabelings }}

@@ -156,6 +156,7 @@ the configuration says of the source's password stays unused. */}}
   value: {{ .Values.applier.kubernetes.master }}
 {{- end }}
 {{- include "sluice.storeEnv" . }}
+{{- include "sluice.tokenEnv" . }}
 {{- with .Values.applier.extraEnv }}
 {{ toYaml . }}
 {{- end }}
@@ -170,6 +171,7 @@ the configuration says of the source's password stays unused. */}}
   mountPath: /tmp
 - name: spill
   mountPath: /var/lib/sluice/spill
+{{- include "sluice.tokenMount" . }}
 {{- with .Values.applier.extraVolumeMounts }}
 {{ toYaml . }}
 {{- end }}
@@ -185,8 +187,39 @@ the configuration says of the source's password stays unused. */}}
   emptyDir:
     sizeLimit: {{ .Values.applier.spill.sizeLimit }}
 {{- end }}
+{{- include "sluice.tokenVolume" . }}
 {{- with .Values.applier.extraVolumes }}
 {{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* The token of the endpoints: where it is named, where it lies, where it is mounted. */}}
+{{- define "sluice.tokenEnv" -}}
+{{- if .Values.metrics.token.existingSecret.name }}
+- name: SLUICE_TELEMETRY__TOKEN_PATH
+  value: /etc/sluice/endpoint/token
+{{- end }}
+{{- end -}}
+
+{{- define "sluice.tokenVolume" -}}
+{{- with .Values.metrics.token.existingSecret }}
+{{- if .name }}
+- name: endpoint
+  secret:
+    secretName: {{ .name }}
+    defaultMode: 0440
+    items:
+      - key: {{ .key }}
+        path: token
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "sluice.tokenMount" -}}
+{{- if .Values.metrics.token.existingSecret.name }}
+- name: endpoint
+  mountPath: /etc/sluice/endpoint
+  readOnly: true
 {{- end }}
 {{- end -}}
 

@@ -1,8 +1,8 @@
 """The command line: `sluice`. The only reader of settings, and the only place that turns errors
 into exit codes.
 
-Invariants: stdout carries data, stderr logs and progress; every command takes the same common
-options; exit codes are those of docs/exit-codes.md. One module per command, named as the command;
+Invariants: stdout carries data, stderr logs and progress. Every command takes the same common
+options. Exit codes are those of docs/exit-codes.md. One module per command, named as the command;
 `exits` maps errors, `wiring` turns settings into plain values.
 """
 
@@ -18,7 +18,7 @@ from sluice.cli import (
     exits,
     init,
     output,
-    resync,
+    plan,
     run,
     setup,
     slot,
@@ -26,6 +26,7 @@ from sluice.cli import (
     status,
     tables,
     up,
+    verify,
     version,
 )
 from sluice.telemetry.crash import leave_no_values_behind
@@ -33,8 +34,8 @@ from sluice.telemetry.crash import leave_no_values_behind
 _GROUPS = {
     "Begin": (init.init, check.check, setup.setup),
     "Run": (up.up, run.run, apply.apply),
-    "Look": (status.status, tables.tables, spool.spool),
-    "Fix": (resync.resync, slot.slot),
+    "Look": (status.status, tables.tables, plan.plan, verify.verify, spool.spool),
+    "Fix": (tables.tables.commands["resync"], slot.slot),
     "Configure": (config.config, completion.completion, version.version),
 }
 
@@ -51,6 +52,7 @@ class _Grouped(click.Group):
 
 
 @click.group(cls=_Grouped, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="sluice-cdc", message="sluice %(version)s", help="Print the version and exit.")
 def cli() -> None:
     """Keeps Delta Lake tables equal to PostgreSQL tables, continuously, from the write-ahead log.
 

@@ -5,7 +5,7 @@ import sys
 
 import click
 
-from sluice.cli import wiring
+from sluice.cli import rereading, wiring
 from sluice.cli.invocation import Invocation, common
 
 
@@ -24,9 +24,16 @@ def apply(invocation: Invocation, once: bool) -> None:  # noqa: FBT001 - a comma
       sluice apply --once
     """
     wiring.require("pyspark", "obstore")
+    seen = rereading.seen(invocation)
     settings = invocation.settings().settings
     log_format = wiring.applier_log_format(settings, asked=invocation.log_format)
-    options = wiring.apply_options(settings, log_format=log_format, once=once)
+    options = wiring.apply_options(
+        settings,
+        log_format=log_format,
+        log_level=invocation.log_level(settings),
+        once=once,
+        reread=rereading.of_applier(invocation, seen=seen, log_format=log_format),
+    )
     command = wiring.applier_command()
     sys.stdout.flush()
     os.execve(command[0], command, wiring.applier_environment(options, dict(os.environ)))  # noqa: S606 - our own command, and it needs no shell

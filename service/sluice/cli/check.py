@@ -19,10 +19,11 @@ import click
 from sluice.cli import findings_view, output, wiring
 from sluice.cli.invocation import Invocation, common
 from sluice.cli.status import look, verdict_of
-from sluice.errors import PreflightFailed, SlotLost, UsageError
+from sluice.errors import FormatTooNew, ManifestCorrupt, PreflightFailed, SlotLost, StoreError, UsageError
 from sluice.findings import SEVERITIES, Finding, Severity
 from sluice.health.verdict import Verdict
 from sluice.settings import Settings
+from sluice.settings.values import show_retention
 
 _LAKE_SECONDS = 300
 _LOOKED_AT = ("server.unreachable", "slot.unreserved", "slot.headroom", "spool.away")
@@ -62,12 +63,12 @@ def check(invocation: Invocation, json_wanted: bool, sql_out: Path | None, stric
     """Look for everything that would keep the pipeline from running, or harm the source. Changes
     nothing.
 
-    Settings of the server, rights, slot, publication, every table (one row of it is read), limits
-    on retained WAL as minutes of outage; whether the object store keeps the promises that the
-    manifest stands on; and where Spark is installed Java, versions, jars and the lake. Each
-    finding comes with the SQL or the setting that fixes it. Of a pipeline that has run before, its
-    slot is held against the manifest as `run` does, and its problems are told. Ends with 3 when a
-    finding is critical, with 7 when the slot is lost. docs/findings.md lists all codes.
+    Examines settings of the server, rights, slot, publication, every table (it reads one row of each)
+    and limits on retained WAL, in minutes of outage. Examines whether the object store does what the
+    manifest needs and, where Spark is installed, Java, versions, jars and the lake. Each finding has
+    the SQL or the setting that fixes it. If the pipeline has run before, `check` compares its slot
+    with the manifest as `run` does, and shows its problems. Ends with 3 when a finding is critical,
+    with 7 when the slot is lost. docs/findings.md lists all codes.
 
     \b
     Examples:
@@ -82,6 +83,7 @@ def check(invocation: Invocation, json_wanted: bool, sql_out: Path | None, stric
     if not store_alone:
         tables = _look_at_source(settings, report)
         _look_at_pipeline(settings, report)
+        _look_at_retention(settings, report)
         _look_at_lake(settings, tables, report)
     found = findings_view.ordered(report.found)
     if sql_out is not None:
@@ -127,7 +129,7 @@ def _look_at_store(settings: Settings, report: _Report) -> None:
 
 
 def _look_at_source(settings: Settings, report: _Report) -> list[tuple[str, str]]:
-    """The tables that the pipeline would carry, as far as they can be told."""
+    """The tables that the pipeline would carry, as far as they are known."""
     if find_spec("psycopg") is None:
         report.not_examined.append(
             ("the source", "run `sluice check` where ingest runs: this installation has no psycopg")
@@ -159,6 +161,24 @@ def _look_at_pipeline(settings: Settings, report: _Report) -> None:
         elif problem.code not in _LOOKED_AT:
             severity: Severity = "info" if problem.part in _CURED_BY_RUNNING else problem.severity
             report.found.append(Finding(severity, "pipeline.problem", problem.where, seen, fix_setting=problem.remedy))
+
+
+def _look_at_retention(settings: Settings, report: _Report) -> None:
+    """What a retention would delete, before it is in force."""
+    from sluice.manifest import pruning
+
+    try:
+        plan = pruning.plan(wiring.open_spool(settings), keep_seconds=settings.spool.retention, leftovers=False)
+    except (StoreError, ManifestCorrupt, FormatTooNew):
+        return  # said by those who look at store and pipeline
+    if plan.objects:
+        shown = show_retention(settings.spool.retention)
+        seen = (
+            f"with spool.retention {shown}, the applier deletes {len(plan.objects)} objects "
+            f"({output.amount(plan.bytes)}) that are applied, of entries through {plan.through_seq}; a lake table "
+            "that is lost afterwards is read from the source again, and the past of a changelog is not there any more"
+        )
+        report.found.append(Finding("info", "spool.retention", "spool.retention", seen))
 
 
 def _look_at_lake(settings: Settings, tables: Sequence[tuple[str, str]], report: _Report) -> None:

@@ -1,7 +1,7 @@
 """Exit codes: the one place where an error becomes a process status and words on stderr.
 
-Invariants: every ServiceError ends the process with its own `exit_code` and without a traceback; an
-error that is not ours shows where it happened but never its message, which may quote a row; with
+Invariants: every ServiceError ends the process with its own `exit_code` and without a traceback. An
+error that is not ours shows where it happened but never its message, which may quote a row. With
 --json the same failure is one JSON object on stdout, so that a script always gets a document.
 """
 
@@ -23,6 +23,7 @@ UNEXPECTED = 1
 INTERRUPTED = 130
 """128 and the number of SIGINT, as shells count."""
 PIPE_CLOSED = 141
+PLAN_SNAPSHOT, PLAN_STOP = 13, 14
 
 MEANINGS: dict[int, str] = {
     0: "all went well",
@@ -41,6 +42,8 @@ MEANINGS: dict[int, str] = {
     10: "`status`: stopped, no changes are received",
     11: "`status`: new, nothing has been received yet",
     12: "`status`: unknown, neither a process nor the server or the store could say",
+    PLAN_SNAPSHOT: "`plan`: rows of a table would be read again",
+    PLAN_STOP: "`plan`: a table would stop until somebody acts",
     75: "temporary: trying again later may help",
     130: "interrupted by Ctrl-C",
 }

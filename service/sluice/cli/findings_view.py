@@ -44,8 +44,10 @@ def show(console: Console, findings: Sequence[Finding], not_examined: Sequence[t
         console.print(Text.assemble(*head))
         if finding.fix_sql:
             statement = sql(finding.fix_sql) or HIDDEN
+            # Never folded to the width of a terminal: a statement is there to be copied.
             console.print(
-                Text(f"         SQL: {statement}" + ("  (read before you run it)" if finding.by_hand else ""))
+                Text(f"         SQL: {statement}" + ("  (read before you run it)" if finding.by_hand else "")),
+                soft_wrap=True,
             )
         if finding.fix_setting or finding.needs_restart:
             restart = " (needs a restart of the server)" if finding.needs_restart else ""

@@ -2,12 +2,17 @@
 
 import os
 import socket
+import sys
 import uuid
 from typing import TYPE_CHECKING
 
 import structlog
 
-from sluice.cli import wiring
+from sluice import signals
+from sluice.cli import rereading, wiring
+from sluice.cli.invocation import Invocation
+from sluice.errors import SourceMoved
+from sluice.reloading import FileWatch, Signature
 from sluice.settings import Settings
 from sluice.settings.present import fingerprint
 
@@ -16,32 +21,52 @@ if TYPE_CHECKING:
 
 
 def start(
+    invocation: Invocation,
     settings: Settings,
     *,
+    seen: Signature,
     applier: "ApplierCommand | None" = None,
     until_lsn: int | None = None,
     until_caught_up: bool = False,
 ) -> int:
-    """Runs ingest in this process, and `applier` beside it; returns the exit code."""
+    """Runs ingest in this process, and `applier` beside it; returns the exit code. `seen` is the
+    configuration file as it was before it was read. When the source was promoted, the same command
+    takes the place of this process.
+    """
     from sluice.process import pipeline
     from sluice.source.sessions import transport_of
 
-    options = wiring.ingest_options(settings, instance=f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
+    instance = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    options = wiring.ingest_options(settings, instance=instance)
     problem = transport_of(options.source).problem
     if problem and options.source.allow_insecure:
         structlog.get_logger("sluice").warning(
             "the source is not proven to be who it says, source.allow_insecure permits it", seen=problem
         )
-    return pipeline.run(
-        options,
-        store=wiring.open_spool(settings),
-        reporter=wiring.reporter(settings),
-        telemetry=pipeline.TelemetryOptions(
-            listen=settings.telemetry.listen,
-            max_tables=settings.telemetry.max_tables,
-            config_hash=fingerprint(settings),
-        ),
-        applier=applier,
-        until_lsn=until_lsn,
-        until_caught_up=until_caught_up,
-    )
+    try:
+        return pipeline.run(
+            options,
+            store=wiring.open_spool(settings),
+            reporter=wiring.reporter(settings),
+            telemetry=pipeline.TelemetryOptions(
+                listen=settings.telemetry.listen,
+                max_tables=settings.telemetry.max_tables,
+                token_path=settings.telemetry.token_path,
+                config_hash=fingerprint(settings),
+            ),
+            rereading=pipeline.Rereading(
+                FileWatch(invocation.config, seen=seen),
+                rereading.ingest(invocation, settings, instance=instance),
+                lambda name: rereading.mode_of(settings, name),
+            ),
+            applier=applier,
+            until_lsn=until_lsn,
+            until_caught_up=until_caught_up,
+        )
+    except SourceMoved as moved:
+        if signals.arm().stand_down():
+            raise  # whoever asked for a stop must not get another process
+        structlog.get_logger("sluice").warning("the command begins again", reason=str(moved))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - our own command

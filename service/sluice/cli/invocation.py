@@ -14,7 +14,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import click
 from rich.console import Console
 
-from sluice.settings import DEFAULT_FILE, Loaded, load, secret_strings
+from sluice.settings import DEFAULT_FILE, Loaded, Settings, load, secret_strings
 from sluice.telemetry import logs
 
 P = ParamSpec("P")
@@ -35,16 +35,27 @@ class Invocation:
 
     def settings(self) -> Loaded:
         """The checked settings; from here on logs are written as they say. Raises UsageError."""
-        loaded = load(self.config, environ=os.environ)
-        telemetry = loaded.settings.telemetry
-        step = _LEVELS.index(telemetry.log_level) + self.verbosity
+        loaded = self.read()
+        self.log_as(loaded.settings)
+        return loaded
+
+    def read(self) -> Loaded:
+        """The checked settings as they are in file and environment now. Raises UsageError."""
+        return load(self.config, environ=os.environ)
+
+    def log_as(self, settings: Settings) -> None:
+        """From here on logs are written as `settings` say."""
         logs.configure(
-            log_format=self.log_format or telemetry.log_format,
-            level=_LEVELS[min(max(step, 0), len(_LEVELS) - 1)],
-            secrets=secret_strings(loaded.settings),
+            log_format=self.log_format or settings.telemetry.log_format,
+            level=self.log_level(settings),
+            secrets=secret_strings(settings),
             color=self.color and sys.stderr.isatty(),
         )
-        return loaded
+
+    def log_level(self, settings: Settings) -> str:
+        """The least severe line to write: as configured, -v and -q on top."""
+        step = _LEVELS.index(settings.telemetry.log_level) + self.verbosity
+        return _LEVELS[min(max(step, 0), len(_LEVELS) - 1)]
 
     def console(self) -> Console:
         """For tables on stdout: as wide as the terminal. What is piped is for programs and files,

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sluice import lsn
-from sluice.cli import output, wiring
+from sluice.cli import output, table_names, wiring
 from sluice.cli.invocation import Invocation, common
+from sluice.cli.rereading import mode_of
+from sluice.contract.control import RESYNC
 from sluice.errors import UsageError
 from sluice.lsn import show
+from sluice.printable import one_line
 
 if TYPE_CHECKING:
     from sluice.operate.slots import SlotReport
@@ -18,11 +21,12 @@ if TYPE_CHECKING:
 
 @click.group()
 def slot() -> None:
-    """Look at the replication slot, drop it, or move it forward.
+    """Look at the replication slot, drop it, move it forward, or go on with a new one.
 
     \b
     Examples:
       sluice slot show
+      sluice slot recreate
       sluice slot advance --to 16/B374D848
     """
 
@@ -56,7 +60,7 @@ def show_slot(invocation: Invocation, json_wanted: bool) -> None:  # noqa: FBT00
 @click.option("--confirm", metavar="NAME", help="The slot's name, instead of typing it when asked.")
 @common
 def drop_slot(invocation: Invocation, confirm: str | None) -> None:
-    """Drop the slot of a pipeline that is given up: the server may then forget all that was not
+    """Drop the slot of a pipeline that has ended: the server may then forget all that was not
     received.
 
     \b
@@ -71,6 +75,46 @@ def drop_slot(invocation: Invocation, confirm: str | None) -> None:
     _confirmed(settings.source.slot, confirm, "drops it for good; the pipeline cannot go on afterwards")
     drop(wiring.source_options(settings))
     click.echo(f"slot {settings.source.slot} is dropped")
+
+
+@slot.command("recreate")
+@click.option("--confirm", metavar="NAME", help="The slot's name, instead of typing it when asked.")
+@common
+def recreate_slot(invocation: Invocation, confirm: str | None) -> None:
+    """Go on with a new slot after the pipeline's own was lost: dropped, invalidated or advanced by
+    somebody else.
+
+    The changes that nobody received are lost, and the manifest says so. Each table with a key that the
+    lake mirrors gets a gap: its lake table stands still there, its later changes wait in the spool, and
+    `sluice verify --repair` compares it with the source, reads again the rows that differ and makes it
+    live. Nothing else is copied. All other tables are stale, and are read again from new snapshots
+    as soon as ingest runs. A slot that is in order, and one of another server, is refused. Given
+    twice, or after a crash, it does what is left to do.
+
+    \b
+    Examples:
+      sluice slot recreate
+      sluice slot recreate --confirm sluice_shop && sluice run
+    """
+    wiring.require("psycopg", "obstore")
+    settings = invocation.settings().settings
+    from sluice.operate.new_slot import recreate
+
+    _confirmed(settings.source.slot, confirm, "records that the changes it should have kept are lost")
+    store = wiring.open_spool(settings)
+    known = {f"{table[0]}.{table[1]}": table for table in table_names.in_manifest(store)}
+    done = recreate(
+        wiring.ingest_options(settings, instance="sluice slot recreate"),
+        store,
+        mirrored=lambda name: mode_of(settings, name) == "mirror",
+        resync=lambda name: table_names.request(store, RESYNC, known[name]),
+    )
+    click.echo(f"lost: all changes after {show(done.from_lsn)} through {show(done.to_lsn)}")
+    click.echo(f"slot {settings.source.slot} goes on at {show(done.to_lsn)}")
+    for name in done.gaps:
+        click.echo(one_line(f"{name}: has a gap; `sluice verify --repair` closes it"))
+    for name in done.stale:
+        click.echo(one_line(f"{name}: cannot be compared by a key, and will be resynced"))
 
 
 @slot.command("advance")

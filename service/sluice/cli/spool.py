@@ -11,7 +11,7 @@ from sluice.cli.spool_gc import collect
 from sluice.cli.spool_inspect import inspect
 from sluice.errors import VerificationFailed
 from sluice.lsn import show
-from sluice.printable import one_line
+from sluice.printable import counted, one_line
 
 if TYPE_CHECKING:
     from sluice.contract.entries import Entry
@@ -82,7 +82,8 @@ def verify_spool(invocation: Invocation, content: bool, json_wanted: bool) -> No
     """Prove that the spool is whole: the chain of entries, and every object that one of them names.
     Ends with 4 when it is not.
 
-    Objects that `spool gc` gave up, which it states before it deletes the first, are counted apart.
+    Objects that were pruned, which is stated before the first is deleted, are counted apart. Of
+    entries that were pruned as well the hash of the last one is compared.
 
     \b
     Examples:
@@ -101,7 +102,11 @@ def verify_spool(invocation: Invocation, content: bool, json_wanted: bool) -> No
             "objects": verdict.objects,
             "bytes": verdict.bytes,
         }
-        facts["given_up"] = {"through_entry": verdict.horizon.through_seq, "objects": verdict.given_up}
+        facts["pruned"] = {
+            "through_entry": verdict.horizon.through_seq,
+            "objects": verdict.pruned,
+            "entries": verdict.base_seq,
+        }
         output.as_json(
             {
                 "schema_version": 1,
@@ -113,14 +118,17 @@ def verify_spool(invocation: Invocation, content: bool, json_wanted: bool) -> No
     else:
         compared = "sizes and hashes" if content else "sizes"
         click.echo(
-            f"{state.seq} entries through {show(state.through_lsn)}; {verdict.objects} objects, "
+            f"{counted(state.seq, 'entry', 'entries')} through {show(state.through_lsn)}; "
+            f"{counted(verdict.objects, 'object')}, "
             f"{output.amount(verdict.bytes)}, {compared} compared"
         )
-        if verdict.given_up:
+        if verdict.pruned:
             click.echo(
-                f"{verdict.given_up} more that only entries through {verdict.horizon.through_seq} "
-                "name: applied everywhere and given up by `spool gc`"
+                f"{verdict.pruned} more that only entries through {verdict.horizon.through_seq} "
+                "name: applied everywhere and pruned"
             )
+        if verdict.base_seq:
+            click.echo(f"entries through {verdict.base_seq} are pruned as well; the chain was followed from there")
         for flaw in verdict.flaws[:_SHOWN_FLAWS]:
             click.echo(one_line(f"entry {flaw.seq}: {flaw.key or 'the chain'}: {flaw.what}"))
     if verdict.flaws:
@@ -131,7 +139,7 @@ def verify_spool(invocation: Invocation, content: bool, json_wanted: bool) -> No
 
 
 def _facts(entry: "Entry") -> dict[str, Any]:
-    from sluice.contract.entries import Changes, Snapshot, Table
+    from sluice.contract.entries import Changes, Repair, Snapshot, Table
     from sluice.manifest.leftovers import referenced
 
     body = entry.body
@@ -139,7 +147,7 @@ def _facts(entry: "Entry") -> dict[str, Any]:
     about = ""
     if isinstance(body, Table):
         about = f"{body.schema_name}.{body.table_name}: {body.state}"
-    elif isinstance(body, Snapshot):
+    elif isinstance(body, Snapshot | Repair):
         about = f"of {body.table_id}, generation {body.generation}"
     elif isinstance(body, Changes) and (body.prepared or body.ended):
         about = f"{len(body.prepared)} prepared, {len(body.ended)} prepared ended"

@@ -87,18 +87,19 @@ def _text(value: object) -> str:
 
 
 def _entry_facts(store: "ObjectStore", seq: int) -> dict[str, Any]:
-    from sluice.manifest.reader import read_entry
+    from sluice.manifest import links
 
-    entry = read_entry(store, seq)
-    if entry is None:
+    found = links.find(store, seq)
+    if found is None:
         raise UsageError(f"there is no manifest entry {seq}", hint="`sluice spool ls` lists the newest")
+    entry = found.entry
     return {
         "entry": entry.seq,
         "kind": entry.body.kind,
         "epoch": entry.epoch,
         "through_lsn": show(entry.through_lsn),
         "written_at": entry.written_at,
-        "sha256": digest(store.get(keys.manifest_entry(seq))),
+        "sha256": found.sha256,
         "previous_sha256": entry.previous_sha256 or None,
         **_body_facts(entry),
     }

@@ -15,7 +15,7 @@ from sluice.cli.output import amount, duration, number
 from sluice.contract.applied import WAYS
 from sluice.contract.table_state import WORST_FIRST
 from sluice.lsn import show
-from sluice.printable import one_line
+from sluice.printable import counted, one_line
 
 if TYPE_CHECKING:
     from sluice.health.problems import Problem
@@ -38,6 +38,7 @@ _STATE_STYLES = {
     "pending": "cyan",
     "new": "cyan",
     "stale": "bold red",
+    "gap": "bold red",
     "quarantined": "bold red",
     "lost": "bold red",
     "stopped": "bold red",
@@ -55,7 +56,7 @@ def status(report: "Report", *, width: int, unicode: bool, top: int) -> Renderab
     parts += [
         Text(
             f"Prepared transaction {one.xid} ({one.gid!r}) has been open for "
-            f"{duration(report.age_seconds(one))}: {one.rows:,} changes wait for its end"
+            f"{duration(report.age_seconds(one))}: waiting for its end: {counted(one.rows, 'change')}"
         )
         for one in sorted(report.manifest.prepared.values(), key=lambda one: one.prepare_time_us)
     ]
@@ -122,21 +123,21 @@ def _stages(report: "Report") -> RenderableType:
     return output.table("", ("WAL", "LSN", "behind", "for"), rows, right=("behind", "for"))
 
 
-def _headroom(room: "Headroom", bar: _Bar) -> RenderableType:
-    kept = f"The slot keeps {amount(room.retained_bytes)} of WAL"
-    if room.share is None or room.limit_bytes is None:
+def _headroom(headroom: "Headroom", bar: _Bar) -> RenderableType:
+    kept = f"The slot keeps {amount(headroom.retained_bytes)} of WAL"
+    if headroom.share is None or headroom.limit_bytes is None:
         return Text(f"{kept}; max_slot_wal_keep_size sets no limit, so that the server's disk is the limit.")
-    style = "bold red" if room.share < _SCARCE else "yellow" if room.share < _LOW else "green"
-    left = f" {room.share:.0%} of {amount(room.limit_bytes)} left"
-    if room.seconds_left is not None:
-        left += f", enough for {duration(room.seconds_left)} at {amount(round(room.write_rate or 0))}/s"
-    return Group(Text(f"{kept}; headroom before it may be lost:"), Text.assemble(bar(room.share, style), left))
+    style = "bold red" if headroom.share < _SCARCE else "yellow" if headroom.share < _LOW else "green"
+    left = f" {headroom.share:.0%} of {amount(headroom.limit_bytes)} left"
+    if headroom.seconds_left is not None:
+        left += f", enough for {duration(headroom.seconds_left)} at {amount(round(headroom.write_rate or 0))}/s"
+    return Group(Text(f"{kept}; headroom before it may be lost:"), Text.assemble(bar(headroom.share, style), left))
 
 
 def _snapshots(found: "Snapshots", bar: _Bar) -> list[RenderableType]:
     if not found.tables_total:
         return []
-    line = f"Snapshots: {found.tables_done:,} of {found.tables_total:,} tables, {found.rows:,} rows"
+    line = f"Snapshots: {found.tables_done:,} of {counted(found.tables_total, 'table')}, {counted(found.rows, 'row')}"
     if found.rows_per_second is not None:
         line += f", {number(found.rows_per_second)} rows/s"
     if found.eta_seconds is not None:
@@ -151,11 +152,11 @@ def _snapshots(found: "Snapshots", bar: _Bar) -> list[RenderableType]:
                 Text.assemble(
                     "  ",
                     bar(share, "cyan"),
-                    one_line(f" {share:.0%} {one.table}, {one.rows:,} of about {one.estimated_rows:,} rows"),
+                    one_line(f" {share:.0%} {one.table}, {one.rows:,} of about {counted(one.estimated_rows, 'row')}"),
                 )
             )
         else:
-            lines.append(Text(one_line(f"  {one.table}, {one.rows:,} rows so far")))
+            lines.append(Text(one_line(f"  {one.table}, {counted(one.rows, 'row')} so far")))
     if len(found.tables) > _SNAPSHOTS_SHOWN:
         lines.append(Text(f"  and {len(found.tables) - _SNAPSHOTS_SHOWN:,} more"))
     return lines
@@ -184,7 +185,7 @@ def _row(table: "TableReport", *, wide: bool) -> tuple[str | Text, ...]:
     name = f"{table.schema}.{table.table}"
     through = show(table.complete_through_lsn) if table.complete_through_lsn else "-"
     if not wide:
-        return name, _state(table.state), through, lag, table.reason
+        return name, _state(table.state), through, lag, table.remark
     return (
         name,
         _state(table.state),
@@ -194,7 +195,7 @@ def _row(table: "TableReport", *, wide: bool) -> tuple[str | Text, ...]:
         f"{table.snapshot_rows:,}",
         f"{table.rows_applied:,}",
         lag,
-        table.reason,
+        table.remark,
     )
 
 

@@ -1,12 +1,14 @@
-"""`tables`: every table, and how far it is behind."""
+"""`tables`: every table, and how far it is behind; below it, what may be asked for one of them."""
 
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
-from sluice.cli import looking, output, status_view, wiring
+from sluice.cli import looking, membership, output, pausing, resync, status_view, wiring
 from sluice.cli.invocation import Invocation, common
 from sluice.contract.table_state import State
+from sluice.errors import UsageError
 
 if TYPE_CHECKING:
     from sluice.health.tables import TableReport
@@ -15,7 +17,7 @@ _NO_LAG = -1.0
 """A table without a lag to compare comes after those that are up to date."""
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
 @click.option(
     "--state",
@@ -35,7 +37,7 @@ _NO_LAG = -1.0
 @common
 def tables(invocation: Invocation, json_wanted: bool, states: tuple[str, ...], order: str) -> None:  # noqa: FBT001 - a command's parameter
     """List every table: its state, through which LSN the lake is complete, and how far it is
-    behind.
+    behind. With a command: ask for something for one table; the others go on as before.
 
     A table's state is the worse of what ingest and applier say. `stale` means that the lake table
     is known not to equal the source; the reason is given. What is wrong with the pipeline itself is
@@ -46,6 +48,9 @@ def tables(invocation: Invocation, json_wanted: bool, states: tuple[str, ...], o
       sluice tables --sort lag
       sluice tables --state stale --json
     """
+    if click.get_current_context().invoked_subcommand is not None:
+        _no_options_before_the_command()
+        return
     wiring.require(*looking.PACKAGES)
     settings = invocation.settings().settings
     report = looking.take(wiring.reporter(settings))
@@ -56,6 +61,22 @@ def tables(invocation: Invocation, json_wanted: bool, states: tuple[str, ...], o
     console = invocation.console()
     console.print(status_view.table_list(chosen, width=console.width))
     click.echo(f"pipeline {settings.pipeline} is {report.verdict.headline}", err=True)
+
+
+def _no_options_before_the_command() -> None:
+    """An option that would have no effect is refused: `-c` before the command would be one."""
+    context = click.get_current_context()
+    given = [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name and context.get_parameter_source(parameter.name) == ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise UsageError(f"{', '.join(given)} stands before the command", hint="give options behind the command")
+
+
+for _command in (membership.add, membership.remove, resync.resync, pausing.pause, pausing.resume):
+    tables.add_command(_command)
 
 
 def _sorted(found: "list[TableReport]", order: str) -> "list[TableReport]":

@@ -4,7 +4,7 @@ import os
 
 import click
 
-from sluice.cli import ingesting, wiring
+from sluice.cli import ingesting, rereading, wiring
 from sluice.cli.invocation import Invocation, common
 
 
@@ -14,9 +14,9 @@ def up(invocation: Invocation) -> int:
     """Snapshot, stream and apply, all on this machine, until stopped.
 
     Ingest runs in this process and the applier (Spark) as its child, started again when it fails
-    for a reason that may pass. A new pipeline is set up first: a missing publication and slot are
-    created, and said. SIGTERM and Ctrl-C let both finish what they hold; a second one leaves at
-    once, and nothing is lost either way.
+    for a reason that may pass. A new pipeline is set up first: `up` creates a missing publication
+    and slot, and says so. SIGTERM and Ctrl-C let both finish what they hold. A second one ends both
+    at once. Nothing is lost either way.
 
     \b
     Examples:
@@ -24,12 +24,18 @@ def up(invocation: Invocation) -> int:
       sluice up -c shop/sluice.yaml --log-format json
     """
     wiring.require("psycopg", "pyarrow", "obstore", "pyspark")
+    seen = rereading.seen(invocation)
     settings = invocation.settings().settings
     from sluice.process.pipeline import ApplierCommand
 
     log_format = wiring.applier_log_format(settings, asked=invocation.log_format)
-    options = wiring.apply_options(settings, log_format=log_format)
+    options = wiring.apply_options(
+        settings,
+        log_format=log_format,
+        log_level=invocation.log_level(settings),
+        reread=rereading.of_applier(invocation, seen=seen, log_format=log_format),
+    )
     applier = ApplierCommand(
         wiring.applier_command(), environment=wiring.applier_environment(options, dict(os.environ))
     )
-    return ingesting.start(settings, applier=applier)
+    return ingesting.start(invocation, settings, seen=seen, applier=applier)

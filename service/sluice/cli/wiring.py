@@ -6,22 +6,38 @@ where only the base packages are installed.
 """
 
 import json
+import math
 import sys
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 
 from sluice.errors import UsageError
+from sluice.reloading import Signature
 from sluice.settings import Settings
 from sluice.settings.present import fingerprint
+from sluice.settings.reload import fixed
 
 if TYPE_CHECKING:
     from sluice.health.reporter import Reporter
     from sluice.ingest.options import IngestOptions
+    from sluice.ingest.tables.policies import Policies
     from sluice.source.sessions import SourceOptions
     from sluice.store.base import ObjectStore
 
 _MEBI = 1024**2
+POLICY_KEYS = {"on_change", "on_widen", "on_rename", "contract"}
+"""Settings of a table that decide what ingest does when it changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reread:
+    """How an applier notices that the configuration was changed, and reads it again."""
+
+    file: str
+    seen: Signature
+    command: list[str]
 
 
 def source_options(settings: Settings) -> "SourceOptions":
@@ -38,6 +54,12 @@ def source_options(settings: Settings) -> "SourceOptions":
     )
 
 
+def operator_options(settings: Settings, *, dsn: str) -> "SourceOptions":
+    """How to connect with an operator's own rights; without a `dsn` of theirs, as the pipeline does."""
+    options = source_options(settings)
+    return replace(options, dsn=dsn or options.dsn, application_name=f"{options.application_name}_operator")
+
+
 def open_spool(settings: Settings) -> "ObjectStore":
     """The pipeline's own prefix in the spool."""
     from sluice.store.opening import open_store
@@ -51,11 +73,13 @@ def ingest_options(settings: Settings, *, instance: str) -> "IngestOptions":
     from sluice.ingest.encode.builder import BuilderLimits
     from sluice.ingest.options import FlushPolicy, IngestOptions
     from sluice.ingest.receive.stream import StreamLimits
+    from sluice.ingest.snapshot.round import SnapshotLimits
 
     return IngestOptions(
         pipeline=settings.pipeline,
         source=source_options(settings),
         tables=settings.source.tables or (),
+        policies=policies(settings),
         streaming=settings.source.streaming,
         two_phase=settings.source.two_phase,
         messages=settings.source.messages,
@@ -75,15 +99,37 @@ def ingest_options(settings: Settings, *, instance: str) -> "IngestOptions":
         # smaller pieces is closed by the flush policy.
         stream=StreamLimits(max_delay_s=settings.spool.max_delay),
         flush=FlushPolicy(max_delay_s=settings.spool.max_delay, progress_interval_s=settings.spool.progress_interval),
+        snapshot=SnapshotLimits(
+            connections=settings.source.snapshot_connections,
+            chunk_bytes=settings.source.snapshot_chunk,
+            rows_per_second=settings.source.snapshot_rows_per_second,
+        ),
         slot_wait_s=settings.source.slot_wait,
         stop_s=settings.stop_timeout,
         instance=instance,
     )
 
 
-def apply_options(settings: Settings, *, log_format: str, once: bool = False) -> str:
+def policies(settings: Settings) -> "Policies":
+    """What is to become of tables that change."""
+    from sluice.ingest.tables.policies import Policies, TablePolicy
+
+    default = TablePolicy(**settings.lake.model_dump(include=POLICY_KEYS))
+    own = {name: table.model_dump(include=POLICY_KEYS, exclude_none=True) for name, table in settings.tables.items()}
+    return Policies(default, {name: replace(default, **chosen) for name, chosen in own.items()})
+
+
+def apply_options(
+    settings: Settings,
+    *,
+    log_format: str,
+    log_level: str = "info",
+    once: bool = False,
+    reread: "Reread | None" = None,
+) -> str:
     """How one applier process works, as the JSON that `sluice_spark.options` reads. Holds
-    secrets: for a child's environment, never for a command line.
+    secrets: for a child's environment, never for a command line. Without `reread` the applier never
+    looks at the configuration again.
     """
     tables = {name: table.model_dump(mode="python", exclude_none=True) for name, table in settings.tables.items()}
     options: dict[str, Any] = {
@@ -95,7 +141,10 @@ def apply_options(settings: Settings, *, log_format: str, once: bool = False) ->
         "mode": settings.lake.mode,
         "metadata_columns": settings.lake.metadata_columns,
         "log_retention_seconds": settings.lake.log_retention,
+        "vacuum_seconds": settings.lake.vacuum_after,
+        "maintenance_share": settings.apply.maintenance_share,
         "tables": tables,
+        "retention_seconds": None if math.isinf(settings.spool.retention) else settings.spool.retention,
         "spark_master": settings.apply.spark_master,
         "spark_conf": _plain(settings.apply.conf),
         "driver_memory": f"{settings.apply.driver_memory // _MEBI}m",
@@ -110,7 +159,13 @@ def apply_options(settings: Settings, *, log_format: str, once: bool = False) ->
         "once": once,
         "stop_seconds": settings.stop_timeout,
         "log_format": log_format,
+        "log_level": log_level,
+        "fixed_settings": fixed(settings),
+        "config_file": reread.file if reread is not None else "",
+        "config_seen": reread.seen if reread is not None else (),
+        "reread_command": reread.command if reread is not None else (),
         "listen": "" if settings.telemetry.apply_listen == "off" else settings.telemetry.apply_listen,
+        "token_path": settings.telemetry.token_path,
         "config_hash": fingerprint(settings),
     }
     return json.dumps(options)
@@ -124,6 +179,11 @@ def applier_command() -> list[str]:
 def lake_check_command() -> list[str]:
     """What looks at the lake for `check`. It takes the applier's options."""
     return [sys.executable, "-m", "sluice_spark.preflight"]
+
+
+def lake_questions_command() -> list[str]:
+    """What reads the lake for `verify`. It takes the applier's options."""
+    return [sys.executable, "-m", "sluice_spark.verify"]
 
 
 def applier_environment(options: str, environ: dict[str, str]) -> dict[str, str]:

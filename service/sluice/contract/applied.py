@@ -17,15 +17,58 @@ WAYS = ("direct", "distributed", "merge")
 """How the changes of a window are committed: by the driver without a Spark job, by executors, or by a
 statement of Spark.
 """
+MAINTENANCE_TASKS = ("join", "purge", "checkpoint", "vacuum")
+"""What is done to a lake table besides windows. None of it changes a row."""
 _WHAT = "an object below apply/"
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceRun:
+    """What the last run of one maintenance task ended with: when, how long it took, and the data files
+    and bytes that left the table (or the store: vacuum) and came to it. -1: not said.
+    """
+
+    at: str
+    seconds: float
+    files_removed: int = 0
+    bytes_removed: int = 0
+    files_added: int = 0
+    bytes_added: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Maintenance:
+    """How a lake table has been maintained. `tidied_version` is the Delta version at which its files were
+    last counted and put in order, `vacuumed_version` the one at which files that no version needs were last
+    removed, at `vacuumed_at` (empty: never seen; -1 and a time: seen since then). `settled`: nothing was left
+    to remove later. `runs` has the last run of each of MAINTENANCE_TASKS, `failing` why the last attempt
+    failed, empty when it did not.
+    """
+
+    tidied_version: int = -1
+    vacuumed_version: int = -1
+    vacuumed_at: str = ""
+    settled: bool = False
+    runs: dict[str, MaintenanceRun] = field(default_factory=dict)
+    failing: str = ""
+
+    @property
+    def summary(self) -> str:
+        """The newest run in a line, empty when there is none."""
+        if not self.runs:
+            return ""
+        task, run = max(self.runs.items(), key=lambda item: item[1].at)
+        files = f"{run.files_removed:,} files removed" if run.files_removed >= 0 else "files not counted"
+        added = f", {run.files_added:,} added" if run.files_added else ""
+        return f"{task} at {run.at[:16]}Z, {run.seconds:.1f} s: {files}{added}"
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedTable:
     """How far one table's lake table has come.
 
-    `state` is `live`, `snapshot`, `stale` or `quarantined` (its windows fail again and again) as the
-    applier sees it; `reason` explains the last two, and any when `failing`: the last attempt at a
+    `state` is `live`, `snapshot`, `paused`, `stale` or `quarantined` (its windows fail again and again)
+    as the applier sees it; `reason` explains the last two, and any when `failing`: the last attempt at a
     window failed, and it is tried again. `through_seq` is the last manifest entry taken,
     `committed_seq` the marker of Delta version `delta_version` (0: none), through which every
     version was looked at, `complete_through_lsn` the LSN through which the lake table is complete
@@ -58,6 +101,7 @@ class AppliedTable:
     way: str = ""
     way_reason: str = ""
     files: int = -1
+    maintenance: Maintenance = field(default_factory=Maintenance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +118,8 @@ class AppliedLog:
     tables: dict[str, AppliedTable] = field(default_factory=dict)
     succeeded_at: str = ""
     started_at: str = ""
+    configuration_refused: str = ""
+    """Why the configuration file as it is now is not in force; empty when it is."""
 
     def encode(self) -> bytes:
         return codec.encode_versioned(self, FORMAT_VERSION)
@@ -82,7 +128,10 @@ class AppliedLog:
     def decode(data: bytes) -> "AppliedLog":
         """Raises ManifestCorrupt or FormatTooNew."""
         log = codec.decode_versioned(AppliedLog, data, version=FORMAT_VERSION, what=_WHAT)
-        _check_times(log.written_at, *(at for at in (log.succeeded_at, log.started_at) if at != ""))
+        maintained = [table.maintenance for table in log.tables.values()]
+        times = [log.succeeded_at, log.started_at, *(one.vacuumed_at for one in maintained)]
+        times += [run.at for one in maintained for run in one.runs.values()]
+        _check_times(log.written_at, *(at for at in times if at != ""))
         return log
 
 

@@ -19,8 +19,6 @@ from sluice.quoting import quote_identifier, quote_qualified
 
 PUBLISHED = "insert, update, delete, truncate"
 _LETTERS = {"i": "insert", "u": "update", "d": "delete", "t": "truncate"}
-_LONGEST_FOLDER = 255
-"""Bytes of one part of a path, on every file system that lakes are kept on."""
 _IDENTITIES = {"d": "DEFAULT", "f": "FULL", "n": "NOTHING"}
 
 
@@ -75,12 +73,12 @@ def _names(schema: str, table: str, columns: Sequence[str]) -> Iterator[Finding]
             fix_setting="or leave the table out in source.tables",
             by_hand=True,
         )
-    if any(len(part.encode()) > _LONGEST_FOLDER for part in keys.lake_path(schema, table).split("/")):
+    if any(len(part.encode()) > keys.LONGEST_FOLDER for part in keys.lake_path(schema, table).split("/")):
         yield Finding(
             "critical",
             "table.long_name",
             qualified,
-            f"its name, or its schema's, is longer than {_LONGEST_FOLDER} bytes as a folder of the "
+            f"its name, or its schema's, is longer than {keys.LONGEST_FOLDER} bytes as a folder of the "
             "lake, which file systems refuse",
             fix_sql=f"ALTER TABLE {quoted} RENAME TO ...;",
             fix_setting="or leave the table out in source.tables",

@@ -2,32 +2,40 @@
 by the command line, removed by ingest when it is done.
 
 Requests are wishes, not state: what became of one is in the manifest, or, when it could not be
-carried out, in a Refusal below `control/refused/`. Ingest writes refusals, and removes one when the
-table is read after all, or when it is a day old.
+carried out, in a Refusal below `control/refused/`. Ingest writes refusals, and removes one when
+its cause is gone, or when it is a day old.
 """
 
 from dataclasses import dataclass
 from datetime import datetime
 
 from sluice.contract import codec
+from sluice.contract.entries import Repair
 from sluice.errors import FormatTooNew, ManifestCorrupt
 
 FORMAT_VERSION = 1
-RESYNC = "resync"
+ADD, REMOVE, RESYNC, PAUSE, RESUME, REPAIR = ACTIONS = ("add", "remove", "resync", "pause", "resume", "repair")
+MOST_KEYS = 5_000
+"""In one request."""
 REFUSAL_SECONDS = 86_400.0
 """How long a refusal is kept and shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`action` is RESYNC: begin the named table again from a new snapshot. `requested_at` is ISO 8601
-    UTC, for people.
+    """What is wanted of one table; `action` is one of ACTIONS. ADD and REMOVE: the publication and
+    `source.tables` have been changed, take that into account now. RESYNC: begin it again from a new
+    snapshot. PAUSE and RESUME: stop and go on applying it. REPAIR: read the rows with these `keys` again,
+    texts of the key's columns in the order of the schema; with `repair` the rows were read already, and
+    close a gap: its segments are below `keys.REPAIRS`. `requested_at` is ISO 8601 UTC, for people.
     """
 
     action: str
     schema_name: str
     table_name: str
     requested_at: str
+    keys: tuple[tuple[str, ...], ...] = ()
+    repair: Repair | None = None
 
     def encode(self) -> bytes:
         return codec.encode_versioned(self, FORMAT_VERSION)
@@ -36,7 +44,7 @@ class Request:
     def decode(data: bytes) -> "Request":
         """Anybody can write below `control/`: raises nothing but ManifestCorrupt and FormatTooNew."""
         request = codec.decode_versioned(Request, data, version=FORMAT_VERSION, what="an object below control/")
-        if request.action != RESYNC:
+        if request.action not in ACTIONS:
             raise FormatTooNew(
                 f"a request below control/ asks for {request.action[:40]!r}, which this Sluice does not know"
             )
@@ -45,10 +53,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request could not be carried out. `table` is for people, as schema.table; `refused_at`
-    is ISO 8601 with its offset from UTC.
+    """Why a request could not be carried out. `action` is that of the request, empty for one of
+    unknown form. `table` is for people, as schema.table. `refused_at` is ISO 8601 with its offset
+    from UTC.
     """
 
+    action: str
     table: str
     reason: str
     hint: str

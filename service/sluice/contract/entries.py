@@ -1,8 +1,8 @@
 """Manifest entries: one JSON object each, hash-chained, and the only thing that makes anything
 visible or permanent.
 
-Invariants: `seq` is dense from 1; `previous_sha256` is the hash of the previous entry's bytes as
-stored; `from_lsn` is the `through_lsn` of the previous entry, as the writer of this one knew it;
+Invariants: `seq` is dense from 1. `previous_sha256` is the hash of the previous entry's bytes as
+stored. `from_lsn` is the `through_lsn` of the previous entry, as the writer of this one knew it.
 `through_lsn` is never before it and says that every transaction which ended at or before it is in
 this entry or an earlier one. So no entry can follow one that was left out: neither its number, its
 hash nor its position would fit. An unknown `format_version` or `kind` stops the reader
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from sluice.contract import codec
+from sluice.contract.chunks import BlockRange
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.contract.xids import NO_XIDS, XidIntervals
@@ -89,12 +90,39 @@ class Commits:
 
 
 @dataclass(frozen=True, slots=True)
+class Fork:
+    """Where a server left `timeline` for the next one of its history: at a promotion, or at the end of
+    a recovery to a point in time.
+    """
+
+    timeline: int
+    lsn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Changes that nobody can have any more, for `reason`: those that ended in the range of the entry.
+
+    `repairable` are tables (ids) whose rows can be compared with the lake by their keys. Their lake
+    tables stand still in front of that range until a Repair closes the gap. All other tables go stale.
+    """
+
+    reason: str
+    repairable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Opened:
     """A writer took the pipeline over: entries of older epochs cannot follow this one.
 
     `origin` is which transactions the server was asked for, `any` or `none` (only those that began
     there). From `none` to `any` is a gap: what was left out does not come again, so tables that
-    have their rows go stale with this entry.
+    have their rows go stale with this entry. `forks` is the history of `timeline`, oldest first:
+    two standbys of one server can both be promoted to a timeline of the same number.
+
+    With `lost` the pipeline goes on with another slot, which begins further on than the manifest
+    ended: the entry itself moves the position, so that no writer can die between going on and
+    saying what is missing. Prepared transactions from before are over, and what became of them is lost.
     """
 
     kind: ClassVar[str] = "opened"
@@ -109,6 +137,8 @@ class Opened:
     server_version: int
     start_lsn: int
     instance: str
+    forks: tuple[Fork, ...] = ()
+    lost: Lost | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +256,13 @@ class Table:
     position at which it holds. A new `generation` starts the lake table again from the next snapshot.
     `schema` is given when a version is introduced, else None. `relfilenode` and `fingerprint` are
     what the catalog watch compares (0 and empty when not known). A generation becomes `live` by its
-    final Copy.
+    final Snapshot. `paused` begins or ends a pause; None leaves it as it is, so that no other step of
+    the table can end one.
+
+    `cause` is one of `Cause`, of a stale table and of a generation that is not the first (empty: an
+    ordinary step). `resync_at` is when a stale table is read again by itself, ISO 8601 UTC; empty
+    when people decide. `path` is where the lake table of a generation stands, given with the entry
+    that begins it; empty for that of the name.
     """
 
     kind: ClassVar[str] = "table"
@@ -240,16 +276,24 @@ class Table:
     schema: TableSchema | None = None
     relfilenode: int = 0
     fingerprint: str = ""
+    paused: bool | None = None
+    cause: str = ""
+    resync_at: str = ""
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Initial rows of one generation of one table, as of `snapshot_lsn`.
+    """Initial rows of one generation of one table, as of `snapshot_lsn`: those in the blocks `ranges`.
 
     Every commit that ended at or before `snapshot_lsn` is in these rows, none that ended later is.
     `final` closes the snapshot and makes the table `live`: only then may it be applied. `relfilenode`
     and `fingerprint` are the catalog facts from before the snapshot, under which the rows were
     read: what changed since then shows when the catalog watch compares with them.
+
+    A snapshot of several entries names in its first one the `relations` (oids) that it reads, and is
+    final only with every block of each. How entries of several moments are put together is in
+    `contract.chunks`. Without `relations` all entries are of one moment.
     """
 
     kind: ClassVar[str] = "snapshot"
@@ -261,10 +305,40 @@ class Snapshot:
     final: bool
     relfilenode: int = 0
     fingerprint: str = ""
+    relations: tuple[str, ...] = ()
+    ranges: tuple[BlockRange, ...] = ()
 
 
-Body = Opened | Changes | Progress | Table | Snapshot
-KINDS: dict[str, type[Any]] = {body.kind: body for body in (Opened, Changes, Progress, Table, Snapshot)}
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Rows of a live table that were read again from the source, each whole (`u`), and rows that the
+    source does not have (`d`), as of `as_of_lsn`. Their LSN is `as_of_lsn`, and their ordinals are
+    from REPAIR_ORDINAL on.
+
+    No row of their keys changed after `as_of_lsn` up to `unchanged_through_lsn`, which is where this
+    entry stands: so they are what the table holds for these keys there, whatever came before, and
+    every change behind this entry comes after them.
+
+    With a `gap_seq` it closes the gap that began with that entry. The rows are then all in which the
+    source as of `as_of_lsn` differs from the table as of that entry, and they belong there: in front of
+    the changes behind it, of which those up to `as_of_lsn` are in the rows. The table is live again.
+    """
+
+    kind: ClassVar[str] = "repair"
+    table_id: str
+    generation: int
+    schema_version: int
+    as_of_lsn: int
+    unchanged_through_lsn: int
+    segments: tuple[Segment, ...]
+    gap_seq: int = 0
+
+
+REPAIR_ORDINAL = 1 << 62
+"""No transaction has so many rows: a repair comes after every change that ended at the same LSN."""
+
+Body = Opened | Changes | Progress | Table | Snapshot | Repair
+KINDS: dict[str, type[Any]] = {body.kind: body for body in (Opened, Changes, Progress, Table, Snapshot, Repair)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ ORIGIN = "_sluice_origin"
 In changelogs only; the manifest has it.
 """
 ORIGIN_LSN = "_sluice_origin_lsn"
-"""The transaction's position at its origin, any 64 bits; null when the server did not tell (it
+"""The transaction's position at its origin, any 64 bits; null when the server did not send it (it
 never does for a streamed transaction).
 """
 

@@ -1,149 +1,262 @@
-"""Whether the lake can follow a change of a table's shape: the rules that ingest asks before it
-writes in a new schema version, and those that the applier asks before it applies one. Pure.
+"""What the step between two schema versions of a table means: one owner, asked by ingest before it
+writes in a new version and by the applier before it applies one. Pure.
 
-Invariant: only additions of columns are followed. Any other difference makes the table stale by
-name, because rows already in the lake would no longer mean what the source means. `diff_schema`
-knows the catalog and sees what the stream does not announce; `added_columns` knows nothing but the
-versions in the manifest. (PostgreSQL: ALTER TABLE. Delta: Update table schema.)
+Invariant: columns are matched by attnum and by nothing else. `steps` names every difference that
+the lake can follow exactly, and refuses any other by name: then rows already in the lake would no
+longer mean what the source means. What happened to old rows without an event shows in the catalog
+only: `unsent` says so. (PostgreSQL: ALTER TABLE. Delta: Update table schema, Type widening.)
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Literal
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from sluice.contract import envelope
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.schema import ColumnSchema, TableSchema
+from sluice.contract.types import decimal_parts, declared_scale
 from sluice.errors import UnsupportedChange
 
 
 @dataclass(frozen=True, slots=True)
-class SchemaDiff:
-    """`identity` means that only the old rows' columns changed: a new version, the same lake
-    columns. `reason` explains `unsupported`.
+class Added:
+    """A column that older rows read as its `missing`."""
+
+    column: ColumnSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A column, as it was."""
+
+    column: ColumnSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """The same column under the name that `column` has."""
+
+    column: ColumnSchema
+    before: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retyped:
+    """The same column in the type that `column` has, which holds every value of the one `before`.
+    The lake's type may be the same.
     """
 
-    kind: Literal["same", "identity", "added_columns", "unsupported"]
-    reason: str = ""
+    column: ColumnSchema
+    before: ColumnSchema
 
 
-def diff_schema(
-    old: TableSchema, new: TableSchema, *, facts: TableFacts | None = None, old_relfilenode: int = 0
-) -> SchemaDiff:
-    """What the step from `old` to `new` means for the lake table.
-
-    `old_relfilenode` is the table's storage when `old` came into force (0: not known): a column
-    that was added together with a rewrite has values in old rows that nothing announces.
+@dataclass(frozen=True, slots=True)
+class Identified:
+    """Old rows are sent with other columns than before. `columns` are all of the table's, with the
+    flags that they have now.
     """
-    if (old.schema_name, old.table_name) != (new.schema_name, new.table_name):
-        return _unsupported(f"the table was renamed from {old.qualified_name} to {new.qualified_name}")
-    reason = _lost_or_changed(old, new)
-    if reason:
-        return _unsupported(reason)
-    if [column.name for column in old.key_columns] != [column.name for column in new.key_columns]:
-        return _unsupported("the key changed: rows are told apart by other columns than before")
-    added = tuple(column for column in new.columns if old.column(column.name) is None)
-    newest = max((column.attnum for column in old.columns), default=0)
-    for column in added:
-        if 0 < column.attnum < newest:
-            return _unsupported(
-                f"column {column.name} was there before it was published: older rows hold values in "
-                "it that were not sent"
-            )
-        reason = _added_with_hidden_values(column, facts, old_relfilenode)
-        if reason:
-            return _unsupported(reason)
-    if added:
-        return SchemaDiff("added_columns")
-    old_identity = (old.replica_identity, [column.name for column in old.identity_columns])
-    if old_identity != (new.replica_identity, [column.name for column in new.identity_columns]):
-        return SchemaDiff("identity")
-    return SchemaDiff("same")
+
+    replica_identity: str
+    columns: tuple[ColumnSchema, ...]
 
 
-def _lost_or_changed(old: TableSchema, new: TableSchema) -> str:
-    by_attnum = {column.attnum: column for column in new.columns if column.attnum}
-    for column in old.columns:
-        now = new.column(column.name)
-        if now is None:
-            renamed = by_attnum.get(column.attnum)
-            if renamed is not None:
-                return f"column {column.name} was renamed to {renamed.name}"
-            return f"column {column.name} was dropped"
-        if (column.type_oid, column.typmod) != (now.type_oid, now.typmod) or column.lake != now.lake:
-            return f"column {column.name} changed its type from {column.type_name} to {now.type_name}"
-        if column.attnum and now.attnum and column.attnum != now.attnum:
-            return f"column {column.name} was dropped and added again"
-    return ""
+Step = Added | Dropped | Renamed | Retyped | Identified
+KINDS: dict[type[Step], str] = {
+    Added: "added_columns",
+    Dropped: "dropped_columns",
+    Renamed: "renamed_columns",
+    Retyped: "changed_types",
+    Identified: "identity",
+}
+"""What metrics call the steps."""
+IGNORED = "ignored_columns"
+"""What they call a change of columns that the lake does not get."""
 
 
-def _added_with_hidden_values(column: ColumnSchema, facts: TableFacts | None, old_relfilenode: int) -> str:
-    if column.missing is not None:
-        return ""
-    now = (
-        next((item for item in facts.columns if item.attnum == column.attnum), None)
-        if facts and column.attnum
-        else None
-    )
-    if facts is None or now is None:
-        return f"column {column.name} was added and the catalog no longer says what older rows hold in it"
-    in_leaves = facts.relkind == "p" and (
-        now.has_default or bool(now.generated) or any(column.name in leaf.missing for leaf in facts.children)
-    )
-    rewritten = in_leaves or (facts.relkind != "p" and old_relfilenode not in (0, facts.relfilenode))
-    if rewritten:
-        return (
-            f"the table was rewritten when column {column.name} was added: older rows hold values in it "
-            "that the stream does not carry"
-        )
-    return ""
-
-
-def _unsupported(reason: str) -> SchemaDiff:
-    return SchemaDiff("unsupported", reason=reason)
-
-
-def added_columns(versions: Mapping[int, TableSchema], *, since: int, until: int) -> tuple[ColumnSchema, ...]:
-    """The columns that versions `since`+1 to `until` add. Raises UnsupportedChange when they do
-    anything else.
+def steps(old: TableSchema, new: TableSchema) -> tuple[Step, ...]:
+    """Everything that leads from `old` to `new`, a version of the same table that may lie any number
+    of versions further on. Raises UnsupportedChange.
     """
-    added: list[ColumnSchema] = []
-    for before, after in pairwise([versions[number] for number in sorted(versions) if since <= number <= until]):
-        added += _added(before, after)
-    return tuple(added)
+    where = f"{new.qualified_name} in schema version {new.version}"
+    refuse_alike(new)
+    before, after = _by_attnum(old, where), _by_attnum(new, where)
+    _refuse_other_rows(old, new, where)
+    found: list[Step] = [Dropped(column) for attnum, column in before.items() if attnum not in after]
+    for attnum, column in after.items():
+        earlier = before.get(attnum)
+        if earlier is None:
+            if attnum <= old.attributes:
+                raise UnsupportedChange(
+                    f"{where}: column {column.name} was there before it was published: older rows hold values in "
+                    "it that were not sent"
+                )
+            found.append(Added(column))
+            continue
+        if earlier.name != column.name:
+            found.append(Renamed(column, earlier.name))
+        if _type(earlier) != _type(column):
+            if not widens(earlier, column):
+                raise UnsupportedChange(
+                    f"{where}: column {column.name} changed its type from {earlier.type_name} to {column.type_name}"
+                )
+            found.append(Retyped(column, earlier))
+    if _identity(old, after) != _identity(new, after):
+        found.append(Identified(new.replica_identity, new.columns))
+    return tuple(found)
+
+
+def follow(old: TableSchema, found: Iterable[Step]) -> TableSchema:
+    """`old` after the steps: the columns that rows have then, in order."""
+    columns = {column.attnum: column for column in old.columns}
+    identity = old.replica_identity
+    for step in found:
+        match step:
+            case Dropped():
+                del columns[step.column.attnum]
+            case Identified():
+                identity = step.replica_identity
+                columns |= {column.attnum: column for column in step.columns}
+            case Added() | Renamed() | Retyped():
+                columns[step.column.attnum] = step.column
+    ordered = tuple(columns[attnum] for attnum in sorted(columns))
+    return replace(old, columns=ordered, replica_identity=identity)
+
+
+def keys_of(schema: TableSchema) -> list[int]:
+    """The attnums of the columns by which rows are identified."""
+    return [column.attnum for column in schema.key_columns]
 
 
 def refuse_alike(schema: TableSchema) -> None:
-    """Delta does not tell names apart by case."""
+    """Delta compares names without regard to case."""
     if len({envelope.folded(column.name) for column in schema.columns}) != len(schema.columns):
         raise UnsupportedChange(
             f"{schema.qualified_name}: two columns differ by case only, which Delta does not support"
         )
 
 
-def _added(before: TableSchema, after: TableSchema) -> list[ColumnSchema]:
-    where = f"{after.qualified_name} in schema version {after.version}"
-    refuse_alike(after)
-    old = {column.attnum: column for column in before.columns}
-    new = {column.attnum: column for column in after.columns}
-    if len(new) != len(after.columns) or len(old) != len(before.columns):
+def _by_attnum(schema: TableSchema, where: str) -> dict[int, ColumnSchema]:
+    columns = {column.attnum: column for column in schema.columns}
+    if len(columns) != len(schema.columns) or 0 in columns:
         raise UnsupportedChange(f"{where}: the source no longer had its columns, so they cannot be matched")
-    for attnum, column in old.items():
-        now = new.get(attnum)
-        if now is None:
-            raise UnsupportedChange(f"{where}: column {column.name!r} was dropped")
-        if now.name != column.name:
-            raise UnsupportedChange(f"{where}: column {column.name!r} was renamed to {now.name!r}")
-        if now.lake.sql != column.lake.sql:
-            raise UnsupportedChange(
-                f"{where}: column {column.name!r} changed from {column.type_name} to {now.type_name}"
-            )
-        if now.key != column.key:
-            raise UnsupportedChange(f"{where}: the key changed at column {column.name!r}")
-    if (before.replica_identity == "f") != (after.replica_identity == "f") and not after.key_columns:
+    return columns
+
+
+def _refuse_other_rows(old: TableSchema, new: TableSchema, where: str) -> None:
+    """Rows must be identified after the step as they were before it."""
+    if keys_of(old) != keys_of(new):
+        raise UnsupportedChange(f"{where}: the key changed: rows are identified by other columns than before")
+    if (old.replica_identity == "f") != (new.replica_identity == "f") and not new.key_columns:
         raise UnsupportedChange(f"{where}: the replica identity of a table without a key changed")
-    fresh = [column for attnum, column in new.items() if attnum not in old]
-    if any(column.key for column in fresh):
-        raise UnsupportedChange(f"{where}: the key gained a column")
-    return fresh
+
+
+def _identity(schema: TableSchema, kept: dict[int, ColumnSchema]) -> tuple[str, list[int]]:
+    """Without columns that go: those say nothing of how old rows are sent."""
+    if schema.replica_identity == "f":
+        return "f", []
+    return schema.replica_identity, [column.attnum for column in schema.identity_columns if column.attnum in kept]
+
+
+def _type(column: ColumnSchema) -> tuple[int, int, object]:
+    return column.type_oid, column.typmod, column.lake
+
+
+# Types: every value of the one is the same value of the other.
+
+_TEXT, _VARCHAR, _NUMERIC, _FLOAT4, _FLOAT8, _DATE, _TIMESTAMP = 25, 1043, 1700, 700, 701, 1082, 1114
+_TEXTS = ({_TEXT, _VARCHAR}, {1009, 1015})
+_WITH_PRECISION = {1083, _TIMESTAMP, 1184, 1266}
+_REWRITTEN = {(21, 23), (21, 20), (23, 20), (_FLOAT4, _FLOAT8), (_DATE, _TIMESTAMP)}
+"""PostgreSQL writes the table anew, and its own cast changes no value."""
+_UNBOUNDED = -1
+
+
+def widens(old: ColumnSchema, new: ColumnSchema) -> bool:
+    """Whether every value of `old` is the same value of `new`, in the lake too. Types are compared
+    by what they are: that the server could keep the bytes (int and oid, cidr and inet) does not
+    keep their meaning.
+    """
+    if (old.type_oid, new.type_oid) in _REWRITTEN:
+        return True
+    if old.lake.family != new.lake.family or old.lake.special != new.lake.special:
+        return False
+    grows = new.typmod == _UNBOUNDED or (old.typmod not in (_UNBOUNDED, new.typmod) and new.typmod > old.typmod)
+    grows = grows or new.typmod == old.typmod
+    if any({old.type_oid, new.type_oid} <= kinds for kinds in _TEXTS):
+        return grows
+    if old.type_oid != new.type_oid:
+        return False
+    if old.type_oid in _WITH_PRECISION:
+        return grows
+    return old.type_oid == _NUMERIC and _more_digits(old, new)
+
+
+def is_rewritten(old: ColumnSchema, new: ColumnSchema) -> bool:
+    """Whether PostgreSQL writes the table anew for a type that `widens`."""
+    kinds = (old.type_oid, new.type_oid)
+    return kinds in _REWRITTEN or (
+        kinds == (_NUMERIC, _NUMERIC) and declared_scale(old.typmod) != declared_scale(new.typmod)
+    )
+
+
+def _more_digits(old: ColumnSchema, new: ColumnSchema) -> bool:
+    """More on either side of the point, and fewer on none. A negative scale rounds, though the lake's
+    decimal has the digits.
+    """
+    before, after = decimal_parts(old.lake.sql), decimal_parts(new.lake.sql)
+    if before is None or after is None or declared_scale(old.typmod) > declared_scale(new.typmod):
+        return False
+    return before[1] <= after[1] and before[0] - before[1] <= after[0] - after[1]
+
+
+def text_after(step: Retyped, text: str) -> str:
+    """The text of a value of the column before `step` as PostgreSQL writes the value after it."""
+    if (step.before.type_oid, step.column.type_oid) == (_FLOAT4, _FLOAT8):
+        return repr(struct.unpack("f", struct.pack("f", float(text)))[0])
+    if (step.before.type_oid, step.column.type_oid) != (_DATE, _TIMESTAMP) or text.endswith("infinity"):
+        return text
+    day, era, _ = text.partition(" BC")
+    return f"{day} 00:00:00{era}"
+
+
+# What the catalog shows and the stream does not.
+
+
+def unsent(found: Iterable[Step], facts: TableFacts | None, *, old_relfilenode: int, casts_only: bool = False) -> str:
+    """Why rows that are older than the steps hold other values than were sent, empty when they hold
+    what `missing` says and what was sent.
+
+    `old_relfilenode` is the table's storage when the version before came into force (0: not
+    known): whatever came with a rewrite may have computed values, which nothing announces.
+    `casts_only`: somebody who knows says that a column that got a wider type was cast and not computed.
+    """
+    rewritten = facts is None or old_relfilenode not in (0, facts.relfilenode)
+    for step in found:
+        reason = ""
+        if isinstance(step, Added) and not step.column.transient:
+            reason = _unsent_default(step.column, facts, old_relfilenode)
+        elif isinstance(step, Retyped) and rewritten and not casts_only:
+            reason = (
+                f"the table was rewritten when column {step.column.name} changed its type from "
+                f"{step.before.type_name} to {step.column.type_name}: older rows may hold other values than were sent"
+            )
+        if reason:
+            return reason
+    return ""
+
+
+def _unsent_default(column: ColumnSchema, facts: TableFacts | None, old_relfilenode: int) -> str:
+    if column.missing is not None:
+        return ""
+    now = next((item for item in facts.columns if item.attnum == column.attnum), None) if facts else None
+    if facts is None or now is None:
+        return f"column {column.name} was added and the catalog no longer says what older rows hold in it"
+    in_leaves = facts.relkind == "p" and (
+        now.has_default or bool(now.generated) or any(column.name in leaf.missing for leaf in facts.children)
+    )
+    if in_leaves or (facts.relkind != "p" and old_relfilenode not in (0, facts.relfilenode)):
+        return (
+            f"the table was rewritten when column {column.name} was added: older rows hold values in it "
+            "that the stream does not carry"
+        )
+    return ""

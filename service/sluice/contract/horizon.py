@@ -1,11 +1,10 @@
-"""What garbage collection leaves behind in place of the objects it deletes: `gc/<seq>.json`,
-create-only, written before the first deletion.
+"""What pruning leaves behind in place of what it deletes: `gc/<seq>.json`, create-only, written before
+the first object is deleted; the same below `gc/cleaned/` after the last one; and below `gc/floor/`
+the first entry that stays, written before an archive is.
 
 It says that no object is needed any more which only entries through `through_seq` name, unless a
 transaction that is still prepared after that entry holds it. It names the hash of that entry, so
-that it excuses missing objects of this one chain and of no other. The manifest itself is never
-shortened.
-"""
+that it excuses missing objects of this one chain and of no other."""
 
 from dataclasses import dataclass
 

@@ -9,22 +9,30 @@ import re
 
 from sluice.errors import ManifestCorrupt
 
+LONGEST_FOLDER = 255
+"""Bytes of one part of a path, on every file system that lakes are kept on."""
 _SAFE = re.compile(rb"[A-Za-z0-9_-]")
 
 MANIFEST = "manifest/"
 CHECKPOINTS = "manifest/checkpoint/"
+ARCHIVES = "archive/"
 DATA = "data/"
 STAGE = "stage/"
 CONTROL = "control/"
 REFUSED = "control/refused/"
+REPAIRS = "repair/"
+VERIFIED = "verify/tables.json"
 APPLY = "apply/"
 APPLY_LEASE = "apply/lease.json"
 APPLY_LOG = "apply/log/"
 APPLY_COMPLETE = "apply/complete/"
 HORIZONS = "gc/"
+CLEANED = "gc/cleaned/"
+FLOORS = "gc/floor/"
 
 _SEGMENT_KEY = re.compile(r"\Adata/[^/]+/(\d{8})-(\d{10})\.parquet\Z")
 _STAGED_KEY = re.compile(r"\Astage/(\d{8})/\d+/(\d{10})\.parquet\Z")
+_REPAIR_KEY = re.compile(r"\Arepair/[A-Za-z0-9-]{1,128}/\d{6}\.parquet\Z")
 _CONTROL_KEY = re.compile(r"\Acontrol/(refused/)?[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}\.json\Z")
 _MANIFEST_KEY = re.compile(r"\Amanifest/(\d{16})\.json\Z")
 
@@ -39,6 +47,15 @@ def manifest_seq(key: str) -> int:
     if match is None:
         raise ManifestCorrupt(f"unexpected object in the manifest: {key}")
     return int(match[1])
+
+
+def is_manifest_entry(key: str) -> bool:
+    return _MANIFEST_KEY.match(key) is not None
+
+
+def archive(last_seq: int) -> str:
+    """Beside the manifest and not below it: a listing of the newest entries need not pass it."""
+    return f"{ARCHIVES}{last_seq:016d}.jsonl.gz"
 
 
 def checkpoint(seq: int) -> str:
@@ -83,8 +100,27 @@ def horizon(through_seq: int) -> str:
     return f"{HORIZONS}{through_seq:016d}.json"
 
 
+def cleaned(through_seq: int) -> str:
+    return f"{CLEANED}{through_seq:016d}.json"
+
+
+def floor(first_seq: int) -> str:
+    return f"{FLOORS}{first_seq:016d}.json"
+
+
 def control_request(token: str) -> str:
+    """Requests are carried out in the order of their keys."""
     return f"{CONTROL}{token}.json"
+
+
+def repair_rows(token: str, counter: int) -> str:
+    """Rows that came with the request `token`, until ingest has made a segment of them."""
+    return f"{REPAIRS}{token}/{counter:06d}.parquet"
+
+
+def is_repair_rows(key: str) -> bool:
+    """Whether `key` is one of `repair_rows`: a request may name anything."""
+    return _REPAIR_KEY.match(key) is not None
 
 
 def refused_request(key: str) -> str:
@@ -109,5 +145,13 @@ def path_part(name: str) -> str:
 
 
 def lake_path(schema_name: str, table_name: str) -> str:
-    """Where a table's Delta table lives below `<lake.uri>`."""
+    """Where a table's Delta table lives below `<lake.uri>`, unless its state says otherwise."""
     return f"{path_part(schema_name)}/{path_part(table_name)}"
+
+
+def lake_path_of_its_own(oid: int, schema_name: str, table_name: str) -> str:
+    """Where it lives while another table has the path of its name. No name gives such a path: in
+    those, `~` comes before two hexadecimal digits.
+    """
+    folder = f"{path_part(table_name)}~t{oid}"
+    return f"{path_part(schema_name)}/{folder if len(folder) <= LONGEST_FOLDER else f'~t{oid}'}"

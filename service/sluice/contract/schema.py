@@ -3,7 +3,8 @@
 Immutable. Column identity is `attnum`: a rename keeps it, a drop and re-add does not.
 """
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 from sluice.contract.types import LakeType
 
@@ -13,6 +14,9 @@ class ColumnSchema:
     """One published column.
 
     `attnum` is 0 when the catalog no longer knew the column while the stream still carried it.
+    A `transient` one was added and dropped again before the catalog could be asked what older rows
+    hold in it: it has come and gone on the source, and the lake does not get it. Nor does it get an
+    `ignored` one, which was added while the table's contract was to leave such columns out.
     `type_name` is PostgreSQL's own spelling (`format_type`), for people. `key` says that the column
     belongs to the table's merge key, `identity` that the server sends it in old rows. `missing` is
     the text of the constant default that rows older than the column have (attmissingval), None when
@@ -29,17 +33,20 @@ class ColumnSchema:
     identity: bool = False
     missing: str | None = None
     binary_form: str = ""
+    transient: bool = False
+    ignored: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TableSchema:
-    """A table's columns in wire order (attnum order of the published columns), and how its rows are
-    told apart.
+    """A table's columns in wire order (attnum order of the published columns), and what
+    identifies its rows.
 
     `replica_identity` is pg_class.relreplident (`d`, `n`, `f`, `i`). `key` columns are the primary
-    key or the identity index; a table without any key has none: with identity full it is mirrored
-    by whole rows, otherwise it is an append-only changelog. `version` counts from 1 within a table
-    id.
+    key or the identity index; a table without any key has none, and is mirrored by whole rows: with
+    any identity but full PostgreSQL only lets rows be inserted and all be truncated. `version` counts
+    from 1 within a table id. A column with an attnum up to `attributes` that is not in `columns`
+    existed before this version: it was dropped, or was not published.
     """
 
     table_id: str
@@ -48,10 +55,35 @@ class TableSchema:
     table_name: str
     replica_identity: str
     columns: tuple[ColumnSchema, ...]
+    attributes: int = 0
+
+    @property
+    def carried(self) -> "TableSchema":
+        """Without the columns that the lake does not get."""
+        return self._without([column for column in self.columns if column.transient or column.ignored])
+
+    @property
+    def ignored_columns(self) -> tuple[ColumnSchema, ...]:
+        return tuple(column for column in self.columns if column.ignored)
+
+    @property
+    def asked_for(self) -> "TableSchema":
+        """Without the columns that are ignored."""
+        return self._without(self.ignored_columns)
+
+    def _without(self, columns: Collection[ColumnSchema]) -> "TableSchema":
+        if not columns:
+            return self
+        return replace(self, columns=tuple(column for column in self.columns if column not in columns))
 
     @property
     def key_columns(self) -> tuple[ColumnSchema, ...]:
         return tuple(column for column in self.columns if column.key)
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether each change names its row by the key: rows can then be compared and read again by it."""
+        return bool(self.key_columns) and all(column.identity for column in self.key_columns)
 
     @property
     def identity_columns(self) -> tuple[ColumnSchema, ...]:
@@ -60,6 +92,10 @@ class TableSchema:
     @property
     def qualified_name(self) -> str:
         return f"{self.schema_name}.{self.table_name}"
+
+    def named(self, schema_name: str, table_name: str) -> "TableSchema":
+        """The same shape under another name."""
+        return replace(self, schema_name=schema_name, table_name=table_name)
 
     def column(self, name: str) -> ColumnSchema | None:
         return next((column for column in self.columns if column.name == name), None)

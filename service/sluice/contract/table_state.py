@@ -7,15 +7,22 @@ class State(StrEnum):
     """What ingest or the applier says of a table. Declared from the best to the worst.
 
     `live`: its initial rows and its changes are followed. `snapshot`: the initial rows are still to
-    come. `pending`: the catalog shows a shape that the stream has not reached. `detached`: the
-    publication no longer carries it. `quarantined`: it cannot be carried, or its windows fail again
+    come. `pending`: the catalog shows a shape that the stream has not reached. `paused`: an operator
+    asked for it; its changes are spooled and not applied. `detached`: the publication no longer
+    carries it. `gap`: changes were lost with the slot; those behind them are spooled, and applied once
+    its rows were compared with the source. `quarantined`: it cannot be carried, or its windows fail again
     and again. `stale`: the lake table is not equal to the source any more.
+
+    `paused` is what is shown of a followed table while a pause is in force; the manifest keeps the
+    pause beside the table's own state, which goes on.
     """
 
     LIVE = "live"
     SNAPSHOT = "snapshot"
     PENDING = "pending"
+    PAUSED = "paused"
     DETACHED = "detached"
+    GAP = "gap"
     QUARANTINED = "quarantined"
     STALE = "stale"
 
@@ -26,10 +33,15 @@ class State(StrEnum):
 
     @property
     def is_followed(self) -> bool:
-        """Rows of the table are spooled and applied. In every other state nothing is spooled until
-        the state changes.
+        """Rows of the table are spooled. In every other state nothing is spooled until the state
+        changes.
         """
-        return self in (State.LIVE, State.SNAPSHOT, State.PENDING)
+        return self in (State.LIVE, State.SNAPSHOT, State.PENDING, State.PAUSED, State.GAP)
+
+    @property
+    def is_applied(self) -> bool:
+        """What is spooled of the table is committed to the lake."""
+        return self.is_followed and self is not State.PAUSED
 
     @property
     def has_initial_rows(self) -> bool:
@@ -44,11 +56,14 @@ class State(StrEnum):
     @property
     def is_problem(self) -> bool:
         """There is a kind of problem named `table.<state>`."""
-        return self not in (State.LIVE, State.DETACHED)
+        return self not in (State.LIVE, State.PAUSED, State.DETACHED)
 
 
 _ORDER = tuple(State)
-WORST_FIRST = (State.STALE, State.QUARANTINED, State.SNAPSHOT, State.PENDING, State.LIVE, State.DETACHED)
+WORST_FIRST = (
+    State.STALE, State.GAP, State.QUARANTINED, State.SNAPSHOT, State.PENDING, State.PAUSED, State.LIVE,
+    State.DETACHED,
+)  # fmt: skip
 """The order of a list for people: tables that are gone come last, and a snapshot is shown before a
 change of shape, because it takes longer.
 """

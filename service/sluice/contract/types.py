@@ -142,17 +142,19 @@ def numeric(typmod: int) -> LakeType:
     """
     if typmod < _VARHDRSZ:
         return TEXT
-    packed = typmod - _VARHDRSZ
-    precision = packed >> 16 & 0xFFFF
-    scale = packed & 0x7FF
-    if scale >= 0x400:
-        scale -= 0x800
+    precision, scale = (typmod - _VARHDRSZ) >> 16 & 0xFFFF, declared_scale(typmod)
     if scale < 0:
         precision, scale = precision - scale, 0
     precision = max(precision, scale)
     if precision > MAX_DECIMAL_PRECISION:
         return TEXT
     return LakeType(f"decimal({precision},{scale})", "numeric", "NaN, Infinity, -Infinity")
+
+
+def declared_scale(typmod: int) -> int:
+    """The scale of a numeric column that was declared with one; it may be negative."""
+    scale = (typmod - _VARHDRSZ) & 0x7FF
+    return scale - 0x800 if scale >= 0x400 else scale
 
 
 def lake_type(type_oid: int, typmod: int) -> LakeType:

@@ -67,6 +67,13 @@ LAKE: tuple[Kind, ...] = (
         "store.plain", "w", Step.ELSEWHERE, "objects and requests go over the network unencrypted", "an https endpoint"
     ),
     kind(
+        "spool.retention",
+        "i",
+        Step.ELSEWHERE,
+        "what the applier deletes from the spool next, with `spool.retention` as it is configured here",
+        "a longer one, before you start with this configuration, if you want to apply it again to a lake that is lost",
+    ),
+    kind(
         "lake.java", "c", Step.ELSEWHERE, "there is no Java 17 or newer, which Spark needs", "install it, set JAVA_HOME"
     ),
     kind(

@@ -198,7 +198,7 @@ SERVER: tuple[Kind, ...] = (
         "slot.synced",
         "c",
         Step.SLOT,
-        "the slot is a snapshot that this standby keeps of its primary's: nobody can stream from it",
+        "this standby copies the slot from its primary: no client can stream from it",
         "the primary, or another `source.slot`",
     ),
 )

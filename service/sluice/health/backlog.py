@@ -13,12 +13,14 @@ from datetime import datetime
 from sluice.contract.applied import AppliedLog
 from sluice.contract.entries import Changes, Entry, Segment, Snapshot
 from sluice.health.tables import current
+from sluice.manifest import horizon
 from sluice.manifest.reader import read_entries
 from sluice.manifest.state import PipelineState
 from sluice.store.base import ObjectStore
 
 READ_AT_ONCE = 1000
 """Entries read in one look: a second against a distant store."""
+FAR_BEHIND = 1000
 MOST_ITEMS = 400_000
 """Pending (entry, table) pairs that are remembered, some 60 MB; past it reading waits for the
 applier.
@@ -88,9 +90,12 @@ class Backlog:
         return self._sum(live, all_read=self._read_seq >= state.seq)
 
     def _read(self, last_seq: int) -> None:
-        room = MOST_ITEMS - sum(map(len, self._changes.values()))
+        free = MOST_ITEMS - sum(map(len, self._changes.values()))
+        if last_seq - self._read_seq > FAR_BEHIND:
+            # What was pruned since is applied. A record that says otherwise is lost or old.
+            self._read_seq = max(self._read_seq, horizon.floor_seq(self._store))
         limit = min(READ_AT_ONCE, last_seq - self._read_seq)
-        if limit <= 0 or room <= 0:
+        if limit <= 0 or free <= 0:
             return
         for entry, _ in read_entries(self._store, after_seq=self._read_seq, limit=limit):
             self._take(entry)
@@ -140,18 +145,19 @@ class Backlog:
 
 def _through(state: PipelineState, applied: AppliedLog | None) -> tuple[dict[str, int], set[str]]:
     """The last entry of which nothing is left to do, by table that the applier works on; and the
-    tables whose snapshot is in the lake.
+    tables whose snapshot is in the lake. A table that is paused is no backlog; its record may say so
+    for a while after the pause has ended.
     """
     known = applied.tables if applied else {}
     through: dict[str, int] = {}
     live: set[str] = set()
     for table_id, table in state.tables.items():
         record = current(table, known.get(table_id))
-        if not table.state.is_followed or (record is not None and not record.state.is_followed):
+        if not table.is_applied or (record is not None and not record.state.is_followed):
             continue
-        copied = record is not None and record.state.has_initial_rows
-        through[table_id] = record.through_seq if record is not None and copied else table.generation_seq
-        if copied:
+        has_snapshot = record is not None and (record.state.has_initial_rows or record.complete_through_lsn > 0)
+        through[table_id] = record.through_seq if record is not None and has_snapshot else table.generation_seq
+        if has_snapshot:
             live.add(table_id)
     return through, live
 

@@ -2,7 +2,7 @@
 `run` makes before it streams. Pure.
 """
 
-from sluice.errors import ManifestCorrupt, SlotLost
+from sluice.errors import ManifestCorrupt, SlotLost, SourceUnavailable
 from sluice.manifest.state import PipelineState
 from sluice.source.continuity import prove_continuity
 from sluice.source.facts import ServerFacts, SlotFacts
@@ -20,6 +20,9 @@ def lost_from(state: PipelineState, server: ServerFacts, slot: SlotFacts | None)
         )
     except SlotLost as error:
         return error
+    except SourceUnavailable:
+        # Not known to be lost; `run` waits until the server can say.
+        return None
     return None
 
 

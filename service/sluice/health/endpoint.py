@@ -2,8 +2,8 @@
 
 Invariants: liveness says whether *this process* still moves (age of each loop's heartbeat, steps
 past their own deadline) and never asks PostgreSQL or the object store, so that their failure does
-not become our restart; readiness of ingest is the verdict and nothing else; the port has no verb
-that changes anything; nothing served holds row values or secrets.
+not become our restart. Readiness of ingest is the verdict and nothing else. The port has no verb
+that changes anything. Nothing served holds row values or secrets.
 """
 
 import json
@@ -19,6 +19,7 @@ from typing import Any
 
 from sluice.errors import ServiceError, UsageError
 from sluice.health import status_page
+from sluice.health.access import CHALLENGE, Access
 from sluice.health.verdict import Verdict
 from sluice.telemetry.catalogue import HEARTBEAT
 from sluice.telemetry.metrics import Metrics
@@ -28,6 +29,7 @@ LOOP_SECONDS = 60.0
 socket, far below a probe's patience.
 """
 _SOCKET_SECONDS = 10.0
+_PROBES = ("/livez", "/readyz", "/startupz")
 _TEXT = "text/plain; charset=utf-8"
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -110,8 +112,8 @@ class Health:
 class HealthServer:
     """Serves /metrics, /livez, /readyz, /startupz and, given `status`, /status and the page from
     construction until `close`. Given `verdict`, /readyz answers with it, and not with what
-    `health` was told. `address` is where it listens; port 0 takes a free one. `setting` is where
-    `listen` comes from, for people.
+    `health` was given. `address` is where it listens; port 0 takes a free one. `setting` is where
+    `listen` comes from, for people. `access` says who may read more than whether the probes pass.
     """
 
     def __init__(
@@ -123,11 +125,19 @@ class HealthServer:
         status: Callable[[], dict[str, Any]] | None = None,
         verdict: Callable[[], Verdict] | None = None,
         setting: str = "telemetry.listen",
+        access: Access | None = None,
     ) -> None:
         host, _, port = listen.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         try:
-            self._server = _Server((host, int(port)), metrics=metrics, health=health, status=status, verdict=verdict)
+            self._server = _Server(
+                (host, int(port)),
+                metrics=metrics,
+                health=health,
+                status=status,
+                verdict=verdict,
+                access=access or Access(),
+            )
         except (OSError, ValueError, OverflowError) as error:
             reason = error.strerror or type(error).__name__ if isinstance(error, OSError) else type(error).__name__
             raise UsageError(
@@ -157,8 +167,10 @@ class _Server(ThreadingHTTPServer):
         health: Health,
         status: Callable[[], dict[str, Any]] | None,
         verdict: Callable[[], Verdict] | None,
+        access: Access,
     ) -> None:
         self.verdict = verdict
+        self.access = access
         self.address_family = AF_INET6 if ":" in address[0] else AF_INET
         self.metrics = metrics
         self.health = health
@@ -179,10 +191,16 @@ class _Request(BaseHTTPRequestHandler):
     server_version = "sluice"
     sys_version = ""
 
+    def do_HEAD(self) -> None:
+        """What GET answers, without its content."""
+        self.do_GET()
+
     def do_GET(self) -> None:
         health = self.server.health
         path = self.path.partition("?")[0]
-        if path == "/" and self.server.status is not None:
+        if path not in _PROBES and not self.server.access.allows(self.headers["Authorization"]):
+            self._answer(401, b"a token is needed\n", _TEXT, headers={"WWW-Authenticate": CHALLENGE})
+        elif path == "/" and self.server.status is not None:
             self._answer(200, status_page.CONTENT, status_page.CONTENT_TYPE, headers=status_page.HEADERS)
         elif path == "/metrics":
             self._answer(200, self.server.metrics.render(), _METRICS_TYPE)
@@ -206,10 +224,12 @@ class _Request(BaseHTTPRequestHandler):
             )
 
     def _probe(self, problems: list[str]) -> None:
-        self._answer(503 if problems else 200, ("; ".join(problems) or "ok").encode() + b"\n", _TEXT)
+        said = "; ".join(problems) if not self.server.access.guarded or not problems else "not ok"
+        self._answer(503 if problems else 200, (said or "ok").encode() + b"\n", _TEXT)
 
     def _ready(self, verdict: Verdict) -> None:
-        self._answer(200 if verdict.carrying else 503, "".join(f"{line}\n" for line in verdict.lines()).encode(), _TEXT)
+        lines = verdict.lines()[: 1 if self.server.access.guarded else None]
+        self._answer(200 if verdict.carrying else 503, "".join(f"{line}\n" for line in lines).encode(), _TEXT)
 
     def _status(self, ask: Callable[[], dict[str, Any]]) -> None:
         try:
@@ -236,7 +256,8 @@ class _Request(BaseHTTPRequestHandler):
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(content)
+        if self.command != "HEAD":
+            self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
         """Probes and scrapes are not logged."""

@@ -4,7 +4,7 @@ Invariant: what was not seen is None, never a guess. Times are unix seconds of t
 looks.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sluice.contract.table_state import State
@@ -89,6 +89,8 @@ class ProcessSeen:
     stuck: tuple[str, ...] = ()
     errors: tuple[ErrorSeen, ...] = ()
     applier: ChildSeen | None = None
+    configuration_refused: str = ""
+    configuration_refused_at: float | None = None
 
     @property
     def streaming(self) -> bool:
@@ -108,6 +110,7 @@ class ApplierSeen:
     pending: int = 0
     started_at: float | None = None
     ahead_seconds: float = 0.0
+    configuration_refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,20 @@ class RefusalSeen:
     reason: str
     hint: str
     refused_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonSeen:
+    """A table of which a comparison at `at` found so many `differences` between source and lake; or, without
+    any, one that was last found equal then, or could be since, and is to be by `late_at`. `reason` is why the
+    newest comparison was none.
+    """
+
+    table: str
+    differences: int
+    at: float
+    late_at: float | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +184,15 @@ class Facts:
     flush_lag_seconds: float | None = None
     lake_lag_seconds: float | None = None
     tables: tuple[TableGroup, ...] = ()
+    maintenance: tuple[TableGroup, ...] = ()
     refusals: tuple[RefusalSeen, ...] = ()
+    comparisons: tuple[ComparisonSeen, ...] = ()
+
+
+def named(names: Sequence[str]) -> str:
+    """The first few of `names`, and how many there are more."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 def grouped(tables: Iterable[TableSeen]) -> tuple[TableGroup, ...]:
@@ -179,12 +204,11 @@ def grouped(tables: Iterable[TableSeen]) -> tuple[TableGroup, ...]:
 
 
 def _group(state: State, reason: str, failing: bool, found: list[TableSeen]) -> TableGroup:  # noqa: FBT001 - a part of the group's key
-    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     known = [table.since for table in found if table.since is not None]
     return TableGroup(
         state,
         reason,
-        ", ".join(table.name for table in found[:_NAMED]) + more,
+        named([table.name for table in found]),
         len(found),
         min(known, default=None),
         failing,

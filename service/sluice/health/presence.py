@@ -15,7 +15,7 @@ from sluice.health.process_facts import ProcessFacts
 from sluice.health.snapshots import SnapshotReport, SnapshotRound, under_way
 from sluice.health.tables import TableReport
 from sluice.health.throughput import Throughput
-from sluice.ingest.status import IngestStatus, SnapshotProgress
+from sluice.ingest.status import IngestStatus
 from sluice.telemetry.recent_errors import RecentErrors
 
 QUANTITIES = ("transactions", "rows", "bytes", "snapshot_rows", "applied_rows")
@@ -37,8 +37,6 @@ class Presence:
         self._throughput = Throughput(QUANTITIES)
         self._applied: dict[tuple[str, str], tuple[int, int]] = {}
         self._applied_rows = 0
-        self._snapshot_total = 0
-        self._under_way: SnapshotProgress | None = None
         self._lock = threading.Lock()
 
     def count(self) -> None:
@@ -49,7 +47,7 @@ class Presence:
                     "transactions": self._status.stream.transactions,
                     "bytes": self._status.stream.received_bytes,
                     "rows": self._status.commits.rows,
-                    "snapshot_rows": self._snapshot_rows(),
+                    "snapshot_rows": self._status.snapshots.rows,
                 },
                 now=time.time(),
             )
@@ -79,6 +77,8 @@ class Presence:
             stuck=tuple(self._stuck()),
             errors=self._errors.recent(),
             applier=self._applier() if self._applier is not None else None,
+            configuration_refused=status.configuration_refused,
+            configuration_refused_at=status.configuration_refused_at or None,
         )
 
     def _stuck(self) -> Iterator[str]:
@@ -108,31 +108,32 @@ class Presence:
             oldest_unflushed_at=None if status.oldest_unflushed_us is None else status.oldest_unflushed_us / 1e6,
             snapshot=self._snapshot(),
             throughput=tuple(self._throughput.to_json(now=time.time())),
+            configured_at=datetime.fromtimestamp(status.configured_at, UTC) if status.configured_at else None,
         )
-
-    def _snapshot_rows(self) -> int:
-        """Rows of snapshots that this process has read; a round's own counts begin at nothing."""
-        progress = self._status.snapshots.progress
-        if progress is not self._under_way and self._under_way is not None:
-            self._snapshot_total += self._under_way.rows_before + self._under_way.rows
-        self._under_way = progress
-        return self._snapshot_total + progress.rows_before + progress.rows
 
     def _snapshot(self) -> SnapshotRound | None:
         progress, now = self._status.snapshots.progress, time.monotonic()
-        if not self._status.snapshots.pending or not progress.table:
+        present = dict(progress.tables)
+        if not self._status.snapshots.pending or not present:
             return None
-        present = under_way(
-            progress.table,
-            rows=progress.rows,
-            estimated_rows=progress.estimated_rows,
-            seconds=now - progress.table_started_at,
-        )
+        under = [
+            under_way(
+                name,
+                rows=one.rows_before + one.rows,
+                estimated_rows=one.estimated_rows,
+                seconds=now - one.started_at,
+                rows_before=one.rows_before,
+                nbytes=one.bytes,
+            )
+            for name, one in present.items()
+        ]
         waiting = [
             SnapshotReport(name, None, rows if rows >= 0 else None, None, None)
-            for name, rows in progress.waiting.items()
+            for name, rows in dict(progress.waiting).items()
         ]
-        rows = progress.rows_before + progress.rows
         return SnapshotRound(
-            (present, *waiting), rows=rows, seconds=now - progress.started_at, eta_seconds=progress.seconds_left(now)
+            (*under, *waiting),
+            rows=progress.rows,
+            seconds=now - progress.started_at,
+            eta_seconds=progress.seconds_left(now),
         )

@@ -187,14 +187,47 @@ KINDS: tuple[Kind, ...] = (
         "lake",
         "cw",
         "The lake lacks changes that have long been in the spool.",
-        "Look at the applier's log and its resources; docs/runbooks/SluiceSpoolBacklog.md goes through the causes.",
+        "Look at the applier's log and its resources; docs/runbooks/SluiceLakeBehind.md goes through the causes.",
+    ),
+    _kind(
+        "configuration.refused",
+        "ingest",
+        "w",
+        "The configuration file was edited while the pipeline runs, and what it says now is not in force: all "
+        "settings are as they were.",
+        "The message names what cannot change while a process runs: restart it, or set that back.",
     ),
     _kind(
         "table.stale",
         "tables",
         "c",
         "A lake table is known not to equal its source.",
-        "`sluice resync` with the table's name takes a new snapshot of it.",
+        "Its reason says when it is read again by itself; `sluice resync` with the table's name takes a "
+        "new snapshot of it at once.",
+    ),
+    _kind(
+        "table.gap",
+        "tables",
+        "c",
+        "Changes of a table were lost with the slot. Its lake table stands still in front of them, and its later "
+        "changes wait in the spool.",
+        "`sluice verify --repair` compares it with the source, reads again the rows that differ, and makes it live.",
+    ),
+    _kind(
+        "verify.different",
+        "tables",
+        "c",
+        "`sluice verify` found rows of a lake table that differ from the source, and has not found it equal since.",
+        "`sluice verify` with the table's name names the keys of the rows; `sluice verify --repair` reads them again. "
+        "Find out first how they came to differ.",
+    ),
+    _kind(
+        "verify.late",
+        "tables",
+        "w",
+        "Tables are compared continuously, and some were not found equal for three intervals.",
+        "See whether `sluice verify --continuous` runs, and what its log says. A comparison of all tables by "
+        "`sluice verify` says that nobody compares continuously any more.",
     ),
     _kind(
         "table.quarantined",
@@ -210,6 +243,14 @@ KINDS: tuple[Kind, ...] = (
         "w",
         "The applier fails on a table, or its snapshot cannot be taken, and it is tried again.",
         "The reason names the error; the log of the applier, or of ingest, has more.",
+    ),
+    _kind(
+        "table.maintenance",
+        "tables",
+        "w",
+        "The maintenance of a lake table fails: its files pile up, or files that no version needs stay. Its rows are right.",
+        "The message names the task and the error, the applier's log has more; it is tried again by itself. "
+        "docs/applier.md tells what each task does.",
     ),
     _kind(
         "table.pending",

@@ -18,7 +18,7 @@ class ProcessFacts:
     """One look at the process; `seen` is what its health is judged by. `complete_lsn` is through
     which nothing that was received is missing from the manifest, `oldest_unflushed_at` (unix
     seconds) the commit time of the oldest transaction that is. `throughput` is the last hour, a
-    minute each.
+    minute each. `configured_at` is when the settings in force were read.
     """
 
     seen: ProcessSeen
@@ -30,6 +30,7 @@ class ProcessFacts:
     oldest_unflushed_at: float | None
     snapshot: SnapshotRound | None
     throughput: tuple[dict[str, Any], ...]
+    configured_at: datetime | None = None
 
     def to_json(self, *, now: datetime) -> dict[str, Any]:
         applier = self.seen.applier
@@ -42,5 +43,9 @@ class ProcessFacts:
             "reconnects": self.reconnects,
             "received_lsn": shown(self.received_lsn),
             "applier": None if applier is None else {"running": applier.running, "restarts": applier.restarts},
+            "configuration": {
+                "in_force_since": self.configured_at.isoformat() if self.configured_at else None,
+                "refused": self.seen.configuration_refused or None,
+            },
             "throughput": list(self.throughput),
         }

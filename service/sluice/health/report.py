@@ -16,7 +16,7 @@ from sluice.contract.applied import AppliedLog, Complete
 from sluice.contract.entries import Prepared
 from sluice.errors import SlotLost
 from sluice.health.backlog import Pending
-from sluice.health.facts import ApplierSeen, Away, Facts, ManifestSeen, RefusalSeen, SourceSeen, grouped
+from sluice.health.facts import ApplierSeen, Away, ComparisonSeen, Facts, ManifestSeen, RefusalSeen, SourceSeen, grouped
 from sluice.health.process_facts import ProcessFacts
 from sluice.health.snapshots import Snapshots, snapshots
 from sluice.health.source_history import SourceHistory
@@ -64,6 +64,7 @@ class Report:
     heard_at: datetime | None = None
     """When the applier wrote its newest record, by our clock."""
     refusals: tuple[RefusalSeen, ...] = ()
+    comparisons: tuple[ComparisonSeen, ...] = ()
     process: ProcessFacts | None = None
     unread: Away | None = None
     judged_at: datetime | None = None
@@ -87,7 +88,9 @@ class Report:
             flush_lag_seconds=self._flush_lag_seconds(),
             lake_lag_seconds=self._unapplied_seconds(),
             tables=grouped(table.seen for table in self.tables),
+            maintenance=grouped(seen for table in self.tables if (seen := table.maintenance_seen) is not None),
             refusals=self.refusals,
+            comparisons=self.comparisons,
         )
 
     @property
@@ -111,6 +114,7 @@ class Report:
             self.pending_entries,
             ours(applied.started_at),
             max(0.0, written - heard),
+            applied.configuration_refused,
         )
 
     def _manifest_seen(self) -> ManifestSeen:
@@ -126,13 +130,13 @@ class Report:
     def _source_seen(self) -> SourceSeen | None:
         if self.server is None:
             return None
-        slot, room, lost = self.slot, self.headroom, self.lost
+        slot, headroom, lost = self.slot, self.headroom, self.lost
         return SourceSeen(
             asked_at=(self.asked_at or self.taken_at).timestamp(),
             slot_active=None if slot is None else slot.active_pid is not None,
             wal_status=slot.wal_status if slot is not None else "",
-            share_left=room.share if room is not None else None,
-            seconds_left=room.seconds_left if room is not None else None,
+            share_left=headroom.share if headroom is not None else None,
+            seconds_left=headroom.seconds_left if headroom is not None else None,
             lost=str(lost) if lost is not None else "",
             lost_hint=lost.hint if lost is not None else "",
             foreign=foreign_user(slot, self.application_name) if self.application_name else "",
@@ -228,7 +232,7 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """The answer of `status --json` and of /status."""
-        opened, room, verdict = self.manifest.opened, self.headroom, self.verdict
+        opened, headroom, verdict = self.manifest.opened, self.headroom, self.verdict
         return {
             "schema_version": SCHEMA_VERSION,
             "pipeline": self.pipeline,
@@ -251,7 +255,10 @@ class Report:
                 "publication": opened.publication if opened else None,
                 "database": opened.database if opened else None,
             },
-            "wal": {"stages": [stage.to_json() for stage in self.stages], "headroom": room.to_json() if room else None},
+            "wal": {
+                "stages": [stage.to_json() for stage in self.stages],
+                "headroom": headroom.to_json() if headroom else None,
+            },
             "apply": {
                 "complete_through_lsn": shown(self.complete_lsn),
                 "boundary_lsn": shown(self.boundary_lsn),

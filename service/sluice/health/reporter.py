@@ -5,13 +5,11 @@ Works while nothing runs. Must not write anything anywhere, nor judge.
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from sluice.contract import keys
-from sluice.contract.applied import AppliedLog, Complete
+from sluice.contract.applied import AppliedLog
 from sluice.contract.control import Refusal
-from sluice.contract.entries import Opened
 from sluice.errors import FormatTooNew, ManifestCorrupt, ObjectMissing, SlotLost, StoreRefused
 from sluice.health.backlog import Backlog, Pending
 from sluice.health.continuity import lost_between, lost_from
@@ -20,13 +18,14 @@ from sluice.health.report import Report
 from sluice.health.source_history import SourceHistory
 from sluice.health.source_watch import SourceAnswer, SourceWatch
 from sluice.health.tables import TableReport, current, joined
+from sluice.health.verified import Comparisons
+from sluice.manifest.apply_records import newest_complete, newest_log
 from sluice.manifest.reader import load_state, read_entry
 from sluice.manifest.state import PipelineState
 from sluice.source.facts import ServerFacts, SlotFacts, foreign_user
 from sluice.source.sessions import SourceOptions
 from sluice.store.base import ObjectStore
 
-Record = TypeVar("Record", AppliedLog, Complete)
 _SEED_ENTRIES = 64
 """How many manifest entries back the memory of the server's position begins: from seconds to
 minutes ago.
@@ -58,8 +57,9 @@ class Reporter:
         """Who asks the server; shared with whoever else needs its answers."""
         self._application_name = source.application_name if source is not None else ""
         self._clock = clock
-        self._newest: dict[str, str] = {}
+        self._log, self._complete = newest_log(store), newest_complete(store)
         self._backlog = Backlog(store)
+        self._known = PipelineState()
         self._preceded = False
         self._opened: tuple[int, datetime | None] = (0, None)
         self._written: tuple[int, datetime | None] = (0, None)
@@ -71,13 +71,14 @@ class Reporter:
         """
         # The applier's records first: they follow the manifest, so that what is read after them is
         # never behind them.
-        applied = self._record(keys.APPLY_LOG, AppliedLog.decode)
+        applied = self._log.read()
         heard_at = self._heard_at(applied) if applied is not None else None
-        complete = self._record(keys.APPLY_COMPLETE, Complete.decode)
-        state = load_state(self._store)
+        complete = self._complete.read()
+        state = self._known = load_state(self._store, known=self._known)
         now = self._clock()
         pending = self._backlog.look(state, applied)
-        tables, pending_entries = self._tables(state, applied, pending, now=now)
+        compared = Comparisons.read(self._store)
+        tables, pending_entries = self._tables(state, applied, pending, compared, now=now)
         answer, lost = self._ask_server(state, within_seconds=asked_within_seconds)
         facts = answer.facts if answer is not None else None
         server, slot = (facts.server, facts.slot) if facts is not None else (None, None)
@@ -109,10 +110,17 @@ class Reporter:
             gone=gone,
             heard_at=heard_at,
             refusals=tuple(self._refusals()),
+            comparisons=tuple(compared.seen(state.tables)),
         )
 
     def _tables(
-        self, state: PipelineState, applied: AppliedLog | None, pending: Pending, *, now: datetime
+        self,
+        state: PipelineState,
+        applied: AppliedLog | None,
+        pending: Pending,
+        compared: Comparisons,
+        *,
+        now: datetime,
     ) -> tuple[tuple[TableReport, ...], int]:
         """Every table in the order of names, and the entries that the one furthest behind lacks."""
         known = applied.tables if applied else {}
@@ -121,8 +129,10 @@ class Reporter:
             joined(
                 table,
                 here[table_id],
-                path=f"{self._lake_uri}/{keys.lake_path(table.schema_name, table.table_name)}",
+                path=f"{self._lake_uri}/{table.path}",
                 lag_seconds=pending.lag_seconds(table_id, now=now.timestamp()),
+                verified=compared.of(table),
+                verification_late=compared.is_late(table, now=now.timestamp()),
             )
             for table_id, table in state.tables.items()
         ]
@@ -149,16 +159,6 @@ class Reporter:
             entry = read_entry(self._store, state.seq)
             self._written = (state.seq, datetime.fromisoformat(entry.written_at) if entry is not None else None)
         return self._written[1]
-
-    def _record(self, folder: str, decode: Callable[[bytes], Record]) -> Record | None:
-        """The newest object of a folder whose numbers only grow."""
-        newest = self._newest.get(folder, "")
-        for key in self._store.list(folder, after=newest):
-            newest = key
-        if not newest:
-            return None
-        self._newest[folder] = newest
-        return decode(self._store.get(newest))
 
     def _ask_server(
         self, state: PipelineState, *, within_seconds: float
@@ -211,21 +211,10 @@ class Reporter:
         self._preceded = True
 
     def _opened_at(self, state: PipelineState) -> datetime | None:
-        """When the present epoch began: its first entry, found by halving, once per epoch. None
-        when that entry is no longer kept.
-        """
+        """When the present epoch began: its first entry, which is read once per epoch."""
         if state.epoch and self._opened[0] != state.epoch:
-            low, high = 1, state.seq
-            while low < high:
-                middle = (low + high) // 2
-                entry = read_entry(self._store, middle)
-                low, high = (low, middle) if entry is not None and entry.epoch >= state.epoch else (middle + 1, high)
-            first = read_entry(self._store, low)
-            found = first is not None and isinstance(first.body, Opened)
-            self._opened = (
-                state.epoch,
-                datetime.fromisoformat(first.written_at) if first is not None and found else None,
-            )
+            first = read_entry(self._store, state.opened_seq)
+            self._opened = (state.epoch, datetime.fromisoformat(first.written_at) if first is not None else None)
         return self._opened[1]
 
 

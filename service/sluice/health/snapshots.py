@@ -14,7 +14,7 @@ from sluice.manifest.state import PipelineState
 @dataclass(frozen=True, slots=True)
 class SnapshotReport:
     """A table whose snapshot is taken, or one that waits for its turn (`rows` None). `estimated_rows` is the
-    server's, None where it has none.
+    server's, None where it has none; `bytes` are those that this process has received.
     """
 
     table: str
@@ -22,6 +22,7 @@ class SnapshotReport:
     estimated_rows: int | None
     rows_per_second: float | None
     eta_seconds: float | None
+    bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +69,13 @@ def snapshots(state: PipelineState, present: SnapshotRound | None) -> Snapshots:
     return Snapshots(len(known) - len(waiting), len(known), rows + under_way, rate, present.eta_seconds, present.tables)
 
 
-def under_way(table: str, *, rows: int, estimated_rows: int, seconds: float) -> SnapshotReport:
-    """A snapshot that has run for `seconds`; an estimate that was passed already says nothing about the
-    end.
+def under_way(
+    table: str, *, rows: int, estimated_rows: int, seconds: float, rows_before: int = 0, nbytes: int | None = None
+) -> SnapshotReport:
+    """A snapshot that has run for `seconds` and read all of `rows` but `rows_before` in them; an estimate
+    that was passed already says nothing about the end.
     """
     estimate = estimated_rows if estimated_rows >= 0 else None
-    rate = rows / seconds if seconds > 0 and rows else None
+    rate = (rows - rows_before) / seconds if seconds > 0 and rows > rows_before else None
     eta = (estimate - rows) / rate if rate is not None and estimate is not None and estimate >= rows else None
-    return SnapshotReport(table, rows, estimate, rate, eta)
+    return SnapshotReport(table, rows, estimate, rate, eta, nbytes)

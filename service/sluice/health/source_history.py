@@ -67,7 +67,7 @@ class SourceHistory:
 
     def seconds_behind(self, lsn: int, *, now: float) -> float | None:
         """For how long at least the server has been beyond `lsn`: 0 when it is not, None when that
-        cannot be told.
+        is not known.
         """
         stood = self._stood
         after = bisect_right(stood, lsn, key=lambda one: one.lsn)

@@ -5,15 +5,19 @@ Invariants: a table's state is the worse of the two sides; what the applier said
 generation says nothing about the present.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sluice.contract.applied import AppliedTable
+from sluice.contract import codec, keys
+from sluice.contract.applied import AppliedTable, Maintenance
 from sluice.contract.table_state import State
+from sluice.contract.verified import VerifiedTable
 from sluice.health.facts import TableSeen
 from sluice.health.wal import shown
-from sluice.manifest.state import SNAPSHOT_WAITS, TableState
+from sluice.manifest.state import SNAPSHOT_WAITS, Pause, TableState
+
+_MEBI = 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +50,70 @@ class TableReport:
     """Why they were not committed directly."""
     files: int | None = None
     """Data files in the lake table, None when they were not counted."""
+    waiting_rows: int | None = None
+    """Changes that were spooled since the table was paused; None while it is not."""
+    waiting_bytes: int | None = None
+    resyncs: dict[str, int] = field(default_factory=dict)
+    """How often it began again with a new snapshot, by cause."""
+    note: str = ""
+    """Why the lake table is not at the path of the table's name, empty when it is."""
+    ignored_columns: tuple[str, ...] = ()
+    """Columns that its contract leaves out of the lake table."""
+    resync_at: str = ""
+    """When a stale table is read again by itself (ISO 8601 UTC), empty when people decide."""
+    maintenance: Maintenance = field(default_factory=Maintenance)
+    """What was done to its lake table besides windows."""
+    verified_through_lsn: int = 0
+    """Where a comparison of source and lake last found it equal, 0 when none has."""
+    verified_at: str = ""
+    """When that was (ISO 8601 UTC)."""
+    differences: int = 0
+    """Rows that differed in the newest comparison."""
+    verification_late: bool = False
+    """Tables are compared continuously, and this one was not found equal for three intervals."""
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "since": self.since or None, "complete_through_lsn": shown(self.complete_through_lsn)}
+        optional = {name: getattr(self, name) or None for name in ("since", "resync_at", "verified_at")}
+        positions = {name: shown(getattr(self, name)) for name in ("complete_through_lsn", "verified_through_lsn")}
+        maintenance = {**codec.fields_to_json(self.maintenance), "summary": self.maintenance.summary}
+        return {**asdict(self), **optional, "maintenance": maintenance, **positions}
+
+    @property
+    def problem(self) -> str:
+        """What keeps it from being followed, one of the reasons of the metric `sluice_table_problem`;
+        empty when nothing does.
+        """
+        if self.differences and self.state.has_initial_rows:
+            return "unequal"
+        if self.failing:
+            return "failing"
+        if self.state is State.STALE:
+            return "waiting" if self.resync_at else "stale"
+        if self.state in (State.GAP, State.QUARANTINED):
+            return self.state.value
+        return "unverified" if self.verification_late else ""
+
+    @property
+    def remark(self) -> str:
+        """All that is to be said of it, in one line."""
+        times = ", ".join(f"{count:,} for {cause}" for cause, count in sorted(self.resyncs.items()))
+        differs = f"{self.differences:,} rows differ from the source" if self.differences else ""
+        left_out = f"left out: {', '.join(self.ignored_columns)}" if self.ignored_columns else ""
+        fails = f"maintenance fails: {self.maintenance.failing}" if self.maintenance.failing else ""
+        again = f"read again: {times}" if times else ""
+        return "; ".join(filter(None, (self.reason, differs, self.note, left_out, again, fails)))
 
     @property
     def seen(self) -> TableSeen:
         """What health depends on."""
         since = datetime.fromisoformat(self.since).timestamp() if self.since else None
         return TableSeen(f"{self.schema}.{self.table}", self.state, self.reason, since, self.failing)
+
+    @property
+    def maintenance_seen(self) -> TableSeen | None:
+        """The same of its maintenance, None while that does not fail."""
+        name, reason = f"{self.schema}.{self.table}", self.maintenance.failing
+        return TableSeen(name, self.state, reason, failing=True) if reason and self.state.is_applied else None
 
 
 def current(table: TableState, applied: AppliedTable | None) -> AppliedTable | None:
@@ -64,15 +123,26 @@ def current(table: TableState, applied: AppliedTable | None) -> AppliedTable | N
     return applied if applied is not None and applied.generation == table.generation else None
 
 
-def joined(table: TableState, applied: AppliedTable | None, *, path: str, lag_seconds: float | None) -> TableReport:
+def joined(
+    table: TableState,
+    applied: AppliedTable | None,
+    *,
+    path: str,
+    lag_seconds: float | None,
+    verified: VerifiedTable | None = None,
+    verification_late: bool = False,
+) -> TableReport:
     state, reason, since = table.state, table.reason, table.since
-    if applied is None and state == State.LIVE:
+    theirs = _by_the_applier(table, applied) if applied is not None else None
+    if table.paused is not None and state.is_followed:
+        state, reason, since = State.PAUSED, pause_reason(table, table.paused), table.paused.since
+    elif applied is None and state == State.LIVE:
         # The lake waits for the rows since ingest had them.
         state, reason = State.SNAPSHOT, "the applier has not taken it yet"
-    elif applied is not None and applied.state.severity > state.severity:
-        state, reason, since = applied.state, applied.reason, table.since if applied.state == State.SNAPSHOT else ""
+    if applied is not None and theirs is not None and theirs.severity > state.severity:
+        state, reason, since = theirs, applied.reason, table.since if theirs == State.SNAPSHOT else ""
     failing = table.state == State.SNAPSHOT and table.reason.startswith(SNAPSHOT_WAITS)
-    if applied is not None and applied.failing:
+    if applied is not None and applied.failing and state is not State.PAUSED:
         # What keeps the lake from having what ingest has is said before what ingest says.
         failing, reason = True, applied.reason
     return TableReport(
@@ -89,8 +159,51 @@ def joined(table: TableState, applied: AppliedTable | None, *, path: str, lag_se
         snapshot_rows=table.snapshot.rows if table.snapshot else 0,
         lag_seconds=lag_seconds,
         delta_version=applied.delta_version if applied and applied.delta_version >= 0 else None,
-        failing=failing and state.is_followed,
+        failing=failing and state.is_applied,
         way=applied.way if applied else "",
         way_reason=applied.way_reason if applied else "",
         files=applied.files if applied and applied.files >= 0 else None,
+        waiting_rows=table.paused.rows if table.paused else None,
+        waiting_bytes=table.paused.bytes if table.paused else None,
+        resyncs=table.resyncs.counts,
+        resync_at=table.resync_at,
+        note=_note(table),
+        ignored_columns=tuple(
+            column.name
+            for number, schema in table.schemas.items()
+            if number == table.schema_version
+            for column in schema.ignored_columns
+        ),
+        maintenance=applied.maintenance if applied else Maintenance(),
+        verified_through_lsn=verified.lsn if verified else 0,
+        verified_at=verified.at if verified else "",
+        differences=verified.differences if verified else 0,
+        verification_late=verification_late,
     )
+
+
+def _by_the_applier(table: TableState, applied: AppliedTable) -> State:
+    """What the applier says, except for pauses: those are ingest's to say, whether the applier knows of
+    their beginning and end or not. While a table is paused its windows are not tried, and cannot fail.
+    """
+    over = State.QUARANTINED if table.paused is not None else State.PAUSED
+    if applied.state is not over:
+        return applied.state
+    return State.LIVE if applied.complete_through_lsn else State.SNAPSHOT
+
+
+def pause_reason(table: TableState, pause: Pause) -> str:
+    """Since when, how much waits, and what ends it."""
+    name = f"{table.schema_name}.{table.table_name}"
+    return (
+        f"paused on request; what came since waits in the spool (rows: {pause.rows:,}, {pause.bytes / _MEBI:,.1f} "
+        f"MiB), and `sluice tables resume {name}` applies it"
+    )
+
+
+def _note(table: TableState) -> str:
+    if table.path == keys.lake_path(table.schema_name, table.table_name):
+        return ""
+    if table.path == keys.lake_path(*table.first_name):
+        return f"renamed; its lake table stays at {table.path}"
+    return f"its lake table is at {table.path}: another table had the path of its name"

@@ -1,7 +1,7 @@
 """From facts to one verdict: the state of the pipeline, and the list of its problems.
 
 Invariants: a pipeline is `healthy` only when changes are known to flow and nothing is known to be
-wrong; what could not be seen is `unknown` or a problem, never good; everything that shows health
+wrong. What could not be seen is `unknown` or a problem, never good. Everything that shows health
 shows a Verdict and judges nothing itself. Pure.
 """
 
@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from sluice.contract.control import REFUSAL_SECONDS
 from sluice.errors import ErrorSeen
-from sluice.health.facts import ApplierSeen, Away, Facts, ProcessSeen, SourceSeen
+from sluice.health.facts import ApplierSeen, Away, Facts, ProcessSeen, SourceSeen, named
 from sluice.health.problems import BY_CODE, SEVERITIES, Problem, Severity
-from sluice.printable import one_line
+from sluice.printable import counted, one_line
 
 State = Literal["healthy", "degraded", "stopped", "lost", "new", "unknown"]
 STATES: tuple[State, ...] = ("healthy", "degraded", "stopped", "lost", "new", "unknown")
@@ -65,8 +65,8 @@ class Verdict:
         """One line for people: the state, and the most severe problem with how many there are more."""
         worth = [problem for problem in self.problems if problem.severity != "info"]
         if not worth:
-            copying = sum(problem.count for problem in self.problems if problem.code == "table.snapshot")
-            return self.state + (f", {copying} snapshot{'s' * (copying > 1)} under way" if copying else "")
+            snapshots = sum(problem.count for problem in self.problems if problem.code == "table.snapshot")
+            return self.state + (f", {counted(snapshots, 'snapshot')} under way" if snapshots else "")
         more = f" and {len(worth) - 1} more" if len(worth) > 1 else ""
         return one_line(f"{self.state}: {worth[0].code}, {worth[0].where}{more}")
 
@@ -333,7 +333,8 @@ def _applier(facts: Facts) -> Iterator[Problem]:
 
 
 def _waits(what: str, seen: ApplierSeen) -> str:
-    return f"{what}, and {seen.pending:,} manifest entries wait for it" if seen.pending else what
+    entries = counted(seen.pending, "manifest entry", "manifest entries")
+    return f"{what}, with {entries} to apply" if seen.pending else what
 
 
 def _failing(facts: Facts, seen: ApplierSeen) -> Iterator[Problem]:
@@ -391,12 +392,52 @@ def _tables(facts: Facts) -> Iterator[Problem]:
             )
 
 
+def _maintenance(facts: Facts) -> Iterator[Problem]:
+    for group in facts.maintenance:
+        yield _problem("table.maintenance", "warning", group.names, group.reason, count=group.count)
+
+
+def _configuration(facts: Facts) -> Iterator[Problem]:
+    process, applier = facts.process, facts.applier
+    if process is not None and process.configuration_refused:
+        at = process.configuration_refused_at
+        yield _problem("configuration.refused", "warning", "ingest", process.configuration_refused, since=at)
+    if applier.configuration_refused:
+        yield _problem("configuration.refused", "warning", "the applier", applier.configuration_refused)
+
+
 def _refusals(facts: Facts) -> Iterator[Problem]:
     for one in facts.refusals:
         if facts.now - one.refused_at <= REFUSAL_SECONDS:
             yield _problem("request.refused", "warning", one.table, one.reason, remedy=one.hint, since=one.refused_at)
 
 
+def _comparisons(facts: Facts) -> Iterator[Problem]:
+    different = [one for one in facts.comparisons if one.differences]
+    if different:
+        count = sum(one.differences for one in different)
+        yield _problem(
+            "verify.different",
+            "critical",
+            named([one.table for one in different]),
+            f"a comparison found that rows of the lake differ from the source: {count:,} in {len(different):,} tables",
+            since=min(one.at for one in different),
+            count=len(different),
+        )
+    late = [one for one in facts.comparisons if one.late_at is not None and one.late_at < facts.now]
+    if late:
+        why = next((f"; {one.reason}" for one in late if one.reason), "")
+        yield _problem(
+            "verify.late",
+            "warning",
+            named([one.table for one in late]),
+            f"tables were to be found equal by comparison, and were not for three intervals{why}",
+            since=min(one.at for one in late),
+            count=len(late),
+        )
+
+
 _RULES: tuple[Callable[[Facts], Iterator[Problem]], ...] = (
-    _slot, _spool, _gone, _server, _ingest, _lag, _prepared, _applier, _clock, _lake, _tables, _refusals,
+    _slot, _spool, _gone, _server, _ingest, _lag, _prepared, _applier, _clock, _lake, _tables, _maintenance,
+    _configuration, _refusals, _comparisons,
 )  # fmt: skip

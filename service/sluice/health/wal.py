@@ -2,7 +2,7 @@
 and for how long it is safe.
 
 Invariant: /status and the metrics show the stages and the headroom that are made here. What cannot
-be told is None, never a guess. Pure; must not read a clock. (PostgreSQL: pg_replication_slots;
+be known is None, never a guess. Pure; must not read a clock. (PostgreSQL: pg_replication_slots;
 max_slot_wal_keep_size.)
 """
 

@@ -1,7 +1,7 @@
-"""What runs beside the connections of one process and outlives them: snapshots, the
+"""What runs beside the connections of one process and outlives them: snapshots, repairs, the
 catalog watch, and the collection of what older writers left behind.
 
-Invariant: none of the three can fail unseen. What may pass is tried again; anything else is handed
+Invariant: none of them can fail unseen. What may pass is tried again; anything else is handed
 to `on_error`, once, and ends the process.
 """
 
@@ -49,7 +49,12 @@ class Background:
         self._errors = errors
         self._on_error = on_error
         self._logger = structlog.get_logger("ingest")
-        tasks = (self._take_snapshots(), self._watch_catalog(), self._attempt(self._collect_leftovers, "leftovers"))
+        tasks = (
+            self._take_snapshots(),
+            self._watch_catalog(),
+            self._repair(),
+            self._attempt(self._collect_leftovers, "leftovers"),
+        )
         self._tasks = [asyncio.create_task(task) for task in tasks]
         for task in self._tasks:
             task.add_done_callback(self._ended)
@@ -63,6 +68,13 @@ class Background:
             self._status.snapshots.beat = time.time()
             if self._epoch.snapshotter.pending:
                 await self._attempt(self._epoch.snapshotter.run_once, "snapshot")
+            await self._stop.sleep(SNAPSHOT_SECONDS)
+
+    async def _repair(self) -> None:
+        requests, repairer = self._epoch.watch.requests, self._epoch.repairer
+        while not self._stop.asked.is_set():
+            if requests.repairs:
+                await self._attempt(lambda: requests.repair(repairer.repair, repairer.close_gap), "snapshot")
             await self._stop.sleep(SNAPSHOT_SECONDS)
 
     async def _watch_catalog(self) -> None:

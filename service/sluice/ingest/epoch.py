@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import structlog
 
-from sluice.contract.entries import Changes, Commits, Opened, PreparedEnd
+from sluice.contract.entries import Changes, Commits, Lost, Opened, PreparedEnd
 from sluice.errors import ServiceError
 from sluice.ingest.commit.committer import Committer
 from sluice.ingest.options import IngestOptions
+from sluice.ingest.snapshot.gap_closer import GapCloser
 from sluice.ingest.snapshot.segments import SnapshotSegments
 from sluice.ingest.snapshot.snapshotter import Snapshotter
 from sluice.ingest.start import Start
@@ -40,6 +41,7 @@ class Epoch:
     book: TableBook
     committer: Committer
     snapshotter: Snapshotter
+    repairer: GapCloser
     watch: CatalogWatch
     lookup: CatalogLookup
     numbers: Iterator[int]
@@ -78,7 +80,7 @@ def open_epoch(
 
     log = ManifestLog.open(
         store,
-        _opened(options, start),
+        opened_entry(options, start),
         start.state,
         through_lsn=start.lsn,
         on_problem=store_problem,
@@ -89,7 +91,9 @@ def open_epoch(
     if not options.two_phase and log.state.prepared:
         _release_prepared(log)
     lookup = CatalogLookup(stop.finishing)
-    book = TableBook(log, lookup, options.tables, wal_end=lookup.wal_end, counts=status.tables)
+    book = TableBook(
+        log, lookup, options.tables, wal_end=lookup.wal_end, counts=status.tables, policies=options.policies
+    )
     committer = Committer(
         store,
         log,
@@ -105,13 +109,18 @@ def open_epoch(
         numbers=numbers,
         counts=status.snapshots,
         stop=stop.threads,
+        rows_per_second=options.snapshot.rows_per_second,
     )
-    snapshotter = Snapshotter(options.source, book, segments, counts=status.snapshots, stop=stop.threads)
+    snapshotter = Snapshotter(
+        options.source, book, segments, counts=status.snapshots, stop=stop.threads, limits=options.snapshot
+    )
+    repairer = GapCloser(options.source, log, store, committer, epoch=opened.epoch, numbers=numbers, stop=stop.threads)
     watch = CatalogWatch(options.source, book, store)
-    return Epoch(opened, log, book, committer, snapshotter, watch, lookup, numbers)
+    return Epoch(opened, log, book, committer, snapshotter, repairer, watch, lookup, numbers)
 
 
-def _opened(options: IngestOptions, start: Start) -> Opened:
+def opened_entry(options: IngestOptions, start: Start, *, lost: Lost | None = None) -> Opened:
+    """What a writer says of itself and of the server when it takes the pipeline over at `start`."""
     server = start.server
     return Opened(
         system_identifier=server.system_identifier,
@@ -125,6 +134,8 @@ def _opened(options: IngestOptions, start: Start) -> Opened:
         server_version=server.server_version,
         start_lsn=start.lsn,
         instance=options.instance,
+        forks=server.forks or (),
+        lost=lost,
     )
 
 

@@ -6,10 +6,12 @@ from typing import Literal
 from sluice.ingest.assemble.assembler import AssemblerLimits
 from sluice.ingest.encode.builder import BuilderLimits
 from sluice.ingest.receive.stream import StreamLimits
+from sluice.ingest.snapshot.round import SnapshotLimits
+from sluice.ingest.tables.policies import Policies
 from sluice.source.sessions import SourceOptions
 
 STOP_SECONDS = 20.0
-"""All that a stop may take, below the 30 s that Kubernetes gives. Nothing is lost by leaving: what
+"""All that a stop may take, below the 30 s that Kubernetes gives. Nothing is lost by exiting: what
 was not acknowledged is sent again.
 """
 
@@ -31,6 +33,7 @@ class IngestOptions:
     pipeline: str
     source: SourceOptions
     tables: tuple[str, ...] = ()
+    policies: Policies = field(default_factory=Policies)
     streaming: Literal["off", "on", "parallel", "auto"] = "auto"
     two_phase: bool = False
     messages: bool = False
@@ -40,6 +43,7 @@ class IngestOptions:
     open_limits: AssemblerLimits = field(default_factory=AssemblerLimits)
     stream: StreamLimits = field(default_factory=StreamLimits)
     flush: FlushPolicy = field(default_factory=FlushPolicy)
+    snapshot: SnapshotLimits = field(default_factory=SnapshotLimits)
     slot_wait_s: float | None = None
     watch_interval_s: float = 10.0
     stop_s: float = STOP_SECONDS

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import structlog
 
 from sluice.contract.entries import Changes, Commits, PreparedEnd, Progress
+from sluice.contract.resyncs import Cause
 from sluice.errors import SourceRefused, SourceUnavailable
 from sluice.ingest.options import IngestOptions
 from sluice.ingest.tables import messages as messagetable
@@ -67,7 +68,7 @@ class PublicationGap:
             f"publication {publication} was dropped and created again: the server does not send what was "
             "written in between"
         )
-        book.mark_all_stale(reason, lsn=to_lsn)
+        book.mark_all_stale(reason, lsn=to_lsn, cause=Cause.GAP)
         # Whatever ended these in between is not sent either, and their gids may be used again.
         ended = tuple(
             PreparedEnd(one.gid, one.end_lsn, "passed_over")

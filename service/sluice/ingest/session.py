@@ -242,6 +242,15 @@ class Session:
         self._in_decoder.discard(task)
         task.exception()  # the breaker has it
 
+    def limit(self, options: IngestOptions) -> None:
+        """From now on the limits of `options` hold, for what is open as well. On the event loop."""
+
+        def set_limits() -> None:
+            self._assembler.limits = options.open_limits
+            self._builder.limits = options.builder
+
+        self._run(set_limits)
+
     def fail(self, error: BaseException) -> None:
         """Ends the session with `error`, from any thread; the first one counts."""
         self._breaker.fail(error)

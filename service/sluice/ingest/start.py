@@ -49,7 +49,7 @@ def prove_start(options: IngestOptions, store: ObjectStore, log: ManifestLog | N
     state = log.require_ours() if log is not None else load_state(store)
     with closing(open_query(source)) as connection:
         gap = PublicationGap.find(connection, options, state) if unpublished else None
-        server = server_facts(connection)
+        server = server_facts(connection, source, whole=True)
         if state.opened is None:
             set_up(source, connection, tables=options.tables, two_phase=options.two_phase)
         wait_until_free(connection, source, bound_s=options.slot_wait_s)
@@ -58,7 +58,7 @@ def prove_start(options: IngestOptions, store: ObjectStore, log: ManifestLog | N
         if gap is not None:
             gap.require_unchanged(connection)
             # What committed before the publication existed again cannot be decoded. The server
-            # passes over it when it is told to start behind it.
+            # passes over it when it starts behind it.
             lsn = server.wal_end_lsn
     return Start(state, server, lsn, gap)
 

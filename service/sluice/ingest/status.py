@@ -5,6 +5,7 @@ decides anything by it. Reading it costs nothing and waits for nobody. `manifest
 what was acknowledged to the server.
 """
 
+import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -85,62 +86,90 @@ class CommitCounts:
 @dataclass(slots=True)
 class TableCounts:
     """How often this process put tables into each state, and followed changes of shape:
-    `schema_changes` is by (kind, outcome).
+    `schema_changes` is by (kind, outcome), `resyncs` by cause.
     """
 
     transitions: Counter[State] = field(default_factory=Counter)
     schema_changes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    resyncs: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class TableRead:
+    """One table whose rows are read: `rows` and `bytes` in this round, begun at `started_at`
+    (monotonic); `rows_before` are in the spool from earlier rounds of the same snapshot.
+    `estimated_rows` is what the server expects of the whole table, negative where it does not.
+    """
+
+    estimated_rows: int
+    rows_before: int = 0
+    rows: int = 0
+    bytes: int = 0
+    started_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def left(self) -> int:
+        """Rows that are expected to come, negative when that is not known."""
+        if self.estimated_rows < 0:
+            return -1
+        return max(0, self.estimated_rows - self.rows_before - self.rows)
 
 
 @dataclass(slots=True)
 class SnapshotProgress:
-    """One round of snapshots: the tables that are read from one snapshot of the source.
+    """One round of snapshots: the tables that are read from one snapshot of the source, by several
+    threads.
 
-    `rows` and `bytes` are of the present `table`, begun at `table_started_at` (monotonic);
-    `rows_before` are those of the tables finished in this round. `waiting` has the server's
-    estimate of rows by table for those not begun yet, negative where it has none.
+    `tables` are those under way, by name. `rows_done` are those read in this round of the tables that
+    have left it. `waiting` has the server's estimate of rows by table for those not begun yet,
+    negative where it has none.
     """
 
-    table: str = ""
-    rows: int = 0
-    bytes: int = 0
-    estimated_rows: int = 0
+    tables: dict[str, TableRead] = field(default_factory=dict)
     tables_done: int = 0
     tables_total: int = 0
-    rows_before: int = 0
+    rows_done: int = 0
     waiting: dict[str, int] = field(default_factory=dict)
     started_at: float = field(default_factory=time.monotonic)
-    table_started_at: float = field(default_factory=time.monotonic)
     began_at: float = field(default_factory=time.time)
     """Unix seconds, for people and metrics."""
 
-    def begin(self, table: str, *, estimated_rows: int) -> None:
-        """The next table's turn."""
-        self.rows_before += self.rows
-        self.waiting = {name: rows for name, rows in self.waiting.items() if name != table}
-        self.table, self.rows, self.bytes, self.estimated_rows, self.table_started_at = (
-            table,
-            0,
-            0,
-            estimated_rows,
-            time.monotonic(),
-        )
+    def begin(self, table: str, *, estimated_rows: int, rows_before: int = 0) -> None:
+        """The table is read from now on. Nothing when it is already."""
+        self.waiting.pop(table, None)
+        if table not in self.tables:
+            self.tables[table] = TableRead(estimated_rows, rows_before)
+
+    def left(self, table: str, *, done: bool) -> float:
+        """The table is read no longer, because it is `done` or for another reason. Returns for how many
+        seconds it was.
+        """
+        one = self.tables.pop(table, None)
+        self.waiting.pop(table, None)
+        self.tables_done += done
+        if one is None:
+            return 0.0
+        self.rows_done += one.rows
+        return time.monotonic() - one.started_at
+
+    @property
+    def rows(self) -> int:
+        """Rows read in this round."""
+        return self.rows_done + sum(one.rows for one in tuple(self.tables.values()))
 
     @property
     def expected_rows(self) -> int | None:
-        """Rows of the whole round: those of finished tables and what the server expects of the
-        others. None where it has no estimate for one.
+        """Rows that this round reads: those that were, and what the server expects of the others. None
+        where it has no estimate for one.
         """
-        estimates = [*self.waiting.values(), *([self.estimated_rows] if self.table else [])]
-        if min(estimates, default=0) < 0:
-            return None
-        return self.rows_before + max(self.rows, self.estimated_rows) + sum(self.waiting.values())
+        coming = [*tuple(self.waiting.values()), *(one.left for one in tuple(self.tables.values()))]
+        return None if min(coming, default=0) < 0 else self.rows + sum(coming)
 
     def seconds_left(self, now: float) -> float | None:
         """Until the round is finished at its rate so far; `now` is monotonic. None while there is
         no rate and where estimates say nothing (any more).
         """
-        done, expected, seconds = self.rows_before + self.rows, self.expected_rows, now - self.started_at
+        done, expected, seconds = self.rows, self.expected_rows, now - self.started_at
         return (
             None if expected is None or not 0 < done < expected or seconds <= 0 else (expected - done) * seconds / done
         )
@@ -149,7 +178,7 @@ class SnapshotProgress:
 @dataclass(slots=True)
 class SnapshotCounts:
     """Initial rows read by this process. `progress` is of the present round, a new value for each
-    one.
+    one. Thread-safe for those who count.
     """
 
     rows: int = 0
@@ -160,6 +189,29 @@ class SnapshotCounts:
     pending: int = 0
     """Tables that wait for their rows, as of the last refresh."""
     progress: SnapshotProgress = field(default_factory=SnapshotProgress)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def begin(self, table: str, *, estimated_rows: int, rows_before: int = 0) -> None:
+        """The table is read from now on."""
+        with self._lock:
+            self.progress.begin(table, estimated_rows=estimated_rows, rows_before=rows_before)
+
+    def add(self, table: str, *, rows: int, nbytes: int) -> None:
+        """Rows of a table under way were read."""
+        with self._lock:
+            if (one := self.progress.tables.get(table)) is not None:
+                one.rows += rows
+                one.bytes += nbytes
+            self.rows += rows
+            self.bytes += nbytes
+            self.beat = time.time()
+
+    def left(self, table: str, *, done: bool) -> None:
+        """The table is read no longer."""
+        with self._lock:
+            seconds = self.progress.left(table, done=done)
+            if done:
+                self.table_seconds.add(seconds)
 
 
 @dataclass(slots=True)
@@ -202,6 +254,11 @@ class IngestStatus:
     backpressure_cause: str | None = None
     """What the socket waits for; None while it is read."""
     backpressure_seconds: dict[str, float] = field(default_factory=dict)
+    configured_at: float = 0.0
+    """When the settings in force were read, unix seconds; 0 before."""
+    configuration_refused: str = ""
+    """Why the file as it is now is not in force, since `configuration_refused_at`; empty when it is."""
+    configuration_refused_at: float = 0.0
     leftovers: int = 0
     """Objects of older writers that were deleted."""
     stream: StreamCounts = field(default_factory=StreamCounts)

@@ -1,4 +1,4 @@
-"""How one ingest stops: what must end at once, what may finish, and when that is given up.
+"""How one ingest stops: what must end at once, what may finish, and when a stop ends without it.
 
 Invariant: a stop takes `stop_timeout` in all, whatever the server and the store do. What only
 begins something, such as connecting or reading a table, is cancelled when the stop is asked for.
@@ -18,7 +18,7 @@ from sluice.source.sessions import SourceOptions
 from sluice.stopping import Stop
 
 GRACE_SECONDS = 1.0
-"""For what was told to end, to do so."""
+"""For what must end, to do so."""
 
 Answer = TypeVar("Answer")
 
@@ -36,7 +36,7 @@ class IngestStop:
         self.threads = threading.Event()
         """Set when threads that wait for the store must end."""
         self._clock = clock
-        self._given_up = asyncio.Event()
+        self._over = asyncio.Event()
 
     def ask(self, *, give_up: Callable[[Interrupted], None]) -> None:
         """Begins the stop; the first call counts. `give_up` is called when the time to finish is
@@ -53,7 +53,7 @@ class IngestStop:
         """Whatever still waits for the store or the source ends, and comes again at the next start."""
         self.end_threads()
         then(self._out_of_time())
-        asyncio.get_running_loop().call_later(GRACE_SECONDS, self._given_up.set)
+        asyncio.get_running_loop().call_later(GRACE_SECONDS, self._over.set)
 
     def end_threads(self) -> None:
         """No thread waits for the store or the source any longer."""
@@ -61,20 +61,20 @@ class IngestStop:
         self.finishing.cancellation.cancel()
 
     async def within(self, work: Coroutine[Any, Any, Answer]) -> Answer:
-        """What `work` returns or raises; Interrupted when the stop is given up first. Threads that
+        """What `work` returns or raises; Interrupted when the patience of the stop ends first. Threads that
         it waits for are then left to themselves.
         """
         task = asyncio.ensure_future(work)
-        given_up = asyncio.ensure_future(self._given_up.wait())
+        over = asyncio.ensure_future(self._over.wait())
         try:
-            await asyncio.wait({task, given_up}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, over}, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
             raise self._out_of_time()
         finally:
-            for one in (task, given_up):
+            for one in (task, over):
                 one.cancel()
-            await asyncio.wait({task, given_up}, timeout=GRACE_SECONDS)
+            await asyncio.wait({task, over}, timeout=GRACE_SECONDS)
 
     async def sleep(self, seconds: float) -> None:
         """Returns early when the stop begins."""

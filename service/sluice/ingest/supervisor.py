@@ -6,7 +6,7 @@ loss that may pass.
                     └── Watermark ◀── receipt ◀── Committer ◀───────────────┘
 
 This module owns the order of things at start and stop, and holds no logic of the stages. Threads:
-the event loop owns the socket and the watermark; one thread decodes; Committer has its own; snapshots
+the event loop owns the socket and the watermark. One thread decodes; Committer has its own. Snapshots
 and the catalog watch run in one each.
 """
 
@@ -16,12 +16,13 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 
 import structlog
 
 from sluice.backoff import Backoff
 from sluice.contract.table_state import State
-from sluice.errors import Interrupted, ServiceError, may_pass
+from sluice.errors import Interrupted, ServiceError, SourceMoved, may_pass
 from sluice.ingest.background import Background
 from sluice.ingest.causes import component_of, reason_of
 from sluice.ingest.epoch import Epoch, open_epoch
@@ -59,7 +60,7 @@ def _tune_interpreter() -> None:
 
 
 class Ingest:
-    """Runs until told to stop or until an error that needs a human. `store` is the pipeline's own
+    """Runs until stopped or until an error that needs a human. `store` is the pipeline's own
     prefix in the spool. `status` is all that observers need.
     """
 
@@ -96,10 +97,21 @@ class Ingest:
         self._logger = structlog.get_logger("ingest")
 
     def stop(self) -> None:
-        """Asks for a drain: no more reading, publish whole transactions, acknowledge, leave. On the
+        """Asks for a drain: no more reading, publish whole transactions, acknowledge, end. On the
         event loop.
         """
         self._stop.ask(give_up=self._fail_session)
+
+    def reconfigure(self, options: IngestOptions) -> None:
+        """Goes on with `options`, of which only the selection of tables and the limits may be other
+        ones. Nothing pauses. On the event loop.
+        """
+        self._options = replace(options, source=self._options.source, instance=self._options.instance)
+        self.status.staged_limit_bytes = options.builder.staged_bytes
+        if self._epoch is not None:
+            self._epoch.book.configure(options.tables, options.policies)
+        if self._session is not None:
+            self._session.limit(options)
 
     def _fail_session(self, error: BaseException) -> None:
         if self._session is not None:
@@ -187,7 +199,7 @@ class Ingest:
                 f" and {len(missing) - _NAMED:,} more" if len(missing) > _NAMED else ""
             )
             raise Interrupted(
-                f"everything else is in the spool, but {len(missing):,} tables could not be read: {names}",
+                f"everything else is in the spool, but tables could not be read ({len(missing):,}): {names}",
                 hint="`sluice tables --state quarantined` says why; fix that, or leave the tables out by "
                 "source.tables, and run it again",
             )
@@ -196,7 +208,15 @@ class Ingest:
 
     def _prove(self) -> Start:
         log = self._epoch.log if self._epoch is not None else None
-        return prove_start(self._options, self._store, log, unpublished=self._unpublished)
+        start = prove_start(self._options, self._store, log, unpublished=self._unpublished)
+        opened = start.state.opened
+        if log is not None and opened is not None and opened.timeline != start.server.timeline:
+            raise SourceMoved(
+                f"the source was promoted from timeline {opened.timeline} to {start.server.timeline}, and has all "
+                "that the manifest has",
+                hint="start it again: it goes on there",
+            )
+        return start
 
     async def _stream(self, start: Start, target: int | None) -> bool:
         """Returns whether `target` was reached."""
@@ -273,6 +293,8 @@ class Ingest:
                 stop=self._stop,
                 errors=self.errors,
             )
+            # They may have changed while it was opened.
+            self._epoch.book.configure(self._options.tables, self._options.policies)
         self._epoch.watch.run_once()
         if start.gap is not None and self._unpublished:
             start.gap.pass_over(self._options, self._epoch.log, self._epoch.book, to_lsn=start.lsn)

@@ -8,6 +8,7 @@ passed over for an older one; one that contradicts its entry is ManifestCorrupt.
 from sluice.contract import codec, keys
 from sluice.contract.entries import digest
 from sluice.errors import ManifestCorrupt, ObjectExists, ObjectMissing
+from sluice.manifest import horizon, links
 from sluice.manifest.state import PipelineState, from_json, to_json
 from sluice.store.base import ObjectStore
 
@@ -31,21 +32,21 @@ def write(store: ObjectStore, state: PipelineState) -> None:
 
 
 def newest(store: ObjectStore) -> PipelineState:
-    """The state of the newest readable checkpoint, the empty state if there is none. Raises
+    """The state of the newest readable checkpoint, the empty state if there is none or what follows
+    it was pruned. Raises
     ManifestCorrupt, FormatTooNew, StoreError.
     """
     for key in sorted(store.list(keys.CHECKPOINTS), reverse=True):
         state = _read(store, key)
         if state is None:
             continue
-        try:
-            found = digest(store.get(keys.manifest_entry(state.seq)))
-        except ObjectMissing as error:
+        found = links.find(store, state.seq)
+        if found is None and state.seq <= horizon.floor_seq(store):
+            break
+        if found is None:
             hint = "was it deleted by a lifecycle rule? restore it"
-            raise ManifestCorrupt(
-                f"manifest entry {state.seq} is missing, though a checkpoint stands on it", hint=hint
-            ) from error
-        if found != state.previous_sha256:
+            raise ManifestCorrupt(f"manifest entry {state.seq} is missing, though a checkpoint stands on it", hint=hint)
+        if found.sha256 != state.previous_sha256:
             raise ManifestCorrupt(
                 f"manifest entry {state.seq} is not the one its checkpoint stands on: one of the two "
                 "was replaced or damaged"

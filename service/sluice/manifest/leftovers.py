@@ -15,9 +15,11 @@ from collections.abc import Iterable, Iterator
 
 from sluice import faults
 from sluice.contract import keys
-from sluice.contract.entries import Body, Changes, Opened, Progress, Segment, Snapshot, Table
+from sluice.contract.entries import Body, Changes, Opened, Progress, Repair, Segment, Snapshot, Table
 from sluice.errors import ManifestCorrupt
+from sluice.manifest import horizon
 from sluice.manifest.reader import read_entries
+from sluice.manifest.state import PipelineState
 from sluice.store.base import ObjectStore
 
 ENTRIES_AT_ONCE = 256
@@ -53,7 +55,8 @@ def unnamed(
     store: ObjectStore, *, opened_seq: int, epoch: int, table_ids: Iterable[str], stop: threading.Event
 ) -> Iterator[str]:
     """Keys of what `collect` deletes, under the same conditions."""
-    return _candidates(store, _named(store, before_seq=opened_seq, stop=stop), sorted(table_ids), before_epoch=epoch)
+    named = _named(store, horizon.base(store), before_seq=opened_seq, stop=stop)
+    return _candidates(store, named, sorted(table_ids), before_epoch=epoch)
 
 
 def referenced(body: Body) -> tuple[Segment, ...]:
@@ -61,35 +64,45 @@ def referenced(body: Body) -> tuple[Segment, ...]:
     match body:
         case Changes():
             return (*body.segments, *(part.segment for transaction in body.prepared for part in transaction.parts))
-        case Snapshot():
+        case Snapshot() | Repair():
             return body.segments
         case Opened() | Progress() | Table():
             return ()
 
 
-def _named(store: ObjectStore, *, before_seq: int, stop: threading.Event) -> Named:
-    """What entries name, by epoch, of epochs that were read back to their very `opened` entry;
-    nothing when stopped.
+def _named(store: ObjectStore, base: PipelineState, *, before_seq: int, stop: threading.Event) -> Named:
+    """What entries name, by epoch, of epochs that were read back to their very `opened` entry, or to
+    where the log begins since it was pruned; nothing when stopped.
     """
     whole: Named = {}
     reading: Named = {}
     last = before_seq - 1
-    while last > 0 and not (whole and before_seq - last > LOOK_BACK_ENTRIES):
+    while last > base.seq and not (whole and before_seq - last > LOOK_BACK_ENTRIES):
         if stop.is_set():
             return {}
-        first = max(1, last - ENTRIES_AT_ONCE + 1)
+        first = max(base.seq + 1, last - ENTRIES_AT_ONCE + 1)
         entries = [entry for entry, _ in read_entries(store, after_seq=first - 1, limit=last - first + 1)]
         if len(entries) != last - first + 1:
             raise ManifestCorrupt(f"manifest entry {first + len(entries)} is missing, though entry {before_seq} exists")
         for entry in reversed(entries):
             for segment in referenced(entry.body):
-                placed = keys.placed(segment.key)
-                if placed is not None:
-                    _mark(reading.setdefault(placed[0], bytearray()), placed[1])
+                _name(reading, segment.key)
             if isinstance(entry.body, Opened):
                 whole[entry.epoch] = reading.pop(entry.epoch, bytearray())
         last = first - 1
+    if base.seq and last <= base.seq:
+        # What earlier entries named is deleted already, but for what is still prepared.
+        for transaction in base.prepared.values():
+            for part in transaction.parts:
+                _name(reading, part.segment.key)
+        whole.update({base.epoch: bytearray(), **reading})
     return whole
+
+
+def _name(named: Named, key: str) -> None:
+    placed = keys.placed(key)
+    if placed is not None:
+        _mark(named.setdefault(placed[0], bytearray()), placed[1])
 
 
 def _mark(counters: bytearray, counter: int) -> None:

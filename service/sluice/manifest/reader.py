@@ -2,7 +2,8 @@
 
 Invariant: the order comes from getting N, then N+1; a listing only tells a missing entry from the
 end of the log. Whoever reads gets a gap-free, chained run of entries or ManifestCorrupt with the
-number, never a run with a hole. It must not write.
+number, never a run with a hole, whether the entries are objects of their own or in archives, and
+however many move from the one to the other meanwhile. It must not write.
 """
 
 from collections.abc import Iterator
@@ -10,8 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from sluice.contract import keys
 from sluice.contract.entries import Entry, digest
-from sluice.errors import FormatTooNew, ManifestCorrupt, ObjectMissing
-from sluice.manifest import checkpoint
+from sluice.errors import ManifestCorrupt
+from sluice.manifest import checkpoint, horizon, links
+from sluice.manifest.links import Link
 from sluice.manifest.state import PipelineState, check_positions, reduce
 from sluice.store.base import ObjectStore
 
@@ -23,8 +25,8 @@ IDENTITY_DIGITS = 16
 
 def read_entry(store: ObjectStore, seq: int) -> Entry | None:
     """Entry `seq`, None if it is not there (yet). Raises ManifestCorrupt, FormatTooNew, StoreError."""
-    found = _fetch(store, seq)
-    return found[0] if found else None
+    found = links.find(store, seq)
+    return found.entry if found else None
 
 
 def read_entries(
@@ -36,35 +38,38 @@ def read_entries(
     gaps: bool = True,
 ) -> Iterator[tuple[Entry, str]]:
     """Entries `after_seq + 1` and on with the digest of their bytes, up to the end of the log or
-    `limit`. Without `gaps` an entry that is not there is taken for the end, which saves a listing:
-    for those who ask often, and ask with `gaps` now and then.
+    `limit`. Without `gaps` an entry that is no object of its own is taken for the end, which saves
+    a listing: for those who are at the end, ask often, and ask with `gaps` now and then.
 
     Each is checked to continue the one before, by hash and by position; the first to continue
     `previous_sha256`, if given. Reading starts with one entry at a time and fetches ahead when
     there is more, so that a reader at the end of the log asks for one object.
     """
-    last = None if limit is None else after_seq + limit
-    seq, width = after_seq + 1, 1
+    for link in read_links(store, after_seq=after_seq, previous_sha256=previous_sha256, limit=limit, gaps=gaps):
+        yield link.entry, link.sha256
+
+
+def read_links(
+    store: ObjectStore,
+    *,
+    after_seq: int,
+    previous_sha256: str | None = None,
+    limit: int | None = None,
+    gaps: bool = True,
+) -> Iterator[Link]:
+    """As `read_entries`, with the bytes of each entry."""
     through_lsn: int | None = None
-    with ThreadPoolExecutor(THREADS, thread_name_prefix="manifest") as pool:
-        while last is None or seq <= last:
-            wanted = range(seq, seq + width if last is None else min(seq + width, last + 1))
-            for found in pool.map(lambda number: _fetch(store, number), wanted) if width > 1 else [_fetch(store, seq)]:
-                link = found or (_after_gap_check(store, seq) if gaps else None)
-                if link is None:
-                    return
-                entry, sha256 = link
-                if previous_sha256 is not None and entry.previous_sha256 != previous_sha256:
-                    raise ManifestCorrupt(
-                        f"manifest entry {seq} does not continue entry {seq - 1}: one of the two was "
-                        "replaced or damaged"
-                    )
-                if through_lsn is not None:
-                    check_positions(entry, after=through_lsn)
-                yield link
-                previous_sha256, through_lsn = sha256, entry.through_lsn
-                seq += 1
-            width = min(width * 2, AHEAD)
+    for link in _found(store, after_seq + 1, last=None if limit is None else after_seq + limit, gaps=gaps):
+        entry = link.entry
+        if previous_sha256 is not None and entry.previous_sha256 != previous_sha256:
+            raise ManifestCorrupt(
+                f"manifest entry {entry.seq} does not continue entry {entry.seq - 1}: one of the two was "
+                "replaced or damaged"
+            )
+        if through_lsn is not None:
+            check_positions(entry, after=through_lsn)
+        yield link
+        previous_sha256, through_lsn = link.sha256, entry.through_lsn
 
 
 def identity(store: ObjectStore) -> str:
@@ -74,43 +79,90 @@ def identity(store: ObjectStore) -> str:
     return digest(store.get(keys.manifest_entry(1)))[:IDENTITY_DIGITS]
 
 
-def load_state(store: ObjectStore) -> PipelineState:
-    """The state after the last entry: the newest checkpoint and what follows it. Raises
-    ManifestCorrupt, FormatTooNew, StoreError.
+def load_state(store: ObjectStore, *, known: PipelineState | None = None) -> PipelineState:
+    """The state after the last entry: the newest checkpoint and what follows it. With `known`, an
+    earlier state of the same manifest, what follows that one is enough. Raises ManifestCorrupt,
+    FormatTooNew, StoreError.
     """
-    state = checkpoint.newest(store)
-    for entry, sha256 in read_entries(store, after_seq=state.seq, previous_sha256=state.previous_sha256):
+    state = known if known is not None and _continues(store, known) else checkpoint.newest(store)
+    if state.seq <= horizon.floor_seq(store):
+        state = horizon.base(store)  # checkpoints could not be written, or read, for so long
+    for entry, sha256 in read_entries(store, after_seq=state.seq, previous_sha256=state.previous_sha256 or None):
         state = reduce(state, entry, sha256)
     return state
 
 
-def _fetch(store: ObjectStore, seq: int) -> tuple[Entry, str] | None:
-    try:
-        stored = store.get(keys.manifest_entry(seq))
-    except ObjectMissing:
-        return None
-    try:
-        entry = Entry.decode(stored)
-    except (ManifestCorrupt, FormatTooNew) as error:
-        raise type(error)(f"manifest entry {seq}: {error}", hint=error.hint) from error
-    if entry.seq != seq:
-        raise ManifestCorrupt(f"manifest entry {seq} calls itself {entry.seq}")
-    return entry, digest(stored)
+def _continues(store: ObjectStore, state: PipelineState) -> bool:
+    """Whether `state` is one of this manifest: it may have been replaced by an older copy, or begun anew."""
+    link = links.find(store, state.seq) if state.seq else None
+    return link is not None and link.sha256 == state.previous_sha256
 
 
-def _after_gap_check(store: ObjectStore, seq: int) -> tuple[Entry, str] | None:
-    """None if the log ends before `seq`. If a later entry exists, `seq` must have been written
-    meanwhile, or it is a gap.
+def pruned_through(store: ObjectStore) -> int:
+    """The last entry that may be gone, because all that it held is applied; 0 if none may."""
+    return horizon.floor_seq(store)
+
+
+def later_entry(store: ObjectStore, seq: int) -> int | None:
+    """The number of an entry after `seq` that is an object of its own, None if there is none. The
+    newest entries always are, so there is one if `seq` is not the end of the log.
     """
-    for key in store.list(keys.MANIFEST, after=keys.manifest_entry(seq - 1)):
-        if key.startswith(keys.CHECKPOINTS):
-            break
-        later = keys.manifest_seq(key)
-        found = _fetch(store, seq)
-        if found is None:
-            raise ManifestCorrupt(
-                f"manifest entry {seq} is missing, though entry {later} exists",
-                hint="was it deleted by a lifecycle rule? restore it",
-            )
-        return found
+    for key in store.list(keys.MANIFEST, after=keys.manifest_entry(seq)):
+        return None if key.startswith(keys.CHECKPOINTS) else keys.manifest_seq(key)
     return None
+
+
+def _found(store: ObjectStore, seq: int, *, last: int | None, gaps: bool) -> Iterator[Link]:
+    """The entries from `seq` on, not compared with each other. Behind one from an archive the next
+    archive is looked for first.
+    """
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="manifest") as pool:
+        while last is None or seq <= last:
+            for found in _singles(pool, store, seq, last=last):
+                if found is None or found.is_opening:
+                    break
+                yield found
+                seq += 1
+            else:
+                return
+            if found is None:
+                if not gaps or later_entry(store, seq) is None:
+                    return
+                found = links.single(store, seq)  # written meanwhile, unless it is archived or a gap
+            kept = links.archive_with(store, seq) if found is None or found.is_opening else None
+            if kept is None:
+                if found is None:
+                    raise _missing(store, seq)
+                yield found
+                seq += 1
+            while kept is not None:
+                for link in links.archived(kept, after_seq=seq - 1):
+                    if last is not None and seq > last:
+                        return
+                    yield link
+                    seq += 1
+                kept = links.archive_with(store, seq) if last is None or seq <= last else None
+
+
+def _singles(pool: ThreadPoolExecutor, store: ObjectStore, seq: int, *, last: int | None) -> Iterator[Link | None]:
+    """What is an object of its own from `seq` on, None for each that is not."""
+    width = 1
+    while last is None or seq <= last:
+        wanted = range(seq, seq + width if last is None else min(seq + width, last + 1))
+        yield from (
+            pool.map(lambda number: links.single(store, number), wanted) if width > 1 else [links.single(store, seq)]
+        )
+        seq += len(wanted)
+        width = min(width * 2, AHEAD)
+
+
+def _missing(store: ObjectStore, seq: int) -> ManifestCorrupt:
+    if seq <= (floor := horizon.floor_seq(store)):
+        return ManifestCorrupt(
+            f"manifest entry {seq} was pruned, with those through entry {floor}",
+            hint="all that they held had been applied; a longer spool.retention keeps more",
+        )
+    return ManifestCorrupt(
+        f"manifest entry {seq} is missing, though entry {later_entry(store, seq)} exists",
+        hint="was it deleted by a lifecycle rule? restore it",
+    )

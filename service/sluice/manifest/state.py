@@ -7,12 +7,13 @@ tables and schema versions that exist. Anything else is ManifestCorrupt with the
 entry, before it is stored when we write and before it is used when we read.
 """
 
-import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from sluice.contract import codec
+from sluice.contract import codec, keys
+from sluice.contract.chunks import LEAVES_OUT
 from sluice.contract.entries import (
     FATES,
     Changes,
@@ -20,14 +21,19 @@ from sluice.contract.entries import (
     Opened,
     Prepared,
     Progress,
+    Repair,
     Segment,
     Snapshot,
     Table,
 )
+from sluice.contract.resyncs import Resyncs
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt
 from sluice.lsn import show
+from sluice.manifest.gaps import Gap, Gaps, after_lsn, closed
+from sluice.manifest.losing import broken, lacking_origins, since_the_fork, with_gap
+from sluice.manifest.snapshot_state import SnapshotState, begun, published_kinds
 
 MOVING = (Changes, Progress)
 """Entries that move the position. Of the others only the first `opened` does: it says where the log
@@ -38,14 +44,14 @@ SNAPSHOT_WAITS = "its snapshot cannot be taken, and is tried again: "
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotState:
-    """The snapshot of a table's present generation: all of it is at one snapshot."""
+class Pause:
+    """A pause that is in force since `since` (ISO 8601 UTC), and what was spooled for the table in
+    its generation from then on: none of it is in the lake.
+    """
 
-    snapshot_lsn: int
-    schema_version: int
-    segments: int
-    rows: int
-    final: bool = False
+    since: str
+    rows: int = 0
+    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +60,18 @@ class TableState:
     the generation, `lsn` and `reason` belong to `state`.
 
     A change of shape leaves `lsn` alone: what committed at or before it is in the snapshot.
-    `schema_lsn` is where the newest shape came into force, 0 while there was no other in this
-    generation. `schemas` holds every version ever introduced. `relfilenode` and `fingerprint` are
+    `schema_lsns` has by version where each shape of this generation came into force, 0 for the one
+    that it began in. `schemas` holds every version ever introduced. `relfilenode` and `fingerprint` are
     the last known ones. `since` is when `state` began, as the entry says that put the table into it
-    (ISO 8601 UTC).
+    (ISO 8601 UTC). `stated_seq` is the number of the newest
+    Table entry, or of the `opened` that put the table into its state. `paused` is beside the state:
+    a pause outlasts changes of shape, a stale table and its resync, and ends when it is resumed or
+    the table leaves. `cause` and `resync_at` are
+    those of the newest Table entry, `resyncs` counts the generations after the first. `path` is
+    where the lake table of this generation stands, below the lake. `first_name` is (schema, name)
+    by which the table joined. All `schemas` have its present name. `unsent_lsn` is the newest position of a
+    change of this generation that came without all its values before the first chunk of its snapshot did.
+    `gaps` are those of this generation.
     """
 
     table_id: str
@@ -69,11 +83,25 @@ class TableState:
     generation: int
     generation_seq: int
     schemas: dict[int, TableSchema]
-    schema_lsn: int = 0
+    schema_lsns: dict[int, int] = field(default_factory=dict)
     relfilenode: int = 0
     fingerprint: str = ""
     snapshot: SnapshotState | None = None
+    unsent_lsn: int = 0
     since: str = ""
+    cause: str = ""
+    resync_at: str = ""
+    resyncs: Resyncs = field(default_factory=Resyncs)
+    path: str = ""
+    first_name: tuple[str, str] = ("", "")
+    paused: Pause | None = None
+    gaps: Gaps = ()
+    stated_seq: int = 0
+
+    @property
+    def is_applied(self) -> bool:
+        """What is spooled of the table is committed to the lake."""
+        return self.state.is_applied and self.paused is None
 
     @property
     def schema_version(self) -> int:
@@ -81,17 +109,31 @@ class TableState:
         return max(self.schemas, default=0)
 
     @property
-    def publishes(self) -> str:
-        """A letter for each kind of change that the publication sends (i u d t), as the catalog was
-        last looked at; empty when it never was.
+    def schema_lsn(self) -> int:
+        """Where the newest shape came into force, 0 while there was no other in this generation."""
+        return self.schema_lsns.get(self.schema_version, 0)
+
+    @property
+    def gap(self) -> Gap | None:
+        """The one that is open."""
+        return self.gaps[-1] if self.gaps and not self.gaps[-1].closed else None
+
+    def after_lsn(self, seq: int) -> int:
+        """Changes in entry `seq` that ended at or before this position are in the rows that were read: those
+        of the snapshot, or those that closed a gap.
         """
-        return str(json.loads(self.fingerprint).get("publishes", "")) if self.fingerprint else ""
+        return max(self.snapshot.snapshot_lsn if self.snapshot else 0, after_lsn(self.gaps, seq=seq))
+
+    @property
+    def publishes(self) -> str:
+        """What the publication sends, by `published_kinds`, as the catalog was last looked at."""
+        return published_kinds(self.fingerprint)
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineState:
-    """Everything that must survive, as of entry `seq` (0: no manifest yet). `opened` is the newest.
-    Never changed in place.
+    """Everything that must survive, as of entry `seq` (0: no manifest yet). `opened` is the newest,
+    of entry `opened_seq`. Never changed in place.
 
     `prepared` are the transactions that were prepared and have not ended, by (gid, end LSN of the
     PREPARE).
@@ -104,6 +146,7 @@ class PipelineState:
     opened: Opened | None = None
     tables: dict[str, TableState] = field(default_factory=dict)
     prepared: dict[tuple[str, int], Prepared] = field(default_factory=dict)
+    opened_seq: int = 0
 
 
 def reduce(state: PipelineState, entry: Entry, entry_sha256: str) -> PipelineState:
@@ -115,18 +158,34 @@ def reduce(state: PipelineState, entry: Entry, entry_sha256: str) -> PipelineSta
     match entry.body:
         case Opened():
             opened = entry.body
+            if state.opened is not None and state.opened.timeline != opened.timeline:
+                moved = "the server is on another timeline than when the first chunk was read"
+                tables = {table_id: broken(table, moved) for table_id, table in tables.items()}
+            if opened.origin != "any":
+                tables = {table_id: broken(table, LEAVES_OUT) for table_id, table in tables.items()}
             if state.opened is not None and (state.opened.origin, opened.origin) == ("none", "any"):
-                tables = {table_id: _lacking_origins(table, entry.through_lsn) for table_id, table in tables.items()}
+                tables = {table_id: lacking_origins(table, entry.through_lsn) for table_id, table in tables.items()}
+            tables = since_the_fork(tables, state.opened, opened)
+            if opened.lost is not None:
+                tables = {table_id: with_gap(table, entry, opened.lost) for table_id, table in tables.items()}
+                prepared = {}
+            tables = {
+                table_id: table if table.state == state.tables[table_id].state else replace(table, stated_seq=entry.seq)
+                for table_id, table in tables.items()
+            }
         case Changes():
             _check_changes(state, entry, entry.body)
+            tables = _waiting(tables, entry.body.segments)
             prepared = _prepared(state, entry, entry.body)
+            tables = _with_unsent(tables, entry.body)
         case Table():
             tables = {**tables, entry.body.table_id: _table(entry, tables.get(entry.body.table_id), entry.body)}
         case Snapshot():
-            tables = {
-                **tables,
-                entry.body.table_id: _with_snapshot(entry.seq, tables.get(entry.body.table_id), entry.body),
-            }
+            tables = {**tables, entry.body.table_id: _with_snapshot(state, entry, entry.body)}
+            tables = _waiting(tables, entry.body.segments)
+        case Repair():
+            tables = {**tables, entry.body.table_id: _repaired(entry, tables.get(entry.body.table_id), entry.body)}
+            tables = _waiting(tables, entry.body.segments)
     return PipelineState(
         seq=entry.seq,
         epoch=entry.epoch,
@@ -135,6 +194,7 @@ def reduce(state: PipelineState, entry: Entry, entry_sha256: str) -> PipelineSta
         opened=opened,
         tables=tables,
         prepared=prepared,
+        opened_seq=entry.seq if isinstance(entry.body, Opened) else state.opened_seq,
     )
 
 
@@ -149,7 +209,8 @@ def _check_link(state: PipelineState, entry: Entry) -> None:
     elif entry.epoch != state.epoch or state.opened is None:
         raise _corrupt(entry.seq, f"was written in epoch {entry.epoch}, in force is epoch {state.epoch}")
     check_positions(entry, after=state.through_lsn)
-    if entry.through_lsn != entry.from_lsn and not (isinstance(entry.body, MOVING) or state.opened is None):
+    may_move = isinstance(entry.body, MOVING) or (isinstance(entry.body, Opened) and entry.body.lost is not None)
+    if entry.through_lsn != entry.from_lsn and not (may_move or state.opened is None):
         raise _corrupt(
             entry.seq,
             f"of kind {entry.body.kind} moves the position, which only "
@@ -187,6 +248,42 @@ def _check_changes(state: PipelineState, entry: Entry, changes: Changes) -> None
         raise _corrupt(entry.seq, "holds transactions out of commit order")
 
 
+def _repaired(entry: Entry, table: TableState | None, repair: Repair) -> TableState:
+    """It stands where its rows are known to be unchanged, and in a table that has initial rows from
+    before them; or it closes the table's gap.
+    """
+    if (
+        table is None
+        or table.generation != repair.generation
+        or not (table.state == State.GAP if repair.gap_seq else table.state.has_initial_rows)
+        or table.snapshot is None
+        or repair.schema_version != table.schema_version
+        or not table.snapshot.snapshot_lsn < repair.as_of_lsn <= repair.unchanged_through_lsn
+    ):
+        raise _corrupt(entry.seq, f"repairs table {repair.table_id}, which is not live in that generation and shape")
+    if repair.unchanged_through_lsn != entry.through_lsn:
+        raise _corrupt(
+            entry.seq,
+            f"holds rows that were unchanged through {show(repair.unchanged_through_lsn)}, and stands at "
+            f"{show(entry.through_lsn)}",
+        )
+    for segment in repair.segments:
+        _check_segment(entry.seq, table, segment)
+        if (segment.table_id, segment.first_lsn, segment.last_lsn) != (
+            repair.table_id,
+            repair.as_of_lsn,
+            repair.as_of_lsn,
+        ):
+            raise _corrupt(entry.seq, f"repairs table {repair.table_id} with rows of another table or position")
+    if not repair.gap_seq:
+        return table
+    try:
+        gaps = closed(table.gaps, repair)
+    except ValueError as error:
+        raise _corrupt(entry.seq, f"is a wrong repair of table {repair.table_id}: {error}") from None
+    return replace(table, state=State.LIVE, reason="", lsn=repair.as_of_lsn, since=entry.written_at, gaps=gaps)
+
+
 def _prepared(state: PipelineState, entry: Entry, changes: Changes) -> dict[tuple[str, int], Prepared]:
     """The open prepared transactions after `changes`. One may be older than the entry's own range:
     a slot that began to decode at PREPARE sends it late.
@@ -219,11 +316,16 @@ def _check_segment(seq: int, table: TableState | None, segment: Segment) -> None
 
 def _table(entry: Entry, old: TableState | None, new: Table) -> TableState:
     seq = entry.seq
+    if new.state == State.PAUSED:
+        raise _corrupt(seq, f"gives table {new.table_id} the state paused, which is none of its own")
     if old is not None and new.generation < old.generation:
         raise _corrupt(seq, f"takes table {new.table_id} back from generation {old.generation} to {new.generation}")
     begins = old is None or new.generation > old.generation
     known = old if old is not None and not begins else None
+    if known is not None and known.gap is not None and new.state.has_initial_rows:
+        raise _corrupt(seq, f"calls table {new.table_id} {new.state}, whose gap is open")
     reshaped = known is not None and new.schema is not None and new.state == known.state
+    schemas = _schemas(seq, old, new)
     return TableState(
         table_id=new.table_id,
         schema_name=new.schema_name,
@@ -233,17 +335,55 @@ def _table(entry: Entry, old: TableState | None, new: Table) -> TableState:
         lsn=known.lsn if known and reshaped else new.lsn,
         generation=new.generation,
         generation_seq=known.generation_seq if known else seq,
-        schemas=_schemas(seq, old, new),
-        schema_lsn=new.lsn if reshaped else known.schema_lsn if known else 0,
+        schemas=schemas,
+        schema_lsns=_schema_lsns(known, new, newest=max(schemas, default=0), reshaped=reshaped),
         relfilenode=new.relfilenode or (old.relfilenode if old else 0),
         fingerprint=new.fingerprint or (old.fingerprint if old else ""),
         snapshot=known.snapshot if known else None,
+        unsent_lsn=known.unsent_lsn if known else 0,
         since=known.since if known is not None and known.state == new.state else entry.written_at,
+        cause=new.cause,
+        resync_at=new.resync_at,
+        resyncs=(old.resyncs.begun(new.cause, entry.written_at) if begins else old.resyncs) if old else Resyncs(),
+        path=known.path if known else new.path or keys.lake_path(new.schema_name, new.table_name),
+        first_name=old.first_name if old and old.state != State.DETACHED else (new.schema_name, new.table_name),
+        paused=_paused(entry, old, new),
+        gaps=known.gaps if known else (),
+        stated_seq=seq,
     )
+
+
+def _paused(entry: Entry, old: TableState | None, new: Table) -> Pause | None:
+    """A generation that begins while the table is paused waits from its first row on."""
+    before = old.paused if old is not None else None
+    if new.paused is False or new.state == State.DETACHED or (before is None and not new.paused):
+        return None
+    if before is None:
+        return Pause(entry.written_at)
+    return before if old is not None and new.generation == old.generation else Pause(before.since)
+
+
+def _waiting(tables: dict[str, TableState], segments: Iterable[Segment]) -> dict[str, TableState]:
+    """`tables` with what `segments` add to those that are paused."""
+    counted = tables
+    for segment in segments:
+        table = counted[segment.table_id]
+        if table.paused is not None:
+            pause = Pause(table.paused.since, table.paused.rows + segment.rows, table.paused.bytes + segment.bytes)
+            counted = {**counted, segment.table_id: replace(table, paused=pause)}
+    return counted
+
+
+def _schema_lsns(known: TableState | None, new: Table, *, newest: int, reshaped: bool) -> dict[int, int]:
+    if known is None:
+        return {newest: 0}
+    return {**known.schema_lsns, newest: new.lsn} if reshaped else known.schema_lsns
 
 
 def _schemas(seq: int, old: TableState | None, new: Table) -> dict[int, TableSchema]:
     known = old.schemas if old else {}
+    if old and (old.schema_name, old.table_name) != (new.schema_name, new.table_name):
+        known = {version: schema.named(new.schema_name, new.table_name) for version, schema in known.items()}
     if new.schema is None or known.get(new.schema.version) == new.schema:
         return known
     if new.schema.table_id != new.table_id or new.schema.version != max(known, default=0) + 1:
@@ -253,68 +393,62 @@ def _schemas(seq: int, old: TableState | None, new: Table) -> dict[int, TableSch
     return {**known, new.schema.version: new.schema}
 
 
-def _lacking_origins(table: TableState, lsn: int) -> TableState:
-    """In the entry that asks for every origin, so that no writer can die between asking and saying
-    what is missing.
-    """
-    if not table.state.is_followed or table.snapshot is None or not table.snapshot.final:
-        return table
-    reason = "source.origin was none: what replication brought to the source meanwhile was not sent"
-    return replace(
-        table, state=State.STALE, reason=f"{reason}; {resync_remedy(table.schema_name, table.table_name)}", lsn=lsn
-    )
+def _with_unsent(tables: dict[str, TableState], changes: Changes) -> dict[str, TableState]:
+    """Notes changes without all their values of tables whose snapshot is under way."""
+    for segment in changes.segments:
+        table = tables[segment.table_id]
+        if table.state != State.SNAPSHOT or not sum(segment.unchanged.values()):
+            continue
+        if table.snapshot is None:
+            # The first chunk may be of an earlier moment and come later.
+            table = replace(table, unsent_lsn=segment.last_lsn)
+        else:
+            table = replace(table, snapshot=table.snapshot.with_unsent(segment))
+        tables = {**tables, segment.table_id: table}
+    return tables
 
 
-def resync_remedy(schema_name: str, table_name: str) -> str:
-    """What to do about a stale table, as its reason says it."""
-    return f"`sluice resync {schema_name}.{table_name}` takes a new snapshot of it"
-
-
-def _with_snapshot(seq: int, table: TableState | None, snapshot: Snapshot) -> TableState:
-    if table is None or snapshot.generation != table.generation or snapshot.schema_version not in table.schemas:
+def _with_snapshot(state: PipelineState, entry: Entry, chunk: Snapshot) -> TableState:
+    seq, table = entry.seq, state.tables.get(chunk.table_id)
+    if table is None or chunk.generation != table.generation or chunk.schema_version not in table.schemas:
         raise _corrupt(
             seq,
-            f"is a snapshot of an unknown table, generation or schema version: table {snapshot.table_id}, "
-            f"generation {snapshot.generation}",
+            f"is a snapshot of an unknown table, generation or schema version: table {chunk.table_id}, "
+            f"generation {chunk.generation}",
         )
-    for segment in snapshot.segments:
+    for segment in chunk.segments:
         _check_segment(seq, table, segment)
-        if segment.table_id != snapshot.table_id:
-            raise _corrupt(
-                seq, f"mixes rows of table {segment.table_id} into the snapshot of table {snapshot.table_id}"
-            )
-    before = table.snapshot or SnapshotState(snapshot.snapshot_lsn, snapshot.schema_version, 0, 0)
-    if before.final or (before.snapshot_lsn, before.schema_version) != (snapshot.snapshot_lsn, snapshot.schema_version):
-        raise _corrupt(
-            seq, f"continues a snapshot of table {snapshot.table_id} that is finished or was taken at another snapshot"
-        )
+        if segment.table_id != chunk.table_id:
+            raise _corrupt(seq, f"mixes rows of table {segment.table_id} into the snapshot of table {chunk.table_id}")
+    origin = state.opened.origin if state.opened is not None else ""
+    schema = table.schemas[chunk.schema_version]
+    try:
+        before = table.snapshot or begun(chunk, schema=schema, origin=origin, unsent_lsn=table.unsent_lsn)
+        known = before.plus(chunk, through_lsn=state.through_lsn)
+    except ValueError as error:
+        raise _corrupt(seq, f"is a wrong snapshot of table {chunk.table_id}: {error}") from None
     if table.state != State.SNAPSHOT:
-        raise _corrupt(seq, f"is a snapshot of table {snapshot.table_id}, which is {table.state}")
-    after = replace(
-        table,
-        snapshot=replace(
-            before,
-            segments=before.segments + len(snapshot.segments),
-            rows=before.rows + sum(segment.rows for segment in snapshot.segments),
-            final=snapshot.final,
-        ),
-    )
-    if not snapshot.final:
+        raise _corrupt(seq, f"is a snapshot of table {chunk.table_id}, which is {table.state}")
+    # A chunk shows that what kept the table from being read is over.
+    after = replace(table, snapshot=known, reason="")
+    if not chunk.final:
         return after
     return replace(
         after,
         state=State.LIVE,
         reason="",
-        lsn=snapshot.snapshot_lsn,
-        relfilenode=snapshot.relfilenode,
-        fingerprint=snapshot.fingerprint,
+        lsn=known.snapshot_lsn,
+        relfilenode=chunk.relfilenode,
+        fingerprint=chunk.fingerprint,
+        cause="",
+        resyncs=after.resyncs.read(entry.written_at),
     )
 
 
 def _corrupt(seq: int, what: str) -> ManifestCorrupt:
     return ManifestCorrupt(
         f"manifest entry {seq} {what}",
-        hint="nothing was acknowledged on its account; restore the manifest or copy again",
+        hint="nothing was acknowledged on its account; restore the manifest, or resync the tables",
     )
 
 

@@ -20,9 +20,9 @@ from sluice.backoff import Backoff, doubling
 from sluice.contract import keys
 from sluice.contract.entries import Body, Changes, Entry, Opened, Progress, digest
 from sluice.contract.receipt import DurableReceipt
-from sluice.errors import ObjectExists, ObjectMissing, ServiceError, StoreUnavailable, WriterFenced
-from sluice.manifest import checkpoint
-from sluice.manifest.reader import read_entry
+from sluice.errors import ManifestCorrupt, ObjectExists, ObjectMissing, ServiceError, StoreUnavailable, WriterFenced
+from sluice.manifest import checkpoint, links
+from sluice.manifest.reader import later_entry
 from sluice.manifest.state import PipelineState, reduce
 from sluice.store.base import ObjectStore
 
@@ -88,9 +88,15 @@ class ManifestLog:
             clock=clock,
             on_problem=on_problem,
         )
+        if state.seq == 0 and (archived := next(store.list(keys.ARCHIVES), None)):
+            raise ManifestCorrupt(
+                f"{archived} is there, and the manifest that it belongs to is not",
+                hint="restore manifest/, or remove archive/ as well to begin anew",
+            )
         # Without the nonce two writers that start alike at the same moment would each take the
         # other's entry for its own.
         log._append(opened, epoch=state.epoch + 1, through_lsn=through_lsn, extra={"nonce": uuid.uuid4().hex})
+        log._require_end()
         return log
 
     @property
@@ -104,7 +110,8 @@ class ManifestLog:
         """
         while True:
             state = self._state
-            if read_entry(self._store, state.seq + 1) is None:
+            # Another writer begins with an `opened`, which stays an object of its own for ever.
+            if links.single(self._store, state.seq + 1) is None:
                 return state
             with self._lock:  # one of ours that is being stored right now counts as stored
                 if self._state.seq == state.seq:
@@ -169,27 +176,52 @@ class ManifestLog:
                 )
                 raise
             self._state = state
-            if state.seq % checkpoint.EVERY_ENTRIES == 0:
-                self._write_checkpoint(state)
-            return _receipt(state)
+        if state.seq % checkpoint.EVERY_ENTRIES == 0:
+            # Others append meanwhile: with many tables, a state takes longer to store than an entry.
+            self._write_checkpoint(state)
+        return _receipt(state)
+
+    def _require_end(self) -> None:
+        """Our `opened` is the last entry. One that a process created which was paused since it read
+        the state may stand in the middle of the log, where another writer's entry was before it was
+        archived.
+        """
+        faults.point("manifest.opened")
+        seq = self._state.seq
+        with self._lock:
+            try:
+                self._answered(f"manifest entry {seq}", lambda: self._compare_end(seq))
+            except ServiceError as error:
+                self._closed = error
+                raise
+
+    def _compare_end(self, seq: int) -> None:
+        later = later_entry(self._store, seq)
+        if later is not None:
+            raise WriterFenced(
+                f"manifest entry {later} was written by another writer, which owns the pipeline now",
+                hint="let one process at a time run this pipeline; this one must not go on",
+            )
 
     def _store_entry(self, seq: int, encoded: bytes) -> None:
         """Returns when entry `seq` is durable with exactly these bytes. A create that is repeated
         is its own question whether the first one arrived.
         """
-        key = keys.manifest_entry(seq)
+        self._answered(f"manifest entry {seq}", lambda: self._create_or_compare(keys.manifest_entry(seq), encoded))
+
+    def _answered(self, what: str, attempt: Callable[[], None]) -> None:
+        """Returns when `attempt` has, which is tried again while the store does not answer."""
         deadline = time.monotonic() + self._retry_seconds
         backoff = Backoff(RETRY_SECONDS)
         while True:
             try:
-                return self._create_or_compare(key, encoded)
+                return attempt()
             except (StoreUnavailable, ObjectMissing) as error:
-                self._on_problem(f"manifest entry {seq}", error)
+                self._on_problem(what, error)
                 pause = backoff.next()
                 if time.monotonic() + pause > deadline or self._stop.wait(pause):
                     raise StoreUnavailable(
-                        f"manifest entry {seq} could not be stored in {self._store.describe()}; it "
-                        "may or may not be there",
+                        f"{what} could not be stored in {self._store.describe()} for sure; it may or may not be there",
                         hint=error.hint,
                     ) from error
 

@@ -16,9 +16,10 @@ from sluice.quoting import quote_literal
 from sluice.source.catalog import Catalog
 from sluice.source.continuity import can_set_two_phase, prove_continuity
 from sluice.source.publication import create_publication_sql
-from sluice.source.selection import matches
+from sluice.source.selection import matches, naming
 from sluice.source.sessions import Connection, open_query
 from sluice.source.setup import set_up
+from sluice.source.slot import can_fail_over
 from sluice.source.slot_facts import server_facts, slot_facts
 from sluice.source.start import set_two_phase
 from sluice.store.base import ObjectStore
@@ -50,7 +51,7 @@ def prepare(options: IngestOptions, store: ObjectStore, *, dry_run: bool) -> lis
                 prove_continuity(
                     state.opened,
                     state.through_lsn,
-                    server=server_facts(connection),
+                    server=server_facts(connection, options.source),
                     slot=slot,
                     two_phase=options.two_phase,
                 )
@@ -81,6 +82,8 @@ def _plan(options: IngestOptions, connection: Connection) -> list[Step]:
     catalog = Catalog(connection)
     publication = "" if catalog.publication(options.source.publication) else _publication_sql(options, catalog)
     flags = "false, true" if options.two_phase else "false"
+    if can_fail_over(connection, two_phase=options.two_phase):
+        flags = f"false, {str(options.two_phase).lower()}, true"
     slot = (
         ""
         if slot_facts(connection, options.source.slot)
@@ -90,11 +93,12 @@ def _plan(options: IngestOptions, connection: Connection) -> list[Step]:
 
 
 def _publication_sql(options: IngestOptions, catalog: Catalog) -> str:
-    chosen = [name for name in catalog.table_names() if matches(options.tables, *name)] if options.tables else []
+    named = naming(options.tables)
+    chosen = [name for name in catalog.table_names() if matches(options.tables, *name)] if named else []
     if not chosen:
         what = (
             f"no table matches {', '.join(options.tables)}"
-            if options.tables
+            if named
             else "source.tables does not say what it should have"
         )
         raise UsageError(

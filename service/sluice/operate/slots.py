@@ -3,7 +3,7 @@ a person may decide.
 
 Invariant: neither act can lose a change that no manifest entry holds without that being asked for
 by name: a slot is advanced no further than the manifest, and dropping one is for pipelines that are
-given up. (PostgreSQL: Replication Management Functions.)
+over. (PostgreSQL: Replication Management Functions.)
 """
 
 from contextlib import closing
@@ -38,7 +38,7 @@ def examine(options: SourceOptions, store: ObjectStore, *, two_phase: bool) -> S
     """Raises SourceError, StoreError."""
     state = load_state(store)
     with closing(open_query(options)) as connection:
-        server, slot = server_facts(connection), slot_facts(connection, options.slot)
+        server, slot = server_facts(connection, options), slot_facts(connection, options.slot)
     try:
         prove_continuity(state.opened, state.through_lsn, server=server, slot=slot, two_phase=two_phase)
     except SlotLost as error:

@@ -3,7 +3,7 @@ size and, on request, the hash it names.
 
 Reads everything and writes nothing; needs neither the source nor the lake nor a running pipeline.
 Findings are collected, not raised, so that one look names all of them; only a break of the chain
-ends the look, for nothing behind it can be trusted. Objects that garbage collection gave up, and
+ends the look, for nothing behind it can be trusted. Objects that garbage collection pruned, and
 said so before it deleted the first, are counted and not looked at.
 """
 
@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from sluice.contract import keys
-from sluice.contract.entries import Segment
+from sluice.contract.entries import Opened, Segment, digest
 from sluice.contract.horizon import Horizon
 from sluice.errors import FormatTooNew, ManifestCorrupt, ObjectMissing
 from sluice.manifest import horizon
@@ -39,32 +39,34 @@ class Flaw:
 
 @dataclass(slots=True)
 class Verdict:
-    """`state` is that of the last entry that continues the chain; `bytes` counts the objects that
-    are there, `given_up` those that need not be: of entries through `horizon`.
+    """The chain was followed from behind entry `base_seq`, 0 for its beginning. `state` is that of the
+    last entry that continues it; `bytes` counts the objects that
+    are there, `pruned` those that need not be: of entries through `horizon`.
     """
 
     horizon: Horizon = horizon.NONE
+    base_seq: int = 0
     state: PipelineState = field(default_factory=PipelineState)
     objects: int = 0
     bytes: int = 0
-    given_up: int = 0
+    pruned: int = 0
     flaws: list[Flaw] = field(default_factory=list)
 
 
 def verify(store: ObjectStore, *, content: bool) -> Verdict:
-    """Follows the manifest from its first entry. With `content` every object is read and its sha256
-    compared, else its size. Raises StoreError.
+    """Follows the manifest from its first entry, or from the first that was not pruned. With `content`
+    every object is read and its sha256 compared, else its size. Raises StoreError.
     """
     while True:
         verdict = _look(store, content=content)
-        # What a collector gave up while we looked would be called missing.
+        # What a collector pruned while we looked would be called missing.
         if not verdict.flaws or _horizon(store)[0].through_seq <= verdict.horizon.through_seq:
             return verdict
 
 
 def _look(store: ObjectStore, *, content: bool) -> Verdict:
-    given_up, flaws = _horizon(store)
-    verdict = Verdict(given_up, flaws=flaws)
+    pruned, flaws = _horizon(store)
+    verdict = Verdict(pruned, flaws=flaws)
     seen: set[str] = set()
     passed: set[str] = set()
     waiting: list[tuple[int, Segment]] = []
@@ -78,12 +80,16 @@ def _look(store: ObjectStore, *, content: bool) -> Verdict:
             waiting.clear()
 
         try:
-            for entry, sha256 in read_entries(store, after_seq=0):
+            verdict.state = base = horizon.base(store)
+            verdict.base_seq = base.seq
+            for entry, sha256 in read_entries(store, after_seq=base.seq, previous_sha256=base.previous_sha256 or None):
                 verdict.state = reduce(verdict.state, entry, sha256)
+                if isinstance(entry.body, Opened):
+                    verdict.flaws += _fence_flaw(store, entry.seq, sha256)
                 segments = referenced(entry.body)
-                if entry.seq <= given_up.through_seq:
+                if entry.seq <= pruned.through_seq:
                     passed.update(segment.key for segment in segments)
-                    segments = _still_prepared(verdict.state) if entry.seq == given_up.through_seq else ()
+                    segments = _still_prepared(verdict.state) if entry.seq == pruned.through_seq else ()
                 fresh = [segment for segment in segments if segment.key not in seen]
                 seen.update(segment.key for segment in fresh)
                 waiting += [(entry.seq, segment) for segment in fresh]
@@ -92,12 +98,23 @@ def _look(store: ObjectStore, *, content: bool) -> Verdict:
         except (ManifestCorrupt, FormatTooNew) as error:
             verdict.flaws.append(Flaw(verdict.state.seq + 1, "", str(error)))
         look()
-    verdict.given_up = len(passed - seen)
+    verdict.pruned = len(passed - seen)
     return verdict
 
 
+def _fence_flaw(store: ObjectStore, seq: int, sha256: str) -> list[Flaw]:
+    """Every `opened` stays an object of its own: it stops the writer of the epoch before."""
+    key = keys.manifest_entry(seq)
+    try:
+        same = digest(store.get(key)) == sha256
+    except ObjectMissing:
+        same = False
+    what = "is not there as the manifest has it: a writer from before it that is still paused could write on"
+    return [] if same else [Flaw(seq, key, what)]
+
+
 def _horizon(store: ObjectStore) -> tuple[Horizon, list[Flaw]]:
-    """What was given up; nothing, and a flaw, when that statement cannot be trusted."""
+    """What was pruned; nothing, and a flaw, when that statement cannot be trusted."""
     try:
         return horizon.newest(store), []
     except (ManifestCorrupt, FormatTooNew) as error:

@@ -80,7 +80,7 @@ class ApplierProcess:
 
     def terminate(self) -> None:
         """Asks the child to finish, and starts no other. Asks once: to the child a second request
-        means to leave at once.
+        means to exit at once.
         """
         if not self._stopping.is_set():
             self._signal(signal.SIGTERM)
@@ -138,7 +138,7 @@ class ApplierProcess:
                 # A session of its own: Ctrl-C in a terminal reaches us alone, and we stop the child
                 # in good order.
                 start_new_session=True,
-                preexec_fn=_end_with_parent if _LIBC is not None else None,  # noqa: PLW1509 - one system call, nothing that could wait for a lock
+                preexec_fn=end_with_parent,  # noqa: PLW1509 - one system call, nothing that could wait for a lock
             )
             self._started_at = time.time()
         return child.wait()
@@ -153,9 +153,10 @@ def _may_pass(code: int, *, forgiving: bool) -> bool:
     return code < 0 or code == ApplyError.exit_code or (forgiving and code == WriterFenced.exit_code)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """In the child before it runs: the kernel sends SIGTERM when the thread that started it is
-    gone, kill -9 of this process included. Linux only.
+    gone, kill -9 of this process included. Does nothing where the kernel is not Linux.
     """
-    assert _LIBC is not None
+    if _LIBC is None:
+        return
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

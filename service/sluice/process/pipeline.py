@@ -1,6 +1,6 @@
 """One process of one pipeline: ingest, in `up` the applier beside it, and the eyes on both.
 
-Invariant: a stop asks both sides to drain and waits for them; a second one leaves at once, which is
+Invariant: a stop asks both sides to drain and waits for them; a second one exits at once, which is
 safe at any moment. Holds no logic of either side.
 """
 
@@ -15,16 +15,19 @@ from dataclasses import dataclass, field
 import structlog
 
 from sluice import signals
-from sluice.errors import Interrupted, ServiceError
+from sluice.contract.table_state import State
+from sluice.errors import Interrupted, ServiceError, UsageError
+from sluice.health.access import Access
 from sluice.health.endpoint import Health, HealthServer
 from sluice.health.export.observer import Observer
 from sluice.health.reporter import Reporter
 from sluice.ingest.options import IngestOptions
 from sluice.ingest.supervisor import Ingest
 from sluice.process.applier_process import ApplierProcess, shell_status
+from sluice.reloading import FileWatch, Reloading
 from sluice.stopping import Stop
 from sluice.store.base import ObjectStore
-from sluice.telemetry.catalogue import EVENT_LOOP_LAG
+from sluice.telemetry.catalogue import CONFIG_HASH, EVENT_LOOP_LAG
 from sluice.telemetry.metered_store import MeteredStore
 from sluice.telemetry.metrics import Metrics, identify
 from sluice.telemetry.recent_errors import RecentErrors
@@ -48,13 +51,35 @@ class ApplierCommand:
 
 
 @dataclass(frozen=True, slots=True)
+class Reread:
+    """Settings that were read again. `mode_of` is the mode that they give a table, `accept` is called
+    when they are in force.
+    """
+
+    options: IngestOptions
+    config_hash: int
+    mode_of: Callable[[str], str]
+    accept: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Rereading:
+    """How to notice and to read a change of the settings, and the modes that are in force."""
+
+    watch: FileWatch
+    read: Callable[[], Reread]
+    mode_of: Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
 class TelemetryOptions:
-    """Where to listen, how many tables get series of their own, and the fingerprint of the
-    settings.
+    """Where to listen, how many tables get series of their own, the file with the token that requests
+    need, and the fingerprint of the settings.
     """
 
     listen: str
     max_tables: int
+    token_path: str = ""
     config_hash: int | None = None
 
 
@@ -64,6 +89,7 @@ def run(
     store: ObjectStore,
     reporter: Reporter,
     telemetry: TelemetryOptions,
+    rereading: Rereading | None = None,
     applier: ApplierCommand | None = None,
     until_lsn: int | None = None,
     until_caught_up: bool = False,
@@ -73,15 +99,24 @@ def run(
     """
     metrics = Metrics(options.pipeline, max_tables=telemetry.max_tables)
     identify(metrics, config_hash=telemetry.config_hash)
-    process = Process(options, store=MeteredStore(store, metrics), reporter=reporter, metrics=metrics, applier=applier)
+    process = Process(
+        options,
+        store=MeteredStore(store, metrics),
+        reporter=reporter,
+        metrics=metrics,
+        applier=applier,
+        rereading=rereading,
+    )
     server = HealthServer(
         telemetry.listen,
         metrics=metrics,
         health=process.health,
         status=process.observer.status,
         verdict=process.observer.verdict,
+        access=Access(telemetry.token_path),
     )
     signals.arm().hand_to(process.stop)
+    signals.arm().hand_reload_to(process.reload)
     structlog.get_logger("sluice").info("listening", address=server.address, pipeline=options.pipeline)
     try:
         return asyncio.run(process.run(until_lsn=until_lsn, until_caught_up=until_caught_up))
@@ -101,6 +136,7 @@ class Process:
         reporter: Reporter,
         metrics: Metrics,
         applier: ApplierCommand | None,
+        rereading: Rereading | None = None,
     ) -> None:
         self.stopping = Stop(options.stop_s)
         errors = RecentErrors()
@@ -112,7 +148,7 @@ class Process:
             "the stop took longer than it may", hint="nothing is lost: what was not acknowledged comes again"
         )
         """How the process ends, once it is known; for when it has to be made to."""
-        self.stopping.when_over(self._leave)
+        self.stopping.when_over(self._exit_now)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._applier = (
             ApplierProcess(applier.command, environment=applier.environment, on_end=self._applier_ended)
@@ -128,6 +164,13 @@ class Process:
             applier=self._applier.seen if self._applier is not None else None,
         )
         metrics.before_render(self.observer.export_verdict)
+        self._mode_of = rereading.mode_of if rereading is not None else None
+        self._reloading = (
+            Reloading(rereading.watch, read=rereading.read, take=self._take, said=self._configuration_said)
+            if rereading is not None
+            else None
+        )
+        self.ingest.status.configured_at = time.time()
         self._logger = structlog.get_logger("sluice")
 
     async def run(self, *, until_lsn: int | None, until_caught_up: bool) -> int:
@@ -141,6 +184,8 @@ class Process:
         self.health.started()
         if self._applier is not None:
             self._applier.start()
+        if self._reloading is not None:
+            self._reloading.start()
         try:
             await self.ingest.run(until_lsn=until_lsn, until_caught_up=until_caught_up)
             self._outcome = self._end_code
@@ -148,6 +193,8 @@ class Process:
             self._outcome = error
             raise
         finally:
+            if self._reloading is not None:
+                self._reloading.close()
             if self._applier is not None:
                 await asyncio.to_thread(
                     self._applier.stop, timeout_seconds=max(self.stopping.left() - _KILL_SECONDS, 0.0)
@@ -168,22 +215,53 @@ class Process:
                 self._loop.call_soon_threadsafe(self.ingest.stop)
         if self._applier is not None:
             self._applier.terminate()
-        self._logger.info("stopping, a second signal leaves at once", signal=number.name)
+        self._logger.info("stopping, a second signal exits at once", signal=number.name)
 
-    def _leave(self) -> None:
+    def reload(self) -> None:
+        """Reads the configuration again. From any thread."""
+        if self._reloading is not None:
+            self._reloading.ask()
+
+    def _take(self, reread: Reread) -> None:
+        """In the thread that reads. Raises UsageError for what the settings alone do not show."""
+        manifest, mode_of = self.ingest.status.manifest, self._mode_of
+        known = () if manifest is None else manifest.tables.values()
+        names = [f"{table.schema_name}.{table.table_name}" for table in known if table.state != State.DETACHED]
+        other = [name for name in names if mode_of is not None and mode_of(name) != reread.mode_of(name)]
+        if other:
+            raise UsageError(
+                f"the mode of {', '.join(sorted(other)[:3])} cannot change while a process runs",
+                hint="set it back; docs/how-to/adding-tables.md says how a table gets another mode",
+            )
+        assert self._loop is not None
+        self._mode_of = reread.mode_of
+        self._loop.call_soon_threadsafe(self._configure, reread)
+
+    def _configure(self, reread: Reread) -> None:
+        self.ingest.reconfigure(reread.options)
+        self._metrics.show(CONFIG_HASH, reread.config_hash)
+        reread.accept()
+        self.ingest.status.configured_at = time.time()
+
+    def _configuration_said(self, reason: str) -> None:
+        status = self.ingest.status
+        status.configuration_refused_at = time.time() if reason else 0.0
+        status.configuration_refused = reason
+
+    def _exit_now(self) -> None:
         """The time of the stop is over: ends the process, whatever still waits in it. In a thread
         of its own.
         """
         outcome = self._outcome
         if isinstance(outcome, ServiceError):
             self._logger.error(
-                "leaving without waiting for what does not end",
+                "exiting without waiting for what does not end",
                 error=str(outcome),
                 hint=outcome.hint,
                 exit_status=outcome.exit_code,
             )
             os._exit(outcome.exit_code)
-        self._logger.warning("leaving without waiting for what does not end", exit_status=outcome)
+        self._logger.warning("exiting without waiting for what does not end", exit_status=outcome)
         os._exit(outcome)
 
     def _applier_ended(self, code: int) -> None:

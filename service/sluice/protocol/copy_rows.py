@@ -1,8 +1,9 @@
-"""Rows of the initial copy to columns: COPY ... (FORMAT binary) of nothing but text fields.
+"""Rows of a COPY to columns: COPY ... (FORMAT binary), of text fields and of binary ones.
 
-The copy selects every column through its type's output function, so a field holds the very text
-that the stream would send. The format gives each field its length, which spares unescaping and lets
-the rows be walked column by column like TupleData.
+The copy selects a column as it is, where its type's binary form is read exactly and at less cost, and
+else through its type's output function, so that a field holds the very text that the stream would
+send. The format gives each field its length, which spares unescaping and lets the rows be walked column
+by column like TupleData.
 
 Invariant: as in `tuples`: only fields wholly inside their own row, every row used up exactly, a
 DecodeError for anything else. A copy is whole only once the trailer was seen: a connection that
@@ -10,14 +11,14 @@ breaks off cannot pass for the end of the table. (PostgreSQL: COPY, Binary Forma
 COPY Operations: one CopyData message per row, header with the first, trailer by itself.)
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from sluice.errors import DecodeError
 from sluice.protocol.buffers import Raw
-from sluice.protocol.constants import INSERT, NULL, TEXT
+from sluice.protocol.constants import BINARY, INSERT, NULL, TEXT
 from sluice.protocol.frames import FrameTable, Offsets, big_endian_words, join_bytes, nulls_at
 from sluice.protocol.limits import MAX_COLUMNS
 from sluice.protocol.tuples import FieldVector, RowColumns
@@ -41,17 +42,22 @@ class CopyRows:
     call.
     """
 
-    def __init__(self, column_count: int) -> None:
+    def __init__(self, column_count: int, binary: Collection[int] = ()) -> None:
+        """`binary` are the columns, from 0, that come in the binary form of their types; the others are
+        text.
+        """
         if not 0 <= column_count <= MAX_COLUMNS:
             raise DecodeError(f"{column_count} columns are more than a tuple can have ({MAX_COLUMNS})")
         self._column_count = column_count
+        self._kinds = [np.uint8(BINARY if column in binary else TEXT) for column in range(column_count)]
         self._begun = False
         self._complete = False
 
     def feed(self, chunks: Sequence[bytes | memoryview], *, emptied: bool = False) -> RowColumns:
-        """The rows in `chunks`, CopyData payloads in the order received: op I throughout, kind t or n, no old tuples.
+        """The rows in `chunks`, CopyData payloads in the order received: op I throughout, kind t,
+        b or n, no old tuples.
 
-        With `emptied` the caller gives up the large chunks that are memoryviews: what they showed
+        With `emptied` the caller releases the large chunks that are memoryviews: what they showed
         is gone afterwards, and its memory with it. Raises DecodeError, and nothing else, for a
         missing or unknown header, a malformed row, anything behind the trailer, and past the size
         caps.
@@ -70,7 +76,7 @@ class CopyRows:
             start, end = start[:-1], end[:-1]
         nothing = np.zeros(len(start), np.uint8)
         table = FrameTable(raw, buffer, start, end, outer=nothing, tag=nothing, nulls_at=nulls_at(raw))
-        rows = _walk(table, self._column_count)
+        rows = _walk(table, self._kinds)
         self._begun = self._begun or bool(chunks)
         self._complete = complete
         return rows
@@ -83,7 +89,21 @@ class CopyRows:
             raise DecodeError("the copy ended without its trailer")
 
 
-def _walk(table: FrameTable, column_count: int) -> RowColumns:
+def encode_copy(rows: Sequence[Sequence[str | None]]) -> list[bytes | memoryview]:
+    """The CopyData payloads of a whole copy of `rows`, for rows that no server sends."""
+    payloads: list[bytes | memoryview] = []
+    for row in rows:
+        fields = [b"\xff\xff\xff\xff" if text is None else _field(text.encode()) for text in row]
+        payloads.append(len(row).to_bytes(_COUNT_BYTES, "big") + b"".join(fields))
+    return [_SIGNATURE + bytes(8), *payloads, _TRAILER]
+
+
+def _field(value: bytes) -> bytes:
+    return len(value).to_bytes(_LENGTH_BYTES, "big") + value
+
+
+def _walk(table: FrameTable, kinds: Sequence[np.uint8]) -> RowColumns:
+    column_count = len(kinds)
     row_count = len(table)
     # Every field takes at least its length: checked before anything is allocated, so memory is
     # bounded by the bytes received.
@@ -95,8 +115,8 @@ def _walk(table: FrameTable, column_count: int) -> RowColumns:
     )
     position = table.start + _COUNT_BYTES
     fields = []
-    for column in range(column_count):
-        vector, position = _walk_column(table, position)
+    for column, kind in enumerate(kinds):
+        vector, position = _walk_column(table, position, kind)
         _require(position <= table.end, f"ends inside column {column + 1}")
         fields.append(vector)
     _require(position == table.end, "goes on behind its last column")
@@ -118,13 +138,13 @@ def _header_bytes(raw: Raw, *, available: int) -> int:
     return length
 
 
-def _walk_column(table: FrameTable, position: Offsets) -> tuple[FieldVector, Offsets]:
+def _walk_column(table: FrameTable, position: Offsets, sent: np.uint8) -> tuple[FieldVector, Offsets]:
     """One field of each row, and where the next begins. Positions are inside the buffer; whether
     the field ends inside its row is not checked.
     """
     size = big_endian_words(table.raw)[position].astype(np.uint32)
     is_null = size == _NULL_LENGTH
-    kind = np.where(is_null, np.uint8(NULL), np.uint8(TEXT))
+    kind = np.where(is_null, np.uint8(NULL), sent)
     # Other negative lengths are, as unsigned numbers, at least 2 GiB and so past the end of any row.
     size[is_null] = 0
     start = position + _LENGTH_BYTES

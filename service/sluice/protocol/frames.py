@@ -61,7 +61,7 @@ class FrameTable:
 def join(frames: Sequence[bytes | memoryview], *, emptied: bool = False) -> FrameTable:
     """One table of `frames`, which are CopyData payloads as libpq gives them, in the order received.
 
-    With `emptied` the caller gives up the large ones that are memoryviews: what they showed is gone
+    With `emptied` the caller releases the large ones that are memoryviews: what they showed is gone
     afterwards, and its memory with it.
 
     Raises DecodeError for a frame that is empty, shorter than its header, of unknown kind or too

@@ -1,7 +1,7 @@
 """The control messages of a logical replication stream as values.
 
 Everything but row messages (Insert, Update, Delete), which stay bytes until `tuples` walks them
-column by column. All are immutable. LSNs are integers; times are microseconds since 1970 UTC;
+column by column. All are immutable. LSNs are integers. Times are microseconds since 1970 UTC.
 `stream_xid` is the (sub)transaction id that a message carries inside a stream block, None outside
 one. (PostgreSQL: Logical Replication Message Formats; Streaming Replication Protocol.)
 """

@@ -13,9 +13,9 @@ from sluice.errors import UsageError
 from sluice.settings.document import Document
 from sluice.settings.tree import ENV_PREFIX, Key, keys, nearest
 
-OTHER_VARIABLES = ("SLUICE_CONFIG", "SLUICE_FAULTS", "SLUICE_JARS", "SLUICE_APPLY_OPTIONS")
+OTHER_VARIABLES = ("SLUICE_CONFIG", "SLUICE_FAULTS", "SLUICE_JARS", "SLUICE_APPLY_OPTIONS", "SLUICE_OPERATOR_DSN")
 """Ours, but no settings: the file's name, armed fault points, the jar cache, what `up` hands to the
-applier.
+applier, as whom an operator alters the publication.
 """
 _OUTSIDE = ("SLUICE_TEST_", "SLUICE_POSTGRES_")
 """For the tests and the local servers beside the product."""

@@ -1,7 +1,7 @@
 """From file and environment to a checked tree, with the origin of every value.
 
-Invariants: the environment wins over the file, the file over defaults; nothing unknown is accepted;
-an error names the key, where it was given, what is allowed and, for a mistyped name, the nearest
+Invariants: the environment wins over the file, the file over defaults. Nothing unknown is accepted.
+An error names the key, where it was given, what is allowed and, for a mistyped name, the nearest
 known one. Never repeats the value of a secret, nor any value under an unknown name.
 """
 

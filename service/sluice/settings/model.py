@@ -1,6 +1,6 @@
 """The settings tree: one frozen model per section, every default with its reason.
 
-Invariants: a tree that exists is valid; secrets have a type that never prints them; nothing here is
+Invariants: a tree that exists is valid. Secrets have a type that never prints them. Nothing here is
 read by another package. The command line reads the tree and hands each package plain values. Must not read
 files or the environment, and must not import any package of the pipeline.
 """
@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
-from sluice.settings.values import Duration, Size
+from sluice.settings.values import Duration, Retention, Size
 
 PIPELINE_NAME = r"^[a-z0-9_]{1,50}$"
 """`sluice_` and this must stay a legal slot name: 63 bytes of a-z, 0-9 and _."""
@@ -24,6 +24,10 @@ LAKE_SCHEMES = ("file", "s3", "gs", "abfss")
 Streaming = Literal["off", "on", "parallel", "auto"]
 Origin = Literal["any", "none"]
 Mode = Literal["mirror", "changelog", "history"]
+OnChange = Literal["resync", "stop"]
+OnWiden = Literal["resync", "follow"]
+OnRename = Literal["keep", "move"]
+Contract = Literal["evolve", "ignore_new", "stop"]
 
 
 def _checked_uri(uri: str, schemes: tuple[str, ...]) -> str:
@@ -71,9 +75,15 @@ def _table_pattern(value: str) -> str:
     return value
 
 
+def _selection_pattern(value: str) -> str:
+    _table_pattern(value.removeprefix("!"))
+    return value
+
+
 ApplyWay = Literal["auto", "direct", "distributed", "merge"]
 LakeMode = Annotated[Mode, AfterValidator(_not_history)]
 TablePattern = Annotated[str, AfterValidator(_table_pattern)]
+SelectionPattern = Annotated[str, AfterValidator(_selection_pattern)]
 
 
 class Section(BaseModel):
@@ -96,10 +106,11 @@ class SourceSettings(Section):
     publication: str = Field(
         "sluice_", min_length=1, max_length=63, description="publication; left out: sluice_<pipeline>"
     )
-    tables: tuple[TablePattern, ...] | None = Field(
+    tables: tuple[SelectionPattern, ...] | None = Field(
         None,
         min_length=1,
-        description="tables to carry, as schema.table with * and ?; left out: all that the publication has",
+        description="tables to carry, as schema.table with * and ?; left out: all that the publication has. One that "
+        'begins with ! leaves its tables out, as in "!public.logs"',
     )
     streaming: Streaming = Field(
         "auto",
@@ -137,9 +148,23 @@ class SourceSettings(Section):
         None,
         ge=0,
         le=86400,
-        description="how long a start waits for a slot that is in use; left out: until the server has given up a "
+        description="how long a start waits for a slot that is in use; left out: until the server has ended a "
         "connection that we lost (its "
         "wal_sender_timeout and 30s more), and 30s for one that is alive",
+    )
+    snapshot_connections: int = Field(
+        2, ge=1, le=32, description="connections that read initial rows at the same time, from one snapshot"
+    )
+    snapshot_chunk: Size = Field(
+        256 * _MEBI,
+        ge=8 * _KIBI,
+        description="how much of a table is read as one chunk, which is what a lost connection or a crash costs",
+    )
+    snapshot_rows_per_second: int = Field(
+        0,
+        ge=0,
+        le=1_000_000_000,
+        description="the most initial rows that are read in a second, by all connections together; 0: no limit",
     )
     origin: Origin = Field(
         "any", description="`none` leaves out changes that replication brought to the source, which cuts loops"
@@ -186,6 +211,12 @@ class SpoolSettings(Section):
         le=3600,
         description="how often a source without changes may cost a manifest entry, which lets it free its WAL",
     )
+    retention: Retention = Field(
+        604800.0,
+        ge=0,
+        description="how long segments and entries stay after every table has them in the lake: until_applied, a "
+        "duration, or forever; the applier deletes them afterwards",
+    )
 
 
 class LimitSettings(Section):
@@ -222,6 +253,30 @@ class LakeSettings(Section):
         description="mirror keeps current rows, changelog appends every change; history is not supported by this "
         "version",
     )
+    on_change: OnChange = Field(
+        "resync",
+        description="what becomes of a table that changed in a way that cannot be followed: resync takes a new "
+        "snapshot by itself, with growing pauses for a table that changes again and again; stop leaves it stale "
+        "until `sluice resync`",
+    )
+    on_widen: OnWiden = Field(
+        "resync",
+        description="what a rewrite of the table means that gave a column a wider type (int to bigint, real to double "
+        "precision, numeric with more digits, date to timestamp): resync treats it as on_change says, because a USING "
+        "expression that computed other values leaves no trace; follow takes your word that there was none, and the "
+        "lake table's column gets the type without a new snapshot",
+    )
+    on_rename: OnRename = Field(
+        "keep",
+        description="where the lake table of a table that was renamed stands: keep leaves it at the path of its first "
+        "name; move takes a new snapshot at the path of the new name, and leaves the old lake table as it is",
+    )
+    contract: Contract = Field(
+        "evolve",
+        description="what a change of a table's columns or key does: evolve follows it, or takes a new snapshot where "
+        "on_change says so; ignore_new does the same and leaves out columns that are added, until evolve brings them "
+        "by a new snapshot; stop leaves the table stale until `sluice resync` accepts the new columns",
+    )
     metadata_columns: bool = Field(default=True, description="add _sluice_lsn and _sluice_ts to mirror tables")
     log_retention: Duration = Field(
         3600.0,
@@ -229,6 +284,14 @@ class LakeSettings(Section):
         le=365 * 86400,
         description="how long the log of a lake table keeps versions that a checkpoint has replaced: time travel, "
         "and streams that read a lake table, reach back so far. Each look at a table lists its log",
+    )
+    vacuum_after: Duration = Field(
+        7 * 86400.0,
+        ge=3600,
+        le=10 * 365 * 86400,
+        description="how long a data file stays that no version of a lake table needs any more, or never had, before "
+        "VACUUM removes it; never shorter than lake.log_retention or the table's own "
+        "delta.deletedFileRetentionDuration. Nothing may read a lake table at one version for longer",
     )
 
 
@@ -274,6 +337,13 @@ class ApplySettings(Section):
         description="memory for the key columns of data files that direct commits search; what is left out lies on "
         "local disk (TMPDIR)",
     )
+    maintenance_share: float = Field(
+        0.05,
+        ge=0,
+        le=1,
+        description="share of one worker's time that may go into the maintenance of lake tables: joining files, "
+        "purging removed rows, VACUUM; 0 switches it off",
+    )
     conf: dict[str, SecretStr] = Field(
         default_factory=dict, description="further Spark configuration; values are secrets"
     )
@@ -290,6 +360,11 @@ class TelemetrySettings(Section):
         description="address of the applier's /metrics, /livez, /readyz and /startupz; off: none. Port 0 takes "
         "any free one",
     )
+    token_path: str = Field(
+        "",
+        description="file with a token that requests for /metrics, /status and the page must carry, as bearer token or "
+        "as password; read for each request. The probes need none, and then answer without details",
+    )
     log_format: Literal["auto", "console", "json"] = Field(
         "auto", description="auto is console on a terminal, json otherwise"
     )
@@ -305,9 +380,19 @@ class TableSettings(Section):
     """What differs for one table."""
 
     mode: LakeMode | None = Field(None, description="as lake.mode, for this table")
+    on_change: OnChange | None = Field(None, description="as lake.on_change, for this table")
+    on_widen: OnWiden | None = Field(None, description="as lake.on_widen, for this table")
+    on_rename: OnRename | None = Field(None, description="as lake.on_rename, for this table, by its new name")
+    contract: Contract | None = Field(None, description="as lake.contract, for this table")
     way: ApplyWay | None = Field(None, description="as apply.way, for this table")
     freshness: Duration | None = Field(
         None, ge=0, le=_LONGEST_FRESHNESS, description="as apply.freshness, for this table"
+    )
+    maintenance: bool | None = Field(
+        None, description="false leaves the maintenance of this lake table (VACUUM as well) to others"
+    )
+    vacuum_after: Duration | None = Field(
+        None, ge=3600, le=10 * 365 * 86400, description="as lake.vacuum_after, for this table"
     )
 
 
@@ -327,7 +412,7 @@ class Settings(Section):
         ge=2,
         le=3600,
         description="all that a stop (SIGTERM, Ctrl-C) may take, from the signal on: three fifths to finish what "
-        "was received, the rest to give it up; what "
+        "was received, the rest to stop without it; what "
         "was not published comes again at the next start. Below the grace period of whatever stops the process",
     )
     tables: dict[TablePattern, TableSettings] = Field(default_factory=dict, description="overrides by schema.table")

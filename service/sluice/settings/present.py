@@ -160,6 +160,22 @@ Schema for editors.
   Errors name the line, what is allowed and the nearest valid name.
 * **Secrets** (the connection string, object store options, Spark configuration) are never shown.
 
+## Changes while a process runs
+
+`run`, `up` and `apply` look at the file every two seconds, and at once when they get SIGHUP. They
+take from it, without any pause: `source.tables`, everything below `tables`, `limits`,
+`apply.freshness` and `telemetry.log_level`. A file in which anything else changed, that is not
+valid, or that gives a table which is already carried another `mode`, is refused as a whole: all
+settings stay as they were. The problem `configuration.refused` says why until you restart the
+process, or set that back; `process.configuration` in `status --json` says since when the present
+settings are in force. The environment and mounted secrets belong to the process and are read again
+with the file.
+
+A file that is being written is read when it stayed the same for two seconds. If the terminal of
+`up` goes away, SIGHUP stops it.
+
+## Form
+
 ```yaml
 version: 1
 pipeline: shop

@@ -4,6 +4,7 @@ Invariant: what is shown reads back as the same number. A spelling that could me
 (`128M`, `1m30`) is refused, not guessed. Must not know any setting by name.
 """
 
+import math
 import re
 from typing import Annotated, Any
 
@@ -68,6 +69,44 @@ def show_duration(value: float) -> str:
     milliseconds = value * 1000
     return f"{int(milliseconds)}ms" if milliseconds.is_integer() else f"{value:g}s"
 
+
+UNTIL_APPLIED, FOREVER = "until_applied", "forever"
+LONGEST_RETENTION = 100 * 365 * 86400.0
+_RETENTION_HELP = f"a retention is {UNTIL_APPLIED}, {FOREVER} or a duration such as 7d"
+
+
+def parse_retention(value: Any) -> Any:
+    """Seconds: 0 for `until_applied`, infinity for `forever`. A number needs its unit: who writes 7 may
+    mean days. Raises ValueError with what is allowed.
+    """
+    if isinstance(value, float):  # as this program writes it
+        return value
+    if value in (UNTIL_APPLIED, FOREVER):
+        return 0.0 if value == UNTIL_APPLIED else math.inf
+    if not isinstance(value, str) or re.fullmatch(_AMOUNT, value.strip()):
+        raise ValueError(_RETENTION_HELP)
+    try:
+        seconds = float(parse_duration(value))
+    except ValueError as error:
+        raise ValueError(_RETENTION_HELP) from error
+    if seconds > LONGEST_RETENTION:
+        raise ValueError(f"longer than a hundred years; {FOREVER} is a retention, too")
+    return seconds
+
+
+def show_retention(value: float) -> str:
+    if math.isinf(value):
+        return FOREVER
+    return show_duration(value) if value else UNTIL_APPLIED
+
+
+Retention = Annotated[
+    float,
+    BeforeValidator(parse_retention),
+    PlainSerializer(show_retention, return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "examples": ["7d", UNTIL_APPLIED, FOREVER]}),
+]
+"""Seconds, infinity for ever."""
 
 Size = Annotated[
     int,

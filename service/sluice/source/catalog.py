@@ -12,6 +12,7 @@ from typing import Any
 
 from sluice import lsn
 from sluice.contract.catalog_facts import ChildFacts, ColumnFacts, PublicationFacts, TableFacts, TypeDetail
+from sluice.source.catalog_versions import PARTS_OF_TYPE, SENT, versions_sql, whole_schemas
 from sluice.source.sessions import Connection, translated
 
 _Rows = list[dict[str, Any]] | None
@@ -47,14 +48,44 @@ class Catalog:
 
     def published_tables(self, publication: str) -> list[TableFacts]:
         """The tables whose changes the publication sends, in order of their names."""
-        return self._load("EXISTS (SELECT 1 FROM published p WHERE p.oid = c.oid)", publication=publication)
+        return self._load("p.oid IS NOT NULL", publication=publication)
+
+    def published_among(self, oids: Sequence[int], *, publication: str) -> list[TableFacts]:
+        """Those of the tables with these oids that the publication sends now."""
+        return self._load(
+            "p.oid IS NOT NULL AND c.oid = ANY (%(oids)s::oid[])", publication=publication, oids=list(oids)
+        )
+
+    def published_versions(self, publication: str) -> dict[int, int]:
+        """By oid, a number for each table whose changes the publication sends, which is another one
+        whenever anything that `published_tables` says of it may be (see catalog_versions).
+        """
+        with translated("reading the catalog"):
+            rows = self._conn.execute(versions_sql(self._version), {"publication": publication}).fetchall()
+        return dict(rows)
 
     def table(self, oid: int, *, publication: str = "") -> TableFacts | None:
         """The table with this oid; with `publication`, also its filter and columns there. None when
         it is gone.
         """
-        found = self._load("c.oid = %(oid)s::oid", publication=publication, oid=oid)
+        found = self.tables([oid], publication=publication)
         return found[0] if found else None
+
+    def tables(self, oids: Sequence[int], *, publication: str = "") -> list[TableFacts]:
+        """The same of several tables at once; those that are gone are left out."""
+        return self._load("c.oid = ANY (%(oids)s::oid[])", publication=publication, oids=list(oids)) if oids else []
+
+    def publication_entries(self, publication: str) -> list[tuple[str, str]]:
+        """(schema, name) of the tables that the publication names one by one, partitioned ones among
+        them that it does not carry under their own names.
+        """
+        command = b"""
+            SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_publication_rel r
+                JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid AND p.pubname = %s
+                JOIN pg_catalog.pg_class c ON c.oid = r.prrelid
+                JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace ORDER BY 1, 2"""
+        with translated("reading the publication"):
+            return [(schema, name) for schema, name in self._conn.execute(command, (publication,)).fetchall()]
 
     def tables_named(self, names: Sequence[tuple[str, str]]) -> list[TableFacts]:
         """Tables by (schema, name), published or not; those that do not exist are left out."""
@@ -65,6 +96,24 @@ class Catalog:
             schemas=[schema for schema, _ in names],
             names=[name for _, name in names],
         )
+
+    def sizes(self, oids: Sequence[int]) -> dict[int, int]:
+        """By oid, about how many bytes each table has, its partitions and large values included: as
+        counted by the last VACUUM or ANALYZE. Waits for no lock.
+        """
+        command = """
+            WITH RECURSIVE parts (root, oid) AS (
+                SELECT o, o FROM pg_catalog.unnest(%s::oid[]) o
+                UNION ALL
+                SELECT p.root, i.inhrelid FROM parts p JOIN pg_catalog.pg_inherits i ON i.inhparent = p.oid
+            )
+            SELECT p.root::int8, SUM(c.relpages::int8 + COALESCE(t.relpages, 0))::int8
+                * pg_catalog.current_setting('block_size')::int8
+            FROM parts p JOIN pg_catalog.pg_class c ON c.oid = p.oid
+                LEFT JOIN pg_catalog.pg_class t ON t.oid = c.reltoastrelid
+            GROUP BY p.root"""
+        with translated("reading the sizes of tables"):
+            return dict(self._conn.execute(command.encode(), (list(oids),)).fetchall())
 
     def table_names(self) -> list[tuple[str, str]]:
         """(schema, name) of every table that a publication could carry: ordinary and partitioned
@@ -112,7 +161,9 @@ class Catalog:
         since_15 = self._version >= 150000
         command = _TABLES % {
             "condition": condition,
-            "whole_schemas": _WHOLE_SCHEMAS if since_15 else "SELECT NULL::oid AS oid WHERE false",
+            "whole_schemas": whole_schemas(self._version),
+            "sent": SENT,
+            "parts_of_type": PARTS_OF_TYPE,
             "row_filter": _ROW_FILTER if since_15 else "NULL::text",
             "attnames": _ATTNAMES if since_15 else "NULL::jsonb",
             "schema_memberships": _SCHEMA_MEMBERSHIPS if since_15 else "",
@@ -149,11 +200,10 @@ def _combined(leaves: Sequence[ChildFacts]) -> int:
     return int.from_bytes(hashlib.sha256(spelled.encode()).digest()[:6], "big") or 1
 
 
-_WHOLE_SCHEMAS = "SELECT s.pnnspid AS oid FROM pg_catalog.pg_publication_namespace s JOIN pub ON pub.oid = s.pnpubid"
 _ROW_FILTER = "pg_catalog.pg_get_expr(r.prqual, r.prrelid)"
 _ATTNAMES = """(SELECT pg_catalog.jsonb_agg(a.attname ORDER BY a.attnum) FROM pg_catalog.pg_attribute a
-            WHERE a.attrelid = sent.oid AND a.attnum > 0 AND NOT a.attisdropped
-              AND CASE WHEN r.prattrs IS NULL THEN a.attgenerated = '' OR (pub.generated AND a.attgenerated = 's')
+            WHERE a.attrelid = p.oid AND a.attnum > 0 AND NOT a.attisdropped
+              AND CASE WHEN r.prattrs IS NULL THEN a.attgenerated = '' OR (p.generated AND a.attgenerated = 's')
                   ELSE a.attnum = ANY (r.prattrs) END)"""
 # A table that moves to another schema and back has the same row of pg_class, but another version of
 # the one that says on which schema it depends.
@@ -170,6 +220,9 @@ _SCHEMA_MEMBERSHIPS = """
 # partition, and empty: ATTACH and DETACH make another version. A version is a transaction and a
 # command of it. Where xmax is set (by an update that rolled back) the command is that of the
 # update, and proves nothing.
+#
+# What the server's functions look up in its cache may be newer than the rows of this query. So they say
+# nothing here of how a table is stored, and NULL of a right means that its object is gone meanwhile.
 #
 # No part of this waits for a lock on a table, which pg_publication_tables, pg_table_size and
 # pg_partition_tree would: an ALTER TABLE that takes an hour on one table must not keep the decoder
@@ -198,28 +251,10 @@ WITH RECURSIVE pub AS (
     FROM lineage l JOIN inherited i ON i.inhrelid = l.ancestor
 ), whole_schemas AS (
     %(whole_schemas)s
-), members AS (
-    SELECT r.prrelid AS oid FROM pg_catalog.pg_publication_rel r JOIN pub ON pub.oid = r.prpubid
-    UNION
-    SELECT mc.oid FROM pg_catalog.pg_class mc JOIN whole_schemas w ON w.oid = mc.relnamespace
-        WHERE pg_catalog.pg_relation_is_publishable(mc.oid)
-), sent AS (
-    SELECT sc.oid FROM pg_catalog.pg_class sc CROSS JOIN pub
-    WHERE pub.puballtables AND pg_catalog.pg_relation_is_publishable(sc.oid) AND CASE WHEN pub.pubviaroot
-        THEN NOT sc.relispartition ELSE sc.relkind = 'r' END
-    UNION
-    SELECT m.oid FROM members m JOIN pg_catalog.pg_class sc ON sc.oid = m.oid CROSS JOIN pub
-    WHERE CASE WHEN pub.pubviaroot THEN NOT EXISTS (SELECT 1 FROM lineage l
-        JOIN members above ON above.oid = l.ancestor WHERE l.oid = m.oid)
-               ELSE sc.relkind = 'r' END
-    UNION
-    SELECT l.oid FROM members m JOIN lineage l ON l.ancestor = m.oid JOIN pg_catalog.pg_class sc ON sc.oid = l.oid
-        CROSS JOIN pub
-    WHERE NOT pub.pubviaroot AND sc.relkind = 'r'
+), %(sent)s
 ), published AS (
     SELECT sent.oid, pub.publishes, COALESCE(pg_catalog.to_jsonb(r) ->> 'prattrs' IS NOT NULL, false) AS has_list,
-        %(row_filter)s AS row_filter,
-           %(attnames)s AS attnames
+        pub.generated, r.oid AS entry
     FROM sent CROSS JOIN pub LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = pub.oid AND r.prrelid = sent.oid
         AND NOT pub.puballtables
         AND NOT EXISTS (SELECT 1 FROM whole_schemas w JOIN pg_catalog.pg_class sc ON sc.relnamespace = w.oid
@@ -247,16 +282,15 @@ SELECT
     pg_catalog.jsonb_build_object(
         'oid', c.oid::int8, 'schema', n.nspname, 'name', c.relname, 'relkind', c.relkind,
         'relpersistence', c.relpersistence,
-        'replica_identity', c.relreplident, 'relfilenode', pg_catalog.pg_relation_filenode(c.oid)::int8,
-        'role', CURRENT_USER, 'schema_usable', pg_catalog.has_schema_privilege(c.relnamespace, 'USAGE'),
+        'replica_identity', c.relreplident, 'relfilenode', c.relfilenode::int8,
+        'role', CURRENT_USER, 'schema_usable', COALESCE(pg_catalog.has_schema_privilege(c.relnamespace, 'USAGE'), true),
         'policies_apply', pg_catalog.row_security_active(c.oid),
         'publication', %%(publication)s::text, 'is_partition', c.relispartition,
-        'row_filter', (SELECT p.row_filter FROM published p WHERE p.oid = c.oid),
-        'attnames', (SELECT p.attnames FROM published p WHERE p.oid = c.oid),
-        'has_column_list', COALESCE((SELECT p.has_list FROM published p WHERE p.oid = c.oid), false),
-        'publishes', COALESCE((SELECT p.publishes FROM published p WHERE p.oid = c.oid), ''),
-        'memberships', (SELECT pg_catalog.jsonb_agg(m.spelled ORDER BY m.spelled) FROM memberships m
-            WHERE m.oid = c.oid),
+        'row_filter', %(row_filter)s,
+        'attnames', %(attnames)s,
+        'has_column_list', COALESCE(p.has_list, false),
+        'publishes', COALESCE(p.publishes, ''),
+        'memberships', m.spelled,
         'attributes', c.relnatts, 'toast', c.reltoastrelid::int8, 'primary_key', COALESCE(
             (SELECT k.oid FROM pg_catalog.pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'p')::int8, 0),
         'publication_altered', COALESCE((SELECT pub.altered FROM pub), ''),
@@ -279,7 +313,7 @@ SELECT
             WHEN a.attmissingval::text LIKE '{"%%%%' THEN (a.attmissingval::text::text[])[1]
             ELSE pg_catalog.substr(a.attmissingval::text, 2, pg_catalog.length(a.attmissingval::text) - 2) END,
         'xmin', a.xmin::text::int8, 'storable_out_of_line', a.attlen = -1 AND a.attstorage <> 'p',
-        'selectable', pg_catalog.has_column_privilege(c.oid, a.attnum, 'SELECT')) ORDER BY a.attnum)
+        'selectable', COALESCE(pg_catalog.has_column_privilege(c.oid, a.attnum, 'SELECT'), true)) ORDER BY a.attnum)
      FROM pg_catalog.pg_attribute a
      JOIN pg_catalog.pg_type ty ON ty.oid = a.atttypid
      JOIN pg_catalog.pg_proc f ON f.oid = ty.typoutput JOIN pg_catalog.pg_namespace fn ON fn.oid = f.pronamespace
@@ -290,7 +324,7 @@ SELECT
     (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object(
         'oid', l.oid::int8, 'schema', ln.nspname, 'name', l.relname, 'relkind', l.relkind,
         'relpersistence', l.relpersistence,
-        'replica_identity', l.relreplident, 'relfilenode', COALESCE(pg_catalog.pg_relation_filenode(l.oid), 0)::int8,
+        'replica_identity', l.relreplident, 'relfilenode', l.relfilenode::int8,
         'identity_columns', (SELECT pg_catalog.array_agg(a.attname::text ORDER BY a.attname) FROM pg_catalog.pg_index i
             JOIN pg_catalog.pg_attribute a ON a.attrelid = l.oid AND a.attnum = ANY (i.indkey[:i.indnkeyatts - 1])
             WHERE i.indrelid = l.oid AND CASE l.relreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate WHEN 'i'
@@ -310,11 +344,7 @@ SELECT
             AND NOT a.attisdropped
         UNION
         SELECT x.oid FROM used u JOIN pg_catalog.pg_type t ON t.oid = u.oid CROSS JOIN LATERAL (
-            SELECT t.typbasetype WHERE t.typtype = 'd'
-            UNION ALL SELECT t.typelem WHERE t.typelem <> 0
-            UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
-            UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a WHERE t.typtype = 'c'
-                AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+            %(parts_of_type)s
         ) x (oid))
      SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_array(detail.key, detail.spelling, detail.version,
          detail.original) ORDER BY detail.key) FROM (
@@ -332,6 +362,9 @@ SELECT
         JOIN pg_catalog.pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0 GROUP BY t.oid
      ) detail (key, spelling, version, original))
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    LEFT JOIN published p ON p.oid = c.oid LEFT JOIN pg_catalog.pg_publication_rel r ON r.oid = p.entry
+    LEFT JOIN (SELECT s.oid, pg_catalog.jsonb_agg(s.spelled ORDER BY s.spelled) AS spelled FROM memberships s
+        GROUP BY s.oid) m ON m.oid = c.oid
 WHERE %(condition)s
 ORDER BY n.nspname, c.relname
 """

@@ -10,9 +10,11 @@ from typing import Literal
 
 from sluice import lsn
 from sluice.contract.entries import Opened
-from sluice.errors import SlotLost
+from sluice.errors import SlotLost, SourceUnavailable
 from sluice.source.facts import ServerFacts, SlotFacts
 
+GO_ON = "`sluice slot recreate` goes on with a new slot, and `sluice verify --repair` then reads again what differs"
+"""What to do where the server is the right one and only the slot is lost."""
 TWO_PHASE_SINCE = 150000
 TWO_PHASE_OFF_SINCE = 180000
 """Versions, as libpq numbers them, since which a slot can be made or set to decode at PREPARE, and be
@@ -29,14 +31,15 @@ def prove_continuity(
     `opened` is the newest epoch in the manifest, None for a pipeline that never ran: then the
     slot's own position is the start. Raises SlotLost, its message beginning with the case: MISSING,
     WRONG_CLUSTER, WRONG_DATABASE, TIMELINE, WRONG_PLUGIN, INVALIDATED, TWO_PHASE, AHEAD, DIVERGED.
+    Raises SourceUnavailable when the server could not say now where its timeline comes from.
     """
     if opened is not None:
         _same_server(opened, server)
+        _same_history(opened, through_lsn, server)
     if slot is None:
         raise SlotLost(
             "MISSING: the replication slot does not exist",
-            hint="it was dropped, or the server was replaced: changes since then are lost, copy the "
-            "tables again under a new slot",
+            hint=f"it was dropped, or the server was replaced: changes since then are lost; {GO_ON}",
         )
     for problem in slot_problems(slot, server, two_phase=two_phase):
         raise SlotLost(f"{problem.case}: slot {slot.name} {problem.seen}", hint=problem.hint)
@@ -48,7 +51,7 @@ def prove_continuity(
         raise SlotLost(
             f"AHEAD: slot {slot.name} was advanced or created anew: it starts at "
             f"{lsn.show(confirmed)}, the manifest ends at {lsn.show(through_lsn)}",
-            hint="the changes in between are lost: resync the tables",
+            hint=f"the changes in between are lost; {GO_ON}",
         )
     if through_lsn > server.wal_end_lsn:
         raise SlotLost(
@@ -72,11 +75,40 @@ def _same_server(opened: Opened, server: ServerFacts) -> None:
             f"manifest is of {opened.database} (oid {opened.database_oid})",
             hint="correct the database in source.dsn; a dropped and recreated database needs a new pipeline",
         )
-    if opened.timeline != server.timeline:
+
+
+def _same_history(opened: Opened, through_lsn: int, server: ServerFacts) -> None:
+    """The server has the log that the manifest was written from, at least through `through_lsn`: it is
+    still on that timeline, or left it no earlier.
+    """
+    if server.forks is None:
+        if opened.timeline == server.timeline:
+            return
+        if server.history_away:
+            raise SourceUnavailable(
+                f"the server is on timeline {server.timeline}, the manifest on {opened.timeline}, and the history "
+                f"of its timeline could not be read: {server.history_away}"
+            )
         raise SlotLost(
-            f"TIMELINE: the server is on timeline {server.timeline}, the manifest on "
-            f"{opened.timeline}: it failed over or was restored to a point in time",
-            hint="changes that the old server had sent may not exist on this one: resync the tables",
+            f"TIMELINE: the server is on timeline {server.timeline}, the manifest on {opened.timeline}, and the "
+            "server does not give the history of its timeline",
+            hint="the role needs the REPLICATION attribute, and pg_wal the timeline's history file",
+        )
+    shared = len(opened.forks)
+    left = server.forks[shared] if len(server.forks) > shared else None
+    on = left.timeline if left is not None else server.timeline
+    if server.forks[:shared] != opened.forks or on != opened.timeline:
+        raise SlotLost(
+            f"TIMELINE: timeline {server.timeline} of this server does not come from timeline {opened.timeline} "
+            "of the server that the manifest was written from: another standby was promoted, or the server was "
+            "restored",
+            hint="connect to the server that took over from that one, or resync the tables",
+        )
+    if left is not None and left.lsn < through_lsn:
+        raise SlotLost(
+            f"DIVERGED: the manifest holds changes through {lsn.show(through_lsn)}, and this server left their "
+            f"timeline {opened.timeline} at {lsn.show(left.lsn)}, before it had them all",
+            hint="the lake may hold transactions that were lost in the failover: resync the tables",
         )
 
 
@@ -112,8 +144,7 @@ def slot_problems(slot: SlotFacts, server: ServerFacts, *, two_phase: bool) -> I
         yield SlotProblem(
             "INVALIDATED",
             f"can never be used again ({slot.invalidated})",
-            "raise max_slot_wal_keep_size or idle_replication_slot_timeout, then copy the tables "
-            "again under a new slot",
+            f"raise max_slot_wal_keep_size or idle_replication_slot_timeout; {GO_ON}",
         )
     if slot.two_phase != two_phase:
         yield SlotProblem(

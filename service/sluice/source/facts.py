@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass
 
+from sluice.contract.entries import Fork
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
     """Which server this is and how far its log has come. `wal_end_lsn` is the replayed position on
-    a standby.
+    a standby. `forks` is the history of `timeline`, oldest first, None where the server does not give
+    it; `history_away` says why, where that may pass.
     """
 
     system_identifier: str
@@ -18,6 +21,8 @@ class ServerFacts:
     wal_level: str
     in_recovery: bool
     encoding: str
+    forks: tuple[Fork, ...] | None = ()
+    history_away: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,10 +2,43 @@
 
 from fnmatch import fnmatchcase
 
+EXCLUDED = "!"
+"""How a pattern begins whose tables are left out, whatever the others say."""
+
 
 def matches(patterns: tuple[str, ...], schema_name: str, table_name: str) -> bool:
-    """Whether one of `patterns` (`public.*`, `shop.orders`) names the table; no patterns at all
-    name every table.
+    """Whether one of `patterns` (`public.*`, `shop.orders`) names the table and none leaves it out
+    (`!public.logs`). Where no pattern names tables, all are named.
     """
     name = f"{schema_name}.{table_name}"
-    return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
+    wanted = naming(patterns)
+    return (not wanted or any(fnmatchcase(name, pattern) for pattern in wanted)) and not excluding(
+        patterns, schema_name, table_name
+    )
+
+
+def selects(
+    patterns: tuple[str, ...], schema_name: str, table_name: str, *, first_name: tuple[str, str] | None
+) -> bool:
+    """Likewise for a table that may be carried already, under `first_name` when it was taken in: one
+    that was renamed is still what was asked for, unless its present name is left out.
+    """
+    if matches(patterns, schema_name, table_name):
+        return True
+    left_out = excluding(patterns, schema_name, table_name)
+    return first_name is not None and not left_out and matches(patterns, *first_name)
+
+
+def naming(patterns: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of `patterns` that name tables."""
+    return tuple(pattern for pattern in patterns if not pattern.startswith(EXCLUDED))
+
+
+def excluding(patterns: tuple[str, ...], schema_name: str, table_name: str) -> tuple[str, ...]:
+    """Those of `patterns` that leave the table out."""
+    name = f"{schema_name}.{table_name}"
+    return tuple(
+        pattern
+        for pattern in patterns
+        if pattern.startswith(EXCLUDED) and fnmatchcase(name, pattern.removeprefix(EXCLUDED))
+    )

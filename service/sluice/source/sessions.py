@@ -342,12 +342,17 @@ def source_error(
     if phase == "start" and sqlstate == "42704":
         return SlotLost(
             f"MISSING: replication slot {slot} does not exist",
-            hint="changes since it vanished are lost: resync the tables",
+            hint="changes since it vanished are lost; `sluice slot recreate` goes on with a new one",
         )
     if phase in ("start", "stream") and sqlstate == "55000" and f'"{slot}"' in message:
         return SlotLost(
             f"INVALIDATED: {message[:300]}",
-            hint="the server no longer has the WAL: resync the tables under a new slot",
+            hint="the server no longer has the WAL; `sluice slot recreate` goes on with a new slot",
+        )
+    if phase in ("start", "stream") and sqlstate == "58P01":
+        return SlotLost(
+            f"WAL_REMOVED: a file that decoding needs is gone from the server: {message[:300]}",
+            hint="without it the changes since then cannot be had: `sluice slot drop`, then `sluice slot recreate`",
         )
     if sqlstate == "53400":
         return NoFreeSlot(text, hint="raise max_replication_slots or max_wal_senders, or drop slots nobody uses")
@@ -366,8 +371,8 @@ _HINTS = {
     "28000": "check the role, its password and pg_hba.conf (the line needs the database's name)",
     "28P01": "check the password",
     "3D000": "check the database's name in source.dsn",
-    "XX000": "the server failed by itself; if it speaks of a filenumber while it streams a transaction that "
-    "undid DDL, source.streaming: off gets past it",
+    "XX000": "the server failed by itself; if it speaks of a filenumber or of missing attributes while it "
+    "streams a transaction that undid DDL, source.streaming: off gets past it",
 }
 
 _ABOUT_TLS = re.compile(r"certificate|private key|SSL|TLS")

@@ -10,9 +10,9 @@ from sluice import faults
 from sluice.lsn import show
 from sluice.source.catalog import Catalog
 from sluice.source.publication import ensure_publication
-from sluice.source.selection import matches
+from sluice.source.selection import matches, naming
 from sluice.source.sessions import Connection, SourceOptions
-from sluice.source.slot import ensure_slot
+from sluice.source.slot import can_fail_over, ensure_slot
 from sluice.source.slot_facts import slot_facts
 
 
@@ -21,13 +21,14 @@ def set_up(options: SourceOptions, connection: Connection, *, tables: tuple[str,
     new publication is made from. Raises SourceError.
     """
     names = Catalog(connection).table_names()
-    chosen = [(schema, table) for schema, table in names if matches(tables, schema, table)] if tables else None
+    chosen = [(schema, table) for schema, table in names if matches(tables, schema, table)] if naming(tables) else None
     published = ensure_publication(connection, options.publication, chosen)
     logger = structlog.get_logger("setup")
     if published.created:
         logger.info("publication created", publication=options.publication, tables=len(chosen or ()))
     faults.point("setup.published")
     if slot_facts(connection, options.slot) is None:
-        slot = ensure_slot(options, two_phase=two_phase)
+        failover = can_fail_over(connection, two_phase=two_phase)
+        slot = ensure_slot(options, two_phase=two_phase, failover=failover)
         logger.info("slot created", slot=slot.name, confirmed_flush_lsn=show(slot.confirmed_flush_lsn or 0))
     faults.point("setup.slot")

@@ -18,6 +18,19 @@ from sluice.source.snapshot_export import Waiting, create_slot
 
 FAILOVER_SINCE = 170000
 """Version, as libpq numbers it, since which a slot can be synchronised to standbys."""
+FAILOVER_WITH_TWO_PHASE_SINCE = 180000
+"""17 synchronises the flag, and not the position from which transactions are decoded at PREPARE."""
+
+
+def can_fail_over(conn: Connection, *, two_phase: bool) -> bool:
+    """Whether a slot made on this server can be one that its standbys keep in step, so that it survives
+    a failover. Raises SourceError.
+    """
+    with translated("asking whether the server is a standby"):
+        row = conn.execute("SELECT pg_catalog.pg_is_in_recovery()").fetchone()
+    assert row is not None
+    since = FAILOVER_WITH_TWO_PHASE_SINCE if two_phase else FAILOVER_SINCE
+    return conn.pgconn.server_version >= since and not row[0]
 
 
 def ensure_slot(

@@ -3,12 +3,19 @@ pg_replication_slots; pg_prepared_xacts.)
 """
 
 from sluice import lsn
+from sluice.errors import SourceUnavailable
 from sluice.source.facts import ServerFacts, SlotFacts
-from sluice.source.sessions import Connection, translated
+from sluice.source.history import read_history
+from sluice.source.sessions import Connection, SourceOptions, translated
 
 
-def server_facts(conn: Connection) -> ServerFacts:
-    """Raises SourceError."""
+def server_facts(
+    conn: Connection, options: SourceOptions, *, before: ServerFacts | None = None, whole: bool = False
+) -> ServerFacts:
+    """Raises SourceError. `before` is what was read earlier over the same connection: the history of a
+    timeline stays the same. Only a walsender tells it: while there is none to be had, it is not known,
+    unless `whole` asks for the error.
+    """
     command = """
         SELECT (SELECT system_identifier::text FROM pg_catalog.pg_control_system()),
                pg_catalog.pg_is_in_recovery(),
@@ -25,6 +32,16 @@ def server_facts(conn: Connection) -> ServerFacts:
         row = conn.execute(command.encode()).fetchone()
     assert row is not None
     system, in_recovery, timeline, database, oid, encoding, wal_end, wal_level = row
+    forks, away = None, ""
+    if before is not None and before.timeline == timeline and not before.history_away:
+        forks = before.forks
+    else:
+        try:
+            forks = read_history(options, timeline)
+        except SourceUnavailable as error:
+            if whole:
+                raise
+            away = str(error)
     return ServerFacts(
         system_identifier=system,
         timeline=timeline,
@@ -35,6 +52,8 @@ def server_facts(conn: Connection) -> ServerFacts:
         wal_level=wal_level,
         in_recovery=in_recovery,
         encoding=encoding,
+        forks=forks,
+        history_away=away,
     )
 
 

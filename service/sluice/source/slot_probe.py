@@ -54,7 +54,9 @@ class SlotProbe:
     """Asks about one slot. For one thread."""
 
     def __init__(self, options: SourceOptions) -> None:
-        self._slot = options.slot
+        self._options = options
+        self._before: tuple[Connection, ServerFacts] | None = None
+        """The last look, and the connection it was made over."""
         self._session = LazySession(options)
 
     def ask(self) -> SlotProbeFacts:
@@ -65,9 +67,12 @@ class SlotProbe:
         self._session.close()
 
     def _look(self, connection: Connection) -> SlotProbeFacts:
-        server, slot = server_facts(connection), slot_facts(connection, self._slot)
+        before = self._before[1] if self._before is not None and self._before[0] is connection else None
+        server = server_facts(connection, self._options, before=before)
+        self._before = connection, server
+        slot = slot_facts(connection, self._options.slot)
         with translated("reading the slot's statistics"):
-            row = connection.execute(_QUERY, {"slot": self._slot}).fetchone()
+            row = connection.execute(_QUERY, {"slot": self._options.slot}).fetchone()
         assert row is not None
         keep_megabytes, inactive_since, *totals = row
         return SlotProbeFacts(

@@ -13,7 +13,7 @@ from sluice.errors import SlotBusy
 from sluice.source.sessions import Connection, SourceOptions, translated
 
 OWN_MARGIN_SECONDS = 30.0
-"""Past wal_sender_timeout, at which the server gives up a client that is silent: it looks only now
+"""Past wal_sender_timeout, at which the server ends the connection of a silent client: it looks only now
 and then.
 """
 NEVER_SECONDS = 60.0
@@ -29,7 +29,7 @@ ANSWERS_SECONDS = 15.0
 @dataclass(frozen=True, slots=True)
 class _Holder:
     """Who uses the slot. `replied_at` is None where this role may not see it; `timeout_s` is 0 when
-    the server never gives up a silent client.
+    the server never ends the connection of a silent client.
     """
 
     pid: int
@@ -49,7 +49,7 @@ def wait_until_free(
     while to notice.
 
     A connection of this pipeline may be one that we lost: it is waited for until the server has
-    given it up, which takes wal_sender_timeout. One of somebody else, or of ours and still
+    released it, which takes wal_sender_timeout. One of somebody else, or of ours and still
     answering, belongs to a process that runs. Raises SlotBusy naming the process when it lasts
     longer than that, or than `bound_s`.
     """

@@ -2,7 +2,7 @@
 that a temporary one exports.
 
 Invariant: rows visible in the snapshot are exactly those of commits before `consistent_lsn`; the
-snapshot lives until `close`, because nothing else is ever sent on its connection. Must not: wait
+snapshot lives until `close`, in a transaction that does nothing else, and keeps no WAL. Must not: wait
 silently, or leave a half-made slot behind. (PostgreSQL: Streaming Replication Protocol,
 CREATE_REPLICATION_SLOT.)
 """
@@ -18,8 +18,8 @@ import psycopg
 from psycopg import pq
 
 from sluice import lsn
-from sluice.errors import ServiceError, SourceUnavailable
-from sluice.quoting import quote_slot
+from sluice.errors import SourceUnavailable
+from sluice.quoting import quote_literal, quote_slot
 from sluice.source.sessions import Connection, SourceOptions, open_query, open_replication, raise_result, translated
 
 _POLL_MS = 200
@@ -68,7 +68,7 @@ def create_slot(conn: Connection, command: str, *, waiting: Waiting | None, opti
             pgconn.send_query(command.encode())
             result = _wait(conn, waiting, options)
     except BaseException:
-        conn.close()  # the server gives up a creation whose client is gone
+        conn.close()  # the server ends a creation whose client is gone
         raise
     if result is None or result.status != pq.ExecStatus.TUPLES_OK:
         raise_result(result, doing="creating a replication slot", slot=options.slot)
@@ -114,42 +114,48 @@ def open_transactions(options: SourceOptions) -> tuple[Blocker, ...]:
 
 class SnapshotHolder:
     """An exported snapshot and the position at which it meets the stream. Open it in a thread,
-    import it at once, close it after the last snapshot.
+    import it before it is closed, close it after the last snapshot.
     """
 
-    def __init__(self, conn: Connection, created: CreatedSlot) -> None:
+    def __init__(self, conn: Connection, *, snapshot: str, consistent_lsn: int) -> None:
         """Use `open`."""
         self._conn = conn
-        self.snapshot_name = created.snapshot
-        self.consistent_lsn = created.consistent_lsn
+        self.snapshot_name = snapshot
+        self.consistent_lsn = consistent_lsn
 
     @classmethod
     def open(cls, options: SourceOptions, *, waiting: Waiting | None = None) -> "SnapshotHolder":
-        """Creates a temporary slot, which vanishes with its connection. Raises SourceError."""
+        """Takes the snapshot of a temporary slot over into a session of its own, and drops the slot: it
+        would keep all WAL for as long as rows are read. Raises SourceError.
+        """
         name = f"sluice_tmp_{uuid.uuid4().hex}"
-        conn = open_replication(options)
-        try:
+        with closing(open_replication(options)) as conn:
             created = create_slot(
                 conn,
                 f"CREATE_REPLICATION_SLOT {quote_slot(name)} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT",
                 waiting=waiting,
                 options=options,
             )
-        except ServiceError:
-            conn.close()
-            raise
-        return cls(conn, created)
+            session = open_query(options)
+            try:
+                with translated("taking a snapshot over"):
+                    session.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                    session.execute(f"SET TRANSACTION SNAPSHOT {quote_literal(created.snapshot)}".encode())
+                    row = session.execute(b"SELECT pg_catalog.pg_export_snapshot()").fetchone()
+            except BaseException:
+                session.close()
+                raise
+        assert row is not None
+        return cls(session, snapshot=str(row[0]), consistent_lsn=created.consistent_lsn)
 
     def alive(self) -> bool:
-        """Whether the connection still holds the snapshot, as far as can be seen without sending
-        anything on it, which would end it.
-        """
+        """Whether the session still holds the snapshot, as far as can be seen without asking."""
         try:
             self._conn.pgconn.consume_input()
         except psycopg.Error:
             return False
-        return True
+        return not self._conn.closed
 
     def close(self) -> None:
-        """Ends the snapshot and drops the temporary slot. May be called again."""
+        """Ends the snapshot. May be called again."""
         self._conn.close()

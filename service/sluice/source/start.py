@@ -39,7 +39,7 @@ class SystemIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A connection in COPY BOTH. `wal_sender_timeout_s` is 0 when the server never gives up."""
+    """A connection in COPY BOTH. `wal_sender_timeout_s` is 0 when the server never ends a silent connection."""
 
     conn: psycopg.Connection[tuple[Any, ...]]
     identity: SystemIdentity

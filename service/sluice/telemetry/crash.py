@@ -1,8 +1,8 @@
 """What a process leaves behind when it fails in a way that nobody foresaw: its place, never its
 values.
 
-Invariant: no core file, for a core holds rows, keys and passwords; no exception's text from
-Python's own last-resort printers, in no thread; on a fatal signal only file names, lines and
+Invariants: no core file, for a core holds rows, keys and passwords. No exception's text from
+Python's own last-resort printers, in no thread. On a fatal signal only file names, lines and
 functions. Called before anything else of a command. (Python: faulthandler, sys.excepthook,
 threading.excepthook.)
 """

@@ -1,8 +1,8 @@
 """Logs: structured lines on stderr, for people or for machines.
 
-Invariants: no line holds a known secret in any spelling that rendering could give it; an
-exception's message is written only when the exception is ours, because a library's may quote a row;
-the same event cannot flood the log. Other libraries' logging goes the same way.
+Invariants: no line holds a known secret in any spelling that rendering could give it. An
+exception's message is written only when the exception is ours, because a library's may quote a row.
+The same event cannot flood the log. Other libraries' logging goes the same way.
 """
 
 import json
@@ -40,7 +40,7 @@ def configure(
     `stream` (stderr) is a terminal.
     """
     stream = stream or sys.stderr
-    console = log_format == "console" or (log_format == "auto" and stream.isatty())
+    console = for_people(log_format, stream)
     threshold = logging.getLevelNamesMapping()[level.upper()]
     renderer: Processor = (
         _console(stream.isatty() if color is None else color)
@@ -63,6 +63,11 @@ def configure(
     )
     logging.basicConfig(handlers=[_Forward()], level=max(threshold, logging.WARNING), force=True)
     logging.captureWarnings(capture=True)
+
+
+def for_people(log_format: str, stream: TextIO) -> bool:
+    """Whether lines on `stream` are for people, not for machines."""
+    return log_format == "console" or (log_format == "auto" and stream.isatty())
 
 
 class Redaction:

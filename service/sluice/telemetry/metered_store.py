@@ -41,7 +41,7 @@ class MeteredStore:
             return self._inner.size(key)
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
-        """Counted when it ends; a listing that its reader gives up counts as well."""
+        """Counted when it ends; a listing that its reader ends early counts as well."""
         with self._counted("list"):
             yield from self._inner.list(prefix, after=after)
 

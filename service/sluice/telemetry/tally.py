@@ -6,7 +6,10 @@ Invariant: labels come from the closed sets of the catalogue; nothing of an erro
 
 import threading
 from collections import Counter
+from collections.abc import Iterable
+from itertools import product
 
+from sluice import errors
 from sluice.errors import may_pass
 from sluice.telemetry import catalogue
 from sluice.telemetry.metrics import Metrics
@@ -26,6 +29,17 @@ class ErrorTally:
         retryable = may_pass(error)
         with self._lock:
             self._counts[component, class_of(error), str(retryable).lower()] += 1
+
+    def announce(self, metrics: Metrics, components: Iterable[str]) -> None:
+        """Exports every error that may come up in `components` as not seen yet: a counter that appears
+        with its first event hides that one from `increase`.
+        """
+        for component, name in product(components, catalogue.ERROR_CLASSES):
+            known = getattr(errors, name, None)
+            retryable = known is not None and known.disposition is errors.Disposition.RETRY
+            metrics.advance_to(
+                catalogue.ERRORS, 0, **{"component": component, "class": name, "retryable": str(retryable).lower()}
+            )
 
     def export(self, metrics: Metrics) -> None:
         with self._lock:

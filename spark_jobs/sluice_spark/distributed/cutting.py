@@ -17,7 +17,7 @@ from sluice_spark.distributed.stages import COUNT, RESULT, Piece
 from sluice_spark.distributed.task import WindowTask
 from sluice_spark.fold.partition import Cutter, spaced
 from sluice_spark.fold.spill import Versioned, coalesced
-from sluice_spark.read.changes import Count, moves
+from sluice_spark.read.changes import Count
 
 ROWS = "rows"
 _VERSION = b"sluice.version"
@@ -48,14 +48,15 @@ def cut(task: CutTask, numbers: Iterator[int]) -> Iterator[Piece]:
     for number in numbers:
         count, sent = Count(), 0
         for rows, version in coalesced(count.over(task.window.changes(number)), limit=limit):
-            for piece in _pieces(rows, version, task.cutter):
+            for piece in pieces_of(rows, version, task.cutter):
                 sent += 1
                 yield piece
         faults.point("apply.distributed.cut")
         yield Piece.of(COUNT, BinCount(number, count, sent))
 
 
-def _pieces(rows: pa.Table, version: TableSchema, cutter: Cutter) -> Iterator[Piece]:
+def pieces_of(rows: pa.Table, version: TableSchema, cutter: Cutter) -> Iterator[Piece]:
+    """The changes for each part of the cutter."""
     rows = spaced(rows).replace_schema_metadata({_VERSION: str(version.version)})
     is_truncate = pc.equal(rows[envelope.OP], envelope.OP_TRUNCATE)
     if pc.any(is_truncate).as_py():
@@ -70,15 +71,15 @@ def _pieces(rows: pa.Table, version: TableSchema, cutter: Cutter) -> Iterator[Pi
 def versioned(piece: Piece, window: WindowTask) -> Versioned:
     """The changes of a piece and their schema version."""
     rows = piece.table
-    return rows.replace_schema_metadata(None), window.schemas[int(rows.schema.metadata[_VERSION])]
+    return rows.replace_schema_metadata(None), window.version(int(rows.schema.metadata[_VERSION]))
 
 
 def links(task: CutTask, numbers: Iterator[int]) -> Iterator[Piece]:
     """Hashes of keys that must stay together."""
     for number in numbers:
-        for segment in task.window.bins[number]:
-            store, after = task.window.spool.open(), task.window.after_lsn
-            for old, new in moves(store, segment, task.cutter, after_lsn=after):
+        changes = task.window.changes(number)
+        for segment in changes.segments:
+            for old, new in changes.moves(segment, task.cutter):
                 if len(old):
                     yield Piece.of(RESULT, (old, new))
 

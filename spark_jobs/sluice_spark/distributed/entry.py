@@ -4,7 +4,6 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from sluice.contract.entries import Segment
@@ -12,7 +11,7 @@ from sluice.contract.schema import TableSchema
 from sluice.errors import ApplyError
 from sluice.manifest.state import TableState
 from sluice_spark import storage
-from sluice_spark.distributed import copying, cutting
+from sluice_spark.distributed import cutting, joining, snapshot_rows
 from sluice_spark.distributed.stages import Stages, results
 from sluice_spark.distributed.task import Place, WindowTask, in_bins
 from sluice_spark.distributed.window import DistributedWindow
@@ -51,22 +50,55 @@ class Distribution:
             task,
             table=self.lake.expression,
             spool_path=storage.join(self.options.spool_uri, self.options.pipeline),
-            appends=task.is_changelog or (self.removals_sent and only_inserts(segments)),
+            # Where rows have no key, an inserted row is one more, whatever the lake holds.
+            appends=task.is_changelog or ((self.removals_sent or not schema.key_columns) and only_inserts(segments)),
             memory=self.options.max_memory_bytes,
         )
 
-    def copy(self, segments: Sequence[Segment], columns: Sequence[tuple[str, str]], *, lsn: int, marker: int) -> None:
-        """Commits the rows of a snapshot taken at `lsn` as the whole table, with `marker`. Raises
+    def snapshot(
+        self,
+        segments: Sequence[Segment],
+        schema: TableSchema,
+        columns: Sequence[tuple[str, str]],
+        *,
+        lsn: int,
+        marker: int,
+    ) -> None:
+        """Commits the rows of a snapshot taken at `lsn`, which have `schema`, as the whole table, with `marker`. Raises
         ManifestCorrupt when a segment is not the one that the manifest describes.
         """
         stages = Stages(self.lake.session)
-        bins = in_bins(segments, slots=stages.slots, most=copying.BIN_BYTES)
+        bins = in_bins(segments, slots=stages.slots, most=snapshot_rows.BIN_BYTES)
+        task = snapshot_rows.SnapshotTask(self._spool, bins, schema)
         try:
-            self.lake.replace(marker, frame=copying.copied(stages, self._spool, bins, columns, lsn=lsn))
+            self.lake.replace(marker, frame=snapshot_rows.snapshot_frame(stages, task, columns, lsn=lsn))
         except ApplyError:
             # Spark says that a task failed, not why.
-            task = copying.CopyTask(self._spool, bins, pa.schema([]))
-            results(stages.collected(stages.first(copying.check, task, tasks=len(bins))))
+            results(stages.collected(stages.first(snapshot_rows.check, task, tasks=len(bins))))
+            raise
+        finally:
+            stages.close()
+
+    def snapshot_in_chunks(self, chunks: Sequence[Segment], columns: Sequence[tuple[str, str]], *, marker: int) -> None:
+        """Commits the rows of a snapshot that was read in `chunks` at several moments, with the changes
+        from between them, as the whole table, with `marker`. Raises ManifestCorrupt when a segment is not
+        the one that the manifest describes, UnsupportedChange when they do not give the table.
+        """
+        snapshot = self.state.snapshot
+        assert snapshot is not None
+        stages = Stages(self.lake.session)
+        segments = [*chunks, *joining.changes_between(self._spool.open(), self.state)]
+        schema = self.state.schemas[snapshot.schema_version].carried
+        window = self._task(segments, schema, after_lsn=snapshot.first_lsn)
+        task = joining.task_of(
+            window, chunks, joining.arrow_schema(columns), slots=stages.slots, until_lsn=snapshot.snapshot_lsn
+        )
+        try:
+            self.lake.replace(marker, frame=joining.joined(stages, task, columns))
+        except ApplyError:
+            # Spark says that a task failed, not why.
+            cut = stages.first(joining.cut_joined, task, tasks=len(window.bins))
+            results(stages.collected(stages.then(cut, joining.check_joined, task, tasks=task.cutter.parts)))
             raise
         finally:
             stages.close()

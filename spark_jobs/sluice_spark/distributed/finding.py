@@ -23,6 +23,7 @@ from sluice_spark.distributed.folding import GONE, PORTION, ROW, WANTS, key_colu
 from sluice_spark.distributed.stages import RESULT, Piece
 from sluice_spark.distributed.task import WindowTask
 from sluice_spark.fold.row_identity import Claims, Numbers
+from sluice_spark.lake.direct.kept_values import old_rows
 from sluice_spark.lake.direct.vectors import Positions, VectorFile, read_vector
 from sluice_spark.lake.handover import struct
 from sluice_spark.lake.merge import key_conditions
@@ -185,22 +186,10 @@ def _values(file: KnownFile, hits: _Hits, task: MarkTask) -> Iterator[Piece]:
     for length, read in task.window.folder.row_groups(file.path, file.size, task.kept.names):
         low, high = np.searchsorted(positions, [start, start + length]).tolist()
         if low < high:
-            values = _chosen(read(), positions[low:high] - start, task.kept)
+            values = old_rows(read(), pa.array(positions[low:high] - start), task.kept)
             values = values.append_column(PORTION, pa.array(portions[low:high]))
             yield from _by_portion(values.append_column(ROW, pa.array(rows[low:high])), task)
         start += length
-
-
-def _chosen(group: pa.Table, places: Positions, kept: pa.Schema) -> pa.Table:
-    at = pa.array(places)
-    # A file that is older than a column holds NULL for it.
-    arrays = [
-        group[wanted.name].take(at).cast(wanted.type)
-        if wanted.name in group.column_names
-        else pa.nulls(len(at), wanted.type)
-        for wanted in kept
-    ]
-    return pa.Table.from_arrays(arrays, schema=kept)
 
 
 def _by_portion(values: pa.Table, task: MarkTask) -> Iterator[Piece]:

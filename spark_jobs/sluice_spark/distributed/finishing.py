@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from sluice import faults
-from sluice.errors import UnsupportedChange
 from sluice_spark.distributed.finding import HITS, VALUES
 from sluice_spark.distributed.folding import PORTION, ROW, Portion, Written, waiting_rows, write_rows
 from sluice_spark.distributed.stages import RESULT, Piece
 from sluice_spark.distributed.task import WindowTask
 from sluice_spark.fold.row_identity import Numbers
 from sluice_spark.lake.direct.kept_values import with_kept_values
+from sluice_spark.lake.failures import no_row_to_keep_from, two_rows_of_one_key
 
 _FILE_BYTES = 64 * 1024 * 1024
 
@@ -62,10 +62,7 @@ def finish(task: FinishTask, pieces: Iterator[Piece]) -> Iterator[Piece]:
         return
     matched = np.concatenate(rows)
     if len(np.unique(matched)) != len(matched):
-        raise UnsupportedChange(
-            f"{task.window.schema.qualified_name}: two rows of the lake table have the same key",
-            hint="look for another writer, then resync the table",
-        )
+        raise two_rows_of_one_key(task.window.schema.qualified_name)
     written = filling.done() if filling else Written()
     faults.point("apply.distributed.finished")
     yield Piece.of(RESULT, Finished(portion.number, len(matched), written))
@@ -98,7 +95,7 @@ class _Filling:
         """Everything is written. Raises UnsupportedChange when a row still waits."""
         self._write()
         if not self._filled.all():
-            raise UnsupportedChange("a value was not sent and the lake has no row to keep it from")
+            raise no_row_to_keep_from()
         return self._written
 
     def _write(self) -> None:
@@ -113,4 +110,4 @@ def require_values(portions: Iterable[Portion], finished: Iterable[Finished]) ->
     """
     written = {one.number: one.written.rows for one in finished}
     if any(portion.waiting_count != written.get(portion.number, 0) for portion in portions):
-        raise UnsupportedChange("a value was not sent and the lake has no row to keep it from")
+        raise no_row_to_keep_from()

@@ -109,6 +109,11 @@ def fold_part(task: FoldTask, pieces: Iterator[Piece]) -> Iterator[Piece]:
         yield Piece.of(RESULT, Part(arrived.part, arrived.pieces, tuple(found)))
 
 
+def portions_of(pieces: Iterator[Piece], task: FoldTask) -> Iterator[list[Versioned]]:
+    """The changes of one part in portions to fold one after the other."""
+    return _portions(_changes(pieces, task.window, _Arrived()), task)
+
+
 def _changes(pieces: Iterator[Piece], window: WindowTask, arrived: _Arrived) -> Iterator[Versioned]:
     for piece in pieces:
         if piece.kind == COUNT:

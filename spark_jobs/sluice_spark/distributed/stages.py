@@ -68,7 +68,7 @@ Work = Callable[[Any, Iterator[Any]], Iterator[Piece]]
 """(What the driver gave all tasks, this task's input) to its output."""
 
 
-RowWork = Callable[[Any, Iterator[int]], Iterator[pa.RecordBatch]]
+RowWork = Callable[[Any, Iterator[Any]], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,10 @@ class _RowTask:
 
     work: RowWork
     given: "Broadcast[Any]"
+    read: Callable[[Iterable[pa.RecordBatch]], Iterator[Any]]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.work(self.given.value, _numbers(batches))
+        return self.work(self.given.value, self.read(batches))
 
 
 def _batched(pieces: Iterator[Piece]) -> Iterator[pa.RecordBatch]:
@@ -159,8 +160,15 @@ class Stages:
 
     def first_rows(self, work: RowWork, given: object, *, tasks: int, schema: StructType) -> DataFrame:
         """Rows instead of pieces. An error of ours fails the job like any other."""
-        task = _RowTask(work, self._shared(given))
+        task = _RowTask(work, self._shared(given), _numbers)
         return _mapped(self.session.range(0, tasks, 1, tasks), task, work.__name__, schema)
+
+    def then_rows(
+        self, pieces: DataFrame, work: RowWork, given: object, *, tasks: int, schema: StructType
+    ) -> DataFrame:
+        """Rows of those for part 0, of those for part 1, and so on. An error fails the job."""
+        task = _RowTask(work, self._shared(given), _read_pieces)
+        return _mapped(pieces.repartitionById(tasks, "part"), task, work.__name__, schema)
 
     def then(self, pieces: DataFrame, work: Work, given: object, *, tasks: int) -> DataFrame:
         """The pieces that `work` makes of those for part 0, of those for part 1, and so on."""

@@ -19,6 +19,7 @@ from sluice_spark.lake.direct.folder import TableFolder
 from sluice_spark.lake.layout import TableLayout
 from sluice_spark.modes import changelog
 from sluice_spark.read.changes import WindowChanges, unite
+from sluice_spark.read.projection import Projection
 
 _LEAST_BIN, _MOST_BIN = 1024 * 1024, 32 * 1024 * 1024
 _BINS_A_SLOT = 4
@@ -83,7 +84,11 @@ class WindowTask:
 
     def changes(self, number: int) -> WindowChanges:
         """The changes of bin `number`."""
-        return WindowChanges(self.spool.open(), self.bins[number], self.schemas, self.after_lsn)
+        return WindowChanges(self.spool.open(), self.bins[number], self.schemas, self.after_lsn, self.schema)
+
+    def version(self, number: int) -> TableSchema:
+        """What the changes of a schema version look like in `changes`."""
+        return Projection(self.schemas[number], self.schema).schema
 
     def united(self, parts: Sequence[Versioned]) -> pa.Table:
         """`parts` as changes of the newest schema version."""
@@ -99,11 +104,11 @@ def in_bins(segments: Sequence[Segment], *, slots: int, most: int = _MOST_BIN) -
     size = sum(segment.bytes for segment in segments) // (slots * _BINS_A_SLOT)
     size = min(max(size, _LEAST_BIN), most)
     bins: list[list[Segment]] = []
-    room = 0
+    bytes_left = 0
     for segment in segments:
-        if not bins or segment.bytes > room:
+        if not bins or segment.bytes > bytes_left:
             bins.append([])
-            room = size
+            bytes_left = size
         bins[-1].append(segment)
-        room -= segment.bytes
+        bytes_left -= segment.bytes
     return tuple(map(tuple, bins))

@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, Self
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 
@@ -41,7 +40,7 @@ _DECODED = 6
 """About how many bytes of changes one byte of a segment becomes. A part that is larger than that says
 goes over its executor's disk."""
 _MOST_PARTS = 4096
-_LEVEL = 1 << 16
+LEVEL = 1 << 16
 """The parts of a window cut rows otherwise than the parts of a part."""
 _KEYS_A_TASK = 1_000_000
 
@@ -143,8 +142,8 @@ class DistributedWindow:
 
     def _fold(self) -> Folded:
         task, stages = self._task, self._stages
-        parts = self._parts()
-        cutter = replace(cutter_for([task.schema]), level=_LEVEL, parts=parts)
+        parts = parts_for(task, slots=stages.slots)
+        cutter = replace(cutter_for([task.schema]), level=LEVEL, parts=parts)
         cutter = replace(cutter, groups=self._groups(CutTask(task, cutter)))
         cut = stages.first(cutting.cut, CutTask(task, cutter), tasks=len(task.bins))
         pieces = stages.collected(stages.then(cut, folding.fold_part, FoldTask(task, cutter), tasks=parts))
@@ -169,10 +168,6 @@ class DistributedWindow:
                 links.add(old, new)
                 require_few(links, limit=self._memory)
         return links.groups()
-
-    def _parts(self) -> int:
-        size = _DECODED * sum(segment.bytes for share in self._task.bins for segment in share)
-        return min(max(self._stages.slots, math.ceil(2 * size / self._task.limit)), _MOST_PARTS)
 
     def _require_bins(self, numbers: Sequence[int]) -> None:
         require(holds=sorted(numbers) == list(range(len(self._task.bins))), what="segments were not read, or twice")
@@ -290,12 +285,16 @@ class DistributedWindow:
                 self._task.folder.delete(path)
 
 
+def parts_for(task: WindowTask, *, slots: int) -> int:
+    """In how many parts the changes of `task` are folded."""
+    size = _DECODED * sum(segment.bytes for share in task.bins for segment in share)
+    return min(max(slots, math.ceil(2 * size / task.limit)), _MOST_PARTS)
+
+
 def _known(files: Mapping[str, LiveFile]) -> dict[str, KnownFile]:
     """By the last part of the path, which Spark and the log spell alike. Raises NotDirect."""
     known: dict[str, KnownFile] = {}
     for path, file in files.items():
-        if urlsplit(path).scheme or path.startswith("/"):
-            raise NotDirect("a data file lies outside of the table's folder")
         name = path.rsplit("/", 1)[-1]
         if name in known:
             raise NotDirect("two data files have the same name")

@@ -62,15 +62,19 @@ def after_truncate(rows: pa.Table) -> tuple[pa.Table, bool]:
     return (rows.slice(int(positions[-1]) + 1), True) if len(positions) else (rows, False)
 
 
-def fold(rows: pa.Table, schema: TableSchema, *, keyed: bool = False, removals_sent: bool = True) -> Folded:
+def fold(
+    rows: pa.Table, schema: TableSchema, *, keyed: bool = False, removals_sent: bool = True, from_nothing: bool = False
+) -> Folded:
     """The net changes that `rows` make to a table with a key. Raises UnsupportedChange for an
     impossible history.
 
     `keyed` asks for the form with origin keys even where all rows are new, to go with others that
     need it. Without `removals_sent` a row may have been removed without a change that
-    says so: a row that takes its key then takes its place.
+    says so: a row that takes its key then takes its place. With `from_nothing` nothing of the lake's
+    rows remains, as after a TRUNCATE.
     """
-    rows, replaces = after_truncate(in_order(rows))
+    rows, truncated = after_truncate(in_order(rows))
+    replaces = truncated or from_nothing
     operation = operations(rows)
     flags = unchanged_flags(rows, schema)
     if removals_sent and (replaces or not keyed) and not flags and bool(np.all(operation == ord("i"))):
@@ -272,14 +276,12 @@ def row_numbers(rows: pa.Table, schema: TableSchema) -> tuple[Numbers, Numbers]:
     marked, old_marked = special_rows(rows[envelope.SPECIAL]), special_rows(rows[envelope.OLD_SPECIAL])
     arrays: list[pa.Array] = []
     for column in schema.columns:
-        if not column.identity:
+        if not column.identity and schema.replica_identity == "f":
             raise UnsupportedChange(
                 f"{schema.qualified_name}: column {column.name!r} is not part of the old row although "
                 "the identity is full"
             )
-        arrays.append(
-            pa.concat_arrays([whole(rows[column.name]), whole(pc.struct_field(rows[envelope.OLD], [column.name]))])
-        )
+        arrays.append(pa.concat_arrays([whole(rows[column.name]), old_values(rows, column.name)]))
         if column.lake.special:
             arrays.append(
                 pa.concat_arrays(
@@ -288,6 +290,13 @@ def row_numbers(rows: pa.Table, schema: TableSchema) -> tuple[Numbers, Numbers]:
             )
     numbers = number_rows(arrays, 2 * count, bits=True)
     return numbers[:count], numbers[count:]
+
+
+def old_values(rows: pa.Table, name: str) -> pa.Array:
+    """A column of the old rows; NULL everywhere in a table of which none is ever sent."""
+    if envelope.OLD not in rows.column_names:
+        return pa.nulls(len(rows), rows.schema.field(name).type)
+    return whole(pc.struct_field(rows[envelope.OLD], [name]))
 
 
 def _payload(rows: pa.Table, schema: TableSchema) -> pa.Table:

@@ -1,113 +1,184 @@
-"""From one schema version to the next in the lake: the SQL that adds columns, and what older rows
-hold in them. What can be followed at all is decided by `sluice.contract.evolution`.
+"""From one schema version to a later one in the lake: which columns the table has then, and what happens
+to values of older rows. What can be followed at all is decided by `sluice.contract.evolution`.
 
-Repeating an evolution is harmless: it is the difference to the lake's present columns. (Delta:
-Update table schema.)
+Two commits, each with a marker of its own that says which schema version it leads to, so that a repeated
+attempt goes on where the one before ended. The first changes metadata alone: a column keeps its field in
+the data files under any name, a column that comes again gets a new one. The second is made only where
+older rows need it: defaults of columns that came, names of marked values, types of which Delta has to
+write the values anew. (Delta: Update table schema; Delta protocol: Column Mapping.)
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sluice import faults
 from sluice.contract import envelope
-from sluice.contract.evolution import added_columns
+from sluice.contract.evolution import Added, Dropped, Renamed, Retyped, Step, steps
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import UnsupportedChange
-from sluice_spark.lake.columns import METADATA_TYPES
+from sluice_spark.lake.handover import struct
+from sluice_spark.lake.plan import Columns
 from sluice_spark.lake.sql import binary_literal, literal, quote
 from sluice_spark.lake.table import LakeTable
 from sluice_spark.read.column_defaults import missing_value
 
+Field = Mapping[str, Any]
+"""A column in Delta's own spelling."""
+_MARKS = (envelope.SPECIAL, envelope.OLD_SPECIAL)
+
 
 @dataclass(frozen=True, slots=True)
-class Evolution:
-    """`additions` are the texts inside ADD COLUMNS, `defaults` the assignments that give older
-    rows their values.
+class Shape:
+    """A schema version, and the columns of its lake table."""
+
+    schema: TableSchema
+    columns: Columns
+
+    @property
+    def types(self) -> dict[str, str]:
+        return dict(self.columns)
+
+
+def reshaped(fields: Sequence[Field], old: Shape, new: Shape) -> list[Field]:
+    """The columns of a lake table that has `fields` and the shape `old`, in the shape `new`. A column
+    whose type changes keeps the one that it has. Raises UnsupportedChange.
+    """
+    present = {str(field["name"]): field for field in fields}
+    own = {column.attnum: column.name for column in old.schema.columns}
+    foreign = [name for name in present if name not in old.types and not envelope.is_reserved(name)]
+    lost = [name for name in own.values() if name not in present]
+    if foreign or lost:
+        raise UnsupportedChange(f"{new.schema.qualified_name}: the lake's column {[*foreign, *lost][0]!r} is not ours")
+    before = {column.name: present.get(own.get(column.attnum, "")) for column in new.schema.columns}
+    made: list[Field] = []
+    for name, kind in new.columns:
+        field = before.get(name) if name in before else present.get(name)
+        if field is None:
+            field = struct([(name, kind)]).jsonValue()["fields"][0]
+        elif name == envelope.OLD:
+            field = _old_rows(field, old.schema, new.schema)
+        made.append({**field, "name": name})
+    if not made:
+        raise UnsupportedChange(f"{new.schema.qualified_name}: no column of the lake table would be left")
+    # Columns that the configuration asked for once.
+    return made + [field for name, field in present.items() if name not in old.types and name not in new.types]
+
+
+def _old_rows(field: Field, old: TableSchema, new: TableSchema) -> Field:
+    """The structure of old rows in a changelog: the identity's columns."""
+    present = {str(one["name"]): one for one in field["type"]["fields"]}
+    own = {column.attnum: column.name for column in old.identity_columns}
+    made = []
+    for column in new.identity_columns:
+        known = present.get(own.get(column.attnum, ""))
+        made.append(
+            {**known, "name": column.name}
+            if known is not None
+            else struct([(column.name, column.lake.sql)]).jsonValue()["fields"][0]
+        )
+    return {**field, "type": {**field["type"], "fields": made}}
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """What the steps mean for values of older rows: `assignments` by column, for rows that meet
+    `condition` (empty: all). `types` are the columns that get another type.
     """
 
-    additions: tuple[str, ...] = ()
-    defaults: tuple[str, ...] = ()
+    assignments: Mapping[str, str]
+    condition: str
+    types: Mapping[str, str]
+
+    def __bool__(self) -> bool:
+        return bool(self.assignments or self.types)
 
 
-def plan(
-    added: Sequence[ColumnSchema],
-    *,
-    schema: TableSchema,
-    metadata: Sequence[str],
-    lake: Sequence[tuple[str, str]],
-    with_defaults: bool,
-) -> Evolution:
-    """What to do to a lake table with the columns `lake` so that it can take rows of `schema`.
-    Raises UnsupportedChange.
-    """
-    present = dict(lake)
-    wanted = {
-        **{column.name: column.lake.sql for column in schema.columns},
-        **{name: METADATA_TYPES[name] for name in metadata},
-    }
-    for name, kind in present.items():
-        if not envelope.is_reserved(name) and wanted.get(name) != kind:
-            raise UnsupportedChange(
-                f"{schema.qualified_name}: the lake's column {name!r} of type {kind} is not the source's"
-            )
-    additions = []
-    previous = ""
-    for name, kind in wanted.items():
-        if name not in present:
-            place = f" AFTER {quote(previous)}" if previous else " FIRST"
-            additions.append(f"{quote(name)} {kind}{place}")
-        previous = name
-    defaults = _assignments(added) if with_defaults else []
-    return Evolution(tuple(additions), tuple(defaults))
+def values(found: Iterable[Step], new: Shape, *, with_defaults: bool) -> Values:
+    """Of a lake table that has the columns of `new` already."""
+    found = tuple(found)
+    marks = {name: f"coalesce({quote(name)}, {_NO_MARKS})" for name in _MARKS if name in new.types}
+    names, gone = _renamed_marks(found)
+    days = [step.before.name for step in found if isinstance(step, Retyped) and _is_day_with_time(step)]
+    conditions = []
+    assignments: dict[str, str] = {}
+    if names or gone or days:
+        for name in marks:
+            assignments[name] = marks[name] = _moved(marks[name], names, gone, days)
+            touched = ", ".join(literal(one) for one in (*names, *gone, *days))
+            conditions.append(f"exists(map_keys({quote(name)}), name -> name IN ({touched}))")
+    defaults = _defaults([step.column for step in found if isinstance(step, Added)]) if with_defaults else ({}, [])
+    assignments |= defaults[0]
+    if defaults[1]:
+        assignments[envelope.SPECIAL] = f"map_concat({marks[envelope.SPECIAL]}, map({', '.join(defaults[1])}))"
+    for name in assignments.keys() & set(_MARKS):
+        text = assignments[name]
+        assignments[name] = f"CASE WHEN size({text}) = 0 THEN NULL ELSE {text} END"
+    changed = {step.column.attnum for step in found if isinstance(step, Retyped) and _stored_otherwise(step)}
+    types = {column.name: column.lake.sql for column in new.schema.columns if column.attnum in changed}
+    if envelope.OLD in new.types and changed & {column.attnum for column in new.schema.identity_columns}:
+        types[envelope.OLD] = new.types[envelope.OLD]
+    return Values(assignments, "" if any(defaults) else " OR ".join(conditions), types)
 
 
-def evolve(
-    lake: LakeTable,
-    versions: Mapping[int, TableSchema],
-    schema: TableSchema,
-    *,
-    since: int,
-    metadata: Sequence[str],
-    is_changelog: bool,
-) -> None:
-    """Brings `lake`, which began with schema version `since`, to `schema`. Raises
-    UnsupportedChange.
-
-    Rows of a mirror that are older than a column get its default. A changelog keeps changes as they
-    were sent: what a column means for older rows is no change.
-    """
-    app_id = f"{lake.app_id}/schema"
-    added = added_columns(versions, since=since, until=schema.version)
-    columns = lake.columns()
-    done = lake.marker(app_id) or since
-    fresh = added_columns(versions, since=done, until=schema.version) if done < schema.version else ()
-    steps = plan(fresh, schema=schema, metadata=metadata, lake=columns, with_defaults=not is_changelog)
-    if is_changelog and any(column.identity for column in added):
-        raise UnsupportedChange(f"{schema.qualified_name}: the old rows of a changelog gained a column")
-    if steps.additions:
-        lake.alter(f"ALTER TABLE {lake.expression} ADD COLUMNS ({', '.join(steps.additions)})")
-    faults.point("apply.schema.altered")
-    if steps.defaults:
-        lake.execute(app_id, schema.version, statement=f"UPDATE {lake.expression} SET {', '.join(steps.defaults)}")
+_NO_MARKS = "CAST(map() AS MAP<STRING, STRING>)"
 
 
-def _assignments(added: Sequence[ColumnSchema]) -> list[str]:
-    assignments: list[str] = []
+def _stored_otherwise(step: Retyped) -> bool:
+    return step.before.lake.sql != step.column.lake.sql
+
+
+def _renamed_marks(found: Iterable[Step]) -> tuple[dict[str, str], list[str]]:
+    """Columns that can have marked values: new names by the old ones, and names of those that went."""
+    names, gone = {}, []
+    for step in found:
+        if isinstance(step, Renamed) and step.column.lake.special:
+            names[step.before] = step.column.name
+        elif isinstance(step, Dropped) and step.column.lake.special:
+            gone.append(step.column.name)
+    return names, gone
+
+
+def _is_day_with_time(step: Retyped) -> bool:
+    """Whether marked values of the column are written otherwise now."""
+    return (step.before.lake.family, step.column.lake.family) == ("date", "timestamp")
+
+
+_NEVER = "entry.value LIKE '%infinity'"
+_WITH_TIME = (
+    "concat(replace(entry.value, ' BC', ''), ' 00:00:00', CASE WHEN entry.value LIKE '% BC' THEN ' BC' ELSE '' END)"
+)
+
+
+def _moved(marks: str, names: Mapping[str, str], gone: Sequence[str], days: Sequence[str]) -> str:
+    """`names` and `days` are by the names before."""
+    entries = f"map_entries({marks})"
+    if days:
+        value = f"CASE WHEN NOT entry.key IN ({', '.join(map(literal, days))}) OR {_NEVER} THEN entry.value"
+        entries = (
+            f"transform({entries}, entry -> named_struct('key', entry.key, 'value', {value} ELSE {_WITH_TIME} END))"
+        )
+    if gone:
+        entries = f"filter({entries}, entry -> NOT entry.key IN ({', '.join(map(literal, gone))}))"
+    if names:
+        cases = " ".join(f"WHEN {literal(old)} THEN {literal(new)}" for old, new in names.items())
+        entries = f"transform({entries}, entry -> struct(CASE entry.key {cases} ELSE entry.key END, entry.value))"
+    return f"map_from_entries({entries})"
+
+
+def _defaults(added: Sequence[ColumnSchema]) -> tuple[dict[str, str], list[str]]:
+    """What rows hold that are older than the columns: values, and marks in turns with their texts."""
+    assignments: dict[str, str] = {}
     marks: list[str] = []
     for column in added:
         if column.missing is None:
             continue
         value, text = missing_value(column)
         if text is None:
-            assignments.append(f"{quote(column.name)} = {_sql(value.as_py(), column)}")
+            assignments[column.name] = _sql(value.as_py(), column)
         else:
             marks += [literal(column.name), literal(text)]
-    if marks:
-        special = quote(envelope.SPECIAL)
-        nothing = "CAST(map() AS MAP<STRING, STRING>)"
-        assignments.append(f"{special} = map_concat(coalesce({special}, {nothing}), map({', '.join(marks)}))")
-    return assignments
+    return assignments, marks
 
 
 def _sql(value: Any, column: ColumnSchema) -> str:
@@ -117,3 +188,54 @@ def _sql(value: Any, column: ColumnSchema) -> str:
         return f"CAST(array() AS {column.lake.sql})"
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return literal(text) if column.lake.sql == "string" else f"CAST({literal(text)} AS {column.lake.sql})"
+
+
+def evolve(lake: LakeTable, shapes: Mapping[int, Shape], number: int, *, since: int, is_changelog: bool) -> int:
+    """Brings `lake`, which began with schema version `since`, to version `number` if it is not past
+    it. Where it stands then. Raises UnsupportedChange.
+
+    Rows of a mirror that are older than a column get its default. A changelog keeps changes as they
+    were sent: what a column means for older rows is no change.
+    """
+    columns_id, values_id = f"{lake.app_id}/schema", f"{lake.app_id}/values"
+    stands, valued = max(lake.marker(columns_id) or 0, since), max(lake.marker(values_id) or 0, since)
+    target = max(stands, number)
+    todo = _steps(shapes, valued, target)
+    wanted = values(todo, shapes[target], with_defaults=not is_changelog)
+    if stands < target:
+        _steps(shapes, stands, target)
+        markers = {columns_id: target} | ({} if wanted else {values_id: target})
+        lake.change_columns(markers, lambda fields: reshaped(fields, shapes[stands], shapes[target]))
+        faults.point("apply.schema.altered")
+    if wanted:
+        _commit_values(lake, values_id, target, wanted)
+    return target
+
+
+def _steps(shapes: Mapping[int, Shape], old: int, new: int) -> tuple[Step, ...]:
+    return steps(shapes[old].schema, shapes[new].schema) if old < new else ()
+
+
+def _commit_values(lake: LakeTable, app_id: str, version: int, wanted: Values) -> None:
+    if wanted.types:
+        chosen = ", ".join(_selected(name, kind, wanted) for name, kind in lake.columns())
+        lake.write(
+            app_id,
+            version,
+            frame=lake.session.sql(f"SELECT {chosen} FROM {lake.expression}"),
+            mode="overwrite",
+            new_schema=True,
+        )
+        return
+    where = f" WHERE {wanted.condition}" if wanted.condition else ""
+    if not lake.session.sql(f"SELECT 1 FROM {lake.expression}{where} LIMIT 1").take(1):
+        # Delta commits no UPDATE of nothing, and with it no marker.
+        lake.change_columns({app_id: version}, list)
+        return
+    assignments = ", ".join(f"{quote(name)} = {text}" for name, text in wanted.assignments.items())
+    lake.execute(app_id, version, statement=f"UPDATE {lake.expression} SET {assignments}{where}")
+
+
+def _selected(name: str, kind: str, wanted: Values) -> str:
+    text = wanted.assignments.get(name, quote(name))
+    return f"CAST({text} AS {wanted.types.get(name, kind)}) AS {quote(name)}"

@@ -80,12 +80,25 @@ class Cause:
     ours: bool = False
 
 
+def no_row_to_keep_from() -> UnsupportedChange:
+    """A row that has lost values: the lake lacks the row that holds them."""
+    return UnsupportedChange("a value was not sent and the lake has no row to keep it from")
+
+
+def two_rows_of_one_key(table: str) -> UnsupportedChange:
+    """Which of them a change is meant for is not known."""
+    return UnsupportedChange(
+        f"{table}: two rows of the lake table have the same key",
+        hint="look for another writer, then resync the table",
+    )
+
+
 def verdict(causes: list[Cause]) -> ServiceError:
     """Our error for a chain, outermost first. The innermost condition is what happened, the
     ones around it say where.
     """
     if any(cause.ours for cause in causes):
-        return UnsupportedChange("a value was not sent and the lake has no row to keep it from")
+        return no_row_to_keep_from()
     named = next((cause for cause in reversed(causes) if cause.condition), causes[-1])
     what = ", ".join(
         text for text in (named.condition or named.name, named.state and f"SQLSTATE {named.state}") if text

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from sluice.store.base import ObjectStore
+from sluice_spark.lake.direct.key_search import Found
 from sluice_spark.lake.sql import spark_ddl
 
 SCRATCH = "apply/scratch/"
@@ -49,34 +50,55 @@ class Handover:
                 self._store.delete(key)
 
 
-class Pieces:
-    """A window's rows, piece by piece. What does not fit in memory is in files, which are durable when
-    `add` returns.
+class Held:
+    """A window's rows, piece by piece, in memory. `found` is where keys of theirs are, if that was
+    looked for already.
     """
 
+    def __init__(self) -> None:
+        self._held: list[pa.Table] = []
+        self.rows = 0
+        self.found: Found | None = None
+
+    def add(self, table: pa.Table) -> None:
+        """Takes `table`, whose columns are at least those that the lake will be given."""
+        if len(table):
+            self._held.append(table)
+            self.rows += len(table)
+
+    def take(self, other: "Held") -> None:
+        """Takes what `other` holds."""
+        for table in other.tables():
+            self.add(table)
+        self.found = other.found
+
+    def tables(self) -> Iterator[pa.Table]:
+        """Everything added, one table at a time. May be asked for again."""
+        yield from self._held
+
+
+class Pieces(Held):
+    """The same; what does not fit in memory is in files, which are durable when `add` returns."""
+
     def __init__(self, session: SparkSession, store: ObjectStore, *, path: str, memory: int) -> None:
+        super().__init__()
         self._session = session
         self._store = store
         self._path = path
         self._memory = memory
-        self._held: list[pa.Table] = []
         self.keys: list[str] = []
-        self.rows = 0
 
     def add(self, table: pa.Table) -> None:
         """Takes `table`, whose columns are at least those that `frame` will be asked for."""
-        if not len(table):
-            return
-        self._held.append(table)
-        self.rows += len(table)
-        if self.keys or sum(held.nbytes for held in self._held) > self._memory:
+        super().add(table)
+        if self._held and (self.keys or sum(held.nbytes for held in self._held) > self._memory):
             self._to_files()
 
     def tables(self) -> Iterator[pa.Table]:
-        """Everything added, one table at a time. May be asked for again."""
+        """See Held."""
         for key in self.keys:
             yield pq.read_table(pa.BufferReader(self._store.get(key)))
-        yield from self._held
+        yield from super().tables()
 
     def frame(self, columns: Sequence[tuple[str, str]]) -> DataFrame:
         """Everything added, as a DataFrame with the columns (name, Spark type)."""

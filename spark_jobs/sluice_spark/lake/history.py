@@ -39,7 +39,7 @@ class Commit:
     said), `removed` the paths of those it took away.
 
     `changes` says that it adds or removes rows by its own account, `moves` that it rewrites files;
-    `columns` is the schema if it states one.
+    `columns` is the schema if it states one, `metrics` are the numbers that it says of itself.
     """
 
     version: int
@@ -54,6 +54,7 @@ class Commit:
     columns: Any = None
     files: tuple[tuple[str, int], ...] = ()
     removed: frozenset[str] = frozenset()
+    metrics: Mapping[str, int] = field(default_factory=dict)
 
     def is_of(self, app_id: str) -> bool:
         """Whether the applier that works under `app_id` made it."""
@@ -150,6 +151,7 @@ class _Reader:
             columns=self._columns,
             files=tuple(self._files),
             removed=frozenset(self._removed),
+            metrics=_numbers(info.get("operationMetrics")),
         )
 
 
@@ -192,6 +194,12 @@ def _tagged(text: Any) -> dict[str, Any]:
     except (ValueError, TypeError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def _numbers(metrics: Any) -> dict[str, int]:
+    """Other people's metrics may be anything."""
+    found = metrics.items() if isinstance(metrics, dict) else ()
+    return {name: int(value) for name, value in found if isinstance(value, str) and value.isdecimal()}
 
 
 def _short(text: str) -> str:

@@ -1,8 +1,9 @@
 """A Delta table's log, read at its end through the object store: for a start that opens many tables, and
 for the look before each window.
 
-Delta needs about a tenth of a second and a listing for each table that it opens, this needs a
-listing and two small files. Owns that the answers are those of `LakeLog`: the end of a log speaks
+Delta needs about a tenth of a second and a listing for each table that it opens. This asks for the files
+of the version that is known and for the commit after it, and lists only when there is one: a listing
+costs what lies in the log. Owns that the answers are those of `LakeLog`: the end of a log speaks
 for itself only where the newest commit has its checksum, and the checksum states markers, columns
 and a protocol under which every commit is a file of the log. Whatever else is found, or whatever
 goes wrong, is answered by Delta. Who asks examines the table by the same rules, so nothing that is
@@ -91,6 +92,8 @@ class LogTail(LakeLog):
 
     def _read(self) -> _State | None:
         """None where the end of the log does not say everything."""
+        if self._since >= 0 and self._is_newest(self._since):
+            return self._stated(self._since)
         after = f"{self._log}{self._since:020d}" if self._since >= 0 else ""
         names = [key.removeprefix(self._log) for key in self._store.list(self._log, after=after)]
         if not names and self._since < 0:
@@ -99,7 +102,17 @@ class LogTail(LakeLog):
         checksums = [int(match[1]) for name in names if (match := _CHECKSUM.fullmatch(name))]
         if not commits or max(commits) != max(checksums, default=-1):
             return None
-        return _stated(max(commits), json.loads(self._store.get(f"{self._log}{max(commits):020d}.crc")))
+        return self._stated(max(commits))
+
+    def _is_newest(self, version: int) -> bool:
+        """Versions are dense: without the next commit there is none after it. A log is cleaned from its
+        beginning, so the next one is not missing while this one is there.
+        """
+        here, after = (self._store.size(f"{self._log}{number:020d}.json") for number in (version, version + 1))
+        return here is not None and after is None
+
+    def _stated(self, version: int) -> _State | None:
+        return _stated(version, json.loads(self._store.get(f"{self._log}{version:020d}.crc")))
 
 
 def _stated(version: int, checksum: dict[str, Any]) -> _State | None:

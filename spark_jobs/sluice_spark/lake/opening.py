@@ -10,7 +10,6 @@ from functools import cached_property
 
 from pyspark.sql import SparkSession
 
-from sluice.contract import keys
 from sluice.manifest.reader import identity
 from sluice.manifest.state import TableState
 from sluice.store.base import ObjectStore
@@ -23,7 +22,8 @@ from sluice_spark.lake.failures import translated_errors
 from sluice_spark.lake.handover import SCRATCH, Handover, forget_scratch
 from sluice_spark.lake.hygiene import LogHygiene
 from sluice_spark.lake.log_tail import LogTail
-from sluice_spark.lake.table import LakeTable, Place
+from sluice_spark.lake.place import Place
+from sluice_spark.lake.table import LakeTable
 from sluice_spark.lake.warm_up import warm_up
 from sluice_spark.options import AUTO, DIRECT, ApplyOptions
 
@@ -42,7 +42,7 @@ def application_id(pipeline: str, state: TableState, *, manifest: str) -> str:
 
 def lake_path(state: TableState) -> str:
     """Where the table's Delta table lies below the lake."""
-    return keys.lake_path(state.schema_name, state.table_name)
+    return state.path
 
 
 class Lake:
@@ -64,6 +64,10 @@ class Lake:
     def _manifest(self) -> str:
         # Not at the start: the applier may start before the manifest has an entry.
         return identity(self._store)
+
+    def reconfigure(self, options: ApplyOptions) -> None:
+        """From now on `options` hold, which lie at the same places."""
+        self._options = options
 
     def clean_log(self, state: TableState, session: SparkSession, *, version: int, reported: int) -> None:
         """Removes what the log of `state` does not need, when it is time: see `LogHygiene.clean`."""

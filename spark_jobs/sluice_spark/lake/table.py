@@ -12,10 +12,11 @@ before a window and after its commit.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -23,15 +24,16 @@ from sluice import faults
 from sluice.errors import ApplyError, ServiceError, UnsupportedChange, WriterFenced
 from sluice_spark.fold.ranges import KeyRanges
 from sluice_spark.lake.direct.actions import Prepared
-from sluice_spark.lake.direct.commit import DirectTable, DirectWindow
+from sluice_spark.lake.direct.commit import DirectCommit, DirectTable
 from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.durable import sync_commits
 from sluice_spark.lake.failures import CommitConflict, translated_errors
-from sluice_spark.lake.handover import Pieces
+from sluice_spark.lake.handover import Held, Pieces
 from sluice_spark.lake.history import AFTER, Commit, changes_data, tag
 from sluice_spark.lake.layout import NotDirect
 from sluice_spark.lake.log import LakeLog
 from sluice_spark.lake.merge import merge_text, rows_merge_text
+from sluice_spark.lake.place import Place, Way, contradiction, gone, shown
 from sluice_spark.lake.plan import CommitPlan, MergePlan, RowsMergePlan
 from sluice_spark.lake.sql import quote
 from sluice_spark.options import DIRECT, MERGE
@@ -54,31 +56,6 @@ TABLE_PROPERTIES = {
     # A timestamp column may be added later, and Delta then asks for the feature to be there already.
     "delta.feature.timestampNtz": "supported",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """How far a lake table has been examined: every commit through Delta `version`, which records
-    `marker` (None: no snapshot of ours yet).
-
-    `seen` says that this process examined it; otherwise an earlier one reported it.
-    """
-
-    version: int = -1
-    marker: int | None = None
-    seen: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """How a window was committed: a name of `sluice.contract.applied.WAYS`, and why not directly."""
-
-    name: str = ""
-    reason: str = ""
-
-    def shown(self) -> dict[str, str]:
-        """For a log line: nothing that is empty."""
-        return {name: text for name, text in (("way", self.name), ("not_direct", self.reason)) if text}
 
 
 class Preparation(Protocol):
@@ -123,6 +100,10 @@ class LakeTable:
         self.path = path
         self.app_id = app_id
         self.place = place or Place()
+        self._based_on = self.place.marker
+        """The marker that the next window follows."""
+        self._found: list[int] = []
+        """Markers of ours that the last look came upon, in order."""
         self.way = Way()
         self.fresh_looks = 0
         self.seconds = Phases()
@@ -191,11 +172,13 @@ class LakeTable:
                 raise UnsupportedChange(contradicted)
             if marker is None:
                 self.place = Place(version, None, seen=True)
-                return self.place
-            self.place = (
-                reported if reported is not None and reported.marker is not None else self._own(version, marker)
-            )
-            return self._advance(version)
+            else:
+                self.place = (
+                    reported if reported is not None and reported.marker is not None else self._own(version, marker)
+                )
+                self._advance(version)
+            self._based_on = self.place.marker
+            return self.place
 
     def look(self) -> Place:
         """Examines every version since the last look. Raises UnsupportedChange when one of them is
@@ -204,11 +187,27 @@ class LakeTable:
         with translated_errors():
             return self._advance(self._log.update())
 
+    def look_ahead(self, plan: CommitPlan, held: Held) -> None:
+        """Finds for `held` what a later direct commit of `plan` need not look for again. From any
+        thread, unlike all else. Raises NotDirect, UnsupportedChange, StoreError.
+        """
+        if self._direct is not None:
+            held.found = self._direct.look_ahead(plan, held.tables())
+
+    def commits_since(self, version: int) -> list[Commit]:
+        """Those that were examined after `version`. Raises ApplyError, UnsupportedChange."""
+        with translated_errors():
+            return [self._log.commit(number) for number in range(version + 1, self.place.version + 1)]
+
     def commit(self, version: int, *, plan: CommitPlan, pieces: Pieces) -> None:
         """Commits `plan` with the rows of `pieces` and with the marker `version`."""
-        if self._direct is not None:
+        direct = self._direct
+        if direct is not None:
+            window = DirectCommit(
+                direct, lambda transaction: direct.prepare(transaction, plan, pieces.tables(), found=pieces.found)
+            )
             try:
-                self.commit_prepared(version, DirectWindow(self._direct, plan, pieces.tables))
+                self.commit_prepared(version, window)
             except NotDirect as reason:
                 self.way = Way(MERGE, str(reason))
             else:
@@ -220,6 +219,8 @@ class LakeTable:
             self._commit_by_spark(version, plan, pieces)
 
     def _commit_by_spark(self, version: int, plan: CommitPlan, pieces: Pieces) -> None:
+        # The statement is based on what it finds.
+        self.look()
         if isinstance(plan.action, str):
             self.write(self.app_id, version, frame=pieces.frame(plan.columns), mode=plan.action)
             return
@@ -233,15 +234,29 @@ class LakeTable:
         """Commits what `preparation` prepares, with the marker `version`: nothing when it prepares
         nothing. Raises NotDirect before anything is committed.
         """
+
+        def attempt(transaction: DeltaTransaction) -> None:
+            prepared = self._prepared(preparation, transaction)
+            if prepared is None:
+                return
+            self.seconds.add(prepared.seconds)
+            with self.seconds.phase("commit"):
+                self._commit_attempt(self.app_id, version, preparation, prepared, transaction)
+
+        self._on_newest(self.app_id, version, attempt)
+
+    def _on_newest(self, app_id: str, version: int, attempt: Callable[[DeltaTransaction], None]) -> None:
+        """A commit that is worked out anew when another one came in between."""
         for last in (False,) * FRESH_LOOKS + (True,):
+            self._require_turn(app_id, version)
             with translated_errors():
-                transaction = DeltaTransaction(self.session, self.path)
+                transaction = DeltaTransaction(self.session, self.path, newest=self.place.version)
             if transaction.version != self.place.version:
                 # Our own change of the schema, or somebody else's commit: it is examined first.
                 self.look()
                 continue
             try:
-                self._attempt(version, preparation, transaction)
+                attempt(transaction)
                 return
             except CommitConflict:
                 if last:
@@ -251,21 +266,29 @@ class LakeTable:
                 self.look()
         raise CommitConflict("the lake table changes faster than it can be looked at")
 
-    def _attempt(self, version: int, preparation: Preparation, transaction: DeltaTransaction) -> None:
+    def _prepared(self, preparation: Preparation, transaction: DeltaTransaction) -> Prepared | None:
         with translated_errors():
-            prepared = preparation.prepare(transaction)
-        if prepared is None:
-            return
-        self.seconds.add(prepared.seconds)
+            return preparation.prepare(transaction)
+
+    def _commit_attempt(
+        self,
+        app_id: str,
+        version: int,
+        preparation: Preparation,
+        prepared: Prepared,
+        transaction: DeltaTransaction,
+    ) -> None:
+        """Raises CommitConflict only when the marker says that the commit did not land: what was
+        written for it is then deleted.
+        """
         landed: list[int] = []
 
         def run() -> int:
-            landed.append(_committed(transaction, prepared, marker=(self.app_id, version)))
+            landed.append(_committed(transaction, prepared, marker=(app_id, version)))
             return landed[0]
 
         try:
-            with self.seconds.phase("commit"):
-                self._commit(self.app_id, version, run, settings={})
+            self._commit(app_id, version, run, settings={})
         except CommitConflict:
             preparation.abandon(prepared)
             raise
@@ -274,28 +297,21 @@ class LakeTable:
     def join_small_files(self) -> None:
         """Writes small data files anew as one when there are many, in a commit that changes no row. A
         conflict with another commit leaves it for later.
+
+        The commit has a marker of its own. Without one, a conflict that Delta reports with a commit
+        of its own, whose answer was lost, would look like another one's, and would delete rows.
         """
         if self._direct is None or not self._direct.has_small_files(self.place.version):
             return
         with translated_errors():
-            transaction = DeltaTransaction(self.session, self.path)
-            if transaction.version != self.place.version:
-                return
-            try:
-                prepared = self._direct.prepare_compaction(transaction)
-            except NotDirect:
-                return
-        if prepared is None:
+            transaction = DeltaTransaction(self.session, self.path, newest=self.place.version)
+        if transaction.version != self.place.version:
             return
-        self._before_commit()
-        try:
-            with translated_errors():
-                made = self._tagged(lambda: _committed(transaction, prepared, marker=None), settings={})
-        except CommitConflict:
-            self._direct.abandon(prepared)
-        else:
-            self._direct.landed(prepared, -1 if made is None else made)
-        self.look()
+        join = DirectCommit(self._direct, self._direct.prepare_compaction)
+        with suppress(NotDirect, CommitConflict):
+            prepared = self._prepared(join, transaction)
+            if prepared is not None:
+                self._commit_attempt(f"{self.app_id}/files", transaction.version + 1, join, prepared, transaction)
 
     def replace(self, version: int, *, frame: DataFrame) -> None:
         """Commits a table of the rows and columns of `frame` in place of the one that is there, or
@@ -329,23 +345,25 @@ class LakeTable:
 
         self._commit(app_id, version, run, settings={})
 
-    def alter(self, statement: str) -> None:
-        """Runs one ALTER TABLE, which carries no marker; the caller makes it harmless to repeat."""
-        self._before_commit()
-        with translated_errors():
-            self._tagged(lambda: self._run(statement), settings={})
+    def change_columns(self, markers: Mapping[str, int], change: Callable[[list[Any]], Sequence[Any]]) -> None:
+        """Commits what `change` makes of the table's columns, in Delta's own spelling, with a version
+        for each application id. No row is read or written.
+        """
+        app_id, version = next(iter(markers.items()))
+
+        def attempt(transaction: DeltaTransaction) -> None:
+            fields = change(transaction.fields())
+            change_now = partial(transaction.change_columns, fields, markers=markers)
+            self._commit(app_id, version, change_now, settings={})
+
+        self._on_newest(app_id, version, attempt)
 
     def _run(self, statement: str) -> None:
         self.session.sql(statement)
 
     def _commit(self, app_id: str, version: int, run: Callable[[], int | None], *, settings: dict[str, str]) -> None:
         """`run` commits; it returns the Delta version that it made if it knows it."""
-        recorded = self.place.marker if app_id == self.app_id else self.marker(app_id)
-        if recorded is not None and recorded >= version:
-            raise WriterFenced(
-                f"the lake table records {app_id} at {recorded}, at or past {version} which was about to be applied",
-                hint="another applier works on this lake; run one per pipeline",
-            )
+        self._require_turn(app_id, version)
         self._before_commit()
         faults.point("apply.commit.before")
         failure: ServiceError | None = None
@@ -357,22 +375,47 @@ class LakeTable:
             # The commit may have landed all the same; the marker decides.
             failure = error
         faults.point("apply.commit.after")
-        if made != self.place.version + 1 or not self._advance_to_own(made, version):
+        if made != self.place.version + 1 or not self._advance_to_own(made, app_id, version):
             self.look()
-        landed = self.place.marker if app_id == self.app_id else self._log.marker(app_id)
-        if landed != version:
-            raise failure or ApplyError(f"a commit of {app_id} at {version} did not leave its marker")
+            landed = self.place.marker if app_id == self.app_id else self._log.marker(app_id)
+            if landed != version:
+                raise failure or ApplyError(f"a commit of {app_id} at {version} did not leave its marker")
+            if app_id == self.app_id and self._found != [version]:
+                raise UnsupportedChange(
+                    f"an applier that was replaced committed {self._found[0]} to the lake table right before "
+                    f"{version}, which may hold the same changes: rows may be there twice",
+                    hint="resync the table",
+                )
+        if app_id == self.app_id:
+            self._based_on = version
 
-    def _advance_to_own(self, made: int, marker: int) -> bool:
+    def _require_turn(self, app_id: str, version: int) -> None:
+        """Raises WriterFenced when `version` of `app_id` is there already, and CommitConflict when the
+        table is not the one that the window follows: an attempt that seemed to have failed, or an applier
+        that was replaced, has committed a part of it meanwhile.
+        """
+        recorded = self.place.marker if app_id == self.app_id else self.marker(app_id)
+        if recorded is not None and recorded >= version:
+            raise WriterFenced(
+                f"the lake table records {app_id} at {recorded}, at or past {version} which was about to be applied",
+                hint="another applier works on this lake; run one per pipeline",
+            )
+        if self.place.marker != self._based_on:
+            raise CommitConflict(
+                f"a commit of this pipeline that left {shown(self.place.marker)} came first",
+                hint="what the lake does not have yet is applied next",
+            )
+
+    def _advance_to_own(self, made: int, app_id: str, marker: int) -> bool:
         """Reads the commit that made the version after the last one that was examined. Whether it is
-        the one that carries our `marker`: then there is nothing else to look for.
+        the one that carries our `marker` of `app_id`: then there is nothing else to look for.
         """
         with translated_errors():
             commit = self._log.commit(made)
-            if commit.markers.get(self.app_id) != marker:
+            if commit.markers.get(app_id) != marker:
                 return False
             self._sync([commit])
-        self.place = Place(made, marker, seen=True)
+        self.place = Place(made, commit.markers.get(self.app_id, self.place.marker), seen=True)
         return True
 
     def _tagged(self, run: Callable[[], int | None], *, settings: dict[str, str]) -> int | None:
@@ -389,9 +432,10 @@ class LakeTable:
     def _advance(self, version: int) -> Place:
         before = self.place
         if version < before.version:
-            raise UnsupportedChange(_gone(before, version))
+            raise UnsupportedChange(gone(before, version))
         commits = [self._log.commit(number) for number in range(before.version + 1, version + 1)]
         marker = before.marker
+        self._found = [commit.markers[self.app_id] for commit in commits if self.app_id in commit.markers]
         for commit in commits:
             if not commit.is_of(self.app_id):
                 self._refuse_change(commit)
@@ -399,8 +443,8 @@ class LakeTable:
         recorded = self._log.marker(self.app_id) if version >= 0 else None
         if recorded != marker:
             raise UnsupportedChange(
-                f"the lake table's marker is {_shown(recorded)}, the last commit left "
-                f"{_shown(marker)}: it is not the table that it was"
+                f"the lake table's marker is {shown(recorded)}, the last commit left "
+                f"{shown(marker)}: it is not the table that it was"
             )
         if commits:
             self._sync(commits)
@@ -429,7 +473,7 @@ class LakeTable:
         raise UnsupportedChange(f"no commit in the lake table's log left its marker {marker}")
 
 
-def _committed(transaction: DeltaTransaction, prepared: Prepared, *, marker: tuple[str, int] | None) -> int:
+def _committed(transaction: DeltaTransaction, prepared: Prepared, *, marker: tuple[str, int]) -> int:
     return transaction.commit(
         prepared.actions,
         marker=marker,
@@ -437,28 +481,3 @@ def _committed(transaction: DeltaTransaction, prepared: Prepared, *, marker: tup
         metrics=prepared.metrics,
         reads=prepared.reads,
     )
-
-
-def contradiction(reported: Place, found: Place) -> str:
-    """Why what was reported cannot have become what is found, empty when it can."""
-    if found.version < reported.version:
-        return _gone(reported, found.version)
-    if reported.marker is not None and (found.marker is None or found.marker < reported.marker):
-        return (
-            f"the lake table's marker is {_shown(found.marker)}, the applier reported {reported.marker}: "
-            "a commit was lost, by a power loss or by somebody else"
-        )
-    return ""
-
-
-def _gone(before: Place, version: int) -> str:
-    if version < 0:
-        return f"the lake table is gone: it was at version {before.version}, somebody else removed it"
-    return (
-        f"the lake table went from version {before.version} to {version}: somebody else restored, "
-        "replaced or removed it"
-    )
-
-
-def _shown(marker: int | None) -> str:
-    return "missing" if marker is None else str(marker)

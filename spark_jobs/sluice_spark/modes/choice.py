@@ -7,7 +7,7 @@ from sluice.contract.evolution import refuse_alike
 from sluice.contract.schema import TableSchema
 from sluice.errors import UnsupportedChange
 from sluice.manifest.state import TableState
-from sluice_spark.lake.columns import changelog_columns, changelog_metadata, mirror_columns, mirror_metadata
+from sluice_spark.lake.columns import changelog_columns, mirror_columns
 from sluice_spark.options import CHANGELOG, MIRROR, ApplyOptions
 
 ROWS_MODE = "mirror of whole rows"
@@ -18,9 +18,7 @@ OTHER_MODE = "the lake table holds a "
 def mode_of(options: ApplyOptions, schema: TableSchema) -> str:
     """What the lake table of `schema` holds: MIRROR, CHANGELOG or ROWS_MODE."""
     configured = options.mode_of(schema.qualified_name)
-    if configured == CHANGELOG or schema.key_columns:
-        return configured
-    return ROWS_MODE if schema.replica_identity == "f" else CHANGELOG
+    return configured if configured == CHANGELOG or schema.key_columns else ROWS_MODE
 
 
 def other_mode(options: ApplyOptions, state: TableState, columns: Iterable[str]) -> str:
@@ -43,13 +41,6 @@ def lake_columns(options: ApplyOptions, schema: TableSchema) -> list[tuple[str, 
     if mode_of(options, schema) == CHANGELOG:
         return changelog_columns(schema)
     return mirror_columns(schema, metadata=options.metadata_columns)
-
-
-def metadata_names(options: ApplyOptions, schema: TableSchema) -> tuple[str, ...]:
-    """The metadata columns among them, as far as their types do not depend on the table."""
-    if mode_of(options, schema) == CHANGELOG:
-        return changelog_metadata(schema)
-    return mirror_metadata(schema, wanted=options.metadata_columns)
 
 
 def snapshot_columns(options: ApplyOptions, schema: TableSchema) -> list[tuple[str, str]]:

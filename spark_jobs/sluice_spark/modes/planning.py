@@ -9,8 +9,9 @@ import pyarrow as pa
 
 from sluice.contract.schema import TableSchema
 from sluice_spark.fold.spill import Versioned
-from sluice_spark.lake.handover import Pieces
+from sluice_spark.lake.handover import Handover, Held
 from sluice_spark.lake.plan import CommitPlan
+from sluice_spark.lake.table import LakeTable
 from sluice_spark.modes import changelog, choice, mirror, whole_rows
 from sluice_spark.modes.target import Target
 from sluice_spark.options import CHANGELOG, ApplyOptions
@@ -25,7 +26,32 @@ class Planner:
     target: Target
     origins: Mapping[int, tuple[str, int]]
 
-    def at_once(self, changes: Iterable[Versioned], pieces: Pieces) -> CommitPlan | None:
+    @staticmethod
+    def of(
+        options: ApplyOptions,
+        lake: LakeTable,
+        handover: Handover,
+        schema: TableSchema,
+        *,
+        removals_sent: bool,
+        origins: Mapping[int, tuple[str, int]],
+    ) -> "Planner":
+        """For the lake table in the schema version `schema`."""
+        target = Target(lake, handover, schema, removals_sent=removals_sent, metadata=options.metadata_columns)
+        return Planner(options, target, origins)
+
+    @property
+    def needs_changes_alone(self) -> bool:
+        """Whether a plan follows from `basis` and the changes. Rows without a key are counted in the lake."""
+        return self._mode != choice.ROWS_MODE
+
+    @property
+    def basis(self) -> tuple[object, ...]:
+        """What a plan depends on besides the changes, and in some modes the lake."""
+        target = self.target
+        return self._mode, target.schema, target.removals_sent, target.metadata, self.origins
+
+    def at_once(self, changes: Iterable[Versioned], pieces: Held) -> CommitPlan | None:
         """The plan for `changes`, whose rows go to `pieces`; None when there is nothing to commit."""
         rows = self._united()(changes)
         if self._mode == CHANGELOG:
@@ -33,7 +59,7 @@ class Planner:
         return self._net_effect(self.target, [rows], pieces)
 
     def in_portions(
-        self, changes: WindowChanges, count: Count, versions: Sequence[TableSchema], pieces: Pieces
+        self, changes: WindowChanges, count: Count, versions: Sequence[TableSchema], pieces: Held
     ) -> CommitPlan | None:
         """The same for changes of `versions`, which `count` counts, in portions that fit in memory."""
         limit, united = self.options.max_memory_bytes, self._united()

@@ -1,5 +1,5 @@
-"""The lake table equals a source table that has no key but sends whole old rows: rows are counted,
-not named.
+"""The lake table equals a source table that has no key: rows are counted, not named. It sends whole old
+rows, or it is one that PostgreSQL lets nobody update or delete from.
 
 Owns multiplicity: of three equal rows one delete leaves two. A window is the difference in number
 of each distinct row; one MERGE removes all copies of the rows that became fewer and puts back those
@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 from sluice.contract import envelope
 from sluice.contract.schema import TableSchema
 from sluice.errors import UnsupportedChange
-from sluice_spark.fold.fold import MATCH, after_truncate, in_order, row_numbers, unchanged_flags
+from sluice_spark.fold.fold import MATCH, after_truncate, in_order, old_values, row_numbers, unchanged_flags
 from sluice_spark.fold.row_identity import Numbers, special_rows, special_texts, whole
 from sluice_spark.lake.columns import mirror_columns, mirror_metadata
 from sluice_spark.lake.failures import translated_errors
-from sluice_spark.lake.handover import Pieces
+from sluice_spark.lake.handover import Held
 from sluice_spark.lake.merge import equal_rows, special_text_column
 from sluice_spark.lake.plan import CommitPlan, RowsMergePlan
 from sluice_spark.modes.mirror import refuse_unplaced
@@ -53,7 +53,12 @@ def count(rows: pa.Table, schema: TableSchema) -> Counted:
     adds = pc.is_in(operation, pa.array([envelope.OP_INSERT, envelope.OP_UPDATE])).to_numpy()
     removes = pc.is_in(operation, pa.array([envelope.OP_UPDATE, envelope.OP_DELETE])).to_numpy()
     # Rows without columns are all equal, and segments have no old rows of them.
-    if schema.columns and bool(np.any(removes & ~rows[envelope.OLD].is_valid().to_numpy())):
+    has_old = (
+        rows[envelope.OLD].is_valid().to_numpy()
+        if envelope.OLD in rows.column_names
+        else np.zeros(len(rows), dtype=bool)
+    )
+    if schema.columns and bool(np.any(removes & ~has_old)):
         raise UnsupportedChange(f"{schema.qualified_name}: a change came without the whole old row")
     after, before = row_numbers(rows, schema)
     size = int(max(after.max(initial=-1), before.max(initial=-1))) + 1
@@ -73,7 +78,7 @@ def _taken(rows: pa.Table, schema: TableSchema, places: Numbers) -> pa.Table:
     base = pa.array(places % max(length, 1))
     names, arrays = [], []
     for column in schema.columns:
-        both = pa.concat_arrays([whole(rows[column.name]), whole(pc.struct_field(rows[envelope.OLD], [column.name]))])
+        both = pa.concat_arrays([whole(rows[column.name]), old_values(rows, column.name)])
         names.append(column.name)
         arrays.append(both.take(chosen))
     special = pa.concat_arrays([whole(rows[envelope.SPECIAL]), whole(rows[envelope.OLD_SPECIAL])]).take(chosen)
@@ -82,7 +87,7 @@ def _taken(rows: pa.Table, schema: TableSchema, places: Numbers) -> pa.Table:
     return pa.table(arrays, names=names)
 
 
-def plan(target: Target, portions: Iterable[pa.Table], pieces: Pieces, *, keyed: bool = False) -> CommitPlan | None:
+def plan(target: Target, portions: Iterable[pa.Table], pieces: Held, *, keyed: bool = False) -> CommitPlan | None:
     """Counts the rows of a window and hands the difference to `pieces`. The window comes in
     portions, no two of which have the same row; `keyed` says that there may be several. Reads from
     the lake how often it holds the rows that become fewer.

@@ -2,7 +2,7 @@
 
 Owns that the boundary is reached under any load. A table that has not passed it gets no window
 across it. A table that has passed it continues at once, and its version at the boundary is kept.
-The applier never waits for a moment without running windows. A busy table gives up one window per
+The applier never waits for a moment without running windows. A busy table gives away one window per
 boundary, cut short there, so boundaries lie apart. Pure.
 """
 
@@ -47,6 +47,12 @@ class Boundary:
             ):
                 self.versions[key] = table.delta_version
 
+    def follow(self, rewritten: Iterable[tuple[str, int, int]]) -> None:
+        """Takes versions, by table id, that have the rows of the one before them: its files may go."""
+        for key, before, now in rewritten:
+            if self.versions.get(key) == before:
+                self.versions[key] = now
+
     def complete(self, tables: Mapping[str, AppliedTable], *, since_lsn: Mapping[str, int]) -> Complete | None:
         """What can be published, without number and time; None while a live table has not passed. A
         table that began later is left out as `snapshot`.
@@ -60,6 +66,8 @@ class Boundary:
         if not self.seq or live.keys() - later - self.versions.keys() or not live.keys() - later:
             return None
         there = {_name(table) for table in live.values()}
+        if len(there) != len(live):
+            return None  # tables exchange their names: the manifest has the last of it in a moment
         # The name of a table that is gone may belong to another table now.
         gone = {key for key, table in tables.items() if table.state == State.DETACHED and _name(table) in there}
         left_out: dict[str, str] = {
@@ -100,6 +108,7 @@ class Boundaries:
         when it is time, or the `last` one.
         """
         ledger = self._ledger
+        self._boundary.follow(ledger.rewritten())
         moved = ledger.moved()
         if self._may_follow(now, last=last):
             self._boundary = Boundary(ledger.read_seq, ledger.read_lsn, set_at=now)
@@ -118,11 +127,15 @@ class Boundaries:
             and ledger.read_seq >= max((progress.committed_seq for progress in ledger.tables.values()), default=0)
         )
 
-    def publish(self, rows: Mapping[str, AppliedTable], say: Callable[[Complete], None], *, now: float) -> None:
-        """States the boundary, when every live table has passed it. `rows` are all tables now."""
+    def publish(self, rows: Mapping[str, AppliedTable], say: Callable[[Complete, float], None], *, now: float) -> None:
+        """States the boundary, when every live table has passed it, and since when one of its versions may
+        have been replaced. `rows` are all tables now.
+        """
         complete = self._boundary.complete(rows, since_lsn=self._snapshot_lsns(rows))
         if complete is not None:
-            say(complete)
+            versions = self._boundary.versions
+            newest = all(rows[key].delta_version == version for key, version in versions.items() if key in rows)
+            say(complete, now if newest else self._boundary.set_at)
             if self._boundary.published is None:
                 self._took_seconds = now - self._boundary.set_at
             self._boundary.published = complete

@@ -50,7 +50,8 @@ class Intake:
 
     def _look(self, now: float) -> None:
         ledger = self._ledger
-        gaps = now - self._gaps_at >= GAPS_SECONDS
+        # While catching up, the next entry may be in an archive, which is looked for with gaps only.
+        gaps = self._catching_up or now - self._gaps_at >= GAPS_SECONDS
         if not self._catching_up:
             self._since = now
         previous_sha256 = ledger.state.previous_sha256 if ledger.read_seq == ledger.state.seq else None
@@ -78,4 +79,6 @@ class Intake:
             ):
                 self._ledger.take_again(table_id, entry)
                 count += 1
+                if self._ledger.tables[table_id].pending.halted_seq == entry.seq:
+                    break
         return count

@@ -2,7 +2,7 @@
 stopped.
 
 Owns the rules by which a table gets windows: only its newest generation, only while neither the
-manifest nor the applier calls it stale, quarantined or detached, and never two at once. One
+manifest nor the applier calls it stale, quarantined, paused or detached, and never two at once. One
 lake table has one window in flight, even if two tables of the source or two generations share it. A
 table whose window fails waits, longer each time, and is quarantined after some attempts. It is
 tried again, and the other tables continue. What is asked once per round costs by the tables with
@@ -11,94 +11,31 @@ thread.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import replace
 
-from sluice.contract.applied import AppliedTable
-from sluice.contract.entries import Changes, Entry, Snapshot, Table
+from sluice.contract.applied import AppliedTable, Maintenance
+from sluice.contract.entries import Changes, Entry, Opened, Repair, Snapshot, Table
 from sluice.contract.table_state import State
+from sluice.manifest.gaps import Gap
 from sluice.manifest.state import PipelineState, TableState, reduce
 from sluice_spark.lake.opening import lake_path
-from sluice_spark.lake.table import Place, Way
+from sluice_spark.lake.place import Place
 from sluice_spark.modes.choice import mode_of
-from sluice_spark.options import CHANGELOG, ApplyOptions
+from sluice_spark.options import ApplyOptions
 from sluice_spark.progress import cadence
+from sluice_spark.progress.table_progress import TableProgress, Work
 from sluice_spark.read.window import BEFORE, NO_ORIGINS, PendingChanges, Window
 from sluice_spark.table_apply import Applied
-
-NO_KEY = "no key and no full replica identity: an append-only changelog, not a mirror"
 
 KEPT_WHILE_WAITING, KEPT_BY_ONE = 5_000, 4
 """Entries that wait in memory for all tables that cannot continue now, because their windows fail
 or their snapshot is not complete, and at least for each. The rest is read again when they
 continue.
 """
-ATTEMPTS = 5
-"""Failures in a row after which a table is quarantined."""
-FIRST_WAIT_SECONDS = 0.2
-LONGEST_WAIT_SECONDS = 300.0
 LOOK_SECONDS, LOOK_PAUSE_SECONDS = 60.0, 0.5
 """How often an idle lake table is looked at, and the pause between the looks at two of them: a look
 lists the end of one Delta log.
 """
-
-
-@dataclass(slots=True)
-class TableProgress:
-    """One table in its newest generation. `place` is where its lake table stands."""
-
-    pending: PendingChanges
-    place: Place = field(default_factory=Place)
-    stale_reason: str = ""
-    problem: str = ""
-    """Why the last attempt at a window failed, while it is tried again."""
-    failures: int = 0
-    not_before: float = 0.0
-    """When it may be tried again, on the loop's clock."""
-    begun_seq: int = 0
-    """The last entry that this process has begun a window for, whether it was applied or not."""
-    begun_at: float = BEFORE
-    """When its last window with work was begun, on the loop's clock."""
-    looked_at: float | None = None
-    """When the lake table was last looked at or about to be, on the loop's clock."""
-    commit_time_us: int = 0
-    rows_applied: int = 0
-    schema_version: int = 0
-    way: Way = field(default_factory=Way)
-    """How the newest changes were committed."""
-    files: int = -1
-    """Data files in the lake table, -1 when not counted."""
-
-    @property
-    def committed_seq(self) -> int:
-        """The last entry whose changes the Delta version holds, 0 before the snapshot."""
-        return self.place.marker or 0
-
-    @property
-    def can_continue(self) -> bool:
-        """Whether the changes that wait for the table can become windows now."""
-        return not self.failures and (self.pending.has_snapshot or self.pending.snapshot_final)
-
-    @property
-    def quarantined(self) -> bool:
-        return self.failures >= ATTEMPTS
-
-    def failed(self, reason: str, *, now: float, passing: bool) -> None:
-        """An attempt failed. An error that is `passing` is no fault of the
-        table and never quarantines it.
-        """
-        self.failures = min(self.failures + 1, ATTEMPTS - 1) if passing else self.failures + 1
-        self.problem = f"attempt {self.failures} failed: {reason}"
-        self.not_before = now + min(FIRST_WAIT_SECONDS * 2 ** min(self.failures, 20), LONGEST_WAIT_SECONDS)
-
-
-class Work(NamedTuple):
-    """A window that a worker may apply now."""
-
-    table_id: str
-    progress: TableProgress
-    state: TableState
-    window: Window
 
 
 class Ledger:
@@ -113,7 +50,9 @@ class Ledger:
         self.state = state
         self.tables: dict[str, TableProgress] = {}
         self.busy: set[str] = set()
-        """Lake paths with a window in flight."""
+        """Lake paths with a window in flight, or with maintenance under way."""
+        self.in_maintenance: set[str] = set()
+        """Those of `busy` that are maintained."""
         self.read_seq = 0
         self.read_lsn = 0
         self._looked_at = float("-inf")
@@ -124,24 +63,37 @@ class Ledger:
         """Tables that may have something to do. All others are at rest: nothing waits for them."""
         self._moved: set[str] = set()
         """Tables whose progress or state may have changed since `moved` was last asked."""
+        self._rewritten: list[tuple[str, int, int]] = []
+        """Tables whose files were put in order since `rewritten` was last asked."""
         self._looks: dict[str, None] = {}
         """All tables, the one that was looked at longest ago first."""
 
-    def begin(self, tables: dict[str, TableProgress]) -> None:
+    def reconfigure(self, options: ApplyOptions) -> None:
+        """From now on `options` hold: what is due, and when."""
+        self._options = options
+
+    def names(self) -> list[str]:
+        """The tables that the source has, as schema.table."""
+        tables = self.state.tables.values()
+        return [f"{table.schema_name}.{table.table_name}" for table in tables if table.state != State.DETACHED]
+
+    def begin(self, tables: dict[str, TableProgress], *, floor_seq: int = 0) -> None:
         """Takes the tables as found in the lake, and starts with the first entry that any followed
-        table still needs.
+        table still needs. Entries through `floor_seq` were pruned.
         """
         self.tables = tables
         self._active, self._moved, self._looks = set(tables), set(tables), dict.fromkeys(tables)
         self._reshaped = {table_id for table_id, item in tables.items() if item.pending.coming}
         needed = []
         for table_id, item in tables.items():
-            if self.works(table_id):
-                needed.append(item.pending.applied_seq if item.pending.has_snapshot else item.pending.generation_seq)
+            if not item.pending.has_snapshot and self._waits(table_id):
+                needed.append(item.pending.generation_seq)
+            elif self.works(table_id):
+                needed.append(item.pending.applied_seq)
             else:
                 item.pending.stop()
         # One entry earlier, to find out through which LSN that one goes.
-        self.read_seq = max(0, min(needed, default=self.state.seq) - 1)
+        self.read_seq = max(floor_seq, min(needed, default=self.state.seq) - 1)
 
     def take_in(self, entry: Entry, sha256: str, *, since: float = BEFORE) -> None:
         """Notes the next entry, which could first be read at `since` on the loop's clock."""
@@ -152,28 +104,47 @@ class Ledger:
                 self._follow(body.table_id)
         ids = (
             {body.table_id}
-            if isinstance(body, Snapshot | Table)
+            if isinstance(body, Snapshot | Table | Repair)
             else {segment.table_id for segment in body.segments}
             if isinstance(body, Changes)
+            else {table_id for table_id in self.tables if self._gap(table_id, entry) is not None}
+            if isinstance(body, Opened)
             else set()
         )
         ids |= self._reshaped
         origins = body.commits.origins_by_lsn() if isinstance(body, Changes) else NO_ORIGINS
         for table_id in ids:
             self.tables[table_id].pending.take_in(
-                entry, table_id, through_lsn=self.read_lsn, origins=origins, since=since
+                entry,
+                table_id,
+                through_lsn=self.read_lsn,
+                origins=origins,
+                since=since,
+                gap=self._gap(table_id, entry),
             )
         self._reshaped = {table_id for table_id in ids if self.tables[table_id].pending.coming}
         self._active |= ids
         self._moved |= ids
         self.read_seq, self.read_lsn = entry.seq, entry.through_lsn
 
+    def _gap(self, table_id: str, entry: Entry) -> Gap | None:
+        """The gap of the table that begins with `entry`."""
+        if not isinstance(entry.body, Opened):
+            return None
+        return next((gap for gap in self.state.tables[table_id].gaps if gap.seq == entry.seq), None)
+
+    def halted(self, table_id: str) -> bool:
+        """Whether the table has everything in front of a gap that is open: it waits for its repair."""
+        return self.state.tables[table_id].gap is not None and self.tables[table_id].pending.is_halted
+
     def _follow(self, table_id: str) -> None:
         """A table that is new, or begins again, has made no progress."""
         state, progress = self.state.tables[table_id], self.tables.get(table_id)
         if progress is None or progress.pending.generation != state.generation:
             self.tables[table_id] = TableProgress(
-                PendingChanges(state.generation, state.generation_seq, state.generation_seq)
+                PendingChanges(state.generation, state.generation_seq, state.generation_seq),
+                # The files of the generation before are still there.
+                maintenance=progress.maintenance if progress is not None else Maintenance(),
             )
             self._looks.setdefault(table_id)
 
@@ -184,14 +155,16 @@ class Ledger:
         ends = {
             table_id: self.tables[table_id].pending.skipped
             for table_id in self._active
-            if not self.tables[table_id].pending.changes and self.works(table_id)
+            if not self.tables[table_id].pending.changes and self.works(table_id) and not self.halted(table_id)
         }
         return {table_id: end[0] for table_id, end in ends.items() if end is not None and end[0] <= self.read_seq}
 
     def take_again(self, table_id: str, entry: Entry) -> None:
         """Notes an entry that was read before, for one table that was not given it then."""
         origins = entry.body.commits.origins_by_lsn() if isinstance(entry.body, Changes) else NO_ORIGINS
-        self.tables[table_id].pending.take_again(entry, table_id, newest_seq=self.read_seq, origins=origins)
+        self.tables[table_id].pending.take_again(
+            entry, table_id, newest_seq=self.read_seq, origins=origins, gap=self._gap(table_id, entry)
+        )
         self._moved.add(table_id)
         if self.tables[table_id].pending.coming:
             self._reshaped.add(table_id)
@@ -237,7 +210,11 @@ class Ledger:
 
     def works(self, table_id: str) -> bool:
         """Whether windows of the table may be applied."""
-        return not self.tables[table_id].stale_reason and self.state.tables[table_id].state.is_followed
+        return self.state.tables[table_id].is_applied and not self.tables[table_id].stale_reason
+
+    def _waits(self, table_id: str) -> bool:
+        """Whether windows of the table may be applied, now or when its pause ends."""
+        return self.state.tables[table_id].state.is_followed and not self.tables[table_id].stale_reason
 
     def ready(self, *, now: float, boundary_seq: int) -> Iterator[Work]:
         """A window of each table that is due and not busy, the table first that has been due for
@@ -262,6 +239,21 @@ class Ledger:
             if window is not None:
                 yield Work(table_id, progress, state, window)
         yield from self._look(now)
+
+    def following(self, work: Work, *, boundary_seq: int) -> Window | None:
+        """The window that its table is given once that of `work` is in the lake, None where that is not
+        certain: it must be due then, and as large as it can become.
+        """
+        pending = work.progress.pending
+        if work.window.is_snapshot or not work.window.segments:
+            return None
+        limit = self._options.max_window_bytes
+        left = pending.waiting_bytes - work.window.bytes
+        until = boundary_seq if work.window.last_seq < boundary_seq else self.read_seq
+        window = pending.next_window(max_bytes=limit, until_seq=until, after_seq=work.window.last_seq)
+        if window is None or (left < min(cadence.SMALL_BYTES, limit) and not self._all_at_once):
+            return None
+        return window if pending.changes[-1].seq > window.last_seq else None
 
     def next_due(self, *, after: float) -> float:
         """When the first of the tables is due that are not due at `after`; infinity without any."""
@@ -354,6 +346,8 @@ class Ledger:
         if window.is_snapshot and result.through_seq > window.last_seq:
             progress.pending.done(Window((), result.through_seq))
         progress.failures, progress.problem, progress.not_before = 0, "", 0.0
+        if not (window.segments or window.is_snapshot or window.schema_version):
+            self._stands_at(work.table_id, progress, result.place)
         progress.place = result.place
         progress.rows_applied += result.rows
         progress.schema_version = max(progress.schema_version, result.schema_version)
@@ -362,10 +356,68 @@ class Ledger:
             progress.way = result.way if result.way.name else progress.way
             progress.files = -1 if result.files is None else result.files
 
+    def waiting(self, *, now: float) -> dict[str, float]:
+        """Tables whose windows are due, with the seconds since then: infinity for what was there when the
+        process began. Those that fail and those that wait for the repair of a gap do not count.
+        """
+        found: dict[str, float] = {}
+        for table_id in self._active:
+            progress = self.tables[table_id]
+            if not progress.can_continue or not self.works(table_id) or self.halted(table_id):
+                continue
+            due = BEFORE if progress.pending.skipped is not None else self._due_at(table_id)
+            if due is not None and due <= now:
+                found[table_id] = now - due
+        return found
+
+    def maintainable(self) -> list[str]:
+        """Tables that may be maintained now, as far as they are concerned."""
+        return [table_id for table_id in self.tables if self._is_maintainable(table_id)]
+
+    def _is_maintainable(self, table_id: str) -> bool:
+        progress = self.tables[table_id]
+        return (
+            progress.pending.has_snapshot
+            and not progress.failures
+            and progress.place.version >= 0
+            and self.works(table_id)
+            and lake_path(self.state.tables[table_id]) not in self.busy
+        )
+
+    def maintain(self, path: str) -> None:
+        """The lake table at `path` gets no window before `maintained`."""
+        self.busy.add(path)
+        self.in_maintenance.add(path)
+
+    def maintained(self, path: str) -> None:
+        """The maintenance of the lake table at `path` has ended."""
+        self.busy.discard(path)
+        self.in_maintenance.discard(path)
+
+    def stands_at(self, table_id: str, progress: TableProgress, place: Place) -> None:
+        """The lake table of `progress` was brought to `place`, with the same rows."""
+        self._stands_at(table_id, progress, place)
+        progress.place = place
+        self._moved.add(table_id)
+
+    def _stands_at(self, table_id: str, progress: TableProgress, place: Place) -> None:
+        before = progress.place
+        if self.tables.get(table_id) is progress and before.marker == place.marker and before.version < place.version:
+            self._rewritten.append((table_id, before.version, place.version))
+
+    def rewritten(self) -> list[tuple[str, int, int]]:
+        """Tables by id, the version where each stood, and one with the same rows where it stands, since this
+        was last asked.
+        """
+        rewritten, self._rewritten = self._rewritten, []
+        return rewritten
+
     def idle(self) -> bool:
         """Whether nothing is left to do, quarantined tables apart."""
         at_work = (self.tables[table_id] for table_id in self._active if self.works(table_id))
-        return not self.busy and all(item.quarantined or self._next_window(item, 0) is None for item in at_work)
+        if self.busy != self.in_maintenance:
+            return False
+        return all(item.quarantined or self._next_window(item, 0) is None for item in at_work)
 
     def report(self, tables: Iterable[str] | None = None) -> dict[str, AppliedTable]:
         """Every table, or those of `tables`, as the applier sees it."""
@@ -378,15 +430,17 @@ class Ledger:
     def _row(self, table_id: str, progress: TableProgress) -> AppliedTable:
         state, pending = self.state.tables[table_id], progress.pending
         schema = state.schemas[state.schema_version]
-        mode = mode_of(self._options, schema)
-        forced = mode == CHANGELOG and self._options.mode_of(schema.qualified_name) != CHANGELOG
-        shown, reason = state.state, state.reason or (NO_KEY if forced else "")
+        shown, reason = state.state, state.reason
         failing = False
         if progress.stale_reason:
             shown, reason = State.STALE, progress.stale_reason
+        elif state.paused is not None and state.state.is_followed:
+            shown = State.PAUSED
         elif self.works(table_id):
             shown = State.LIVE if state.state == State.SNAPSHOT else state.state
             shown = shown if pending.has_snapshot else State.SNAPSHOT
+            if shown == State.LIVE and state.gaps and state.gaps[-1].seq > pending.applied_seq:
+                shown, reason = State.GAP, "the rows that close its gap are not in the lake yet"
             shown, reason = State.QUARANTINED if progress.quarantined else shown, progress.problem or reason
             failing = bool(progress.problem)
         return AppliedTable(
@@ -394,7 +448,7 @@ class Ledger:
             schema_name=state.schema_name,
             table_name=state.table_name,
             path=lake_path(state),
-            mode=mode,
+            mode=mode_of(self._options, schema),
             generation=state.generation,
             state=shown,
             reason=reason,
@@ -409,4 +463,11 @@ class Ledger:
             way=progress.way.name,
             way_reason=progress.way.reason,
             files=progress.files,
+            maintenance=self._maintenance(state, progress),
         )
+
+    def _maintenance(self, state: TableState, progress: TableProgress) -> Maintenance:
+        """What fails and is not tried again is no problem any more."""
+        if self._options.maintains(f"{state.schema_name}.{state.table_name}"):
+            return progress.maintenance
+        return replace(progress.maintenance, failing="")

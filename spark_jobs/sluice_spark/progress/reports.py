@@ -46,28 +46,38 @@ class Reports:
         except ObjectMissing:
             return None
 
-    def log(self, tables: Mapping[str, AppliedTable], *, succeeded_at: float = 0.0) -> None:
+    def log(
+        self, tables: Mapping[str, AppliedTable], *, succeeded_at: float = 0.0, configuration_refused: str = ""
+    ) -> None:
         """Writes the next log. `succeeded_at`, unix seconds, is when the applier last had success;
         0 if it had none.
         """
         self._log_number += 1
         faults.point("apply.log.before")
         succeeded = _iso(datetime.fromtimestamp(succeeded_at, UTC)) if succeeded_at else ""
-        log = AppliedLog(self._log_number, self._instance, _now(), dict(tables), succeeded, self._started_at)
+        log = AppliedLog(
+            self._log_number,
+            self._instance,
+            _now(),
+            dict(tables),
+            succeeded,
+            self._started_at,
+            configuration_refused,
+        )
         self._store.create(keys.apply_log(self._log_number), log.encode())
         faults.point("apply.log.after")
         self._forget(keys.apply_log(self._log_number - KEPT), self._log_number)
 
     def completed_within(self, seconds: float) -> bool:
-        """Whether this process has stated so recently what is complete."""
+        """Whether every version that this process has stated last was the newest of its table so recently."""
         return time.monotonic() - self._completed_at < seconds
 
-    def complete(self, complete: Complete) -> None:
+    def complete(self, complete: Complete, current_at: float) -> None:
         """Writes the next completion, unless it says what the last one said. `complete` comes
-        without number and time.
+        without number and time; its versions were all the newest of their tables at `current_at`, or later.
         """
         if self._last_complete is not None and replace(self._last_complete, number=0, written_at="") == complete:
-            self._completed_at = time.monotonic()
+            self._completed_at = max(self._completed_at, current_at)
             return
         self._complete_number += 1
         numbered = replace(complete, number=self._complete_number, written_at=_now())
@@ -75,7 +85,7 @@ class Reports:
         self._store.create(keys.apply_complete(self._complete_number), numbered.encode())
         faults.point("apply.complete.after")
         _log.debug("a boundary is complete", lsn=lsn.show(complete.lsn), seq=complete.seq)
-        self._last_complete, self._completed_at = numbered, time.monotonic()
+        self._last_complete, self._completed_at = numbered, current_at
         self._forget(keys.apply_complete(self._complete_number - KEPT), self._complete_number)
 
     def _forget(self, key: str, number: int) -> None:

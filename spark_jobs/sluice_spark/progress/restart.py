@@ -14,13 +14,18 @@ from pyspark.sql import SparkSession
 from sluice.contract.applied import AppliedLog
 from sluice.contract.table_state import State
 from sluice.errors import ApplyError, UnsupportedChange
+from sluice.manifest.losing import resync_remedy
+from sluice.manifest.reader import load_state, pruned_through
 from sluice.manifest.state import TableState
+from sluice.store.base import ObjectStore
 from sluice_spark.lake.failures import SparkGone
 from sluice_spark.lake.opening import Lake
-from sluice_spark.lake.table import LakeTable, Place, Way
+from sluice_spark.lake.place import Place, Way
+from sluice_spark.lake.table import LakeTable
 from sluice_spark.modes.choice import OTHER_MODE, other_mode
 from sluice_spark.options import ApplyOptions
-from sluice_spark.progress.ledger import ATTEMPTS, TableProgress
+from sluice_spark.progress.ledger import Ledger
+from sluice_spark.progress.table_progress import ATTEMPTS, TableProgress
 from sluice_spark.read.window import PendingChanges
 from sluice_spark.telemetry import ApplyTelemetry
 
@@ -28,6 +33,27 @@ AT_ONCE = 32
 """Tables that are looked at side by side: a look waits for three answers of the object store."""
 
 _log = structlog.get_logger("sluice.apply")
+
+
+def open_ledger(
+    options: ApplyOptions,
+    store: ObjectStore,
+    log: AppliedLog | None,
+    *,
+    lake: Lake,
+    session: SparkSession,
+    telemetry: ApplyTelemetry,
+) -> Ledger:
+    """Every table as it stands now, `log` being what was last reported. Raises SparkGone, ManifestCorrupt,
+    FormatTooNew, StoreError.
+    """
+    # In this order: what is pruned after the state was read is not needed by it.
+    ledger, floor_seq = Ledger(options, load_state(store)), pruned_through(store)
+    found = find_tables(
+        options, ledger.state.tables, log, lake=lake, session=session, telemetry=telemetry, floor_seq=floor_seq
+    )
+    ledger.begin(found, floor_seq=floor_seq)
+    return ledger
 
 
 def find_tables(
@@ -38,16 +64,17 @@ def find_tables(
     lake: Lake,
     session: SparkSession,
     telemetry: ApplyTelemetry,
+    floor_seq: int = 0,
 ) -> dict[str, TableProgress]:
     """How far each table is, by table id. Every one has been examined as `LakeTable.find` says:
     nothing is skipped on the word of a marker whose history has not been looked at. Raises
-    SparkGone.
+    SparkGone. Entries through `floor_seq` were pruned.
     """
 
     def find(state: TableState) -> TableProgress:
         before = reported(state, log)
         table = lake.unseen(state, session, since=before.version if before else -1)
-        return find_table(options, state, log, lake=table, telemetry=telemetry)
+        return not_pruned(find_table(options, state, log, lake=table, telemetry=telemetry), state, floor_seq)
 
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="open") as pool:
         return dict(zip(states, pool.map(find, states.values()), strict=True))
@@ -80,6 +107,21 @@ def find_table(
         return progress
 
 
+def not_pruned(progress: TableProgress, state: TableState, floor_seq: int) -> TableProgress:
+    """A table can only go on from an entry that is there. What was pruned had been applied: so its lake
+    table is older than it was, or gone, and so is the report.
+    """
+    pending = progress.pending
+    needed = pending.applied_seq if pending.has_snapshot else pending.generation_seq
+    if needed <= floor_seq and state.state.is_followed and state.schemas and not progress.stale_reason:
+        progress.stale_reason = (
+            f"its lake table stands at manifest entry {needed}, and the entries behind it were pruned through entry "
+            f"{floor_seq}; {resync_remedy(state.schema_name, state.table_name)}"
+        )
+        _log.error("table is stale", table=f"{state.schema_name}.{state.table_name}", error=progress.stale_reason)
+    return progress
+
+
 def reported(state: TableState, log: AppliedLog | None) -> Place | None:
     """Where the last log says that the present generation's lake table stands, None if it does not
     say.
@@ -98,24 +140,25 @@ def restore(state: TableState, log: AppliedLog | None, *, place: Place, doubt: s
     empty when it cannot.
     """
     marker = place.marker
-    copied = marker is not None and marker >= state.generation_seq
+    has_snapshot = marker is not None and marker >= state.generation_seq
     progress = TableProgress(
         PendingChanges(
             state.generation,
             state.generation_seq,
             state.generation_seq,
-            has_snapshot=copied,
-            snapshot_lsn=state.snapshot.snapshot_lsn if state.snapshot else 0,
+            has_snapshot=has_snapshot,
+            snapshot_lsn=state.after_lsn((marker or 0) + 1),
         )
     )
     progress.place = place
-    if marker is not None and copied:
+    if marker is not None and has_snapshot:
         progress.pending.applied_seq = marker
-    if state.schema_lsn:
-        # Only the lake says whether it has this version already; evolving twice is harmless.
-        progress.pending.coming = [(state.schema_lsn, state.schema_version)]
+    # Only the lake says whether it has these versions already; evolving twice is harmless.
+    progress.pending.coming = [(lsn, version) for version, lsn in state.schema_lsns.items() if lsn]
     last = log.tables.get(state.table_id) if log else None
     progress.stale_reason = doubt if state.state.is_followed else ""
+    if last is not None and last.path == state.path:
+        progress.maintenance = last.maintenance
     if last is None or last.generation != state.generation:
         return progress
     progress.rows_applied, progress.commit_time_us = last.rows_applied, last.commit_time_us
@@ -123,6 +166,8 @@ def restore(state: TableState, log: AppliedLog | None, *, place: Place, doubt: s
     progress.pending.reported_lsn = last.complete_through_lsn
     if last.state == State.STALE and state.state.is_followed and not last.reason.startswith(OTHER_MODE):
         progress.stale_reason = last.reason
-    elif copied and last.committed_seq == marker:
+    elif has_snapshot and last.committed_seq == marker:
         progress.pending.applied_seq = max(progress.pending.applied_seq, last.through_seq)
+        # A gap that was closed without a row left no marker.
+        progress.pending.snapshot_lsn = state.after_lsn(progress.pending.applied_seq + 1)
     return progress

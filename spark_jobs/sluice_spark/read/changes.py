@@ -10,7 +10,7 @@ has already, and to cut a large window.
 
 import hashlib
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -29,8 +29,11 @@ from sluice_spark.fold.partition import Cutter, Groups, Hashes, Links, cutter_fo
 from sluice_spark.fold.row_identity import OLD_WHOLE, whole
 from sluice_spark.fold.spill import Versioned, coalesced, portions
 from sluice_spark.read.column_defaults import missing_value
+from sluice_spark.read.projection import Projection
 
 ARROW_MAP = pa.map_(pa.string(), pa.string())
+Taken = list[Versioned]
+"""Changes that are in memory together."""
 _TS = pa.timestamp("us", tz="UTC")
 _KINDS = {
     envelope.OP_INSERT: "insert",
@@ -74,28 +77,50 @@ def versions_in(changes: Iterable[Versioned]) -> list[TableSchema]:
 @dataclass(frozen=True, slots=True)
 class WindowChanges:
     """Changes of `segments` that exist and ended after `after_lsn`, with the schema version each
-    table of them has.
+    table of them has. With a `target` they are projected onto that version, and so are theirs.
     """
 
     store: ObjectStore
     segments: Sequence[Segment]
     schemas: Mapping[int, TableSchema]
     after_lsn: int
+    target: TableSchema | None = None
 
     def __iter__(self) -> Iterator[Versioned]:
         for segment in self.segments:
+            version = self.schemas[segment.schema_version]
             for rows in read_rows(self.store, segment, after_lsn=self.after_lsn):
-                yield rows, self.schemas[segment.schema_version]
+                yield self._projected(rows, version)
 
-    def within(self, limit: int) -> list[Versioned] | None:
-        """All of them, or None when they weigh more than `limit`."""
+    def onto(self, target: TableSchema) -> "WindowChanges":
+        """The same changes as rows of `target`, the version that the lake table has."""
+        return replace(self, target=target)
+
+    def projected(self, taken: Iterable[Versioned]) -> Taken:
+        """Changes that were read before it was known what the lake table has."""
+        return [self._projected(rows, version) for rows, version in taken]
+
+    def seen(self, versions: Iterable[TableSchema]) -> list[TableSchema]:
+        """What changes of these versions look like, ascending."""
+        found = {one.version: Projection(one, self.target or one).schema for one in versions}
+        return [found[number] for number in sorted(found)]
+
+    def _projected(self, rows: pa.Table, version: TableSchema) -> Versioned:
+        if self.target is None:
+            return rows, version
+        projection = Projection(version, self.target)
+        projection.require_whole(rows)
+        return projection.of(rows), projection.schema
+
+    def within(self, limit: int, *, wanted: Callable[[], bool] = lambda: True) -> Taken | None:
+        """All of them, or None when they weigh more than `limit` or are no longer `wanted`."""
         if sum(segment.bytes for segment in self.segments) > limit:
             return None
-        taken: list[Versioned] = []
+        taken: Taken = []
         size = 0
         for rows, version in self:
             size += weight(rows, version)
-            if size > limit:
+            if size > limit or not wanted():
                 return None
             taken.append((rows, version))
         return taken
@@ -133,10 +158,21 @@ class WindowChanges:
     def _groups(self, cutter: Cutter, *, limit: int) -> Groups:
         links = Links()
         for segment in self.segments:
-            for old, new in moves(self.store, segment, cutter, after_lsn=self.after_lsn):
+            for old, new in self.moves(segment, cutter):
                 links.add(old, new)
                 require_few(links, limit=limit)
         return links.groups()
+
+    def moves(self, segment: Segment, cutter: Cutter) -> Iterator[tuple[Hashes, Hashes]]:
+        """Old and new hash of the changes of `segment` whose keys must stay together."""
+        if not segment.key_changes or not sum(segment.unchanged.values()):
+            return
+        version = self.schemas[segment.schema_version]
+        projection = Projection(version, self.target or version)
+        names = [column.name for column in cutter.columns]
+        wanted = [*names, envelope.OP, envelope.OLD, envelope.UNCHANGED, envelope.SPECIAL, envelope.OLD_SPECIAL]
+        for rows in read_rows(self.store, segment, after_lsn=self.after_lsn, names=projection.stored(wanted)):
+            yield cutter.moves(projection.of(rows))
 
     def _has_rows(self, segment: Segment) -> bool:
         if segment.body is None and segment.first_lsn > self.after_lsn:
@@ -151,16 +187,6 @@ def only_inserts(segments: Iterable[Segment]) -> bool:
         and not any(count for op, count in segment.ops.items() if op != envelope.OP_INSERT)
         for segment in segments
     )
-
-
-def moves(store: ObjectStore, segment: Segment, cutter: Cutter, *, after_lsn: int) -> Iterator[tuple[Hashes, Hashes]]:
-    """Old and new hash of the changes of `segment` whose keys must stay together."""
-    if not segment.key_changes or not sum(segment.unchanged.values()):
-        return
-    names = [column.name for column in cutter.columns]
-    wanted = [*names, envelope.OP, envelope.OLD, envelope.UNCHANGED, envelope.SPECIAL, envelope.OLD_SPECIAL]
-    for rows in read_rows(store, segment, after_lsn=after_lsn, names=wanted):
-        yield cutter.moves(rows)
 
 
 def require_few(links: Links, *, limit: int) -> None:
@@ -246,7 +272,7 @@ def _among(xids: npt.NDArray[np.int64], chosen: XidIntervals) -> npt.NDArray[np.
 
 
 def unite(tables: Iterable[tuple[pa.Table, TableSchema]], schema: TableSchema, *, defaults: bool = True) -> pa.Table:
-    """Changes of several schema versions as changes of the newest: rows and old rows from before a
+    """Changes of several schema versions, projected onto the newest, as changes of it: rows and old rows from before a
     column have its default, or NULL without `defaults`. When whole old rows began to
     be sent on the way, OLD_WHOLE says which changes have them.
     """
@@ -259,10 +285,6 @@ def unite(tables: Iterable[tuple[pa.Table, TableSchema]], schema: TableSchema, *
 
 
 def _as_version(rows: pa.Table, version: TableSchema, schema: TableSchema, *, defaults: bool) -> pa.Table:
-    names = set(rows.column_names)
-    lost = next((column for column in version.columns if column.name not in names), None)
-    if lost is not None:
-        raise ManifestCorrupt(f"a segment of {schema.qualified_name} lacks column {lost.name!r} of its schema version")
     added = [
         column if defaults else replace(column, missing=None)
         for column in schema.columns
@@ -275,7 +297,7 @@ def _as_version(rows: pa.Table, version: TableSchema, schema: TableSchema, *, de
             rows = _marked(
                 rows, envelope.SPECIAL, {column.name: text}, where=_repeated(pa.scalar(value=True), len(rows))
             )
-    if envelope.OLD in names:
+    if envelope.OLD in rows.column_names:
         rows = _with_older(rows, [column for column in added if column.identity])
     ordered = [column.name for column in schema.columns]
     return rows.select([*ordered, *(name for name in rows.column_names if envelope.is_reserved(name))])

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from sluice.contract.entries import Changes, Entry, Segment, Snapshot, Table
+from sluice.contract.entries import Changes, Entry, Opened, Repair, Segment, Snapshot, Table
+from sluice.manifest.gaps import Gap
 
 NO_ORIGINS: Mapping[int, tuple[str, int]] = {}
 BEFORE = float("-inf")
@@ -42,7 +43,8 @@ class Window:
 
 class Waiting(NamedTuple):
     """What one entry holds for a table. `through_lsn` is where the entry before it ended, `since` is
-    when the entry could first be read, on the loop's clock.
+    when the entry could first be read, on the loop's clock. `alone`: it is a window of its own. The table
+    is that of `as_of_lsn` afterwards, where that is not 0.
     """
 
     seq: int
@@ -50,6 +52,8 @@ class Waiting(NamedTuple):
     segments: tuple[Segment, ...]
     bytes: int
     since: float
+    alone: bool = False
+    as_of_lsn: int = 0
 
 
 @dataclass(slots=True)
@@ -82,6 +86,8 @@ class PendingChanges:
     """
     reported_lsn: int = 0
     """Through which LSN an earlier process reported the table to be complete."""
+    halted_seq: int = 0
+    """The entry of a gap that is open: nothing behind it is taken in. 0 without one."""
     skipped: tuple[int, int] | None = None
     """(seq, through_lsn of the entry before) of the first entry that is not in `changes` although
     it may hold some; those behind it are not there either.
@@ -95,9 +101,10 @@ class PendingChanges:
         through_lsn: int,
         origins: Mapping[int, tuple[str, int]] = NO_ORIGINS,
         since: float = BEFORE,
+        gap: Gap | None = None,
     ) -> None:
         """Notes the changes that `entry` holds for the table. Entries come in order, each once; the
-        one before went through `through_lsn`.
+        one before went through `through_lsn`. `gap` is the table's that begins with this entry.
 
         `origins` are the entry's, by commit end LSN; they are shared by all tables. `since` is when
         the entry could first be read.
@@ -106,22 +113,51 @@ class PendingChanges:
             return
         body = entry.body
         if isinstance(body, Snapshot) and body.table_id == table_id and body.generation == self.generation:
-            self.snapshot_lsn = body.snapshot_lsn
+            self.snapshot_lsn = max(self.snapshot_lsn, body.snapshot_lsn)
             if not self.has_snapshot and not self.snapshot_final:
                 self.snapshot_segments.extend(body.segments)
                 self.snapshot_final, self.snapshot_since = body.final, since
         elif self.skipped is None:
-            self._note(entry, table_id, Waiting(entry.seq, through_lsn, (), 0, since), origins)
+            empty = Waiting(entry.seq, through_lsn, (), 0, since)
+            if isinstance(body, Opened):
+                self._pass(gap, empty)
+            else:
+                self._note(entry, table_id, empty, origins)
+
+    def _pass(self, gap: Gap | None, empty: Waiting) -> None:
+        """At the beginning of a gap: what closed it comes before everything behind it, and until there is
+        such a thing nothing does.
+        """
+        if gap is None or empty.seq <= self.applied_seq:
+            return
+        if not gap.closed:
+            self.halted_seq, self.skipped = empty.seq, (empty.seq, empty.through_lsn)
+            return
+        self.halted_seq = 0
+        size = sum(segment.bytes for segment in gap.segments)
+        self.changes.append(empty._replace(segments=gap.segments, bytes=size, alone=True, as_of_lsn=gap.as_of_lsn))
+        self.waiting_bytes += size
+
+    @property
+    def is_halted(self) -> bool:
+        """Whether everything in front of an open gap is applied."""
+        return (
+            self.halted_seq > 0
+            and not self.changes
+            and self.skipped is not None
+            and (self.skipped[0] == self.halted_seq)
+        )
 
     def _note(self, entry: Entry, table_id: str, empty: Waiting, origins: Mapping[int, tuple[str, int]]) -> None:
         body = entry.body
         if isinstance(body, Table) and body.table_id == table_id and body.schema is not None:
             self.coming.append((body.lsn, body.schema.version))
-        elif isinstance(body, Changes) and entry.seq > self.applied_seq:
+        elif isinstance(body, Changes | Repair) and entry.seq > self.applied_seq and not _closes_gap(body):
             segments = tuple(segment for segment in body.segments if segment.table_id == table_id)
             if segments:
                 size = sum(segment.bytes for segment in segments)
-                self.changes.append(empty._replace(segments=segments, bytes=size))
+                # Rows that were read again tell nothing of those before them: a fold takes one or the other.
+                self.changes.append(empty._replace(segments=segments, bytes=size, alone=isinstance(body, Repair)))
                 self.waiting_bytes += size
                 if origins:
                     self.origins[entry.seq] = origins
@@ -142,7 +178,7 @@ class PendingChanges:
         in again, see `take_again`.
         """
         while len(self.changes) > count:
-            seq, lsn, _, size, _ = self.changes.pop()
+            seq, lsn, _, size, *_ = self.changes.pop()
             self.waiting_bytes -= size
             self.origins.pop(seq, None)
             if (version := self.versions.pop(seq, None)) is not None:
@@ -150,18 +186,28 @@ class PendingChanges:
             self.skipped = seq, lsn
 
     def stop(self) -> None:
-        """From now on no entries are taken in for this table. Only its position is kept."""
+        """From now on no changes are taken in for this table, before they are taken again. Only its
+        position is kept.
+        """
         self.skipped = self.applied_seq + 1, self.reported_lsn
 
     def take_again(
-        self, entry: Entry, table_id: str, *, newest_seq: int, origins: Mapping[int, tuple[str, int]] = NO_ORIGINS
+        self,
+        entry: Entry,
+        table_id: str,
+        *,
+        newest_seq: int,
+        origins: Mapping[int, tuple[str, int]] = NO_ORIGINS,
+        gap: Gap | None = None,
     ) -> None:
-        """Takes in the entry that `skipped` names; up to `newest_seq` more of them follow."""
+        """Takes in the entry that `skipped` names; up to `newest_seq` more of them follow, unless it
+        begins a gap that is open.
+        """
         assert self.skipped is not None
         assert self.skipped[0] == entry.seq
         self.skipped = None
-        self.take_in(entry, table_id, through_lsn=entry.from_lsn, origins=origins)
-        if entry.seq < newest_seq:
+        self.take_in(entry, table_id, through_lsn=entry.from_lsn, origins=origins, gap=gap)
+        if entry.seq < newest_seq and self.skipped is None:
             self.skipped = entry.seq + 1, entry.through_lsn
 
     @property
@@ -171,9 +217,10 @@ class PendingChanges:
             return self.snapshot_since if self.snapshot_final else None
         return self.changes[0].since if self.changes else None
 
-    def next_window(self, *, max_bytes: int, until_seq: int) -> Window | None:
+    def next_window(self, *, max_bytes: int, until_seq: int, after_seq: int = 0) -> Window | None:
         """The next thing to apply, no later than `until_seq`, or None. An entry larger than
-        `max_bytes` is taken whole: a transaction is never cut.
+        `max_bytes` is taken whole: a transaction is never cut. With `after_seq` it is what comes next
+        once everything up to there was applied.
         """
         if not self.has_snapshot:
             if not self.snapshot_final:
@@ -182,14 +229,18 @@ class PendingChanges:
         taken: list[Segment] = []
         origins: dict[int, tuple[str, int]] = {}
         last_seq = schema_version = size = 0
-        for seq, _, segments, nbytes, _ in self.changes:
+        for seq, _, segments, nbytes, _, alone, _ in self.changes:
+            if seq <= after_seq:
+                continue
             size += nbytes
-            if seq > until_seq or (taken and size > max_bytes):
+            if seq > until_seq or (last_seq and alone) or (taken and size > max_bytes):
                 break
             taken.extend(segments)
             schema_version = self.versions.get(seq, schema_version)
             origins.update(self.origins.get(seq, NO_ORIGINS))
             last_seq = seq
+            if alone:
+                break
         return Window(tuple(taken), last_seq, origins=origins, schema_version=schema_version) if last_seq else None
 
     def done(self, window: Window) -> None:
@@ -200,8 +251,9 @@ class PendingChanges:
             return
         self.applied_seq = max(self.applied_seq, window.last_seq)
         while self.changes and self.changes[0].seq <= window.last_seq:
-            seq, _, _, size, _ = self.changes.popleft()
+            seq, _, _, size, _, _, as_of_lsn = self.changes.popleft()
             self.waiting_bytes -= size
+            self.snapshot_lsn = max(self.snapshot_lsn, as_of_lsn)
             self.origins.pop(seq, None)
             self.versions.pop(seq, None)
         # A schema version that was forgotten with its entry, and was in the window all the same.
@@ -232,6 +284,11 @@ class PendingChanges:
             return 0
         following = self._next()
         return following[0] - 1 if following else max(newest_seq, self.applied_seq)
+
+
+def _closes_gap(body: Changes | Repair) -> bool:
+    """Its rows come where the gap begins."""
+    return isinstance(body, Repair) and body.gap_seq > 0
 
 
 def visible(segments: Iterable[Segment], *, snapshot_lsn: int) -> list[Segment]:

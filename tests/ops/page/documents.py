@@ -45,6 +45,25 @@ def table(name: str, **changes: Any) -> Document:
         "way": "direct",
         "way_reason": "",
         "files": 16,
+        "waiting_rows": None,
+        "waiting_bytes": None,
+        "resyncs": {},
+        "note": "",
+        "resync_at": None,
+        "ignored_columns": [],
+        "maintenance": {
+            "tidied_version": 200,
+            "vacuumed_version": 190,
+            "vacuumed_at": "2026-01-01T00:00:00.000+00:00",
+            "settled": False,
+            "runs": {},
+            "failing": "",
+            "summary": "join at 2026-01-01T00:00Z, 1.5 s: 20 files removed, 1 added",
+        },
+        "verified_through_lsn": lsn(WAL_END - 9_000_000),
+        "verified_at": "2026-01-01T00:00:00+00:00",
+        "differences": 0,
+        "verification_late": False,
         **changes,
     }
 
@@ -170,6 +189,7 @@ def healthy(*, taken_at: datetime | None = None) -> Document:
             "reconnects": 2,
             "received_lsn": lsn(WAL_END - 4_096),
             "applier": {"running": True, "restarts": 0},
+            "configuration": {"in_force_since": started.isoformat(), "refused": None},
             "throughput": throughput(now),
         },
     }
@@ -182,7 +202,7 @@ def judged(document: Document, state: State, *problems: Problem) -> Document:
     return document
 
 
-def copying() -> Document:
+def snapshots() -> Document:
     found = healthy()
     found["tables"][1].update(
         state="snapshot", lag_seconds=None, complete_through_lsn=None, rows_applied=0, mode="", way=""
@@ -190,7 +210,7 @@ def copying() -> Document:
     found["tables"][2].update(
         state="pending", lag_seconds=None, complete_through_lsn=None, rows_applied=0, mode="", way=""
     )
-    copy_of = {
+    reading = {
         "table": "public.order_lines",
         "rows": 41_200_000,
         "estimated_rows": 98_000_000,
@@ -210,7 +230,7 @@ def copying() -> Document:
         "rows": 42_160_000,
         "rows_per_second": 301_000.0,
         "eta_seconds": 192.7,
-        "tables": [copy_of, waiting],
+        "tables": [reading, waiting],
     }
     for at, minute in enumerate(found["process"]["throughput"][-9:]):
         minute["snapshot_rows"] = (250_000 + at * 5_000) * minute["seconds"]
@@ -218,7 +238,12 @@ def copying() -> Document:
         found,
         "healthy",
         Problem(
-            "table.snapshot", "info", "public.order_lines, public.customers", "the table is copying", "Wait.", count=2
+            "table.snapshot",
+            "info",
+            "public.order_lines, public.customers",
+            "its rows are being read",
+            "Wait.",
+            count=2,
         ),
     )
 
@@ -286,7 +311,7 @@ def applier_dead() -> Document:
     now = datetime.fromisoformat(found["taken_at"])
     found["apply"].update(pending_entries=40, last_record_at=(now - timedelta(seconds=600)).isoformat())
     found["process"]["applier"] = None
-    message = "the applier has stopped reporting, and 40 manifest entries wait for it"
+    message = "the applier has stopped reporting, with 40 manifest entries to apply"
     return judged(
         found,
         "degraded",
@@ -349,7 +374,7 @@ def crowd(count: int) -> Document:
 
 
 def hostile() -> Document:
-    found = copying()
+    found = snapshots()
     found["tables"] = [table(name, schema=HOSTILE[0], reason=HOSTILE[1], state="stale") for name in HOSTILE]
     found["snapshot"]["tables"][0]["table"] = HOSTILE[1]
     found["prepared"] = [

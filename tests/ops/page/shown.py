@@ -48,6 +48,7 @@ def shows_all(page: Page, document: Document) -> None:
             table["complete_through_lsn"] or "-",
             table["mode"] or "-",
             f"{table['way']}: {table['way_reason']}" if table["way_reason"] else table["way"] or "-",
+            table["maintenance"]["summary"] or "-",
             table["reason"],
         ]
         assert [state.split(" ", 1)[1], *cells] == [table["state"], duration(table["lag_seconds"]), *numbers]
@@ -61,15 +62,13 @@ def shows_all(page: Page, document: Document) -> None:
 
 
 def _shows_headroom(page: Page, document: Document) -> None:
-    room = document["wal"]["headroom"]
-    if room and room["safe_bytes"] is not None:
-        left = (
-            f"{amount(room['retained_bytes'])} kept, {amount(room['safe_bytes'])} of {amount(room['limit_bytes'])} left"
-        )
+    wal = document["wal"]["headroom"]
+    if wal and wal["safe_bytes"] is not None:
+        left = f"{amount(wal['retained_bytes'])} kept, {amount(wal['safe_bytes'])} of {amount(wal['limit_bytes'])} left"
         assert text(page, "#headroom").startswith(left)
-    if room and room["seconds_left"] is not None:
-        assert f"last for {duration(room['seconds_left'])}" in text(page, "#forecast")
-        assert f"{amount(round(room['write_rate_bytes']))}/s" in text(page, "#forecast")
+    if wal and wal["seconds_left"] is not None:
+        assert f"last for {duration(wal['seconds_left'])}" in text(page, "#forecast")
+        assert f"{amount(round(wal['write_rate_bytes']))}/s" in text(page, "#forecast")
 
 
 READ = """() => {

@@ -18,7 +18,7 @@ from tests.ops.page.shown import shows_all, text
 
 STATES = {
     "healthy": (documents.healthy, "Healthy", "ok"),
-    "snapshot": (documents.copying, "Healthy, 2 snapshots under way", "busy"),
+    "snapshot": (documents.snapshots, "Healthy, 2 snapshots under way", "busy"),
     "stale": (documents.stale, "Degraded: table.stale, public.stock", "bad"),
     "lost": (documents.lost, "Lost: slot.lost, slot sluice_shop", "bad"),
     "scarce": (documents.scarce, "Degraded: slot.headroom, slot sluice_shop", "bad"),
@@ -67,7 +67,7 @@ def test_each_part_has_the_colour_of_its_worst_problem_and_no_other(served: Serv
 
 
 def test_while_tables_are_read_the_lake_is_not_said_to_have_nothing(served: Served, look: Opener) -> None:
-    served.document = documents.copying()
+    served.document = documents.snapshots()
     served.document["wal"]["stages"][-1] = documents.stage("applied", None, None)
     picture = look(served.address).inner_text("#picture")
     assert "nothing yet" not in picture
@@ -75,7 +75,7 @@ def test_while_tables_are_read_the_lake_is_not_said_to_have_nothing(served: Serv
 
 
 def test_a_snapshot_is_shown_with_its_share_and_the_time_left(served: Served, look: Opener) -> None:
-    served.document = documents.copying()
+    served.document = documents.snapshots()
     page = look(served.address)
     assert "3 min 12 s left" in text(page, "#snapshots")
     lines = [node.inner_text() for node in page.query_selector_all("#snapshot-list li")]
@@ -85,7 +85,7 @@ def test_a_snapshot_is_shown_with_its_share_and_the_time_left(served: Served, lo
     assert page.get_attribute("#snapshot-list [role=progressbar]", "aria-valuenow") == "42"
 
 
-def test_throughput_is_drawn_to_scale_and_told_in_words(served: Served, look: Opener) -> None:
+def test_throughput_is_drawn_to_scale_and_stated_in_words(served: Served, look: Opener) -> None:
     page = look(served.address)
     minutes = served.document["process"]["throughput"]
     rates = [minute["rows"] / minute["seconds"] for minute in minutes]
@@ -111,7 +111,7 @@ def test_old_data_is_called_old_by_the_servers_clock_whatever_the_browsers_says(
     expect(page.locator("#announce")).to_contain_text("Old data")
 
 
-def test_a_failing_status_is_told_with_its_reason_and_the_page_recovers_by_itself(served: Served, look: Opener) -> None:
+def test_a_failing_status_is_shown_with_its_reason_and_the_page_recovers(served: Served, look: Opener) -> None:
     page = look(served.address, expect_failures=True, before=clocked)
     served.failure = StoreUnavailable("the object store does not answer")
     next_update(page)

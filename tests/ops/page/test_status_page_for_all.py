@@ -16,7 +16,9 @@ CONTRAST = Path(__file__).with_name("contrast.js").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
-    "make", [documents.stale, documents.copying, documents.lost, documents.new], ids=lambda make: make.__name__
+    "make",
+    [documents.stale, documents.snapshots, documents.lost, documents.new],
+    ids=lambda make: make.__name__,
 )
 def test_a_phone_needs_no_sideways_scrolling(make: Any, served: Served, look: Opener) -> None:
     served.document = make()

@@ -175,7 +175,7 @@ def test_status_of_the_command_line_has_the_same_facts_but_for_the_process(watch
 def test_documents_have_the_form_of_a_real_report(watched: Watched) -> None:
     watched.observer.count()
     real = watched.status()
-    for make in (documents.healthy, documents.copying, documents.stale, documents.hostile):
+    for make in (documents.healthy, documents.snapshots, documents.stale, documents.hostile):
         same_form(real, json.loads(json.dumps(make())))
 
 

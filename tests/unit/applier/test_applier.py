@@ -8,7 +8,7 @@ from sluice.contract.entries import Changes, Commits, Segment
 from sluice.contract.schema import TableSchema
 from sluice.manifest.reader import load_state, read_entries
 from sluice.store.memory import MemoryStore
-from sluice_spark.lake.table import Place
+from sluice_spark.lake.place import Place
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.boundary import Boundary
 from sluice_spark.progress.intake import MAX_BACKLOG, Intake
@@ -48,7 +48,7 @@ def test_a_long_snapshot_does_not_stop_the_reading_for_ever() -> None:
     store = MemoryStore("long snapshot", prefix="shop/")
     manifest = Manifest(store)
     manifest.table(OTHER)
-    manifest.copy([], OTHER)
+    manifest.snapshot([], OTHER)
     waiting = _names(10)
     for schema in waiting:
         manifest.table(schema)
@@ -56,7 +56,7 @@ def test_a_long_snapshot_does_not_stop_the_reading_for_ever() -> None:
         _changes(manifest, [schema.table_id for schema in waiting])
     _changes(manifest, ["16386"])
     for schema in waiting:
-        manifest.copy([], schema)
+        manifest.snapshot([], schema)
     _changes(manifest, [waiting[0].table_id])
     state = load_state(store)
     ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), state)
@@ -79,11 +79,11 @@ def test_forty_quarantined_tables_do_not_stop_the_others() -> None:
     store = MemoryStore("forty", prefix="shop/")
     manifest = Manifest(store)
     manifest.table(OTHER)
-    manifest.copy([], OTHER)
+    manifest.snapshot([], OTHER)
     bad = _names(40)
     for schema in bad:
         manifest.table(schema)
-        manifest.copy([], schema)
+        manifest.snapshot([], schema)
     for _ in range(1200):
         _changes(manifest, [schema.table_id for schema in bad])
     _changes(manifest, ["16386"])
@@ -115,11 +115,11 @@ def test_a_boundary_says_one_thing_of_a_name_that_two_tables_had() -> None:
     store = MemoryStore("names", prefix="shop/")
     manifest = Manifest(store)
     manifest.table(SCHEMA)
-    manifest.copy([], SCHEMA)
+    manifest.snapshot([], SCHEMA)
     manifest.table(SCHEMA, state="detached", reason="dropped at the source", new=False)
     again = replace(SCHEMA, table_id="20000")
     begun = manifest.table(again)
-    manifest.copy([], again)
+    manifest.snapshot([], again)
     state = load_state(store)
     ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), state)
     places = {"16385": Place(5, 2), "20000": Place(6, begun)}

@@ -97,13 +97,13 @@ def test_addresses_that_spark_cannot_use_are_named(spool: str, given: dict[str, 
 def test_on_s3_it_is_said_who_may_commit() -> None:
     said = list(preflight._log_store(ApplyOptions("shop", "file:///s", "s3://bucket/lake")))
     assert [(finding.code, finding.severity) for finding in said] == [("lake.log_store", "info")]
-    told = ApplyOptions(
+    options = ApplyOptions(
         "shop",
         "file:///s",
         "s3://bucket/lake",
         spark_conf={"spark.delta.logStore.s3a.impl": "io.delta.storage.S3DynamoDBLogStore"},
     )
-    assert list(preflight._log_store(told)) == []
+    assert list(preflight._log_store(options)) == []
     assert list(preflight._log_store(ApplyOptions("shop", "file:///s", "file:///lake"))) == []
 
 

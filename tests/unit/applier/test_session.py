@@ -16,7 +16,7 @@ def delta() -> list[str]:
     try:
         return [str(path) for path in jars.present(jars.DELTA, jars.default_directory())]
     except UsageError as error:
-        pytest.skip(f"the archives have not been fetched: {error.hint}")
+        pytest.skip(f"the jars have not been fetched: {error.hint}")
 
 
 def _settings(master: str = "local[2]", **conf: str) -> dict[str, str]:

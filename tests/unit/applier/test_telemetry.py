@@ -13,7 +13,7 @@ from sluice.health.endpoint import Health
 from sluice.telemetry import catalogue
 from sluice.telemetry.metrics import Metrics
 from sluice_spark.lake.failures import Cause, CommitConflict, verdict
-from sluice_spark.lake.table import Place, Way
+from sluice_spark.lake.place import Place, Way
 from sluice_spark.options import ApplyOptions
 from sluice_spark.table_apply import Applied
 from sluice_spark.telemetry import LOOP_SECONDS, ApplyTelemetry

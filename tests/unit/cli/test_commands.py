@@ -48,6 +48,7 @@ def test_the_commands_are_those_of_the_contract() -> None:
         "up",
         "run",
         "apply",
+        "plan",
         "resync",
         "status",
         "tables",
@@ -55,12 +56,14 @@ def test_the_commands_are_those_of_the_contract() -> None:
         "slot",
         "config",
         "completion",
+        "verify",
         "version",
     }
     assert {path for path in commands() if len(path) == 2} == {
         *(("config", name) for name in ("show", "validate", "schema", "env")),
         *(("spool", name) for name in ("ls", "verify", "inspect", "gc")),
-        *(("slot", name) for name in ("show", "drop", "advance")),
+        *(("slot", name) for name in ("show", "drop", "advance", "recreate")),
+        *(("tables", name) for name in ("add", "remove", "resync", "pause", "resume")),
     }
 
 
@@ -120,7 +123,8 @@ def test_a_shell_can_be_taught_to_complete(shell: str, sluice: Sluice) -> None:
 def test_config_schema_and_env_and_version_need_no_configuration(tmp_path: Path, sluice: Sluice) -> None:
     assert json.loads(sluice("config", "schema", cwd=tmp_path).stdout)["title"] == "Sluice pipeline"
     assert "SLUICE_SOURCE__DSN" in sluice("config", "env", cwd=tmp_path).stdout
-    assert json.loads(sluice("version", "--json", cwd=tmp_path).stdout)["version"]
+    version = json.loads(sluice("version", "--json", cwd=tmp_path).stdout)["version"]
+    assert sluice("--version", cwd=tmp_path).stdout == sluice("version", cwd=tmp_path).stdout == f"sluice {version}\n"
 
 
 def test_a_source_that_is_away_is_5_and_its_password_is_not_shown(configured: Path, sluice: Sluice) -> None:
@@ -138,13 +142,13 @@ def test_targets_of_run_exclude_each_other_and_must_be_lsns(configured: Path, sl
 
 def test_apply_hands_every_option_to_the_applier_and_none_on_the_command_line(configured: Path) -> None:
     settings = load(str(configured / "sluice.yaml"), environ={}).settings
-    told = ApplyOptions.from_json(wiring.apply_options(settings, log_format="json", once=True))
-    assert told.once
-    assert told.spool_options == {"aws_secret_access_key": CANARY}
-    assert told.lake_options == told.spool_options, "both are on one kind of store and the lake has none of its own"
-    assert told.spark_conf == {"spark.x": CANARY}
-    assert told.driver_memory == "1024m"
-    assert told.mode_of("public.events") == "changelog"
+    handed = ApplyOptions.from_json(wiring.apply_options(settings, log_format="json", once=True))
+    assert handed.once
+    assert handed.spool_options == {"aws_secret_access_key": CANARY}
+    assert handed.lake_options == handed.spool_options, "both are on one kind of store and the lake has none of its own"
+    assert handed.spark_conf == {"spark.x": CANARY}
+    assert handed.driver_memory == "1024m"
+    assert handed.mode_of("public.events") == "changelog"
     assert CANARY not in " ".join(wiring.applier_command())
 
 

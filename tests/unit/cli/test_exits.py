@@ -33,6 +33,7 @@ CONTRACT = {
     "WriterFenced": 8,
     "ApplyError": 75,
     "Interrupted": 75,
+    "SourceMoved": 75,
 }
 
 

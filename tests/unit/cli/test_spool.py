@@ -148,7 +148,7 @@ def test_an_entry_has_no_rows_to_print(sluice: Run) -> None:
 
 def test_nothing_is_deleted_before_somebody_says_yes(sluice: Run, store: ObjectStore) -> None:
     code, shown, said = sluice("spool", "gc", "--keep", "0s")
-    assert (code, "to delete: 1 objects" in shown, "--yes" in said) == (0, True, True)
+    assert (code, "to delete: 1 object " in shown, "--yes" in said) == (0, True, True)
     assert store.size(KEY) is not None
     assert sluice("spool", "verify")[0] == 0
     code, shown, _ = sluice("spool", "gc", "--keep", "0s", "--yes", "--json")
@@ -156,14 +156,28 @@ def test_nothing_is_deleted_before_somebody_says_yes(sluice: Run, store: ObjectS
     assert (code, facts["deleted"], facts["objects"], facts["through_entry"], facts["held_by"]) == (0, True, 1, 3, [])
     assert store.size(KEY) is None
     code, shown, _ = sluice("spool", "verify", "--json")
-    assert (code, json.loads(shown)["given_up"]) == (0, {"through_entry": 3, "objects": 1})
-    assert "given up" in sluice("spool", "verify")[1]
+    assert (code, json.loads(shown)["pruned"]) == (0, {"through_entry": 3, "objects": 1, "entries": 0})
+    assert "pruned" in sluice("spool", "verify")[1]
 
 
 def test_who_keeps_what_is_named(sluice: Run) -> None:
     facts = json.loads(sluice("spool", "gc", "--json")[1])
     assert [(hold["what"], hold["after_entry"]) for hold in facts["held_by"]] == [("retention", 0)]
     assert "retention entry 1 is younger than asked: everything stays" in sluice("spool", "gc")[1]
+
+
+@pytest.mark.parametrize(("retention", "said"), [("until_applied", True), ("7d", False)])
+def test_check_says_what_the_retention_deletes_next(
+    sluice: Run, store: ObjectStore, tmp_path: Path, retention: str, *, said: bool
+) -> None:
+    file = tmp_path / "sluice.yaml"
+    file.write_text(file.read_text().replace("spool: {", f"spool: {{retention: {retention}, "), encoding="utf-8")
+    _, shown, _ = sluice("check", "--json")
+    found = [one for one in json.loads(shown)["findings"] if one["code"] == "spool.retention"]
+    assert [("deletes 1 objects" in one["seen"], one["severity"]) for one in found] == (
+        [(True, "info")] if said else []
+    )
+    assert store.size(KEY) is not None
 
 
 @pytest.mark.parametrize("age", ["7", "d", "-1d", "1w", "99999999999999d"])

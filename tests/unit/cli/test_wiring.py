@@ -34,11 +34,11 @@ def _settings(folder: Path, *, more: str = "", password: str = "one") -> Setting
     return load(str(file), environ={}).settings
 
 
-@pytest.mark.parametrize(("given", "told"), [("127.0.0.1:0", "127.0.0.1:0"), ("off", ""), ("", "")])
-def test_the_applier_is_told_where_to_listen_and_off_is_nowhere(tmp_path: Path, given: str, told: str) -> None:
+@pytest.mark.parametrize(("given", "expected"), [("127.0.0.1:0", "127.0.0.1:0"), ("off", ""), ("", "")])
+def test_the_applier_gets_the_address_to_listen_on_and_off_is_none(tmp_path: Path, given: str, expected: str) -> None:
     settings = _settings(tmp_path, more=f'telemetry: {{apply_listen: "{given}"}}\n')
     options = ApplyOptions.from_json(wiring.apply_options(settings, log_format="json"))
-    assert options.listen == told
+    assert options.listen == expected
     assert options.config_hash == fingerprint(settings)
 
 

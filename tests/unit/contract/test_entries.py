@@ -20,6 +20,7 @@ from sluice.contract.entries import (
     PreparedEnd,
     PreparedPart,
     Progress,
+    Repair,
     Segment,
     Snapshot,
     Table,
@@ -93,6 +94,7 @@ bodies = st.one_of(
         Table, texts, texts, texts, st.sampled_from(State), numbers, texts, numbers, st.none() | schemas, numbers, texts
     ),
     st.builds(Snapshot, texts, numbers, numbers, numbers, some_segments, st.booleans()),
+    st.builds(Repair, texts, numbers, numbers, numbers, numbers, some_segments),
 )
 parts = st.builds(PreparedPart, schemas, segments.map(lambda found: replace(found, body=None)))
 prepared = st.builds(

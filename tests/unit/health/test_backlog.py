@@ -32,7 +32,7 @@ class Spool:
         schema = TableSchema(name, 1, "public", name, "d", ())
         self.log.append(Table(name, "public", name, State(state), generation, lsn=100, schema=schema))
 
-    def copy(self, name: str, *, generation: int = 1) -> None:
+    def snapshot(self, name: str, *, generation: int = 1) -> None:
         self.log.append(Snapshot(name, generation, 1, 100, (self._segment(name, 1),), final=True))
 
     def change(self, *names: str, at_us: int) -> int:
@@ -79,7 +79,7 @@ def test_changes_are_pending_until_their_table_is_through_them(spool: Spool) -> 
 def test_a_snapshot_is_pending_until_the_table_is_live_though_changes_come_before_its_end(spool: Spool) -> None:
     spool.table("a", state="snapshot")
     spool.change("a", at_us=10)
-    spool.copy("a")
+    spool.snapshot("a")
     spool.table("a")
     assert (spool.look().files, spool.look().live) == (2, {})
     spool.applied("a", through_seq=2)
@@ -88,12 +88,12 @@ def test_a_snapshot_is_pending_until_the_table_is_live_though_changes_come_befor
 
 def test_an_older_generations_record_and_snapshot_do_not_count(spool: Spool) -> None:
     spool.table("a", state="snapshot")
-    spool.copy("a")
+    spool.snapshot("a")
     spool.look()
     spool.applied("a", through_seq=spool.log.state.seq)
     spool.table("a", state="snapshot", generation=2)
     assert spool.look() == Pending(0, 0, None, {})
-    spool.copy("a", generation=2)
+    spool.snapshot("a", generation=2)
     assert (spool.look().files, spool.look().live) == (1, {})
 
 
@@ -142,7 +142,7 @@ def test_changes_that_follow_a_long_idle_time_are_not_taken_for_nothing(monkeypa
     monkeypatch.setattr(backlog, "READ_AT_ONCE", 10)
     spool = Spool()
     spool.table("1", state="snapshot")
-    spool.copy("1")
+    spool.snapshot("1")
     spool.applied("1", through_seq=spool.log.state.seq)
     for _ in range(20):
         put(spool.log, Progress(), through_lsn=spool.log.state.through_lsn + 10)

@@ -1,14 +1,17 @@
 """Health over real HTTP: liveness watches this process only, and the port has no other verb."""
 
+import base64
 import http.client
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sluice.errors import StoreUnavailable, UsageError
+from sluice.health.access import Access
 from sluice.health.endpoint import Health, HealthServer
 from sluice.telemetry.metrics import Metrics
 
@@ -75,7 +78,7 @@ def test_a_step_past_its_own_deadline_is_not_alive_and_a_long_one_within_it_is(s
     assert served.get("/livez")[0] == 200
 
 
-def test_started_and_ready_are_told_apart(served: Served) -> None:
+def test_started_and_ready_are_different_answers(served: Served) -> None:
     assert served.get("/startupz")[0] == 503
     served.health.started()
     assert served.get("/startupz")[0] == 200
@@ -101,6 +104,13 @@ def test_a_status_that_cannot_be_had_says_why_and_liveness_does_not_care(served:
     assert served.get("/livez")[0] == 200
 
 
+@pytest.mark.parametrize("path", ["/", "/metrics", "/livez", "/readyz", "/startupz", "/status", "/drop"])
+def test_head_answers_as_get_does_without_the_content(served: Served, path: str) -> None:
+    code, content = served.get(path)
+    assert content
+    assert served.get(path, "HEAD") == (code, "")
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
 def test_the_port_changes_nothing(served: Served, method: str) -> None:
     assert served.get("/status", method)[0] == 501
@@ -111,3 +121,55 @@ def test_an_address_in_use_is_a_usage_error_that_names_it(served: Served) -> Non
     metrics = Metrics("shop")
     with pytest.raises(UsageError, match="cannot listen on " + served.server.address):
         HealthServer(served.server.address, metrics=metrics, health=Health(metrics), status=dict)
+
+
+def test_a_token_is_asked_for_by_all_but_the_probes_and_can_be_rotated(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("first-token\n")
+    metrics = Metrics("shop")
+    health = Health(metrics)
+    server = HealthServer("127.0.0.1:0", metrics=metrics, health=health, status=dict, access=Access(str(token)))
+
+    def get(path: str, authorization: str = "") -> tuple[int, str]:
+        connection = http.client.HTTPConnection(server.address, timeout=10)
+        try:
+            connection.request("GET", path, headers={"Authorization": authorization} if authorization else {})
+            response = connection.getresponse()
+            return response.status, response.read().decode()
+        finally:
+            connection.close()
+
+    def basic(password: str) -> str:
+        return "Basic " + base64.b64encode(f"anybody:{password}".encode()).decode()
+
+    try:
+        health.not_ready("connecting to table public.secret")
+        # Who has no token learns whether it is ready, and no name.
+        assert [get(path) for path in ("/livez", "/readyz", "/startupz")] == [
+            (200, "ok\n"), (503, "not ok\n"), (503, "not ok\n"),
+        ]  # fmt: skip
+        for path in ("/", "/metrics", "/status", "/elsewhere"):
+            for wrong in (
+                "",
+                "Bearer wrong",
+                "Bearer",
+                "Basic !",
+                "Basic \xe9",
+                "Bearer \xe9",
+                basic("wrong"),
+                "first-token",
+                basic(""),
+            ):
+                assert get(path, wrong) == (401, "a token is needed\n")
+        for path in ("/", "/metrics", "/status"):
+            assert [get(path, given)[0] for given in ("Bearer first-token", basic("first-token"))] == [200, 200]
+        token.write_text("second-token")
+        assert get("/metrics", "Bearer first-token")[0] == 401
+        assert get("/metrics", "Bearer second-token")[0] == 200
+        for nothing in ("", "\n"):
+            token.write_text(nothing)
+            assert get("/metrics", "Bearer ")[0] == 401
+        token.unlink()
+        assert get("/metrics", "Bearer second-token")[0] == 401
+    finally:
+        server.close()

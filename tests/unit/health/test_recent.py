@@ -123,4 +123,4 @@ def test_snapshots_count_tables_that_have_their_rows_and_rates_come_from_the_pro
         None,
         None,
     )
-    assert [copy.table for copy in outside.tables] == ["public.now", "public.next"]
+    assert [one.table for one in outside.tables] == ["public.now", "public.next"]

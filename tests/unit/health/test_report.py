@@ -198,13 +198,13 @@ def test_the_lake_has_a_position_as_soon_as_all_its_live_tables_have_one(pipelin
 
 def test_a_table_says_since_when_it_is_in_its_state(pipeline: RecordedPipeline) -> None:
     pipeline.table("orders", state="snapshot")
-    copying = pipeline.report().tables[0].since
-    assert copying
+    snapshot_since = pipeline.report().tables[0].since
+    assert snapshot_since
     pipeline.table("orders", state="snapshot", reason="the same again")
-    assert pipeline.report().tables[0].since == copying
+    assert pipeline.report().tables[0].since == snapshot_since
     pipeline.table("orders", state="stale", reason="rewritten")
     stale = pipeline.report().tables[0].since
-    assert stale >= copying
+    assert stale >= snapshot_since
     (problem,) = [one for one in pipeline.report().verdict.problems if one.code == "table.stale"]
     assert problem.since == datetime.fromisoformat(stale).timestamp()
 
@@ -218,3 +218,44 @@ def test_a_reporter_sees_what_came_since_its_last_look(pipeline: RecordedPipelin
     report = reporter.take()
     assert (report.tables[0].state, report.complete_lsn) == ("live", 100)
     assert report.tables[0].path == "file:///lake/public/orders"
+
+
+@pytest.mark.parametrize("applier", ["live", "paused", "quarantined"])
+def test_a_paused_table_says_how_much_waits_and_is_no_problem_however_long(
+    pipeline: RecordedPipeline, applier: str
+) -> None:
+    pipeline.table("orders")
+    pipeline.table("others")
+    pipeline.applied("orders", state=applier, through_seq=3, complete_through_lsn=100, failing=applier == "quarantined")
+    pipeline.pause("orders", paused=True)
+    pipeline.changes("orders", lsn=200, at=NOW - timedelta(days=3))
+    report = pipeline.report()
+    table = report.tables[0]
+    assert (table.state, table.waiting_rows, table.waiting_bytes, table.lag_seconds) == ("paused", 1, 10, None)
+    assert "(rows: 1, 0.0 MiB)" in table.reason
+    assert "sluice tables resume public.orders" in table.reason
+    assert table.since
+    assert report.pending.bytes == 0
+    assert [problem for problem in report.verdict.problems if problem.part in ("tables", "lake")] == [
+        problem for problem in report.verdict.problems if problem.code == "table.snapshot"
+    ]
+    assert all("orders" not in problem.where for problem in report.verdict.problems)
+
+
+def test_a_stale_table_stays_a_problem_while_it_is_paused(pipeline: RecordedPipeline) -> None:
+    pipeline.table("orders")
+    pipeline.pause("orders", paused=True)
+    pipeline.applied("orders", state="stale", reason="somebody wrote into the lake table", complete_through_lsn=100)
+    report = pipeline.report()
+    assert (report.tables[0].state, report.tables[0].reason) == ("stale", "somebody wrote into the lake table")
+    assert "table.stale" in {problem.code for problem in report.verdict.problems}
+
+
+def test_a_pause_that_has_ended_is_over_although_the_applier_does_not_know_it_yet(pipeline: RecordedPipeline) -> None:
+    pipeline.table("orders")
+    pipeline.pause("orders", paused=True)
+    pipeline.changes("orders", lsn=200, at=NOW - timedelta(seconds=30))
+    pipeline.applied("orders", state="paused", through_seq=3, complete_through_lsn=100)
+    pipeline.pause("orders", paused=False)
+    table = pipeline.report().tables[0]
+    assert (table.state, table.reason, table.lag_seconds, table.waiting_rows) == ("live", "", 30.0, None)

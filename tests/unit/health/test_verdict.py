@@ -68,7 +68,7 @@ SOURCES: Part = {
     "slot well": ({}, None),
     "server unreachable": ({"source": None, "source_away": AWAY}, "server.unreachable"),
     "slot lost": (
-        {"source": replace(WELL_SOURCE, slot_active=None, lost="MISSING: gone", lost_hint="copy again")},
+        {"source": replace(WELL_SOURCE, slot_active=None, lost="MISSING: gone", lost_hint="resync it")},
         "slot.lost",
     ),
     "slot inactive": ({"source": replace(WELL_SOURCE, slot_active=False)}, "slot inactive"),
@@ -100,7 +100,7 @@ TABLES: Part = {
         {"tables": (*WELL.tables, *grouped([TableSeen("public.odd", State.QUARANTINED, "no key")]))},
         "table.quarantined",
     ),
-    "copied for hours": (
+    "a snapshot for hours": (
         {"tables": grouped([TableSeen("public.big", State.SNAPSHOT, "", AT - 9999)])},
         "table.snapshot",
     ),
@@ -337,7 +337,7 @@ def test_an_applier_that_does_not_run_is_dead_at_once_although_its_record_is_fre
     process = replace(WELL_PROCESS, applier=ChildSeen(running=False, restarts=3))
     assert (
         codes(replace(WELL, process=process))["applier.dead"].message
-        == "the applier is not running, and 3 manifest entries wait for it"
+        == "the applier is not running, with 3 manifest entries to apply"
     )
 
 

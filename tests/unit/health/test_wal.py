@@ -11,21 +11,21 @@ from tests.support.source_facts import server, slot
 
 def test_headroom_is_the_part_of_the_limit_that_is_left_and_how_long_it_lasts() -> None:
     history = SourceHistory().noted(0, 0).noted(100, 1000)
-    room = headroom(server(1000), slot(restart=200, safe=200), history)
-    assert room == Headroom(retained_bytes=800, safe_bytes=200, write_rate=10.0, seconds_left=20.0)
-    assert (room.limit_bytes, room.share) == (1000, 0.2)
+    found = headroom(server(1000), slot(restart=200, safe=200), history)
+    assert found == Headroom(retained_bytes=800, safe_bytes=200, write_rate=10.0, seconds_left=20.0)
+    assert (found.limit_bytes, found.share) == (1000, 0.2)
 
 
 def test_a_slot_past_its_limit_has_nothing_left() -> None:
-    room = headroom(server(1000), slot(restart=200, safe=-50), SourceHistory())
-    assert room is not None
-    assert (room.share, room.seconds_left) == (0.0, 0.0)
+    found = headroom(server(1000), slot(restart=200, safe=-50), SourceHistory())
+    assert found is not None
+    assert (found.share, found.seconds_left) == (0.0, 0.0)
 
 
 def test_without_a_limit_there_is_no_share_and_no_forecast() -> None:
-    room = headroom(server(1000), slot(restart=200, safe=None), SourceHistory())
-    assert room is not None
-    assert (room.retained_bytes, room.share, room.limit_bytes, room.seconds_left) == (800, None, None, None)
+    found = headroom(server(1000), slot(restart=200, safe=None), SourceHistory())
+    assert found is not None
+    assert (found.retained_bytes, found.share, found.limit_bytes, found.seconds_left) == (800, None, None, None)
     assert headroom(None, None, SourceHistory()) is None
 
 

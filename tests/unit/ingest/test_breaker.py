@@ -14,9 +14,9 @@ def failing(error: BaseException) -> None:
 
 
 def test_work_queued_behind_a_failure_is_refused_in_the_thread_that_failed() -> None:
-    told: list[BaseException] = []
+    reported: list[BaseException] = []
     done: list[int] = []
-    breaker = Breaker(on_break=told.append)
+    breaker = Breaker(on_break=reported.append)
     gate = threading.Event()
     lost = SourceUnavailable("the connection was lost")
 
@@ -30,18 +30,18 @@ def test_work_queued_behind_a_failure_is_refused_in_the_thread_that_failed() -> 
         gate.set()
     assert futures[0].exception() is lost
     assert [type(future.exception()) for future in futures[1:]] == [SessionBroken] * 5
-    assert (done, told) == ([], [lost])
+    assert (done, reported) == ([], [lost])
 
 
 def test_the_first_error_counts_and_a_refusal_is_none() -> None:
-    told: list[BaseException] = []
-    breaker = Breaker(on_break=told.append)
+    reported: list[BaseException] = []
+    breaker = Breaker(on_break=reported.append)
     breaker.fail(SessionBroken("of another connection"))
     breaker.check()
     first, second = SourceUnavailable("first"), SourceUnavailable("second")
     breaker.fail(first)
     breaker.fail(second)
-    assert (breaker.error, told) == (first, [first])
+    assert (breaker.error, reported) == (first, [first])
     with pytest.raises(SessionBroken, match="SourceUnavailable"):
         breaker.check()
 

@@ -31,7 +31,7 @@ def test_a_message_without_a_commit_counts_from_when_it_came() -> None:
     assert unflushed.state(100) == (100, 99)
 
 
-def test_a_long_wait_for_room_is_counted_while_it_lasts_and_by_cause() -> None:
+def test_a_long_wait_for_the_next_stage_is_counted_while_it_lasts_and_by_cause() -> None:
     now = [0.0]
     pressure = Backpressure(monotonic=lambda: now[0])
     pressure.account("upload")

@@ -9,10 +9,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.contract.entries import Changes, Commits, Progress
+from sluice.contract.chunks import BlockRange
+from sluice.contract.entries import Changes, Commits, Fork, Opened, Progress, Snapshot
+from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt
-from sluice.manifest.state import MOVING, PipelineState, from_json, reduce, to_json
-from tests.support.manifests import changes, copy, follow, histories, opened, schema, segment, started, table
+from sluice.manifest.state import MOVING, Pause, PipelineState, from_json, reduce, to_json
+from tests.support.manifests import (
+    WRITTEN_AT,
+    changes,
+    follow,
+    histories,
+    opened,
+    repair,
+    schema,
+    segment,
+    snapshot,
+    started,
+    table,
+)
 
 LATER = 100
 
@@ -67,11 +81,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
         "schema version 1",
     ),
     "a schema of another table": (lambda: table(schema=replace(schema("8"), version=2)), {}, "schema version 2"),
-    "a snapshot of an unknown table": (lambda: copy("8"), {}, "table 8"),
-    "a snapshot of another generation": (lambda: copy(generation=2), {}, "generation 2"),
-    "a snapshot in an unknown schema version": (lambda: copy(version=2), {}, "table 7"),
+    "a snapshot of an unknown table": (lambda: snapshot("8"), {}, "table 8"),
+    "a snapshot of another generation": (lambda: snapshot(generation=2), {}, "generation 2"),
+    "a snapshot in an unknown schema version": (lambda: snapshot(version=2), {}, "table 7"),
     "a snapshot with rows of another table": (
-        lambda: replace(copy(), segments=(segment("8", first_lsn=1),)),
+        lambda: replace(snapshot(), segments=(segment("8", first_lsn=1),)),
         {},
         "mixes rows of table 8",
     ),
@@ -96,24 +110,24 @@ def test_nothing_but_an_opening_begins_a_manifest() -> None:
 
 
 def test_a_snapshot_is_counted_until_it_is_final_and_then_closed() -> None:
-    state, _ = follow(started(), copy(final=False))
-    state, _ = follow(state, copy(final=False))
+    state, _ = follow(started(), snapshot(final=False))
+    state, _ = follow(state, snapshot(final=False))
     found = state.tables["7"].snapshot
     assert found is not None
     assert (found.segments, found.rows, found.final) == (2, 6, False)
-    for other in (copy(snapshot_lsn=11), copy(generation=2)):
+    for other in (snapshot(snapshot_lsn=11), snapshot(generation=2)):
         with pytest.raises(ManifestCorrupt):
             follow(state, other)
-    state, _ = follow(state, copy())
+    state, _ = follow(state, snapshot())
     found = state.tables["7"].snapshot
     assert found is not None
     assert found.final
     with pytest.raises(ManifestCorrupt, match="finished"):
-        follow(state, copy())
+        follow(state, snapshot())
 
 
 def test_a_new_generation_forgets_the_snapshot_and_keeps_the_schemas() -> None:
-    state, _ = follow(started(), copy())
+    state, _ = follow(started(), snapshot())
     state, _ = follow(state, table(state="stale", version=None, reason="rewritten", relfilenode=0, fingerprint=""))
     known = state.tables["7"]
     assert (known.generation_seq, known.reason, known.relfilenode, known.fingerprint) == (2, "rewritten", 1, "f")
@@ -130,7 +144,7 @@ def test_a_new_generation_forgets_the_snapshot_and_keeps_the_schemas() -> None:
 
 
 def test_a_new_shape_moves_its_own_position_and_not_that_of_the_snapshot() -> None:
-    """What committed at or before the table's position is taken for copied, so a later shape must
+    """What committed at or before the table's position is taken to be in the snapshot, so a later shape must
     not push it forward.
     """
     state, _ = follow(started(), table(state="live", version=None, lsn=20))
@@ -184,3 +198,194 @@ def test_the_next_link_must_carry_the_digest_that_was_stored() -> None:
     _, following = follow(after, Progress())
     with pytest.raises(ManifestCorrupt, match="entry 4 does not continue entry 3"):
         reduce(reduce(started(), entry, "0" * 64), following, "")
+
+
+REPAIRS_REFUSED: dict[str, dict[str, Any]] = {
+    "of rows from before the snapshot": {"as_of_lsn": 10},
+    "that the manifest has not come to": {"as_of_lsn": 40},
+    "that was true at another place": {"through_lsn": 25},
+    "of another generation": {"generation": 2},
+    "in another shape": {"schema_version": 2},
+    "of an unknown table": {"table_id": "8"},
+    "with rows of another position": {"segments": (segment(first_lsn=19),)},
+    "with rows of another table": {"segments": (segment("8", first_lsn=20),)},
+}
+
+
+def _live(through_lsn: int) -> PipelineState:
+    state, _ = follow(started(), snapshot())
+    return follow(state, changes(through_lsn), through_lsn=through_lsn)[0]
+
+
+def test_a_repair_stands_where_its_rows_are_known_to_be_unchanged() -> None:
+    state = _live(30)
+    after, entry = follow(state, repair(as_of_lsn=20, through_lsn=30))
+    assert (entry.from_lsn, after.through_lsn) == (30, 30)
+    assert after.tables == state.tables
+
+
+@pytest.mark.parametrize("case", REPAIRS_REFUSED)
+def test_a_repair_is_refused(case: str) -> None:
+    wrong = {"as_of_lsn": 20, "through_lsn": 30, **REPAIRS_REFUSED[case]}
+    with pytest.raises(ManifestCorrupt, match="entry 5"):
+        follow(_live(30), repair(**wrong))
+
+
+def test_a_table_that_is_not_live_is_not_repaired() -> None:
+    for state in (started(), follow(_live(30), table(state="stale", version=None))[0]):
+        with pytest.raises(ManifestCorrupt, match="not live"):
+            follow(state, repair(as_of_lsn=20, through_lsn=state.through_lsn))
+
+
+def _after(state: PipelineState, *bodies: Any) -> PipelineState:
+    for body in bodies:
+        through_lsn = body.commits.end_lsn[-1] if isinstance(body, Changes) else state.through_lsn
+        state, _ = follow(state, body, through_lsn=through_lsn)
+    return state
+
+
+def test_a_pause_outlasts_every_other_step_of_the_table_and_counts_what_waits() -> None:
+    state = _after(started(), table())
+    paused = _after(state, table(version=None, paused=True))
+    known = paused.tables["7"]
+    assert known.paused == Pause(WRITTEN_AT)
+    assert (known.is_applied, known.state) == (False, state.tables["7"].state)
+    paused = _after(paused, changes(20), table(version=2), table(version=None, state="stale", reason="r"))
+    assert paused.tables["7"].paused == Pause(WRITTEN_AT, rows=3, bytes=100)
+    again = _after(paused, table(generation=2, version=None), snapshot(generation=2, version=2))
+    assert again.tables["7"].paused == Pause(WRITTEN_AT, rows=3, bytes=100), "what was read anew waits, and no more"
+    assert from_json(json.loads(json.dumps(to_json(again)))) == again
+    resumed = _after(again, table(generation=2, version=None, state="live", paused=False))
+    assert resumed.tables["7"].is_applied
+
+
+def test_a_pause_ends_when_its_table_leaves() -> None:
+    gone = _after(started(), table(), table(version=None, paused=True), table(version=None, state="detached"))
+    assert gone.tables["7"].paused is None
+    assert _after(gone, table(generation=2, version=None)).tables["7"].is_applied
+
+
+def test_paused_is_no_state_that_an_entry_can_give() -> None:
+    with pytest.raises(ManifestCorrupt, match="state paused"):
+        follow(started(), table(state="paused"))
+
+
+FACTS = '{"publishes": "iudt"}'
+
+
+def chunk(lsn: int, *ranges: tuple[int, int], final: bool = False, first: bool = False) -> Snapshot:
+    return Snapshot(
+        "7",
+        1,
+        1,
+        lsn,
+        (),
+        final,
+        1,
+        FACTS,
+        relations=("7",) if first else (),
+        ranges=tuple(BlockRange("7", *one) for one in ranges),
+    )
+
+
+def read_twice(*between: Changes, through_lsn: int = 30) -> PipelineState:
+    """Chunks at 10 and at 20, with every block, and the manifest through `through_lsn`."""
+    state, _ = follow(started(), chunk(10, (0, 5), first=True))
+    for changed in between:
+        state, _ = follow(state, changed, through_lsn=changed.segments[-1].last_lsn)
+    state, _ = follow(state, chunk(20, (5, 0)))
+    return follow(state, Progress(), through_lsn=through_lsn)[0]
+
+
+def test_chunks_of_two_moments_are_final_as_of_the_later_one() -> None:
+    state, _ = follow(read_twice(), chunk(20, final=True))
+    table = state.tables["7"]
+    assert table.snapshot is not None
+    assert (table.state, table.lsn, table.snapshot.first_lsn, table.snapshot.snapshot_lsn) == ("live", 20, 10, 20)
+
+
+WRONG_CHUNKS: dict[str, tuple[str, list[Any]]] = {
+    "a block that was read": ("two ranges", [chunk(10, (4, 8))]),
+    "a relation that is not read": ("does not read", [replace(chunk(10), ranges=(BlockRange("8", 0, 0),))]),
+    "an older moment": ("later moment", [chunk(9, (5, 0))]),
+    "an end without all blocks": ("were not read", [chunk(10, final=True)]),
+    "an end before the changes are there": ("before the changes", [chunk(10**9, (5, 0)), chunk(10**9, final=True)]),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_CHUNKS)
+def test_a_chunk_that_cannot_follow_is_refused(wrong: str) -> None:
+    message, bodies = WRONG_CHUNKS[wrong]
+    state, _ = follow(started(), chunk(10, (0, 5), first=True))
+    for body in bodies[:-1]:
+        state, _ = follow(state, body)
+    with pytest.raises(ManifestCorrupt, match=message):
+        follow(state, bodies[-1])
+
+
+def sent_in_part(lsn: int) -> Changes:
+    return Changes((segment(first_lsn=lsn),), Commits([lsn], [lsn], [1]))
+
+
+@pytest.mark.parametrize(("lsn", "counts"), [(15, True), (25, False)])
+def test_a_change_without_all_its_values_between_two_chunks_keeps_them_from_being_joined(
+    lsn: int, counts: bool
+) -> None:
+    """The segment says that a value was not sent; one behind the last chunk does no harm."""
+    state, _ = follow(started(), chunk(10, (0, 5), first=True))
+    state, _ = follow(state, sent_in_part(lsn), through_lsn=lsn)
+    state, _ = follow(state, chunk(20, (5, 0)))
+    state, _ = follow(state, Progress(), through_lsn=30)
+    if counts:
+        with pytest.raises(ManifestCorrupt, match="without all its values"):
+            follow(state, chunk(20, final=True))
+    else:
+        assert follow(state, chunk(20, final=True))[0].tables["7"].state == "live"
+
+
+def test_a_change_without_all_its_values_counts_before_the_first_chunk_is_there() -> None:
+    state, _ = follow(started(), sent_in_part(15), through_lsn=15)
+    state, _ = follow(state, chunk(12, (0, 5), first=True))
+    state, _ = follow(state, chunk(20, (5, 0)))
+    state, _ = follow(state, Progress(), through_lsn=30)
+    with pytest.raises(ManifestCorrupt, match="without all its values"):
+        follow(state, chunk(20, final=True))
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "said"),
+    [
+        (opened(), opened(timeline=2), "another timeline"),
+        (opened(), opened(), ""),
+        (opened(), opened(origin="none"), "leaves out changes"),
+        (opened(origin="none"), opened(origin="none"), "leaves out changes"),
+        (opened(origin="none"), opened(), "leaves out changes"),
+    ],
+)
+def test_a_chunk_of_a_later_moment_is_refused_once_changes_may_be_missing(
+    first: Opened, then: Opened, said: str
+) -> None:
+    state, _ = follow(PipelineState(), first, through_lsn=10)
+    state, _ = follow(state, table())
+    state, _ = follow(state, chunk(10, (0, 5), first=True))
+    state, _ = follow(state, then)
+    if said:
+        with pytest.raises(ManifestCorrupt, match=said):
+            follow(state, chunk(20, (5, 0)))
+    else:
+        follow(state, chunk(20, (5, 0)))
+
+
+@pytest.mark.parametrize(("fork", "state"), [(9, State.STALE), (10, State.LIVE), (11, State.LIVE)])
+def test_a_snapshot_from_past_a_promotion_makes_its_table_stale(fork: int, state: State) -> None:
+    """Its rows may be those of transactions that only the server from before had."""
+    read, _ = follow(_after(started(), table()), snapshot())
+    after, _ = follow(read, opened(timeline=2, forks=(Fork(1, fork),)))
+    assert after.tables["7"].state == state
+
+
+def test_a_chunk_of_a_snapshot_ends_what_was_said_of_why_it_could_not_be_taken() -> None:
+    waits = _after(started(), table(version=None, reason="its snapshot cannot be taken"))
+    assert waits.tables["7"].reason
+    read = _after(waits, snapshot(final=False))
+    assert (read.tables["7"].state, read.tables["7"].reason) == ("snapshot", "")

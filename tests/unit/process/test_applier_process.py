@@ -139,7 +139,7 @@ signal.pause()
     reader.close()
 
 
-def test_a_signal_is_told_as_shells_tell_it() -> None:
+def test_a_signal_is_reported_as_shells_report_it() -> None:
     assert (shell_status(-9), shell_status(6)) == (137, 6)
 
 

@@ -1,4 +1,4 @@
-"""Rows of the initial copy: header, rows and trailer are told apart, values are the bytes sent, and
+"""Rows of a COPY: header, rows and trailer are distinguished, values are the bytes sent, and
 a copy cut short is never whole.
 """
 

@@ -28,7 +28,7 @@ def test_every_frame_keeps_its_bytes_and_its_tag() -> None:
     assert bytes(table.buffer) == table.raw
 
 
-def test_the_tail_holds_a_tuple_of_nulls_and_room_to_read_past_both() -> None:
+def test_the_tail_holds_a_tuple_of_nulls_and_bytes_to_read_past_both() -> None:
     table = join([INSERT])
     assert table.raw[table.nulls_at : table.nulls_at + 1664] == b"n" * 1664
     assert table.raw[int(table.end[-1]) : int(table.end[-1]) + 16] == bytes(16)

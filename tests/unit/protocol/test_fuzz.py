@@ -293,5 +293,7 @@ def test_memory_grows_with_the_bytes_and_no_faster(case: str) -> None:
 
     peak(10)
     small, large = peak(500), peak(5000)
-    assert large < 12 * small
+    # Ten times the bytes: ten times the memory where it grows with them, a hundred times where it grows with
+    # their square. What the threads hold at once varies between runs, so the bound is between the two.
+    assert large < 30 * small
     assert large < 5000 * 4000

@@ -12,7 +12,7 @@ from sluice.errors import UsageError
 from sluice.settings import Loaded, load, secret_strings
 from sluice.settings.present import effective, json_schema, masked
 from sluice.settings.tree import allowed_below, keys, nearest
-from sluice.settings.values import parse_duration, parse_size, show_duration, show_size
+from sluice.settings.values import parse_duration, parse_retention, parse_size, show_duration, show_retention, show_size
 
 CANARY = "canary-7f3a"
 MINIMAL = """\
@@ -71,7 +71,7 @@ def test_an_unknown_key_is_refused_with_its_line_what_is_allowed_and_the_nearest
     assert "allowed here: max_bytes, max_delay, max_rows, options" in said
 
 
-def test_a_key_of_another_room_is_recognised(read: Read) -> None:
+def test_a_key_of_another_section_is_recognised(read: Read) -> None:
     assert "did you mean lake.metadata_columns?" in refusal(read, MINIMAL + "metadata_columns: false\n")
 
 
@@ -118,7 +118,7 @@ def test_the_environment_wins_over_the_file_and_the_file_over_defaults(read: Rea
     assert read(text).origin(("spool", "max_bytes")) == "default"
 
 
-def test_a_value_that_nobody_gave_is_of_default_origin_even_in_a_room_that_is_in_the_file(read: Read) -> None:
+def test_a_value_that_nobody_gave_is_of_default_origin_even_in_a_section_that_is_in_the_file(read: Read) -> None:
     origins = {line.name: line.origin for line in effective(read())}
     assert origins["spool.uri"] == "sluice.yaml:4"
     assert origins["spool.max_bytes"] == "default"
@@ -279,6 +279,27 @@ def test_the_json_schema_forbids_unknown_keys_everywhere() -> None:
 
 
 def test_names_below_a_table_are_known() -> None:
-    assert allowed_below(("tables", "public.orders")) == ("mode", "way", "freshness")
+    assert allowed_below(("tables", "public.orders")) == (
+        "mode",
+        "on_change",
+        "on_widen",
+        "on_rename",
+        "contract",
+        "way",
+        "freshness",
+        "maintenance",
+        "vacuum_after",
+    )
     assert allowed_below(("spool", "options")) == ()
     assert nearest("pubication", ("publication", "slot")) == "publication"
+
+
+@pytest.mark.parametrize("text", ["until_applied", "forever", "7d", "36h", "90s"])
+def test_a_retention_is_shown_as_it_is_written(text: str) -> None:
+    assert show_retention(parse_retention(text)) == text
+
+
+@pytest.mark.parametrize("value", [7, "7", "0.5", "always", "-1d", "1w", None, "99999999999999d", "inf", "nan"])
+def test_a_retention_that_could_mean_two_things_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match=r"a retention is|hundred years"):
+        parse_retention(value)

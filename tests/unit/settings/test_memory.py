@@ -1,8 +1,4 @@
-"""The memory of an applier follows from its settings, and the chart asks for that much."""
-
-from pathlib import Path
-
-import yaml
+"""The memory of an applier follows from its settings."""
 
 from sluice.settings.memory import ApplierMemory, applier_memory
 from sluice.settings.model import ApplySettings
@@ -34,12 +30,3 @@ def test_every_setting_that_takes_memory_raises_the_sum() -> None:
     }
     before = _memory().jvm + _memory().python
     assert {name: value > before for name, value in sums.items()} == dict.fromkeys(sums, True)
-
-
-def test_the_chart_asks_for_what_the_defaults_need() -> None:
-    values = yaml.safe_load(Path("helm/sluice/values.yaml").read_text(encoding="utf-8"))
-    needed = f"{_memory().container // GIBI}Gi"
-    resources = values["applier"]["resources"]
-    assert (resources["requests"]["memory"], resources["limits"]["memory"]) == (needed, needed)
-    outside = _memory().container - _memory().heap
-    assert values["applier"]["sparkApplication"]["driver"]["memoryOverhead"] == f"{outside // GIBI}g"

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.contract.entries import Opened
-from sluice.errors import SlotLost
+from sluice.contract.entries import Fork, Opened
+from sluice.errors import SlotLost, SourceUnavailable
 from sluice.source.continuity import prove_continuity
 from sluice.source.facts import ServerFacts, SlotFacts
+from sluice.source.history import parse_history
 
 SERVER = ServerFacts(
     system_identifier="7",
@@ -66,7 +67,14 @@ DOUBTS = {
     ),
     "the database dropped and made again": ("WRONG_DATABASE", replace(SERVER, database_oid=16999), SLOT, 500),
     "the slot of another database": ("WRONG_DATABASE", SERVER, replace(SLOT, database="other"), 500),
-    "a failover": ("TIMELINE", replace(SERVER, timeline=2), SLOT, 500),
+    "a history that cannot be read": ("TIMELINE", replace(SERVER, timeline=2, forks=None), SLOT, 500),
+    "a server that went another way": ("TIMELINE", replace(SERVER, timeline=3, forks=(Fork(2, 900),)), SLOT, 500),
+    "a promotion before the manifest's end": (
+        "DIVERGED",
+        replace(SERVER, timeline=2, forks=(Fork(1, 599),)),
+        SLOT,
+        600,
+    ),
     "another plugin": ("WRONG_PLUGIN", SERVER, replace(SLOT, plugin="wal2json"), 500),
     "a physical slot": ("WRONG_PLUGIN", SERVER, replace(SLOT, slot_type="physical", plugin="", database=""), 500),
     "a temporary slot": ("WRONG_PLUGIN", SERVER, replace(SLOT, temporary=True), 500),
@@ -109,3 +117,59 @@ def test_a_new_pipeline_does_not_use_a_slot_that_is_lost_or_of_another_kind() ->
 
 def test_two_phase_may_be_on_when_both_sides_say_so() -> None:
     assert prove_continuity(OPENED, 600, server=SERVER, slot=replace(SLOT, two_phase=True), two_phase=True) == 600
+
+
+SECOND = replace(OPENED, timeline=2, forks=(Fork(1, 300),))
+
+
+@pytest.mark.parametrize(
+    ("opened", "timeline", "forks"),
+    [
+        (OPENED, 2, (Fork(1, 600),)),
+        (OPENED, 5, (Fork(1, 600), Fork(2, 700), Fork(4, 800))),
+        (SECOND, 2, (Fork(1, 300),)),
+        (SECOND, 3, (Fork(1, 300), Fork(2, 600))),
+        (SECOND, 2, None),
+    ],
+)
+def test_a_server_that_was_promoted_after_the_manifests_end_goes_on(
+    opened: Opened, timeline: int, forks: tuple[Fork, ...] | None
+) -> None:
+    server = replace(SERVER, timeline=timeline, forks=forks)
+    assert prove_continuity(opened, 600, server=server, slot=SLOT, two_phase=False) == 600
+
+
+@pytest.mark.parametrize(
+    ("timeline", "forks"),
+    [
+        (2, (Fork(1, 299),)),
+        (1, ()),
+        (3, (Fork(1, 700),)),
+        (3, (Fork(1, 299), Fork(2, 700))),
+        (4, (Fork(1, 300), Fork(3, 700))),
+    ],
+)
+def test_a_timeline_of_another_history_is_refused_whatever_its_number(timeline: int, forks: tuple[Fork, ...]) -> None:
+    server = replace(SERVER, timeline=timeline, forks=forks)
+    with pytest.raises(SlotLost, match=r"^TIMELINE"):
+        prove_continuity(SECOND, 600, server=server, slot=SLOT, two_phase=False)
+
+
+HISTORY = b"1\t0/3000148\tno recovery target specified\n\n# a comment\n2\t16/B374D848\tbefore 2026-01-01\n"
+
+
+def test_a_history_that_could_not_be_asked_for_is_no_loss_and_no_proof() -> None:
+    away = replace(SERVER, timeline=2, forks=None, history_away="too many walsenders")
+    with pytest.raises(SourceUnavailable, match="too many walsenders"):
+        prove_continuity(OPENED, 600, server=away, slot=SLOT, two_phase=False)
+    same = replace(OPENED, timeline=2, forks=(Fork(1, 300),))
+    assert prove_continuity(same, 600, server=away, slot=SLOT, two_phase=False) == 600
+
+
+def test_a_history_file_is_read() -> None:
+    assert parse_history(HISTORY) == (Fork(1, 0x3000148), Fork(2, 0x16_B374D848))
+
+
+@pytest.mark.parametrize("content", [b"1\n", b"x\t0/1\n", b"1\tzero\n", b"2\t0/1\n1\t0/2\n", b"\xff\t0/1"])
+def test_a_history_that_is_damaged_is_none(content: bytes) -> None:
+    assert parse_history(content) is None

@@ -1,5 +1,7 @@
 """What a server's error means to us: who must act, and that no value and no secret is repeated."""
 
+from typing import Literal
+
 import psycopg
 import pytest
 
@@ -179,3 +181,16 @@ def _connect_error(said: str) -> ServiceError:
         psycopg.OperationalError(f'connection failed: connection to server at "127.0.0.1", port 5432 failed: {said}'),
         password="canary",
     )
+
+
+@pytest.mark.parametrize("phase", ["start", "stream"])
+def test_wal_that_is_gone_while_it_is_streamed_does_not_come_back(phase: Literal["start", "stream"]) -> None:
+    error = source_error(
+        sqlstate="58P01",
+        message="requested WAL segment 0001 has already been removed",
+        doing="x",
+        slot="s",
+        phase=phase,
+    )
+    assert isinstance(error, SlotLost)
+    assert str(error).startswith("WAL_REMOVED: ")

@@ -1,4 +1,4 @@
-"""A server that is too old is told by its version, whatever else it does not know.
+"""A server that is too old is recognised by its version, whatever else it does not know.
 
 The server here is a fake that speaks as much of the protocol as a refusal needs: like a real one it
 ends a connection whose `options` name a setting that it does not have. (PostgreSQL: Message Flow,
@@ -29,8 +29,8 @@ def _answer(startup: bytes, version: str) -> bytes:
     if unknown is not None:
         return _message(b"E", f'SFATAL\0VFATAL\0C42704\0Munrecognized configuration parameter "{unknown}"\0\0'.encode())
     statuses = {"server_version": version, "client_encoding": "UTF8", "standard_conforming_strings": "on"}
-    told = b"".join(_message(b"S", f"{name}\0{value}\0".encode()) for name, value in statuses.items())
-    return _message(b"R", struct.pack(">I", 0)) + told + _message(b"K", struct.pack(">II", 1, 1)) + _message(b"Z", b"I")
+    sent = b"".join(_message(b"S", f"{name}\0{value}\0".encode()) for name, value in statuses.items())
+    return _message(b"R", struct.pack(">I", 0)) + sent + _message(b"K", struct.pack(">II", 1, 1)) + _message(b"Z", b"I")
 
 
 def _serve(listener: socket.socket, version: str) -> None:

@@ -17,7 +17,7 @@ from sluice.telemetry.metrics import Metrics, identify
 
 UNITS = ("_seconds", "_bytes", "_info", "_transactions", "_ratio")
 DIMENSIONLESS_GAUGES = re.compile(
-    r"_(state|health|problems|connected|active|unbounded|status|running|tables|rows|sequence|pending|dropped|estimated_rows|hash|files|entries|workers|held|until_lost)$"
+    r"_(state|health|problems?|connected|active|unbounded|status|running|tables|rows|sequence|pending|dropped|estimated_rows|hash|files|entries|workers|held|until_lost)$"
 )
 
 
@@ -45,7 +45,10 @@ def test_no_name_is_given_twice_and_only_rows_grow_with_tables() -> None:
     assert [metric.name for metric in CATALOGUE if "table" in metric.labels] == [
         "sluice_rows_total",
         "sluice_apply_table_files",
+        "sluice_verified_table_timestamp_seconds",
+        "sluice_verified_table_lsn_bytes",
         "sluice_apply_table_watermark_timestamp_seconds",
+        "sluice_table_problem",
     ]
 
 
@@ -164,7 +167,7 @@ def test_a_gauge_by_table_is_capped_with_the_rows_and_goes_with_its_table() -> N
 
 
 def test_a_scrape_of_500_tables_stays_cheap() -> None:
-    """About 20 ms on a quiet core; the bound leaves room for a loaded one, and none for a histogram
+    """About 20 ms on a quiet core; the bound allows for a loaded one, and not for a histogram
     by table.
     """
     metrics = Metrics("shop", max_tables=500)

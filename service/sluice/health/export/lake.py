@@ -6,14 +6,19 @@ than what is proven complete.
 """
 
 from collections import Counter as Tally
+from collections.abc import Iterable
+from datetime import datetime
 
 from sluice.contract.table_state import State
 from sluice.health.backlog import Pending
 from sluice.health.report import Report
+from sluice.health.tables import TableReport
 from sluice.health.wal import oldest
 from sluice.telemetry import catalogue
-from sluice.telemetry.metrics import Metrics
+from sluice.telemetry.metrics import OTHER, Metrics
 
+_PROBLEMS_NAMED = 100
+"""Tables with a problem that have series of their own; who has more has one cause for them."""
 _NO_WAY = "none"
 _QUANTILES = (("max", 1.0), ("p95", 0.95), ("p50", 0.5))
 
@@ -25,6 +30,7 @@ class LakeExport:
         self._metrics = metrics
         self._pending = Pending()
         self._named: set[tuple[str, str]] = set()
+        self._problems: set[tuple[str, str, str]] = set()
 
     def look(self, report: Report, *, ingested_at: float | None) -> None:
         """Exports `report`. Everything committed before `ingested_at` is in the manifest (None: not
@@ -52,9 +58,14 @@ class LakeExport:
         for way in catalogue.APPLY_TABLES.labels["way"]:
             metrics.set(catalogue.APPLY_TABLES, ways[way], way=way)
         self._export_watermarks(report, ingested_at)
+        self._export_problems(report.tables)
         for table in report.tables:
             if (table.schema, table.table) in self._named:
-                metrics.show_table(catalogue.TABLE_FILES, table.files, schema=table.schema, table=table.table)
+                of = {"schema": table.schema, "table": table.table}
+                metrics.show_table(catalogue.TABLE_FILES, table.files, **of)
+                at = datetime.fromisoformat(table.verified_at).timestamp() if table.verified_at else None
+                metrics.show_table(catalogue.TABLE_VERIFIED, at, **of)
+                metrics.show_table(catalogue.TABLE_VERIFIED_LSN, table.verified_through_lsn or None, **of)
 
     def export_freshness(self, flush_seconds: float | None, *, now: float) -> None:
         """Exports how old the oldest change is that tables lack, over tables, when ingest itself is
@@ -65,6 +76,20 @@ class LakeExport:
         for name, share in _QUANTILES:
             age = ages[min(len(ages) - 1, int(share * len(ages)))] if ages else None
             self._metrics.show(catalogue.APPLY_FRESHNESS, age, quantile_of_tables=name)
+
+    def _export_problems(self, tables: Iterable[TableReport]) -> None:
+        """A series for each table with a problem: an alert names the table, and a second table alerts
+        although a first one does.
+        """
+        found = sorted((table.schema, table.table, reason) for table in tables if (reason := table.problem))
+        counts: dict[tuple[str, str, str], int] = dict.fromkeys(found[:_PROBLEMS_NAMED], 1)
+        for _, _, reason in found[_PROBLEMS_NAMED:]:
+            counts[OTHER, OTHER, reason] = counts.get((OTHER, OTHER, reason), 0) + 1
+        for schema, name, reason in self._problems - counts.keys():
+            self._metrics.show(catalogue.TABLE_PROBLEM, None, schema=schema, table=name, reason=reason)
+        for (schema, name, reason), count in counts.items():
+            self._metrics.set(catalogue.TABLE_PROBLEM, count, schema=schema, table=name, reason=reason)
+        self._problems = set(counts)
 
     def _export_watermarks(self, report: Report, ingested_at: float | None) -> None:
         tables = report.manifest.tables

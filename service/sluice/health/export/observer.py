@@ -1,7 +1,7 @@
 """What ingest counts and what a report finds, brought to metrics, readiness and /status.
 
-Invariants: the verdict and the positions of /status, /readyz and the metrics are one and the same;
-a quantity that could not be read is withdrawn, never left at its old value; a failing look at the
+Invariants: the verdict and the positions of /status, /readyz and the metrics are one and the same.
+A quantity that could not be read is withdrawn, never left at its old value. A failing look at the
 server or the store is counted and never disturbs the stream.
 """
 

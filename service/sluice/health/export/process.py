@@ -37,8 +37,11 @@ class ProcessExport:
         # A counter that appears with its first event would hide it from rate().
         for state in catalogue.TABLE_EVENTS.labels["state"]:
             metrics.add(catalogue.TABLE_EVENTS, 0, state=state)
+        for cause in catalogue.RESYNCS.labels["cause"]:
+            metrics.add(catalogue.RESYNCS, 0, cause=cause)
         for kind, outcome in product(*catalogue.SCHEMA_CHANGES.labels.values()):
             metrics.add(catalogue.SCHEMA_CHANGES, 0, kind=kind, outcome=outcome)
+        errors.announce(metrics, catalogue.INGEST_COMPONENTS)
         metrics.set(catalogue.REORDER_LIMIT, status.memory_limit_bytes, place="memory")
         metrics.set(catalogue.REORDER_LIMIT, status.staged_limit_bytes, place="store")
 
@@ -50,6 +53,8 @@ class ProcessExport:
         self._count_snapshots()
         for state, count in list(self._status.tables.transitions.items()):
             self._metrics.advance_to(catalogue.TABLE_EVENTS, count, state=state)
+        for cause, count in list(self._status.tables.resyncs.items()):
+            self._metrics.advance_to(catalogue.RESYNCS, count, cause=cause)
         for (kind, outcome), count in list(self._status.tables.schema_changes.items()):
             self._metrics.advance_to(catalogue.SCHEMA_CHANGES, count, kind=kind, outcome=outcome)
         if applier is not None:
@@ -116,11 +121,11 @@ class ProcessExport:
         metrics, totals = self._metrics, self._status.snapshots
         progress = totals.progress
         under_way = bool(progress.tables_total) and bool(totals.pending)
-        copying = int(under_way and bool(progress.table) and progress.tables_done < progress.tables_total)
+        reading = len(progress.tables) if under_way else 0
         metrics.set(
-            catalogue.SNAPSHOT_TABLES, max(0, progress.tables_total - progress.tables_done - copying), state="waiting"
+            catalogue.SNAPSHOT_TABLES, max(0, progress.tables_total - progress.tables_done - reading), state="waiting"
         )
-        metrics.set(catalogue.SNAPSHOT_TABLES, copying, state="reading")
+        metrics.set(catalogue.SNAPSHOT_TABLES, reading, state="reading")
         metrics.set(catalogue.SNAPSHOT_TABLES, progress.tables_done, state="done")
         metrics.show(catalogue.SNAPSHOT_ESTIMATED_ROWS, progress.expected_rows)
         metrics.show(catalogue.SNAPSHOT_START, progress.began_at if under_way else None)

@@ -1,7 +1,7 @@
 """Messages to transactions: the actions of a state machine over batches of frames.
 
 Invariants: every row goes to exactly one transaction and to the relation version in force when it
-arrived; a transaction is handed over as permanent only when its commit was read; `through_lsn` only
+arrived. A transaction is handed over as permanent only when its commit was read. `through_lsn` only
 moves at the end of a transaction or at a keepalive between transactions. State lives in this object
 and ends with the connection: after a reconnect the server sends everything again, to a new
 Assembler.
@@ -73,6 +73,9 @@ def _every(_prefix: str) -> bool:
     return True
 
 
+_SPARE_SHAPES = 256
+
+
 class Assembler:
     """One connection's transactions.
 
@@ -94,10 +97,9 @@ class Assembler:
     ) -> None:
         self.through_lsn = start_lsn
         self.state = State.BETWEEN
-        self._limits = limits
+        self.limits = limits
         self._keeps_message = keeps_message
         self._start_lsn = start_lsn
-        self._relations: dict[int, RelationVersion] = {}
         self._shapes: dict[int, int] = {}
         self._versions: list[RelationVersion] = []
         self._current: OpenTransaction | None = None
@@ -115,6 +117,7 @@ class Assembler:
         this object must not be used again.
         """
         draft = self._draft = Draft()
+        self._forget_old_shapes()
         initial_shapes = dict(self._shapes)
         if self._current is not None:
             self._open_fragment(self._current, in_stream=self.state is State.STREAM)
@@ -135,6 +138,13 @@ class Assembler:
         )
         self._draft = Draft()
         return assembly
+
+    def _forget_old_shapes(self) -> None:
+        """Rows of an earlier batch have their relation with them."""
+        if len(self._versions) > 2 * len(self._shapes) + _SPARE_SHAPES:
+            in_force = sorted(self._shapes.items(), key=lambda shape: shape[1])
+            self._versions = [self._versions[number] for _, number in in_force]
+            self._shapes = {oid: place for place, (oid, _) in enumerate(in_force)}
 
     def _read(self, table: FrameTable) -> None:
         controls = control_positions(table)
@@ -255,9 +265,9 @@ class Assembler:
         self._open_fragment(owner, in_stream=True)
 
     def _check_open_streams(self, xid: int) -> None:
-        if len(self._streams) >= self._limits.open_streams:
+        if len(self._streams) >= self.limits.open_streams:
             raise LimitReached(
-                f"{self._limits.open_streams} streamed transactions are open (limits.open_streams), "
+                f"{self.limits.open_streams} streamed transactions are open (limits.open_streams), "
                 f"and transaction {xid} would be one more",
                 hint="raise the limit, or end old transactions at the source (pg_stat_activity, "
                 "xact_start); nothing is lost, it is all sent again",
@@ -308,11 +318,11 @@ class Assembler:
 
     def _check_aborted(self, owner: OpenTransaction) -> None:
         held = sum(len(stream.aborted) for stream in self._streams.values() if stream.aborted is not None)
-        if held > self._limits.aborted_intervals:
+        if held > self.limits.aborted_intervals:
             raise LimitReached(
                 f"the rolled-back subtransactions of open transactions take {held} intervals of ids, "
                 "more than limits.aborted_intervals "
-                f"({self._limits.aborted_intervals}); the last of them belong to transaction {owner.xid}",
+                f"({self.limits.aborted_intervals}); the last of them belong to transaction {owner.xid}",
                 hint="raise the limit (an interval takes 8 bytes), or use fewer savepoints in one "
                 "transaction; nothing is lost, it is all sent again",
             )
@@ -420,10 +430,10 @@ class Assembler:
             self._draft.messages.append((NO_FRAGMENT, 0, message))
 
     def _relation(self, message: Relation) -> None:
+        """Also one that says nothing new: it may follow a change that only the catalog shows, and
+        those who ask it need to know which rows came before.
+        """
         version = message.version
-        if self._relations.get(version.oid) == version:
-            return
-        self._relations[version.oid] = version
         self._shapes[version.oid] = len(self._versions)
         self._versions.append(version)
         self._draft.shape_changes.append((self._position, version.oid))

@@ -24,7 +24,7 @@ class State(StrEnum):
 
 
 class MessageKind(StrEnum):
-    """Messages that the grammar tells apart, under PostgreSQL's names."""
+    """Messages that the grammar distinguishes, under PostgreSQL's names."""
 
     BEGIN = "Begin"
     COMMIT = "Commit"

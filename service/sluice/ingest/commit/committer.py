@@ -3,7 +3,7 @@ of the units.
 
 Invariant: an entry is appended only after every segment it names is durable, and a receipt is
 handed on only after its entry is. A store that cannot be reached delays, it never skips: the same
-object is tried again until it is stored, its connection broke or the process is told to stop. Units
+object is tried again until it is stored, its connection broke or the process is stopped. Units
 come in through a `CommitLine`, the part that one connection has of this object: it takes nothing
 more after anything of that connection failed.
 """
@@ -161,21 +161,7 @@ class Committer:
 
     def _upload(self, key: str, schema: TableSchema, file: SegmentFile, kind: str, breaker: Breaker | None) -> Segment:
         began = time.monotonic()
-        stats = file.stats
-        segment = Segment(
-            key=key,
-            table_id=schema.table_id,
-            schema_version=schema.version,
-            rows=stats.rows,
-            bytes=len(file.data),
-            sha256=file.sha256,
-            first_lsn=stats.first_lsn,
-            last_lsn=stats.last_lsn,
-            ops=dict(stats.ops),
-            unchanged={str(attnum): count for attnum, count in stats.unchanged.items()},
-            key_changes=stats.key_changes,
-            key_ranges=dict(stats.key_ranges),
-        )
+        segment = file.segment(key, schema)
         faults.point("segment.put.before")
         self._persist(f"segment {key}", lambda: self._store.put(key, file.data), breaker)
         faults.point("segment.put.after")
@@ -216,7 +202,7 @@ class Committer:
                 rows[OP_NAMES[op]] += count
 
     def _persist(self, what: str, action: Callable[[], Answer], breaker: Breaker | None) -> Answer:
-        """Runs `action` until the store took it. Raises StoreUnavailable only when told to stop or
+        """Runs `action` until the store took it. Raises StoreUnavailable only when stopped or
         when `breaker` is broken, StoreRefused at once.
         """
         backoff = Backoff(RETRY_SECONDS)
@@ -230,10 +216,10 @@ class Committer:
                     self.counts.retries += 1
                 self._on_problem(error)
                 self._logger.warning("store did not answer, trying again", what=what, error=str(error), attempt=attempt)
-                if self._told_to_end(backoff.next(), breaker):
+                if self._wait_or_stop(backoff.next(), breaker):
                     raise
 
-    def _told_to_end(self, pause: float, breaker: Breaker | None) -> bool:
+    def _wait_or_stop(self, pause: float, breaker: Breaker | None) -> bool:
         """Pauses; returns whether nobody needs the object any more."""
         if breaker is None:
             return self._stop.wait(pause)

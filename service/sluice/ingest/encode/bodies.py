@@ -24,10 +24,11 @@ AS_SENT = 0
 @dataclass(frozen=True, slots=True)
 class Part:
     """A stored file of an open transaction. `shape` is the schema version in which its rows are
-    written; AS_SENT tells only as what they came.
+    written; AS_SENT tells only as what they came. `announced` are the announcements under which they
+    came, in order: one for rows as they were sent.
     """
 
-    relation: RelationVersion
+    announced: tuple[RelationVersion, ...]
     shape: TableSchema
     file: "Future[Segment]"
 
@@ -40,6 +41,9 @@ class Part:
 class Body:
     """One transaction's. `decided` ones have committed at the source already, so their rows were
     brought into their final schema version on arrival.
+
+    `unsettled` are the oids of tables of which it has rows as they were sent: what follows those is
+    kept so too, in whatever shape it comes.
     """
 
     decided: bool = False
@@ -48,9 +52,12 @@ class Body:
     waiting_bytes: int = 0
     stored: list[Part] = field(default_factory=list)
     stored_bytes: int = 0
+    unsettled: set[int] = field(default_factory=set)
 
     def keep(self, relation: RelationVersion, rows: EncodedRows | SentRows, *, xid: int) -> None:
         self.xid = xid
+        if isinstance(rows, SentRows):
+            self.unsettled.add(relation.oid)
         self.waiting.append((relation, rows))
         self.waiting_bytes += rows.nbytes
 
@@ -82,6 +89,6 @@ def recorded(prepared: Prepared) -> PreparedTransaction:
     for part in prepared.parts:
         file: Future[Segment] = Future()
         file.set_result(part.segment)
-        body.stored.append(Part(relation_sent_as(part.shape), part.shape, file))
+        body.stored.append(Part((relation_sent_as(part.shape),), part.shape, file))
         body.stored_bytes += part.segment.bytes
     return PreparedTransaction(prepared, body, recorded=True)

@@ -8,16 +8,16 @@ a savepoint that did. Used by one thread. It stores and fetches files by the fun
 and never touches the store or the manifest itself.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from itertools import groupby
-from operator import attrgetter
 from typing import Literal
 
 from sluice.contract import keys
 from sluice.contract.entries import BodyCommit, Changes, Commits, Prepared, PreparedEnd, PreparedPart, Segment
+from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.errors import LimitReached, UnsupportedChange
 from sluice.ingest.assemble.assembly import (
@@ -39,7 +39,7 @@ from sluice.ingest.encode.rows import EncodedRows, encode_rows, encode_truncate
 from sluice.ingest.encode.segment import SegmentFile, SegmentWriter, write_segment
 from sluice.ingest.encode.undecoded import SentRows, read_sent_file, sent_rows, sent_truncate, write_sent_file
 from sluice.ingest.tables import messages as messagetable
-from sluice.ingest.tables.book import TableBook
+from sluice.ingest.tables.book import NOT_YET, TableBook
 from sluice.protocol.messages import RelationVersion
 from sluice.protocol.tuples import walk_rows
 
@@ -134,7 +134,7 @@ class Builder:
         self._fetch = fetch
         self._epoch = epoch
         self._numbers = numbers
-        self._limits = limits
+        self.limits = limits
         self._bodies: dict[int, Body] = {}
         self._prepared = {one.gid: recorded(one) for one in prepared}
         self._from_lsn = self.through_lsn = start_lsn
@@ -155,9 +155,9 @@ class Builder:
         """For which limit of its size a unit should be cut now, empty if for none."""
         return (
             "bytes"
-            if self._ready_bytes >= self._limits.max_bytes
+            if self._ready_bytes >= self.limits.max_bytes
             else "rows"
-            if self._row_count >= self._limits.max_rows
+            if self._row_count >= self.limits.max_rows
             else ""
         )
 
@@ -286,7 +286,7 @@ class Builder:
         """
         held = self.open_bytes
         for body in sorted(self._open_bodies(), key=lambda body: -body.waiting_bytes):
-            if max(body.waiting_bytes, held // 2) <= self._limits.body_bytes:
+            if max(body.waiting_bytes, held // 2) <= self.limits.body_bytes:
                 return
             held -= body.waiting_bytes
             self._store_body(body)
@@ -296,6 +296,8 @@ class Builder:
         schema = self._book.written_in(run.relation)
         if schema is None:
             return
+        if self._is_unsettled(run):
+            schema = NOT_YET
         if isinstance(schema, TableSchema):
             for encoded in self._encoded(assembly, run, schema):
                 self._keep(run, encoded)
@@ -306,9 +308,16 @@ class Builder:
                 run, sent_rows(assembly.table, run.rows, ordinal=run.ordinal, xid=run.xid, in_stream=run.in_stream)
             )
 
+    def _is_unsettled(self, run: RowRun | TruncateRun) -> bool:
+        """Whether the transaction gave the table another shape before."""
+        assert run.body is not None
+        owner = self._bodies.get(run.body)
+        return owner is not None and run.relation.oid in owner.unsettled
+
     def _add_decided(self, assembly: Assembly, run: RowRun | TruncateRun) -> None:
         """Takes changes that have committed."""
-        schema = self._book.resolve(run.relation, position_lsn=run.position_lsn)
+        xid = _transaction(run, assembly.commits)
+        schema = self._book.resolve(run.relation, position_lsn=run.position_lsn, xid=xid)
         for encoded in self._encoded(assembly, run, schema) if schema is not None else ():
             if run.body is None:
                 self._write(encoded)
@@ -330,13 +339,13 @@ class Builder:
                 rows, schema, ordinal=run.ordinal, xid=run.xid, lsn=run.lsn, commit_time_us=run.commit_time_us
             )
         except UnsupportedChange as error:
-            self._book.mark_stale(run.relation.oid, str(error), lsn=run.position_lsn)
+            self._book.mark_stale(run.relation.oid, str(error), lsn=run.position_lsn, cause=Cause.VALUE)
 
     def _keep(self, run: RowRun | TruncateRun, rows: EncodedRows | SentRows) -> None:
         assert run.body is not None
         owner = self._bodies.setdefault(run.body, Body())
         owner.decided = not run.undecided
-        owner.keep(run.relation, rows, xid=run.xid if isinstance(run, TruncateRun) else int(run.xid[0]))
+        owner.keep(run.relation, rows, xid=_first_xid(run))
 
     def _add_messages(self, runs: Sequence[MessageRun]) -> None:
         fates: dict[tuple[int | None, bool], list[MessageRun]] = {}
@@ -360,7 +369,7 @@ class Builder:
         if writer is None:
             writer = self._writers[place] = SegmentWriter(encoded.schema)
         writer.append(encoded)
-        if writer.nbytes >= self._limits.max_bytes:
+        if writer.nbytes >= self.limits.max_bytes:
             # A unit is not cut within a transaction, but its files are: what was kept as it was
             # sent may be any amount.
             self._finish(self._writers.pop(place))
@@ -373,37 +382,40 @@ class Builder:
         self._finished.append(self._upload(key, schema, file))
 
     def _store_body(self, body: Body) -> None:
-        """Moves what waits into files, one for each relation version and form, and one for each
-        batch that is large.
+        """Moves what waits into files: one for each schema version, one for each announcement of rows
+        as they were sent, and one for each batch that is large. A transaction with thousands of
+        savepoints has an announcement for each.
         """
-        encoded: dict[RelationVersion, list[EncodedRows]] = {}
-        sent: dict[RelationVersion, list[SentRows]] = {}
+        encoded: dict[tuple[str, int], list[tuple[RelationVersion, EncodedRows]]] = {}
+        sent: dict[int, tuple[RelationVersion, list[SentRows]]] = {}
         waiting = body.take()
         while waiting:
             relation, rows = waiting.popleft()
             if isinstance(rows, SentRows):
-                sent.setdefault(relation, []).append(rows)
+                # Not by what it says: one shape can come twice in a transaction.
+                sent.setdefault(id(relation), (relation, []))[1].append(rows)
             elif rows.large:
-                self._store(body, relation, rows.schema, write_large(deque([rows])))
+                self._store(body, (relation,), rows.schema, write_large(deque([rows])))
             else:
-                encoded.setdefault(relation, []).append(rows)
-        for relation, batches in encoded.items():
-            for schema, same in groupby(batches, key=attrgetter("schema")):
-                self._store(body, relation, schema, write_segment(schema, same))
-        for relation, parts in sent.items():
-            self._store(body, relation, sent_shape(relation), write_sent_file(parts))
+                encoded.setdefault((rows.schema.table_id, rows.schema.version), []).append((relation, rows))
+        for together in encoded.values():
+            schema = together[0][1].schema
+            announced = {id(relation): relation for relation, _ in together}
+            self._store(body, tuple(announced.values()), schema, write_segment(schema, (rows for _, rows in together)))
+        for relation, parts in sent.values():
+            self._store(body, (relation,), sent_shape(relation), write_sent_file(parts))
 
-    def _store(self, body: Body, relation: RelationVersion, shape: TableSchema, file: SegmentFile) -> None:
+    def _store(self, body: Body, announced: tuple[RelationVersion, ...], shape: TableSchema, file: SegmentFile) -> None:
         key = keys.staged(self._epoch, body.xid, next(self._numbers))
         body.stored_bytes += len(file.data)
         self._check_staged(body)
-        body.stored.append(Part(relation, shape, self._upload(key, shape, file)))
+        body.stored.append(Part(announced, shape, self._upload(key, shape, file)))
 
     def _check_staged(self, body: Body) -> None:
         everything = body.stored_bytes + sum(other.stored_bytes for other in self._open_bodies() if other is not body)
         for name, held, limit in (
-            ("limits.transaction", body.stored_bytes, self._limits.transaction_bytes),
-            ("limits.staged", everything, self._limits.staged_bytes),
+            ("limits.transaction", body.stored_bytes, self.limits.transaction_bytes),
+            ("limits.staged", everything, self.limits.staged_bytes),
         ):
             if held > limit:
                 raise LimitReached(
@@ -431,13 +443,18 @@ class Builder:
         for part in body.stored:
             if part.as_sent:
                 for sent in read_sent_file(self._fetch(part.file.result().key)):
-                    self._publish_sent(part.relation, sent, commit, position_lsn=position_lsn)
-            elif body.decided or self._book.still_written_in(part.relation, part.shape, position_lsn=position_lsn):
+                    self._publish_sent(part.announced[0], sent, commit, position_lsn=position_lsn)
+            elif body.decided or all(
+                self._book.still_written_in(relation, part.shape, position_lsn=position_lsn, xid=commit.xid)
+                for relation in part.announced
+            ):
                 self._published.append((part.file, part.shape.version, commit))
         for relation, rows in body.take():
             if isinstance(rows, SentRows):
                 self._publish_sent(relation, rows, commit, position_lsn=position_lsn)
-            elif body.decided or self._book.still_written_in(relation, rows.schema, position_lsn=position_lsn):
+            elif body.decided or self._book.still_written_in(
+                relation, rows.schema, position_lsn=position_lsn, xid=commit.xid
+            ):
                 self._write(rows.with_commit(lsn=commit.end_lsn, commit_time_us=commit.commit_time_us))
 
     def _publish_sent(
@@ -447,14 +464,14 @@ class Builder:
         nothing is ever recorded.
         """
         sent = sent.without(commit.aborted_xids)
-        schema = self._book.resolve(relation, position_lsn=position_lsn) if len(sent) else None
+        schema = self._book.resolve(relation, position_lsn=position_lsn, xid=commit.xid) if len(sent) else None
         if schema is None:
             return
         try:
             for encoded in sent.encoded(schema, lsn=commit.end_lsn, commit_time_us=commit.commit_time_us):
                 self._write(encoded)
         except UnsupportedChange as error:
-            self._book.mark_stale(relation.oid, str(error), lsn=commit.end_lsn)
+            self._book.mark_stale(relation.oid, str(error), lsn=commit.end_lsn, cause=Cause.VALUE)
 
     def _add_commits(self, commits: Commits) -> None:
         ours = self._commits
@@ -464,3 +481,15 @@ class Builder:
         ours.end_lsn.extend(commits.end_lsn)  # type: ignore[attr-defined]
         ours.commit_time_us.extend(commits.commit_time_us)  # type: ignore[attr-defined]
         ours.xid.extend(commits.xid)  # type: ignore[attr-defined]
+
+
+def _first_xid(run: RowRun | TruncateRun) -> int:
+    return run.xid if isinstance(run, TruncateRun) else int(run.xid[0])
+
+
+def _transaction(run: RowRun | TruncateRun, commits: Commits) -> int:
+    """The number of the transaction, not that of a savepoint, of the first change."""
+    if run.lsn is None:
+        return _first_xid(run)
+    end_lsn = run.lsn if isinstance(run, TruncateRun) else int(run.lsn[0])
+    return commits.xid[bisect_left(commits.end_lsn, end_lsn)]

@@ -330,7 +330,7 @@ def _new_values(
     rows: RowColumns, position: int, column: ColumnSchema, schema: TableSchema
 ) -> tuple[_Values, Mask | None]:
     """The new values, and which rows were sent without one although it is not NULL. What the old
-    row still tells is taken from there.
+    row still holds is taken from there.
     """
     where = _where(schema, column)
     vector = rows.new[position]
@@ -340,14 +340,14 @@ def _new_values(
     unknown = vector.kind == _UNKNOWN
     if rows.old is not None:
         old = rows.old[position]
-        told = (
+        stated = (
             unknown & ((old.kind == _TEXT) | (old.kind == _BINARY)) & ((rows.old_kind == _OLD_FULL) | column.identity)
         )
-        if told.any():
-            kind = _one_kind(np.concatenate((old.kind[told], vector.kind[texts.present])), where)
-        start, length = np.where(told, old.start, texts.start), np.where(told, old.length, texts.length)
-        texts = Texts(texts.raw, start, length, texts.present | told, where)
-        unknown &= ~told
+        if stated.any():
+            kind = _one_kind(np.concatenate((old.kind[stated], vector.kind[texts.present])), where)
+        start, length = np.where(stated, old.start, texts.start), np.where(stated, old.length, texts.length)
+        texts = Texts(texts.raw, start, length, texts.present | stated, where)
+        unknown &= ~stated
     values = _values(texts, kind, column)
     if not unknown.any():
         return values, None
@@ -416,14 +416,14 @@ def _key_ranges(
         values = [side.arrays[column.name] for side in (new, old) if column.name in side.arrays]
         found = key_range(column, values)
         unknown = any(other is column for other, _ in unchanged)
-        if found is None or unknown or not _every_row_tells(column.name, new, old, rows):
+        if found is None or unknown or not _every_row_has_it(column.name, new, old, rows):
             without.add(column.name)
         else:
             ranges[column.name] = found
     return (ranges, frozenset(without)) if len(rows.op) else ({}, frozenset())
 
 
-def _every_row_tells(name: str, new: _Side, old: _Side, rows: RowColumns) -> bool:
+def _every_row_has_it(name: str, new: _Side, old: _Side, rows: RowColumns) -> bool:
     """Whether each row names a value of this key column: deletes in their old row, the others in
     the new and, where there is one, the old.
     """

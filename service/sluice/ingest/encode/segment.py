@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sluice.contract import envelope
+from sluice.contract.entries import Segment
 from sluice.contract.schema import TableSchema
 from sluice.ingest.encode.rows import EncodedRows, segment_schema
 from sluice.ingest.encode.stats import SegmentStats, total
@@ -46,6 +47,24 @@ class SegmentFile:
     sha256: str
     stats: SegmentStats
 
+    def segment(self, key: str, schema: TableSchema) -> Segment:
+        """What an entry says of it, once it is stored at `key`."""
+        stats = self.stats
+        return Segment(
+            key=key,
+            table_id=schema.table_id,
+            schema_version=schema.version,
+            rows=stats.rows,
+            bytes=len(self.data),
+            sha256=self.sha256,
+            first_lsn=stats.first_lsn,
+            last_lsn=stats.last_lsn,
+            ops=dict(stats.ops),
+            unchanged={str(attnum): count for attnum, count in stats.unchanged.items()},
+            key_changes=stats.key_changes,
+            key_ranges=dict(stats.key_ranges),
+        )
+
 
 class SegmentWriter:
     """Collects rows of one schema version and writes them as one file. Used once, by one thread."""
@@ -69,8 +88,10 @@ class SegmentWriter:
         return written + self._waiting_bytes
 
     def append(self, rows: EncodedRows) -> None:
-        """Rows of this very schema version; any others are a fault of the program."""
-        if rows.schema != self.schema:
+        """Rows of this very schema version; any others are a fault of the program. The table may have got
+        another name meanwhile.
+        """
+        if rows.schema.named(self.schema.schema_name, self.schema.table_name) != self.schema:
             raise AssertionError(
                 f"rows of {rows.schema.qualified_name} in schema version {rows.schema.version} are no "
                 f"rows of {self.schema.version}"

@@ -146,9 +146,9 @@ class _Reader:
 def _struct(fields: Struct) -> Iterator[bytes]:
     before = 0
     for number, (kind, value) in sorted(fields.items()):
-        told = kind if kind not in (TRUE, FALSE) else TRUE if value else FALSE
+        wire = kind if kind not in (TRUE, FALSE) else TRUE if value else FALSE
         step = number - before
-        yield bytes([step << 4 | told]) if step <= _SHORT_STEP else bytes([told]) + _zigzag(number)
+        yield bytes([step << 4 | wire]) if step <= _SHORT_STEP else bytes([wire]) + _zigzag(number)
         if kind not in (TRUE, FALSE):
             yield from _value(kind, value)
         before = number

@@ -118,7 +118,7 @@ class Texts:
         if array is None:
             raise UnsupportedChange(
                 f"{self.where} holds text that is not UTF-8",
-                hint="this happens in databases with encoding SQL_ASCII; correct the values, then copy the table again",
+                hint="this happens in databases with encoding SQL_ASCII; correct the values, then resync the table",
             )
         return array
 

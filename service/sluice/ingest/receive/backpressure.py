@@ -1,6 +1,6 @@
 """How long the socket was left unread, and whose fault it was.
 
-Belongs to the event loop. Must not hold anything up: it is told.
+Belongs to the event loop. Must not hold anything up: it is informed.
 """
 
 import time

@@ -106,8 +106,8 @@ class Batching:
         Returns how many. Lets the errors of `get` through.
         """
         batch = self._batch
-        budget = room = min(self._limits.batch_frames - len(batch.frames), _YIELD_FRAMES)
-        bytes_left = bytes_room = self._limits.batch_bytes - batch.nbytes
+        budget = frames_free = min(self._limits.batch_frames - len(batch.frames), _YIELD_FRAMES)
+        bytes_left = bytes_free = self._limits.batch_bytes - batch.nbytes
         append = batch.frames.append
         untracked, header_bytes = _UNTRACKED, c.XLOGDATA_HEADER_BYTES
         while budget > 0 and bytes_left > 0:
@@ -124,11 +124,11 @@ class Batching:
             budget -= 1
             if size <= header_bytes or payload[header_bytes] not in untracked:
                 self._note(payload, now)
-        batch.nbytes += bytes_room - bytes_left
+        batch.nbytes += bytes_free - bytes_left
         if self._oldest is None and len(batch.frames) > self._keepalives:
             self._oldest = now
             self._watch.busy()
-        return room - budget
+        return frames_free - budget
 
     def _note(self, payload: bytes | memoryview, now: float) -> None:
         """Follows positions and requests. Malformed payloads are left to the decoder, which refuses

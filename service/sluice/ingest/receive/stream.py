@@ -34,7 +34,7 @@ _RECORDS_PER_TURN = 2048
 """TLS records read between two turns of the event loop: about 10 ms."""
 _PROBE_S = 2.0
 """While nobody reads and the batch is full, a stopping server cannot reach us: ask it this often."""
-_LEAVE_S = 3.0
+_END_S = 3.0
 _MISSING_PUBLICATION = "skipped loading publication"
 _UNDEFINED_OBJECT = b"42704"
 _LOST_REPORTING = "the replication connection was lost while reporting the flushed position"
@@ -180,7 +180,7 @@ class ReplicationStream:
         self._input_event.set()
 
     async def close(self) -> None:
-        """Reports the last acknowledged position and leaves, when the server has read it; the
+        """Reports the last acknowledged position and ends the stream, when the server has read it; the
         server frees the slot as soon as it notices.
         """
         if self._probe is not None:
@@ -348,7 +348,7 @@ class ReplicationStream:
             self._fail(SourceUnavailable(_LOST_REPORTING, reason="connection_lost"))
 
     async def _take_leave(self) -> None:
-        """Ends the COPY and reads on until the server has done so too, or for `_LEAVE_S`.
+        """Ends the COPY and reads on until the server has done so too, or for `_END_S`.
 
         A socket that is closed with bytes unread resets the connection, and the server loses what
         it has not read: the last acknowledgement. In the middle of a large transaction it may go on
@@ -360,7 +360,7 @@ class ReplicationStream:
         self._pgconn.put_copy_end()
         self._flush_output()
         self._loop.add_reader(self._fd, self._input_arrived)
-        async with asyncio.timeout(_LEAVE_S):
+        async with asyncio.timeout(_END_S):
             while not self._closed and self._passed_over():
                 await self._input_event.wait()
                 self._input_event.clear()

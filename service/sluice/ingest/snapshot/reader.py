@@ -1,15 +1,15 @@
-"""Reading a table as of an exported snapshot, in the very text that the stream would send.
+"""Reading a table as of an exported snapshot, in the very values that the stream would send.
 
 Invariant: what is yielded is every row that the snapshot sees, in the output of the same type
-output functions under the same pinned settings, or an error. A snapshot without a lock that races a
-rewrite or TRUNCATE reads nothing and says nothing, so the table is locked and its storage is
-compared with what it was before the snapshot existed. Must not: write, decode rows, or hold
-anything stronger than ACCESS SHARE. (PostgreSQL: COPY; SET TRANSACTION; Explicit Locking.)
+output functions under the same pinned settings or in a binary form of the same values, or an error.
+A snapshot without a lock that races a rewrite or TRUNCATE reads nothing and says nothing, so the
+table is locked and its storage is compared with what it was before the snapshot existed. Must not:
+write, decode rows, or hold anything stronger than ACCESS SHARE. (PostgreSQL: COPY; SET TRANSACTION; Explicit Locking.)
 """
 
 import select
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -18,13 +18,14 @@ from psycopg import pq
 
 from sluice import faults
 from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.chunks import ENDLESS, BlockRange
 from sluice.contract.schema import TableSchema
 from sluice.errors import SourceRefused, SourceUnavailable
 from sluice.ingest.receive.batching import LARGE_PAYLOAD_BYTES
 from sluice.ingest.tables.catalog_diff import fingerprint
 from sluice.quoting import quote_identifier, quote_literal, quote_qualified
 from sluice.source.catalog import Catalog
-from sluice.source.sessions import SourceOptions, open_query, raise_result, translated
+from sluice.source.sessions import Connection, SourceOptions, open_query, raise_result, translated
 
 BATCH_BYTES = 8 * 1024 * 1024
 LOCK_WAIT_S = 2
@@ -39,11 +40,20 @@ KiB.
 """
 _ALREADY_TEXT = frozenset((25, 1042, 1043, 1790))
 """text, char(n), varchar(n), refcursor: their binary form is their text form, padding included."""
+_BINARY = frozenset(
+    ["boolean", "int2", "int4", "int8", "oid", "float4", "float8", "bytea", "date", "timestamp", "timestamptz"]
+)
+"""Forms that cost the server less than their text and us no more, and give the same values."""
+
+
+def binary_columns(schema: TableSchema) -> list[int]:
+    """The columns, from 0, that COPY sends in binary form."""
+    return [place for place, column in enumerate(schema.columns) if column.binary_form in _BINARY]
 
 
 class SnapshotRaced(SourceUnavailable):
     """The table was rewritten, truncated or changed around the moment of the snapshot: take a new
-    snapshot and copy again.
+    snapshot and read again.
     """
 
 
@@ -57,8 +67,10 @@ class TableRefused(SourceRefused):
     """
 
 
-def copy_statement(schema: TableSchema, facts: TableFacts) -> str:
-    """The COPY whose every field is the text that the stream would send for it.
+def copy_statement(schema: TableSchema, facts: TableFacts, blocks: BlockRange | None = None, where: str = "") -> str:
+    """The COPY whose every field is the text that the stream would send for it, or of `binary_columns`
+    the binary form of the same value, of the rows in `blocks` (None: all) for which the SQL condition
+    `where` holds.
 
     Casting to text instead of calling the output function would differ: char(n) loses its padding,
     boolean is spelled out.
@@ -70,13 +82,154 @@ def copy_statement(schema: TableSchema, facts: TableFacts) -> str:
             raise SnapshotRaced(f"{schema.qualified_name} no longer has the column {column.name}")
         function, base_type_oid = functions[column.name]
         name = quote_identifier(column.name)
-        fields.append(name if base_type_oid in _ALREADY_TEXT else f"pg_catalog.textin({function}({name}))")
+        plain = base_type_oid in _ALREADY_TEXT or column.binary_form in _BINARY
+        fields.append(name if plain else f"pg_catalog.textin({function}({name}))")
+    conditions = [f"({condition})" for condition in (facts.row_filter, where) if condition]
+    source = quote_qualified(facts.schema, facts.name)
     only = "" if facts.relkind == "p" else "ONLY "
-    where = f" WHERE ({facts.row_filter})" if facts.row_filter else ""
-    return (
-        f"COPY (SELECT {', '.join(fields)} FROM {only}{quote_qualified(facts.schema, facts.name)}{where}) "
-        "TO STDOUT (FORMAT binary)"
-    )
+    if blocks is not None:
+        if blocks.relation != str(facts.oid):
+            leaf = next((leaf for leaf in facts.children if str(leaf.oid) == blocks.relation), None)
+            if leaf is None:
+                raise SnapshotRaced(f"{schema.qualified_name} no longer has the partition {blocks.relation}")
+            source, only = quote_qualified(leaf.schema, leaf.name), "ONLY "
+        if blocks.first:
+            conditions.append(f"ctid >= '({blocks.first},0)'::pg_catalog.tid")
+        if blocks.end != ENDLESS:
+            conditions.append(f"ctid < '({blocks.end},0)'::pg_catalog.tid")
+    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    return f"COPY (SELECT {', '.join(fields)} FROM {only}{source}{where}) TO STDOUT (FORMAT binary)"
+
+
+class SnapshotSession:
+    """Two sessions of one thread: one inside the exported `snapshot`, one that sees the catalog of now.
+    They are opened when they are needed, and anew after an error.
+    """
+
+    def __init__(self, options: SourceOptions, snapshot: str) -> None:
+        self._options = options
+        self._snapshot = snapshot
+        self._inside: Connection | None = None
+        self._catalog: Catalog | None = None
+
+    @property
+    def inside(self) -> Connection:
+        """The session that sees the rows of the snapshot. Raises SourceError, SnapshotRaced."""
+        if self._inside is None:
+            conn = open_query(self._options)
+            try:
+                with translated("preparing a snapshot"):
+                    _enter_snapshot(conn, self._snapshot)
+                    conn.pgconn.exec_(_GROW_BUFFER)
+            except BaseException:
+                conn.close()
+                raise
+            self._inside = conn
+        return self._inside
+
+    def close(self) -> None:
+        """Ends both. May be called again, and the session be used again."""
+        for session in (self._inside, self._catalog):
+            if session is not None:
+                session.close()
+        self._inside = self._catalog = None
+
+    @contextmanager
+    def locked(self, tables: Sequence[TableFacts]) -> Iterator[dict[int, SnapshotRaced | TableLocked | TableRefused]]:
+        """Inside the block none of `tables` can change its shape or storage, but for those that are
+        given, by oid, with what is wrong with them.
+
+        `tables` must have been read *before* the slot that exported the snapshot was created: what is
+        no longer the same is SnapshotRaced.
+        """
+        try:
+            conn = self.inside
+            faults.point("snapshot.lock.before")
+            wrong: dict[int, SnapshotRaced | TableLocked | TableRefused] = {}
+            with translated("locking tables against changes of their shape"):
+                conn.execute(b"SAVEPOINT tables")
+                for facts in tables:
+                    if (error := _lock(conn, facts)) is not None:
+                        wrong[facts.oid] = error
+            now = {table.oid: table for table in self._now([facts.oid for facts in tables if facts.oid not in wrong])}
+            for facts in tables:
+                if facts.oid not in wrong and (raced := _raced(facts, now.get(facts.oid))) is not None:
+                    wrong[facts.oid] = raced
+            faults.point("snapshot.locked")
+            yield wrong
+            with translated("giving tables free"):
+                conn.execute(b"ROLLBACK TO SAVEPOINT tables; RELEASE SAVEPOINT tables")
+        except BaseException:
+            self.close()
+            raise
+
+    def _now(self, oids: Sequence[int]) -> list[TableFacts]:
+        """With the lock held a table cannot change any more, so one look is enough; by a session of its
+        own, for the other one sees the catalog of the snapshot's moment.
+        """
+        if self._catalog is None:
+            self._catalog = Catalog(open_query(self._options))
+        return self._catalog.tables(oids, publication=self._options.publication)
+
+    def blocks(self, tables: Sequence[TableFacts]) -> dict[str, int]:
+        """How many blocks each table has, and each partition, by oid: of `tables`, which are locked.
+        Partitions are given only where all of a table's can be read by themselves: the right to read a
+        table holds for its partitions when they are read through it.
+        """
+        command = """
+            SELECT c.oid::text, c.oid = ANY (%(tables)s::oid[]),
+                pg_catalog.pg_relation_size(c.oid) / pg_catalog.current_setting('block_size')::int8,
+                (SELECT a.amname FROM pg_catalog.pg_am a WHERE a.oid = c.relam) IS NOT DISTINCT FROM 'heap'
+                AND pg_catalog.has_table_privilege(c.oid, 'SELECT') AND NOT pg_catalog.row_security_active(c.oid)
+            FROM pg_catalog.pg_class c WHERE c.oid = ANY (%(oids)s::oid[])"""
+        leaves = {table.oid: [leaf.oid for leaf in table.children] for table in tables if table.relkind == "p"}
+        plain = [table.oid for table in tables if table.relkind != "p"]
+        oids = [*plain, *(oid for found in leaves.values() for oid in found)]
+        with translated("asking for the size of tables"):
+            rows = self.inside.execute(command.encode(), {"tables": plain, "oids": oids}).fetchall()
+        sizes = {oid: size for oid, own, size, by_blocks in rows if own and by_blocks}
+        cut = {oid: size for oid, own, size, by_blocks in rows if not own and by_blocks}
+        for found in leaves.values():
+            if all(str(oid) in cut for oid in found):
+                sizes |= {str(oid): cut[str(oid)] for oid in found}
+        return sizes
+
+
+def read_rows(
+    session: SnapshotSession,
+    *,
+    schema: TableSchema,
+    facts: TableFacts,
+    blocks: BlockRange | None = None,
+    where: str = "",
+    batch_bytes: int = BATCH_BYTES,
+    accept_empty: bool = False,
+) -> Iterator[list[bytes | memoryview]]:
+    """Yields raw CopyData payloads of COPY's binary format; the first begins with its header, the
+    last is its trailer. A list is the caller's to empty. With `blocks` only the rows in them, with
+    `where` only those for which the SQL condition holds. The table
+    must be locked; a session that was left before the last row is closed.
+
+    Raises SnapshotRaced when the table reads as empty although it has rows by the statistics (unless
+    `accept_empty`, for a second try); TableRefused when it is this table that cannot be read;
+    SourceError otherwise.
+    """
+    statement = copy_statement(schema, facts, blocks, where)
+    pgconn = session.inside.pgconn
+    try:
+        with _of_the_table(), translated(f"the snapshot of {facts.qualified_name}"):
+            result = pgconn.exec_(statement.encode())
+            if result.status != pq.ExecStatus.COPY_OUT:
+                raise_result(result, doing=f"the snapshot of {facts.qualified_name}")
+            rows = yield from _chunks(pgconn, facts, batch_bytes)
+    except BaseException:
+        session.close()
+        raise
+    is_all = blocks is None or (blocks.is_whole and blocks.relation == str(facts.oid))
+    if is_all and rows == 0 and facts.estimated_rows > 0 and not facts.row_filter and not accept_empty:
+        raise SnapshotRaced(
+            f"{facts.qualified_name} read as empty, but has about {facts.estimated_rows} rows by its statistics"
+        )
 
 
 def read_table(
@@ -88,36 +241,25 @@ def read_table(
     batch_bytes: int = BATCH_BYTES,
     accept_empty: bool = False,
 ) -> Iterator[list[bytes | memoryview]]:
-    """Yields raw CopyData payloads of COPY's binary format; the first begins with its header, the
-    last is its trailer. A list is the caller's to empty.
+    """`read_rows` of one whole table in a session of its own. Raises what is wrong with the table, too."""
+    with closing(SnapshotSession(options, snapshot)) as session, session.locked([facts]) as wrong:
+        if wrong:
+            raise wrong[facts.oid]
+        yield from read_rows(session, schema=schema, facts=facts, batch_bytes=batch_bytes, accept_empty=accept_empty)
 
-    `facts` must have been read *before* the slot that exported `snapshot` was created. Raises
-    SnapshotRaced when the table's storage or shape is another one by now, or when it reads as empty
-    although it has rows by the statistics (unless `accept_empty`, for a second try); TableLocked
-    and TableRefused when it is this table that cannot be read; SourceError otherwise.
+
+@contextmanager
+def table_at(options: SourceOptions, *, facts: TableFacts, snapshot: str) -> Iterator[Connection]:
+    """A session that sees the source as of `snapshot`, and the table of `facts` locked in it. Raises what
+    is wrong with the table.
     """
-    with closing(open_query(options)) as conn:
-        with translated(f"preparing the snapshot of {facts.qualified_name}"):
-            _enter_snapshot(conn, snapshot)
-            faults.point("snapshot.lock.before")
-        with _of_the_table():
-            _lock(conn, facts)
-        _compare(options, facts)
-        faults.point("snapshot.locked")
-        statement = copy_statement(schema, facts)
-        conn.pgconn.exec_(_GROW_BUFFER)
-        with _of_the_table(), translated(f"the snapshot of {facts.qualified_name}"):
-            result = conn.pgconn.exec_(statement.encode())
-            if result.status != pq.ExecStatus.COPY_OUT:
-                raise_result(result, doing=f"the snapshot of {facts.qualified_name}")
-            rows = yield from _chunks(conn.pgconn, facts, batch_bytes)
-        if rows == 0 and facts.estimated_rows > 0 and not facts.row_filter and not accept_empty:
-            raise SnapshotRaced(
-                f"{facts.qualified_name} read as empty, but has about {facts.estimated_rows} rows by its statistics"
-            )
+    with closing(SnapshotSession(options, snapshot)) as session, session.locked([facts]) as wrong:
+        if wrong:
+            raise wrong[facts.oid]
+        yield session.inside
 
 
-def _enter_snapshot(conn: psycopg.Connection[tuple[Any, ...]], snapshot: str) -> None:
+def _enter_snapshot(conn: Connection, snapshot: str) -> None:
     conn.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     try:
         conn.execute(f"SET TRANSACTION SNAPSHOT {quote_literal(snapshot)}".encode())
@@ -134,46 +276,52 @@ def _of_the_table() -> Iterator[None]:
         raise TableRefused(str(error), hint=error.hint) from error
 
 
-def _lock(conn: psycopg.Connection[tuple[Any, ...]], facts: TableFacts) -> None:
-    """ACCESS SHARE until the transaction ends, on the leaves of a partitioned table as well.
+def _lock(conn: Connection, facts: TableFacts) -> SnapshotRaced | TableLocked | TableRefused | None:
+    """ACCESS SHARE until the savepoint is rolled back, on the leaves of a partitioned table as well;
+    what keeps the table from being locked, if anything does.
 
     By a query without rows: LOCK TABLE asks for a right to the whole table, where rights to the
     columns are enough to read them.
     """
     only = "" if facts.relkind == "p" else "ONLY "
-    with translated(f"locking {facts.qualified_name} against changes of its shape"):
+    name = facts.qualified_name
+    try:
+        conn.execute(
+            f"SAVEPOINT one; SET LOCAL lock_timeout = '{LOCK_WAIT_S}s'; "
+            f"SELECT FROM {only}{quote_qualified(facts.schema, facts.name)} LIMIT 0; "
+            "SET LOCAL lock_timeout = 0; RELEASE SAVEPOINT one".encode()
+        )
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+        error: Any = SnapshotRaced(f"{name} was dropped or renamed while its snapshot was being taken")
+    except psycopg.errors.LockNotAvailable:
+        error = TableLocked(f"{name} is locked by another session, which keeps it from being read")
+    except psycopg.Error:
         try:
-            conn.execute(f"SET LOCAL lock_timeout = '{LOCK_WAIT_S}s'".encode())
-            conn.execute(f"SELECT FROM {only}{quote_qualified(facts.schema, facts.name)} LIMIT 0".encode())
-            conn.execute(b"SET LOCAL lock_timeout = 0")
-        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
-            raise SnapshotRaced(
-                f"{facts.qualified_name} was dropped or renamed while its snapshot was being taken"
-            ) from None
-        except psycopg.errors.LockNotAvailable:
-            raise TableLocked(
-                f"{facts.qualified_name} is locked by another session, which keeps it from being read"
-            ) from None
+            with _of_the_table(), translated(f"locking {name} against changes of its shape"):
+                raise
+        except TableRefused as refused:
+            error = refused
+    else:
+        return None
+    conn.execute(b"ROLLBACK TO SAVEPOINT one; RELEASE SAVEPOINT one")
+    found: SnapshotRaced | TableLocked | TableRefused = error
+    return found
 
 
-def _compare(options: SourceOptions, facts: TableFacts) -> None:
-    """With the lock held the table cannot change any more, so one look is enough; a session of its
-    own, for ours sees the catalog of the snapshot's moment.
-    """
-    with closing(Catalog(open_query(options))) as catalog:
-        now = catalog.table(facts.oid, publication=options.publication if facts.publishes else "")
+def _raced(facts: TableFacts, now: TableFacts | None) -> SnapshotRaced | None:
+    """What has happened to a table since its facts were read."""
+    name = facts.qualified_name
     if now is None:
-        raise SnapshotRaced(f"{facts.qualified_name} was dropped while its snapshot was being taken")
+        return SnapshotRaced(f"{name} was dropped while its snapshot was being taken")
     if now.relfilenode != facts.relfilenode:
-        raise SnapshotRaced(f"{facts.qualified_name} was rewritten or truncated while its snapshot was being taken")
+        return SnapshotRaced(f"{name} was rewritten or truncated while its snapshot was being taken")
     if (
         _shape(now) != _shape(facts)
         or now.published_columns != facts.published_columns
         or fingerprint(now) != fingerprint(facts)
     ):
-        raise SnapshotRaced(
-            f"{facts.qualified_name} or its place in the publication was altered while its snapshot was being taken"
-        )
+        return SnapshotRaced(f"{name} or its place in the publication was altered while its snapshot was being taken")
+    return None
 
 
 def _shape(facts: TableFacts) -> list[tuple[str, int, int, int]]:

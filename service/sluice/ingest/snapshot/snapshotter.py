@@ -1,21 +1,21 @@
 """Initial rows: tables in state `snapshot` are read from an exported snapshot while their changes
 already flow.
 
-Invariant: a generation's copy is published only whole, and only if the snapshot provably shows the
-table as it was (lock, then relfilenode as before the slot). The rows are as of `snapshot_lsn`;
-every commit after it reaches the table through the stream, because the table was recorded in the
-manifest before the snapshot was taken. One entry publishes a snapshot, makes the table live and carries
-the facts that were read before the snapshot. What changed during the snapshot is looked for before the
-entry, and whatever changes between that look and the entry is found by the catalog watch, which
-compares with the facts of the entry. A table that cannot be read, or is locked, never holds up the
-others. Runs in a thread of its own, with connections of its own.
+Invariant: a generation becomes live only whole, and only if the snapshot provably shows the
+table as it was (lock, then relfilenode as before the slot). Each chunk is as of its own snapshot;
+every commit after the first one reaches the table through the stream, because the table was recorded
+in the manifest before the snapshot was taken. A round that ends early costs the chunks that were under
+way: the next one reads the rest from a snapshot of its own, and `contract.chunks` says why that is
+exact, and when it is not. Then the generation begins again, by name. The last entry makes the table
+live and carries the facts from before the first snapshot: what changes after the look before it is
+found by the catalog watch, which compares with them. A table that cannot be read, or is locked, never
+holds up the others. Runs in a thread of its own, with connections of its own.
 """
 
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import closing, suppress
-from dataclasses import dataclass
+from contextlib import closing
 
 import structlog
 
@@ -23,38 +23,31 @@ from sluice import faults
 from sluice.backoff import RetryTime
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.entries import Snapshot
-from sluice.contract.schema import TableSchema
+from sluice.contract.resyncs import Cause
 from sluice.contract.table_state import State
-from sluice.errors import SourceUnavailable, UnsupportedChange
-from sluice.ingest.snapshot.reader import SnapshotRaced, TableLocked, TableRefused
+from sluice.errors import SourceUnavailable
+from sluice.ingest.snapshot.round import Job, Round, SnapshotLimits
 from sluice.ingest.snapshot.segments import SnapshotSegments
 from sluice.ingest.status import SnapshotCounts, SnapshotProgress
 from sluice.ingest.tables.book import TableBook
-from sluice.ingest.tables.catalog_diff import compare, fingerprint
+from sluice.ingest.tables.catalog_diff import Unseen, compare
 from sluice.lsn import show
+from sluice.manifest.snapshot_state import SnapshotState
+from sluice.manifest.state import TableState
 from sluice.source.catalog import Catalog
 from sluice.source.sessions import NoFreeSlot, SourceOptions, open_query
 from sluice.source.snapshot_export import Blocker, SnapshotHolder, Waiting
 
+FAR = (1 << 64) - 1
+"""A position behind every change that is known."""
 WAIT_SECONDS = (5.0, 10.0, 30.0)
 """Pauses before a locked table is tried again, and before another slot is asked for; the last one
 repeats. Each try costs the source a snapshot.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """One table to be read: its facts from before the snapshot, and the generation and shape that
-    they began or agree with.
-    """
-
-    facts: TableFacts
-    schema: TableSchema
-    generation: int
-
-
 class Snapshotter:
-    """Copies whatever the book says is `snapshot`. `run_once` is called again and again until
+    """Reads whatever the book says is `snapshot`. `run_once` is called again and again until
     nothing is left.
     """
 
@@ -66,12 +59,14 @@ class Snapshotter:
         *,
         counts: SnapshotCounts,
         stop: threading.Event,
+        limits: SnapshotLimits,
     ) -> None:
         self._options = options
         self._book = book
         self._segments = segments
         self._counts = counts
         self._stop = stop
+        self._limits = limits
         self._raced: set[int] = set()
         self._locked: dict[str, RetryTime] = {}
         self._slot = RetryTime(WAIT_SECONDS)
@@ -83,43 +78,121 @@ class Snapshotter:
         return [table.table_id for table in self._book.states().values() if table.state == State.SNAPSHOT]
 
     def run_once(self) -> int:
-        """Copies every pending table from one snapshot; returns how many were finished. Raises
+        """Reads what every pending table lacks from one snapshot; returns how many were finished. Raises
         SourceUnavailable when the connection is lost, and when the server has no slot to spare.
         """
+        finished = self._finish_joined()
         wanted, now = self.pending, time.monotonic()
         self._locked = {table_id: retry for table_id, retry in self._locked.items() if table_id in wanted}
-        due = [table_id for table_id in wanted if table_id not in self._locked or self._locked[table_id].due(now)]
+        due = [
+            table_id
+            for table_id in wanted
+            if (table_id not in self._locked or self._locked[table_id].due(now)) and not self._is_complete(table_id)
+        ]
         jobs = self._jobs(due) if self._slot.due(now) else []
         if not jobs:
-            return 0
+            return finished
         self._counts.progress = SnapshotProgress(
-            tables_total=len(jobs), waiting={job.facts.qualified_name: job.facts.estimated_rows for job in jobs}
+            tables_total=len(jobs), waiting={job.name: job.facts.estimated_rows for job in jobs}
         )
         self._logger.info("taking a snapshot to read from", tables=len(jobs))
         with closing(self._snapshot(jobs)) as holder:
             self._logger.info("snapshot taken", snapshot_lsn=show(holder.consistent_lsn))
-            return sum(self._resync(job, holder) for job in jobs if not self._stop.is_set())
+            result = Round(
+                self._options,
+                self._book,
+                self._segments,
+                snapshot=holder.snapshot_name,
+                lsn=holder.consistent_lsn,
+                counts=self._counts,
+                stop=self._stop,
+                limits=self._limits,
+                raced=frozenset(self._raced),
+            ).run(jobs)
+        self._raced |= result.raced
+        for table_id in result.locked:
+            self._locked.setdefault(table_id, RetryTime(WAIT_SECONDS)).failed(time.monotonic())
+        return finished + result.finished
 
-    def _jobs(self, table_ids: Sequence[str]) -> list[_Job]:
+    def _is_complete(self, table_id: str) -> bool:
+        snapshot = self._book.states()[table_id].snapshot
+        return snapshot is not None and snapshot.complete
+
+    def _jobs(self, table_ids: Sequence[str]) -> list[Job]:
         """What can be read, and under which facts. Tables that were locked come last: they may be
         so again.
         """
-        if not table_ids:
-            return []
-        with closing(open_query(self._options)) as connection:
-            catalog = Catalog(connection)
-            found = {
-                table_id: catalog.table(int(table_id), publication=self._options.publication) for table_id in table_ids
-            }
+        found = self._facts(table_ids)
         jobs = []
-        for table_id, facts in sorted(found.items(), key=lambda item: item[0] in self._locked):
+        for table_id in sorted(table_ids, key=lambda table_id: table_id in self._locked):
+            facts, state = found.get(table_id), self._book.states()[table_id]
             if facts is None:
                 self._book.detach(int(table_id), "dropped at the source before its snapshot was taken")
-            elif (schema := self._book.prepare_snapshot(facts)) is not None:
-                jobs.append(_Job(facts, schema, self._book.states()[table_id].generation))
+                continue
+            before = state.snapshot
+            if before is not None and (why := _cannot_go_on(facts, state, before)):
+                self._book.begin_again(facts, why, generation=state.generation)
+                before = None
+            if (schema := self._book.prepare_snapshot(facts)) is not None:
+                state = self._book.states()[table_id]
+                jobs.append(Job(facts, schema, state.generation, state.snapshot))
         return jobs
 
-    def _snapshot(self, jobs: Sequence[_Job]) -> SnapshotHolder:
+    def _facts(self, table_ids: Sequence[str]) -> dict[str, TableFacts]:
+        if not table_ids:
+            return {}
+        with closing(open_query(self._options)) as connection:
+            oids = [int(table_id) for table_id in table_ids]
+            tables = Catalog(connection).tables(oids, publication=self._options.publication)
+        return {str(table.oid): table for table in tables}
+
+    def _finish_joined(self) -> int:
+        """Ends snapshots of which every block was read, at several moments: once the spool has the
+        changes up to the last of them, and if nothing keeps the chunks from being joined.
+        """
+        due: dict[str, TableState] = {}
+        for table_id in self.pending:
+            state = self._book.states()[table_id]
+            snapshot = state.snapshot
+            if snapshot is not None and snapshot.complete and snapshot.snapshot_lsn <= self._book.through_lsn:
+                due[table_id] = state
+        found = self._facts(list(due))
+        finished = 0
+        for table_id, state in due.items():
+            facts, snapshot = found.get(table_id), state.snapshot
+            assert snapshot is not None
+            if facts is None:
+                self._book.detach(int(table_id), "dropped at the source before its snapshot was published")
+                continue
+            not_joined = snapshot.not_joined(snapshot.snapshot_lsn)
+            why = compare(snapshot.relfilenode, snapshot.fingerprint, facts)
+            if not_joined or why is not None:
+                why = why or Unseen(Cause.INTERRUPTED, not_joined)
+                self._book.begin_again(facts, why, generation=state.generation)
+                continue
+            faults.point("snapshot.final.before")
+            end = Snapshot(
+                table_id,
+                state.generation,
+                snapshot.schema_version,
+                snapshot.snapshot_lsn,
+                (),
+                final=True,
+                relfilenode=snapshot.relfilenode,
+                fingerprint=snapshot.fingerprint,
+            )
+            if self._book.publish_snapshot(end):
+                faults.point("snapshot.final.after")
+                finished += 1
+                self._logger.info(
+                    "snapshot finished",
+                    table=facts.qualified_name,
+                    rows=snapshot.rows,
+                    snapshot_lsn=show(snapshot.snapshot_lsn),
+                )
+        return finished
+
+    def _snapshot(self, jobs: Sequence[Job]) -> SnapshotHolder:
         waiting = Waiting(report=self._report_blockers, cancelled=self._stop.is_set)
         try:
             holder = SnapshotHolder.open(self._options, waiting=waiting)
@@ -138,80 +211,17 @@ class Snapshotter:
             prepared=sum(not one.pid for one in blockers),
         )
 
-    def _resync(self, job: _Job, holder: SnapshotHolder) -> int:
-        facts, schema = job.facts, job.schema
-        name, table_id = schema.qualified_name, schema.table_id
-        self._counts.progress.begin(name, estimated_rows=facts.estimated_rows)
-        self._logger.info(
-            "snapshot started", table=name, generation=job.generation, estimated_rows=facts.estimated_rows
-        )
-        try:
-            segments = list(self._segments.read(facts, schema, holder, accept_empty=facts.oid in self._raced))
-        except SnapshotRaced as error:
-            self._raced.add(facts.oid)
-            self._logger.warning(
-                "the table changed while it was read, a new snapshot follows", table=name, reason=str(error)
-            )
-            return 0
-        except TableLocked as error:
-            self._locked.setdefault(table_id, RetryTime(WAIT_SECONDS)).failed(time.monotonic())
-            self._book.note_wait(facts.oid, str(error))
-            self._logger.warning("the table is read later", table=name, reason=str(error))
-            return 0
-        except TableRefused as error:
-            self._book.quarantine(facts, f"{error}{'; ' if error.hint else ''}{error.hint}", generation=job.generation)
-            return 0
-        except UnsupportedChange as error:
-            self._book.mark_stale(facts.oid, str(error), lsn=holder.consistent_lsn, generation=job.generation)
-            return 0
-        files = tuple(future.result() for future in segments)
-        faults.point("snapshot.taken")
-        if not self._unchanged(job):
-            return 0
-        seen = fingerprint(facts)
-        entry = Snapshot(
-            table_id,
-            job.generation,
-            schema.version,
-            holder.consistent_lsn,
-            files,
-            final=True,
-            relfilenode=facts.relfilenode,
-            fingerprint=seen,
-        )
-        faults.point("snapshot.final.before")
-        if not self._book.finish_snapshot(entry):
-            self._logger.warning(
-                "the snapshot is not published: the table has moved on meanwhile", table=name, generation=job.generation
-            )
-            return 0
-        faults.point("snapshot.final.after")
-        progress = self._counts.progress
-        progress.tables_done += 1
-        self._counts.table_seconds.add(time.monotonic() - progress.table_started_at)
-        self._logger.info(
-            "snapshot finished",
-            table=name,
-            rows=sum(file.rows for file in files),
-            snapshot_lsn=show(holder.consistent_lsn),
-        )
-        return 1
 
-    def _unchanged(self, job: _Job) -> bool:
-        """Whether the rows just read are worth publishing: nothing that only the catalog shows has
-        happened since before the snapshot.
-
-        A source that cannot be asked now does not spoil the snapshot: the entry carries the facts, and
-        the next look of the catalog watch compares with them.
-        """
-        facts, now = job.facts, job.facts
-        with suppress(SourceUnavailable), closing(open_query(self._options)) as connection:
-            found = Catalog(connection).table(facts.oid, publication=self._options.publication)
-            if found is None:
-                self._book.detach(facts.oid, "dropped at the source before its snapshot was published")
-                return False
-            now = found
-        reason = compare(facts.relfilenode, fingerprint(facts), now)
-        if reason:
-            self._book.begin_again(now, generation=job.generation, reason=reason)
-        return not reason
+def _cannot_go_on(facts: TableFacts, state: TableState, before: SnapshotState) -> Unseen | None:
+    """Why what is left of a table cannot be read at another moment than what was read of it; None when
+    it can.
+    """
+    unseen = compare(before.relfilenode, before.fingerprint, facts)
+    if unseen is not None:
+        return unseen
+    if facts.relfilenode != before.relfilenode:
+        return Unseen(Cause.INTERRUPTED, "the table was rewritten or truncated since a chunk of it was read")
+    if before.schema_version != state.schema_version:
+        return Unseen(Cause.INTERRUPTED, "the table's columns changed since a chunk of it was read")
+    not_joined = before.not_joined(FAR) if before.relations else "the chunks do not say which rows they have"
+    return Unseen(Cause.INTERRUPTED, not_joined) if not_joined else None

@@ -7,40 +7,34 @@ row of it is dropped. Thread-safe: the decoder, the snapshotter and the catalog 
 """
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final, Literal
 
 import structlog
 
-from sluice.backoff import RetryTime
-from sluice.contract.carrying import refusal, refusal_of
+from sluice.contract.carrying import refusal
 from sluice.contract.catalog_facts import TableFacts
-from sluice.contract.entries import Snapshot, Table
-from sluice.contract.evolution import diff_schema
+from sluice.contract.entries import Snapshot
+from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.ingest.status import TableCounts
 from sluice.ingest.tables import messages as messagetable
-from sluice.ingest.tables.catalog_diff import compare, fingerprint
+from sluice.ingest.tables.catalog_diff import Unseen, fingerprint
+from sluice.ingest.tables.healing import Clock, Healing, utc_now
+from sluice.ingest.tables.places import Places
+from sluice.ingest.tables.policies import Policies, TablePolicy
 from sluice.ingest.tables.register import TableRegister, differs, latest_schema
-from sluice.ingest.tables.schemas import build_schema, relation_of, relation_sent_as, same_shape
-from sluice.lsn import show
-from sluice.manifest.state import SNAPSHOT_WAITS, TableState, resync_remedy
+from sluice.ingest.tables.schemas import build_schema, relation_of, same_columns
+from sluice.ingest.tables.shapes import CannotFollow, Shapes, contracted, first_entry, require_same, step, unseen_of
+from sluice.manifest.state import SNAPSHOT_WAITS, TableState
 from sluice.manifest.writer import ManifestLog
 from sluice.protocol.messages import RelationVersion
-from sluice.source.selection import matches
 
 AWAITED = "its columns changed at the source, and the stream has not come to the position of that change yet"
-
 NOT_YET: Final = "not yet"
-
-RETRY_SECONDS = (5.0, 30.0, 120.0, 600.0)
-"""Pauses before a table that the server refused to let be read is tried again; the last one
-repeats. Each try costs the source a snapshot.
-"""
-
 Lookup = Callable[[int], TableFacts | None]
 
 
@@ -60,43 +54,63 @@ class TableBook:
         *,
         wal_end: Callable[[], int],
         counts: TableCounts | None = None,
+        policies: Policies | None = None,
+        clock: Clock = utc_now,
     ) -> None:
         self._register = TableRegister(log, counts or TableCounts())
+        policies = policies or Policies()
+        self._healing = Healing(self._register, policies, clock=clock)
+        self._places = Places(self._register, policies, patterns)
         self._lookup = lookup
-        self._patterns = patterns
         self._wal_end = wal_end
         self._lock = threading.RLock()
         self._resolved: dict[RelationVersion, TableSchema | None] = {}
+        self._shapes = Shapes(self._register, lookup)
+        self._history = self._shapes.history
         self._awaited: dict[int, tuple[str, int]] = {}
-        """By oid: the facts of a shape that the stream has not come to, and the position of the
-        server after they were seen.
-        """
-        self._refused: dict[int, RetryTime] = {}
-        """By oid, when the snapshot of a table may be tried again that the server refused."""
+        """By oid: the facts of a shape that the stream has not come to, and where the server was then."""
+        self.configured = 0  # how often `configure` was called
         self._logger = structlog.get_logger("tables")
 
-    def selected(self, schema_name: str, table_name: str) -> bool:
-        """Whether configuration asks for this table; no patterns means every table of the
-        publication.
-        """
-        return matches(self._patterns, schema_name, table_name)
+    def configure(self, patterns: tuple[str, ...], policies: Policies) -> None:
+        """From now on these hold. Tables join and leave with the next look at the catalog."""
+        with self._lock:
+            self._healing.policies = self._places.policies = policies
+            self._places.patterns, self._resolved = patterns, {}
+            self.configured += 1
 
-    def resolve(self, relation: RelationVersion, *, position_lsn: int) -> TableSchema | None:
+    def selected(self, schema_name: str, table_name: str) -> bool:
+        """Whether configuration asks for a table of this name."""
+        return self._places.selected(schema_name, table_name)
+
+    def selects(self, facts: TableFacts) -> bool:
+        """Likewise for a table that may be carried already, under another name."""
+        with self._lock:
+            return self._places.selects(facts, self._register.state(facts.oid))
+
+    def wants_to_move(self, state: TableState) -> bool:
+        """Whether the lake table is to move to the path of the table's name, once it may be read again."""
+        with self._lock:
+            return self._places.moves(state)
+
+    def resolve(self, relation: RelationVersion, *, position_lsn: int, xid: int) -> TableSchema | None:
         """The schema version in which rows of `relation` are spooled, or None when the table is not
         carried.
 
-        May append to the manifest: a table that is new, a column that was added, a table that went
-        stale. `position_lsn` is where the first commit record of the rows concerned begins. It must
-        be that for every way in which a transaction can come: a position recorded for one of its
-        rows is compared with those of its others, and with those of the same rows when they come
-        again.
+        May append to the manifest: a table that is new, a shape that changed, a table that went
+        stale. `position_lsn` is where the first commit record of the rows concerned begins, `xid`
+        the transaction of the first of them, not its savepoint. The position must be that for every way in which
+        a transaction can come: one recorded for one of its rows is compared with those of its
+        others, and with those of the same rows when they come again. `relation` is the same object
+        until the server announces the relation again.
         """
         if relation == messagetable.RELATION:
             return messagetable.SCHEMA
         with self._lock:
-            if relation in self._resolved:
+            again = self._history.announced(relation, position_lsn)
+            if not again and relation in self._resolved:
                 return self._resolved[relation]
-            schema = self._resolve(relation, position_lsn)
+            schema = self._resolve(relation, position_lsn, xid)
             state = self._register.state(relation.oid)
             if (schema is None and (state is None or not state.state.is_followed)) or (
                 schema and state and schema.version == state.schema_version
@@ -120,21 +134,21 @@ class TableBook:
             if not state.state.is_followed:
                 return None
             latest = latest_schema(state)
-            same = latest is not None and relation_sent_as(latest) == relation
-            return latest if same else NOT_YET
+            possible = self._history.possible(state, relation, after_lsn=self._register.through_lsn)
+            return latest if latest is not None and possible == [latest] else NOT_YET
 
-    def still_written_in(self, relation: RelationVersion, schema: TableSchema, *, position_lsn: int) -> bool:
+    def still_written_in(self, relation: RelationVersion, schema: TableSchema, *, position_lsn: int, xid: int) -> bool:
         """Whether rows that were written in `schema` while their transaction was open may be
         published so, now that it has committed.
         """
-        now = self.resolve(relation, position_lsn=position_lsn)
+        now = self.resolve(relation, position_lsn=position_lsn, xid=xid)
         if now is None or now.version == schema.version:
             return now is not None
         what = (
             f"a transaction that was open when the table came to schema version {now.version} had written "
             f"rows in version {schema.version}"
         )
-        self.mark_stale(relation.oid, what, lsn=position_lsn)
+        self.mark_stale(relation.oid, what, lsn=position_lsn, cause=Cause.SCHEMA)
         return False
 
     def look(self, facts: TableFacts, known: TableState | None, *, wal_end: int) -> None:
@@ -145,17 +159,33 @@ class TableBook:
         the next look: the facts may be older than its state.
         """
         with self._lock:
+            self._history.doubt(facts.oid)
             if self._register.state(facts.oid) is not known:
                 return
-            if not self.selected(facts.schema, facts.name):
+            known = self._named(facts)
+            if not self._places.selects(facts, known):
                 if known is not None:
                     self.detach(facts.oid, "source.tables no longer selects it")
             elif known is None:
                 self._join(relation_of(facts), facts)
+            elif known.state.is_followed and self._places.moves(known) and self._healing.rested(known):
+                self._begin(facts, known, Unseen(Cause.RENAME, f"its lake table moves from {known.path}"))
             elif known.state.is_followed:
                 self._look_at_carried(facts, known, wal_end)
-            elif known.state == State.DETACHED or (known.state == State.QUARANTINED and self._may_try(facts, known)):
-                self._begin(facts, known)
+            elif known.state == State.STALE:
+                self._heal(facts)
+            elif known.state == State.DETACHED:
+                self._begin(facts, known, Unseen(Cause.PUBLICATION, "the table was not carried for a while"))
+            elif known.state == State.QUARANTINED and self._healing.may_try(facts, known):
+                self._begin(facts, known, Unseen(Cause.RECOVERED, "the table could not be carried before"))
+
+    def looked(self, *, before_lsn: int) -> None:
+        """A look at every published table is complete that began when the server was at `before_lsn`.
+        What it found changed was reported by `look`: of every other table the rows that committed by
+        then have the columns of its newest shape.
+        """
+        with self._lock:
+            self._history.confirm(before_lsn)
 
     def request_snapshot(self, facts: TableFacts) -> bool:
         """Begins the table's next generation, because an operator asks for it. False when its snapshot
@@ -165,7 +195,8 @@ class TableBook:
             state = self._register.state(facts.oid)
             if state is None:
                 return self._join(relation_of(facts), facts) is not None
-            return state.state != State.SNAPSHOT and self._begin(facts, state) is not None
+            asked = Unseen(Cause.REQUEST, "an operator asked for it")
+            return state.state != State.SNAPSHOT and self._begin(facts, state, asked) is not None
 
     def prepare_snapshot(self, facts: TableFacts) -> TableSchema | None:
         """The shape in which a table that waits for its rows can be read under `facts`, None when
@@ -174,42 +205,54 @@ class TableBook:
         A table that changed since it joined begins another generation.
         """
         with self._lock:
-            state = self._register.state(facts.oid)
+            state = self._named(facts)
             if state is None or state.state != State.SNAPSHOT:
                 return None
             if not facts.published:
                 self.detach(facts.oid, "the publication no longer carries it")
                 return None
             latest = latest_schema(state)
-            if (
-                latest is None
-                or refusal(facts)
-                or build_schema(relation_of(facts), facts, latest, latest.version) != latest
-            ):
-                return self._begin(facts, state)
-            return latest
+            if latest is not None and not refusal(facts):
+                now = build_schema(relation_of(facts), facts, latest, latest.version)
+                same = contracted(now, latest, self._policy(state)) == latest
+                return latest if same else self._begin(facts, state, None)
+            return self._begin(facts, state, None)
 
-    def finish_snapshot(self, entry: Snapshot) -> bool:
-        """Publishes a whole snapshot, which makes its table live. False when the table has moved on
-        meanwhile: then nothing is published.
+    def publish_snapshot(self, entry: Snapshot) -> bool:
+        """Publishes rows of a snapshot; the final entry makes its table live. False when the table has
+        moved on meanwhile: then nothing is published.
         """
         with self._lock:
             state = self._register.state(int(entry.table_id))
             if state is None or state.state != State.SNAPSHOT or state.generation != entry.generation:
                 return False
-            self._register.finish_snapshot(entry)
-            self._refused.pop(int(entry.table_id), None)
+            self._register.publish_snapshot(entry, first=state.snapshot is None)
+            if entry.final:
+                self._healing.taken(int(entry.table_id))
             return True
 
-    def begin_again(self, facts: TableFacts, *, generation: int, reason: str) -> None:
-        """The rows of a snapshot that is under way in `generation` are of no use, for `reason`: begins
-        the next one under today's facts.
+    @property
+    def through_lsn(self) -> int:
+        """The position through which the spool is complete."""
+        return self._register.through_lsn
+
+    def begin_again(self, facts: TableFacts, unseen: Unseen, *, generation: int) -> None:
+        """The rows of a snapshot that is under way in `generation` are of no use: begins the next one
+        under today's facts, later if that happens again and again.
         """
         with self._lock:
             state = self._register.state(facts.oid)
-            if state is not None and (state.state, state.generation) == (State.SNAPSHOT, generation):
-                self._logger.warning("the snapshot begins again", table=facts.qualified_name, reason=reason)
-                self._begin(facts, state)
+            if state is None or (state.state, state.generation) != (State.SNAPSHOT, generation):
+                return
+            lost = step(state, relation_of(facts), facts, self._policy(state)).lost
+            if lost is not None and not lost.cause.heals:
+                unseen = lost
+            waits = unseen.cause != Cause.INTERRUPTED and self._healing.must_wait(state, unseen.cause)
+            if not unseen.cause.heals or waits:
+                self.mark_stale(facts.oid, unseen.reason, lsn=self._register.through_lsn, cause=unseen.cause)
+                return
+            self._logger.warning("the snapshot begins again", table=facts.qualified_name, reason=unseen.reason)
+            self._begin(facts, state, unseen)
 
     def note_wait(self, oid: int, reason: str) -> None:
         """The snapshot of a table cannot be taken for `reason`, and is tried again. Stored, so that
@@ -227,17 +270,27 @@ class TableBook:
         with self._lock:
             state = self._register.state(facts.oid)
             if state is not None and state.generation == generation and state.state.is_followed:
-                self._refused.setdefault(facts.oid, RetryTime(RETRY_SECONDS)).failed(time.monotonic())
+                self._healing.refused(facts.oid)
                 self._quarantine(facts, state, reason)
+
+    def set_paused(self, table_id: str, *, paused: bool) -> None:
+        """Begins or ends a pause: what is spooled of the table is not applied while it lasts."""
+        with self._lock:
+            state = self.states()[table_id]
+            if (state.paused is not None) != paused:
+                self._logger.info(
+                    "table paused" if paused else "table resumed", table=f"{state.schema_name}.{state.table_name}"
+                )
+                self._register.change(state, paused=paused)
 
     @property
     def awaiting(self) -> bool:
-        """Whether a table's change of shape waits for the stream to come to its position."""
-        return any(table.state == State.PENDING for table in self.states().values())
+        """Whether a change of shape waits for the stream, or a stale table for the next look."""
+        return any(table.state == State.PENDING or self._healing.is_near(table) for table in self.states().values())
 
-    def mark_stale(self, oid: int, reason: str, *, lsn: int, generation: int | None = None) -> None:
+    def mark_stale(self, oid: int, reason: str, *, lsn: int, cause: Cause, generation: int | None = None) -> None:
         """The lake table no longer equals the source, for `reason`; nothing more is spooled for the
-        table until it is read again from a new snapshot.
+        table until it is read again from a new snapshot, by itself where the policy says so.
 
         A table that is not known yet will be read after the commit that makes it known, so that
         nothing of it is missing. With `generation`, only while that one is in force.
@@ -245,27 +298,22 @@ class TableBook:
         with self._lock:
             state = self._register.state(oid)
             if state is not None and state.state.is_followed and generation in (None, state.generation):
-                self._logger.error(
-                    "table went stale", table=f"{state.schema_name}.{state.table_name}", reason=reason, lsn=show(lsn)
-                )
-                self._register.change(
-                    state,
-                    state=State.STALE,
-                    reason=f"{reason}; {resync_remedy(state.schema_name, state.table_name)}",
-                    lsn=lsn,
-                )
+                self._healing.lose(state, reason, cause=cause, lsn=lsn)
                 self._forget(oid)
 
-    def mark_all_stale(self, reason: str, *, lsn: int) -> None:
+    def mark_all_stale(self, reason: str, *, lsn: int, cause: Cause) -> None:
         """Every table whose rows are spooled, that of logical messages too."""
         for state in tuple(self.states().values()):
-            self.mark_stale(int(state.table_id), reason, lsn=lsn)
+            self.mark_stale(int(state.table_id), reason, lsn=lsn, cause=cause)
 
     def detach(self, oid: int, reason: str) -> None:
-        """The source no longer publishes the table."""
+        """The source no longer publishes the table, or nobody asks for it; why may change later."""
         with self._lock:
             state = self.states()[str(oid)]
-            if state.state != State.DETACHED:
+            if state.state == State.DETACHED:
+                if state.reason != reason and not state.reason.startswith("dropped"):
+                    self._register.change(state, reason=reason)
+            else:
                 self._logger.warning("table detached", table=f"{state.schema_name}.{state.table_name}", reason=reason)
                 self._register.change(state, state=State.DETACHED, reason=reason, lsn=self._register.through_lsn)
                 self._forget(oid)
@@ -276,23 +324,14 @@ class TableBook:
 
     # under the lock
 
-    def _may_try(self, facts: TableFacts, known: TableState) -> bool:
-        """Whether the cause of a quarantine may be gone. No condition shows what the server refused
-        while a table was read: that is tried again and again.
-        """
-        if differs(known, facts):
-            return True
-        refused = self._refused.get(facts.oid)
-        return not refusal(facts) and (refused is None or refused.due(time.monotonic()))
-
     def _look_at_carried(self, facts: TableFacts, known: TableState, wal_end: int) -> None:
         refused = refusal(facts)
         if refused:
             self._quarantine(facts, known, refused)
         elif known.state != State.SNAPSHOT:  # what a snapshot was taken under, its own end compares
-            reason = compare(known.relfilenode, known.fingerprint, facts)
-            if reason:
-                self.mark_stale(facts.oid, reason, lsn=self._register.through_lsn)
+            unseen = unseen_of(known, facts, self._policy(known))
+            if unseen is not None:
+                self._lose(facts, unseen, lsn=self._register.through_lsn)
                 return
             if differs(known, facts):
                 self._register.change(known, relfilenode=facts.relfilenode, fingerprint=fingerprint(facts))
@@ -308,20 +347,15 @@ class TableBook:
         """
         latest = latest_schema(state)
         relation = relation_of(facts)
-        if latest is not None and same_shape(latest, relation):
+        policy = self._policy(state)
+        if latest is not None and same_columns(latest, relation, facts):
             self._awaited.pop(facts.oid, None)
-            # What the wire does not say of the same shape: the primary key under another identity,
-            # which of two columns of one name it is.
-            unseen = diff_schema(
-                latest,
-                build_schema(relation, facts, latest, latest.version),
-                facts=facts,
-                old_relfilenode=state.relfilenode,
+            self._history.settle(facts.oid)
+            # What the wire does not say of the same shape: the primary key under another identity.
+            same = self._follow(
+                facts.oid, state, self._register.through_lsn, partial(require_same, state, facts, policy)
             )
-            if unseen.kind == "unsupported":
-                self.mark_stale(facts.oid, unseen.reason, lsn=self._register.through_lsn)
-                return
-            if state.state == State.PENDING:
+            if same is not None and state.state == State.PENDING:
                 self._register.change(state, state=State.LIVE, reason="")
             return
         seen = fingerprint(facts)
@@ -329,20 +363,39 @@ class TableBook:
         if before != seen:
             self._awaited[facts.oid] = (seen, wal_end)
             if state.state == State.LIVE:
-                self._logger.info(
-                    "columns changed, and no row has announced it yet", table=facts.qualified_name, lsn=show(wal_end)
-                )
-                self._register.change(state, state=State.PENDING, reason=AWAITED)
+                self._register.await_shape(state, AWAITED, lsn=wal_end)
         elif self._register.through_lsn >= position:
             # Before every commit that is still to come: those begin at this position or behind it.
-            self.resolve(relation, position_lsn=self._register.through_lsn - 1)
-            followed = self.states()[state.table_id]
-            if followed.state == State.PENDING:
-                self._register.change(followed, state=State.LIVE, reason="")
+            at = self._register.through_lsn - 1
+            reshape = partial(self._shapes.reshape, relation, state, facts, policy, position_lsn=at)
+            self._follow(facts.oid, state, at, reshape)
+            now = self.states()[state.table_id]
+            if now.state == State.PENDING:
+                self._register.change(now, state=State.LIVE, reason="")
 
-    def _begin(self, facts: TableFacts, state: TableState) -> TableSchema | None:
-        """The next generation, to be read. None, and quarantined, when the table cannot be
-        carried.
+    def _lose(self, facts: TableFacts | None, unseen: Unseen, *, lsn: int, oid: int = 0) -> None:
+        """The table is stale, or read again at once."""
+        self.mark_stale(facts.oid if facts else oid, unseen.reason, lsn=lsn, cause=unseen.cause)
+        if facts is not None and facts.published:
+            self._heal(facts)
+
+    def _heal(self, facts: TableFacts) -> None:
+        """Begins the next generation of a stale table, when it is time."""
+        state = self._register.state(facts.oid)
+        if state is None or state.state != State.STALE or not self._healing.is_due(state):
+            return
+        lost = step(state, relation_of(facts), facts, self._policy(state)).lost
+        if lost is not None and not lost.cause.heals:
+            self._healing.lose(state, lost.reason, cause=lost.cause, lsn=state.lsn)
+        else:
+            self._begin(facts, state, self._healing.why(state))
+
+    def _policy(self, state: TableState) -> TablePolicy:
+        return self._healing.policies.of(state.schema_name, state.table_name)
+
+    def _begin(self, facts: TableFacts, state: TableState, why: Unseen | None) -> TableSchema | None:
+        """The next generation, to be read because of `why`. None, and quarantined, when the table
+        cannot be carried.
         """
         reason = refusal(facts)
         if reason:
@@ -350,11 +403,21 @@ class TableBook:
             return None
         version = max(state.schemas, default=0) + 1
         latest = latest_schema(state)
-        schema = build_schema(relation_of(facts), facts, latest, version)
+        schema = contracted(build_schema(relation_of(facts), facts, latest, version), latest, self._policy(state))
         if latest is not None and replace(schema, version=latest.version) == latest:
             schema = latest
         self._forget(facts.oid)
-        self._register.begin(facts, schema, generation=state.generation + 1, lsn=self._wal_end())
+        self._register.begin(
+            facts,
+            schema,
+            generation=state.generation + 1,
+            lsn=self._wal_end(),
+            path=self._places.path(
+                facts.oid, facts.schema, facts.name, state, asked=why is not None and why.cause == Cause.REQUEST
+            ),
+            cause=why.cause if why else None,
+            reason=why.reason if why else "",
+        )
         return schema
 
     def _quarantine(self, facts: TableFacts, state: TableState, reason: str) -> None:
@@ -375,101 +438,63 @@ class TableBook:
         self._resolved = {relation: schema for relation, schema in self._resolved.items() if relation.oid != oid}
         self._awaited.pop(oid, None)
 
-    def _resolve(self, relation: RelationVersion, position_lsn: int) -> TableSchema | None:
+    def _resolve(self, relation: RelationVersion, position_lsn: int, xid: int) -> TableSchema | None:
         state = self._register.state(relation.oid)
         if state is None:
-            if not self.selected(relation.schema, relation.name):
-                self._logger.info(
-                    "rows of a table that is not selected are left out", table=f"{relation.schema}.{relation.name}"
-                )
-                return None
-            return self._join(relation, self._lookup(relation.oid))
+            if self.selected(relation.schema, relation.name):
+                return self._join(relation, self._lookup(relation.oid))
+            name = f"{relation.schema}.{relation.name}"
+            self._logger.info("rows of a table that is not selected are left out", table=name)
+            return None
         if not state.state.is_followed:
             return None
-        if (relation.schema, relation.name) != (state.schema_name, state.table_name):
-            reason = (
-                f"renamed to {relation.schema}.{relation.name}: the lake table keeps the old name; copy "
-                "the table again under the new one"
-            )
-            self._register.note_schema_change("other", "stale")
-            self.mark_stale(relation.oid, reason, lsn=position_lsn)
-            return None
-        return self._follow(relation, state, position_lsn)
+        policy = self._policy(state)
+        find = partial(self._shapes.version_of, relation, state, policy, position_lsn=position_lsn, xid=xid)
+        return self._follow(relation.oid, state, position_lsn, find)
 
-    def _follow(self, relation: RelationVersion, state: TableState, position_lsn: int) -> TableSchema | None:
-        latest = latest_schema(state)
-        older = [
-            schema
-            for schema in sorted(state.schemas.values(), key=lambda schema: -schema.version)
-            if same_shape(schema, relation)
-        ]
-        if older and older[0] is latest:
-            return latest
-        if position_lsn < state.lsn:
-            # Written before the snapshot was taken: the snapshot has it, in whatever shape it was.
-            return older[0] if older else None
-        if older and position_lsn <= state.schema_lsn:
-            # Seen before a restart, and its newer shapes with it. One transaction can bring
-            # several, so a shape that is not known is a new one even here.
-            return older[0]
-        facts = self._lookup(relation.oid)
-        schema = build_schema(relation, facts, latest, latest.version + 1 if latest else 1)
-        if latest is not None:
-            difference = diff_schema(latest, schema, facts=facts, old_relfilenode=state.relfilenode)
-            if difference.kind == "unsupported":
-                self._register.note_schema_change("other", "stale")
-                self.mark_stale(relation.oid, difference.reason, lsn=position_lsn)
-                return None
-            if difference.kind == "same":
-                return latest
-        refused = refusal_of(schema)
-        if latest is not None:
-            self._register.note_schema_change(difference.kind, "stale" if refused else "followed")
-        if refused:
-            self.mark_stale(relation.oid, refused, lsn=position_lsn)
+    def _follow(
+        self, oid: int, state: TableState, position_lsn: int, follow: Callable[[], TableSchema | None]
+    ) -> TableSchema | None:
+        """The schema version that `follow` finds for rows from `position_lsn` on."""
+        try:
+            schema = follow()
+        except CannotFollow as reason:
+            self._register.note_schema_change("other", "stale")
+            self._lose(reason.facts, reason.unseen, lsn=position_lsn, oid=oid)
             return None
-        self._logger.info("schema changed", table=schema.qualified_name, version=schema.version, lsn=show(position_lsn))
-        self._register.change(state, schema=schema, lsn=position_lsn)
-        self._forget(relation.oid)
+        if schema is not None and schema.version > state.schema_version:
+            self._forget(oid)
         return schema
+
+    def _named(self, facts: TableFacts) -> TableState | None:
+        """The state of a table, under the name that the catalog has for it now. Whoever had that name
+        before is gone or has another one, too.
+        """
+        state, name = self._register.state(facts.oid), (facts.schema, facts.name)
+        if state is not None and (state.schema_name, state.table_name) != name:
+            self._register.rename(state, *name)
+            self._clear_name(facts)
+        return self._register.state(facts.oid)
+
+    def _clear_name(self, facts: TableFacts) -> None:
+        for other in self._places.namesakes(facts.oid, facts.schema, facts.name):
+            oid = int(other.table_id)
+            found = self._lookup(oid)
+            if found is None:
+                self.detach(oid, "dropped at the source")
+            else:
+                self._named(found)
 
     def _join(self, relation: RelationVersion, facts: TableFacts | None) -> TableSchema | None:
-        schema = build_schema(relation, facts, None, 1)
-        entry = Table(
-            str(relation.oid),
-            relation.schema,
-            relation.name,
-            state=State.SNAPSHOT,
-            generation=1,
-            lsn=self._wal_end(),
-            schema=schema,
-        )
-        if facts is None:
-            self._register.join(
-                replace(entry, state=State.DETACHED, reason="dropped at the source before its snapshot could be taken")
-            )
-            return None
-        refused = refusal_of(schema) or refusal(facts)
-        if refused:
-            self._logger.error("table cannot be carried", table=schema.qualified_name, reason=refused)
-            self._register.join(
-                replace(
-                    entry,
-                    state=State.QUARANTINED,
-                    reason=refused,
-                    relfilenode=facts.relfilenode,
-                    fingerprint=fingerprint(facts),
-                )
-            )
-            return None
-        self._logger.info(
-            "table joined", table=schema.qualified_name, key=[column.name for column in schema.key_columns]
-        )
-        if not schema.key_columns and schema.replica_identity != "f":
-            self._logger.warning(
-                "table has no key and no full identity: kept as an append-only changelog, and the "
-                "source refuses its updates and deletes",
-                table=schema.qualified_name,
-            )
-        self._register.join(replace(entry, relfilenode=facts.relfilenode, fingerprint=fingerprint(facts)))
-        return schema
+        if facts is not None:
+            relation = replace(relation, schema=facts.schema, name=facts.name)
+            self._clear_name(facts)
+        path = self._places.path(relation.oid, relation.schema, relation.name, None)
+        entry = first_entry(relation, facts, lsn=self._wal_end(), path=path)
+        self._register.join(entry)
+        name = f"{relation.schema}.{relation.name}"
+        if entry.state == State.SNAPSHOT:
+            self._logger.info("table joined", table=name, path=path)
+        else:
+            self._logger.error("table cannot be carried", table=name, reason=entry.reason)
+        return entry.schema if entry.state == State.SNAPSHOT else None

@@ -14,11 +14,27 @@ Notes; Logical Replication, Restrictions.)
 
 import json
 import re
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
-from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.catalog_facts import ColumnFacts, TableFacts
+from sluice.contract.evolution import is_rewritten, widens
+from sluice.contract.resyncs import Cause
+from sluice.contract.schema import ColumnSchema
+from sluice.contract.types import lake_type
+from sluice.ingest.tables.policies import TablePolicy
 
-_FORMAT = 4
+_FORMAT = 5
+_DOUBT = TablePolicy()
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """What the stream did not show: `reason` is one sentence."""
+
+    cause: Cause
+    reason: str
 
 
 def fingerprint(facts: TableFacts) -> str:
@@ -34,7 +50,10 @@ def fingerprint(facts: TableFacts) -> str:
         "altered": facts.publication_altered,
         "filter": facts.row_filter,
         "list": sorted(facts.published_columns or ()) if facts.has_column_list else None,
-        "columns": {str(column.attnum): [column.name, column.xmin, column.generated] for column in facts.columns},
+        "columns": {
+            str(column.attnum): [column.name, column.xmin, column.generated, column.type_oid, column.typmod]
+            for column in facts.columns
+        },
         "details": {detail.key: [detail.spelling, detail.version] for detail in facts.type_details},
         "attributes": facts.attributes,
         "primary key": facts.primary_key,
@@ -52,29 +71,41 @@ def fingerprint(facts: TableFacts) -> str:
     return json.dumps(seen, separators=(",", ":"), sort_keys=True)
 
 
-def compare(old_relfilenode: int, old_fingerprint: str, facts: TableFacts) -> str | None:
-    """Why the lake table may no longer equal the table, in one sentence; None when every change
-    since then is in the stream or changes no row.
+def compare(
+    old_relfilenode: int,
+    old_fingerprint: str,
+    facts: TableFacts,
+    policy: TablePolicy | None = None,
+    *,
+    ignored: Collection[int] = (),
+    sent_whole: bool = False,
+) -> Unseen | None:
+    """Why the lake table may no longer equal the table; None when every change since then is in the
+    stream or changes no row.
 
-    Without an earlier fingerprint there is nothing to compare, and no reason.
+    Without an earlier fingerprint there is nothing to compare, and no reason. The
+    `policy` says what nobody sees: that a rewrite which gave columns wider types computed no other values
+    for them, or that columns that come are left out. Those in `ignored` (attnums) are. `sent_whole`: old rows may
+    have been sent whole for a while; without a key rows could then go that it cannot tell apart.
     """
+    policy = policy or _DOUBT
     if not old_fingerprint:
         return None
     old: dict[str, Any] = json.loads(old_fingerprint)
     if old["format"] != _FORMAT:
-        return "the catalog was last looked at by another version of Sluice, and the looks cannot be compared"
-    return (
-        _membership(old, facts)
-        or _columns(old, facts)
-        or _storage(old, old_relfilenode, facts)
-        or _types(old, facts)
-        or _leaves(old, facts)
+        reason = "the catalog was last looked at by another version of Sluice, and the looks cannot be compared"
+        return Unseen(Cause.REWRITE, reason)
+    found = (
+        (Cause.PUBLICATION, _membership(old, facts)),
+        (Cause.KEY, _primary_key(old, facts, casts_only=policy.casts_only and not sent_whole)),
+        (Cause.REWRITE, _storage(old, old_relfilenode, facts, policy, ignored)),
+        (Cause.TYPE, _types(old, facts)),
+        (Cause.PARTITION, _leaves(old, facts)),
     )
+    return next((Unseen(cause, reason) for cause, reason in found if reason), None)
 
 
 def _membership(old: dict[str, Any], facts: TableFacts) -> str | None:
-    if old["name"] != [facts.schema, facts.name]:
-        return f"the table was renamed from {'.'.join(old['name'])}"
     if old["publishes"] != facts.publishes:
         return (
             f"the publication's flags changed from {old['publishes']} to {facts.publishes}: some changes "
@@ -91,42 +122,37 @@ def _membership(old: dict[str, Any], facts: TableFacts) -> str | None:
     return None
 
 
-def _columns(old: dict[str, Any], facts: TableFacts) -> str | None:
-    """A column that was dropped and added again with the same name and type gives a relation
-    message equal to the last one, byte for byte.
-    """
-    now = {column.name: str(column.attnum) for column in facts.columns}
-    for attnum, (name, *_) in old["columns"].items():
-        if now.get(name, attnum) != attnum:
-            return f"column {name} was dropped and added again: older rows lost their values without an event"
-    added = sorted(column.attnum for column in facts.columns if column.attnum > old["attributes"])
-    if added and added != list(range(old["attributes"] + 1, added[-1] + 1)):
-        return (
-            "columns were added and dropped again before others were added: rows from in between may "
-            "have had other values under the same names"
-        )
+def _primary_key(old: dict[str, Any], facts: TableFacts, *, casts_only: bool) -> str | None:
+    """A change of type makes the key of its column anew."""
+    if casts_only and any(column.in_primary_key and _is_wider(old, column) for column in facts.columns):
+        return None
     if old["primary key"] and facts.primary_key and old["primary key"] != facts.primary_key:
-        return "the primary key was dropped and added again: rows from in between may not have been told apart by it"
+        return "the primary key was dropped and added again: rows from in between may not have been identified by it"
     return None
 
 
-def _storage(old: dict[str, Any], old_relfilenode: int, facts: TableFacts) -> str | None:
+def _storage(
+    old: dict[str, Any], old_relfilenode: int, facts: TableFacts, policy: TablePolicy, ignored: Collection[int]
+) -> str | None:
     if old["persistence"] != facts.relpersistence:
         return "the table was made logged or unlogged: what was written while it was unlogged is not in the stream"
-    for column in facts.columns:
+    asked_for = [column for column in facts.sent_columns if column.attnum not in ignored]
+    # What is wider without a rewrite does not say why there was one.
+    cast = policy.casts_only and any(_is_wider(old, column, by_rewrite=True) for column in asked_for)
+    for column in asked_for:
         before = old["columns"].get(str(column.attnum))
-        if before is not None and before[2] != column.generated:
-            return f"column {column.name} began or ceased to be generated: older rows hold values that were not sent"
+        if before is not None and before[2] != column.generated and not _was_sent(old, before):
+            return f"column {column.name} ceased to be generated: older rows hold values that were not sent"
     if facts.relkind == "p" or old_relfilenode in (0, facts.relfilenode):
         return None
-    for column in facts.columns:
+    for column in asked_for:
         before = old["columns"].get(str(column.attnum))
-        if before is None and column.missing is None:
+        if before is None and column.missing is None and policy.contract != "ignore_new":
             return (
                 f"the table was rewritten and column {column.name} was added: older rows may hold values "
                 "in it that were not sent"
             )
-        if before is not None and before[1] != column.xmin:
+        if before is not None and before[1] != column.xmin and not (cast and _is_wider(old, column)):
             return (
                 f"the table was rewritten and column {column.name} was altered: older rows may hold other "
                 "values than were sent"
@@ -137,6 +163,27 @@ def _storage(old: dict[str, Any], old_relfilenode: int, facts: TableFacts) -> st
             "for a moment, and what was written then was not sent"
         )
     return None
+
+
+def _is_wider(old: dict[str, Any], column: ColumnFacts, *, by_rewrite: bool = False) -> bool:
+    """Whether the column got another type, which has every value of the one before; with `by_rewrite` one
+    for which the table is written anew.
+    """
+    before = old["columns"].get(str(column.attnum))
+    if before is None or tuple(before[3:]) == (column.type_oid, column.typmod):
+        return False
+    types = _of_type(*before[3:]), _of_type(column.type_oid, column.typmod)
+    return widens(*types) and (not by_rewrite or is_rewritten(*types))
+
+
+def _of_type(type_oid: int, typmod: int) -> ColumnSchema:
+    return ColumnSchema("", 0, type_oid, typmod, "", lake_type(type_oid, typmod))
+
+
+def _was_sent(old: dict[str, Any], column: list[Any]) -> bool:
+    """Whether a generated column's values were sent."""
+    name, _, generated, *_ = column
+    return generated == "s" and ("g" in old["publishes"] or name in (old["list"] or ()))
 
 
 def _always_logged(old: dict[str, Any]) -> bool:

@@ -6,12 +6,17 @@ counted.
 
 from dataclasses import replace
 
+import structlog
+
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.entries import Snapshot, Table
+from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.ingest.status import TableCounts
 from sluice.ingest.tables.catalog_diff import fingerprint
+from sluice.lsn import show
+from sluice.manifest.losing import resync_remedy
 from sluice.manifest.state import TableState
 from sluice.manifest.writer import ManifestLog
 
@@ -24,6 +29,7 @@ class TableRegister:
     def __init__(self, log: ManifestLog, counts: TableCounts) -> None:
         self._log = log
         self._counts = counts
+        self._logger = structlog.get_logger("tables")
 
     @property
     def through_lsn(self) -> int:
@@ -38,12 +44,24 @@ class TableRegister:
         return self._log.state.tables.get(str(oid))
 
     def join(self, entry: Table) -> None:
-        """Appends the first entry of a table."""
+        """Appends the first entry of a table or of a generation."""
         self._log.append(entry)
         self._counts.transitions[entry.state] += 1
 
-    def begin(self, facts: TableFacts, schema: TableSchema, *, generation: int, lsn: int) -> None:
-        """Begins the next generation of a table: its rows are to be read."""
+    def begin(
+        self,
+        facts: TableFacts,
+        schema: TableSchema,
+        *,
+        generation: int,
+        lsn: int,
+        path: str,
+        cause: Cause | None = None,
+        reason: str = "",
+    ) -> None:
+        """Begins the next generation of a table: its rows are to be read, because of `reason`. Without
+        a `cause` the generation before was not read either, and this one does not count.
+        """
         known = self._log.state.tables[str(facts.oid)].schemas.get(schema.version)
         self.join(
             Table(
@@ -56,8 +74,13 @@ class TableRegister:
                 schema=None if known == schema else schema,
                 relfilenode=facts.relfilenode,
                 fingerprint=fingerprint(facts),
+                reason=f"read again: {reason}" if reason else "",
+                cause=cause or "",
+                path=path,
             )
         )
+        if cause is not None:
+            self._counts.resyncs[cause] += 1
 
     def change(self, table: TableState, **changes: object) -> None:
         """Appends the table's entry with `changes`."""
@@ -71,16 +94,49 @@ class TableRegister:
             lsn=table.lsn,
             relfilenode=table.relfilenode,
             fingerprint=table.fingerprint,
+            cause=table.cause,
+            resync_at=table.resync_at,
         )
+        if changes.get("state", table.state) != table.state:
+            changes = {"cause": "", "resync_at": "", **changes}
         changed = replace(entry, **changes)  # type: ignore[arg-type]
         self._log.append(changed)
         if changed.state != table.state:
             self._counts.transitions[changed.state] += 1
 
-    def finish_snapshot(self, entry: Snapshot) -> None:
-        """Publishes a whole snapshot, which makes its table live."""
+    def follow(self, table: TableState, schema: TableSchema, *, lsn: int) -> None:
+        """The table has the shape `schema` from `lsn` on."""
+        self._logger.info("schema changed", table=schema.qualified_name, version=schema.version, lsn=show(lsn))
+        self.change(table, schema=schema, lsn=lsn)
+
+    def await_shape(self, table: TableState, reason: str, *, lsn: int) -> None:
+        """The catalog shows another shape, which the stream reaches at `lsn`."""
+        name = f"{table.schema_name}.{table.table_name}"
+        self._logger.info("columns changed, and no row has announced it yet", table=name, lsn=show(lsn))
+        self.change(table, state=State.PENDING, reason=reason)
+
+    def rename(self, table: TableState, schema_name: str, table_name: str) -> None:
+        """The table has another name."""
+        self._logger.info(
+            "table renamed",
+            table=f"{table.schema_name}.{table.table_name}",
+            name=f"{schema_name}.{table_name}",
+            path=table.path,
+        )
+        # What a stale table's reason tells people to do names the table.
+        before = resync_remedy(table.schema_name, table.table_name, table.resync_at)
+        reason = table.reason.replace(before, resync_remedy(schema_name, table_name, table.resync_at))
+        self.change(table, schema_name=schema_name, table_name=table_name, reason=reason)
+
+    def publish_snapshot(self, entry: Snapshot, *, first: bool) -> None:
+        """Publishes rows of a snapshot; the final entry makes its table live. The first one says what is
+        read, and under which facts.
+        """
+        if not first:
+            entry = replace(entry, relations=(), fingerprint=entry.fingerprint if entry.final else "")
         self._log.append(entry)
-        self._counts.transitions[State.LIVE] += 1
+        if entry.final:
+            self._counts.transitions[State.LIVE] += 1
 
     def note_schema_change(self, kind: str, outcome: str) -> None:
         """Counts a change of shape that was `followed`, or turned its table `stale`."""

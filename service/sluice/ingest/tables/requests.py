@@ -2,36 +2,50 @@
 
 Invariant: a request is removed only after what it asked for is in the manifest, or after it turned
 out to be impossible, which is logged and left as a refusal below `control/refused/`, where every
-report finds it. Doing one twice is harmless: a second copy follows the first. Whatever else lies
+report finds it. Doing one twice is harmless: a second snapshot follows the first. Whatever else lies
 below `control/` stops nothing: it is named in the log once and left alone.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 import structlog
 
 from sluice.contract import keys
-from sluice.contract.control import REFUSAL_SECONDS, Refusal, Request
+from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.control import PAUSE, REFUSAL_SECONDS, REMOVE, REPAIR, RESUME, RESYNC, Refusal, Request
+from sluice.contract.entries import Repair
 from sluice.contract.table_state import State
-from sluice.errors import FormatTooNew, ManifestCorrupt, ObjectMissing, ServiceError, StoreRefused, UsageError
+from sluice.errors import (
+    FormatTooNew,
+    ManifestCorrupt,
+    ObjectMissing,
+    ServiceError,
+    SourceRefused,
+    StoreRefused,
+    UsageError,
+)
 from sluice.ingest.tables.book import TableBook
-from sluice.source.catalog import Catalog
+from sluice.manifest.state import TableState
 from sluice.store.base import ObjectStore
 
 
 class Requests:
-    """Looks at `control/` whenever the catalog is looked at."""
+    """Looks at `control/` whenever the catalog was looked at."""
 
     def __init__(self, store: ObjectStore, book: TableBook, publication: str) -> None:
         self._store = store
         self._book = book
         self._publication = publication
         self._left_alone: set[str] = set()
+        self.repairs: tuple[str, ...] = ()
+        """Requests for repairs that waited when `control/` was looked at last: `repair` carries them out."""
         self._logger = structlog.get_logger("control")
 
-    def take(self, catalog: Catalog) -> None:
-        """Carries out what waits. Raises SourceError and StoreUnavailable, after which the request
-        is still there.
+    def take(self, published: Mapping[int, TableFacts]) -> None:
+        """Carries out what waits, in the order in which it was asked for; `published` are the facts of
+        the look that was just taken into account, by oid. Raises SourceError and StoreUnavailable,
+        after which the request is still there.
         """
         listed = tuple(self._store.list(keys.CONTROL))
         self._left_alone.intersection_update(listed)
@@ -42,14 +56,37 @@ class Requests:
             else:
                 self._leave_alone(key, "it is not the name of a request")
         refused = [key for key in found if key.startswith(keys.REFUSED)]
+        repairs = []
         for key in found:
             # One that the store would not let go of was carried out before.
             if key in self._left_alone:
                 continue
             if key in refused:
-                self._forget_old(key)
-            else:
-                self._take_one(key, catalog, refused=refused)
+                self._forget_old(key, published)
+            elif not self._take_one(key, published, refused=refused):
+                repairs.append(key)
+        self.repairs = tuple(repairs)
+
+    def repair(
+        self, repair: Callable[[str, str, Sequence[tuple[str, ...]]], int], close: Callable[[Repair], None]
+    ) -> None:
+        """Carries out the requests for repairs by `repair` (schema, table, keys), or by `close` where the
+        rows were read already, which takes as long as it takes: in another thread than `take`. Raises what
+        may pass, after which the request is still there.
+        """
+        for key in self.repairs:
+            data = self._read(key)
+            if data is None:
+                continue
+            request = Request.decode(data)
+            try:
+                if request.repair is not None:
+                    close(request.repair)
+                else:
+                    repair(request.schema_name, request.table_name, request.keys)
+            except (UsageError, SourceRefused) as error:
+                self._refuse(key, request.action, f"{request.schema_name}.{request.table_name}", error)
+            self._remove(key)
 
     def _leave_alone(self, key: str, reason: str) -> None:
         if key not in self._left_alone:
@@ -74,56 +111,94 @@ class Requests:
         except StoreRefused as error:
             self._leave_alone(key, str(error))
 
-    def _take_one(self, key: str, catalog: Catalog, *, refused: list[str]) -> None:
+    def _take_one(self, key: str, published: Mapping[int, TableFacts], *, refused: list[str]) -> bool:
+        """False for one that is left for `repair`."""
         data = self._read(key)
         if data is None:
-            return
+            return True
         try:
             request = Request.decode(data)
         except (FormatTooNew, ManifestCorrupt) as error:
-            self._refuse(key, "a request of unknown form", error)
+            self._refuse(key, "", "a request of unknown form", error)
         else:
-            self._carry_out(key, request, catalog, refused=refused)
+            if request.action == REPAIR:
+                return False
+            self._carry_out(key, request, published, refused=refused)
         self._remove(key)
+        return True
 
-    def _carry_out(self, key: str, request: Request, catalog: Catalog, *, refused: list[str]) -> None:
+    def _carry_out(
+        self, key: str, request: Request, published: Mapping[int, TableFacts], *, refused: list[str]
+    ) -> None:
         name = f"{request.schema_name}.{request.table_name}"
+        facts = next(
+            (
+                found
+                for found in published.values()
+                if (found.schema, found.name) == (request.schema_name, request.table_name)
+            ),
+            None,
+        )
         try:
-            self._resync(request, catalog, name)
+            if request.action in (PAUSE, RESUME):
+                self._pause(request, name)
+            elif request.action == REMOVE:
+                self._remove_table(facts, name)
+            else:
+                self._follow(facts, name, again=request.action == RESYNC)
         except UsageError as error:
-            self._refuse(key, name, error)
+            self._refuse(key, request.action, name, error)
             return
         for older in refused:
             seen = self._refusal(older)
             if seen is not None and seen.table == name:
                 self._remove(older)
 
-    def _resync(self, request: Request, catalog: Catalog, name: str) -> None:
+    def _pause(self, request: Request, name: str) -> None:
+        table = self._carried(request)
+        if table is None:
+            raise UsageError(
+                f"no table {name} is followed", hint="`sluice tables` lists the tables and the states they are in"
+            )
+        self._book.set_paused(table.table_id, paused=request.action == PAUSE)
+
+    def _carried(self, request: Request) -> TableState | None:
+        """The table of this name that the pipeline has not parted with; one of them at most."""
         found = [
-            facts
-            for facts in catalog.published_tables(self._publication)
-            if (facts.schema, facts.name) == (request.schema_name, request.table_name)
+            table
+            for table in self._book.states().values()
+            if (table.schema_name, table.table_name) == (request.schema_name, request.table_name)
+            and table.state != State.DETACHED
         ]
-        if not found:
+        return max(found, key=lambda table: table.generation_seq, default=None)
+
+    def _remove_table(self, facts: TableFacts | None, name: str) -> None:
+        """The look before has detached the table, if it is to go."""
+        if facts is not None and self._book.selects(facts):
+            raise UsageError(
+                f"table {name} is still published and selected, and goes on being followed",
+                hint=f"`sluice tables remove {name}` says how to take it out",
+            )
+
+    def _follow(self, facts: TableFacts | None, name: str, *, again: bool) -> None:
+        """The look before has begun a table that is new."""
+        if facts is None:
             raise UsageError(
                 f"publication {self._publication} does not carry table {name}",
-                hint=f"add it to the publication, then `sluice resync {name}`",
+                hint=f"`sluice tables add {name}` says how to add it",
             )
-        facts = found[0]
-        if not self._book.selected(facts.schema, facts.name):
-            raise UsageError(
-                f"source.tables leaves table {name} out", hint="add it to source.tables and restart ingest"
-            )
-        if self._book.request_snapshot(facts):
+        if not self._book.selects(facts):
+            raise UsageError(f"source.tables leaves table {name} out", hint="add it to source.tables")
+        if again and self._book.request_snapshot(facts):
             self._logger.info("table is read again from a new snapshot", table=name)
         elif (state := self._book.states()[str(facts.oid)]).state == State.QUARANTINED:
             raise UsageError(
                 f"table {name} cannot be carried: {state.reason}", hint="fix that; the table is then read by itself"
             )
 
-    def _refuse(self, key: str, name: str, error: ServiceError) -> None:
+    def _refuse(self, key: str, action: str, name: str, error: ServiceError) -> None:
         self._logger.error("request refused", table=name, error=str(error), hint=error.hint)
-        refusal = Refusal(name, str(error), error.hint, datetime.now(UTC).isoformat(timespec="seconds"))
+        refusal = Refusal(action, name, str(error), error.hint, datetime.now(UTC).isoformat(timespec="seconds"))
         try:
             self._store.put(keys.refused_request(key), refusal.encode())
         except StoreRefused as failed:
@@ -139,12 +214,31 @@ class Requests:
         except (FormatTooNew, ManifestCorrupt):
             return None
 
-    def _forget_old(self, key: str) -> None:
+    def _is_over(self, refusal: Refusal, published: Mapping[int, TableFacts]) -> bool:
+        """Whether what the refusal says is not so any more: the request would be carried out now, or
+        what it asked for has come about.
+        """
+        followed = any(
+            table.state.is_followed and f"{table.schema_name}.{table.table_name}" == refusal.table
+            for table in self._book.states().values()
+        )
+        listed = any(
+            facts.qualified_name == refusal.table and self._book.selected(facts.schema, facts.name)
+            for facts in published.values()
+        )
+        if refusal.action == REMOVE:
+            return not listed
+        if refusal.action == REPAIR:
+            return False
+        return bool(refusal.action) and followed and (listed or refusal.action in (PAUSE, RESUME))
+
+    def _forget_old(self, key: str, published: Mapping[int, TableFacts]) -> None:
         seen = self._refusal(key)
         if key in self._left_alone:
             return
         if (
             seen is None
+            or self._is_over(seen, published)
             or (datetime.now(UTC) - datetime.fromisoformat(seen.refused_at)).total_seconds() > REFUSAL_SECONDS
         ):
             self._remove(key)

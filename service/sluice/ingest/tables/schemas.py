@@ -8,28 +8,62 @@ pg_attribute; ALTER TABLE.)
 from dataclasses import replace
 
 from sluice.contract.catalog_facts import ColumnFacts, TableFacts
+from sluice.contract.evolution import Retyped, text_after, widens
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.contract.types import binary_form, lake_type
+from sluice.ingest.tables.matching import Matched
 from sluice.protocol.messages import RelationColumn, RelationVersion
 
 
 def build_schema(
-    relation: RelationVersion, facts: TableFacts | None, previous: TableSchema | None, version: int
+    relation: RelationVersion,
+    facts: TableFacts | None,
+    previous: TableSchema | None,
+    version: int,
+    *,
+    matched: Matched | None = None,
 ) -> TableSchema:
     """The schema of a relation version. `facts` is None when the table is gone from the catalog,
     `previous` when this is its first schema.
+
+    `matched` are its columns; None when it is `relation_of` the same facts, whose columns have their
+    names, or when nothing is known of them.
     """
-    catalog = {column.name: column for column in facts.columns} if facts else {}
-    columns = tuple(_column(column, catalog.get(column.name), previous) for column in relation.columns)
-    keys = _key_names(relation, facts, previous)
+    named = {column.name: column.attnum for column in facts.columns} if facts else {}
+    before = {column.name: column.attnum for column in previous.columns} if previous and not facts else {}
+    attnums = (
+        matched.attnums
+        if matched is not None
+        else tuple(named.get(column.name, before.get(column.name, 0)) for column in relation.columns)
+    )
+    now = {column.attnum: column for column in facts.columns} if facts else {}
+    known = {column.attnum: column for column in previous.columns} if previous else {}
+    passing = matched.passing if matched is not None else frozenset()
+    columns = tuple(
+        _column(column, attnum, now.get(attnum), known.get(attnum), transient=attnum in passing)
+        for column, attnum in zip(relation.columns, attnums, strict=True)
+    )
+    keys = _key_attnums(relation, attnums, facts, previous)
     return TableSchema(
         table_id=previous.table_id if previous else str(relation.oid),
         version=version,
         schema_name=relation.schema,
         table_name=relation.name,
         replica_identity=relation.replica_identity,
-        columns=tuple(replace(column, key=column.name in keys) for column in columns),
+        columns=tuple(replace(column, key=column.attnum in keys) for column in columns),
+        attributes=_attributes(attnums, facts, previous, matched),
     )
+
+
+def _attributes(
+    attnums: tuple[int, ...], facts: TableFacts | None, previous: TableSchema | None, matched: Matched | None
+) -> int:
+    """Up to which attnum it is known whether the column existed. A catalog that may be ahead of the
+    stream does not say so.
+    """
+    if matched is None and facts is not None:
+        return facts.attributes
+    return max([*attnums, previous.attributes if previous else 0])
 
 
 def relation_of(facts: TableFacts) -> RelationVersion:
@@ -58,59 +92,62 @@ def relation_sent_as(schema: TableSchema) -> RelationVersion:
     )
 
 
-def _column(column: RelationColumn, now: ColumnFacts | None, previous: TableSchema | None) -> ColumnSchema:
-    before = previous.column(column.name) if previous else None
-    if before is not None and (before.type_oid, before.typmod) != (column.type_oid, column.typmod):
-        before = None
-    if now is not None and (now.type_oid, now.typmod) == (column.type_oid, column.typmod):
-        return ColumnSchema(
-            name=column.name,
-            attnum=now.attnum,
-            type_oid=column.type_oid,
-            typmod=column.typmod,
-            type_name=now.type_name,
-            lake=lake_type(now.base_type_oid, now.base_typmod),
-            identity=column.identity,
-            missing=now.missing,
-            binary_form=binary_form(now.base_type_oid, now.base_typmod, is_enum=now.is_enum),
-        )
-    if before is not None:
-        return ColumnSchema(
-            name=column.name,
-            attnum=before.attnum,
-            type_oid=column.type_oid,
-            typmod=column.typmod,
-            type_name=before.type_name,
-            lake=before.lake,
-            identity=column.identity,
-            missing=before.missing,
-            binary_form=before.binary_form,
-        )
-    return ColumnSchema(
+def _column(
+    column: RelationColumn, attnum: int, now: ColumnFacts | None, before: ColumnSchema | None, *, transient: bool
+) -> ColumnSchema:
+    sent = ColumnSchema(
         name=column.name,
-        attnum=0,
+        attnum=attnum,
         type_oid=column.type_oid,
         typmod=column.typmod,
         type_name=f"type {column.type_oid}",
         lake=lake_type(column.type_oid, column.typmod),
         identity=column.identity,
         binary_form=binary_form(column.type_oid, column.typmod, is_enum=False),
+        transient=transient or (before is not None and before.transient),
+        ignored=before is not None and before.ignored,
     )
+    if before is not None and before.missing is not None:
+        sent = replace(sent, missing=_still_missing(before, sent))
+    if now is not None and (now.type_oid, now.typmod) == (column.type_oid, column.typmod):
+        return replace(
+            sent,
+            type_name=now.type_name,
+            lake=lake_type(now.base_type_oid, now.base_typmod),
+            # A rewrite of the table forgets it, and every row has the value then.
+            missing=now.missing if before is None else sent.missing,
+            binary_form=binary_form(now.base_type_oid, now.base_typmod, is_enum=now.is_enum),
+        )
+    if before is not None and (before.type_oid, before.typmod) == (column.type_oid, column.typmod):
+        return replace(
+            sent,
+            type_name=before.type_name,
+            lake=before.lake,
+            binary_form=before.binary_form,
+        )
+    return sent
 
 
-def _key_names(relation: RelationVersion, facts: TableFacts | None, previous: TableSchema | None) -> set[str]:
+def _still_missing(before: ColumnSchema, sent: ColumnSchema) -> str | None:
+    """The text of the value that older rows have, in the type that the column has now."""
+    text = before.missing
+    return text_after(Retyped(sent, before), text) if text is not None and widens(before, sent) else text
+
+
+def _key_attnums(
+    relation: RelationVersion, attnums: tuple[int, ...], facts: TableFacts | None, previous: TableSchema | None
+) -> set[int]:
     """The columns by which old rows are found. Deletes send the identity's columns and no others,
     so an identity index comes before the primary key.
     """
-    sent = {column.name for column in relation.columns}
-    flagged = {column.name for column in relation.columns if column.identity}
+    flagged = {attnum for column, attnum in zip(relation.columns, attnums, strict=True) if column.identity}
     if relation.replica_identity == "i" or (relation.replica_identity == "d" and flagged):
         return flagged
     if facts is not None:
-        primary = {column.name for column in facts.columns if column.in_primary_key}
-        return primary if primary <= sent else set()
-    before = {column.name for column in previous.key_columns} if previous else set()
-    return before if before <= sent else set()
+        primary = {column.attnum for column in facts.columns if column.in_primary_key}
+        return primary if primary <= set(attnums) else set()
+    before = {column.attnum for column in previous.key_columns} if previous else set()
+    return before if before <= set(attnums) else set()
 
 
 def same_shape(schema: TableSchema, relation: RelationVersion) -> bool:
@@ -119,3 +156,11 @@ def same_shape(schema: TableSchema, relation: RelationVersion) -> bool:
     """
     ours = relation_sent_as(schema)
     return (ours.replica_identity, ours.columns) == (relation.replica_identity, relation.columns)
+
+
+def same_columns(schema: TableSchema, relation: RelationVersion, facts: TableFacts) -> bool:
+    """Whether `schema` is the shape of the table that `facts` describe, whose relation is `relation`:
+    two columns of one name differ by their attnum.
+    """
+    attnums = [column.attnum for column in facts.sent_columns]
+    return same_shape(schema, relation) and [column.attnum for column in schema.columns] == attnums

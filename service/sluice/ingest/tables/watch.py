@@ -6,26 +6,38 @@ one that changes nothing in the rows (VACUUM FULL, ANALYZE, an index) does not. 
 for a table is decided by `TableBook.look`. Runs in a thread, on a session of its own.
 """
 
+from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.table_state import State
 from sluice.ingest.tables import messages as messagetable
 from sluice.ingest.tables.book import TableBook
 from sluice.ingest.tables.requests import Requests
+from sluice.manifest.state import TableState
 from sluice.source.catalog import Catalog
 from sluice.source.lazy_session import LazySession
+from sluice.source.published_tables import PublishedTables
 from sluice.source.sessions import Connection, SourceOptions
 from sluice.store.base import ObjectStore
+
+SETTLED = (State.LIVE, State.SNAPSHOT)
+"""States in which the same facts say the same at the next look. In the others time, or the stream,
+may have brought what was waited for.
+"""
 
 
 class CatalogWatch:
     """Compares the catalog with the manifest each time `run_once` is called, and carries out the
-    requests that wait in `store`.
+    requests that wait in `store`. A look costs the server, and us, by what changed since the last one.
     """
 
     def __init__(self, options: SourceOptions, book: TableBook, store: ObjectStore) -> None:
         self._publication = options.publication
         self._session = LazySession(options)
+        self._published = PublishedTables(options.publication)
         self._book = book
-        self._requests = Requests(store, book, options.publication)
+        self.requests = Requests(store, book, options.publication)
+        self._configured = book.configured
+        self._settled: dict[int, tuple[TableFacts, TableState]] = {}
+        """By oid: the facts and the state of tables for which a look changed nothing."""
 
     def run_once(self) -> None:
         """One look. Raises SourceUnavailable when the connection is lost; the next call opens
@@ -37,17 +49,27 @@ class CatalogWatch:
         self._session.close()
 
     def _look(self, connection: Connection) -> None:
-        catalog = Catalog(connection)
+        if self._book.configured != self._configured:
+            self._configured, self._settled = self._book.configured, {}
         states = self._book.states()  # from before the look: what changes meanwhile is judged by the next one
-        published = {facts.oid: facts for facts in catalog.published_tables(self._publication)}
-        wal_end = catalog.wal_end()
-        for oid, facts in published.items():
-            self._book.look(facts, states.get(str(oid)), wal_end=wal_end)
-        for state in states.values():
-            if (
-                int(state.table_id) not in published
-                and state.state != State.DETACHED
-                and state.table_id != messagetable.TABLE_ID
-            ):
-                self._book.detach(int(state.table_id), f"publication {self._publication} no longer carries it")
-        self._requests.take(catalog)
+        before_lsn = Catalog(connection).wal_end()
+        published = self._published.look(connection)
+        wal_end = Catalog(connection).wal_end()
+        for table in states.values():
+            if int(table.table_id) not in published and table.table_id != messagetable.TABLE_ID:
+                self._book.detach(int(table.table_id), f"publication {self._publication} no longer carries it")
+        for oid, facts in published.items():  # after those that are gone, whose names and paths they may have
+            known = states.get(str(oid))
+            before = self._settled.get(oid)
+            if before is None or before[0] is not facts or before[1] is not known:
+                self._book.look(facts, known, wal_end=wal_end)
+        self._book.looked(before_lsn=before_lsn)
+        self._settled = {
+            oid: (facts, state)
+            for oid, facts in published.items()
+            if (state := states.get(str(oid))) is not None
+            and state.state in SETTLED
+            and self._book.states().get(str(oid)) is state
+            and not self._book.wants_to_move(state)
+        }
+        self.requests.take(published)

@@ -1,4 +1,4 @@
-"""Preflight of the server: its version and settings, the role's rights, room for our slot, limits
+"""Preflight of the server: its version and settings, the role's rights, a free place for our slot, limits
 on WAL, and what would make us wait.
 
 Invariant: reads only, and only what the role of deploy/postgres/grants.sql may see. (PostgreSQL:
@@ -12,6 +12,7 @@ from typing import Any
 from sluice import lsn
 from sluice.errors import SourceError
 from sluice.findings import Finding, Severity
+from sluice.printable import counted
 from sluice.quoting import quote_identifier, quote_literal
 from sluice.source.facts import ServerFacts, SlotFacts
 from sluice.source.sessions import Connection, SourceOptions, translated
@@ -58,7 +59,7 @@ class Look:
             rows = conn.execute(b"SELECT name, setting FROM pg_catalog.pg_settings").fetchall()
             role = conn.execute(b"SELECT current_user::text").fetchone()
         assert role is not None
-        return cls(options, conn, dict(rows), server_facts(conn), slot_facts(conn, options.slot), role[0], now)
+        return cls(options, conn, dict(rows), server_facts(conn, options), slot_facts(conn, options.slot), role[0], now)
 
     @property
     def version(self) -> int:
@@ -74,7 +75,7 @@ class Look:
 def examine_server(look: Look) -> Iterator[Finding]:
     """Everything but slot, publication and tables."""
     yield from examine_version(look.version)
-    for part in (_log, _encoding, _standby, _clock, _synchronous, _room, _rights, _keep_size, _timeouts, _waits):
+    for part in (_log, _encoding, _standby, _clock, _synchronous, _free_slots, _rights, _keep_size, _timeouts, _waits):
         yield from part(look)
 
 
@@ -197,7 +198,7 @@ def _rights(look: Look) -> Iterator[Finding]:
         )
 
 
-def _room(look: Look) -> Iterator[Finding]:
+def _free_slots(look: Look) -> Iterator[Finding]:
     """Before `_rights`, whose own WAL sender may be seen for a moment after it has left."""
     limit = int(look.settings["max_replication_slots"])
     free = limit - int(look.one("SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_slots"))
@@ -276,7 +277,7 @@ def _timeouts(look: Look) -> Iterator[Finding]:
             f"it is {timeout_ms} ms: we report three times as often, yet a short stall of this process ends the stream"
         )
         if timeout_ms == 0:
-            seen = "it is 0: the server keeps the slot for a client that vanished, until TCP gives it up"
+            seen = "it is 0: the server keeps the slot for a client that vanished, until TCP ends it"
         yield _setting("warning", "server.sender_timeout", "wal_sender_timeout", seen, "'60s'")
 
 
@@ -319,8 +320,8 @@ def _waits(look: Look) -> Iterator[Finding]:
     )
     if hidden:
         seen = (
-            f"{hidden} transactions of other roles are open, and this role may not see for how long: "
-            "creating a slot waits for them"
+            f"{counted(hidden, 'transaction')} of other roles open, and this role may not see for how long: "
+            "creating a slot waits for that"
         )
         fix = f"GRANT pg_read_all_stats TO {quote_identifier(look.role)};"
         yield Finding(

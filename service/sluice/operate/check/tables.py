@@ -57,7 +57,7 @@ def _identity(facts: TableFacts) -> Iterator[Finding]:
             "table.no_key",
             facts.qualified_name,
             "it has replica identity FULL and no primary key: rows are matched as a whole, which is "
-            "slow, and equal rows are told apart by number only",
+            "slow, and equal rows are distinguished by number only",
             fix_sql=f"ALTER TABLE {_name(facts)} ADD PRIMARY KEY (...);",
             by_hand=True,
         )

@@ -1,7 +1,7 @@
 """Every metric that Sluice exports, as data: one module for each group.
 
-Invariants: one quantity per name, base units, counters end in `_total`; label values come from a
-closed set, except schema and table, which the publication bounds and `Metrics` caps; never an LSN,
+Invariants: one quantity per name, base units, counters end in `_total`. Label values come from a
+closed set, except schema and table, which the publication bounds and `Metrics` caps. Never an LSN,
 transaction id, file name, error text or query in a label. Every series carries `pipeline`.
 docs/metrics.md is generated from here, alerts and dashboards refer to it. (Prometheus: Metric and
 label naming.)

@@ -1,11 +1,11 @@
 """The applier: what its records say to ingest, and what it serves itself."""
 
-from sluice.contract.applied import WAYS
+from sluice.contract.applied import MAINTENANCE_TASKS, WAYS
 from sluice.telemetry.catalogue.metric import APPLY, BOTH, Counter, Gauge, Histogram
 
 _WINDOW_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
 
-_RECORDS = "Apply, as its records in the object store tell ingest"
+_RECORDS = "Apply, from its records in the object store"
 APPLY_RUNNING = Gauge(
     "sluice_apply_process_running",
     "1 while the applier that `up` supervises is running; absent outside `up`.",
@@ -116,6 +116,45 @@ APPLY_CONFLICTS = Counter(
     {"kind": ("fresh_look", "concurrent", "fenced")},
     APPLY,
 )
+_TURNS = ("tidy", "vacuum")
+MAINTENANCE_TURNS = Counter(
+    "sluice_apply_maintenance_turns_total",
+    "Turns in which a lake table was maintained (tidy: its files were counted and, where it was worth it, put in "
+    "order; vacuum: files that no version needs were removed), by outcome: done, failed (named in the table's row, "
+    "tried again later), interrupted (put off for windows, a stop or another writer).",
+    _APPLY,
+    {"turn": _TURNS, "outcome": ("done", "failed", "interrupted")},
+    APPLY,
+)
+MAINTENANCE_SECONDS = Counter(
+    "sluice_apply_maintenance_seconds_total",
+    "Time of one worker that turns of maintenance took; apply.maintenance_share bounds it.",
+    _APPLY,
+    {"turn": _TURNS},
+    APPLY,
+)
+MAINTENANCE_RUNS = Counter(
+    "sluice_apply_maintenance_tasks_total",
+    "Tasks that were worth running in turns that ended well: join (small and sparse files), purge (removed rows), "
+    "checkpoint, vacuum.",
+    _APPLY,
+    {"task": MAINTENANCE_TASKS},
+    APPLY,
+)
+MAINTENANCE_FILES = Counter(
+    "sluice_apply_maintenance_files_total",
+    "Data files that maintenance took out of lake tables (vacuum: removed from the store) and that it added.",
+    _APPLY,
+    {"task": MAINTENANCE_TASKS, "change": ("removed", "added")},
+    APPLY,
+)
+MAINTENANCE_BYTES = Counter(
+    "sluice_apply_maintenance_bytes_total",
+    "Bytes of the files of sluice_apply_maintenance_files_total.",
+    _APPLY,
+    {"task": MAINTENANCE_TASKS, "change": ("removed", "added")},
+    APPLY,
+)
 APPLY_BACKLOG = Gauge(
     "sluice_apply_backlog_entries", "Manifest entries read and not applied, summed over tables.", _APPLY, {}, APPLY
 )
@@ -128,7 +167,7 @@ APPLY_READ_SEQ = Gauge(
 )
 APPLY_WORKERS = Gauge(
     "sluice_apply_workers",
-    "Windows that may be applied at the same time, and that are.",
+    "Workers: busy with a window or with maintenance, or idle.",
     _APPLY,
     {"state": ("busy", "idle")},
     APPLY,

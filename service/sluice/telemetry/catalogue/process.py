@@ -4,7 +4,7 @@ from sluice.telemetry.catalogue.metric import BOTH, OPEN, Counter, Gauge, Histog
 
 STATES = ("starting", "streaming", "reconnecting", "draining", "stopped", "failed")
 LOOPS = ("events", "decoder", "committer", "snapshot", "catalog", "report", "probe", "apply", "lease")
-ERROR_COMPONENTS = (
+INGEST_COMPONENTS = (
     "stream",
     "decode",
     "spool",
@@ -14,9 +14,9 @@ ERROR_COMPONENTS = (
     "leftovers",
     "report",
     "probe",
-    "apply",
-    "lease",
 )
+APPLY_COMPONENTS = ("apply", "lease")
+ERROR_COMPONENTS = INGEST_COMPONENTS + APPLY_COMPONENTS
 ERROR_CLASSES = (
     "UsageError",
     "LimitReached",
@@ -39,6 +39,7 @@ ERROR_CLASSES = (
     "WriterFenced",
     "SessionBroken",
     "Interrupted",
+    "SourceMoved",
     "UnsupportedChange",
     "ApplyError",
     "ServiceError",
@@ -69,9 +70,14 @@ PROBLEM_CODES = (
     "applier.failing",
     "applier.clock",
     "lake.behind",
+    "configuration.refused",
     "table.stale",
+    "table.gap",
+    "verify.different",
+    "verify.late",
     "table.quarantined",
     "table.failing",
+    "table.maintenance",
     "table.pending",
     "table.snapshot",
 )

@@ -1,5 +1,7 @@
 """Snapshots of tables, their states and their schemas."""
 
+from sluice.contract import evolution
+from sluice.contract.resyncs import Cause
 from sluice.contract.table_state import State
 from sluice.telemetry.catalogue.metric import OPEN, Counter, Gauge, Histogram
 
@@ -24,7 +26,7 @@ SNAPSHOT_START = Gauge(
 )
 SNAPSHOT_ETA = Gauge(
     "sluice_snapshot_eta_seconds",
-    "Time until the present round is finished at its rate so far; absent without one and while it cannot be told.",
+    "Time until the present round is finished at its rate so far; absent without one and while it is not known.",
     _SNAPSHOT,
 )
 SNAPSHOT_DURATION = Histogram(
@@ -42,15 +44,33 @@ TABLES = Gauge(
 TABLE_EVENTS = Counter(
     "sluice_table_transitions_total", "Times ingest put a table into a state.", _TABLES, {"state": _STATES}
 )
+RESYNCS = Counter(
+    "sluice_table_resyncs_total",
+    "Tables that began again with a new snapshot, by cause. All but `request` began by themselves.",
+    _TABLES,
+    {"cause": tuple(cause.value for cause in Cause)},
+)
 SCHEMA_CHANGES = Counter(
     "sluice_schema_changes_total",
     "Changes of a table's shape, and whether the lake can follow: what it cannot follow turns the table stale.",
     _TABLES,
-    {"kind": ("identity", "added_columns", "other"), "outcome": ("followed", "stale")},
+    {"kind": (*evolution.KINDS.values(), evolution.IGNORED, "other"), "outcome": ("followed", "stale")},
 )
 TABLE_FILES = Gauge(
     "sluice_apply_table_files",
     "Data files in the lake table. Only where the newest window was committed directly, which counts them.",
+    _TABLES,
+    {"schema": OPEN, "table": OPEN},
+)
+TABLE_VERIFIED = Gauge(
+    "sluice_verified_table_timestamp_seconds",
+    "When a comparison found the lake table equal to the source. Tables that never were have none.",
+    _TABLES,
+    {"schema": OPEN, "table": OPEN},
+)
+TABLE_VERIFIED_LSN = Gauge(
+    "sluice_verified_table_lsn_bytes",
+    "The position of source and lake in that comparison.",
     _TABLES,
     {"schema": OPEN, "table": OPEN},
 )
@@ -60,4 +80,19 @@ TABLE_WATERMARK = Gauge(
     "Tables that are left out have none.",
     _TABLES,
     {"schema": OPEN, "table": OPEN},
+)
+TABLE_PROBLEM = Gauge(
+    "sluice_table_problem",
+    "1 for each table with a problem, by what it is: stale (known not to equal the source, until somebody "
+    "resyncs it), waiting (the same, and it is read again by itself later), gap (changes were lost "
+    "with the slot), unequal (a comparison found differences), unverified (it was not found equal for three "
+    "intervals of the comparison), quarantined (left out, because it cannot be carried exactly), failing (its "
+    "snapshot or its windows fail and are tried again). Absent for other tables. Past 100 tables the rest is "
+    "counted as schema and table `_other`.",
+    _TABLES,
+    {
+        "schema": OPEN,
+        "table": OPEN,
+        "reason": ("stale", "waiting", "gap", "unequal", "unverified", "quarantined", "failing"),
+    },
 )

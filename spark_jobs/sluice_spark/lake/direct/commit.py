@@ -11,7 +11,7 @@ and Remove File, Deletion Vectors.)
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,15 +22,16 @@ from sluice.errors import StoreError, UnsupportedChange
 from sluice_spark.fold.fold import DELETED, MATCH
 from sluice_spark.fold.row_identity import Claims
 from sluice_spark.lake.direct.actions import Prepared, metrics, removal, with_vector
-from sluice_spark.lake.direct.compaction import FileSize, worth_joining
+from sluice_spark.lake.direct.compaction import PACKED, ROUND_BYTES, FileSize, is_sparse, worth_joining
 from sluice_spark.lake.direct.data_files import as_stored, data_file, in_files, physical
 from sluice_spark.lake.direct.folder import TableFolder
 from sluice_spark.lake.direct.kept_values import with_kept_values
 from sluice_spark.lake.direct.key_cache import KeyCache
-from sluice_spark.lake.direct.key_search import FileKeys, KeyColumns, Numbers, WindowKeys
+from sluice_spark.lake.direct.key_search import FileKeys, Found, KeyColumns, Numbers, WindowKeys
 from sluice_spark.lake.direct.live_files import LiveFile, LiveFiles
 from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.direct.vectors import Positions, VectorFile, read_vector
+from sluice_spark.lake.failures import two_rows_of_one_key
 from sluice_spark.lake.layout import NotDirect, TableLayout
 from sluice_spark.lake.plan import CommitPlan, MergePlan, RowsMergePlan
 
@@ -45,23 +46,33 @@ class Hit:
 
 
 class DirectTable:
-    """Direct commits to the lake table in `folder`, from one thread at a time."""
+    """Direct commits to the lake table in `folder`, from one thread at a time; another one may look
+    ahead meanwhile.
+    """
 
     def __init__(self, folder: TableFolder, cache: KeyCache) -> None:
         self._folder = folder
         self._cache = cache
         self._live = LiveFiles()
-        self._keys: frozenset[str] = frozenset()
+        self._key: KeyColumns | None = None
+        """Of the last merge."""
 
     @property
     def files(self) -> int:
         """How many live files it keeps."""
         return len(self._live.by_path)
 
-    def prepare(self, transaction: DeltaTransaction, plan: CommitPlan, portions: Iterable[pa.Table]) -> Prepared:
+    def prepare(
+        self,
+        transaction: DeltaTransaction,
+        plan: CommitPlan,
+        portions: Iterable[pa.Table],
+        *,
+        found: Found | None = None,
+    ) -> Prepared:
         """Writes the files of `plan` with the rows of `portions`, no two of which have the same key.
-        Raises NotDirect before anything is written, UnsupportedChange, StoreError; nothing is left
-        then.
+        What was `found` for the rows of one of them is not looked for again. Raises NotDirect before
+        anything is written, UnsupportedChange, StoreError; nothing is left then.
         """
         prepared = Prepared(_operation(plan), reads=plan.action != "append")
         with prepared.seconds.phase("find"):
@@ -70,7 +81,7 @@ class DirectTable:
                 raise NotDirect("the lake table has other columns than the window")
             search = self._search(plan, layout)
         try:
-            self._prepare(prepared, plan, search, layout, portions)
+            self._prepare(prepared, plan, (search, found), layout, portions)
         except BaseException:
             self.abandon(prepared)
             raise
@@ -88,12 +99,18 @@ class DirectTable:
         chosen = [self._live.by_path[path] for path in worth_joining(map(_size, self._live))]
         if not chosen:
             return None
+        wanted = len(chosen)
+        faults.point("apply.join.before")
+        chosen, parts = self._read_some(chosen, layout)
+        if len(chosen) == 1 < wanted and not is_sparse(_size(chosen[0])):
+            return None
         prepared = Prepared("optimize", reads=False)
         counts = _counts()
         try:
-            joined = pa.concat_tables([self._alive(file, layout) for file in chosen])
+            joined = pa.concat_tables(parts)
             if len(joined):
                 self._put_file(prepared, joined, layout, counts, changes=False)
+            faults.point("apply.join.data_written")
         except BaseException:
             self.abandon(prepared)
             raise
@@ -107,6 +124,19 @@ class DirectTable:
             "numRemovedBytes": sum(int(file.add["size"]) for file in chosen),
         }
         return prepared
+
+    def _read_some(self, files: list[LiveFile], layout: TableLayout) -> tuple[list[LiveFile], list[pa.Table]]:
+        """The first of `files`, at least one, whose rows fit in memory together, and these rows."""
+        parts: list[pa.Table] = []
+        held = 0
+        for file in files:
+            rows = self._alive(file, layout)
+            file.memory = rows.nbytes * file.rows // max(len(rows), 1)
+            held += rows.nbytes
+            if parts and held > PACKED * ROUND_BYTES:
+                break
+            parts.append(rows)
+        return files[: len(parts)], parts
 
     def _alive(self, file: LiveFile, layout: TableLayout) -> pa.Table:
         """The rows of a data file that are not removed, in the columns of a new one."""
@@ -134,7 +164,9 @@ class DirectTable:
     def landed(self, prepared: Prepared, version: int) -> None:
         """`prepared` was committed as `version`."""
         self._live.landed(version, gone=prepared.gone, files=prepared.files)
-        self._cache.forget(self._name(path) for path in prepared.gone)
+        if self._key is not None:
+            key = self._key
+            self._cache.forget(self._name(path, key) for path in prepared.gone)
 
     def abandon(self, prepared: Prepared) -> None:
         """`prepared` was refused, and no version has its files."""
@@ -153,19 +185,20 @@ class DirectTable:
         self,
         prepared: Prepared,
         plan: CommitPlan,
-        key: KeyColumns | None,
+        search: tuple[KeyColumns | None, Found | None],
         layout: TableLayout,
         portions: Iterable[pa.Table],
     ) -> None:
         taken: dict[str, list[Numbers]] = defaultdict(list)
         counts = _counts()
-        if key is not None:
-            self._keys = frozenset(field.name for field in key.fields)
+        key, found = search
+        self._key = key or self._key
         for portion in portions:
             rows = portion
             if key is not None and isinstance(plan.action, MergePlan):
                 with prepared.seconds.phase("find"):
-                    rows = self._replaced(plan.action, key, layout, portion, taken, counts)
+                    known = self._found(portion, plan.action, key, found)
+                    rows = self._replaced(plan.action, known, layout, taken, counts)
             counts["source"] += len(portion)
             with prepared.seconds.phase("write"):
                 self._write(prepared, rows, layout, counts)
@@ -180,23 +213,20 @@ class DirectTable:
     def _replaced(
         self,
         plan: MergePlan,
-        key: KeyColumns,
+        found: Found,
         layout: TableLayout,
-        rows: pa.Table,
         taken: dict[str, list[Numbers]],
         counts: dict[str, int],
     ) -> pa.Table:
         """The new rows of a portion of a merge; `taken` gets the positions that they replace."""
-        hits = self._hits(rows, plan, key)
+        rows = found.rows
+        hits = self._hits(found)
         matched = np.zeros(len(rows), dtype=np.int64)
         for hit in hits:
             np.add.at(matched, hit.ordinals, 1)
             taken[hit.file.path].append(hit.positions)
         if bool((matched > 1).any()):
-            raise UnsupportedChange(
-                f"{plan.schema.qualified_name}: two rows of the lake table have the same key",
-                hint="look for another writer, then resync the table",
-            )
+            raise two_rows_of_one_key(plan.schema.qualified_name)
         deleted = rows[DELETED].to_numpy()
         counts["matched"] += int(matched.sum())
         counts["deleted"] += int((deleted & (matched > 0)).sum())
@@ -204,15 +234,35 @@ class DirectTable:
             rows = with_kept_values(rows, [_old(self._folder, hit) for hit in hits], plan, layout)
         return rows.filter(pa.array(~deleted)) if bool(deleted.any()) else rows
 
-    def _hits(self, rows: pa.Table, plan: MergePlan, key: KeyColumns) -> list[Hit]:
+    def look_ahead(self, plan: CommitPlan, portions: Iterable[pa.Table]) -> Found | None:
+        """Where the keys of the first of `portions` are in the data files that are known now, for a
+        window that comes next; None where nobody will ask. From any thread. Raises NotDirect,
+        UnsupportedChange, StoreError.
+        """
+        layout, rows = self._live.layout, next(iter(portions), None)
+        if layout is None or rows is None or not isinstance(plan.action, MergePlan):
+            return None
+        found = self._found(rows, plan.action, KeyColumns.of(plan.action.schema, layout), None)
+        files = [file for file in self._live.known() if found.keys.may_be_in(file.low, file.high)]
+        return replace(found, by_path={file.path: self._positions(file, found) for file in files})
+
+    @staticmethod
+    def _found(rows: pa.Table, plan: MergePlan, key: KeyColumns, found: Found | None) -> Found:
+        if found is not None and found.rows is rows and found.key == key:
+            return found
         matches = rows[MATCH].to_numpy() if plan.unmatched else np.ones(len(rows), dtype=bool)
-        keys = WindowKeys(rows, np.flatnonzero(matches), key)
+        return Found(rows, key, WindowKeys(rows, np.flatnonzero(matches), key), {})
+
+    def _positions(self, file: LiveFile, found: Found) -> tuple[Numbers, Numbers]:
+        key = found.key
+        return found.keys.find(self._cache.get(self._name(file.path, key), lambda: self._read_keys(file, key)))
+
+    def _hits(self, found: Found) -> list[Hit]:
         hits = []
         for file in self._live:
-            if not keys.may_be_in(file.low, file.high):
+            if not found.keys.may_be_in(file.low, file.high):
                 continue
-            there = self._cache.get(self._name(file.path), lambda file=file: self._read_keys(file, key))  # type: ignore[misc]
-            positions, ordinals = keys.find(there)
+            positions, ordinals = found.by_path.get(file.path) or self._positions(file, found)
             if len(positions):
                 gone = self._removed(file)
                 alive = ~_among(positions, gone)
@@ -236,11 +286,12 @@ class DirectTable:
     def _put_file(
         self, prepared: Prepared, table: pa.Table, layout: TableLayout, counts: dict[str, int], *, changes: bool = True
     ) -> None:
-        path, content, add = data_file(table, layout, keys=self._keys, changes=changes)
+        keys = self._key.physical if self._key is not None else ()
+        path, content, add = data_file(table, layout, keys=keys, changes=changes)
         prepared.written.append(path)
         self._folder.put(path, content)
         prepared.actions.append({"add": add})
-        prepared.files.append(LiveFile.of(add))
+        prepared.files.append(LiveFile.of(add, memory=table.nbytes))
         counts["rows"] += len(table)
         counts["bytes"] += len(content)
 
@@ -264,28 +315,24 @@ class DirectTable:
                 continue
             add = with_vector(file.add, vectors.add(removed))
             prepared.actions.append({"add": add})
-            prepared.files.append(LiveFile.of(add, removed=removed))
+            prepared.files.append(LiveFile.of(add, removed=removed, memory=file.memory))
             marked += 1
         if vectors:
             prepared.written.append(vectors.path)
             self._folder.put(vectors.path, vectors.content)
         return marked
 
-    def _name(self, path: str) -> str:
-        return f"{self._folder.name}{path}"
+    def _name(self, path: str, key: KeyColumns) -> str:
+        """What the cache calls the keys of a data file: a table may get another key over the same files."""
+        return f"{self._folder.name}{path} {' '.join(key.stored)}"
 
 
 @dataclass(frozen=True, slots=True)
-class DirectWindow:
-    """A window for `table`; `portions` gives its rows as often as they are asked for."""
+class DirectCommit:
+    """A commit to `table` that `prepare` prepares."""
 
     table: DirectTable
-    plan: CommitPlan
-    portions: Callable[[], Iterable[pa.Table]]
-
-    def prepare(self, transaction: DeltaTransaction) -> Prepared:
-        """See DirectTable."""
-        return self.table.prepare(transaction, self.plan, self.portions())
+    prepare: Callable[[DeltaTransaction], Prepared | None]
 
     def landed(self, prepared: Prepared, version: int) -> None:
         """See DirectTable."""
@@ -321,4 +368,4 @@ def _counts() -> dict[str, int]:
 
 
 def _size(file: LiveFile) -> FileSize:
-    return FileSize(file.path, int(file.add["size"]), file.rows, file.removed_rows)
+    return FileSize(file.path, int(file.add["size"]), file.rows, file.removed_rows, file.memory)

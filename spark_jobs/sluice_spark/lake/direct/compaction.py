@@ -18,21 +18,26 @@ MOST_REMOVED = 0.5
 """A file with a larger share of removed rows is written anew."""
 ROUND_BYTES = 32 * 1024 * 1024
 """What is written anew at once: its rows are in memory, and readers of the next window wait for it."""
+PACKED = 4
+"""Bytes in memory that count like one of a file: rows that are alike take next to nothing in a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileSize:
-    """A live file: bytes and rows, removed rows included, and how many are removed."""
+    """A live file: bytes and rows, removed rows included, and how many are removed. Its rows take
+    `memory` bytes when they are read, as far as that is known.
+    """
 
     path: str
     size: int
     rows: int
     removed: int
+    memory: int = 0
 
     @property
     def live_bytes(self) -> int:
         """What its live rows would take alone, about."""
-        return self.size * (self.rows - self.removed) // max(self.rows, 1)
+        return max(self.size, self.memory // PACKED) * (self.rows - self.removed) // max(self.rows, 1)
 
 
 def worth_joining(files: Iterable[FileSize]) -> list[str]:
@@ -43,12 +48,17 @@ def worth_joining(files: Iterable[FileSize]) -> list[str]:
         tier = next((place for place, limit in enumerate(TIERS) if file.live_bytes < limit), None)
         if tier is not None:
             tiers[tier].append(file)
-        elif file.removed > MOST_REMOVED * file.rows and file.live_bytes <= ROUND_BYTES:
+        elif is_sparse(file) and file.live_bytes <= ROUND_BYTES:
             sparse.append(file)
     for tier in sorted(tiers):
         if len(tiers[tier]) >= FILES_OF_A_TIER:
             return _within_a_round(tiers[tier])
     return _within_a_round(sparse)
+
+
+def is_sparse(file: FileSize) -> bool:
+    """Whether most of its rows are removed."""
+    return file.removed > MOST_REMOVED * file.rows
 
 
 def _within_a_round(files: Sequence[FileSize]) -> list[str]:

@@ -14,6 +14,8 @@ from sluice_spark.lake.layout import NotDirect
 
 _AHEAD = 64 * 1024
 """Read with a file's end: the footers of most files fit."""
+_HYBRID = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+"""With these Spark says that it counted days before 1582 in the Julian calendar."""
 
 
 class TableFolder:
@@ -51,14 +53,19 @@ class TableFolder:
 
     def columns(self, path: str, size: int, names: Sequence[str]) -> pa.Table:
         """The columns `names` of the data file `path`, as the log spells it, which has `size` bytes.
-        A column that the file lacks is left out.
+        A column that the file lacks is left out. Raises NotDirect when only Spark knows their values.
         """
         file, there = self._opened(path, size, names)
         return file.read(columns=there, use_threads=False)
 
     def row_groups(self, path: str, size: int, names: Sequence[str]) -> Iterator[tuple[int, Callable[[], pa.Table]]]:
-        """The same file row group by row group: how many rows each has, and how its columns are read."""
-        file, there = self._opened(path, size, names)
+        """The same file row group by row group: how many rows each has, and how its columns are read.
+        Raises ApplyError when only Spark knows their values.
+        """
+        try:
+            file, there = self._opened(path, size, names)
+        except NotDirect as reason:
+            raise ApplyError(str(reason), hint="set `way` of this table to `merge`") from reason
         for number in range(file.num_row_groups):
             yield (
                 file.metadata.row_group(number).num_rows,
@@ -68,9 +75,22 @@ class TableFolder:
     def _opened(self, path: str, size: int, names: Sequence[str]) -> tuple[pq.ParquetFile, list[str]]:
         if urlsplit(path).scheme or path.startswith("/"):
             raise NotDirect("a data file lies outside of the table's folder")
-        file = pq.ParquetFile(pa.PythonFile(_Ranges(self, unquote(path), size)), pre_buffer=True)
-        there = set(file.schema_arrow.names)
-        return file, [name for name in names if name in there]
+        # Nanoseconds, which Arrow makes of Spark's old form, hold the years 1678 to 2261 only.
+        file = pq.ParquetFile(
+            pa.PythonFile(_Ranges(self, unquote(path), size)), pre_buffer=True, coerce_int96_timestamp_unit="us"
+        )
+        schema = file.schema_arrow
+        there = [name for name in names if name in schema.names]
+        is_hybrid = not (file.metadata.metadata or {}).keys().isdisjoint(_HYBRID)
+        if is_hybrid and any(_is_temporal(schema.field(name).type) for name in there):
+            raise NotDirect("a data file counts days in the calendar of old versions of Spark")
+        return file, there
+
+
+def _is_temporal(kind: pa.DataType) -> bool:
+    if pa.types.is_nested(kind):
+        return any(_is_temporal(kind.field(place).type) for place in range(kind.num_fields))
+    return bool(pa.types.is_temporal(kind))
 
 
 class _Ranges(io.RawIOBase):

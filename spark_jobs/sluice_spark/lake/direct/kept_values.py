@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.contract import envelope
-from sluice.errors import UnsupportedChange
 from sluice_spark.fold.fold import KEEP
 from sluice_spark.fold.row_identity import Claims, Numbers, special_rows, whole
+from sluice_spark.lake.failures import no_row_to_keep_from
 from sluice_spark.lake.layout import TableLayout
 from sluice_spark.lake.plan import MergePlan
 
@@ -33,7 +33,7 @@ def with_kept_values(rows: pa.Table, old: Sequence[Old], plan: MergePlan, layout
         fields.append(layout.field(envelope.SPECIAL))
     places, values = _old_values(len(rows), needed, old, pa.schema(fields))
     if bool((needed & (places < 0)).any()):
-        raise UnsupportedChange("a value was not sent and the lake has no row to keep it from")
+        raise no_row_to_keep_from()
     for column in plan.kept:
         field = layout.field(column.name)
         both = pa.concat_arrays([whole(rows[column.name]).cast(field.type), whole(values[field.name])])
@@ -47,6 +47,19 @@ def with_kept_values(rows: pa.Table, old: Sequence[Old], plan: MergePlan, layout
     return rows
 
 
+def old_rows(stored: pa.Table, at: pa.Array, schema: pa.Schema) -> pa.Table:
+    """The rows at the positions `at` of `stored`, columns of a data file, as `schema` has them. A file
+    that is older than a column holds NULL for it.
+    """
+    arrays = [
+        stored[field.name].take(at).cast(field.type)
+        if field.name in stored.column_names
+        else pa.nulls(len(at), field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
 def _old_values(count: int, needed: Claims, old: Sequence[Old], schema: pa.Schema) -> tuple[Numbers, pa.Table]:
     """For each of `count` rows where its replaced row is among the values (-1: nowhere)."""
     places = np.full(count, -1, dtype=np.int64)
@@ -57,15 +70,7 @@ def _old_values(count: int, needed: Claims, old: Sequence[Old], schema: pa.Schem
         if not bool(wanted.any()):
             continue
         at, into = pa.array(positions[wanted]), ordinals[wanted]
-        columns = read(schema.names)
-        # A file that is older than a column holds NULL for it.
-        arrays = [
-            columns[field.name].take(at).cast(field.type)
-            if field.name in columns.column_names
-            else pa.nulls(len(at), field.type)
-            for field in schema
-        ]
-        parts.append(pa.Table.from_arrays(arrays, schema=schema))
+        parts.append(old_rows(read(schema.names), at, schema))
         places[into] = size + np.arange(len(into))
         size += len(into)
     return places, pa.concat_tables(parts)

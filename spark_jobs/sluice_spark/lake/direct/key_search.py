@@ -53,9 +53,14 @@ class KeyColumns:
         return len(self.fields) == 1 and bool(pa.types.is_integer(self.fields[0].type))
 
     @property
+    def physical(self) -> list[str]:
+        """The key columns' names in data files."""
+        return [field.name for field in self.fields]
+
+    @property
     def stored(self) -> list[str]:
         """The columns of a data file to be read."""
-        return [field.name for field in self.fields] + ([self.special.name] if self.special is not None else [])
+        return self.physical + ([self.special.name] if self.special is not None else [])
 
 
 def _numbers(column: pa.ChunkedArray | pa.Array) -> Numbers:
@@ -149,6 +154,18 @@ class WindowKeys:
         if PLACE in file.table.column_names:
             places = whole(file.table[PLACE]).to_numpy()[places].astype(np.int64)
         return places, self._ordinals[which]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where the keys of `rows` are: (positions, ordinals) by the path of a data file, removed rows
+    included. Data files never change, so this holds for every version of the table that has the file.
+    """
+
+    rows: pa.Table
+    key: KeyColumns
+    keys: WindowKeys
+    by_path: Mapping[str, tuple[Numbers, Numbers]]
 
 
 class _Tuples:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -22,7 +23,8 @@ _NOTHING: Positions = np.empty(0, dtype=np.int64)
 class LiveFile:
     """A data file with the action that added it. `rows` counts those of the file, removed ones
     included; `low` and `high` are bounds by physical name. `removed` are the removed positions,
-    ascending, None until they were read.
+    ascending, None until they were read. `memory` is what all rows take when they are read, 0 until
+    that is known.
     """
 
     add: Mapping[str, Any]
@@ -30,17 +32,23 @@ class LiveFile:
     low: Mapping[str, Any]
     high: Mapping[str, Any]
     removed: Positions | None
+    memory: int = 0
 
     @staticmethod
-    def of(add: Mapping[str, Any], *, removed: Positions | None = None) -> "LiveFile":
-        """Raises NotDirect when the action does not say how many rows the file has."""
+    def of(add: Mapping[str, Any], *, removed: Positions | None = None, memory: int = 0) -> "LiveFile":
+        """Raises NotDirect when the action does not say how many rows the file has, or when the file or
+        its vector lies outside of the table's folder (a shallow clone).
+        """
+        outside = urlsplit(add["path"]).scheme or add["path"].startswith("/")
+        if outside or (add.get("deletionVector") or {}).get("storageType") == "p":
+            raise NotDirect("a data file lies outside of the table's folder")
         stated = json.loads(add.get("stats") or "{}")
         if "numRecords" not in stated:
             raise NotDirect("a data file has no statistics")
         if not add.get("deletionVector"):
             removed = _NOTHING
         return LiveFile(
-            add, int(stated["numRecords"]), stated.get("minValues", {}), stated.get("maxValues", {}), removed
+            add, int(stated["numRecords"]), stated.get("minValues", {}), stated.get("maxValues", {}), removed, memory
         )
 
     @property
@@ -66,6 +74,10 @@ class LiveFiles:
     def __iter__(self) -> Iterator[LiveFile]:
         return iter(self.by_path.values())
 
+    def known(self) -> list[LiveFile]:
+        """The files as they are now, from any thread."""
+        return list(self.by_path.values())
+
     def follow(self, transaction: DeltaTransaction) -> TableLayout:
         """Brings the files to the version that `transaction` read. Raises NotDirect."""
         same = self.version == transaction.version and self.table_id == transaction.table_id
@@ -77,7 +89,9 @@ class LiveFiles:
                 known = before.get(add["path"])
                 same_vector = known is not None and known.add.get("deletionVector") == add.get("deletionVector")
                 self.by_path[add["path"]] = LiveFile.of(
-                    add, removed=known.removed if known is not None and same_vector else None
+                    add,
+                    removed=known.removed if known is not None and same_vector else None,
+                    memory=known.memory if known is not None else 0,
                 )
             self.version, self.table_id = transaction.version, transaction.table_id
         return self.layout

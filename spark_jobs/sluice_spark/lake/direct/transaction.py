@@ -40,6 +40,7 @@ class _Names:
         self.action = _module(delta.actions, "Action").fromJson
         self.append, self.overwrite = sql.SaveMode.Append, sql.SaveMode.Overwrite
         self.sessions = _module(sql, "SparkSession")
+        self.data_type = _module(sql.types, "DataType").fromJson
         self.metrics = _module(sql.execution.metric, "SQLMetrics")
         self.all_rows = _module(sql.catalyst.expressions, "Literal").TrueLiteral()
 
@@ -60,17 +61,23 @@ def _names(gateway: Any) -> _Names:
 
 
 class DeltaTransaction:
-    """One attempt at a commit to the table at `path`, based on its newest `version`. For one thread,
-    which has to use one private session.
+    """One attempt at a commit to the table at `path`, based on its `version`. For one thread, which has
+    to use one private session.
     """
 
-    def __init__(self, session: SparkSession, path: str) -> None:
+    def __init__(self, session: SparkSession, path: str, *, newest: int = -1) -> None:
+        """`newest` is the version that the caller has just found to be the newest one: when Delta has it
+        in memory, the log is not listed again. Otherwise it is based on the newest one that Delta finds.
+        """
         self._session = session
         self._java: Any = session._jsparkSession
         self._names = _names(session.sparkContext._gateway)
         self._names.sessions.setActiveSession(self._java)
         log = self._names.log.forTable(self._java, path)
-        self._transaction = log.startTransaction(self._names.none, self._names.none)
+        kept = log.unsafeVolatileSnapshot()
+        known = newest >= 0 and int(kept.version()) == newest
+        based = self._names.some(kept) if known else self._names.none
+        self._transaction = log.startTransaction(self._names.none, based)
         self._snapshot = self._transaction.snapshot()
         self.version = int(self._snapshot.version())
         self.table_id = str(self._snapshot.metadata().id())
@@ -85,6 +92,11 @@ class DeltaTransaction:
             partitions=list(self._names.convert(metadata.partitionColumns())),
             features=list(self._names.convert(protocol.writerFeatureNames())) if named else [],
         )
+
+    def fields(self) -> list[dict[str, Any]]:
+        """The columns of this version in Delta's own spelling."""
+        fields: list[dict[str, Any]] = json.loads(str(self._snapshot.metadata().schemaString()))["fields"]
+        return fields
 
     def files(self) -> Iterator[dict[str, Any]]:
         """The actions that added the files of this version."""
@@ -103,7 +115,7 @@ class DeltaTransaction:
         self,
         actions: Sequence[Mapping[str, Any]],
         *,
-        marker: tuple[str, int] | None,
+        marker: tuple[str, int],
         operation: str,
         metrics: Mapping[str, int],
         reads: bool,
@@ -113,16 +125,30 @@ class DeltaTransaction:
         follow from the rows of the whole table. Returns the version.
         """
         names = self._names
-        made = []
-        if marker is not None:
-            # A marker that somebody else sets meanwhile is a conflict.
-            self._transaction.readTxn().addOne(marker[0])
-            made.append(names.marker(*marker, names.some(int(time.time() * 1000))))
+        # A marker that somebody else sets meanwhile is a conflict.
+        self._transaction.readTxn().addOne(marker[0])
+        made = [names.marker(*marker, names.some(int(time.time() * 1000)))]
         if reads:
             self._transaction.trackReadPredicates(names.seq([names.all_rows]), *(False, True))
         made += [names.action(json.dumps(action, ensure_ascii=False)) for action in actions]
         self._register(metrics)
         return int(self._transaction.commit(names.seq(made), self._operation(operation)))
+
+    def change_columns(self, fields: Sequence[Mapping[str, Any]], *, markers: Mapping[str, int]) -> int:
+        """Commits `fields` as the table's columns, with the markers. Those without an id of the
+        column mapping are new ones, and get one from Delta. Returns the version.
+        """
+        names, before = self._names, self._snapshot.metadata()
+        made = []
+        for app_id, version in markers.items():
+            self._transaction.readTxn().addOne(app_id)
+            made.append(names.marker(app_id, version, names.some(int(time.time() * 1000))))
+        schema = names.data_type(json.dumps({"type": "struct", "fields": list(fields)}))
+        if str(schema.json()) != str(before.schema().json()):
+            copied = (before.id(), before.name(), before.description(), before.format(), str(schema.json()))
+            kept = (before.partitionColumns(), before.configuration(), before.createdTime())
+            self._transaction.updateMetadata(*(before.copy(*copied, *kept), False))
+        return int(self._transaction.commit(names.seq(made), names.operations.UpdateSchema(before.schema(), schema)))
 
     def _operation(self, name: str) -> Any:
         none, operations = self._names.none, self._names.operations

@@ -17,7 +17,6 @@ from pyroaring import BitMap64
 
 from sluice.errors import UnsupportedChange
 from sluice_spark.lake.history import B85, Z85, vector_file
-from sluice_spark.lake.layout import NotDirect
 
 Positions = npt.NDArray[np.int64]
 _MAGIC = struct.pack("<i", 1681511377)
@@ -66,12 +65,10 @@ class VectorFile:
 
 def read_vector(descriptor: Mapping[str, Any], read: Callable[[str, int, int], bytes]) -> Positions:
     """The positions of a vector, ascending. `read` gives bytes of a file below the table: (path, start,
-    length). Raises UnsupportedChange when they are not what the descriptor says, NotDirect when the file
-    lies elsewhere.
+    length). Raises UnsupportedChange when they are not what the descriptor says. The file lies below the
+    table: LiveFile takes no other.
     """
     size = descriptor["sizeInBytes"]
-    if descriptor["storageType"] == "p":
-        raise NotDirect("a deletion vector lies outside of the table's folder")
     if descriptor["storageType"] == "i":
         data = _inline(descriptor["pathOrInlineDv"])[:size]
     else:

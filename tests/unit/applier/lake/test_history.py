@@ -8,7 +8,7 @@ from hypothesis import given
 
 from sluice.errors import UnsupportedChange
 from sluice_spark.lake.history import Commit, changes_data, read_commit, shape, tag
-from sluice_spark.lake.table import Place, contradiction
+from sluice_spark.lake.place import Place, contradiction
 
 SECRET = "row-value-918273"
 INFO = {
@@ -53,9 +53,9 @@ def test_a_commit_changes_rows_unless_it_provably_does_not(
 
 
 def test_the_description_of_a_commit_is_who_when_and_what_and_no_value() -> None:
-    told = commit({"add": ADD}).description()
-    assert told == "DELETE at 2026-11-22T02:56:41+00:00 made version 3 (Apache-Spark/4.2.0 Delta-Lake/4.4.0, user bob)"
-    assert SECRET not in told
+    shown = commit({"add": ADD}).description()
+    assert shown == "DELETE at 2026-11-22T02:56:41+00:00 made version 3 (Apache-Spark/4.2.0 Delta-Lake/4.4.0, user bob)"
+    assert SECRET not in shown
     hostile = commit({"add": ADD}, operation="X" * 500 + "\n", userName="a\x1b[2Jb\n").description()
     assert hostile.isprintable()
     assert len(hostile) < 300

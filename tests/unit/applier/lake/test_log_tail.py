@@ -1,6 +1,7 @@
 """The end of a Delta log, read without Delta: where it says everything, and where Delta is asked."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -32,8 +33,10 @@ class NoSpark:
     _jsparkSession = _jvm
 
 
-def _table(name: str, *, newest: int = 3, checksum: object = CHECKSUM) -> MemoryStore:
-    store = MemoryStore(name)
+def _table(
+    name: str, *, newest: int = 3, checksum: object = CHECKSUM, make: type[MemoryStore] = MemoryStore
+) -> MemoryStore:
+    store = make(name)
     for version in range(newest + 1):
         store.put(f"{LOG}{version:020d}.json", json.dumps(COMMIT).encode())
         store.put(f"{LOG}{version:020d}.crc", json.dumps(checksum if version == newest else {}).encode())
@@ -106,3 +109,23 @@ def test_a_commit_that_is_gone_or_torn_is_named() -> None:
         tail.commit(2)
     with pytest.raises(UnsupportedChange, match=r"0001\.json .* was cleaned up"):
         tail.commit(1)
+
+
+class _Counting(MemoryStore):
+    listings = 0
+
+    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
+        self.listings += 1
+        return super().list(prefix, after=after)
+
+
+def test_a_log_without_a_new_commit_is_not_listed() -> None:
+    """A listing costs what lies in the log."""
+    store = _table("counted", make=_Counting)
+    assert isinstance(store, _Counting)
+    tail = _tail(store)
+    assert (tail.update(), store.listings) == (3, 1)
+    assert (tail.update(), store.listings) == (3, 1)
+    store.put(f"{LOG}{4:020d}.json", json.dumps(COMMIT).encode())
+    store.put(f"{LOG}{4:020d}.crc", json.dumps(CHECKSUM).encode())
+    assert (tail.update(), store.listings) == (4, 2)

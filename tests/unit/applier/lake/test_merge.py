@@ -9,15 +9,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from sluice.contract.evolution import added_columns
-from sluice.errors import UnsupportedChange
 from sluice_spark.fold.ranges import MAX_RANGES, KeyRanges
 from sluice_spark.lake.columns import mirror_metadata
-from sluice_spark.lake.evolution import plan
 from sluice_spark.lake.merge import merge_text
 from sluice_spark.lake.plan import MergePlan
 from sluice_spark.lake.sql import literal, quote
-from tests.spark.changes import INT4, INT8, NUMERIC, TEXT, TIMESTAMP, column, table_schema
+from tests.spark.changes import INT8, TEXT, TIMESTAMP, column, table_schema
 
 SCHEMA = table_schema(column("id", 1, INT8, key=True), column("big", 2, TEXT), column("at", 3, TIMESTAMP))
 
@@ -108,39 +105,6 @@ def test_integer_ranges_cover_every_key_and_stay_few(keys: list[int]) -> None:
 
 def test_distant_keys_get_ranges_of_their_own() -> None:
     assert _ranges([1, 2, 3, 1000, 1001, 9_000_000]).count("BETWEEN") == 3
-
-
-def test_an_added_column_is_placed_and_filled() -> None:
-    after = table_schema(*SCHEMA.columns, column("n", 4, NUMERIC, typmod=4 + (10 << 16) + 2, missing="1.50"), version=2)
-    added = added_columns({1: SCHEMA, 2: after}, since=1, until=2)
-    lake = [("id", "bigint"), ("big", "string"), ("at", "timestamp_ntz"), ("_sluice_special", "map<string,string>")]
-    steps = plan(added, schema=after, metadata=("_sluice_special",), lake=lake, with_defaults=True)
-    assert steps.additions == ("`n` decimal(10,2) AFTER `at`",)
-    assert steps.defaults == (f"`n` = CAST({literal('1.50')} AS decimal(10,2))",)
-    assert plan((), schema=after, metadata=(), lake=[*lake, ("n", "decimal(10,2)")], with_defaults=True).additions == ()
-
-
-def test_a_default_that_its_type_cannot_hold_is_marked() -> None:
-    after = table_schema(*SCHEMA.columns, column("until", 4, TIMESTAMP, missing="infinity"), version=2)
-    steps = plan(after.columns[3:], schema=after, metadata=(), lake=[("id", "bigint")], with_defaults=True)
-    assert f"map({literal('until')}, {literal('infinity')})" in steps.defaults[0]
-
-
-@pytest.mark.parametrize(
-    ("what", "columns"),
-    [
-        ("dropped", SCHEMA.columns[:2]),
-        ("renamed", (*SCHEMA.columns[:2], column("moment", 3, TIMESTAMP))),
-        ("changed from", (*SCHEMA.columns[:2], column("at", 3, TEXT))),
-        ("was dropped", (*SCHEMA.columns[:2], column("at", 9, TIMESTAMP))),
-        ("key changed", (SCHEMA.columns[0], column("big", 2, TEXT, key=True), SCHEMA.columns[2])),
-        ("key gained", (*SCHEMA.columns, column("k", 4, INT4, key=True))),
-        ("case only", (*SCHEMA.columns, column("BIG", 4, TEXT))),
-    ],
-)
-def test_any_other_schema_change_is_refused_by_name(what: str, columns: tuple[object, ...]) -> None:
-    with pytest.raises(UnsupportedChange, match=what):
-        added_columns({1: SCHEMA, 2: table_schema(*columns, version=2)}, since=1, until=2)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

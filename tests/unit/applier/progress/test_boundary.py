@@ -12,11 +12,12 @@ from sluice.contract.table_state import State
 from sluice.manifest.reader import load_state, read_entries
 from sluice.store.memory import MemoryStore
 from sluice_spark.lake.opening import lake_path
-from sluice_spark.lake.table import Place
+from sluice_spark.lake.place import Place
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.boundary import Boundaries, Boundary
-from sluice_spark.progress.ledger import Ledger, Work
+from sluice_spark.progress.ledger import Ledger
 from sluice_spark.progress.restart import restore
+from sluice_spark.progress.table_progress import Work
 from sluice_spark.table_apply import Applied
 from tests.spark.changes import Manifest
 from tests.spark.model import SCHEMA
@@ -92,7 +93,7 @@ class Lake:
         ]
         for schema in self.schemas:
             self.manifest.table(schema)
-            self.manifest.copy([], schema)
+            self.manifest.snapshot([], schema)
         state = load_state(self.store)
         options = ApplyOptions("shop", "memory://s", "memory://l", max_window_bytes=1 << 30, freshness_seconds=0.0)
         self.ledger = Ledger(options, state)
@@ -116,7 +117,7 @@ class Lake:
             self.running.append(work)
         self.boundaries.publish(self.ledger.report(), self._say, now=self.now)
 
-    def _say(self, complete: Complete) -> None:
+    def _say(self, complete: Complete, _: float) -> None:
         self.published = complete
 
     def end(self, place: int) -> None:

@@ -17,13 +17,14 @@ from sluice.errors import ManifestCorrupt
 from sluice.manifest.reader import load_state
 from sluice.store.memory import MemoryStore
 from sluice_spark.lake.opening import lake_path
-from sluice_spark.lake.table import Place
+from sluice_spark.lake.place import Place
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress import cadence
 from sluice_spark.progress.boundary import Boundaries
 from sluice_spark.progress.intake import GAPS_SECONDS, Intake
-from sluice_spark.progress.ledger import Ledger, Work
+from sluice_spark.progress.ledger import Ledger
 from sluice_spark.progress.restart import restore
+from sluice_spark.progress.table_progress import Work
 from sluice_spark.table_apply import Applied
 from tests.spark.changes import Manifest
 from tests.spark.model import SCHEMA
@@ -40,7 +41,7 @@ class World:
         ]
         for schema in self.schemas:
             self.manifest.table(schema)
-            self.manifest.copy([], schema)
+            self.manifest.snapshot([], schema)
         state = load_state(self.store)
         self.ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l", **options), state)
         self.ledger.begin(
@@ -90,7 +91,7 @@ class World:
         return served
 
     def publish(self, *, now: float) -> None:
-        self.boundaries.publish(self.ledger.report(), self.published.append, now=now)
+        self.boundaries.publish(self.ledger.report(), lambda one, _: self.published.append(one), now=now)
 
 
 class Store(MemoryStore):

@@ -5,14 +5,18 @@ from typing import Any
 
 import pytest
 
-from sluice.contract.applied import AppliedLog
-from sluice.contract.entries import Changes
+from sluice.contract.applied import AppliedLog, Complete
+from sluice.contract.entries import Changes, Table
+from sluice.contract.schema import TableSchema
+from sluice.contract.table_state import State
 from sluice.manifest.reader import load_state, read_entries
 from sluice.store.memory import MemoryStore
-from sluice_spark.lake.table import Place, Way
+from sluice_spark.lake.place import Place, Way
 from sluice_spark.options import ApplyOptions
-from sluice_spark.progress.ledger import LOOK_PAUSE_SECONDS, LOOK_SECONDS, Ledger, Work
+from sluice_spark.progress.boundary import Boundaries
+from sluice_spark.progress.ledger import LOOK_PAUSE_SECONDS, LOOK_SECONDS, Ledger
 from sluice_spark.progress.restart import restore
+from sluice_spark.progress.table_progress import Work
 from sluice_spark.read.window import Window
 from sluice_spark.table_apply import Applied
 from tests.spark.changes import Change, Manifest
@@ -28,7 +32,7 @@ def test_a_window_that_is_tried_again_shows_why_until_it_is_applied() -> None:
     store = MemoryStore("ledger", prefix="shop/")
     manifest = Manifest(store)
     manifest.table(SCHEMA)
-    manifest.copy([], SCHEMA)
+    manifest.snapshot([], SCHEMA)
     seq = manifest.transaction([Change("i", {"id": 1})], SCHEMA)
     state = load_state(store)
     ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), state)
@@ -60,7 +64,7 @@ def test_the_way_of_the_newest_changes_stays_through_empty_windows_snapshots_and
     store = MemoryStore("ways", prefix="shop/")
     manifest = Manifest(store)
     manifest.table(SCHEMA)
-    manifest.copy([], SCHEMA)
+    manifest.snapshot([], SCHEMA)
     seq = manifest.transaction([Change("i", {"id": 1})], SCHEMA)
     state = load_state(store)
     ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), state)
@@ -92,7 +96,7 @@ def _two_tables(store: MemoryStore, *, entries: int) -> Manifest:
     manifest = Manifest(store)
     for schema in (SCHEMA, OTHER):
         manifest.table(schema)
-        manifest.copy([], schema)
+        manifest.snapshot([], schema)
     for number in range(entries):
         parts = [
             ([Change("i", {"id": number})], schema) for schema in (SCHEMA, OTHER) if schema is OTHER or number % 3 == 0
@@ -207,3 +211,88 @@ def test_idle_tables_are_looked_at_now_and_then_one_after_the_other() -> None:
     assert given(LOOK_SECONDS + 2 * LOOK_PAUSE_SECONDS) == [], "each in its turn"
     ledger.tables["16385"].stale_reason = "gone"
     assert [table_id for table_id, _ in given(2 * LOOK_SECONDS + 1)] == ["16386"]
+
+
+def _pause(manifest: Manifest, schema: TableSchema, *, paused: bool) -> None:
+    names = (schema.table_id, schema.schema_name, schema.table_name)
+    manifest.append(Table(*names, State.LIVE, 1, paused=paused))
+
+
+def _drained(ledger: Ledger, store: MemoryStore) -> list[int]:
+    """The last entries of the windows of table 16385 that there are, each applied."""
+    done: list[int] = []
+    while True:
+        for table_id, seq in ledger.behind().items():
+            for entry, _ in read_entries(store, after_seq=seq - 1, limit=7):
+                if entry.seq <= ledger.read_seq:
+                    ledger.take_again(table_id, entry)
+        found = [work for work in ledger.ready(now=1e9, boundary_seq=0) if work.window.segments]
+        mine = [work.window for work in found if work.table_id == "16385"]
+        if not mine and not ledger.behind():
+            return done
+        for window in mine:
+            _applied(ledger, "16385", window)
+            done.append(window.last_seq)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_paused_table_gets_no_window_and_every_entry_in_order_when_it_is_resumed(*, restarted: bool) -> None:
+    store = MemoryStore(f"ledger of a paused table {restarted}", prefix="shop/")
+    manifest = _two_tables(store, entries=9)
+    markers = {"16385": 5, "16386": 5}
+    ledger = _opened(store, markers=markers)
+    _read(ledger, store)
+    _pause(manifest, SCHEMA, paused=True)
+    for number in range(30):
+        manifest.entry([([Change("u", {"id": number})], schema) for schema in (SCHEMA, OTHER)])
+    _read(ledger, store)
+    if restarted:
+        log = AppliedLog(1, "i", "", ledger.report(), "")
+        ledger = _opened(store, markers=markers, log=log)
+        _read(ledger, store)
+    assert {work.table_id for work in ledger.ready(now=1e9, boundary_seq=0)} == {"16386"}
+    row = ledger.report()["16385"]
+    assert (row.state, row.failing, row.through_seq) == ("paused", False, 5), "nothing that waits may be deleted"
+    assert len(ledger.tables["16385"].pending.changes) == 0, "what waits fills no memory"
+    assert ledger.pending_entries() == len(ledger.tables["16386"].pending.changes)
+    _pause(manifest, SCHEMA, paused=False)
+    _read(ledger, store)
+    bodies = [(entry.seq, entry.body) for entry, _ in read_entries(store, after_seq=5)]
+    segments = [(seq, item) for seq, body in bodies if isinstance(body, Changes) for item in body.segments]
+    assert _drained(ledger, store) == [seq for seq, item in segments if item.table_id == "16385"]
+    row = ledger.report()["16385"]
+    assert (row.state, row.complete_through_lsn) == ("live", ledger.read_lsn)
+
+
+def test_a_snapshot_that_came_in_parts_around_a_restart_of_a_pause_is_applied_whole() -> None:
+    store = MemoryStore("ledger of a paused snapshot", prefix="shop/")
+    manifest = Manifest(store)
+    manifest.table(SCHEMA)
+    names = (SCHEMA.table_id, SCHEMA.schema_name, SCHEMA.table_name)
+    manifest.append(Table(*names, State.SNAPSHOT, 1, paused=True))
+    manifest.snapshot([{"id": 1}], SCHEMA, final=False)
+    manifest.snapshot([{"id": 3}], SCHEMA, final=False)
+    ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), load_state(store))
+    ledger.begin({"16385": restore(ledger.state.tables["16385"], None, place=Place())})
+    _read(ledger, store)
+    manifest.snapshot([{"id": 2}], SCHEMA)
+    _read(ledger, store)
+    assert list(ledger.ready(now=1e9, boundary_seq=0)) == []
+    _pause(manifest, SCHEMA, paused=False)
+    _read(ledger, store)
+    (work,) = ledger.ready(now=1e9, boundary_seq=0)
+    assert work.window.is_snapshot
+    assert sum(segment.rows for segment in work.window.segments) == 3
+
+
+def test_a_paused_table_holds_up_no_boundary_and_is_named_in_it() -> None:
+    store = MemoryStore("boundary beside a paused table", prefix="shop/")
+    manifest = _two_tables(store, entries=3)
+    _pause(manifest, SCHEMA, paused=True)
+    ledger = _opened(store, markers={"16385": 5, "16386": manifest.seq})
+    _read(ledger, store)
+    boundaries = Boundaries(ledger, apart_seconds=0.0)
+    boundaries.turn(now=1.0)
+    stated: list[Complete] = []
+    boundaries.publish(ledger.report(), lambda one, _: stated.append(one), now=1.0)
+    assert [(one.lsn, one.left_out) for one in stated] == [(ledger.read_lsn, {"public.items": "paused"})]

@@ -1,13 +1,16 @@
 """Windows: gap-free, whole entries, nothing before the snapshot."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 
 from sluice.contract import envelope
-from sluice.contract.entries import Changes, Commits, Entry, Segment, Snapshot, Table
+from sluice.contract.entries import Changes, Commits, Entry, Lost, Repair, Segment, Snapshot, Table
 from sluice.contract.table_state import State
+from sluice.manifest.gaps import Gap
 from sluice_spark.modes.changelog import with_origins
 from sluice_spark.read.window import PendingChanges
-from tests.support.manifests import schema
+from tests.support.manifests import opened, schema
 
 
 def _segment(seq: int, *, size: int = 10) -> Segment:
@@ -131,3 +134,70 @@ def test_a_schema_version_ahead_of_the_entries_waits_for_the_rows_before_it() ->
     both = pending.next_window(max_bytes=1000, until_seq=9)
     assert both is not None
     assert both.schema_version == 2
+
+
+def test_a_repair_is_a_window_of_its_own_between_those_around_it() -> None:
+    pending = _pending(10, 10)
+    body = Repair("t", 1, 1, 25, 30, (_segment(4),))
+    pending.take_in(Entry(4, 1, "", 30, 30, "", body), "t", through_lsn=30)
+    later = Entry(5, 1, "", 30, 40, "", Changes((_segment(5),), Commits()))
+    pending.take_in(later, "t", through_lsn=30)
+    taken = []
+    while (window := pending.next_window(max_bytes=999, until_seq=99)) is not None:
+        taken.append([segment.key for segment in window.segments])
+        pending.done(window)
+    assert taken == [["data/t/2", "data/t/3"], ["data/t/4"], ["data/t/5"]]
+
+
+def _taken(pending: PendingChanges) -> list[tuple[int, list[str]]]:
+    """(entry that is the marker, segments) of the windows that there are, each applied."""
+    taken = []
+    while (window := pending.next_window(max_bytes=999, until_seq=99)) is not None:
+        taken.append((window.last_seq, [segment.key for segment in window.segments]))
+        pending.done(window)
+    return taken
+
+
+def _lost(seq: int, through_lsn: int) -> Entry:
+    body = replace(opened(), lost=Lost("the slot was lost", ("t",)))
+    return Entry(seq, 2, "", 30, through_lsn, "", body)
+
+
+def test_nothing_behind_an_open_gap_is_taken_and_what_closes_it_comes_first() -> None:
+    pending = _pending(10, 10)
+    gap = Gap(4, 1, 30, 50)
+    pending.take_in(_lost(4, 50), "t", through_lsn=30, gap=gap)
+    later = Entry(5, 2, "", 50, 60, "", Changes((_segment(5),), Commits()))
+    pending.take_in(later, "t", through_lsn=50)
+    assert _taken(pending) == [(3, ["data/t/2", "data/t/3"])]
+    assert pending.is_halted
+    assert (pending.through_seq(6), pending.complete_through(70)) == (3, 30)
+    closed = replace(gap, as_of_lsn=55, segments=(_segment(6),))
+    pending.take_again(_lost(4, 50), "t", newest_seq=6, gap=closed)
+    pending.take_again(later, "t", newest_seq=6)
+    repair = Entry(6, 2, "", 60, 60, "", Repair("t", 1, 1, 55, 60, (_segment(6),), 4))
+    pending.take_again(repair, "t", newest_seq=6)
+    assert _taken(pending) == [(4, ["data/t/6"]), (5, ["data/t/5"])]
+    assert (pending.snapshot_lsn, pending.is_halted) == (55, False)
+
+
+def test_a_gap_that_was_closed_without_a_row_is_passed_all_the_same() -> None:
+    pending = _pending()
+    pending.take_in(_lost(4, 50), "t", through_lsn=30, gap=Gap(4, 1, 30, 50, 55))
+    pending.take_in(Entry(5, 2, "", 50, 60, "", Changes((_segment(5),), Commits())), "t", through_lsn=50)
+    assert _taken(pending) == [(4, []), (5, ["data/t/5"])]
+
+
+def test_entries_in_front_of_an_open_gap_that_were_forgotten_are_taken_again_up_to_it() -> None:
+    pending = _pending(10, 10)
+    gap = Gap(4, 1, 30, 50)
+    pending.take_in(_lost(4, 50), "t", through_lsn=30, gap=gap)
+    pending.keep(0)
+    assert pending.skipped is not None
+    assert pending.skipped[0] == 2
+    for seq in (2, 3):
+        entry = Entry(seq, 1, "", 10 * seq - 10, 10 * seq, "", Changes((_segment(seq),), Commits()))
+        pending.take_again(entry, "t", newest_seq=6)
+    pending.take_again(_lost(4, 50), "t", newest_seq=6, gap=gap)
+    assert _taken(pending) == [(3, ["data/t/2", "data/t/3"])]
+    assert pending.is_halted

@@ -296,7 +296,7 @@ OLD = st.none() | st.tuples(VALUES, st.none() | st.just(b"old"), st.sampled_from
 
 
 @given(st.lists(st.tuples(st.sampled_from("iud"), SENT, OLD), max_size=12))
-def test_every_value_of_every_row_can_be_told_again(
+def test_every_value_of_every_row_can_be_read_back(
     changes: list[tuple[str, tuple[Field, ...], tuple[Field, ...] | None]],
 ) -> None:
     """From the columns and the marks alone, each field's text, NULL or absence comes back."""
@@ -312,12 +312,12 @@ def test_every_value_of_every_row_can_be_told_again(
     batch.validate(full=True)
     for (op, new, old), row in zip(changes, batch.to_pylist(), strict=True):
         sent_old = None if op == "i" else old or ((b"1", None, None) if op == "d" else None)
-        assert _told(row, envelope.SPECIAL, row) == (
+        assert _read_back(row, envelope.SPECIAL, row) == (
             ("", "", "") if op == "d" else tuple(map(_text, _resolved(new, sent_old)))
         )
         assert (row[envelope.OLD] is None) == (sent_old is None)
         if sent_old is not None:
-            assert _told(row[envelope.OLD], envelope.OLD_SPECIAL, row) == tuple(map(_text, sent_old))
+            assert _read_back(row[envelope.OLD], envelope.OLD_SPECIAL, row) == tuple(map(_text, sent_old))
 
 
 def _resolved(new: tuple[Field, ...], old: tuple[Field, ...] | None) -> tuple[Field, ...]:
@@ -331,16 +331,16 @@ def _text(value: Field) -> str:
     return "" if value is None else "unchanged" if value is UNCHANGED else f"={bytes(value).decode()}"  # type: ignore[arg-type]
 
 
-def _told(values: dict[str, object], special: str, row: dict[str, object]) -> tuple[str, ...]:
+def _read_back(values: dict[str, object], special: str, row: dict[str, object]) -> tuple[str, ...]:
     marks = dict(row[special] or ())  # type: ignore[call-overload]
     unchanged = row[envelope.UNCHANGED] or () if values is row else ()
-    told = []
+    texts = []
     for attnum, name in enumerate(("id", "note", "day"), 1):
         value = values[name]
         if value is not None:
-            told.append(f"={value}")
+            texts.append(f"={value}")
         elif name in marks:
-            told.append(f"={marks[name]}")
+            texts.append(f"={marks[name]}")
         else:
-            told.append("unchanged" if attnum in unchanged else "")  # type: ignore[operator]
-    return tuple(told)
+            texts.append("unchanged" if attnum in unchanged else "")  # type: ignore[operator]
+    return tuple(texts)

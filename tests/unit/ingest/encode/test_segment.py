@@ -107,6 +107,12 @@ def test_memory_is_bounded_by_one_row_group_and_the_compressed_file(monkeypatch:
     assert writer.finish().stats.rows == 30_000
 
 
+def test_rows_from_before_and_after_a_rename_share_a_file() -> None:
+    before, after = (inserted(schema, [b"1", b"n"]) for schema in (KEYED, KEYED.named("other", "later")))
+    file, _, _ = written(before, after, schema=KEYED)
+    assert file.stats.rows == 2
+
+
 def test_a_file_without_rows_is_readable() -> None:
     file, read, _ = written(schema=KEYED)
     assert read.num_rows == 0

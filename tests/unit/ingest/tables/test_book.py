@@ -5,13 +5,21 @@ catalog is asked only for what is new.
 import uuid
 from dataclasses import replace
 
+from sluice.contract.table_state import State
 from sluice.ingest.tables.book import NOT_YET, TableBook
+from sluice.ingest.tables.history import ShapeHistory
 from sluice.ingest.tables.schemas import relation_sent_as
 from sluice.manifest.reader import load_state
+from sluice.manifest.state import TableState
 from sluice.manifest.writer import ManifestLog
 from sluice.protocol.messages import RelationColumn
 from sluice.store.memory import MemoryStore
 from tests.support.manifests import opened, schema, table
+from tests.support.spooled import table as table_of
+
+WHOLE = table_of(("id", 23, -1), ("b", 25, -1), key=["id"])
+SHORT = table_of(("id", 23, -1), key=["id"])
+AGAIN = replace(WHOLE, columns=(WHOLE.columns[0], replace(WHOLE.columns[1], attnum=3)))
 
 
 def test_rows_of_an_open_transaction_are_written_in_a_recorded_version_or_in_none() -> None:
@@ -25,6 +33,47 @@ def test_rows_of_an_open_transaction_are_written_in_a_recorded_version_or_in_non
     assert asked == []
     wider = replace(known, columns=(*known.columns, RelationColumn("fresh", 20, -1, identity=False)))
     assert book.written_in(wider) == NOT_YET
-    assert book.written_in(replace(known, name="renamed")) == NOT_YET
+    assert book.written_in(replace(known, name="renamed")) == schema("7")
     assert asked == []
     assert log.state.seq == 2
+
+
+def test_rows_that_come_again_get_the_versions_that_they_had_although_two_look_alike() -> None:
+    """One transaction had rows, dropped a column, had rows, added it again and had rows; then ingest was
+    killed before they were published.
+    """
+    state = TableState(
+        "7",
+        "public",
+        "t",
+        State.LIVE,
+        "",
+        lsn=10,
+        generation=1,
+        generation_seq=1,
+        schemas={number: replace(shaped, version=number) for number, shaped in enumerate((WHOLE, SHORT, AGAIN), 1)},
+        schema_lsns={1: 0, 2: 50, 3: 50},
+    )
+    whole, short = relation_sent_as(WHOLE), relation_sent_as(SHORT)
+    history = ShapeHistory()
+    came = [
+        history.version_at(state, relation, lsn)
+        for relation, lsn in ((whole, 40), (whole, 50), (short, 50), (whole, 50), (whole, 60))
+    ]
+    assert [one.version for one in came if one is not None] == [1, 1, 2, 3, 3]
+    assert [one.version for one in history.possible(state, whole, after_lsn=45)] == [1, 3]
+    assert [one.version for one in history.possible(state, whole, after_lsn=55)] == [3]
+
+
+def test_an_announcement_is_doubtful_until_a_look_that_began_later_found_the_same_columns() -> None:
+    history, relation = ShapeHistory(), relation_sent_as(WHOLE)
+    assert history.announced(relation, 100)
+    assert not history.announced(relation, 120)
+    assert history.is_doubtful(7)
+    history.doubt(7)
+    history.confirm(150)
+    assert history.is_doubtful(7)
+    history.settle(7)
+    assert not history.is_doubtful(7)
+    assert history.announced(replace(relation), 160)
+    assert history.is_doubtful(7)

@@ -70,7 +70,7 @@ def test_after_a_commit_in_between_the_files_are_read_again(landed: int) -> None
     assert theirs.read == 1
 
 
-def test_a_commit_that_was_not_ours_is_noticed_without_being_told() -> None:
+def test_a_commit_that_was_not_ours_is_noticed_by_its_version() -> None:
     live = LiveFiles()
     _follow(live, _Version(4, _add("a")))
     assert _follow(live, _Version(5, _add("theirs"))) == ["theirs"]
@@ -112,3 +112,17 @@ def test_a_file_states_its_rows_and_bounds() -> None:
     assert (file.path, file.rows, file.low, file.high) == ("a", 7, {"k": 1}, {"k": 9})
     bare = LiveFile.of({"path": "b", "stats": '{"numRecords":2}'})
     assert (bare.rows, bare.low, bare.high) == (2, {}, {})
+
+
+@pytest.mark.parametrize(
+    "add",
+    [
+        _add("/elsewhere/a.parquet"),
+        _add("s3://other/a.parquet"),
+        {**_add("a.parquet"), "deletionVector": {"storageType": "p", "pathOrInlineDv": "/elsewhere/a.bin"}},
+    ],
+    ids=["file", "object", "vector"],
+)
+def test_a_file_outside_of_the_folder_is_left_to_spark(add: dict[str, Any]) -> None:
+    with pytest.raises(NotDirect, match="outside"):
+        LiveFile.of(add)

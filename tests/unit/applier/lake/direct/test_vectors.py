@@ -15,7 +15,6 @@ from pyroaring import BitMap64
 from sluice.errors import UnsupportedChange
 from sluice_spark.lake.direct.vectors import Positions, VectorFile, read_vector
 from sluice_spark.lake.history import B85, Z85, vector_file
-from sluice_spark.lake.layout import NotDirect
 
 POSITIONS = st.sets(st.integers(0, 2**33) | st.integers(0, 5000), min_size=1, max_size=50)
 MAGIC = struct.pack("<i", 1681511377)
@@ -107,9 +106,3 @@ def test_inline_bytes_that_are_no_bitmap_are_refused(data: bytes) -> None:
 def test_a_vector_of_another_cardinality_is_refused() -> None:
     with pytest.raises(UnsupportedChange, match="deletion vector"):
         read_vector({**_inline(_positions({1, 2})), "cardinality": 3}, _no_file)
-
-
-def test_a_vector_outside_of_the_tables_folder_is_left_to_spark() -> None:
-    elsewhere = {"storageType": "p", "pathOrInlineDv": "s3://other/dv.bin", "sizeInBytes": 34, "cardinality": 1}
-    with pytest.raises(NotDirect, match="outside of the table's folder"):
-        read_vector(elsewhere, _no_file)

@@ -1,0 +1,146 @@
+"""`tables add` and `tables remove`: tables join and leave a running pipeline; the others go on."""
+
+import os
+from collections.abc import Callable
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import click
+
+from sluice.cli import findings_view, table_names, wiring
+from sluice.cli.invocation import Invocation, common
+from sluice.cli.table_names import Name
+from sluice.contract.control import ADD, REMOVE
+from sluice.errors import PreflightFailed, UsageError
+from sluice.printable import HIDDEN, one_line, sql
+
+if TYPE_CHECKING:
+    from sluice.operate.membership import Membership, Proposal
+
+_apply = click.option(
+    "--apply",
+    "applied",
+    is_flag=True,
+    help="Run the statement, as the role of SLUICE_OPERATOR_DSN (left out: that of source.dsn).",
+)
+_names = click.argument("names", nargs=-1, required=True, metavar="TABLE...")
+
+
+@click.command()
+@_names
+@_apply
+@common
+def add(invocation: Invocation, names: tuple[str, ...], applied: bool) -> None:  # noqa: FBT001 - a command's parameter
+    """Take tables into the pipeline, named as schema.table, with a snapshot of their rows.
+
+    Says what is missing, as SQL for the owner of the publication, and changes nothing. With --apply
+    the statement is run, with the operator's own rights: those of the connection string in
+    SLUICE_OPERATOR_DSN. The running ingest then takes the table in within seconds; a table that was
+    removed before begins a new generation, and its lake table is replaced when the snapshot is
+    complete.
+
+    A table that could not be carried, or whose updates the source would refuse once it is
+    published, is refused with what `sluice check` says of it. A table that `source.tables` leaves
+    out is refused as well: add it there first. The running processes read the file again by
+    themselves.
+
+    \b
+    Examples:
+      sluice tables add public.returns
+      SLUICE_OPERATOR_DSN=postgresql://owner@db/shop sluice tables add --apply public.returns
+    """
+
+    def settled(proposal: "Proposal") -> None:
+        if proposal.refusals:
+            console = invocation.console()
+            findings_view.show(console, findings_view.ordered(proposal.findings), ())
+            raise PreflightFailed("nothing was added", hint="the findings say what to do first")
+        if proposal.settings:
+            raise UsageError("source.tables leaves tables out", hint="; ".join(proposal.settings))
+
+    _propose(
+        invocation,
+        names,
+        ADD,
+        applied=applied,
+        known=lambda membership, _: membership.may_join,
+        plan=lambda membership, tables: membership.add(tables),
+        settled=settled,
+        said="will be followed",
+    )
+
+
+@click.command()
+@_names
+@_apply
+@common
+def remove(invocation: Invocation, names: tuple[str, ...], applied: bool) -> None:  # noqa: FBT001 - a command's parameter
+    """Take tables out of the pipeline, named as schema.table. Their lake tables stay as they are.
+
+    Says what takes them out, as SQL for the owner of the publication, and changes nothing. With
+    --apply the statement is run, with the operator's own rights: those of the connection string in
+    SLUICE_OPERATOR_DSN. The running ingest then parts with the table within seconds: its state is
+    `detached`, the source sends nothing of it any more, and no WAL is kept for it.
+
+    A table that the publication has by FOR ALL TABLES, by its schema or by a partitioned table above
+    it is left out by `source.tables` instead: the answer says which pattern to add.
+
+    \b
+    Examples:
+      sluice tables remove public.logs
+      SLUICE_OPERATOR_DSN=postgresql://owner@db/shop sluice tables remove --apply public.logs
+    """
+
+    def settled(proposal: "Proposal") -> None:
+        if proposal.settings:
+            raise UsageError("no statement takes out everything", hint="; ".join(proposal.settings))
+
+    _propose(
+        invocation,
+        names,
+        REMOVE,
+        applied=applied,
+        known=lambda membership, followed: membership.may_leave | followed,
+        plan=lambda membership, tables: membership.remove(tables),
+        settled=settled,
+        said="will not be followed any more; its lake table stays",
+    )
+
+
+def _propose(
+    invocation: Invocation,
+    names: tuple[str, ...],
+    action: str,
+    *,
+    applied: bool,
+    known: "Callable[[Membership, set[Name]], set[Name]]",
+    plan: "Callable[[Membership, list[Name]], Proposal]",
+    settled: "Callable[[Proposal], None]",
+    said: str,
+) -> None:
+    """`settled` raises unless the statement of the proposal does all of it."""
+    wiring.require("psycopg", "obstore")
+    settings = invocation.settings().settings
+    from sluice.operate.membership import Membership, carry_out
+    from sluice.source.sessions import open_query
+
+    store = wiring.open_spool(settings)
+    followed = set(table_names.in_manifest(store))
+    source = wiring.source_options(settings)
+    with closing(open_query(source)) as connection:
+        membership = Membership(connection, publication=source.publication, patterns=settings.source.tables or ())
+        possible = known(membership, followed)
+        tables = [table_names.named(name, possible, what="a table of this database") for name in names]
+        proposal = plan(membership, tables)
+        settled(proposal)
+        for note in proposal.notes:
+            click.echo(one_line(note), err=True)
+        if proposal.statement and not applied:
+            click.echo(f"{sql(proposal.statement) or HIDDEN};")
+            click.echo("nothing was changed: run this as the owner of the publication, or use --apply", err=True)
+            return
+        dsn = os.environ.get("SLUICE_OPERATOR_DSN", "")
+        carry_out(proposal, wiring.operator_options(settings, dsn=dsn), connection)
+    for table in tables:
+        table_names.request(store, action, table)
+        click.echo(one_line(f"{'.'.join(table)} {said}"))

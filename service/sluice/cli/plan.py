@@ -1,0 +1,178 @@
+"""`plan`: what the present difference between catalog and manifest would do to the lake."""
+
+import os
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sluice.cli import exits, output, table_names, wiring
+from sluice.cli.invocation import Invocation, common
+from sluice.cli.table_names import Name
+from sluice.printable import one_line
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from sluice.ingest.tables.foresight import Foreseen
+    from sluice.settings import Settings
+
+_CODES = {"nothing": exits.OK, "followed": exits.OK, "snapshot": exits.PLAN_SNAPSHOT, "stop": exits.PLAN_STOP}
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """`rows` and `bytes` are what a snapshot would read, as the server estimates it."""
+
+    name: Name
+    foreseen: "Foreseen"
+    rows: int | None = None
+    bytes: int | None = None
+
+    @property
+    def table(self) -> str:
+        return ".".join(self.name)
+
+    def to_json(self) -> dict[str, Any]:
+        found = self.foreseen
+        return {
+            "table": self.table,
+            "effect": found.effect,
+            "cause": found.cause or None,
+            "why": found.why,
+            "rows": self.rows,
+            "bytes": self.bytes,
+        }
+
+
+@click.command()
+@click.argument("tables", nargs=-1, metavar="[TABLE]...")
+@click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
+@click.option(
+    "--sql",
+    "statement",
+    default="",
+    metavar="STATEMENT",
+    help="What this statement would do. It is run and rolled back, as the role of SLUICE_OPERATOR_DSN (left out: that "
+    "of source.dsn).",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.1, 60),
+    default=2.0,
+    show_default=True,
+    help="With --sql: how long the statement may run.",
+)
+@common
+def plan(
+    invocation: Invocation,
+    tables: tuple[str, ...],
+    json_wanted: bool,  # noqa: FBT001 - a command's parameter
+    statement: str,
+    seconds: float,
+) -> int:
+    """Say what would become of the lake tables if ingest looked at the catalog now: followed without
+    a new snapshot, read again from a new snapshot, or stopped.
+
+    Compares the catalog of the source with the manifest, by the rules and policies that ingest
+    follows. It reads only, and asks for no lock on a table. A running ingest follows most changes
+    within seconds: stop it before you change tables if you want to see the plan first. The state that
+    it compares with may be older than a change that is on its way in the stream.
+
+    With --sql it says what one ALTER or DROP statement would do to the tables of the publication, and to
+    no other table. The statement runs at the source in a transaction that is rolled back. Until then it
+    keeps its locks, for at most --seconds: nobody else can read or write the table meanwhile. It waits
+    one second at most for them. A change that writes a large table anew is cancelled, and costs the
+    source that time. What a function in it does elsewhere (a sequence, another server) is not undone.
+
+    It ends with 0 when nothing changed or all of it is followed, with 13 when rows of a table would be
+    read again, and with 14 when a table would stop.
+
+    \b
+    Examples:
+      sluice plan
+      sluice plan public.orders --json
+      sluice plan --sql 'ALTER TABLE orders ALTER COLUMN id TYPE bigint'
+    """
+    wiring.require("psycopg", "obstore")
+    planned = _chosen(look(invocation.settings().settings, statement=statement, seconds=seconds), tables)
+    if json_wanted:
+        output.as_json({"schema_version": 1, "tables": [one.to_json() for one in planned]})
+    else:
+        shown = planned if tables or statement else [one for one in planned if one.foreseen.effect != "nothing"]
+        console = invocation.console()
+        if shown:
+            console.print(_table(shown))
+        more = f"{len(planned) - len(shown):,} more tables would stay as they are"
+        click.echo("all other tables would stay as they are" if statement else one_line(more), err=True)
+    return exit_code(planned)
+
+
+def exit_code(planned: list[Planned]) -> int:
+    return max((_CODES[one.foreseen.effect] for one in planned), default=exits.OK)
+
+
+def look(settings: "Settings", *, statement: str = "", seconds: float = 2.0) -> list[Planned]:
+    """What would become of each table, in the order of names; with a `statement` of those that it changes.
+    Raises UsageError, SourceError, StoreError, ManifestCorrupt.
+    """
+    from sluice.ingest.tables import messages as messagetable
+    from sluice.ingest.tables.foresight import foresee
+    from sluice.manifest.reader import load_state
+    from sluice.operate.rehearsal import rehearsed
+    from sluice.source.catalog import Catalog
+    from sluice.source.selection import selects
+    from sluice.source.sessions import open_query
+
+    dsn = os.environ.get("SLUICE_OPERATOR_DSN", "") if statement else ""
+    states = {int(state.table_id): state for state in load_state(wiring.open_spool(settings)).tables.values()}
+    states.pop(int(messagetable.TABLE_ID), None)
+    policies, patterns = wiring.policies(settings), settings.source.tables or ()
+    with closing(open_query(wiring.operator_options(settings, dsn=dsn))) as connection:
+        catalog, publication = Catalog(connection), settings.source.publication
+        published = {facts.oid: facts for facts in catalog.published_tables(publication)}
+        sizes = catalog.sizes(tuple(published))
+        oids = states.keys() | published.keys()
+        if statement:
+            before = published
+            with rehearsed(connection, statement, published=list(before), seconds=seconds):
+                published = {facts.oid: facts for facts in catalog.published_tables(publication)}
+            oids = {oid for oid in before.keys() | published.keys() if before.get(oid) != published.get(oid)}
+    planned = []
+    for oid in oids:
+        state, facts = states.get(oid), published.get(oid)
+        known = (state.schema_name, state.table_name) if state is not None else ("", "")
+        name = (facts.schema, facts.name) if facts is not None else known
+        selected = selects(patterns, *name, first_name=state.first_name if state is not None else None)
+        foreseen = foresee(state, facts, policies.of(*name), selected=selected)
+        estimated = foreseen.effect == "snapshot" and facts is not None
+        planned.append(
+            Planned(
+                name,
+                foreseen,
+                rows=max(0, facts.estimated_rows) if estimated and facts is not None else None,
+                bytes=sizes.get(oid) if estimated else None,
+            )
+        )
+    return sorted(planned, key=lambda one: one.table)
+
+
+def _chosen(planned: list[Planned], names: tuple[str, ...]) -> list[Planned]:
+    known = {one.name: one for one in planned}
+    wanted = [table_names.named(name, known, what="a table that the publication or the manifest has") for name in names]
+    return [known[name] for name in dict.fromkeys(wanted)] if names else planned
+
+
+def _table(planned: list[Planned]) -> "RenderableType":
+    rows = [
+        (
+            one.table,
+            one.foreseen.effect,
+            "-" if one.rows is None else f"{one.rows:,}",
+            "-" if one.bytes is None else f"{one.bytes:,}",
+            one.foreseen.why,
+        )
+        for one in planned
+    ]
+    return output.table("", ("table", "effect", "rows", "bytes", "why"), rows, right=("rows", "bytes"))

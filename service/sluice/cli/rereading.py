@@ -1,0 +1,65 @@
+"""Reads the settings again for a process that runs, as far as they may change."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sluice.cli import wiring
+from sluice.cli.invocation import Invocation
+from sluice.errors import UsageError
+from sluice.reloading import Signature, signature
+from sluice.settings import Settings
+from sluice.settings.present import fingerprint
+from sluice.settings.reload import differing, fixed
+
+if TYPE_CHECKING:
+    from sluice.process.pipeline import Reread
+
+
+def seen(invocation: Invocation) -> Signature:
+    """The file as it is now: to be asked before it is read, so that no later change is missed."""
+    return signature(invocation.config)
+
+
+def ingest(invocation: Invocation, settings: Settings, *, instance: str) -> "Callable[[], Reread]":
+    """What reads again for an ingest that was started with `settings`. Raises UsageError when what
+    is read is not valid, or cannot be taken while it runs.
+    """
+    before = fixed(settings)
+
+    def read() -> "Reread":
+        from sluice.process.pipeline import Reread
+
+        fresh = invocation.read().settings
+        refuse(differing(before, fixed(fresh)))
+        return Reread(
+            wiring.ingest_options(fresh, instance=instance),
+            config_hash=fingerprint(fresh),
+            mode_of=lambda name: mode_of(fresh, name),
+            accept=lambda: invocation.log_as(fresh),
+        )
+
+    return read
+
+
+def refuse(names: tuple[str, ...]) -> None:
+    """Raises UsageError if there are `names` of settings that changed and may not."""
+    if names:
+        raise UsageError(
+            f"{', '.join(names)} cannot change while a process runs, and nothing of the file was taken",
+            hint="restart the process, or set it back",
+        )
+
+
+def mode_of(settings: Settings, name: str) -> str:
+    """The mode that is configured for table `name`."""
+    table = settings.tables.get(name)
+    return str((table.mode if table is not None else None) or settings.lake.mode)
+
+
+def of_applier(invocation: Invocation, *, seen: Signature, log_format: str) -> wiring.Reread:
+    """How an applier that is started now reads again: by a process that prints its options."""
+    file, step = str(Path(invocation.config).resolve()), "-v" if invocation.verbosity > 0 else "-q"
+    command = [sys.executable, "-m", "sluice.cli.applier_options", "--config", file, "--log-format", log_format]
+    return wiring.Reread(file, seen, [*command, *[step] * abs(invocation.verbosity)])

@@ -1,0 +1,249 @@
+"""`verify`: does the lake equal the source?"""
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sluice.cli import output, table_names, wiring
+from sluice.cli.invocation import Invocation, common
+from sluice.contract.table_state import State
+from sluice.contract.verified import DIFFERENT, NOT_COMPARED
+from sluice.errors import ApplyError, UsageError, VerificationFailed
+from sluice.lsn import show
+from sluice.printable import one_line
+
+if TYPE_CHECKING:
+    from sluice.contract.row_form import Row
+    from sluice.manifest.state import TableState
+    from sluice.operate.compare.comparing import Verdict
+
+SHORTEST_SECONDS = 60.0
+"""Of --interval: a comparison takes a replication slot and a snapshot each time."""
+
+
+@click.command()
+@click.argument("tables", nargs=-1, metavar="[TABLE]...")
+@click.option(
+    "--repair",
+    "repair_wanted",
+    is_flag=True,
+    help="Have ingest read the rows again that differ, and compare once more.",
+)
+@click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
+@click.option(
+    "--max-load",
+    default=100,
+    show_default=True,
+    type=click.IntRange(1, 100),
+    metavar="PERCENT",
+    help="How much of the time of one connection the source may spend on this.",
+)
+@click.option(
+    "--wait",
+    "wait_seconds",
+    default=60.0,
+    show_default=True,
+    type=click.FloatRange(0, 86_400),
+    metavar="SECONDS",
+    help="How long ingest may take to come to the position of the snapshot.",
+)
+@click.option(
+    "--keys",
+    "shown",
+    default=20,
+    show_default=True,
+    type=click.IntRange(0, 1_000_000),
+    help="How many differing keys of each table are named.",
+)
+@click.option(
+    "--continuous",
+    is_flag=True,
+    help="Do not end: compare one table after the other, each once in an interval.",
+)
+@click.option(
+    "--interval",
+    default="1d",
+    show_default=True,
+    metavar="DURATION",
+    help="How often each table is compared with --continuous.",
+)
+@common
+def verify(
+    invocation: Invocation,
+    tables: tuple[str, ...],
+    repair_wanted: bool,  # noqa: FBT001 - a command's parameter
+    json_wanted: bool,  # noqa: FBT001 - a command's parameter
+    max_load: int,
+    wait_seconds: float,
+    shown: int,
+    continuous: bool,  # noqa: FBT001 - a command's parameter
+    interval: str,
+) -> int:
+    """Compare tables of the lake with the source, row by row at one position of both. Ends with 4
+    when they differ.
+
+    Works while ingest and applier run. The server hashes every row of a table as of a snapshot, in
+    ranges of its keys. Spark hashes the lake table as of the same position. `verify` lists ranges that
+    differ and names the keys of the rows that differ. It never shows values. It needs a free
+    replication slot for as long as it runs, and a running ingest. A table that cannot be compared, or
+    keeps changing its shape, is `not compared`, with the reason. The command then ends with 75 if that
+    may pass, and with 2 if you named such a table.
+
+    With --repair the running ingest reads exactly the rows that differ again, at a known position,
+    and puts them into the spool in order with all changes; the applier commits them. The tables are
+    then compared again, and the answer is about that. Gaps that a lost slot left are closed first: see
+    `sluice slot recreate`.
+
+    With --continuous it goes on until it is stopped. Give it a --max-load: the source is read by one
+    connection, which pauses after each range of a table. Through which position each table was
+    found equal, and when, is kept in the spool and shown by `sluice tables --json`, /status and the
+    metrics, whoever compared. A difference is a critical problem, and a table that was not found equal for
+    three intervals is a warning. A comparison that ends at once, without --continuous, ends that, too.
+
+    \b
+    Examples:
+      sluice verify
+      sluice verify public.orders --max-load 25
+      sluice verify --repair
+      sluice verify -o json --keys 1000
+      sluice verify --continuous --interval 6h --max-load 10
+    """
+    wiring.require("psycopg", "obstore", "pyspark")
+    settings = invocation.settings().settings
+    from sluice.manifest.reader import load_state
+    from sluice.operate.compare.runs import Run
+    from sluice.process.lake_questions import Lake, LakeQuestions
+
+    if continuous and tables:
+        raise UsageError("--continuous compares every table", hint="leave the names out")
+    every_seconds = _every(interval) if continuous else 0.0
+    store = wiring.open_spool(settings)
+    log_format = wiring.applier_log_format(settings, asked=invocation.log_format)
+    environment = wiring.applier_environment(wiring.apply_options(settings, log_format=log_format), dict(os.environ))
+    with Lake(lambda: LakeQuestions(wiring.lake_questions_command(), environment=environment)) as lake:
+        run = Run.of(
+            wiring.source_options(settings),
+            store,
+            lake.ask,
+            load_share=max_load / 100,
+            wait_seconds=wait_seconds,
+            every_seconds=every_seconds,
+        )
+        if continuous:
+            run.for_ever(rest=lake.rest, repair_wanted=repair_wanted)
+        chosen = _chosen(load_state(store).tables, tables)
+        if not chosen:
+            raise UsageError("the pipeline carries no table yet", hint="`sluice up` takes the tables in")
+        say = partial(_say, shown=-1 if json_wanted else shown)
+        verdicts = run.repaired(chosen, say) if repair_wanted else run.compared(chosen, say)
+    if json_wanted:
+        output.as_json({"schema_version": 1, "tables": [_facts(verdict, shown) for verdict in verdicts]})
+    return _concluded(verdicts, named=bool(tables))
+
+
+def _every(interval: str) -> float:
+    from sluice.settings.values import parse_duration
+
+    try:
+        seconds = float(parse_duration(interval))
+    except ValueError as error:
+        raise UsageError(f"--interval: {error}") from error
+    if seconds < SHORTEST_SECONDS:
+        raise UsageError(f"--interval is at least {SHORTEST_SECONDS:g}s")
+    return seconds
+
+
+def _concluded(verdicts: "Sequence[Verdict]", *, named: bool) -> int:
+    """The exit code. Raises VerificationFailed when tables differ. `named`: tables were asked for."""
+    different = [verdict.name for verdict in verdicts if verdict.outcome == DIFFERENT]
+    if different:
+        raise VerificationFailed(
+            f"{len(different)} of {len(verdicts)} tables differ from the source: {', '.join(different[:10])}",
+            hint="`sluice verify --repair` reads the rows again that differ, `sluice resync` whole tables",
+        )
+    skipped = [verdict for verdict in verdicts if verdict.outcome == NOT_COMPARED]
+    click.echo(f"{len(verdicts) - len(skipped)} tables are equal, {len(skipped)} were not compared", err=True)
+    later = [verdict.name for verdict in skipped if verdict.passing]
+    # Not raised: with --json the answer is the command's one document.
+    if later:
+        click.echo(one_line(f"error: not compared now: {', '.join(later[:10])}; verify again later"), err=True)
+        return ApplyError.exit_code
+    if named and skipped:
+        click.echo(one_line(f"error: {skipped[0].name} cannot be compared; leave it out"), err=True)
+        return UsageError.exit_code
+    return 0
+
+
+def _chosen(known: "Mapping[str, TableState]", names: Sequence[str]) -> "list[TableState]":
+    """The tables named, or all that are carried. Raises UsageError for a name that is none of them."""
+    carried = {
+        (state.schema_name, state.table_name): state
+        for state in sorted(known.values(), key=lambda state: state.generation_seq)
+        if state.state != State.DETACHED and state.table_id != "0"
+    }
+    wanted = [table_names.named(name, carried, what="a table that the pipeline carries") for name in names]
+    return [carried[name] for name in (dict.fromkeys(wanted) or sorted(carried))]
+
+
+def _say(verdict: "Verdict", shown: int) -> None:
+    if shown < 0:
+        return
+    if verdict.reason:
+        click.echo(one_line(f"{verdict.name}: {verdict.outcome}: {verdict.reason}"))
+        return
+    click.echo(
+        one_line(
+            f"{verdict.name}: {verdict.outcome}, {verdict.rows} rows at {show(verdict.lsn)}, "
+            f"Delta version {verdict.delta_version}, {output.duration(verdict.seconds)}"
+            f"{f', {verdict.repaired} rows repaired' if verdict.repaired else ''}"
+        )
+    )
+    for what, rows in _differences(verdict):
+        for row in rows[:shown]:
+            click.echo(one_line(f"  {what}: {_key(verdict, row)}"))
+        if len(rows) > shown:
+            click.echo(f"  {what}: {len(rows) - shown} more")
+
+
+def _differences(verdict: "Verdict") -> "list[tuple[str, Sequence[Row]]]":
+    difference = verdict.difference
+    return [
+        ("other values", difference.changed),
+        ("not in the lake", difference.missing),
+        ("not at the source", difference.extra),
+    ]
+
+
+def _key(verdict: "Verdict", row: "Row") -> str:
+    if not verdict.key_columns:
+        return "a row of a table without key"
+    return ", ".join(
+        f"{name}={'NULL' if value is None else value}" for name, value in zip(verdict.key_columns, row.key, strict=True)
+    )
+
+
+def _facts(verdict: "Verdict", shown: int) -> dict[str, Any]:
+    compared = not verdict.reason
+    return {
+        "schema": verdict.schema_name,
+        "table": verdict.table_name,
+        "outcome": verdict.outcome,
+        "reason": verdict.reason or None,
+        "may_be_compared_later": verdict.passing,
+        "lsn": show(verdict.lsn) if compared else None,
+        "delta_version": verdict.delta_version if compared else None,
+        "lake_complete_through_lsn": show(verdict.base_lsn) if compared else None,
+        "keys_from_spool": verdict.changed_keys if compared else None,
+        "rows": verdict.rows if compared else None,
+        "lake_rows": verdict.lake_rows if compared else None,
+        "seconds": round(verdict.seconds, 3),
+        "differences": len(verdict.difference),
+        "repaired": verdict.repaired,
+        **{
+            name: [dict(zip(verdict.key_columns, row.key, strict=True)) for row in rows[:shown]]
+            for name, (_, rows) in zip(("changed", "missing", "extra"), _differences(verdict), strict=True)
+        },
+    }

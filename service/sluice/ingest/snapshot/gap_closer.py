@@ -1,0 +1,82 @@
+"""Closes the gaps of tables, with rows that were compared and read by somebody else.
+
+Invariant: only ingest writes the manifest, and the manifest itself refuses rows that do not close the
+gap that is open: `reduce` compares the table's generation and columns, the gap, and the position. The
+files are copied under names of our own epoch first, so that nothing can take them away. Doing a
+request twice is harmless.
+"""
+
+import hashlib
+from dataclasses import replace
+
+from sluice import faults
+from sluice.contract import keys
+from sluice.contract.entries import Repair, Segment
+from sluice.errors import ManifestCorrupt, ObjectMissing, SourceUnavailable, UsageError
+from sluice.ingest.snapshot.repairer import POLL_SECONDS, Repairer
+from sluice.lsn import show
+
+
+class GapCloser(Repairer):
+    """Closes gaps as well."""
+
+    def close_gap(self, repair: Repair) -> None:
+        """Puts `repair` into the manifest, unless it is there, and removes the files that came with the
+        request. Raises UsageError when it closes no gap (any more), SourceUnavailable when it may work later.
+        """
+        state = self._log.state.tables.get(repair.table_id)
+        name = f"{state.schema_name}.{state.table_name}" if state is not None else f"table {repair.table_id}"
+        if not any(gap.closed and gap.seq == repair.gap_seq for gap in (state.gaps if state is not None else ())):
+            if state is None or state.gap is None or state.gap.seq != repair.gap_seq:
+                self._remove(repair)
+                raise UsageError(f"{name} has no such gap any more", hint="`sluice tables` says how it is")
+            while self._log.state.through_lsn < repair.as_of_lsn:
+                if self._stop.wait(POLL_SECONDS):
+                    raise SourceUnavailable("closing a gap was stopped", hint="it is done after the next start")
+            self._append_closing(repair, name)
+        self._remove(repair)
+
+    def _append_closing(self, repair: Repair, name: str) -> None:
+        segments = tuple(self._copied(segment, repair.table_id) for segment in repair.segments)
+        faults.point("gap.append.before")
+        for _ in range(100):
+            position = self._log.state.through_lsn
+            try:
+                self._log.append(replace(repair, segments=segments, unchanged_through_lsn=position))
+                break
+            except ManifestCorrupt as error:
+                if self._log.state.through_lsn == position:
+                    self._remove(repair)
+                    raise UsageError(
+                        f"what was read of {name} does not close its gap: {error}",
+                        hint="`sluice verify --repair` reads it again; if its columns changed, `sluice resync` it",
+                    ) from error
+        else:
+            raise SourceUnavailable("the manifest moves on too fast to close a gap", hint="it is tried again")
+        faults.point("gap.append.after")
+        self._logger.info(
+            "gap closed",
+            table=name,
+            rows=sum(segment.rows for segment in segments),
+            lsn=show(repair.as_of_lsn),
+        )
+
+    def _copied(self, segment: Segment, table_id: str) -> Segment:
+        if not keys.is_repair_rows(segment.key):
+            raise UsageError("a request to close a gap names rows that are none", hint="verify the table again")
+        try:
+            data = self._store.get(segment.key)
+        except ObjectMissing as error:
+            raise UsageError(
+                f"rows that were read again are gone: {segment.key}", hint="`sluice verify --repair` reads them again"
+            ) from error
+        if len(data) != segment.bytes or hashlib.sha256(data).hexdigest() != segment.sha256:
+            raise UsageError(f"rows that were read again are damaged: {segment.key}", hint="look at the object store")
+        key = keys.segment(table_id, self._epoch, next(self._numbers))
+        self._store.put(key, data)
+        return replace(segment, key=key)
+
+    def _remove(self, repair: Repair) -> None:
+        for segment in repair.segments:
+            if keys.is_repair_rows(segment.key):
+                self._store.delete(segment.key)

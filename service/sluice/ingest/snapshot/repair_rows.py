@@ -1,0 +1,95 @@
+"""Rows read again by their keys, as the changes of a repair."""
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+
+import numpy as np
+
+from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.entries import REPAIR_ORDINAL
+from sluice.contract.schema import TableSchema
+from sluice.ingest.encode.rows import encode_rows
+from sluice.ingest.encode.segment import SegmentFile, SegmentWriter
+from sluice.ingest.snapshot.keyed_rows import missing_keys, rows_of_keys
+from sluice.ingest.snapshot.reader import SnapshotSession, binary_columns, read_rows
+from sluice.protocol.copy_rows import CopyRows, encode_copy
+from sluice.protocol.tuples import FieldVector, RowColumns
+from sluice.source.sessions import SourceOptions
+from sluice.source.snapshot_export import SnapshotHolder
+
+_UPDATE, _DELETE, _OLD_KEY, _NULL = (ord(letter) for letter in "UDKn")
+
+Key = tuple[str, ...]
+"""Texts of the columns of a key, in the order of the schema."""
+
+
+def read_again(
+    options: SourceOptions, schema: TableSchema, facts: TableFacts, holder: SnapshotHolder, wanted: Sequence[Key]
+) -> SegmentFile:
+    """The rows with the keys `wanted` as of the snapshot of `holder`, whole, and a removal of each key that
+    has none there; as changes of a Repair. Raises what is wrong with
+    the table.
+    """
+    columns = [column for column in facts.columns if schema.column(column.name) in schema.key_columns]
+    order = {column.name: place for place, column in enumerate(schema.key_columns)}
+    columns.sort(key=lambda column: order[column.name])
+    writer = SegmentWriter(schema)
+    ordinal = itertools.count(REPAIR_ORDINAL)
+    reader = CopyRows(len(schema.columns), binary_columns(schema))
+    with closing(SnapshotSession(options, holder.snapshot_name)) as session, session.locked([facts]) as wrong:
+        if wrong:
+            raise wrong[facts.oid]
+        where = rows_of_keys(columns, wanted)
+        for chunks in read_rows(session, schema=schema, facts=facts, where=where, accept_empty=True):
+            _append(writer, schema, reader.feed(chunks), ordinal, lsn=holder.consistent_lsn, op=_UPDATE)
+        reader.close()
+        gone = missing_keys(session.inside, facts, columns, wanted)
+    if gone:
+        places = [schema.columns.index(column) for column in schema.key_columns]
+        full: list[list[str | None]] = []
+        for key in gone:
+            row: list[str | None] = [None] * len(schema.columns)
+            for position, text in zip(places, key, strict=True):
+                row[position] = text
+            full.append(row)
+        rows = CopyRows(len(schema.columns)).feed(encode_copy(full))
+        _append(writer, schema, rows, ordinal, lsn=holder.consistent_lsn, op=_DELETE)
+    return writer.finish()
+
+
+def _append(
+    writer: SegmentWriter,
+    schema: TableSchema,
+    rows: RowColumns,
+    ordinal: Iterator[int],
+    *,
+    lsn: int,
+    op: int,
+) -> None:
+    count = len(rows)
+    if not count:
+        return
+    now_us = time.time_ns() // 1000
+    if op == _DELETE:
+        rows = replace(rows, old_kind=np.full(count, _OLD_KEY, np.uint8), old=rows.new, new=_nulls(rows.new))
+    rows = replace(rows, op=np.full(count, op, np.uint8))
+    writer.append(
+        encode_rows(
+            rows,
+            schema,
+            ordinal=np.array(list(itertools.islice(ordinal, count)), np.int64),
+            xid=np.zeros(count, np.int64),
+            lsn=np.full(count, lsn, np.int64),
+            commit_time_us=np.full(count, now_us, np.int64),
+        )
+    )
+
+
+def _nulls(fields: tuple[FieldVector, ...]) -> tuple[FieldVector, ...]:
+    return tuple(
+        FieldVector(np.full(len(one.kind), _NULL, np.uint8), one.start, np.zeros(len(one.kind), np.int32))
+        for one in fields
+    )

@@ -1,0 +1,157 @@
+"""Rows of live tables read again from the source, because a comparison found that the lake has others.
+
+Invariant: a repair is published only where its rows are known to be unchanged since they were read: the
+manifest has passed the position of the snapshot, and nothing between there and the repair's place has
+touched their keys. What cannot be had so is read again, and refused by name when that fails again and
+again. A request is removed after its repair is in the manifest; doing one twice is harmless.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+
+import structlog
+
+from sluice import faults
+from sluice.contract import keys
+from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.entries import Changes, Repair, Segment
+from sluice.errors import ManifestCorrupt, SourceUnavailable, UsageError
+from sluice.ingest.commit.committer import Committer
+from sluice.ingest.snapshot.reader import SnapshotRaced
+from sluice.ingest.snapshot.repair_rows import Key, read_again
+from sluice.ingest.snapshot.touched_keys import keys_in, truncates
+from sluice.ingest.tables.schemas import build_schema, relation_of
+from sluice.lsn import show
+from sluice.manifest.reader import read_entries
+from sluice.manifest.state import TableState
+from sluice.manifest.writer import ManifestLog
+from sluice.source.catalog import Catalog
+from sluice.source.sessions import SourceOptions, open_query
+from sluice.source.snapshot_export import SnapshotHolder
+from sluice.store.base import ObjectStore
+
+ATTEMPTS = 5
+"""At keys that change while they are read."""
+POLL_SECONDS = 0.1
+
+
+class Repairer:
+    """Repairs tables of `log`, one request at a time, for one thread."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        log: ManifestLog,
+        store: ObjectStore,
+        committer: Committer,
+        *,
+        epoch: int,
+        numbers: Iterator[int],
+        stop: threading.Event,
+    ) -> None:
+        self._options = options
+        self._log = log
+        self._store = store
+        self._committer = committer
+        self._epoch = epoch
+        self._numbers = numbers
+        self._stop = stop
+        self._logger = structlog.get_logger("repair")
+
+    def repair(self, schema_name: str, table_name: str, wanted: Sequence[Key]) -> int:
+        """Publishes what the source has for the keys `wanted`, texts of the key's columns; returns how
+        many rows that were. Raises UsageError when it cannot be done, SourceUnavailable when it may work
+        later.
+        """
+        for _ in range(ATTEMPTS):
+            state = self._state(schema_name, table_name)
+            width = len(state.schemas[state.schema_version].key_columns)
+            if not wanted or any(len(key) != width for key in wanted):
+                raise UsageError(f"a key of {schema_name}.{table_name} has {width} columns", hint="verify it again")
+            facts = self._facts(state)
+            after_seq = self._log.state.seq
+            try:
+                with closing(SnapshotHolder.open(self._options)) as holder:
+                    schema = state.schemas[state.schema_version]
+                    file = read_again(self._options, schema, facts, holder, wanted)
+            except SnapshotRaced:
+                continue
+            faults.point("repair.taken")
+            place = keys.segment(state.table_id, self._epoch, next(self._numbers))
+            files = (self._committer.upload(place, schema, file).result(),)
+            if self._published(state, files, as_of=holder.consistent_lsn, after_seq=after_seq):
+                self._logger.info(
+                    "rows were read again",
+                    table=facts.qualified_name,
+                    rows=file.stats.rows,
+                    lsn=show(holder.consistent_lsn),
+                )
+                return file.stats.rows
+        raise UsageError(
+            f"the rows of {schema_name}.{table_name} that differ change faster than they can be read again",
+            hint="verify the table again, or resync it",
+        )
+
+    def _state(self, schema_name: str, table_name: str) -> TableState:
+        found = [
+            state
+            for state in self._log.state.tables.values()
+            if (state.schema_name, state.table_name) == (schema_name, table_name) and state.state.has_initial_rows
+        ]
+        if not found:
+            raise UsageError(f"table {schema_name}.{table_name} is not live", hint="`sluice tables` says why")
+        state = found[-1]
+        schema = state.schemas[state.schema_version]
+        if not schema.is_keyed:
+            raise UsageError(
+                f"table {schema_name}.{table_name} has no key that its changes send, by which rows could be repaired",
+                hint="resync it",
+            )
+        return state
+
+    def _facts(self, state: TableState) -> TableFacts:
+        """From before the snapshot. Raises SourceUnavailable while the table's shape changes."""
+        with closing(Catalog(open_query(self._options))) as catalog:
+            facts = catalog.table(int(state.table_id), publication=self._options.publication)
+        schema = state.schemas[state.schema_version]
+        if facts is None or build_schema(relation_of(facts), facts, schema, schema.version) != schema:
+            raise SourceUnavailable(
+                f"the columns of {state.schema_name}.{state.table_name} have changed, and the stream has not come there"
+            )
+        return facts
+
+    def _published(self, state: TableState, files: tuple[Segment, ...], *, as_of: int, after_seq: int) -> bool:
+        """Whether the repair is in the manifest. False when its keys have changed meanwhile, or the table is
+        not what it was.
+        """
+        while self._log.state.through_lsn < as_of:
+            if self._stop.wait(POLL_SECONDS):
+                raise SourceUnavailable("a repair was stopped", hint="it is done after the next start")
+        touched = keys_in(self._store, files, state.schemas)
+        while True:
+            now = self._log.state
+            for entry, _ in read_entries(self._store, after_seq=after_seq, limit=now.seq - after_seq):
+                if isinstance(entry.body, Changes):
+                    later = [
+                        segment
+                        for segment in entry.body.segments
+                        if segment.table_id == state.table_id
+                        and (segment.body.end_lsn if segment.body is not None else segment.last_lsn) > as_of
+                    ]
+                    if truncates(later) or touched & keys_in(self._store, later, state.schemas):
+                        return False
+                elif getattr(entry.body, "table_id", "") == state.table_id:
+                    return False
+            after_seq = now.seq
+            faults.point("repair.append.before")
+            entry_body = Repair(state.table_id, state.generation, state.schema_version, as_of, now.through_lsn, files)
+            try:
+                self._log.append(entry_body)
+            except ManifestCorrupt:
+                # Other entries came first: they are looked at, too.
+                if self._log.state.seq == after_seq:
+                    raise
+                continue
+            faults.point("repair.append.after")
+            return True

@@ -1,0 +1,42 @@
+"""Which keys the changes of stored segments are about."""
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sluice.contract import envelope
+from sluice.contract.entries import Segment
+from sluice.contract.schema import TableSchema
+from sluice.store.base import ObjectStore
+
+
+def keys_in(store: ObjectStore, segments: Sequence[Segment], schemas: Mapping[int, TableSchema]) -> set[str]:
+    """The keys before and after each change, in a form that is equal for equal ones."""
+    found: set[str] = set()
+    for segment in segments:
+        table = pq.read_table(io.BytesIO(store.get(segment.key)))
+        names = [column.name for column in schemas[segment.schema_version].key_columns]
+        found |= _spelled(table, names, table[envelope.SPECIAL])
+        old = table[envelope.OLD].combine_chunks()
+        held = old.filter(old.is_valid())
+        if len(held):
+            columns = pa.table({name: held.field(name) for name in names})
+            found |= _spelled(columns, names, table[envelope.OLD_SPECIAL].combine_chunks().filter(old.is_valid()))
+    return found
+
+
+def truncates(segments: Sequence[Segment]) -> bool:
+    """Whether one of them has a TRUNCATE, which is about every key."""
+    return any(segment.ops.get(envelope.OP_TRUNCATE) for segment in segments)
+
+
+def _spelled(table: pa.Table, names: Sequence[str], special: Any) -> set[str]:
+    columns = [table[name].to_pylist() for name in names]
+    marks = special.to_pylist() if special.null_count != len(special) else [None] * len(special)
+    return {
+        repr((values, sorted((name, text) for name, text in mark or () if name in names)))
+        for values, mark in zip(zip(*columns, strict=True), marks, strict=True)
+    }

@@ -1,0 +1,103 @@
+"""What the present difference between a table of the catalog and the manifest would do to its lake
+table. Pure.
+
+Invariant: the same rules decide here and where ingest acts; nothing is recorded, and nobody is asked.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sluice.contract import keys
+from sluice.contract.carrying import refusal
+from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.resyncs import Cause
+from sluice.contract.schema import TableSchema
+from sluice.contract.table_state import State
+from sluice.ingest.tables.policies import TablePolicy
+from sluice.ingest.tables.schemas import relation_of
+from sluice.ingest.tables.shapes import step, unseen_of
+from sluice.manifest.state import TableState
+
+Effect = Literal["nothing", "followed", "snapshot", "stop"]
+_ASKED = "; `sluice resync` would then read it again"
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """`effect` on the lake table: `followed` changes what it is called or its columns, `snapshot` reads
+    all rows, `stop` leaves it behind until somebody acts. `why` is one sentence, empty for nothing.
+    """
+
+    effect: Effect
+    why: str = ""
+    cause: str = ""
+
+
+def foresee(state: TableState | None, facts: TableFacts | None, policy: TablePolicy, *, selected: bool) -> Foreseen:
+    """`facts` is None for a table that the publication does not carry."""
+    carried = facts is not None and selected
+    if state is None or state.state == State.DETACHED:
+        if facts is None or not selected:
+            return Foreseen("nothing")
+        refused = refusal(facts)
+        return Foreseen("stop", refused) if refused else Foreseen("snapshot", "it joins")
+    if facts is None or not carried:
+        why = "the publication no longer carries it" if facts is None else "source.tables no longer selects it"
+        return Foreseen("stop", f"{why}: its lake table stays as it is")
+    refused = refusal(facts)
+    if refused:
+        return Foreseen("stop", refused)
+    if not state.state.is_followed:
+        return _behind(state)
+    return _changed(state, facts, policy)
+
+
+def _behind(state: TableState) -> Foreseen:
+    """Nothing follows it now."""
+    if state.state == State.QUARANTINED or state.resync_at:
+        return Foreseen("snapshot", state.reason or "it could not be carried before", state.cause)
+    return Foreseen("stop", state.reason, state.cause)
+
+
+def _changed(state: TableState, facts: TableFacts, policy: TablePolicy) -> Foreseen:
+    found = step(state, relation_of(facts), facts, policy)
+    unseen = unseen_of(state, facts, policy) if state.state != State.SNAPSHOT else None
+    lost = found.lost if found.lost is not None and not found.lost.cause.heals else unseen or found.lost
+    if lost is not None:
+        if lost.cause.heals and policy.on_change == "resync":
+            return Foreseen("snapshot", lost.reason, lost.cause)
+        return Foreseen("stop", lost.reason + _ASKED, lost.cause)
+    said = []
+    if (state.schema_name, state.table_name) != (facts.schema, facts.name):
+        if policy.on_rename == "move" and state.path != keys.lake_path(facts.schema, facts.name):
+            why = f"renamed from {state.schema_name}.{state.table_name}, and its lake table moves"
+            return Foreseen("snapshot", why, Cause.RENAME)
+        said.append(f"renamed from {state.schema_name}.{state.table_name}; its lake table stays at {state.path}")
+    if found.kinds:
+        said.append(_shape(state, facts, found.schema))
+    return Foreseen("followed", "; ".join(said)) if said else Foreseen("nothing")
+
+
+def _shape(state: TableState, facts: TableFacts, now: TableSchema) -> str:
+    known = state.schemas[state.schema_version].columns
+    types = {column.attnum: column.type_name for column in facts.sent_columns}
+    before = {column.attnum: column.name for column in known}
+    after = {column.attnum: column.name for column in facts.sent_columns}
+    ignored = {column.attnum for column in now.ignored_columns}
+    changes = [
+        f"column {name} added" + (" and left out" if attnum in ignored else "")
+        for attnum, name in after.items()
+        if attnum not in before
+    ]
+    changes += [f"column {name} dropped" for attnum, name in before.items() if attnum not in after]
+    changes += [
+        f"column {name} renamed to {after[attnum]}"
+        for attnum, name in before.items()
+        if after.get(attnum, name) != name
+    ]
+    changes += [
+        f"column {after[column.attnum]} changed from {column.type_name} to {types[column.attnum]}"
+        for column in known
+        if types.get(column.attnum, column.type_name) != column.type_name
+    ]
+    return ", ".join(changes) or "its columns or identity changed"

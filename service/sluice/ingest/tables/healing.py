@@ -1,0 +1,114 @@
+"""Tables that no longer equal their source: what is recorded, and when one is read again without
+anybody asking.
+
+Invariant: a table goes stale in the manifest first, with its cause; its next generation begins only
+where the policy and the pauses of `Resyncs` allow it, and the entry says until when it waits. For
+TableBook, under its lock.
+"""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import structlog
+
+from sluice.backoff import RetryTime
+from sluice.contract.carrying import refusal
+from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.resyncs import Cause, due, text
+from sluice.contract.table_state import State
+from sluice.ingest.tables.catalog_diff import Unseen
+from sluice.ingest.tables.policies import Policies
+from sluice.ingest.tables.register import TableRegister, differs
+from sluice.lsn import show
+from sluice.manifest.losing import resync_remedy
+from sluice.manifest.state import TableState
+
+RETRY_SECONDS = (5.0, 30.0, 120.0, 600.0)
+"""Pauses before a table that the server refused to let be read is tried again; the last one
+repeats. Each try costs the source a snapshot.
+"""
+
+Clock = Callable[[], datetime]
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Healing:
+    """`clock` gives the time by which entries are dated too."""
+
+    def __init__(self, register: TableRegister, policies: Policies, *, clock: Clock = utc_now) -> None:
+        self._register = register
+        self.policies = policies
+        self._clock = clock
+        self._refused: dict[int, RetryTime] = {}
+        """By oid, when the snapshot of a table may be tried again that the server refused."""
+        self._logger = structlog.get_logger("tables")
+
+    def lose(self, state: TableState, reason: str, *, cause: Cause, lsn: int) -> None:
+        """Records that the lake table of `state` no longer equals its source."""
+        at = self._resync_at(state, cause)
+        self._logger.error(
+            "table went stale",
+            table=f"{state.schema_name}.{state.table_name}",
+            reason=reason,
+            lsn=show(lsn),
+            resync_at=at or None,
+        )
+        remedy = resync_remedy(state.schema_name, state.table_name, at)
+        self._register.change(
+            state, state=State.STALE, reason=f"{reason}; {remedy}", lsn=lsn, cause=cause, resync_at=at
+        )
+
+    def must_wait(self, state: TableState, cause: Cause) -> bool:
+        """Whether a table that changed for `cause` is not read again now: it must rest first."""
+        return self._heals(state, cause) and not self.rested(state)
+
+    def rested(self, state: TableState) -> bool:
+        """Whether the table may be read again now without anybody asking."""
+        now = self._clock()
+        return state.resyncs.next_at(now) <= now
+
+    def is_due(self, state: TableState) -> bool:
+        """Whether a stale table is read again now. A policy that has changed since is stated."""
+        cause = Cause(state.cause) if state.cause else Cause.GAP
+        at = self._resync_at(state, cause)
+        if bool(at) != bool(state.resync_at):
+            before = resync_remedy(state.schema_name, state.table_name, state.resync_at)
+            reason = state.reason.removesuffix(before) + resync_remedy(state.schema_name, state.table_name, at)
+            self._register.change(state, reason=reason, resync_at=at)
+        return bool(at) and not self.must_wait(state, cause)
+
+    def why(self, state: TableState) -> Unseen:
+        """Why a stale table is read again."""
+        remedy = resync_remedy(state.schema_name, state.table_name, state.resync_at)
+        return Unseen(Cause(state.cause), state.reason.removesuffix(f"; {remedy}"))
+
+    def is_near(self, state: TableState) -> bool:
+        """Whether a stale table only waits for the next look at the catalog."""
+        return state.state == State.STALE and due(state.resync_at, self._clock())
+
+    def refused(self, oid: int) -> None:
+        """The server refused to let the table be read: it is tried again after a pause."""
+        self._refused.setdefault(oid, RetryTime(RETRY_SECONDS)).failed(time.monotonic())
+
+    def taken(self, oid: int) -> None:
+        """The snapshot of the table was taken."""
+        self._refused.pop(oid, None)
+
+    def may_try(self, facts: TableFacts, known: TableState) -> bool:
+        """Whether the cause of a quarantine may be gone. No condition shows what the server refused
+        while a table was read: that is tried again and again.
+        """
+        if differs(known, facts):
+            return True
+        refused = self._refused.get(facts.oid)
+        return not refusal(facts) and (refused is None or refused.due(time.monotonic()))
+
+    def _heals(self, state: TableState, cause: Cause) -> bool:
+        return cause.heals and self.policies.of(state.schema_name, state.table_name).on_change == "resync"
+
+    def _resync_at(self, state: TableState, cause: Cause) -> str:
+        return text(state.resyncs.next_at(self._clock())) if self._heals(state, cause) else ""

@@ -1,0 +1,90 @@
+"""In which of its shapes a table's rows came: by the position of their transaction, and by the order
+in which the server announced them. No I/O.
+
+Invariant: rows that come a second time, after a restart, get the schema versions that they got the
+first time, although one shape may have been in force twice. An announcement that looks like the
+newest version is taken for it only where a look at the catalog that began later says so, or where the
+catalog is asked: columns that were dropped and added again look the same on the wire.
+"""
+
+from sluice.contract.schema import TableSchema
+from sluice.ingest.tables.schemas import same_shape
+from sluice.manifest.state import TableState
+from sluice.protocol.messages import RelationVersion
+
+
+class ShapeHistory:
+    """For TableBook, under its lock."""
+
+    def __init__(self) -> None:
+        self._announced: dict[int, tuple[RelationVersion, int]] = {}
+        """By oid: the last announcement, and where the commit record of the first rows under it begins."""
+        self._reached: dict[int, tuple[int, int]] = {}
+        """By oid: (position, schema version) of the rows that were resolved last."""
+        self._confirmed_lsn = 0
+        self._bounds: dict[int, int] = {}
+        """By oid, up to where the newest shape was confirmed of a table that a look found otherwise."""
+
+    def announced(self, relation: RelationVersion, position_lsn: int) -> bool:
+        """Notes rows of `relation`. Whether the server announced it since the last ones: the same
+        announcement is the same object.
+        """
+        last = self._announced.get(relation.oid)
+        if last is not None and last[0] is relation:
+            return False
+        self._announced[relation.oid] = (relation, position_lsn)
+        return True
+
+    def is_doubtful(self, oid: int) -> bool:
+        """Whether the last announcement came after what a look at the catalog has confirmed."""
+        last = self._announced.get(oid)
+        return last is not None and last[1] > self._bounds.get(oid, self._confirmed_lsn)
+
+    def doubt(self, oid: int) -> None:
+        """Nothing more is confirmed of the table until `settle`."""
+        self._bounds.setdefault(oid, self._confirmed_lsn)
+
+    def settle(self, oid: int) -> None:
+        """A look found the table in its newest shape."""
+        self._bounds.pop(oid, None)
+
+    def confirm(self, lsn: int) -> None:
+        """A look that began when the server was at `lsn` found every table in its newest shape, but
+        for those in doubt.
+        """
+        self._confirmed_lsn = max(self._confirmed_lsn, lsn)
+
+    def began(self, schema: TableSchema, position_lsn: int) -> None:
+        """Rows of the transaction at `position_lsn` are in the new version from now on."""
+        self._reached[int(schema.table_id)] = (position_lsn, schema.version)
+
+    def version_at(self, state: TableState, relation: RelationVersion, position_lsn: int) -> TableSchema | None:
+        """The recorded version of rows that a transaction with its commit record at `position_lsn`
+        has under `relation`, None when it is a new one.
+
+        A transaction begins in the version that the ones before it left, and goes on to those that it
+        brought itself.
+        """
+        oid = relation.oid
+        reached = self._reached.get(oid, (0, 0))
+        first = reached[1] if reached[0] == position_lsn else _in_force(state, position_lsn - 1)
+        own = [number for number, lsn in state.schema_lsns.items() if number > first and lsn == position_lsn]
+        for number in (first, *sorted(own)):
+            schema = state.schemas.get(number)
+            if schema is not None and same_shape(schema, relation):
+                self._reached[oid] = (position_lsn, number)
+                return schema
+        return None
+
+    def possible(self, state: TableState, relation: RelationVersion, *, after_lsn: int) -> list[TableSchema]:
+        """The recorded versions that rows of `relation` may be in when their transaction ends after
+        `after_lsn`.
+        """
+        later = {number for number, lsn in state.schema_lsns.items() if lsn > after_lsn}
+        numbers = sorted({_in_force(state, after_lsn), *later} & state.schemas.keys())
+        return [state.schemas[number] for number in numbers if same_shape(state.schemas[number], relation)]
+
+
+def _in_force(state: TableState, lsn: int) -> int:
+    """The version that came into force last, at or before `lsn`."""
+    return max((number for number, began in state.schema_lsns.items() if began <= lsn), default=0)

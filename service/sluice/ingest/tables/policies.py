@@ -1,0 +1,41 @@
+"""What is configured for a table that changes, by its name."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+OnChange = Literal["resync", "stop"]
+OnWiden = Literal["resync", "follow"]
+OnRename = Literal["keep", "move"]
+Contract = Literal["evolve", "ignore_new", "stop"]
+
+
+@dataclass(frozen=True, slots=True)
+class TablePolicy:
+    """`on_change`: whether a table that changed in a way that cannot be followed is read again by
+    itself, or is stale until somebody decides. `on_widen`: whether a rewrite of the table that gave a column
+    a wider type is taken for a cast that changed no value. `on_rename`: whether the lake table of one that was
+    renamed keeps its path, or is made anew at that of the new name. `contract`: whether the lake table
+    follows the columns of the source, leaves out those that are added, or stops at any change of them.
+    """
+
+    on_change: OnChange = "resync"
+    on_widen: OnWiden = "resync"
+    on_rename: OnRename = "keep"
+    contract: Contract = "evolve"
+
+    @property
+    def casts_only(self) -> bool:
+        """Whether a column that got a wider type was cast, on somebody's word."""
+        return self.on_widen == "follow"
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """`tables` are those of single tables, by schema.table; all others have `default`."""
+
+    default: TablePolicy = field(default_factory=TablePolicy)
+    tables: Mapping[str, TablePolicy] = field(default_factory=dict)
+
+    def of(self, schema_name: str, table_name: str) -> TablePolicy:
+        return self.tables.get(f"{schema_name}.{table_name}", self.default)

@@ -1,0 +1,245 @@
+"""From one shape of a table to the next: which columns rows have, and what the step means for the table.
+
+Invariant: a version is in the manifest before a row is in it, and only if the lake can follow it and
+no value came with it that was not sent. A step that cannot be followed exactly is named, with its
+cause; nothing here decides what becomes of the table then.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from sluice.contract.carrying import refusal, refusal_of
+from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.entries import Table
+from sluice.contract.evolution import IGNORED, KINDS, keys_of, steps, unsent
+from sluice.contract.resyncs import Cause
+from sluice.contract.schema import TableSchema
+from sluice.contract.table_state import State
+from sluice.errors import UnsupportedChange
+from sluice.ingest.tables.catalog_diff import Unseen, compare, fingerprint
+from sluice.ingest.tables.history import ShapeHistory
+from sluice.ingest.tables.matching import Matched, match, match_again
+from sluice.ingest.tables.policies import TablePolicy
+from sluice.ingest.tables.register import TableRegister, latest_schema
+from sluice.ingest.tables.schemas import build_schema, relation_of, same_columns, same_shape
+from sluice.manifest.state import TableState
+from sluice.protocol.messages import RelationVersion
+
+_IDENTITY = "identity"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`schema` is the shape as the next version, `kinds` are those of the differences (none for the
+    first shape). `lost` is why it cannot be followed.
+    """
+
+    schema: TableSchema
+    kinds: tuple[str, ...] = ()
+    lost: Unseen | None = None
+
+    @property
+    def changes_columns(self) -> bool:
+        return any(kind != _IDENTITY for kind in self.kinds)
+
+
+def step(
+    state: TableState,
+    relation: RelationVersion,
+    facts: TableFacts | None,
+    policy: TablePolicy | None = None,
+    *,
+    matched: Matched | None = None,
+) -> Step:
+    """From the newest shape of `state` to that of `relation`; `facts` is None when the table is gone.
+    `matched` are the columns of `relation`, None when it is that of `facts`. Without a `policy` nothing
+    but what the lake can follow is asked.
+    """
+    found = _step(state, relation, facts, matched, policy)
+    if policy is None or policy.contract != "stop" or not found.changes_columns:
+        return found
+    what = found.lost.reason if found.lost is not None else _added(latest_schema(state), found.schema)
+    return replace(found, lost=_broken(what))
+
+
+def _broken(what: str) -> Unseen:
+    return Unseen(Cause.CONTRACT, f"its contract is stop, and its columns changed: {what}")
+
+
+def _step(
+    state: TableState,
+    relation: RelationVersion,
+    facts: TableFacts | None,
+    matched: Matched | None,
+    policy: TablePolicy | None,
+) -> Step:
+    latest = latest_schema(state)
+    # Its name is what the catalog says, and no part of its shape.
+    relation = replace(relation, schema=state.schema_name, name=state.table_name)
+    schema = build_schema(relation, facts, latest, latest.version + 1 if latest else 1, matched=matched)
+    if latest is None:
+        return Step(schema)
+    schema = contracted(schema, latest, policy)
+    if back := _wanted_again(latest, schema):
+        return Step(schema, ("other",), Unseen(Cause.SCHEMA, back))
+    try:
+        found = steps(latest.asked_for, schema.asked_for)
+    except UnsupportedChange as error:
+        alike = keys_of(latest) == keys_of(schema) and (
+            schema.key_columns or latest.replica_identity == schema.replica_identity
+        )
+        return Step(schema, ("other",), Unseen(Cause.SCHEMA if alike else Cause.KEY, str(error)))
+    kinds = tuple(KINDS[type(one)] for one in found)
+    if latest.ignored_columns != schema.ignored_columns:
+        kinds = (*kinds, IGNORED)
+    casts_only = policy is not None and policy.casts_only
+    whole = [one.replica_identity == "f" for one in (latest, schema, facts) if one is not None]
+    if casts_only and schema.key_columns and whole == [False, True, False]:
+        # A key that was made anew for a wider type does not say that it was gone meanwhile.
+        return Step(schema, kinds, Unseen(Cause.KEY, "old rows were sent whole for a while, perhaps without a key"))
+    reason = unsent(found, facts, old_relfilenode=state.relfilenode, casts_only=casts_only) or refusal_of(schema)
+    return Step(schema, kinds, Unseen(Cause.SCHEMA, reason) if reason else None)
+
+
+def contracted(schema: TableSchema, latest: TableSchema | None, policy: TablePolicy | None) -> TableSchema:
+    """`schema`, which comes after `latest`, with the columns that the policy leaves out; none that
+    identifies rows.
+    """
+    if latest is None or policy is None or policy.contract == "stop":
+        return schema
+    known = {column.attnum: column.ignored for column in latest.columns}
+    leaves_out = policy.contract == "ignore_new"
+    ignored = {
+        column.attnum for column in schema.columns if leaves_out and not column.key and known.get(column.attnum, True)
+    }
+    columns = tuple(replace(column, ignored=column.attnum in ignored) for column in schema.columns)
+    return replace(schema, columns=columns)
+
+
+def unseen_of(state: TableState, facts: TableFacts, policy: TablePolicy) -> Unseen | None:
+    """Why the lake table of `state` may no longer equal the table that `facts` describe, although the stream
+    says nothing. Behind a gap also columns that changed since, for the lake has those from in front of it.
+    """
+    if state.gap is not None:
+        held = state.schemas[state.gap.schema_version]
+        if held.version != state.schema_version or not same_columns(held, relation_of(facts), facts):
+            return Unseen(Cause.SCHEMA, "its columns have changed since changes were lost")
+    latest = latest_schema(state)
+    ignored = {column.attnum for column in latest.ignored_columns} if latest is not None else set()
+    sent_whole = facts.replica_identity == "f" or any(one.replica_identity == "f" for one in state.schemas.values())
+    return compare(state.relfilenode, state.fingerprint, facts, policy, ignored=ignored, sent_whole=sent_whole)
+
+
+def _wanted_again(before: TableSchema, after: TableSchema) -> str:
+    """Why rows must be read that have values which were left out, empty when there are none."""
+    left_out = {column.attnum for column in before.ignored_columns}
+    names = ", ".join(column.name for column in after.asked_for.columns if column.attnum in left_out)
+    return f"its contract no longer leaves out {names}: older rows lack the values" if names else ""
+
+
+def _added(before: TableSchema | None, after: TableSchema) -> str:
+    known = {column.name for column in before.columns} if before is not None else set()
+    names = ", ".join(column.name for column in after.columns if column.name not in known)
+    return f"added {names}" if names else "they are other ones"
+
+
+def first_entry(relation: RelationVersion, facts: TableFacts | None, *, lsn: int, path: str) -> Table:
+    """How a table joins: to be read, or with the reason why it cannot be."""
+    schema = build_schema(relation, facts, None, 1)
+    entry = Table(
+        str(relation.oid),
+        relation.schema,
+        relation.name,
+        state=State.SNAPSHOT,
+        generation=1,
+        lsn=lsn,
+        schema=schema,
+        path=path,
+    )
+    if facts is None:
+        return replace(entry, state=State.DETACHED, reason="dropped at the source before its snapshot could be taken")
+    refused = refusal_of(schema) or refusal(facts)
+    return replace(
+        entry,
+        state=State.QUARANTINED if refused else State.SNAPSHOT,
+        reason=refused,
+        relfilenode=facts.relfilenode,
+        fingerprint=fingerprint(facts),
+    )
+
+
+class CannotFollow(Exception):
+    """Why the lake cannot follow a table to its next shape; `facts` are what the catalog said of it."""
+
+    def __init__(self, unseen: Unseen, facts: TableFacts | None) -> None:
+        super().__init__(unseen.reason)
+        self.unseen = unseen
+        self.facts = facts
+
+
+class Shapes:
+    """For TableBook, under its lock. `lookup` asks the catalog."""
+
+    def __init__(self, register: TableRegister, lookup: Callable[[int], TableFacts | None]) -> None:
+        self._register = register
+        self.history = ShapeHistory()
+        self._lookup = lookup
+
+    def version_of(
+        self, relation: RelationVersion, state: TableState, policy: TablePolicy, *, position_lsn: int, xid: int
+    ) -> TableSchema | None:
+        """The schema version of rows of `relation` that transaction `xid` committed at `position_lsn`,
+        perhaps a new one. Raises CannotFollow.
+        """
+        latest = latest_schema(state)
+        if position_lsn < state.lsn:
+            # Written before the snapshot was taken: the snapshot has it, in whatever shape it was.
+            older = [schema for schema in state.schemas.values() if same_shape(schema, relation)]
+            return max(older, key=lambda schema: schema.version, default=None)
+        known = self.history.version_at(state, relation, position_lsn)
+        if latest is None or (known is not None and not (known is latest and self.history.is_doubtful(relation.oid))):
+            return known
+        facts = self._lookup(relation.oid)
+        find = match if known is None else match_again
+        try:
+            matched = find(relation, latest, facts, xid=xid)
+        except UnsupportedChange as error:
+            unseen = _broken(str(error)) if policy.contract == "stop" else Unseen(Cause.SCHEMA, str(error))
+            raise CannotFollow(unseen, facts) from None
+        if matched is None:
+            return known
+        return self.reshape(relation, state, facts, policy, position_lsn=position_lsn, matched=matched)
+
+    def reshape(
+        self,
+        relation: RelationVersion,
+        state: TableState,
+        facts: TableFacts | None,
+        policy: TablePolicy,
+        *,
+        position_lsn: int,
+        matched: Matched | None = None,
+    ) -> TableSchema | None:
+        """The next schema version, in force from `position_lsn` on, or the newest one if nothing has
+        changed. Raises CannotFollow.
+        """
+        found = step(state, relation, facts, policy, matched=matched)
+        if found.lost is not None:
+            raise CannotFollow(found.lost, facts)
+        if not found.kinds:
+            return latest_schema(state)
+        for kind in found.kinds:
+            self._register.note_schema_change(kind, "followed")
+        self._register.follow(state, found.schema, lsn=position_lsn)
+        self.history.began(found.schema, position_lsn)
+        return found.schema
+
+
+def require_same(state: TableState, facts: TableFacts, policy: TablePolicy) -> TableSchema | None:
+    """The newest shape, which has the columns of `facts`. Raises CannotFollow when other columns
+    identify its rows now.
+    """
+    lost = step(state, relation_of(facts), facts, policy).lost
+    if lost is not None:
+        raise CannotFollow(lost, facts)
+    return latest_schema(state)

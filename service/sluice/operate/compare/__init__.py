@@ -1,0 +1,1 @@
+"""Does the lake equal the source? Asked at one position of both."""

@@ -1,0 +1,97 @@
+"""Closes the gap of a table: compares it with the source, reads what differs, and has ingest publish it.
+
+Invariant: the rows are read in the very snapshot that the comparison was made in, so that together with
+the table in front of the gap they are the source as of one position. They lie below `keys.REPAIRS` until
+ingest has them, and are removed when it is not asked.
+"""
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from sluice import faults
+from sluice.contract import keys
+from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.control import MOST_KEYS, REPAIR, Request
+from sluice.contract.entries import Repair, Segment
+from sluice.contract.schema import TableSchema
+from sluice.contract.verified import NOT_COMPARED
+from sluice.errors import SourceError, VerificationFailed
+from sluice.ingest.snapshot.repair_rows import Key, read_again
+from sluice.manifest.state import TableState
+from sluice.operate.compare.comparing import Comparing, Verdict
+from sluice.operate.compare.repairing import await_done
+from sluice.source.sessions import SourceOptions
+from sluice.source.snapshot_export import SnapshotHolder
+from sluice.store.base import ObjectStore
+
+MOST_ROWS = 2_000_000
+"""More rows than this that differ are not listed: a new snapshot is cheaper."""
+
+
+def close_gap(
+    options: SourceOptions, store: ObjectStore, comparing: Comparing, state: TableState, *, seconds: float
+) -> Verdict:
+    """Has the gap of `state` closed; the verdict is about the rows in front of it, of which those that differed
+    were read again. One that is not compared says why, and nothing was done.
+
+    Raises VerificationFailed when ingest refuses, or too many rows differ, ApplyError when ingest does not
+    take them within `seconds`, SourceError, StoreError.
+    """
+    gap = state.gap
+    assert gap is not None
+    for verdict, facts, holder in comparing.gap(state):
+        if verdict.outcome == NOT_COMPARED or facts is None:
+            return verdict
+        schema = state.schemas[gap.schema_version]
+        rows = (*verdict.difference.changed, *verdict.difference.missing, *verdict.difference.extra)
+        wanted = sorted({tuple(text for text in row.key if text is not None) for row in rows})
+        if len(wanted) > MOST_ROWS:
+            raise VerificationFailed(
+                f"{len(wanted)} rows of {verdict.name} differ, which is too many to read by their keys",
+                hint=f"`sluice resync {verdict.name}` takes a new snapshot",
+            )
+        token = f"{time.time_ns():020d}-{uuid.uuid4().hex}"
+        segments: list[Segment] = []
+        try:
+            for number, at in enumerate(range(0, len(wanted), MOST_KEYS)):
+                some = wanted[at : at + MOST_KEYS]
+                key = keys.repair_rows(token, number)
+                segments.append(_stored(options, store, schema, facts, holder, some, key=key))
+        except BaseException:
+            for segment in segments:
+                store.delete(segment.key)
+            raise
+        faults.point("gap.rows.stored")
+        repair = Repair(
+            state.table_id, state.generation, schema.version, verdict.lsn, verdict.lsn, tuple(segments), gap.seq
+        )
+        _ask(store, verdict, repair, token=token, seconds=seconds)
+        return replace(verdict, repaired=len(wanted))
+    raise AssertionError("a comparison ended without a verdict")
+
+
+def _stored(
+    options: SourceOptions,
+    store: ObjectStore,
+    schema: TableSchema,
+    facts: TableFacts,
+    holder: SnapshotHolder,
+    wanted: Sequence[Key],
+    *,
+    key: str,
+) -> Segment:
+    file = read_again(options, schema, facts, holder, wanted)
+    if file.stats.rows != len(wanted):
+        raise SourceError(f"{len(wanted)} keys of {schema.qualified_name} gave {file.stats.rows} rows")
+    store.put(key, file.data)
+    return file.segment(key, schema)
+
+
+def _ask(store: ObjectStore, verdict: Verdict, repair: Repair, *, token: str, seconds: float) -> None:
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    key = keys.control_request(token)
+    store.create(key, Request(REPAIR, verdict.schema_name, verdict.table_name, at, repair=repair).encode())
+    await_done(store, [key], verdict, seconds=seconds)

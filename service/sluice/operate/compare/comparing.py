@@ -1,0 +1,292 @@
+"""Source and lake compared table by table, each at one position of both.
+
+Invariant: what is called equal was compared row by row at one LSN, all columns as the lake stores
+them. What could not be compared is said, and is never called equal. (PostgreSQL: Streaming Replication
+Protocol, CREATE_REPLICATION_SLOT; Functions, pg_logical_emit_message.)
+"""
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
+
+import structlog
+
+from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.row_form import Difference, LakeAnswer, LakeQuestion, Row, Sums, differing, range_bits
+from sluice.contract.schema import TableSchema
+from sluice.contract.table_state import State
+from sluice.contract.verified import DIFFERENT, EQUAL, NOT_COMPARED
+from sluice.errors import ApplyError, ServiceError, SourceError, UnsupportedChange
+from sluice.ingest.snapshot.reader import SnapshotRaced, TableLocked, TableRefused
+from sluice.ingest.tables.schemas import build_schema, relation_of
+from sluice.lsn import show
+from sluice.manifest.state import TableState
+from sluice.operate.compare.source_side import Form, Load, SourceTable, opened
+from sluice.source.catalog import Catalog
+from sluice.source.sessions import SourceOptions, open_query, translated
+from sluice.source.snapshot_export import SnapshotHolder
+
+ATTEMPTS = 3
+"""At a table that changes its shape, or is locked, while it is compared."""
+SNAPSHOT_SECONDS = 300.0
+"""How old a snapshot may get before the next table takes a new one: it keeps the source from vacuuming."""
+ROWS_LISTED = 500_000
+"""Rows of differing ranges that are listed and compared at a time."""
+ROWS_UNKNOWN = 2_000_000
+"""Taken for the size of a table that was never analyzed."""
+BARRIER = "sluice_verify"
+"""Prefix of the logical message that has ingest pass the position of the snapshot soon."""
+
+Ask = Callable[[LakeQuestion], LakeAnswer]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came out for one table, of which `lsn` is the position of both sides. `rows` are those of
+    the source. `reason` says why it was not compared, and `passing` that it can be later.
+
+    `repaired` rows were read again before it. `changed_keys` were taken from the spool, because
+    `delta_version` was complete through `base_lsn` only.
+    """
+
+    table_id: str
+    schema_name: str
+    table_name: str
+    outcome: str
+    reason: str = ""
+    passing: bool = False
+    lsn: int = 0
+    delta_version: int = -1
+    base_lsn: int = 0
+    changed_keys: int = 0
+    rows: int = 0
+    lake_rows: int = 0
+    seconds: float = 0.0
+    key_columns: tuple[str, ...] = ()
+    repaired: int = 0
+    difference: Difference = field(default_factory=Difference)
+
+    @property
+    def name(self) -> str:
+        return f"{self.schema_name}.{self.table_name}"
+
+
+class Comparing:
+    """Compares tables with what `ask` says of the lake. `wait_seconds` is how long ingest and applier
+    may take to pass a snapshot's position.
+    """
+
+    def __init__(self, options: SourceOptions, ask: Ask, *, load: Load, wait_seconds: float) -> None:
+        self._options = options
+        self._ask = ask
+        self._load = load
+        self._wait_seconds = wait_seconds
+        self._logger = structlog.get_logger("verify")
+
+    def compare(self, states: Sequence[TableState]) -> Iterator[Verdict]:
+        """One verdict for each. Raises ServiceError when nothing can be compared any more."""
+        form = Form.of(self._options, secrets.randbits(63))
+        holder: SnapshotHolder | None = None
+        facts: dict[str, TableFacts | None] = {}
+        taken_at = 0.0
+        try:
+            for position, state in enumerate(states):
+                if state.state == State.GAP:
+                    yield not_compared(state, f"it has a gap: {state.reason}", passing=True)
+                    continue
+                for attempt in range(1, ATTEMPTS + 1):
+                    if holder is None or time.monotonic() - taken_at > SNAPSHOT_SECONDS:
+                        if holder is not None:
+                            holder.close()
+                        facts = self._facts(states[position:])
+                        holder, taken_at = self._snapshot(), time.monotonic()
+                    try:
+                        yield self._one(state, facts.get(state.table_id), holder, form)
+                        break
+                    except (SnapshotRaced, TableLocked, _Passing) as error:
+                        if attempt == ATTEMPTS:
+                            yield not_compared(state, str(error), passing=True)
+                        holder.close()
+                        holder = None
+        finally:
+            if holder is not None:
+                holder.close()
+
+    def _facts(self, states: Sequence[TableState]) -> dict[str, TableFacts | None]:
+        """From before the snapshot: a table that differs from them afterwards has changed since."""
+        with closing(Catalog(open_query(self._options))) as catalog:
+            return {
+                state.table_id: catalog.table(int(state.table_id), publication=self._options.publication)
+                for state in states
+            }
+
+    def _snapshot(self) -> SnapshotHolder:
+        holder = SnapshotHolder.open(self._options)
+        self._logger.info("snapshot taken", lsn=show(holder.consistent_lsn))
+        # Without it ingest may take progress_interval to notice that the position is behind it.
+        with (
+            suppress(SourceError),
+            closing(open_query(self._options)) as connection,
+            translated("writing a logical message"),
+        ):
+            connection.execute(
+                "SELECT pg_catalog.pg_logical_emit_message(true, %s, %s::text)", (BARRIER, secrets.token_hex(8))
+            )
+        return holder
+
+    def gap(self, state: TableState) -> Iterator[tuple[Verdict, TableFacts | None, SnapshotHolder]]:
+        """How the rows in front of the table's gap differ from the source as of the verdict's LSN: once,
+        with the snapshot of it, which ends with the iteration. Raises as `compare` does.
+        """
+        form = Form.of(self._options, secrets.randbits(63))
+        for attempt in range(1, ATTEMPTS + 1):
+            facts = self._facts([state])[state.table_id]
+            with closing(self._snapshot()) as holder:
+                try:
+                    verdict = self._one(state, facts, holder, form)
+                except (SnapshotRaced, TableLocked, _Passing) as error:
+                    if attempt < ATTEMPTS:
+                        continue
+                    verdict = not_compared(state, str(error), passing=True)
+                yield replace(verdict, lsn=holder.consistent_lsn), facts, holder
+                return
+
+    def _one(self, state: TableState, facts: TableFacts | None, holder: SnapshotHolder, form: Form) -> Verdict:
+        reason = _why_not_now(state, facts)
+        if reason or facts is None:
+            return not_compared(state, reason, passing=True)
+        if left_out := _left_out(facts):
+            return not_compared(state, left_out, passing=False)
+        schema = state.schemas[state.schema_version].carried
+        began = time.monotonic()
+        question = LakeQuestion(
+            state.table_id,
+            state.generation,
+            schema.version,
+            state.gap.from_lsn if state.gap is not None else holder.consistent_lsn,
+            form.seed,
+            range_bits(facts.estimated_rows or ROWS_UNKNOWN),
+            form.as_hex,
+            self._wait_seconds,
+            form.probes,
+        )
+        try:
+            with opened(
+                self._options,
+                schema=schema,
+                facts=facts,
+                snapshot=holder.snapshot_name,
+                form=form,
+                bits=question.bits,
+                load=self._load,
+            ) as table:
+                return self._compared(state, schema, table, question, began)
+        except (TableRefused, UnsupportedChange) as error:
+            return not_compared(state, str(error), passing=True)
+
+    def _compared(
+        self, state: TableState, schema: TableSchema, table: SourceTable, question: LakeQuestion, began: float
+    ) -> Verdict:
+        with ThreadPoolExecutor(1, thread_name_prefix="lake") as pool:
+            asked = pool.submit(self._ask, question)
+            source = table.sums()
+            answer = _require(asked.result())
+            if answer.refused:
+                return not_compared(state, answer.refused, passing=False)
+            lake: Sums = {number: (rows, total) for number, rows, total in answer.sums}
+            ranges = sorted(
+                number
+                for number in source.keys() | lake.keys()
+                if source.get(number, (0, 0)) != lake.get(number, (0, 0))
+            )
+            difference = Difference()
+            for some in _portions(ranges, source, lake):
+                asked = pool.submit(self._ask, _about(question, some))
+                here = list(table.rows(some))
+                there = [Row(*row) for row in _require(asked.result()).rows]
+                difference = difference.plus(differing(here, there))
+        if ranges and not len(difference):
+            raise _Passing("the sums of its ranges differ and its rows do not")
+        return Verdict(
+            state.table_id,
+            state.schema_name,
+            state.table_name,
+            DIFFERENT if ranges else EQUAL,
+            lsn=question.lsn,
+            delta_version=answer.delta_version,
+            base_lsn=answer.base_lsn,
+            changed_keys=answer.changed,
+            rows=sum(rows for rows, _ in source.values()),
+            lake_rows=sum(rows for rows, _ in lake.values()),
+            seconds=time.monotonic() - began,
+            key_columns=tuple(column.name for column in schema.key_columns),
+            difference=difference,
+        )
+
+
+def _left_out(facts: TableFacts) -> str:
+    """Which changes of the table never come, empty when all do."""
+    missing = set("iudt") - set(facts.publishes)
+    kinds = {"i": "inserts", "u": "updates", "d": "deletes", "t": "TRUNCATE"}
+    said = ", ".join(kinds[letter] for letter in "iudt" if letter in missing)
+    return f"the publication leaves out its {said}: the lake is meant to differ" if missing else ""
+
+
+def _why_not_now(state: TableState, facts: TableFacts | None) -> str:
+    """Why a table cannot be compared now, empty when it can."""
+    schema = state.schemas.get(state.schema_version)
+    at_gap = state.state == State.GAP and state.gap is not None
+    if schema is None or not (state.state.has_initial_rows or at_gap):
+        return f"it is {state.state}{': ' + state.reason if state.reason else ''}"
+    if facts is None or not facts.published:
+        return "the publication does not carry it any more"
+    if build_schema(relation_of(facts), facts, schema, schema.version) != schema:
+        return "its columns have changed at the source, and the stream has not come there yet"
+    return ""
+
+
+def not_compared(state: TableState, reason: str, *, passing: bool) -> Verdict:
+    """A table that was not compared for `reason`, which is `passing` when it can be later."""
+    return Verdict(state.table_id, state.schema_name, state.table_name, NOT_COMPARED, reason, passing)
+
+
+def _require(answer: LakeAnswer) -> LakeAnswer:
+    if answer.error:
+        raise (
+            _Passing(answer.error, hint=answer.hint)
+            if answer.exit_code == ApplyError.exit_code
+            else _Final(answer.error, hint=answer.hint)
+        )
+    return answer
+
+
+class _Passing(ApplyError):
+    """Said by the process that reads the lake."""
+
+
+class _Final(ServiceError):
+    """The same, of what stays wrong: damaged or missing objects."""
+
+    exit_code = 6
+
+
+def _about(question: LakeQuestion, ranges: Sequence[int]) -> LakeQuestion:
+    return replace(question, ranges=tuple(ranges))
+
+
+def _portions(ranges: Sequence[int], source: Sums, lake: Sums) -> Iterator[list[int]]:
+    """`ranges` in portions of about ROWS_LISTED rows."""
+    taken: list[int] = []
+    rows = 0
+    for number in ranges:
+        size = max(source.get(number, (0, 0))[0], lake.get(number, (0, 0))[0])
+        if taken and rows + size > ROWS_LISTED:
+            yield taken
+            taken, rows = [], 0
+        taken.append(number)
+        rows += size
+    if taken:
+        yield taken

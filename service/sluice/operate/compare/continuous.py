@@ -1,0 +1,99 @@
+"""Compares one table after the other, each once in an interval, for as long as it runs.
+
+Invariant: nothing that happens to one table or one comparison ends it: what fails is said, and tried
+again later. What was never found equal is never called verified.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import structlog
+
+from sluice.backoff import Backoff, doubling
+from sluice.contract.table_state import State
+from sluice.contract.verified import Verified
+from sluice.errors import ServiceError
+from sluice.lsn import show
+from sluice.manifest.state import TableState
+from sluice.operate.compare.comparing import Verdict, not_compared
+from sluice.operate.compare.recording import Clock, Record, utc_now
+
+AGAIN_SECONDS = 300.0
+"""At most until a table that could not be compared is tried again."""
+LOOK_SECONDS = 15.0
+"""Between two looks for tables that are due."""
+RETRY_SECONDS = doubling(5.0, 300.0)
+
+Compare = Callable[[TableState], Verdict]
+
+
+def due(tables: Mapping[str, TableState], known: Verified, *, every_seconds: float, now: datetime) -> list[TableState]:
+    """The tables to be compared now, the one first that was compared longest ago. Pure."""
+    waiting: list[tuple[str, TableState]] = []
+    for table_id, state in tables.items():
+        if table_id == "0" or not (state.state.has_initial_rows or state.state == State.GAP):
+            continue
+        last = known.tables.get(table_id)
+        if last is None or last.generation != state.generation:
+            waiting.append(("", state))
+            continue
+        pause = min(every_seconds, AGAIN_SECONDS) if last.reason and last.possible else every_seconds
+        if datetime.fromisoformat(last.compared_at) + timedelta(seconds=pause) <= now:
+            waiting.append((last.compared_at, state))
+    return [state for _, state in sorted(waiting, key=lambda one: (one[0], one[1].table_id))]
+
+
+@dataclass(slots=True)
+class Continuous:
+    """`tables` reads the manifest, `compare` compares one table, may repair it and keeps what it found in
+    `record`; `rest` is called when nothing is due. `stopped` ends it.
+    """
+
+    tables: Callable[[], Mapping[str, TableState]]
+    compare: Compare
+    record: Record
+    rest: Callable[[], None] = lambda: None
+    stopped: Callable[[], bool] = lambda: False
+    wait: Callable[[float], object] = time.sleep
+    clock: Clock = utc_now
+
+    def run(self) -> None:
+        """Until stopped."""
+        logger = structlog.get_logger("verify")
+        backoff = Backoff(RETRY_SECONDS)
+        while not self.stopped():
+            try:
+                found = due(
+                    self.tables(), self.record.read(), every_seconds=self.record.every_seconds, now=self.clock()
+                )
+                if not found:
+                    self.rest()
+                    self.wait(LOOK_SECONDS)
+                    continue
+                state = found[0]
+                began = time.monotonic()
+                try:
+                    verdict = self.compare(state)
+                except ServiceError as error:
+                    # Its turn is over all the same: the others are not to wait for it.
+                    verdict = not_compared(state, str(error), passing=True)
+                    self.record.note(state, verdict)
+                backoff.reset()
+                say = logger.error if len(verdict.difference) else logger.warning if verdict.reason else logger.info
+                say(
+                    "table compared",
+                    table=verdict.name,
+                    outcome=verdict.outcome,
+                    reason=verdict.reason or None,
+                    lsn=show(verdict.lsn) if verdict.lsn else None,
+                    rows=verdict.rows,
+                    differences=len(verdict.difference),
+                    repaired=verdict.repaired,
+                    seconds=round(time.monotonic() - began, 1),
+                )
+            except ServiceError as error:
+                logger.warning("tables cannot be compared now", error=str(error), hint=error.hint)
+                self.rest()
+                self.wait(backoff.next())

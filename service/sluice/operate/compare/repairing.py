@@ -1,0 +1,62 @@
+"""Asks the running ingest to read rows again that a comparison found to differ.
+
+Invariant: nothing is written to the lake or the manifest here. A request holds keys and no other
+value.
+"""
+
+import time
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from sluice.contract import keys
+from sluice.contract.control import MOST_KEYS, REPAIR, Refusal, Request
+from sluice.errors import ApplyError, ObjectMissing, UsageError, VerificationFailed
+from sluice.operate.compare.comparing import Verdict
+from sluice.store.base import ObjectStore
+
+POLL_SECONDS = 1.0
+
+
+def repair(store: ObjectStore, verdict: Verdict, *, seconds: float) -> int:
+    """Has all rows of `verdict` that differ read again; returns how many requests that took, when their
+    rows are in the manifest. Raises VerificationFailed when ingest refuses, ApplyError when it does not
+    take them within `seconds`, UsageError for a table without a key.
+    """
+    rows = (*verdict.difference.changed, *verdict.difference.missing, *verdict.difference.extra)
+    wanted = sorted({tuple(text for text in row.key if text is not None) for row in rows})
+    if not verdict.key_columns or any(len(key) != len(verdict.key_columns) for key in wanted):
+        raise UsageError(f"{verdict.name} has no key by which its rows could be repaired", hint="resync it")
+    asked = []
+    for at in range(0, len(wanted), MOST_KEYS):
+        request = Request(
+            REPAIR,
+            verdict.schema_name,
+            verdict.table_name,
+            datetime.now(UTC).isoformat(timespec="seconds"),
+            tuple(wanted[at : at + MOST_KEYS]),
+        )
+        asked.append(keys.control_request(uuid.uuid4().hex))
+        store.create(asked[-1], request.encode())
+    await_done(store, asked, verdict, seconds=seconds)
+    return len(asked)
+
+
+def await_done(store: ObjectStore, asked: Sequence[str], verdict: Verdict, *, seconds: float) -> None:
+    """Returns when ingest has carried out all that was `asked`. Raises VerificationFailed when it refuses,
+    ApplyError when it does not take them within `seconds`.
+    """
+    deadline = time.monotonic() + seconds
+    while (waiting := set(asked) & set(store.list(keys.CONTROL))) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    if waiting:
+        raise ApplyError(
+            f"ingest has not carried out {len(waiting)} of {len(asked)} repairs of {verdict.name} in {seconds:g}s",
+            hint="they are done when ingest runs; then verify again",
+        )
+    for key in asked:
+        try:
+            refusal = Refusal.decode(store.get(keys.refused_request(key)))
+        except ObjectMissing:
+            continue
+        raise VerificationFailed(f"{verdict.name} was not repaired: {refusal.reason}", hint=refusal.hint)

@@ -1,0 +1,95 @@
+"""What `sluice verify` does with the tables it is given: compare them, repair them, keep what was found."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+import structlog
+
+from sluice.contract.table_state import State
+from sluice.contract.verified import DIFFERENT
+from sluice.lsn import show
+from sluice.manifest.reader import load_state
+from sluice.manifest.state import TableState
+from sluice.operate.compare.closing_gaps import close_gap
+from sluice.operate.compare.comparing import Ask, Comparing, Verdict
+from sluice.operate.compare.continuous import Continuous
+from sluice.operate.compare.recording import Record
+from sluice.operate.compare.repairing import repair
+from sluice.operate.compare.source_side import Load
+from sluice.source.sessions import SourceOptions
+from sluice.store.base import ObjectStore
+
+Say = Callable[[Verdict], None]
+
+
+def _silent(_: Verdict) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Made by `of`. Every verdict is kept in `record`."""
+
+    source: SourceOptions
+    store: ObjectStore
+    comparing: Comparing
+    record: Record
+    wait_seconds: float
+
+    @classmethod
+    def of(
+        cls,
+        source: SourceOptions,
+        store: ObjectStore,
+        ask: Ask,
+        *,
+        load_share: float,
+        wait_seconds: float,
+        every_seconds: float = 0.0,
+    ) -> "Run":
+        """With `every_seconds` it is one that compares for ever."""
+        comparing = Comparing(source, ask, load=Load(load_share), wait_seconds=wait_seconds)
+        return cls(source, store, comparing, Record(store, every_seconds=every_seconds), wait_seconds)
+
+    def for_ever(self, *, rest: Callable[[], None], repair_wanted: bool) -> NoReturn:
+        """Until the process is stopped, which is safe at any moment; `rest` is called when nothing is due."""
+
+        def one(state: TableState) -> Verdict:
+            return (self.repaired if repair_wanted else self.compared)([state])[0]
+
+        self.record.begin()
+        Continuous(lambda: load_state(self.store).tables, one, self.record, rest).run()
+        raise AssertionError("it ended")
+
+    def compared(self, states: Sequence[TableState], say: Say = _silent) -> list[Verdict]:
+        """Of each table. Raises as `Comparing.compare` does, StoreUnavailable."""
+        verdicts: list[Verdict] = []
+        for verdict in self.comparing.compare(states):
+            self.record.note(states[len(verdicts)], verdict)
+            verdicts.append(verdict)
+            say(verdict)
+        return verdicts
+
+    def repaired(self, states: Sequence[TableState], say: Say = _silent) -> list[Verdict]:
+        """Gaps are closed first; what differs afterwards is repaired and compared once more. Raises what
+        `compared`, `close_gap` and `repair` raise.
+        """
+        logger = structlog.get_logger("verify")
+        for state in states:
+            if state.state == State.GAP:
+                closed = close_gap(self.source, self.store, self.comparing, state, seconds=self.wait_seconds)
+                if closed.reason:
+                    logger.warning("the gap stays open", table=closed.name, reason=closed.reason)
+                else:
+                    logger.info("the gap is closed", table=closed.name, rows=closed.repaired, lsn=show(closed.lsn))
+        now = load_state(self.store).tables
+        verdicts = self.compared([now[state.table_id] for state in states], say)
+        for place, verdict in enumerate(verdicts):
+            if verdict.outcome == DIFFERENT:
+                repair(self.store, verdict, seconds=self.wait_seconds)
+                state = load_state(self.store).tables[verdict.table_id]
+                again = next(iter(self.comparing.compare([state])))
+                verdicts[place] = replace(again, repaired=len(verdict.difference))
+                self.record.note(state, verdicts[place])
+                say(verdicts[place])
+        return verdicts

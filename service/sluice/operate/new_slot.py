@@ -1,0 +1,158 @@
+"""Goes on with another slot after the pipeline's own was lost, and says in the manifest what is missing.
+
+Invariant: nothing is called equal that may not be. The one entry that takes the pipeline past the
+changes that are lost also says so of each table: those that can be compared by their keys have a gap, all
+others are stale. Before it is durable ingest refuses the new slot by name (AHEAD), so a crash at any step is
+a command to be given again. Only a slot that is of no use any more is dropped. One that decodes at PREPARE
+is of none when it is further on: it may have passed a PREPARE whose COMMIT PREPARED is still to come, and
+sends the one without the other. Making a new one waits for the end of what is prepared.
+"""
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+
+from sluice import faults
+from sluice.contract.entries import Lost, Opened
+from sluice.contract.table_state import State
+from sluice.errors import SlotBusy, SlotLost, UsageError
+from sluice.ingest.epoch import opened_entry
+from sluice.ingest.options import IngestOptions
+from sluice.ingest.start import Start
+from sluice.lsn import show
+from sluice.manifest.reader import load_state
+from sluice.manifest.state import PipelineState, TableState
+from sluice.manifest.writer import ManifestLog
+from sluice.source.continuity import prove_continuity, slot_problems
+from sluice.source.facts import ServerFacts, SlotFacts
+from sluice.source.publication import require_publication
+from sluice.source.sessions import Connection, open_query
+from sluice.source.slot import can_fail_over, drop_slot, ensure_slot
+from sluice.source.slot_facts import server_facts, slot_facts
+from sluice.store.base import ObjectStore
+
+RECOVERABLE = ("MISSING", "INVALIDATED", "AHEAD")
+"""Cases of SlotLost in which the server is the right one and its log goes on from the manifest's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recreated:
+    """Changes that ended after `from_lsn` and at or before `to_lsn` are lost. Names are schema.table."""
+
+    from_lsn: int
+    to_lsn: int
+    gaps: tuple[str, ...]
+    stale: tuple[str, ...]
+
+
+def recreate(
+    options: IngestOptions,
+    store: ObjectStore,
+    *,
+    mirrored: Callable[[str], bool],
+    resync: Callable[[str], None] = lambda _: None,
+) -> Recreated:
+    """Makes a new slot where the old one was lost, and records the gap. `mirrored` says of a table's name
+    whether the lake keeps one row for each of the source. `resync` asks that a table which will be stale is
+    read again: before the gap is recorded, since ingest does not start before, and since the command does
+    nothing any more when it is given again.
+
+    Raises UsageError when the slot is as it should be, SlotLost when the server is another one or does not
+    have what the manifest has, SlotBusy, WriterFenced, SourceError, StoreError.
+    """
+    source = options.source
+    state = load_state(store)
+    if state.opened is None:
+        raise UsageError("the pipeline has no manifest: there is nothing to go on from", hint="`sluice run` begins it")
+    with closing(open_query(source)) as connection:
+        server, slot = server_facts(connection, source), slot_facts(connection, source.slot)
+        reason = _what_is_lost(state, server, slot, two_phase=options.two_phase)
+        require_publication(connection, source.publication)
+        slot = _made(options, connection, slot, server)
+    assert slot.confirmed_flush_lsn is not None
+    to_lsn = slot.confirmed_flush_lsn
+    if to_lsn < state.through_lsn:
+        raise SlotLost(
+            f"DIVERGED: a new slot begins at {show(to_lsn)}, before {show(state.through_lsn)}, where the manifest ends",
+            hint="the server was restored or failed over to an older state: begin a new pipeline",
+        )
+    faults.point("slot.recreated")
+    lost = Lost(
+        reason, tuple(table.table_id for table in state.tables.values() if _is_repairable(table, state, mirrored))
+    )
+    opened = _opened(options, state, server, to_lsn, lost)
+    for name in _stale(state, lost):
+        resync(name)
+    log = ManifestLog.open(store, opened, state, through_lsn=to_lsn)
+    faults.point("gap.recorded")
+    return _summary(state, log.state)
+
+
+def _what_is_lost(state: PipelineState, server: ServerFacts, slot: SlotFacts | None, *, two_phase: bool) -> str:
+    try:
+        prove_continuity(state.opened, state.through_lsn, server=server, slot=slot, two_phase=two_phase)
+    except SlotLost as error:
+        case = str(error).partition(":")[0]
+        if case not in RECOVERABLE:
+            raise
+        return f"the replication slot was lost ({case}): changes after {show(state.through_lsn)} were not received"
+    raise UsageError(
+        f"slot {slot.name if slot else ''} has everything behind the manifest: nothing is lost, nothing was done",
+        hint="start ingest; if it says that a file of the log is gone, `sluice slot drop` comes first",
+    )
+
+
+def _made(options: IngestOptions, connection: Connection, slot: SlotFacts | None, server: ServerFacts) -> SlotFacts:
+    """The slot to go on with. One that is sound and only further on is taken as it is, unless it decodes at
+    PREPARE.
+    """
+    if slot is not None and slot.active_pid is not None:
+        raise SlotBusy(f"slot {slot.name} is in use by process {slot.active_pid}", hint="stop the pipeline first")
+    if slot is not None and (
+        slot.two_phase or any(True for _ in slot_problems(slot, server, two_phase=options.two_phase))
+    ):
+        drop_slot(connection, slot.name)
+        slot = None
+    return slot or ensure_slot(
+        options.source,
+        two_phase=options.two_phase,
+        failover=can_fail_over(connection, two_phase=options.two_phase),
+    )
+
+
+def _is_repairable(table: TableState, state: PipelineState, mirrored: Callable[[str], bool]) -> bool:
+    schema = table.schemas.get(table.schema_version)
+    return (
+        table.state in (State.LIVE, State.GAP)
+        and schema is not None
+        and schema.is_keyed
+        and table.schema_lsn < state.through_lsn
+        and set("iudt") <= set(table.publishes)
+        and mirrored(f"{table.schema_name}.{table.table_name}")
+    )
+
+
+def _stale(state: PipelineState, lost: Lost) -> list[str]:
+    """Tables that no comparison can help."""
+    return sorted(
+        f"{table.schema_name}.{table.table_name}"
+        for table in state.tables.values()
+        if table.state.is_followed and table.table_id not in lost.repairable and table.table_id != "0"
+    )
+
+
+def _opened(options: IngestOptions, state: PipelineState, server: ServerFacts, lsn: int, lost: Lost) -> Opened:
+    return opened_entry(options, Start(state, server, lsn), lost=lost)
+
+
+def _summary(before: PipelineState, after: PipelineState) -> Recreated:
+    def names(state: State) -> tuple[str, ...]:
+        return tuple(
+            sorted(
+                f"{table.schema_name}.{table.table_name}"
+                for table_id, table in after.tables.items()
+                if table.state == state and before.tables[table_id].state.is_followed and table_id != "0"
+            )
+        )
+
+    return Recreated(before.through_lsn, after.through_lsn, names(State.GAP), names(State.STALE))

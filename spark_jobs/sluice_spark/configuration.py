@@ -1,0 +1,90 @@
+"""Options that an operator changes while the applier runs: read again by a process of their own,
+compared, and handed to the loop.
+
+Owns: options are taken as a whole or not at all, and by the loop only, between two rounds. What the
+settings forbid to change is known by `fixed_settings`, which both sides of the pipeline compare; the
+applier itself sees no settings.
+"""
+
+import subprocess
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from sluice.errors import UsageError
+from sluice.reloading import FileWatch, Reloading
+from sluice_spark.options import ApplyOptions
+
+READ_SECONDS = 120.0
+"""A Python that starts on a busy machine, and no more."""
+
+
+class Configuration:
+    """Follows the file that `options` were made from. `names` are the tables there are."""
+
+    def __init__(self, options: ApplyOptions, *, names: Callable[[], Iterable[str]]) -> None:
+        self._options = options
+        self._names = names
+        self._fresh: ApplyOptions | None = None
+        self._following = False
+        self._lock = threading.Lock()
+        self.refused = ""
+        """Why the file as it is now is not in force; empty when it is."""
+        watch = FileWatch(options.config_file, seen=tuple(options.config_seen))
+        self._reloading = Reloading(watch, read=self._read, take=self._take, said=self._said)
+
+    def ask(self) -> None:
+        """Reads the file again now. From any thread."""
+        self._reloading.ask()
+
+    def close(self) -> None:
+        self._reloading.close()
+
+    def fresh(self) -> ApplyOptions | None:
+        """Options that are to be in force from now on, once for each change. The file is followed from
+        the first call on, by when the tables are known; what changed before is seen then.
+        """
+        if not self._following and self._options.reread_command:
+            self._following = True
+            self._reloading.start()
+        with self._lock:
+            fresh, self._fresh = self._fresh, None
+        return fresh
+
+    def _read(self) -> ApplyOptions:
+        done = subprocess.run(  # noqa: S603 - our own command
+            self._options.reread_command, capture_output=True, text=True, timeout=READ_SECONDS, check=False
+        )
+        if done.returncode == UsageError.exit_code:
+            raise UsageError(done.stdout.strip())
+        if done.returncode:
+            raise UsageError(f"reading it ended with exit code {done.returncode}")
+        return ApplyOptions.from_json(done.stdout)
+
+    def _take(self, read: ApplyOptions) -> None:
+        before, after = self._options.fixed_settings, read.fixed_settings
+        differing = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+        if differing:
+            raise UsageError(
+                f"{', '.join(differing)} cannot change while a process runs, and nothing of the file was taken",
+                hint="restart the process, or set it back",
+            )
+        other = sorted(name for name in self._names() if self._options.mode_of(name) != read.mode_of(name))
+        if other:
+            raise UsageError(
+                f"the mode of {', '.join(other[:3])} cannot change while a process runs",
+                hint="set it back; docs/how-to/adding-tables.md says how a table gets another mode",
+            )
+        self._options = replace(
+            self._options,
+            tables=read.tables,
+            freshness_seconds=read.freshness_seconds,
+            retention_seconds=read.retention_seconds,
+            log_level=read.log_level,
+            config_hash=read.config_hash,
+        )
+        with self._lock:
+            self._fresh = self._options
+
+    def _said(self, reason: str) -> None:
+        self.refused = reason

@@ -1,0 +1,79 @@
+"""Rows of a snapshot's segments, as a DataFrame whose tasks fetch and check them.
+
+Owns that no row of a segment reaches the lake whose bytes are not those that the manifest describes: a
+task that finds others fails, and with it the commit. The rows go to Spark's own writer, which makes
+the table.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sql
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from sluice.contract import envelope
+from sluice.contract.entries import Segment
+from sluice.contract.schema import TableSchema
+from sluice_spark.distributed.stages import Piece, Stages
+from sluice_spark.distributed.task import Place
+from sluice_spark.lake.handover import struct
+from sluice_spark.read.changes import read_rows
+from sluice_spark.read.projection import Projection
+
+_BATCH_BYTES = 8 * 1024 * 1024
+_NO_COLUMNS = pa.schema([])
+BIN_BYTES = 64 * 1024 * 1024
+"""Of segments for one task, which writes a data file."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTask:
+    """`bins` of segments in `spool` in the schema version `version`, whose rows get the columns `schema`."""
+
+    spool: Place
+    bins: tuple[tuple[Segment, ...], ...]
+    version: TableSchema
+    schema: pa.Schema = _NO_COLUMNS
+
+
+def snapshot_frame(stages: Stages, task: SnapshotTask, columns: Sequence[tuple[str, str]], *, lsn: int) -> DataFrame:
+    """The rows of a snapshot taken at `lsn` with the columns (name, Spark type)."""
+    schema = struct(columns)
+    if task.bins:
+        task = replace(task, schema=to_arrow_schema(schema, timezone="UTC"))
+        frame = stages.first_rows(_rows, task, tasks=len(task.bins), schema=schema)
+    else:
+        frame = stages.session.createDataFrame([], schema)
+    stamped = any(name == envelope.LSN for name, _ in columns)
+    return frame.withColumn(envelope.LSN, sql.lit(lsn).cast("bigint")) if stamped else frame
+
+
+def _rows(task: SnapshotTask, numbers: Iterator[int]) -> Iterator[pa.RecordBatch]:
+    carried = Projection(task.version, task.version.carried)
+    for number in numbers:
+        for segment in task.bins[number]:
+            for rows in read_rows(task.spool.open(), segment):
+                table = _as_declared(carried.of(rows), task.schema)
+                size = max(1, len(table) * _BATCH_BYTES // max(table.nbytes, _BATCH_BYTES))
+                yield from table.to_batches(max_chunksize=size)
+
+
+def _as_declared(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    there = set(rows.column_names)
+    arrays: list[Any] = [
+        rows[field.name].cast(field.type) if field.name in there else pa.nulls(len(rows), field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def check(task: SnapshotTask, numbers: Iterable[int]) -> Iterator[Piece]:
+    """Nothing. Raises what is wrong with a segment."""
+    for number in numbers:
+        for segment in task.bins[number]:
+            for _ in read_rows(task.spool.open(), segment, names=()):
+                pass
+    yield from ()

@@ -1,0 +1,55 @@
+"""How far a lake table has been examined, and how a window came into it. Pure values."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far a lake table has been examined: every commit through Delta `version`, which records
+    `marker` (None: no snapshot of ours yet).
+
+    `seen` says that this process examined it; otherwise an earlier one reported it.
+    """
+
+    version: int = -1
+    marker: int | None = None
+    seen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a window was committed: a name of `sluice.contract.applied.WAYS`, and why not directly."""
+
+    name: str = ""
+    reason: str = ""
+
+    def shown(self) -> dict[str, str]:
+        """For a log line: nothing that is empty."""
+        return {name: text for name, text in (("way", self.name), ("not_direct", self.reason)) if text}
+
+
+def contradiction(reported: Place, found: Place) -> str:
+    """Why what was reported cannot have become what is found, empty when it can."""
+    if found.version < reported.version:
+        return gone(reported, found.version)
+    if reported.marker is not None and (found.marker is None or found.marker < reported.marker):
+        return (
+            f"the lake table's marker is {shown(found.marker)}, the applier reported {reported.marker}: "
+            "a commit was lost, by a power loss or by somebody else"
+        )
+    return ""
+
+
+def gone(before: Place, version: int) -> str:
+    """How a table is no longer the one that was at `before`, now that it is at `version`."""
+    if version < 0:
+        return f"the lake table is gone: it was at version {before.version}, somebody else removed it"
+    return (
+        f"the lake table went from version {before.version} to {version}: somebody else restored, "
+        "replaced or removed it"
+    )
+
+
+def shown(marker: int | None) -> str:
+    """For a message."""
+    return "missing" if marker is None else str(marker)

@@ -1,0 +1,34 @@
+"""Counts the files of a lake table: one small job over Delta's list of them, no data file is read."""
+
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from sluice_spark.maintenance.planner import SPARSE, TIERS, Survey
+
+_ROWS = "coalesce(cast(get_json_object(stats, '$.numRecords') as bigint), 0)"
+_REMOVED = "coalesce(deletionVector.cardinality, 0)"
+
+
+def survey(session: SparkSession, path: str) -> Survey:
+    """The files of the newest version of the Delta table at `path`. JVM errors pass: the caller translates
+    them.
+    """
+    jvm: Any = session._jvm
+    none = getattr(jvm.scala, "None$").__getattr__("MODULE$")
+    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, path)
+    snapshot = log.update(*(False, none, none))
+    checkpoint = log.readLastCheckpointFile()
+    at = int(checkpoint.get().version()) if checkpoint.isDefined() else 0
+    below = [f"count_if(size < {limit})" for limit in TIERS]
+    counted = DataFrame(snapshot.allFiles().toDF(), session).selectExpr(
+        "count(*)",
+        *below,
+        f"count_if({_REMOVED} > {SPARSE} * {_ROWS})",
+        "coalesce(sum(size), 0)",
+        f"coalesce(sum({_ROWS}), 0)",
+        f"coalesce(sum({_REMOVED}), 0)",
+    )
+    files, *rest = (int(value) for value in counted.collect()[0])
+    *small, sparse, size, rows, removed = rest
+    return Survey(files, tuple(small), sparse, size, rows, removed, int(snapshot.version()) - at)

@@ -1,0 +1,239 @@
+"""One turn of one lake table: Delta's own statements, each between two looks at the table.
+
+Owns that whatever a statement commits is judged like anybody else's commit: it carries no mark of ours,
+so it counts as harmless only because it rearranged files. Data files are removed by Delta's VACUUM alone,
+never by this process. Before each statement `before_commit` raises when this process may not commit.
+Runs in a worker thread; the caller holds the table's mutex.
+"""
+
+import json
+import math
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from sluice import faults
+from sluice.contract.applied import MaintenanceRun
+from sluice.errors import ApplyError, UnsupportedChange, WriterFenced
+from sluice_spark.lake.failures import SparkGone, translated_errors
+from sluice_spark.lake.history import TAG, Commit
+from sluice_spark.lake.place import Place
+from sluice_spark.lake.table import USER_METADATA, LakeTable
+from sluice_spark.maintenance.planner import SPARSE, TIERS, Survey, Turn, worth_doing
+from sluice_spark.maintenance.survey import survey
+
+BATCH_BYTES = 256 << 20
+"""Written anew per commit: what a cancelled join has committed stays done."""
+SETTINGS = {
+    "spark.databricks.delta.optimize.maxFileSize": str(TIERS[-1]),
+    "spark.databricks.delta.optimize.maxDeletedRowsRatio": str(SPARSE),
+    "spark.databricks.delta.optimize.batchSize": str(BATCH_BYTES),
+    "spark.databricks.delta.optimize.maxThreads": "1",
+    # The retention that we ask for is at least an hour, whatever the table's own says.
+    "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    "spark.databricks.delta.vacuum.retentionWindowIgnore.enabled": "false",
+    # For people who read the table's history.
+    USER_METADATA: json.dumps({TAG: "maintenance"}),
+    # In a job, which can be cancelled.
+    "spark.databricks.delta.vacuum.parallelDelete.enabled": "true",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+}
+"""Of the session that maintenance has for itself."""
+SMALLEST_FILE = "spark.databricks.delta.optimize.minFileSize"
+_LONGEST_PREFIX = 2
+"""Of the folders that Delta makes for data files under random names."""
+_HOUR = 3600.0
+_REMOVED, _ADDED = ("numRemovedFiles", "numRemovedBytes"), ("numAddedFiles", "numAddedBytes")
+_VACUUMED = ("numDeletedFiles", "sizeOfDataToDelete")
+
+
+class Interrupted(Exception):
+    """The turn was called off. What it had committed stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a turn did. `place` is where the lake table stands since then, `runs` each task that ran."""
+
+    place: Place
+    runs: dict[str, MaintenanceRun] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Call:
+    """A turn that is under way, and the way to call it off from another thread."""
+
+    session: SparkSession
+    group: str = field(default_factory=lambda: f"maintenance-{uuid.uuid4()}")
+    """Of its jobs. Spark remembers the groups that were called off."""
+    called_off: threading.Event = field(default_factory=threading.Event)
+
+    def begin(self) -> None:
+        """In the thread of the turn."""
+        context = self.session.sparkContext
+        context.setLocalProperty("spark.scheduler.pool", "maintenance")
+        context.setJobGroup(self.group, "maintenance of a lake table", interruptOnCancel=False)
+
+    def end(self) -> None:
+        """In the thread of the turn: what it does next belongs to somebody else."""
+        for name in ("spark.jobGroup.id", "spark.job.description"):
+            self.session.sparkContext.setLocalProperty(name, None)  # type: ignore[arg-type]
+
+    def call_off(self) -> None:
+        """Cancels its jobs, those to come as well. Raises SparkGone."""
+        if not self.called_off.is_set():
+            self.called_off.set()
+            java: Any = self.session.sparkContext._jsc
+            with translated_errors():
+                java.sc().cancelJobGroupAndFutureJobs(self.group)
+
+
+class TableTurn:
+    """A turn of the table `lake`, whose session is the one of `call`. `others` are the places of everything
+    else of this pipeline that must not lie below the table's.
+    """
+
+    def __init__(
+        self, lake: LakeTable, call: Call, *, before_commit: Callable[[], None], others: Iterable[str]
+    ) -> None:
+        self._lake = lake
+        self._call = call
+        self._before_commit = before_commit
+        self._others = tuple(others)
+        self._runs: dict[str, MaintenanceRun] = {}
+
+    def run(self, turn: Turn, *, retention_seconds: float) -> Outcome:
+        """Raises Interrupted, UnsupportedChange when the table is not the one that it was, ApplyError,
+        StoreError, WriterFenced.
+        """
+        self._call.begin()
+        try:
+            self._lake.look()
+            if turn is Turn.TIDY:
+                self._tidy()
+            else:
+                self._vacuum(retention_seconds)
+            return Outcome(self._lake.place, self._runs)
+        except (UnsupportedChange, WriterFenced, SparkGone):
+            # What a look found once it may not find again.
+            raise
+        except Exception:
+            # Spark's error of a cancelled job says less.
+            if self._call.called_off.is_set():
+                raise Interrupted from None
+            raise
+        finally:
+            self._call.end()
+
+    def _tidy(self) -> None:
+        session = self._lake.session
+        plan = worth_doing(self._survey())
+        if plan.purge:
+            self._statement("purge", f"REORG TABLE {self._lake.expression} APPLY (PURGE)")
+            plan = replace(worth_doing(self._survey()), purge=False)
+        if plan.join is not None:
+            session.conf.set(SMALLEST_FILE, str(plan.join.below))
+            self._statement("join", f"OPTIMIZE {self._lake.expression}")
+        if plan.checkpoint:
+            self._timed("checkpoint", self._checkpoint)
+
+    def _survey(self) -> Survey:
+        with _no_verdict():
+            return survey(self._lake.session, self._lake.path)
+
+    def _vacuum(self, retention_seconds: float) -> None:
+        with _no_verdict():
+            self._require_alone()
+            # Delta rounds to hours.
+            hours = math.ceil(max(retention_seconds, _HOUR, self._own_retention()) / _HOUR)
+        self._statement("vacuum", f"VACUUM {self._lake.expression} RETAIN {hours} HOURS")
+
+    def _statement(self, task: str, text: str) -> None:
+        def run() -> None:
+            self._lake.session.sql(text).collect()
+
+        self._timed(task, run)
+
+    def _timed(self, task: str, run: Callable[[], None]) -> None:
+        if self._call.called_off.is_set():
+            raise Interrupted
+        before = self._lake.place.version
+        began = time.monotonic()
+        self._before_commit()
+        faults.point("apply.maintenance.before")
+        with _no_verdict():
+            run()
+        faults.point("apply.maintenance.after")
+        self._lake.look()
+        commits = self._lake.commits_since(before)
+        self._runs[task] = _run(task, commits, seconds=time.monotonic() - began)
+
+    def _checkpoint(self) -> None:
+        self._delta_log().checkpoint()
+
+    def _delta_log(self) -> Any:
+        jvm: Any = self._lake.session._jvm
+        return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._lake.session._jsparkSession, self._lake.path)
+
+    def _own_retention(self) -> float:
+        """What somebody asked for in the table's own properties, 0 when nobody did."""
+        jvm: Any = self._lake.session._jvm
+        none = getattr(jvm.scala, "None$").__getattr__("MODULE$")
+        metadata = self._delta_log().update(*(False, none, none)).metadata()
+        if not metadata.configuration().contains("delta.deletedFileRetentionDuration"):
+            return 0.0
+        return float(jvm.org.apache.spark.sql.delta.DeltaLog.tombstoneRetentionMillis(metadata)) / 1000
+
+    def _require_alone(self) -> None:
+        """VACUUM removes whatever lies below the table and is not of it. Raises ApplyError when something
+        does that is none of Delta's business.
+        """
+        here = self._lake.path.rstrip("/") + "/"
+        if any(other.startswith(here) for other in self._others):
+            raise ApplyError(
+                "the spool or another lake table lies in the folder of this lake table, and VACUUM would remove it",
+                hint="move it, or set tables.<table>.maintenance to false",
+            )
+        jvm: Any = self._lake.session._jvm
+        folder = jvm.org.apache.hadoop.fs.Path(self._lake.path)
+        java: Any = self._lake.session._jsparkSession
+        for status in folder.getFileSystem(java.sessionState().newHadoopConf()).listStatus(folder):
+            name = str(status.getPath().getName())
+            if status.isDirectory() and not (
+                name.startswith(("_", ".")) or "=" in name or len(name) <= _LONGEST_PREFIX
+            ):
+                raise ApplyError(
+                    "the folder of the lake table has a folder that Delta did not make, and VACUUM would empty it",
+                    hint="move it, or set tables.<table>.maintenance to false",
+                )
+
+
+@contextmanager
+def _no_verdict() -> Iterator[None]:
+    """What Delta refuses inside the block says nothing of the rows of the table: only a look does."""
+    try:
+        with translated_errors():
+            yield
+    except UnsupportedChange as error:
+        raise ApplyError(str(error), hint=error.hint) from error
+
+
+def _run(task: str, commits: Sequence[Commit], *, seconds: float) -> MaintenanceRun:
+    """What `commits` say of themselves, which followed while the task ran."""
+    at = datetime.now(UTC).isoformat(timespec="milliseconds")
+
+    def total(name: str) -> int:
+        return sum(commit.metrics.get(name, 0) for commit in commits)
+
+    if task == "vacuum":
+        stated = any(name in commit.metrics for commit in commits for name in _VACUUMED)
+        files, size = (total(name) if stated else -1 for name in _VACUUMED)
+        return MaintenanceRun(at, seconds, files, size)
+    return MaintenanceRun(at, seconds, *map(total, (*_REMOVED, *_ADDED)))

@@ -1,0 +1,83 @@
+"""How far one table is, why its windows fail, and the window that a worker may take next.
+
+Owns when a table whose window failed is tried again, and after how many attempts it is quarantined.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from sluice.backoff import doubling
+from sluice.contract.applied import Maintenance
+from sluice.manifest.state import TableState
+from sluice_spark.lake.place import Place, Way
+from sluice_spark.progress import cadence
+from sluice_spark.read.window import BEFORE, PendingChanges, Window
+
+ATTEMPTS = 5
+"""Failures in a row after which a table is quarantined."""
+WAITS_SECONDS = doubling(0.4, 300.0)
+"""Before the next attempt, after one failure, two and so on; the last one repeats."""
+
+
+@dataclass(slots=True)
+class TableProgress:
+    """One table in its newest generation. `place` is where its lake table stands."""
+
+    pending: PendingChanges
+    place: Place = field(default_factory=Place)
+    stale_reason: str = ""
+    problem: str = ""
+    """Why the last attempt at a window failed, while it is tried again."""
+    failures: int = 0
+    not_before: float = 0.0
+    """When it may be tried again, on the loop's clock."""
+    begun_seq: int = 0
+    """The last entry that this process has begun a window for, whether it was applied or not."""
+    begun_at: float = BEFORE
+    """When its last window with work was begun, on the loop's clock."""
+    looked_at: float | None = None
+    """When the lake table was last looked at or about to be, on the loop's clock."""
+    commit_time_us: int = 0
+    rows_applied: int = 0
+    schema_version: int = 0
+    way: Way = field(default_factory=Way)
+    """How the newest changes were committed."""
+    files: int = -1
+    """Data files in the lake table, -1 when not counted."""
+    maintenance: Maintenance = field(default_factory=Maintenance)
+
+    @property
+    def committed_seq(self) -> int:
+        """The last entry whose changes the Delta version holds, 0 before the snapshot."""
+        return self.place.marker or 0
+
+    @property
+    def can_continue(self) -> bool:
+        """Whether the changes that wait for the table can become windows now."""
+        return not self.failures and (self.pending.has_snapshot or self.pending.snapshot_final)
+
+    @property
+    def quarantined(self) -> bool:
+        return self.failures >= ATTEMPTS
+
+    def failed(self, reason: str, *, now: float, passing: bool) -> None:
+        """An attempt failed. An error that is `passing` is no fault of the
+        table and never quarantines it.
+        """
+        self.failures = min(self.failures + 1, ATTEMPTS - 1) if passing else self.failures + 1
+        self.problem = f"attempt {self.failures} failed: {reason}"
+        self.not_before = now + WAITS_SECONDS[min(self.failures, len(WAITS_SECONDS)) - 1]
+
+
+class Work(NamedTuple):
+    """A window that a worker may apply now."""
+
+    table_id: str
+    progress: TableProgress
+    state: TableState
+    window: Window
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it costs what the smallest window costs."""
+        return self.window.bytes < cadence.SMALL_BYTES

@@ -1,0 +1,148 @@
+"""Keeps the spool short while the applier runs: entries of the manifest become archives, and what
+every table has in the lake is deleted when it is older than the retention.
+
+Owns the thread that does it, and its share of time. It runs beside the loop, takes nothing from it
+but the state of the manifest, judges by the records that are stored, and writes and deletes only
+while this process holds the lease. Whatever goes wrong leaves the spool longer than it need be and
+the pipeline as it is: it is logged, counted, and tried again.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+import structlog
+
+from sluice.errors import ServiceError, StoreUnavailable, WriterFenced
+from sluice.manifest import horizon, pruning
+from sluice.manifest.compaction import Compactor
+from sluice.manifest.state import PipelineState
+from sluice.store.base import ObjectStore
+
+LOOK_SECONDS = 20.0
+"""Between two looks while there is nothing to do, which ask the store for nothing."""
+PRUNE_SECONDS = 60.0
+"""Between two looks at what may go: a few requests."""
+PRUNED_AT_ONCE = 1000
+"""Entries whose objects go in one step."""
+SHARE = 0.2
+"""Of the thread's time, while there is more to do: the windows come first."""
+AGAIN_SECONDS, LONGEST_SECONDS = 60.0, 3600.0
+"""After an error, longer each time: nothing is urgent here."""
+STOP_SECONDS = 5.0
+"""A stop does not wait longer for a request that is under way: a kill at any moment is harmless."""
+
+_log = structlog.get_logger("sluice.apply")
+
+
+class Upkeep:
+    """Works from `start` to `stop`."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        require_owner: Callable[[], None],
+        state: Callable[[], PipelineState],
+        retention_seconds: Callable[[], float | None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        """`require_owner` raises when this process may not write any more, `state` is one that the
+        manifest has come to, and `failed` hears of every error; all from this thread.
+        """
+        self._store = store
+        self._state = state
+        self._retention_seconds = retention_seconds
+        self._floor_seq: int | None = None
+        self._after: PipelineState | None = None
+        self._prune_at = 0.0
+        self._retention = 0.0
+        """As of the last look. The one that a process starts with is nobody's change."""
+        self._failed = failed
+        self._require_owner = require_owner
+        self._compactor = Compactor(store, require_owner=self._may_go_on)
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="upkeep", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Returns soon. What is under way ends by itself, or is done again by the next applier."""
+        self._done.set()
+        self._thread.join(STOP_SECONDS)
+
+    def _may_go_on(self) -> None:
+        if self._done.is_set():
+            raise _Stopped
+        self._require_owner()
+
+    def _run(self) -> None:
+        pause, errors = 0.0, 0
+        while not self._done.wait(pause):
+            began = time.monotonic()
+            try:
+                more = self._turn()
+            except (WriterFenced, _Stopped):
+                return  # the loop finds out by itself, and ends the process
+            except Exception as error:  # noqa: BLE001 - it concerns nothing but the length of the spool
+                errors += 1
+                pause = min(AGAIN_SECONDS * 2**errors, LONGEST_SECONDS)
+                self._report(error)
+                continue
+            errors = 0
+            pause = (time.monotonic() - began) * (1 / SHARE - 1) if more else LOOK_SECONDS
+
+    def _turn(self) -> bool:
+        """One step. Whether there may be another one to do."""
+        if self._floor_seq is None:
+            self._floor_seq = horizon.floor_seq(self._store)
+        newest = self._state().seq
+        if self._compactor.step(newest, floor_seq=self._floor_seq):
+            _log.info("manifest entries archived", newest_seq=newest)
+            return True
+        return time.monotonic() >= self._prune_at and self._prune()
+
+    def _prune(self) -> bool:
+        seconds, after = self._retention_seconds(), self._after
+        shorter, self._retention = seconds is not None and seconds < self._retention, _plain(seconds)
+        self._after, self._floor_seq = None, None  # until it has gone well
+        plan = pruning.plan(
+            self._store,
+            keep_seconds=_plain(seconds),
+            state=self._state,
+            after=after,
+            most_entries=PRUNED_AT_ONCE,
+            leftovers=False,
+        )
+        if shorter and plan.objects:
+            _log.warning(
+                f"a shorter spool.retention deletes more, from {PRUNE_SECONDS:g} s from now on",
+                through_seq=plan.through_seq,
+                objects=len(plan.objects),
+                bytes=plan.bytes,
+                hint="a lake table that is lost afterwards is read from the source again; set it back to keep them",
+            )
+            self._after, self._prune_at = after, time.monotonic() + PRUNE_SECONDS
+            return False
+        pruning.carry_out(self._store, plan, require_owner=self._may_go_on)
+        self._after = plan.after
+        if plan.cleaned is not None:
+            _log.info("the spool was pruned", through_seq=plan.through_seq, objects=len(plan.objects), bytes=plan.bytes)
+        more = after is None or plan.after.seq - after.seq == PRUNED_AT_ONCE
+        self._prune_at = time.monotonic() + (0.0 if more and plan.cleaned is not None else PRUNE_SECONDS)
+        return more and plan.cleaned is not None
+
+    def _report(self, error: Exception) -> None:
+        self._failed(error)
+        text = str(error) if isinstance(error, ServiceError) else type(error).__name__
+        say = _log.warning if isinstance(error, StoreUnavailable) else _log.error
+        say("the spool is not kept short", error=text, hint=getattr(error, "hint", ""))
+
+
+def _plain(seconds: float | None) -> float:
+    return pruning.FOR_EVER if seconds is None else seconds
+
+
+class _Stopped(Exception):
+    """The process ends."""

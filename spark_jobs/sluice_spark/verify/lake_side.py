@@ -1,0 +1,134 @@
+"""One lake table as of one position, hashed by ranges of its keys.
+
+Owns that what is hashed is the table as of exactly that position: a version that has nothing from
+after it, and on top the changes that it lacks. Reads only. The other side is
+`sluice.operate.compare.source_side`.
+"""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from sluice.contract import envelope
+from sluice.contract.row_form import PROBES, LakeAnswer, LakeQuestion
+from sluice.manifest.state import PipelineState, TableState
+from sluice.store.base import ObjectStore
+from sluice_spark.distributed.stages import Stages, results
+from sluice_spark.fold.fold import after_truncate, fold, in_order
+from sluice_spark.lake.failures import translated_errors
+from sluice_spark.modes import choice, whole_rows
+from sluice_spark.modes.target import removals_are_sent
+from sluice_spark.options import CHANGELOG, MIRROR, ApplyOptions
+from sluice_spark.read.changes import unite
+from sluice_spark.verify.changed import Changed, nothing
+from sluice_spark.verify.gathered import Gathered
+from sluice_spark.verify.hashing import Hashes, hash_texts
+from sluice_spark.verify.position import Position, Positions
+from sluice_spark.verify.scan import ScanTask, scan
+from sluice_spark.verify.version import wait_for
+
+_NONE: Hashes = np.empty(0, np.uint64)
+_SEEDS = 1 << 64
+
+
+class LakeSide:
+    """The lake tables of one pipeline, whose spool is in `store`."""
+
+    def __init__(self, options: ApplyOptions, store: ObjectStore, session: SparkSession) -> None:
+        self._options = options
+        self._store = store
+        self._session = session
+        self._positions = Positions(options, store, session)
+        self._known: dict[tuple[str, int], Position] = {}
+
+    def answer(self, question: LakeQuestion) -> LakeAnswer:
+        """Raises ApplyError when a later question may be answered, StoreError, ManifestCorrupt."""
+        if tuple(_signed(hash_texts(_probes(question), question.seed % _SEEDS))) != question.probes:
+            return LakeAnswer(refused="the server computes other hashes than this machine")
+        pipeline, before = wait_for(
+            self._store, question.table_id, lsn=question.lsn, seconds=0 if question.ranges else question.wait_seconds
+        )
+        state = pipeline.tables[question.table_id]
+        with translated_errors():
+            known = self._known.get((question.table_id, question.lsn))
+            if known is None:
+                known = self._positions.find(state, question, before)
+                self._known = {(question.table_id, question.lsn): known}
+            return self._answered(question, pipeline, state, known)
+
+    def _answered(
+        self,
+        question: LakeQuestion,
+        pipeline: PipelineState,
+        state: TableState,
+        position: Position,
+    ) -> LakeAnswer:
+        schema = state.schemas[question.schema_version].carried
+        mode = choice.mode_of(self._options, schema)
+        if mode == CHANGELOG and schema.identity_columns:
+            return LakeAnswer(refused="the lake keeps a changelog of it, which is not one row for each of the source")
+        united = unite(position.changes, schema) if position.changes else None
+        task = ScanTask(schema, (), question.seed % _SEEDS, question.bits, question.as_hex, _NONE, question.ranges)
+        if mode == MIRROR and united is not None:
+            removals = removals_are_sent(pipeline.opened, state)
+            changed = Changed.of(fold(united, schema, keyed=True, removals_sent=removals), schema, task.keys)
+            gathered = self._scanned(state, position, task, changed=changed)
+            keys = _concatenated([task.keys.hashes(rows) for rows in gathered.changed])
+            base = pa.concat_tables(gathered.changed) if gathered.changed else nothing(schema)
+            gathered.add(changed.rows(base, keys))
+            count = len(changed.folded.rows)
+        else:
+            count = len(united) if united is not None else 0
+            replaces = False
+            if united is not None:
+                united, replaces = after_truncate(in_order(united))
+            gathered = self._scanned(state, position, task, empty=replaces, changelog=mode == CHANGELOG)
+            if united is not None and len(united):
+                if pc.all(pc.equal(united[envelope.OP], envelope.OP_INSERT)).as_py():
+                    gathered.add(united)
+                else:
+                    counted = whole_rows.count(united, schema)
+                    gathered.add(counted.rows, times=counted.net)
+        return LakeAnswer(
+            position.version.number,
+            position.version.lsn,
+            count,
+            sums=gathered.sums.listed() if not question.ranges else (),
+            rows=tuple(gathered.listed()),
+        )
+
+    def _scanned(
+        self,
+        state: TableState,
+        position: Position,
+        task: ScanTask,
+        *,
+        changed: Changed | None = None,
+        empty: bool = False,
+        changelog: bool = False,
+    ) -> Gathered:
+        if empty or (changed is not None and changed.replaces):
+            return Gathered(task)
+        names = [*(column.name for column in task.schema.columns), envelope.SPECIAL]
+        frame = self._positions.rows(state, position.version, names, changelog=changelog)
+        removed = changed.removed if changed is not None else _NONE
+        given = ScanTask(task.schema, tuple(names), task.seed, task.bits, task.as_hex, removed, task.ranges)
+        stages = Stages(self._session)
+        try:
+            return Gathered(given, results(stages.collected(stages.of_rows(frame, scan, given))))
+        finally:
+            stages.close()
+
+
+def _probes(question: LakeQuestion) -> pa.Array:
+    return pa.array([text.encode().hex() if question.as_hex else text for text in PROBES])
+
+
+def _signed(hashes: Hashes) -> list[int]:
+    signed: list[int] = hashes.view(np.int64).tolist()
+    return signed
+
+
+def _concatenated(parts: list[Hashes]) -> Hashes:
+    return np.concatenate(parts) if parts else _NONE

@@ -1,0 +1,128 @@
+"""Where a lake table is read for a question: the version, and the changes that it lacks."""
+
+import time
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+
+from sluice.contract import envelope
+from sluice.contract.applied import AppliedTable
+from sluice.contract.row_form import LakeQuestion
+from sluice.contract.table_state import State
+from sluice.errors import ApplyError
+from sluice.manifest.reader import identity
+from sluice.manifest.state import TableState
+from sluice.store.base import ObjectStore
+from sluice.store.opening import open_store
+from sluice_spark import storage
+from sluice_spark.fold.spill import Versioned
+from sluice_spark.lake.log import LakeLog
+from sluice_spark.lake.opening import application_id, lake_path
+from sluice_spark.lake.sql import quote
+from sluice_spark.options import ApplyOptions
+from sluice_spark.read.projection import Projection
+from sluice_spark.verify.version import POLL_SECONDS, NotThere, Version, changes_in, find_version, segments_until
+
+APPLIER_SECONDS = 10.0
+"""How long to wait for the applier to come nearer to a position."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A version of a lake table, and the changes after it up to the position asked about."""
+
+    version: Version
+    changes: list[Versioned]
+
+
+class Positions:
+    """Finds them for the tables of one pipeline, whose spool is in `store`."""
+
+    def __init__(self, options: ApplyOptions, store: ObjectStore, session: SparkSession) -> None:
+        self._options = options
+        self._store = store
+        self._session = session
+        self._lake = open_store(options.lake_uri, options=options.lake_options)
+
+    def find(self, state: TableState, question: LakeQuestion, before: AppliedTable | None) -> Position:
+        """Waits a moment for the applier where that makes the changes fewer that are not in the lake. Raises
+        ApplyError when the table has to come further, or is not what was asked about any more.
+        """
+        _require_unchanged(state, question)
+        deadline = time.monotonic() + min(question.wait_seconds, APPLIER_SECONDS)
+        while True:
+            version = find_version(
+                self._store,
+                self._lake,
+                state,
+                pipeline=self._options.pipeline,
+                lsn=question.lsn,
+                before=before,
+                marker_now=lambda: self._marker_now(state),
+            )
+            try:
+                segments = segments_until(self._store, state, after_seq=version.after_seq, lsn=question.lsn)
+                if not segments or not version.newest or time.monotonic() > deadline:
+                    break
+            except NotThere:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(POLL_SECONDS)
+        limit = self._options.max_memory_bytes
+        changes = list(
+            changes_in(self._store, state, segments, after_seq=version.after_seq, lsn=question.lsn, limit=limit)
+        )
+        if any(schema.version > question.schema_version for _, schema in changes):
+            raise ApplyError("its columns changed meanwhile")
+        target = state.schemas[question.schema_version].carried
+        projections = [(rows, Projection(schema, target)) for rows, schema in changes]
+        return Position(version, [(one.of(rows), one.schema) for rows, one in projections])
+
+    def _marker_now(self, state: TableState) -> tuple[int, int | None]:
+        log = LakeLog(self._session, self._path(state))
+        app_id = application_id(self._options.pipeline, state, manifest=identity(self._store))
+        return log.update(), log.marker(app_id)
+
+    def rows(self, state: TableState, version: Version, names: list[str], *, changelog: bool) -> DataFrame:
+        """The columns `names` of all rows of a version, under names of their own; with `changelog` those of
+        the inserts behind its last TRUNCATE. Columns of the envelope that the table lacks are left out of
+        `names`.
+        """
+        frame = self._session.read.format("delta").option("versionAsOf", version.number).load(self._path(state))
+        held = set(frame.columns)
+        for name in list(names):
+            if name == envelope.SPECIAL and name not in held:
+                names.remove(name)
+            elif name not in held:
+                raise ApplyError(f"version {version.number} of the lake table has no column {name!r} yet")
+        if changelog:
+            frame = _behind_truncate(frame)
+        return frame.select(*(sql.expr(quote(name)).alias(f"c{place}") for place, name in enumerate(names)))
+
+    def _path(self, state: TableState) -> str:
+        return storage.join(self._options.lake_uri, lake_path(state))
+
+
+def _require_unchanged(state: TableState, question: LakeQuestion) -> None:
+    """Raises ApplyError when the table is not what was asked about any more."""
+    at_gap = state.gap is not None and state.state == State.GAP and question.lsn == state.gap.from_lsn
+    if not (state.state.has_initial_rows or at_gap) or state.snapshot is None or not state.snapshot.final:
+        raise ApplyError(f"it is {state.state} by now")
+    if (state.generation, state.schema_version) != (question.generation, question.schema_version):
+        raise ApplyError("it was read again from a new snapshot, or its columns changed, meanwhile")
+
+
+def _behind_truncate(frame: DataFrame) -> DataFrame:
+    """The inserts of a changelog behind its last TRUNCATE: all that a table without identity has."""
+    op, lsn, ordinal = (quote(name) for name in (envelope.OP, envelope.LSN, envelope.ORDINAL))
+    last = (
+        frame.where(f"{op} = '{envelope.OP_TRUNCATE}'")
+        .selectExpr(f"max(struct({lsn} AS l, {ordinal} AS o)) AS last")
+        .first()
+    )
+    frame = frame.where(f"{op} = '{envelope.OP_INSERT}'")
+    if last is None or last[0] is None:
+        return frame
+    at, place = int(last[0][0]), int(last[0][1])
+    return frame.where(f"{lsn} > {at} OR ({lsn} = {at} AND {ordinal} > {place})")

@@ -1,0 +1,120 @@
+"""The threads that apply windows, each on a private session, and those that prepare the next ones.
+
+Owns that a window which was prepared is taken next or forgotten: it lives while its table has a window
+in a worker, and until the loop has given out work once more. So no more of them are held than windows
+run, and none for a table that was stopped meanwhile.
+"""
+
+import queue
+from collections.abc import Callable, Collection
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import structlog
+from pyspark.sql import SparkSession
+
+from sluice.contract.entries import Opened
+from sluice.errors import ServiceError, WriterFenced
+from sluice.store.base import ObjectStore
+from sluice_spark.ahead import Ahead
+from sluice_spark.lake.failures import SparkGone
+from sluice_spark.lake.opening import Lake
+from sluice_spark.modes.target import removals_are_sent
+from sluice_spark.options import ApplyOptions
+from sluice_spark.progress.table_progress import TableProgress, Work
+from sluice_spark.read.window import Window
+from sluice_spark.session import private
+from sluice_spark.table_apply import Applied, TableApply
+
+_log = structlog.get_logger("sluice.apply")
+
+
+class Workers:
+    """`count` workers on `lake` and the spool in `store`. `may_clean` says whether logs of lake tables
+    may be cleaned now; `reported` is the version of each table that the last durable report names.
+    """
+
+    def __init__(
+        self, store: ObjectStore, lake: Lake, session: SparkSession, *, count: int, may_clean: Callable[[], bool]
+    ) -> None:
+        self._store = store
+        self._lake = lake
+        self._may_clean = may_clean
+        self.pool = ThreadPoolExecutor(count, thread_name_prefix="apply")
+        """For other work of the loop on lake tables as well."""
+        self._others = ThreadPoolExecutor(count, thread_name_prefix="ahead")
+        self._sessions: queue.SimpleQueue[SparkSession] = queue.SimpleQueue()
+        for _ in range(count):
+            self._sessions.put(private(session))
+        self._ahead: dict[str, tuple[TableProgress, Ahead]] = {}
+        self.reported: dict[str, int] = {}
+
+    def begin(
+        self, work: Work, options: ApplyOptions, *, opened: Opened | None, following: Window | None
+    ) -> Future[Applied]:
+        """Applies the window of `work`, and meanwhile prepares the one `following`, if there is one. The
+        caller leaves the progress of `work` as it is until the window has ended.
+        """
+        progress, ahead = self._ahead.pop(work.table_id, (None, None))
+        if ahead is not None and progress is not work.progress:
+            ahead.drop()
+            ahead = None
+        coming = Ahead(following, self._others) if following is not None else None
+        if coming is not None:
+            self._ahead[work.table_id] = (work.progress, coming)
+        return self.pool.submit(self._apply, work, options, opened, ahead, coming)
+
+    def forget(self, *, except_of: Collection[str]) -> None:
+        """Drops what was prepared for other tables than these, by table id."""
+        for table_id in self._ahead.keys() - set(except_of):
+            self._ahead.pop(table_id)[1].drop()
+
+    def close(self) -> None:
+        """Waits for the threads."""
+        self.forget(except_of=())
+        self.pool.shutdown()
+        self._others.shutdown(cancel_futures=True)
+
+    def _apply(
+        self, work: Work, options: ApplyOptions, opened: Opened | None, prepared: Ahead | None, following: Ahead | None
+    ) -> Applied:
+        state, progress = work.state, work.progress
+        session = self._sessions.get()
+        try:
+            session.sparkContext.setLocalProperty("spark.scheduler.pool", f"{state.schema_name}.{state.table_name}")
+            table = TableApply(
+                options,
+                self._store,
+                self._lake.table(state, session, place=progress.place),
+                self._lake.handover(session),
+                state=state,
+                removals_sent=removals_are_sent(opened, state),
+                begun_seq=progress.begun_seq,
+                lake_version=progress.schema_version,
+                prepared=prepared,
+                following=following,
+            )
+            applied = table.apply(work.window)
+            if applied.committed:
+                self._clean(work, session, applied.place.version)
+            return applied
+        finally:
+            self._sessions.put(session)
+
+    def _clean(self, work: Work, session: SparkSession, version: int) -> None:
+        """The window is in the lake, whatever becomes of its table's log. While the newest statement of
+        what is complete grows old, nothing goes away that its readers may need.
+        """
+        if not self._may_clean():
+            return
+        state, reported = work.state, self.reported.get(work.table_id, -1)
+        try:
+            self._lake.clean_log(state, session, version=version, reported=reported)
+        except (WriterFenced, SparkGone):
+            raise
+        except ServiceError as error:
+            _log.warning(
+                "the log of a lake table was not cleaned",
+                table=f"{state.schema_name}.{state.table_name}",
+                error=str(error),
+                hint=error.hint,
+            )

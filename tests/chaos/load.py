@@ -1,0 +1,96 @@
+"""The load of a seeded story: transactions of every kind, until it is stopped."""
+
+import contextlib
+import random
+import threading
+from collections.abc import Callable
+from typing import Self
+
+import psycopg
+
+from tests.chaos import writer
+from tests.chaos.outcome import Hung
+from tests.support.sources import Database
+from tests.support.workload import Workload
+
+
+class Load:
+    """Writes until it is stopped, through every loss of its connection. Two connections: short
+    transactions never wait for a large one.
+    """
+
+    def __init__(self, workload: Workload, database: Database, choice: random.Random, *, two_phase: bool) -> None:
+        self._workload = workload
+        self._database = database
+        self._choices = [random.Random(choice.random()) for _ in range(2)]
+        self._two_phase = two_phase
+        self._stop = threading.Event()
+        self._pause = threading.Event()
+        self._columns = 0
+        self._threads = [
+            threading.Thread(target=self._run, args=(step,), daemon=True) for step in (self._small, self._large)
+        ]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(60)
+            if thread.is_alive():
+                raise Hung("the load did not end")
+
+    def _run(self, step: Callable[[], None]) -> None:
+        while not self._stop.is_set():
+            with contextlib.suppress(psycopg.OperationalError, psycopg.errors.DatabaseError):
+                step()
+
+    def _small(self) -> None:
+        choice = self._choices[0]
+        if self._stop.wait(choice.choice([0.0, 0.01, 0.05])):
+            return
+        try:
+            if choice.random() < 0.02:
+                self._columns += 1
+                self._workload.add_column(f"added_{self._columns}", default=choice.choice([None, "it's", "${name}"]))
+            else:
+                self._workload.transact()
+        except psycopg.OperationalError:
+            self._stop.wait(0.2)
+            self._workload.reconnect()
+
+    def _large(self) -> None:
+        choice = self._choices[1]
+        with psycopg.connect(self._database.dsn, autocommit=True) as connection:
+            while not self._stop.wait(choice.uniform(0.1, 0.6)):
+                first, count = choice.randrange(0, 3000), choice.choice([3, 60, 300])
+                kind = choice.choice(
+                    ["commit", "commit", "rollback", *(["prepare", "prepare and roll back"] if self._two_phase else [])]
+                )
+                connection.execute("BEGIN")
+                connection.execute(
+                    f"INSERT INTO {writer.LARGE} SELECT i, 0, {writer.BODY} FROM "
+                    f"generate_series({first}, {first + count}) i"
+                    " ON CONFLICT (id) DO UPDATE SET n = c_large.n + 1".encode()
+                )
+                with (
+                    contextlib.suppress(psycopg.Rollback),
+                    connection.transaction(force_rollback=choice.random() < 0.5),
+                ):
+                    connection.execute(
+                        (
+                            f"UPDATE {writer.LARGE} SET n = -1, id = -id WHERE id % 17 = "
+                            f"{choice.randrange(17)} AND id > 0"
+                        ).encode()
+                    )
+                connection.execute(f"DELETE FROM {writer.LARGE} WHERE id % 23 = {choice.randrange(23)}".encode())
+                if kind.startswith("prepare"):
+                    gid = f"{self._database.name}-{choice.getrandbits(48):x}"
+                    connection.execute(f"PREPARE TRANSACTION '{gid}'".encode())
+                    self._stop.wait(choice.uniform(0, 0.3))
+                    connection.execute(f"{'ROLLBACK' if 'roll' in kind else 'COMMIT'} PREPARED '{gid}'".encode())
+                else:
+                    connection.execute(kind.upper().encode())

@@ -1,0 +1,1 @@
+"""Drills with several real servers: failovers of the source."""

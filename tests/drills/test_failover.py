@@ -1,0 +1,189 @@
+"""Failover of the source: a promoted standby is followed when it provably has all that the manifest has,
+and refused by name when it does not.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sluice import lsn
+from sluice.errors import SlotLost
+from sluice.store.opening import open_store
+from tests.drills.standbys import SYNCHRONISES, catch_up, hand_over_slot, promote, standby_of
+from tests.support.ingesting import IngestPipeline
+from tests.support.oracle import Spool
+from tests.support.pipeline import wait_until
+from tests.support.sources import Database
+from tools.local.postgres import PostgresServer, temporary_server
+from tools.local.sluice import Pipeline
+
+
+class Drill:
+    """A pipeline on a primary of its own, with the spool in `folder`."""
+
+    def __init__(self, database: Database, folder: Path) -> None:
+        self.folder = folder
+        self.database = database
+        self.pipeline = IngestPipeline(database, open_store(folder.as_uri(), prefix="test/", options={}))
+        database.execute("CREATE TABLE a (id int PRIMARY KEY, v text)", "INSERT INTO a VALUES (0, 'before')")
+        self.pipeline.run()
+
+    @property
+    def primary(self) -> PostgresServer:
+        return self.database.server
+
+    def insert(self, first: int, count: int = 20) -> None:
+        """Each row in a transaction of its own."""
+        self.database.execute(*(f"INSERT INTO a VALUES ({key}, 'row {key}')" for key in range(first, first + count)))
+
+    def hand_over(self, standby: PostgresServer) -> None:
+        """The slot, as it is now or a moment ago."""
+        hand_over_slot(self.primary, standby, self.database.slot, advance=self.pipeline.run)
+
+    def either(self, *standbys: PostgresServer) -> str:
+        """A DSN of all servers, of which the one that accepts writes is meant."""
+        ports = ",".join(str(server.port) for server in (self.primary, *standbys))
+        hosts = ",".join(["127.0.0.1"] * (1 + len(standbys)))
+        user = f"host={hosts} port={ports} user=postgres password=x dbname={self.database.name}"
+        return f"{user} target_session_attrs=read-write"
+
+    def move_to(self, server: PostgresServer) -> None:
+        self.database = replace(self.database, server=server)
+        self.pipeline = replace(self.pipeline, database=self.database)
+
+    def is_complete(self) -> None:
+        """Returns when the manifest has all that is committed by now."""
+        target = lsn.parse(self.pipeline.wal_end())
+        wait_until(lambda: self.pipeline.state().through_lsn >= target, what="the manifest is complete")
+
+    def opened(self) -> tuple[int, list[int]]:
+        """The timeline of the newest epoch, and those before it."""
+        opened = self.pipeline.state().opened
+        assert opened is not None
+        return opened.timeline, [fork.timeline for fork in opened.forks]
+
+    def assert_equal(self) -> None:
+        """The spool, read without any code of the product, has what the source has, each transaction once."""
+        spool = Spool(self.folder / "test")
+        spool.read()
+        with self.database.connect() as connection:
+            verdicts = spool.assert_equal(connection, self.database.publication)
+        assert [verdict.state for verdict in verdicts] == ["live"]
+
+
+@pytest.fixture
+def drill(tmp_path: Path) -> Iterator[Drill]:
+    with temporary_server() as server:
+        yield Drill(Database(server, "postgres", slot="sluice_drill", publication="sluice_drill"), tmp_path / "spool")
+
+
+def test_a_running_command_goes_on_by_itself_on_a_standby_that_was_promoted_under_load(drill: Drill) -> None:
+    """The slot on the standby is older than the manifest when the primary is lost."""
+    with standby_of(drill.primary, "one") as standby:
+        drill.hand_over(standby)
+        command = Pipeline(
+            drill.folder.parent / "command",
+            name="test",
+            dsn=drill.either(standby),
+            spool_uri=drill.folder.as_uri(),
+            settings={
+                "source": {"slot": drill.database.slot, "publication": drill.database.publication},
+                "spool": {"max_delay": "50ms"},
+            },
+        )
+        with command.start("run"):
+            drill.insert(1)
+            drill.is_complete()
+            catch_up(drill.primary, standby)
+            drill.primary.stop("immediate")
+            promote(standby)
+            drill.move_to(standby)
+            drill.insert(100)
+            drill.is_complete()
+        drill.assert_equal()
+        assert drill.opened() == (2, [1])
+    assert "the command begins again" in (command.directory / "run.log").read_text()
+
+
+def test_a_pipeline_follows_one_promotion_after_the_other(drill: Drill) -> None:
+    with standby_of(drill.primary, "one") as second:
+        drill.hand_over(second)
+        drill.primary.stop("immediate")
+        promote(second)
+        drill.move_to(second)
+        drill.insert(1)
+        drill.pipeline.run()
+        with standby_of(second, "two") as third:
+            drill.hand_over(third)
+            drill.insert(100)
+            catch_up(second, third)
+            second.stop("immediate")
+            promote(third)
+            drill.move_to(third)
+            drill.insert(200)
+            drill.pipeline.run()
+            drill.assert_equal()
+            assert drill.opened() == (3, [1, 2])
+
+
+def test_a_manifest_that_is_ahead_of_the_promoted_server_is_refused(drill: Drill) -> None:
+    with standby_of(drill.primary, "one") as standby:
+        drill.hand_over(standby)
+        standby.stop()
+        drill.insert(1)
+        drill.pipeline.run()
+        drill.primary.stop("immediate")
+        standby.start()
+        promote(standby)
+        before = drill.pipeline.state().seq
+        drill.move_to(standby)
+        drill.insert(1)  # other transactions than those that were lost
+        drill.pipeline.dsn = ""
+        with pytest.raises(SlotLost, match=r"^DIVERGED: the manifest holds changes through .* left their timeline 1"):
+            drill.pipeline.run()
+        assert drill.pipeline.state().seq == before
+
+
+def test_a_promoted_server_without_the_slot_is_refused(drill: Drill) -> None:
+    with standby_of(drill.primary, "one", keeps_slots=False) as standby:
+        drill.insert(1)
+        drill.pipeline.run()
+        catch_up(drill.primary, standby)
+        drill.primary.stop("immediate")
+        promote(standby)
+        drill.move_to(standby)
+        with pytest.raises(SlotLost, match=r"^MISSING"):
+            drill.pipeline.run()
+
+
+def test_of_two_standbys_that_were_both_promoted_only_the_one_that_was_followed_is(drill: Drill) -> None:
+    """Both are on timeline 2, which each began at another position."""
+    with standby_of(drill.primary, "one") as followed, standby_of(drill.primary, "two") as other:
+        drill.hand_over(other)
+        other.stop()
+        drill.insert(1)
+        drill.pipeline.run()
+        drill.hand_over(followed)
+        catch_up(drill.primary, followed)
+        drill.primary.stop("immediate")
+        promote(followed)
+        drill.move_to(followed)
+        drill.insert(100)
+        drill.pipeline.run()
+        drill.assert_equal()
+        other.start()
+        promote(other)
+        drill.move_to(other)
+        with pytest.raises(SlotLost, match=r"^TIMELINE: timeline 2 of this server does not come from timeline 2"):
+            drill.pipeline.run()
+
+
+@pytest.mark.skipif(not SYNCHRONISES, reason="PostgreSQL 17 and later keep slots in step")
+def test_a_new_slot_is_one_that_standbys_keep_in_step(drill: Drill) -> None:
+    with drill.database.connect() as connection:
+        row = connection.execute(
+            "SELECT failover FROM pg_replication_slots WHERE slot_name = %s", (drill.database.slot,)
+        ).fetchone()
+    assert row == (True,)

@@ -1,0 +1,393 @@
+"""Every change of a table's columns that is followed, in every way in which a transaction can come: the
+spool equals the source afterwards, and no table is read again.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import psycopg
+import pytest
+
+from sluice import lsn
+from sluice.errors import SourceRefused, StoreRefused
+from sluice.ingest.encode.builder import BuilderLimits
+from sluice.store.base import ObjectStore
+from sluice.store.opening import open_store
+from tests.integration.test_ingest_shapes import RefusesFiles
+from tests.support.ingesting import IMMEDIATELY, IngestPipeline, Running
+from tests.support.oracle import Spool
+from tests.support.source_setup import since
+from tests.support.sources import Database
+
+TABLE = "CREATE TABLE {t} (id int PRIMARY KEY, a text, b int, c text, p numeric(10,2), v varchar(10))"
+BEFORE = "INSERT INTO {t} SELECT i, 'a' || i, i, 'c' || i, i + 0.25, 'v' || i FROM generate_series(1, 3) i"
+ROWS_BEFORE = (
+    "INSERT INTO {t} VALUES (10, 'a10', 10, 'c10', 'NaN', 'v10')",
+    "UPDATE {t} SET c = 'changed', b = NULL WHERE id = 2",
+)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A change of columns, and the columns of a row that is written after it."""
+
+    ddl: tuple[str, ...]
+    row: str
+    key: str = "id"
+
+    def insert(self, number: int) -> str:
+        return f"INSERT INTO {{t}} ({self.key}) VALUES ({number})"
+
+    def rows(self, first: int) -> tuple[str, ...]:
+        names, _, values = self.row.partition(" = ")
+        return (
+            f"INSERT INTO {{t}} ({self.key}, {names}) VALUES ({first}, {values})",
+            f"UPDATE {{t}} SET {self.key} = {self.key} + 1000 WHERE {self.key} = 1",
+            f"DELETE FROM {{t}} WHERE {self.key} = 3",
+        )
+
+
+KINDS = {
+    "add": Kind(("ADD n int, ADD w text DEFAULT 'w'",), "a, n = 'x', 5"),
+    "drop": Kind(("DROP a",), "b, c = 5, 'c'"),
+    "drop_last": Kind(("DROP v",), "a, c = 'x', 'c'"),
+    "rename": Kind(("RENAME a TO z",), "z, c = 'z', 'c'"),
+    "rename_key": Kind(("RENAME id TO number",), "a = 'x'", key="number"),
+    "swap": Kind(("RENAME a TO tmp", "RENAME c TO a", "RENAME tmp TO c"), "a, c = 'in third', 'in first'"),
+    "again": Kind(("DROP a", "ADD a text"), "a, c = 'again', 'c'"),
+    "again_with_default": Kind(("DROP b, ADD b int DEFAULT 7",), "a, b = 'x', 8"),
+    "again_otherwise": Kind(("DROP v", "ADD v int"), "v = 8"),
+    "moved": Kind(("ADD b2 int", "DROP b", "RENAME b2 TO b"), "b = 9"),
+    "came_and_went": Kind(("ADD g text DEFAULT 'g'", "DROP g"), "a = 'x'"),
+    "several": Kind(
+        ("ADD d date DEFAULT '2020-01-01'", "DROP c", "RENAME a TO c", "ADD a int"), "a, c, d = 1, 'c', NULL"
+    ),
+    "longer": Kind(("ALTER v TYPE varchar(40)",), "v = 'longer than ten letters'"),
+    "text": Kind(("ALTER v TYPE text",), "v = 'longer than ten letters'"),
+    "more_digits": Kind(("ALTER p TYPE numeric(20,2)",), "p = 123456789012.25"),
+    "generated_unsent": Kind(("ADD g int GENERATED ALWAYS AS (b + 1) STORED", "DROP g"), "b = 4"),
+}
+SILENTLY_ALIKE = {"again_alike": Kind(("DROP v", "ADD v varchar(10)"), "v = 'new'")}
+
+
+class Story:
+    """One table for each kind, and what happened to them."""
+
+    def __init__(self, database: Database, folder: Path) -> None:
+        self.database = database
+        self.folder = folder
+        self.pipeline = IngestPipeline(database, open_store((folder / "spool").as_uri(), prefix="test/", options={}))
+        self.kinds = dict(KINDS)
+
+    def begin(self, **options: Any) -> None:
+        self.database.execute("CREATE TABLE beat (n int)")
+        for name in self.kinds:
+            self.do(name, TABLE, BEFORE)
+        self.pipeline.run(**options)
+
+    def do(self, name: str, *statements: str, connection: psycopg.Connection | None = None) -> None:
+        texts = [self.text(name, statement) for statement in statements]
+        if connection is None:
+            self.database.execute(*texts)
+            return
+        for text in texts:
+            connection.execute(text.encode())
+
+    def text(self, name: str, statement: str) -> str:
+        return statement.replace("{t}", name) if "{t}" in statement else f"ALTER TABLE {name} {statement}"
+
+    def assert_followed(self) -> None:
+        spool = Spool(self.folder / "spool" / "test")
+        spool.read()
+        with self.database.connect() as connection:
+            verdicts = {one.table: one for one in spool.assert_equal(connection, self.database.publication)}
+        for name in self.kinds:
+            verdict = verdicts[f"public.{name}"]
+            assert (name, verdict.state, verdict.reason) == (name, "live", "")
+            assert self.pipeline.table(f"public.{name}").generation == 1
+
+
+@pytest.fixture
+def story(database: Database, tmp_path: Path) -> Story:
+    return Story(database, tmp_path)
+
+
+def arrived(running: Running) -> None:
+    known = len(running.pipeline.commits())
+    running.pipeline.database.execute("INSERT INTO beat VALUES (1)")
+    running.wait_until(lambda: len(running.pipeline.commits()) > known)
+
+
+def test_every_kind_is_followed_row_by_row(story: Story) -> None:
+    story.begin()
+    with story.pipeline.running(watch_interval_s=600):
+        for name, kind in story.kinds.items():
+            story.do(name, *ROWS_BEFORE)
+            for number, ddl in enumerate(kind.ddl):
+                story.do(name, ddl, kind.insert(100 + number))
+            story.do(name, *kind.rows(200))
+    story.pipeline.run()
+    story.assert_followed()
+
+
+def test_every_kind_is_followed_when_the_catalog_is_far_ahead(story: Story) -> None:
+    story.begin()
+    for name, kind in story.kinds.items():
+        story.do(name, *ROWS_BEFORE, *kind.ddl, *kind.rows(200))
+    story.pipeline.run()
+    story.assert_followed()
+
+
+def in_one(story: Story, name: str, kind: Kind, connection: psycopg.Connection, between: Callable[[], None]) -> None:
+    story.do(name, *ROWS_BEFORE, connection=connection)
+    between()
+    for number, ddl in enumerate(kind.ddl):
+        story.do(name, ddl, connection=connection)
+        if number == 0:
+            story.do(name, kind.insert(150), connection=connection)
+    story.do(name, *kind.rows(200), connection=connection)
+    between()
+
+
+@pytest.mark.parametrize("way", ["plain", "streamed"])
+def test_every_kind_is_followed_within_one_transaction(story: Story, way: str) -> None:
+    options: dict[str, Any] = {}
+    if way != "plain":
+        since(story.database, 16, "streaming of small transactions")
+        options = {"streaming": "parallel", "builder": BuilderLimits(body_bytes=1)}
+    story.begin()
+    if way != "plain":
+        story.pipeline.dsn = story.database.dsn + IMMEDIATELY
+    with story.pipeline.running(**options) as running, story.database.connect() as connection:
+        for name, kind in story.kinds.items():
+            with connection.transaction():
+                in_one(story, name, kind, connection, (lambda: None) if way == "plain" else lambda: arrived(running))
+    story.pipeline.run(**options)
+    story.assert_followed()
+
+
+def test_every_kind_is_followed_within_a_prepared_transaction(story: Story) -> None:
+    """Ingest is started again before they end."""
+    since(story.database, 16, "streaming of small transactions")
+    options: dict[str, Any] = {"streaming": "parallel", "two_phase": True}
+    story.begin(**options)
+    story.pipeline.dsn = story.database.dsn + IMMEDIATELY
+    with story.pipeline.running(**options) as running, story.database.connect() as connection:
+        for name, kind in story.kinds.items():
+            connection.execute("BEGIN")
+            in_one(story, name, kind, connection, lambda: None)
+            connection.execute(f"PREPARE TRANSACTION '{name}'".encode())
+        running.wait_until(lambda: len(story.pipeline.state().prepared) == len(story.kinds))
+    story.database.execute(*(f"COMMIT PREPARED '{name}'" for name in story.kinds))
+    story.pipeline.run(**options)
+    story.assert_followed()
+
+
+def test_a_change_that_a_savepoint_rolls_back_leaves_no_trace(story: Story) -> None:
+    since(story.database, 16, "streaming of small transactions")
+    options: dict[str, Any] = {"streaming": "parallel"}
+    story.begin()
+    story.pipeline.dsn = story.database.dsn + IMMEDIATELY
+    with story.pipeline.running(**options), story.database.connect() as connection:
+        for name, kind in story.kinds.items():
+            with connection.transaction():
+                story.do(name, *ROWS_BEFORE, connection=connection)
+                connection.execute("SAVEPOINT s")
+                story.do(name, *kind.ddl, *kind.rows(200), connection=connection)
+                connection.execute("ROLLBACK TO s")
+                story.do(name, "UPDATE {t} SET a = 'kept' WHERE id = 10", connection=connection)
+    story.pipeline.run(**options)
+    story.assert_followed()
+    assert {story.pipeline.table(f"public.{name}").schema_version for name in story.kinds} == {1}
+
+
+def test_a_change_that_no_row_follows_arrives_within_the_watch_interval(story: Story) -> None:
+    story.kinds |= SILENTLY_ALIKE
+    story.begin()
+    unchanged = {"came_and_went", "generated_unsent"}
+
+    def followed() -> bool:
+        tables = {name: story.pipeline.table(f"public.{name}") for name in story.kinds}
+        assert {name: table.reason for name, table in tables.items() if not table.state.is_followed} == {}
+        return all(
+            table.state == "live" and (table.schema_version > 1 or name in unchanged) for name, table in tables.items()
+        )
+
+    with story.pipeline.running(watch_interval_s=0.2) as running:
+        for name in story.kinds:
+            story.do(name, *ROWS_BEFORE)
+        target = lsn.parse(story.pipeline.wal_end())
+        running.wait_until(lambda: story.pipeline.state().through_lsn >= target)
+        for name, kind in story.kinds.items():
+            story.do(name, *kind.ddl)
+        running.wait_until(followed)
+    story.assert_followed()
+    for name, kind in story.kinds.items():
+        story.do(name, *kind.rows(200))
+    story.pipeline.run()
+    story.assert_followed()
+
+
+PARTED = (
+    TABLE + " PARTITION BY RANGE (id)",
+    "CREATE TABLE {t}_low PARTITION OF {t} FOR VALUES FROM (0) TO (100)",
+    # Its columns have other numbers than those of the root.
+    "CREATE TABLE {t}_high (gone int, v varchar(10), p numeric(10,2), c text, b int, a text, id int PRIMARY KEY)",
+    "ALTER TABLE {t}_high DROP COLUMN gone",
+    "ALTER TABLE {t} ATTACH PARTITION {t}_high FOR VALUES FROM (100) TO (100000)",
+)
+BY_LEAF = ("drop", "rename", "rename_key", "swap", "again", "moved", "text")
+"""None adds a constant default: below a root that is in the leaves only, where it may differ."""
+
+
+@pytest.mark.parametrize("via_root", [True, False], ids=["root", "leaves"])
+def test_columns_of_partitions_are_followed_under_their_root_and_on_their_own(story: Story, via_root: bool) -> None:
+    story.kinds = {name: KINDS[name] for name in BY_LEAF}
+    for name in story.kinds:
+        story.do(name, *PARTED, BEFORE)
+    names = ", ".join(story.kinds)
+    story.database.execute(
+        f"CREATE PUBLICATION {story.database.publication} FOR TABLE {names} "
+        f"WITH (publish_via_partition_root = {str(via_root).lower()})"
+    )
+    story.pipeline.run(tables=())
+    for name, kind in story.kinds.items():
+        story.do(name, *ROWS_BEFORE, "INSERT INTO {t} SELECT i, 'a' FROM generate_series(301, 303) i", *kind.ddl)
+        story.do(name, *kind.rows(200))
+        story.do(name, *(row.replace("{t}", "{t}_high") for row in kind.rows(500)[:1]))
+    story.pipeline.run(tables=())
+    if not via_root:
+        story.kinds = {f"{name}_{leaf}": kind for name, kind in story.kinds.items() for leaf in ("low", "high")}
+    story.assert_followed()
+
+
+@pytest.mark.parametrize("key", ["id int PRIMARY KEY", "id int"], ids=["keyed", "bag"])
+def test_columns_are_followed_where_whole_old_rows_are_sent(story: Story, key: str) -> None:
+    for name in story.kinds:
+        story.do(name, TABLE.replace("id int PRIMARY KEY", key), BEFORE, "ALTER TABLE {t} REPLICA IDENTITY FULL")
+    story.pipeline.run()
+    for name, kind in story.kinds.items():
+        story.do(name, *ROWS_BEFORE, *kind.ddl, *kind.rows(200))
+    story.pipeline.run()
+    story.assert_followed()
+
+
+@pytest.mark.parametrize("way", ["plain", "streamed"])
+def test_a_start_goes_on_after_a_crash_between_the_shapes_of_a_transaction_and_its_rows(story: Story, way: str) -> None:
+    """One of the tables has its first shape again in the end."""
+    options: dict[str, Any] = {}
+    if way == "streamed":
+        since(story.database, 16, "streaming of small transactions")
+        options = {"streaming": "parallel"}
+    story.kinds = {name: KINDS[name] for name in ("swap", "several", "came_and_went")}
+    story.begin(**options)
+    pipeline = story.pipeline
+    pipeline.dsn = story.database.dsn + (IMMEDIATELY if way == "streamed" else "")
+    with story.database.connect() as connection, connection.transaction():
+        for name, kind in story.kinds.items():
+            in_one(story, name, kind, connection, lambda: None)
+    refusing = cast("ObjectStore", RefusesFiles(pipeline.store))
+    with pytest.raises(StoreRefused):
+        IngestPipeline(story.database, refusing, pipeline.dsn).run(**options)
+    assert all(pipeline.table(f"public.{name}").schema_version > 1 for name in story.kinds)
+    assert pipeline.commits() == []
+    pipeline.run(**options)
+    story.assert_followed()
+
+
+IN_BETWEEN = {
+    "retyped_then_dropped": (
+        "ALTER TABLE {t} ALTER v TYPE text",
+        "INSERT INTO {t} VALUES (10, 'ten')",
+        "ALTER TABLE {t} DROP v",
+        "ALTER TABLE {t} ADD a text DEFAULT 'd'",
+    ),
+    "rewritten_then_dropped": (
+        "ALTER TABLE {t} ALTER v TYPE date USING '2020-01-01'",
+        "INSERT INTO {t} VALUES (10, '2021-01-01')",
+        "ALTER TABLE {t} DROP v",
+        "ALTER TABLE {t} ADD a date DEFAULT '2022-01-01'",
+    ),
+    "added_then_retyped": (
+        "ALTER TABLE {t} DROP v",
+        "ALTER TABLE {t} ADD n varchar(10)",
+        "INSERT INTO {t} VALUES (10, 'ten')",
+        "ALTER TABLE {t} ALTER n TYPE text",
+    ),
+    "default_then_retyped": (
+        "ALTER TABLE {t} ADD n varchar(10) DEFAULT 'd'",
+        "INSERT INTO {t} VALUES (10, 'v', 'ten')",
+        "ALTER TABLE {t} ALTER n TYPE text",
+    ),
+    "renamed_then_made_anew": (
+        "ALTER TABLE {t} RENAME v TO z",
+        "INSERT INTO {t} VALUES (10, 'ten')",
+        "ALTER TABLE {t} DROP z",
+        "ALTER TABLE {t} ADD z varchar(10) DEFAULT 'd'",
+    ),
+    "made_anew_around_a_savepoint": (
+        "INSERT INTO beat VALUES (1) RETURNING 'the number of the transaction comes before that of {t}'",
+        "SAVEPOINT {t}",
+        "ALTER TABLE {t} RENAME v TO z",
+        "INSERT INTO {t} VALUES (10, 'ten')",
+        "RELEASE {t}",
+        "ALTER TABLE {t} DROP z",
+        "ALTER TABLE {t} ADD z varchar(10) DEFAULT 'd'",
+    ),
+}
+"""Shapes of which the catalog does not say any more what rows in the middle were."""
+
+
+@pytest.mark.parametrize("way", ["plain", "streamed"])
+def test_rows_between_changes_that_leave_no_trace_are_never_taken_for_others(story: Story, way: str) -> None:
+    """A table is stale where they are not certain."""
+    options: dict[str, Any] = {}
+    if way == "streamed":
+        since(story.database, 16, "streaming of small transactions")
+        options = {"streaming": "parallel"}
+    story.database.execute("CREATE TABLE beat (n int)")
+    for name in IN_BETWEEN:
+        story.do(name, "CREATE TABLE {t} (id int PRIMARY KEY, v varchar(10))", "INSERT INTO {t} VALUES (1, 'one')")
+    story.pipeline.run(**options)
+    story.pipeline.dsn = story.database.dsn + (IMMEDIATELY if way == "streamed" else "")
+    with story.database.connect() as connection:
+        for name, statements in IN_BETWEEN.items():
+            with connection.transaction():
+                story.do(name, *statements, connection=connection)
+    story.pipeline.run(**options)
+    story.pipeline.run(**options)
+    spool = Spool(story.folder / "spool" / "test")
+    spool.read()
+    with story.database.connect() as connection:
+        spool.assert_equal(connection, story.database.publication)
+
+
+@pytest.mark.parametrize("ddl", ["ADD d int", "DROP b"])
+def test_a_stream_that_the_server_cannot_decode_is_named_with_what_gets_past_it(story: Story, ddl: str) -> None:
+    """PostgreSQL fails at some streamed transactions that made a change of columns again after they had undone
+    it, each time they are streamed.
+    """
+    since(story.database, 16, "streaming of small transactions")
+    story.do("t", "CREATE TABLE {t} (id int PRIMARY KEY, b text)", "INSERT INTO {t} VALUES (1, 'b')")
+    story.pipeline.run(streaming="parallel")
+    story.pipeline.dsn = story.database.dsn + IMMEDIATELY
+    with story.database.connect() as connection, connection.transaction():
+        undone = ("SAVEPOINT {t}", ddl, "INSERT INTO {t} (id) VALUES (2)", "ROLLBACK TO {t}", "RELEASE {t}")
+        within = ("SAVEPOINT {t}", "INSERT INTO {t} (id) VALUES (3)", "RELEASE {t}")
+        for statement in (*undone, *within, ddl, "INSERT INTO {t} (id) VALUES (4)"):
+            connection.execute((f"ALTER TABLE t {ddl}" if statement == ddl else statement.replace("{t}", "t")).encode())
+    said: SourceRefused | None = None
+    try:
+        story.pipeline.run(streaming="parallel")
+    except SourceRefused as error:
+        said = error
+    if said is not None:
+        assert "source.streaming: off" in said.hint
+        assert any(word in str(said) and word in said.hint for word in ("filenumber", "missing"))
+    story.pipeline.run(streaming="off")
+    spool = Spool(story.folder / "spool" / "test")
+    spool.read()
+    with story.database.connect() as connection:
+        spool.assert_equal(connection, story.database.publication)

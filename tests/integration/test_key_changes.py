@@ -1,0 +1,173 @@
+"""Rows that other columns identify than before: the table is read again, once, and no row
+of it is lost or doubled.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.catalog_stories import (
+    RESYNC,
+    assert_equal,
+    changed_in_a_streamed_transaction,
+    changed_while_down,
+    set_up,
+)
+from tests.support.ingesting import IngestPipeline
+
+KEYED = (
+    "CREATE TABLE t (id int PRIMARY KEY, code int NOT NULL UNIQUE, v text)",
+    "INSERT INTO t SELECT i, -i, 'v' FROM generate_series(1, 20) i",
+    "CREATE PUBLICATION {p} FOR TABLE t",
+)
+KEYLESS = ("CREATE TABLE t (id int NOT NULL, code int, v text)", *KEYED[1:])
+FULL = (*KEYLESS[:1], "ALTER TABLE t REPLICA IDENTITY FULL", *KEYLESS[1:])
+INDEXED = (*KEYED[:1], "ALTER TABLE t REPLICA IDENTITY USING INDEX t_code_key", *KEYED[1:])
+CHANGES = ("UPDATE t SET v = 'u' WHERE id % 3 = 0", "DELETE FROM t WHERE id = 7", "INSERT INTO t VALUES (99, 99, 'n')")
+STORIES: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, int]]] = {
+    "replaced": (
+        KEYED,
+        (
+            *CHANGES[:1],
+            "BEGIN; ALTER TABLE t DROP CONSTRAINT t_pkey; ALTER TABLE t ADD PRIMARY KEY (code); COMMIT",
+            *CHANGES,
+            "UPDATE t SET code = 1000 WHERE id = 2",
+        ),
+        {"key": 1},
+    ),
+    "composed_of_more_columns": (
+        KEYED,
+        ("BEGIN; ALTER TABLE t DROP CONSTRAINT t_pkey; ALTER TABLE t ADD PRIMARY KEY (id, code); COMMIT", *CHANGES),
+        {"key": 1},
+    ),
+    "the_same_columns_in_another_order": (
+        (
+            "CREATE TABLE t (id int, code int, v text, PRIMARY KEY (id, code))",
+            *KEYED[1:],
+        ),
+        ("BEGIN; ALTER TABLE t DROP CONSTRAINT t_pkey; ALTER TABLE t ADD PRIMARY KEY (code, id); COMMIT", *CHANGES),
+        {"key": 1},
+    ),
+    "dropped": (
+        KEYED,
+        (*CHANGES, "ALTER TABLE t DROP CONSTRAINT t_pkey", "INSERT INTO t VALUES (1, 500, 'second of id 1')"),
+        {"key": 1},
+    ),
+    "dropped_in_silence": (KEYED, ("ALTER TABLE t DROP CONSTRAINT t_pkey",), {"key": 1}),
+    "added_to_a_table_without_one": (
+        KEYLESS,
+        ("INSERT INTO t VALUES (40, 40, 'x')", "ALTER TABLE t ADD PRIMARY KEY (id)", *CHANGES),
+        {"key": 1},
+    ),
+    "added_in_silence": (KEYLESS, ("ALTER TABLE t ADD PRIMARY KEY (id)",), {"key": 1}),
+    "added_between_rows_of_one_transaction": (
+        KEYLESS,
+        ("BEGIN; INSERT INTO t VALUES (40, 4, 'x'); ALTER TABLE t ADD PRIMARY KEY (id); UPDATE t SET v = 'y'; COMMIT",),
+        {"key": 1},
+    ),
+    "added_under_full": (FULL, (*CHANGES, "ALTER TABLE t ADD PRIMARY KEY (id)", "UPDATE t SET v = 'y'"), {"key": 1}),
+    "full_given_to_a_table_without_key": (
+        KEYLESS,
+        ("INSERT INTO t VALUES (40, 40, 'x')", "ALTER TABLE t REPLICA IDENTITY FULL", *CHANGES),
+        {"key": 1},
+    ),
+    "full_taken_from_a_table_without_key": (
+        FULL,
+        (*CHANGES, "ALTER TABLE t REPLICA IDENTITY DEFAULT", "INSERT INTO t VALUES (99, 99, 'n')"),
+        {"key": 1},
+    ),
+    "full_given_to_a_table_with_a_key": (
+        KEYED,
+        (
+            *CHANGES,
+            "ALTER TABLE t REPLICA IDENTITY FULL",
+            "UPDATE t SET id = id + 500 WHERE id < 4",
+            "DELETE FROM t WHERE id = 9",
+        ),
+        {},
+    ),
+    "full_given_and_taken_within_one_transaction": (
+        KEYED,
+        (
+            (
+                "BEGIN; UPDATE t SET v = 'a' WHERE id < 5; ALTER TABLE t REPLICA IDENTITY FULL; "
+                "UPDATE t SET v = 'b', id = 700 WHERE id = 4; ALTER TABLE t REPLICA IDENTITY DEFAULT; "
+                "DELETE FROM t WHERE id = 3; COMMIT"
+            ),
+            *CHANGES,
+        ),
+        {},
+    ),
+    "identity_given_to_another_index": (
+        KEYED,
+        (
+            *CHANGES,
+            "ALTER TABLE t REPLICA IDENTITY USING INDEX t_code_key",
+            "UPDATE t SET v = 'w', code = 777 WHERE id = 5",
+        ),
+        {"key": 1},
+    ),
+    "identity_switched_within_a_transaction": (
+        KEYED,
+        (
+            (
+                "BEGIN; UPDATE t SET v = 'a' WHERE id < 5; ALTER TABLE t REPLICA IDENTITY USING INDEX t_code_key; "
+                "UPDATE t SET code = 800 WHERE id = 4; DELETE FROM t WHERE id = 3; COMMIT"
+            ),
+            *CHANGES,
+        ),
+        {"key": 1},
+    ),
+    "identity_index_dropped": (
+        INDEXED,
+        (*CHANGES, "ALTER TABLE t DROP CONSTRAINT t_code_key", "INSERT INTO t VALUES (98, 98, 'after')"),
+        {"key": 1},
+    ),
+    "identity_nothing_and_back": (
+        KEYED,
+        (
+            *CHANGES,
+            "ALTER TABLE t REPLICA IDENTITY NOTHING",
+            "INSERT INTO t VALUES (98, 98, 'm')",
+            "ALTER TABLE t REPLICA IDENTITY DEFAULT",
+            "DELETE FROM t WHERE id = 98",
+        ),
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_a_table_whose_row_identity_changes_ends_equal_after_one_snapshot(
+    pipeline: IngestPipeline, tmp_path: Path, name: str
+) -> None:
+    before, after, causes = STORIES[name]
+    changed_while_down(pipeline, before, after, runs=2, **RESYNC)
+    assert_equal(pipeline, tmp_path, causes)
+
+
+@pytest.mark.parametrize("name", ["replaced", "added_between_rows_of_one_transaction"])
+def test_the_same_holds_while_ingest_runs(pipeline: IngestPipeline, tmp_path: Path, name: str) -> None:
+    before, after, causes = STORIES[name]
+    set_up(pipeline, before)
+    with pipeline.running(watch_interval_s=0.5, **RESYNC) as running:
+        running.wait_until(lambda: [table.state for table in pipeline.state().tables.values()] == ["live"])
+        for statement in after:
+            set_up(pipeline, (statement,))
+        running.wait_until(lambda: [table.resyncs.counts for table in pipeline.state().tables.values()] == [causes])
+    pipeline.run(**RESYNC)
+    assert_equal(pipeline, tmp_path, causes)
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_a_key_that_changes_between_the_rows_of_an_open_transaction_costs_one_snapshot(
+    pipeline: IngestPipeline, tmp_path: Path, *, prepared: bool
+) -> None:
+    inside = (
+        "INSERT INTO t SELECT i, -i, 'streamed' FROM generate_series(100, 400) i",
+        "ALTER TABLE t DROP CONSTRAINT t_pkey",
+        "ALTER TABLE t ADD PRIMARY KEY (code)",
+        "UPDATE t SET v = 'after' WHERE id % 2 = 0",
+    )
+    changed_in_a_streamed_transaction(pipeline, KEYED, inside, CHANGES, prepared=prepared, **RESYNC)
+    assert_equal(pipeline, tmp_path, {"key": 1})

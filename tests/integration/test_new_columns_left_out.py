@@ -1,0 +1,115 @@
+"""A contract of ignore_new: columns that are added are not carried, and said; whatever else happens to the
+table is followed; evolve brings them by one snapshot.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.contract import resyncs
+from sluice.ingest.tables.policies import Policies, TablePolicy
+from tests.integration.test_plan import planned
+from tests.support.catalog_stories import set_up, verdicts
+from tests.support.ingesting import IMMEDIATELY, IngestPipeline
+from tests.support.source_setup import since
+
+IGNORE: dict[str, Any] = {"tables": (), "policies": Policies(TablePolicy(contract="ignore_new"))}
+EVOLVE: dict[str, Any] = {"tables": (), "policies": Policies()}
+BEFORE = (
+    "CREATE TABLE t (id int PRIMARY KEY, v text)",
+    "INSERT INTO t SELECT i, 'old' FROM generate_series(1, 5) i",
+    "CREATE PUBLICATION {p} FOR TABLE t",
+)
+CHANGES = (
+    "ALTER TABLE t ADD w int DEFAULT 7",
+    "INSERT INTO t VALUES (10, 'ten', 10)",
+    "ALTER TABLE t ADD r float8 DEFAULT random()",
+    "UPDATE t SET w = 8, v = 'new' WHERE id = 1",
+    "ALTER TABLE t RENAME w TO x",
+    "ALTER TABLE t RENAME v TO w",
+    "INSERT INTO t VALUES (11, 'eleven', 11)",
+    "ALTER TABLE t ALTER x TYPE text USING 'changed'",
+    "UPDATE t SET id = 12, x = '12' WHERE id = 2",
+    "ALTER TABLE t DROP r",
+    "DELETE FROM t WHERE id = 3",
+)
+
+
+def shape(pipeline: IngestPipeline) -> tuple[list[str], list[str]]:
+    """The columns of the lake table, and those that are left out."""
+    state = pipeline.table("public.t")
+    schema = state.schemas[state.schema_version]
+    return [one.name for one in schema.carried.columns], [one.name for one in schema.ignored_columns]
+
+
+def assert_equal(pipeline: IngestPipeline, folder: Path, *, again: dict[str, int]) -> None:
+    assert [(one.state, one.differences) for one in verdicts(pipeline, folder)] == [("live", ())]
+    assert pipeline.table("public.t").resyncs.counts == again
+
+
+@pytest.mark.parametrize("way", ["one by one", "catalog ahead", "one transaction", "streamed"])
+def test_added_columns_are_left_out_and_everything_else_is_followed(
+    pipeline: IngestPipeline, tmp_path: Path, way: str
+) -> None:
+    options = dict(IGNORE)
+    if way == "streamed":
+        since(pipeline.database, 16, "streaming of small transactions")
+        options["streaming"] = "parallel"
+    set_up(pipeline, BEFORE)
+    pipeline.run(**options)
+    pipeline.dsn = pipeline.database.dsn + (IMMEDIATELY if way == "streamed" else "")
+    again = (" r", "v TO w", "TYPE")  # what leaves no trace when it is looked at later
+    changes = CHANGES if way == "one by one" else tuple(one for one in CHANGES if not any(map(one.__contains__, again)))
+    if way in ("one transaction", "streamed"):
+        with pipeline.database.connect() as connection, connection.transaction():
+            for statement in changes:
+                connection.execute(statement.encode())
+    for statement in changes if way in ("one by one", "catalog ahead") else ():
+        set_up(pipeline, (statement,))
+        if way == "one by one":
+            pipeline.run(**options)
+    pipeline.run(**options)
+    pipeline.run(**options)
+    assert_equal(pipeline, tmp_path, again={})
+    assert shape(pipeline) == (["id", "w" if way == "one by one" else "v"], ["x"])
+
+
+def test_columns_left_out_stay_so_over_a_snapshot_and_come_by_one_when_they_are_wanted(
+    pipeline: IngestPipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resyncs, "REST", 0.0)
+    monkeypatch.setattr(resyncs, "PAUSES_SECONDS", (0.0,))
+    set_up(pipeline, BEFORE)
+    pipeline.run(**IGNORE)
+    set_up(pipeline, ("ALTER TABLE t ADD w int DEFAULT 7", "INSERT INTO t VALUES (10, 'ten', 10)"))
+    assert planned(pipeline, tmp_path, more=", contract: ignore_new")[0].foreseen.why == "column w added and left out"
+    pipeline.run(**IGNORE)
+    set_up(pipeline, ("ALTER TABLE t ALTER v TYPE text USING v || '!'", "ALTER TABLE t ADD y int"))
+    pipeline.run(**IGNORE)
+    pipeline.run(**IGNORE)
+    assert_equal(pipeline, tmp_path, again={"rewrite": 1})
+    assert shape(pipeline) == (["id", "v"], ["w", "y"])
+    found = planned(pipeline, tmp_path)[0].foreseen
+    assert (found.effect, "no longer leaves out w, y" in found.why) == ("snapshot", True)
+    pipeline.run(**EVOLVE)
+    assert_equal(pipeline, tmp_path, again={"rewrite": 1, "schema": 1})
+    assert shape(pipeline) == (["id", "v", "w", "y"], [])
+    pipeline.run(**IGNORE)
+    assert shape(pipeline) == (["id", "v", "w", "y"], [])
+
+
+def test_a_column_of_the_key_is_never_left_out(pipeline: IngestPipeline, tmp_path: Path) -> None:
+    set_up(pipeline, BEFORE)
+    pipeline.run(**IGNORE)
+    set_up(pipeline, ("ALTER TABLE t ADD k int NOT NULL DEFAULT 1, ADD z int", "INSERT INTO t VALUES (6, 'six', 6, 6)"))
+    pipeline.run(**IGNORE)
+    assert shape(pipeline) == (["id", "v"], ["k", "z"])
+    set_up(
+        pipeline, ("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id, k)", "INSERT INTO t VALUES (6, 's', 7)")
+    )
+    pipeline.run(**IGNORE)
+    pipeline.run(**IGNORE)
+    assert [(one.state, one.differences) for one in verdicts(pipeline, tmp_path)] == [("live", ())]
+    assert sum(pipeline.table("public.t").resyncs.counts.values()) == 1
+    assert shape(pipeline) == (["id", "v", "k"], ["z"])

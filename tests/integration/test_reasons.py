@@ -1,0 +1,82 @@
+"""What is said of a table, and of requests for it, is so today: it goes when its cause does, and
+gives way to another cause.
+"""
+
+from typing import Any
+
+from sluice.contract.control import ADD, REMOVE, RESYNC, Refusal, Request
+from sluice.contract.keys import REFUSED, control_request
+from tests.support.ingesting import IngestPipeline
+
+LOOKS: dict[str, Any] = {"tables": (), "watch_interval_s": 0.1}
+
+
+def ask(pipeline: IngestPipeline, action: str, table: str) -> None:
+    request = Request(action, "public", table, "2030-01-01T00:00:00+00:00")
+    pipeline.store.create(control_request(f"{action}-{table}"), request.encode())
+
+
+def refused(pipeline: IngestPipeline) -> set[str]:
+    return {Refusal.decode(pipeline.store.get(key)).table for key in pipeline.store.list(REFUSED)}
+
+
+def test_a_refusal_goes_when_what_it_says_is_not_so_any_more(pipeline: IngestPipeline) -> None:
+    database = pipeline.database
+    database.execute(
+        "CREATE TABLE a (id int PRIMARY KEY)",
+        "CREATE TABLE b (id int PRIMARY KEY)",
+        f"CREATE PUBLICATION {database.publication} FOR TABLE a",
+    )
+    with pipeline.running(**LOOKS) as running:
+        running.wait_until(lambda: "a" in {table.table_name for table in pipeline.state().tables.values()})
+        ask(pipeline, RESYNC, "b")
+        ask(pipeline, ADD, "gone")
+        ask(pipeline, REMOVE, "a")
+        running.wait_until(lambda: refused(pipeline) == {"public.a", "public.b", "public.gone"})
+        database.execute(f"ALTER PUBLICATION {database.publication} ADD TABLE b")
+        running.wait_until(lambda: refused(pipeline) == {"public.a", "public.gone"})
+        database.execute(f"ALTER PUBLICATION {database.publication} DROP TABLE a")
+        running.wait_until(lambda: refused(pipeline) == {"public.gone"})
+        running.wait_until(lambda: pipeline.table("public.b").state == "live")
+
+
+def test_a_table_that_left_says_why_it_is_out_today(pipeline: IngestPipeline) -> None:
+    database = pipeline.database
+    database.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
+    database.execute(f"CREATE PUBLICATION {database.publication} FOR TABLE a, b")
+    said = []
+    for patterns, statement in (
+        ((), "SELECT 1"),
+        (("!public.a",), "SELECT 1"),
+        (("!public.a",), f"ALTER PUBLICATION {database.publication} DROP TABLE a"),
+        ((), "SELECT 1"),
+        (("!public.a",), f"ALTER PUBLICATION {database.publication} ADD TABLE a"),
+        ((), "SELECT 1"),
+    ):
+        database.execute(statement)
+        pipeline.run(tables=patterns)
+        table = pipeline.table("public.a")
+        said.append((table.state, table.reason))
+    unlisted = ("detached", f"publication {database.publication} no longer carries it")
+    left_out = ("detached", "source.tables no longer selects it")
+    assert said == [("live", ""), left_out, unlisted, unlisted, left_out, ("live", "")]
+    assert pipeline.table("public.a").generation == 2
+
+
+def test_a_table_that_cannot_be_carried_says_by_what_today(pipeline: IngestPipeline) -> None:
+    database = pipeline.database
+    database.execute('CREATE TABLE a (id int PRIMARY KEY, "V" int, v int)')
+    database.execute(f"CREATE PUBLICATION {database.publication} FOR TABLE a")
+    pipeline.run(tables=())
+    said = [pipeline.table("public.a")]
+    for statement in (
+        'ALTER TABLE a DROP "V"; ALTER TABLE a ADD "_sluice_op" int',
+        'ALTER TABLE a DROP "_sluice_op"',
+    ):
+        database.execute(*statement.split("; "))
+        pipeline.run(tables=())
+        said.append(pipeline.table("public.a"))
+    assert [table.state for table in said] == ["quarantined", "quarantined", "live"]
+    assert "only by case" in said[0].reason
+    assert "_sluice_op" in said[1].reason
+    assert said[2].reason == ""

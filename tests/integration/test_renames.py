@@ -1,0 +1,166 @@
+"""Tables are followed by their oid: another name, another schema, two names exchanged, a name that is
+used again.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.contract.table_state import State
+from sluice.ingest.tables.policies import Policies, TablePolicy
+from tests.support.catalog_stories import (
+    RESYNC,
+    assert_equal,
+    changed_in_a_streamed_transaction,
+    changed_while_down,
+    set_up,
+)
+from tests.support.ingesting import IngestPipeline
+
+MOVE: dict[str, Any] = {"tables": (), "policies": Policies(TablePolicy(on_rename="move"))}
+TWO = (
+    "CREATE SCHEMA other",
+    "CREATE TABLE a (id int PRIMARY KEY, v text)",
+    "CREATE TABLE b (id int PRIMARY KEY, v text)",
+    "INSERT INTO a VALUES (1, 'a'), (2, 'a')",
+    "INSERT INTO b VALUES (1, 'b'), (3, 'b')",
+    "CREATE PUBLICATION {p} FOR ALL TABLES",
+)
+SWAP = "ALTER TABLE a RENAME TO x; ALTER TABLE b RENAME TO a; ALTER TABLE x RENAME TO b"
+STORIES: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+    "renamed_between_rows_of_one_transaction": (
+        ("BEGIN; INSERT INTO a VALUES (3, 'n'); ALTER TABLE a RENAME TO c; UPDATE c SET v = 'm'; COMMIT",),
+        {"public.c": "public/a", "public.b": "public/b"},
+    ),
+    "moved_to_another_schema": (
+        ("INSERT INTO a VALUES (3, 'n')", "ALTER TABLE a SET SCHEMA other", "DELETE FROM other.a WHERE id = 1"),
+        {"other.a": "public/a", "public.b": "public/b"},
+    ),
+    "schema_renamed": (
+        ("ALTER SCHEMA public RENAME TO later", "INSERT INTO later.a VALUES (3, 'n')"),
+        {"later.a": "public/a", "later.b": "public/b"},
+    ),
+    "names_exchanged_with_rows_on_both_sides": (
+        (f"BEGIN; INSERT INTO a VALUES (9, 'a'); {SWAP}; INSERT INTO a VALUES (9, 'was b'); COMMIT",),
+        {"public.a": "public/b", "public.b": "public/a"},
+    ),
+    "renamed_there_and_back": (
+        ("ALTER TABLE a RENAME TO c", "INSERT INTO c VALUES (3, 'n')", "ALTER TABLE c RENAME TO a"),
+        {"public.a": "public/a", "public.b": "public/b"},
+    ),
+    "renamed_and_a_column_added": (
+        (
+            "ALTER TABLE a RENAME TO c",
+            "ALTER TABLE c ADD COLUMN w int DEFAULT 7",
+            "INSERT INTO c VALUES (3, 'n', 8)",
+        ),
+        {"public.c": "public/a", "public.b": "public/b"},
+    ),
+    "renamed_in_silence": (("ALTER TABLE a RENAME TO c",), {"public.c": "public/a", "public.b": "public/b"}),
+}
+
+
+def paths(pipeline: IngestPipeline) -> dict[str, str]:
+    """Of tables that are carried, by name."""
+    carried = [table for table in pipeline.state().tables.values() if table.state != State.DETACHED]
+    found = {f"{table.schema_name}.{table.table_name}": table.path for table in carried}
+    assert len({table.path for table in carried}) == len(carried)
+    return found
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_a_table_with_another_name_goes_on_where_it_is(pipeline: IngestPipeline, tmp_path: Path, name: str) -> None:
+    statements, expected = STORIES[name]
+    changed_while_down(pipeline, TWO, statements, runs=2, **RESYNC)
+    assert_equal(pipeline, tmp_path, {})
+    assert paths(pipeline) == expected
+
+
+def test_a_table_that_is_renamed_while_ingest_runs_is_known_by_its_new_name(
+    pipeline: IngestPipeline, tmp_path: Path
+) -> None:
+    set_up(pipeline, TWO)
+    with pipeline.running(watch_interval_s=0.2, **RESYNC) as running:
+        running.wait_until(lambda: [table.state for table in pipeline.state().tables.values()] == ["live", "live"])
+        set_up(pipeline, (f"BEGIN; {SWAP}; COMMIT", "INSERT INTO a VALUES (7, 'was b')"))
+        running.wait_until(lambda: paths(pipeline) == {"public.a": "public/b", "public.b": "public/a"})
+    pipeline.run(**RESYNC)
+    assert_equal(pipeline, tmp_path, {})
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_a_rename_between_the_rows_of_an_open_transaction_changes_nothing_in_them(
+    pipeline: IngestPipeline, tmp_path: Path, *, prepared: bool
+) -> None:
+    before = (*TWO, "CREATE TABLE other.c (id int PRIMARY KEY)")
+    inside = (
+        "INSERT INTO a SELECT i, 'before' FROM generate_series(10, 400) i",
+        "ALTER TABLE a RENAME TO c",
+        "UPDATE c SET v = 'after' WHERE id % 2 = 0",
+        "SAVEPOINT s",
+        "ALTER TABLE c RENAME TO d",
+        "INSERT INTO d VALUES (-1, 'never')",
+        "ROLLBACK TO s",
+        "INSERT INTO c VALUES (1000, 'last')",
+    )
+    changed_in_a_streamed_transaction(pipeline, before, inside, prepared=prepared, **RESYNC)
+    assert_equal(pipeline, tmp_path, {})
+    assert paths(pipeline)["public.c"] == "public/a"
+
+
+@pytest.mark.parametrize("rows", [(), ("INSERT INTO a VALUES (1, 'new')",)])
+def test_a_table_created_again_takes_the_place_of_the_one_that_was_dropped(
+    pipeline: IngestPipeline, tmp_path: Path, rows: tuple[str, ...]
+) -> None:
+    set_up(pipeline, TWO)
+    pipeline.run(**RESYNC)
+    set_up(pipeline, ("INSERT INTO a VALUES (5, 'old')", "DROP TABLE a"))
+    set_up(pipeline, ("CREATE TABLE a (id int PRIMARY KEY, v text)", *rows))
+    pipeline.run(**RESYNC)
+    assert_equal(pipeline, tmp_path, {})
+    assert paths(pipeline) == {"public.a": "public/a", "public.b": "public/b"}
+    assert len(pipeline.state().tables) == 3
+
+
+def test_a_name_that_is_used_again_while_its_lake_path_is_not_free_gets_a_path_of_its_own(
+    pipeline: IngestPipeline, tmp_path: Path
+) -> None:
+    set_up(pipeline, TWO)
+    pipeline.run(**RESYNC)
+    set_up(
+        pipeline,
+        ("ALTER TABLE a RENAME TO a_old", "CREATE TABLE a (id int PRIMARY KEY, w int)", "INSERT INTO a VALUES (1, 1)"),
+    )
+    pipeline.run(**RESYNC)
+    assert_equal(pipeline, tmp_path, {})
+    fresh = pipeline.table("public.a")
+    assert paths(pipeline) == {
+        "public.a": f"public/a~t{fresh.table_id}",
+        "public.a_old": "public/a",
+        "public.b": "public/b",
+    }
+
+
+def test_a_lake_table_moves_with_its_name_where_the_policy_says_so(pipeline: IngestPipeline, tmp_path: Path) -> None:
+    set_up(pipeline, TWO)
+    pipeline.run(**MOVE)
+    set_up(pipeline, ("ALTER TABLE a RENAME TO c", "INSERT INTO c VALUES (4, 'n')", "CREATE TABLE a (id int)"))
+    for _ in range(2):
+        pipeline.run(**MOVE)
+    assert_equal(pipeline, tmp_path, {"rename": 1})
+    assert paths(pipeline)["public.c"] == "public/c"
+    assert paths(pipeline)["public.b"] == "public/b"
+
+
+def test_a_table_that_is_selected_by_name_is_still_selected_when_it_has_another_one(
+    pipeline: IngestPipeline,
+) -> None:
+    one = {**RESYNC, "tables": ("public.a",)}
+    set_up(pipeline, TWO)
+    pipeline.run(**one)
+    set_up(pipeline, ("ALTER TABLE a RENAME TO c", "INSERT INTO c VALUES (4, 'n')"))
+    for _ in range(2):
+        pipeline.run(**one)
+    assert [(table.table_name, table.state) for table in pipeline.state().tables.values()] == [("c", "live")]
+    assert [row["id"] for row in pipeline.rows("public.c")] == [4]

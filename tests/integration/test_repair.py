@@ -1,0 +1,117 @@
+"""Rows that are read again come into the manifest at a place where they are known to be right, however
+ingest ends on the way and whatever changes meanwhile.
+"""
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from sluice import faults
+from sluice.contract import keys
+from sluice.contract.control import REPAIR, Refusal, Request
+from sluice.contract.entries import Changes, Repair
+from sluice.errors import ServiceError
+from sluice_spark.read.changes import read_rows
+from tests.support.extent import slow
+from tests.support.ingesting import IngestPipeline
+from tests.support.sources import Database
+
+POINTS = (
+    pytest.param("repair.taken", marks=slow),
+    pytest.param("repair.append.before", marks=slow),
+    "repair.append.after",
+)
+
+
+@pytest.fixture
+def arm() -> Iterator[None]:
+    yield
+    faults.arm("")
+
+
+def ask(pipeline: IngestPipeline, *wanted: tuple[str, ...], table: str = "t") -> str:
+    key = keys.control_request(uuid.uuid4().hex)
+    pipeline.store.create(key, Request(REPAIR, "public", table, "2026-01-01T00:00:00+00:00", wanted).encode())
+    return key
+
+
+def carried_out(pipeline: IngestPipeline, key: str, *statements: str) -> None:
+    with pipeline.running(watch_interval_s=0.1) as running:
+        pipeline.database.execute(*statements)
+        running.wait_until(lambda: key not in set(pipeline.store.list(keys.CONTROL)))
+
+
+def repairs(pipeline: IngestPipeline) -> list[Repair]:
+    return [entry.body for entry in pipeline.entries() if isinstance(entry.body, Repair)]
+
+
+def rows_of(pipeline: IngestPipeline, repair: Repair) -> list[tuple[object, ...]]:
+    """(operation, columns ...) of each row, keys of removed ones."""
+    found: list[tuple[object, ...]] = []
+    for segment in repair.segments:
+        for table in read_rows(pipeline.store, segment):
+            for row in table.to_pylist():
+                old = row["_sluice_old"] or {}
+                found.append((row["_sluice_op"], old.get("id", row["id"]), old.get("k", row["k"]), row["v"]))
+    return sorted(found, key=repr)
+
+
+@pytest.fixture
+def filled(database: Database, pipeline: IngestPipeline) -> IngestPipeline:
+    database.execute(
+        "CREATE TABLE t (id int, k text, v text, PRIMARY KEY (k, id))",
+        "INSERT INTO t SELECT i, 'it''s \\ ' || i, 'v' || i FROM generate_series(1, 20) i",
+    )
+    pipeline.run()
+    return pipeline
+
+
+@slow
+def test_rows_are_read_whole_and_those_that_are_gone_are_removed(filled: IngestPipeline) -> None:
+    carried_out(filled, ask(filled, ("3", "it's \\ 3"), ("99", "nobody"), ("4", "it's \\ 4")))
+    (repair,) = repairs(filled)
+    assert rows_of(filled, repair) == [
+        ("d", 99, "nobody", None),
+        ("u", 3, "it's \\ 3", "v3"),
+        ("u", 4, "it's \\ 4", "v4"),
+    ]
+    assert repair.as_of_lsn <= repair.unchanged_through_lsn
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_repair_that_fails_anywhere_is_done_by_the_next_ingest(filled: IngestPipeline, arm: None, point: str) -> None:
+    key = ask(filled, ("3", "it's \\ 3"))
+    faults.arm(f"{point}=raise:StoreRefused@1")
+    with pytest.raises(ServiceError), filled.running(watch_interval_s=0.1) as running:
+        running.thread.join(60)
+    faults.arm("")
+    carried_out(filled, key)
+    assert repairs(filled)
+    assert all(rows_of(filled, repair) == [("u", 3, "it's \\ 3", "v3")] for repair in repairs(filled))
+
+
+def test_a_key_that_changes_behind_the_reading_is_read_again(filled: IngestPipeline, arm: None) -> None:
+    """The change is in the manifest before the repair, so the repair must have it, too."""
+    key = ask(filled, ("3", "it's \\ 3"), ("4", "it's \\ 4"))
+    faults.arm("repair.taken=delay:2@1")
+    with filled.running(watch_interval_s=0.1) as running:
+        running.wait_until(lambda: faults.passages("repair.taken"))
+        filled.database.execute("UPDATE t SET v = 'later' WHERE id = 3", "UPDATE t SET k = 'moved' WHERE id = 4")
+        running.wait_until(lambda: key not in set(filled.store.list(keys.CONTROL)))
+    (repair,) = repairs(filled)
+    assert rows_of(filled, repair) == [("d", 4, "it's \\ 4", None), ("u", 3, "it's \\ 3", "later")]
+    bodies = [type(entry.body) for entry in filled.entries()]
+    assert bodies.index(Changes) < bodies.index(Repair)
+
+
+def test_what_cannot_be_repaired_is_refused_by_name(filled: IngestPipeline) -> None:
+    filled.database.execute("CREATE TABLE bag (id int)", "ALTER TABLE bag REPLICA IDENTITY FULL")
+    filled.run()
+    for table, wanted in (("bag", ("1",)), ("nowhere", ("1",)), ("t", ("1",)), ("t", ("no number", "k"))):
+        key = ask(filled, wanted, table=table)
+        carried_out(filled, key)
+        refusal = Refusal.decode(filled.store.get(keys.refused_request(key)))
+        assert f"public.{table}" in (refusal.reason, refusal.table) or f"public.{table}" in refusal.reason
+        assert "no number" not in refusal.reason
+    assert repairs(filled) == []

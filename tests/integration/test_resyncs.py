@@ -1,0 +1,135 @@
+"""Changes that cannot be followed: the table is read again by itself, at most as often as its pauses
+allow, and the manifest says why.
+"""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from sluice.contract import resyncs
+from sluice.contract.entries import Table
+from sluice.ingest.tables.policies import Policies, TablePolicy
+from sluice.manifest.state import TableState
+from tests.integration.test_catalog_unseen_changes import CASES
+from tests.support.catalog_stories import RESYNC, assert_equal, changed_while_down, set_up, verdicts
+from tests.support.ingesting import IngestPipeline
+from tests.support.source_setup import since
+
+PLAIN = (
+    "CREATE TABLE t (id int PRIMARY KEY, v text)",
+    "INSERT INTO t VALUES (1, 'a'), (2, 'b')",
+    "CREATE PUBLICATION {p} FOR TABLE t",
+)
+PARTED = CASES["partition_born_and_truncated"][0]
+STORIES: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, int]]] = {
+    "type_with_using": (
+        PLAIN,
+        ("ALTER TABLE t ALTER v TYPE int USING length(v)", "INSERT INTO t VALUES (3, 3)"),
+        {"rewrite": 1},
+    ),
+    "values_rewritten_under_the_same_type": (
+        PLAIN,
+        ("ALTER TABLE t ALTER v TYPE text USING v || '!'",),
+        {"rewrite": 1},
+    ),
+    "volatile_default": (
+        PLAIN,
+        ("ALTER TABLE t ADD COLUMN r text DEFAULT md5(random()::text)", "INSERT INTO t VALUES (3, 'c')"),
+        {"rewrite": 1},
+    ),
+    "partition_attached": (*CASES["attach_in_one_transaction"], {"partition": 1}),
+    "leaf_truncated": (PARTED, ("TRUNCATE r1", "INSERT INTO r VALUES (7, 7)"), {"partition": 1}),
+    "partition_detached": (PARTED, ("ALTER TABLE r DETACH PARTITION r1",), {"partition": 1}),
+    "enum_label_renamed": (*CASES["label_renamed_and_back"], {"type": 1}),
+    "left_the_publication_for_a_moment": (
+        PLAIN,
+        (
+            "ALTER PUBLICATION {p} DROP TABLE t",
+            "UPDATE t SET v = 'unseen'",
+            "ALTER PUBLICATION {p} ADD TABLE t",
+            "INSERT INTO t VALUES (3, 'c')",
+        ),
+        {"publication": 1},
+    ),
+    "key_composed_differently": (
+        PLAIN,
+        (
+            "INSERT INTO t VALUES (5, 'e')",
+            "BEGIN; ALTER TABLE t DROP CONSTRAINT t_pkey; ALTER TABLE t ADD PRIMARY KEY (id, v); COMMIT",
+            "UPDATE t SET v = 'z' WHERE id = 5",
+        ),
+        {"key": 1},
+    ),
+}
+
+
+def table(pipeline: IngestPipeline, *, schema: str = "public") -> TableState:
+    return next(table for table in pipeline.state().tables.values() if table.schema_name == schema)
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_a_change_that_cannot_be_followed_costs_one_snapshot_and_ends_equal(
+    pipeline: IngestPipeline, tmp_path: Path, name: str
+) -> None:
+    before, after, causes = STORIES[name]
+    changed_while_down(pipeline, before, after, runs=1, **RESYNC)
+    assert_equal(pipeline, tmp_path, causes)
+
+
+def test_a_policy_of_stop_leaves_the_table_stale_and_says_what_to_do(pipeline: IngestPipeline) -> None:
+    stop = {**RESYNC, "policies": Policies(tables={"public.t": TablePolicy(on_change="stop")})}
+    set_up(pipeline, PLAIN)
+    pipeline.run(**stop)
+    set_up(pipeline, STORIES["values_rewritten_under_the_same_type"][1])
+    pipeline.run(**stop)
+    stale = table(pipeline)
+    assert (stale.state, stale.cause, stale.resync_at, stale.resyncs.counts) == ("stale", "rewrite", "", {})
+    assert stale.reason.endswith("`sluice resync public.t` takes a new snapshot of it")
+    set_up(pipeline, ("ALTER TABLE t RENAME TO u",))
+    pipeline.run(**RESYNC | {"policies": Policies(TablePolicy(on_change="stop"))})
+    assert table(pipeline).reason == stale.reason.replace("public.t", "public.u")
+    pipeline.run(**RESYNC)
+    assert (table(pipeline).state, table(pipeline).resyncs.counts) == ("live", {"rewrite": 1})
+
+
+def test_a_table_that_changes_in_a_loop_waits_visibly_and_is_read_again_when_it_rested(
+    pipeline: IngestPipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resyncs, "REST", 0.0)
+    monkeypatch.setattr(resyncs, "PAUSES_SECONDS", (0.0, 0.0, 3600.0))
+    set_up(pipeline, PLAIN)
+    pipeline.run(**RESYNC)
+    for number in range(4):
+        set_up(pipeline, (f"ALTER TABLE t ALTER v TYPE text USING v || '{number}'",))
+        pipeline.run(**RESYNC)
+    waiting = table(pipeline)
+    assert (waiting.state, waiting.resyncs.counts) == ("stale", {"rewrite": 2})
+    assert waiting.resync_at in waiting.reason
+    at = datetime.fromisoformat(waiting.resync_at)
+    assert timedelta(minutes=50) < at - datetime.now(UTC) <= timedelta(minutes=60)
+    monkeypatch.setattr(resyncs, "PAUSES_SECONDS", (0.0,))
+    pipeline.run(**RESYNC)
+    assert [(verdict.state, verdict.differences) for verdict in verdicts(pipeline, tmp_path)] == [("live", ())]
+
+
+def test_the_entry_of_a_new_generation_says_why_it_began(pipeline: IngestPipeline) -> None:
+    before, after, _ = STORIES["leaf_truncated"]
+    set_up(pipeline, before)
+    pipeline.run(**RESYNC)
+    set_up(pipeline, after)
+    pipeline.run(**RESYNC)
+    begun = [entry.body for entry in pipeline.entries() if isinstance(entry.body, Table) and entry.body.generation == 2]
+    assert (begun[0].cause, begun[0].state) == ("partition", "snapshot")
+    assert "was truncated or rewritten" in begun[0].reason
+    assert "sluice resync" not in begun[0].reason
+    assert replace(table(pipeline), schemas={}).reason == ""
+
+
+def test_lost_changes_of_all_tables_are_left_for_people_to_decide(pipeline: IngestPipeline) -> None:
+    since(pipeline.database, 16, "leaving out origins")
+    set_up(pipeline, PLAIN)
+    pipeline.run(**RESYNC, origin="none")
+    pipeline.run(**RESYNC)
+    assert (table(pipeline).state, table(pipeline).cause, table(pipeline).resync_at) == ("stale", "gap", "")

@@ -1,0 +1,157 @@
+"""The two sides that `verify` compares make the same hashes of the same rows: the source of its rows,
+the lake of what ingest has stored of them.
+"""
+
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from sluice.contract import envelope
+from sluice.contract.row_form import PROBES
+from sluice.ingest.snapshot.reader import SnapshotRaced
+from sluice.operate.compare.source_side import Form, Load, SourceTable, opened
+from sluice.source.catalog import Catalog
+from sluice.source.sessions import open_query
+from sluice.source.snapshot_export import SnapshotHolder
+from sluice_spark.read.changes import read_rows
+from sluice_spark.verify.hashing import hash_texts
+from sluice_spark.verify.scan import ScanTask
+from tests.integration.test_ingest_conditions import encoded_in
+from tests.support import type_matrix
+from tests.support.ingesting import IngestPipeline
+from tests.support.sources import Database
+from tools.local.postgres import PostgresServer
+
+SEED = -4242424242424242
+
+
+def spooled(pipeline: IngestPipeline, name: str) -> pa.Table:
+    """The rows of the table's snapshot, with the columns that a lake table has."""
+    tables = [rows for segment in pipeline.segments(name, snapshot=True) for rows in read_rows(pipeline.store, segment)]
+    schema = pipeline.table(name).schemas[1]
+    return pa.concat_tables(tables).select([*(column.name for column in schema.columns), envelope.SPECIAL])
+
+
+def both(pipeline: IngestPipeline, name: str, *, bits: int = 4) -> tuple[dict[int, int], dict[int, int], SourceTable]:
+    """Hash of the key to hash of the row, at the source and in the spool."""
+    options = pipeline.options().source
+    state = pipeline.table(name)
+    schema = state.schemas[state.schema_version]
+    with closing(open_query(options)) as connection:
+        facts = Catalog(connection).table(int(state.table_id), publication=options.publication)
+    assert facts is not None
+    form = Form.of(options, SEED)
+    holder = SnapshotHolder.open(options)
+    try:
+        with opened(
+            options,
+            schema=schema,
+            facts=facts,
+            snapshot=holder.snapshot_name,
+            form=form,
+            bits=bits,
+            load=Load(),
+        ) as table:
+            source = {row.key_hash: row.row_hash for row in table.rows(range(1 << bits))}
+            sums = table.sums()
+    finally:
+        holder.close()
+    task = ScanTask(schema, (), SEED % (1 << 64), bits, form.as_hex, np.empty(0, np.uint64), tuple(range(1 << bits)))
+    rows = spooled(pipeline, name)
+    lake = dict(zip(*(hashes.view(np.int64).tolist() for hashes in task.hashes(rows)), strict=True))
+    added: dict[int, tuple[int, int]] = {}
+    for key, row in lake.items():
+        count, total = added.get(key % (1 << bits), (0, 0))
+        added[key % (1 << bits)] = (count + 1, (total + row) % (1 << 64))
+    assert added == sums
+    return source, lake, table
+
+
+def test_both_sides_hash_every_type_alike(database: Database, pipeline: IngestPipeline) -> None:
+    database.execute(
+        *type_matrix.DEFINITIONS, "CREATE TABLE public.mood_holder (m mood)", type_matrix.create_table(),
+        *type_matrix.inserts(),
+    )  # fmt: skip
+    pipeline.run()
+    source, lake, _ = both(pipeline, f"{type_matrix.SCHEMA}.{type_matrix.NAME}")
+    assert len(source) == type_matrix.ROW_COUNT
+    assert source == lake
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_both_sides_hash_alike_where_the_server_is_not_in_utf8(
+    postgres: PostgresServer, tmp_path: Path, encoding: str
+) -> None:
+    with encoded_in(postgres, tmp_path, encoding) as other:
+        other.database.execute(
+            "CREATE TABLE t (id text PRIMARY KEY, v text, n int)",
+            "INSERT INTO t VALUES ('\u00fc', 'gr\u00fcn', 1), ('b', NULL, 2)",
+        )
+        other.run()
+        source, lake, _ = both(other, "public.t")
+        assert source == lake
+        assert len(source) == 2
+
+
+def test_keys_of_every_kind_are_hashed_alike(database: Database, pipeline: IngestPipeline) -> None:
+    database.execute(
+        "CREATE TABLE odd (f float8, g real, t text, n numeric(6,2), d date, b bytea, c char(3), u uuid, v int, "
+        "PRIMARY KEY (f, g, t, n, d, b, c, u))",
+        "INSERT INTO odd VALUES ('NaN', '-0', '|', 'NaN', 'infinity', '\\x00', 'a', gen_random_uuid(), 1), "
+        "('-0', 'NaN', '', 0, '0044-03-15 BC', '', '', gen_random_uuid(), NULL), "
+        "(1e300, 0.1, 'ä', -0.05, '2024-02-29', '\\x7c', 'ü', gen_random_uuid(), 3)",
+        "CREATE TABLE wide (id int PRIMARY KEY, " + ", ".join(f"c{n} int DEFAULT {n}" for n in range(250)) + ")",
+        "INSERT INTO wide SELECT generate_series(1, 100)",
+    )
+    pipeline.run()
+    for name in ("public.odd", "public.wide"):
+        source, lake, _ = both(pipeline, name)
+        assert source == lake
+        assert source
+
+
+def test_a_server_and_this_machine_agree_on_the_hashes_of_all_lengths(
+    database: Database, pipeline: IngestPipeline
+) -> None:
+    texts = [*PROBES, *("ü" * length + "x" * (length % 5) for length in range(200))]
+    with closing(open_query(pipeline.options().source)) as connection:
+        for seed in (0, 1, -1, SEED):
+            found = connection.execute(
+                'SELECT hashtextextended(t COLLATE "C", %s) FROM unnest(%s::text[]) WITH ORDINALITY u(t, n) ORDER BY n',
+                (seed, texts),
+            ).fetchall()
+            assert hash_texts(pa.array(texts), seed % (1 << 64)).view(np.int64).tolist() == [row[0] for row in found]
+
+
+def test_a_table_that_was_truncated_behind_the_snapshot_is_not_compared(
+    database: Database, pipeline: IngestPipeline
+) -> None:
+    """It would read as empty."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    pipeline.run()
+    options = pipeline.options().source
+    state = pipeline.table("public.t")
+    with closing(open_query(options)) as connection:
+        facts = Catalog(connection).table(int(state.table_id), publication=options.publication)
+    assert facts is not None
+    holder = SnapshotHolder.open(options)
+    database.execute("TRUNCATE t")
+    try:
+        with (
+            pytest.raises(SnapshotRaced),
+            opened(
+                options,
+                schema=state.schemas[1],
+                facts=facts,
+                snapshot=holder.snapshot_name,
+                form=Form.of(options, SEED),
+                bits=4,
+                load=Load(),
+            ),
+        ):
+            pass
+    finally:
+        holder.close()

@@ -1,0 +1,252 @@
+"""Chunks of a table that are read at different moments, while rows move between them: with the changes
+from between they are the table, or the snapshot begins again and says why.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from sluice import faults
+from sluice.contract.entries import Snapshot
+from sluice.ingest.options import FlushPolicy
+from sluice.ingest.snapshot.round import SnapshotLimits
+from tests.support import type_matrix
+from tests.support.ingesting import IngestPipeline, Running
+from tests.support.oracle import Spool
+
+CHUNKS: dict[str, Any] = {
+    "watch_interval_s": 0.2,
+    "tables": (),
+    "snapshot": SnapshotLimits(connections=1, chunk_bytes=64 * 1024),
+    "flush": FlushPolicy(max_delay_s=0.05, progress_interval_s=0.2),
+}
+"""Eight blocks a chunk, read one after the other."""
+ROWS = 3000
+"""About twenty-five blocks."""
+SETUP = (
+    "CREATE TABLE t (id int PRIMARY KEY, n int, pad text) WITH (fillfactor = 100, autovacuum_enabled = off)",
+    f"INSERT INTO t SELECT i, 0, repeat('x', 40) FROM generate_series(1, {ROWS}) i",
+)
+MOVED = ("VACUUM t", "UPDATE t SET n = n + 1 WHERE id % 3 = 0")
+"""Rows of every chunk go to blocks that were freed in other chunks."""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_armed() -> Iterator[None]:
+    yield
+    faults.arm("")
+
+
+def publish(pipeline: IngestPipeline, *tables: str) -> None:
+    pipeline.database.execute(
+        f"CREATE PUBLICATION {pipeline.database.publication} FOR TABLE {', '.join(tables)} "
+        "WITH (publish_via_partition_root = true)"
+    )
+
+
+@contextmanager
+def chunked(pipeline: IngestPipeline, folder: Path, *, passage: int, then: Callable[[], None]) -> Iterator[Running]:
+    """Ingest that lost the round of its snapshot before chunk number `passage` was published, with `then`
+    done before the next one.
+    """
+    gate = folder / "chunk.open"
+    faults.arm(f"snapshot.chunk.before=hold:{gate}+raise:SourceUnavailable@{passage}")
+    with pipeline.running(**CHUNKS) as running:
+        running.wait_until(lambda: faults.passages("snapshot.chunk.before") >= passage)
+        then()
+        gate.touch()
+        yield running
+        running.wait_until(lambda: all(table.state != "snapshot" for table in pipeline.state().tables.values()))
+
+
+def chunks_of(pipeline: IngestPipeline, name: str = "public.t") -> list[Snapshot]:
+    table = pipeline.table(name)
+    return [
+        entry.body
+        for entry in pipeline.entries()
+        if isinstance(entry.body, Snapshot)
+        and (entry.body.table_id, entry.body.generation) == (table.table_id, table.generation)
+    ]
+
+
+def assert_equal(pipeline: IngestPipeline, folder: Path) -> None:
+    pipeline.run(**CHUNKS)
+    spool = Spool(folder / "spool" / "test")
+    spool.read()
+    with pipeline.database.connect() as connection:
+        verdicts = spool.assert_equal(connection, pipeline.database.publication)
+    assert [verdict.state for verdict in verdicts] == ["live"] * len(verdicts), verdicts
+
+
+MOVES = {
+    "rows move between chunks": MOVED,
+    "rows move and come back": (*MOVED, "VACUUM t", "UPDATE t SET n = n - 1 WHERE id % 3 = 0"),
+    "rows are deleted and others take their blocks": (
+        "DELETE FROM t WHERE id % 2 = 0",
+        "VACUUM t",
+        "INSERT INTO t SELECT i, 1, repeat('y', 40) FROM generate_series(10001, 11000) i",
+    ),
+    "keys change": (
+        "UPDATE t SET id = id + 100000 WHERE id % 5 = 0",
+        "VACUUM t",
+        "UPDATE t SET n = 7 WHERE id > 100000",
+    ),
+    "keys are swapped": (
+        "UPDATE t SET id = -id WHERE id IN (1, 2999)",
+        "UPDATE t SET id = CASE id WHEN -1 THEN 2999 ELSE 1 END WHERE id IN (-1, -2999)",
+    ),
+    "a deleted row comes again": ("DELETE FROM t WHERE id < 50", "VACUUM t", "INSERT INTO t VALUES (7, 77, 'again')"),
+    "the end of the table is cut off": ("DELETE FROM t WHERE id > 1500", "VACUUM t"),
+}
+
+
+@pytest.mark.parametrize("moves", MOVES)
+def test_chunks_of_different_moments_and_the_changes_between_them_are_the_table(
+    pipeline: IngestPipeline, tmp_path: Path, moves: str
+) -> None:
+    pipeline.database.execute(*SETUP)
+    publish(pipeline, "t")
+
+    def move() -> None:
+        for statement in MOVES[moves]:
+            pipeline.database.execute(statement)
+
+    with chunked(pipeline, tmp_path, passage=3, then=move):
+        pass
+    chunks = chunks_of(pipeline)
+    assert pipeline.table("public.t").generation == 1
+    assert len({chunk.snapshot_lsn for chunk in chunks}) == 2
+    assert sum(bool(chunk.ranges) for chunk in chunks) >= 3
+    assert_equal(pipeline, tmp_path)
+
+
+def began_again(pipeline: IngestPipeline, folder: Path, *, passage: int = 3, then: Callable[[], None]) -> str:
+    """The reason that a warning gave for the second generation of public.t, which is whole and equal."""
+    with structlog.testing.capture_logs() as logs, chunked(pipeline, folder, passage=passage, then=then):
+        pass
+    assert pipeline.table("public.t").generation == 2
+    assert len({chunk.snapshot_lsn for chunk in chunks_of(pipeline)}) == 1
+    assert_equal(pipeline, folder)
+    return next(str(log["reason"]) for log in logs if log["event"] == "the snapshot begins again")
+
+
+LARGE = ("ALTER TABLE t ALTER pad SET STORAGE EXTERNAL", "UPDATE t SET pad = repeat(id::text, 2000) WHERE id % 300 = 0")
+"""Some values are stored out of line, and an update that leaves them does not send them."""
+
+
+def test_a_value_that_was_not_sent_between_two_parts_makes_the_snapshot_begin_again(
+    pipeline: IngestPipeline, tmp_path: Path
+) -> None:
+    """The row moved from a chunk that was not read to one that was: it is in none, and its value nowhere."""
+    pipeline.database.execute(*SETUP, *LARGE, "VACUUM FULL t", "DELETE FROM t WHERE id < 100", "VACUUM t")
+    publish(pipeline, "t")
+    moved = "UPDATE t SET n = 1 WHERE id = 3000"
+    reason = began_again(pipeline, tmp_path, then=lambda: pipeline.database.execute(moved))
+    assert "without all its values" in reason
+
+
+def test_a_value_that_was_not_sent_before_the_first_part_was_published_counts_too(
+    pipeline: IngestPipeline, tmp_path: Path
+) -> None:
+    pipeline.database.execute(*SETUP, *LARGE, "VACUUM FULL t", "DELETE FROM t WHERE id < 100", "VACUUM t")
+    publish(pipeline, "t")
+    before, after = tmp_path / "before.open", tmp_path / "after.open"
+    faults.arm(f"snapshot.locked=hold:{before}@1,snapshot.chunk.before=hold:{after}+raise:SourceUnavailable@2")
+    with pipeline.running(**CHUNKS) as running:
+        running.wait_until(lambda: faults.passages("snapshot.locked") > 0)
+        pipeline.database.execute("UPDATE t SET n = 1 WHERE id = 3000")
+        table_id = pipeline.table("public.t").table_id
+        running.wait_until(lambda: pipeline.state().tables[table_id].unsent_lsn > 0)
+        before.touch()
+        after.touch()
+        running.wait_until(lambda: pipeline.table("public.t").state == "live")
+    assert pipeline.table("public.t").generation == 2
+    assert_equal(pipeline, tmp_path)
+
+
+def test_values_that_were_not_sent_do_no_harm_while_all_parts_are_of_one_moment(
+    pipeline: IngestPipeline, tmp_path: Path
+) -> None:
+    pipeline.database.execute(*SETUP, *LARGE)
+    publish(pipeline, "t")
+    with chunked(
+        pipeline, tmp_path, passage=1, then=lambda: pipeline.database.execute("UPDATE t SET n = 1 WHERE id = 3000")
+    ):
+        pass
+    assert pipeline.table("public.t").generation == 1
+    assert_equal(pipeline, tmp_path)
+
+
+BEGINS_AGAIN = {
+    "VACUUM FULL": ("VACUUM FULL t", "rewritten or truncated"),
+    "CLUSTER": ("CLUSTER t USING t_pkey", "rewritten or truncated"),
+    "TRUNCATE": ("TRUNCATE t", "rewritten or truncated"),
+    "a column that was added": ("ALTER TABLE t ADD COLUMN more int DEFAULT 7", "columns changed"),
+}
+
+
+@pytest.mark.parametrize("change", BEGINS_AGAIN)
+def test_a_table_whose_blocks_are_others_begins_again(pipeline: IngestPipeline, tmp_path: Path, change: str) -> None:
+    pipeline.database.execute(*SETUP)
+    publish(pipeline, "t")
+    statement, said = BEGINS_AGAIN[change]
+    later = "INSERT INTO t (id, n) VALUES (100000, 1)"
+    reason = began_again(pipeline, tmp_path, then=lambda: pipeline.database.execute(statement, later))
+    assert said in reason
+
+
+WITHOUT_KEY = {
+    "no key": ("ALTER TABLE t DROP CONSTRAINT t_pkey", "REPLICA IDENTITY DEFAULT", "has no key"),
+    "whole rows": ("ALTER TABLE t DROP CONSTRAINT t_pkey", "REPLICA IDENTITY FULL", "has no key"),
+    "a key and whole rows": ("SELECT 1", "REPLICA IDENTITY FULL", "not its replica identity"),
+}
+
+
+@pytest.mark.parametrize("identity", WITHOUT_KEY)
+def test_a_table_without_a_key_that_tells_rows_apart_continues_only_under_one_snapshot(
+    pipeline: IngestPipeline, tmp_path: Path, identity: str
+) -> None:
+    first, then, said = WITHOUT_KEY[identity]
+    pipeline.database.execute(*SETUP, first, f"ALTER TABLE t {then}")
+    publish(pipeline, "t")
+    insert = "INSERT INTO t VALUES (100000, 1, '')"
+    reason = began_again(pipeline, tmp_path, then=lambda: pipeline.database.execute(insert))
+    assert said in reason
+
+
+def test_partitions_are_read_in_parts_by_several_connections(pipeline: IngestPipeline, tmp_path: Path) -> None:
+    pipeline.database.execute(
+        "CREATE TABLE p (id int, k int, pad text, PRIMARY KEY (id, k)) PARTITION BY LIST (k)",
+        *(f"CREATE TABLE p{k} PARTITION OF p FOR VALUES IN ({k})" for k in range(4)),
+        "INSERT INTO p SELECT i, i % 3, repeat('x', 40) FROM generate_series(1, 6000) i",
+    )
+    publish(pipeline, "p")
+
+    def move() -> None:
+        pipeline.database.execute("UPDATE p SET k = (k + 1) % 4 WHERE id % 7 = 0", "DELETE FROM p WHERE id % 11 = 0")
+
+    faults.arm("snapshot.chunk.after=raise:SourceUnavailable@4")
+    with pipeline.running(**{**CHUNKS, "snapshot": SnapshotLimits(connections=3, chunk_bytes=64 * 1024)}) as running:
+        running.wait_until(lambda: faults.passages("snapshot.chunk.after") >= 4)
+        move()
+        running.wait_until(lambda: pipeline.table("public.p").state == "live")
+    assert pipeline.table("public.p").generation == 1
+    chunks = chunks_of(pipeline, "public.p")
+    assert len(chunks[0].relations) == 4
+    assert_equal(pipeline, tmp_path)
+
+
+def test_a_snapshot_gives_the_values_of_every_type_whether_it_reads_them_as_text_or_not(
+    pipeline: IngestPipeline, tmp_path: Path
+) -> None:
+    """As SQL shows them."""
+    database = pipeline.database
+    database.execute(*type_matrix.DEFINITIONS, "CREATE TABLE public.mood_holder (m mood)", type_matrix.create_table())
+    database.execute(*type_matrix.inserts())
+    database.execute(f"CREATE PUBLICATION {database.publication} FOR TABLE {type_matrix.TABLE}")
+    assert_equal(pipeline, tmp_path)
+    assert sum(chunk.final for chunk in chunks_of(pipeline, f"{type_matrix.SCHEMA}.{type_matrix.NAME}")) == 1

@@ -1,0 +1,108 @@
+"""Files that somebody's OPTIMIZE wrote under other settings of Spark than ours, and such settings under which Spark was
+started for us: each value stays what it is.
+"""
+
+import datetime as dt
+from typing import Any
+
+import pytest
+
+from sluice.errors import ApplyError
+from sluice_spark import session
+from sluice_spark.lake.place import Way
+from sluice_spark.options import DIRECT, DISTRIBUTED, MERGE
+from tests.spark.changes import INT4, Change, column, table_schema
+from tests.spark.conftest import Pipeline
+from tests.spark.windows import Windows
+
+TIMESTAMPTZ, DATE, DATES = 1184, 1082, 1182
+YEARS = (1, 1500, 1600, 1969, 2300, 9998)
+
+
+def _optimized(pipeline: Pipeline, **settings: str) -> None:
+    other = pipeline.spark.newSession()
+    for name, value in settings.items():
+        other.conf.set(f"spark.sql.parquet.{name}", value)
+    other.sql(f"OPTIMIZE delta.`{pipeline.path()}`").collect()
+
+
+def _texts(pipeline: Pipeline, *columns: str) -> list[tuple[Any, ...]]:
+    """Spark's texts: Python has no time before the year 1."""
+    frame = pipeline.spark.read.format("delta").load(str(pipeline.path()))
+    return sorted(map(tuple, frame.selectExpr(*(f"CAST({name} AS string)" for name in columns)).collect()))
+
+
+def test_times_of_any_year_stay_exact_in_files_of_the_old_form(pipeline: Pipeline) -> None:
+    schema = table_schema(column("at", 1, TIMESTAMPTZ, key=True), column("v", 2, INT4))
+    times = [dt.datetime(year, 12, 31, 23, tzinfo=dt.UTC) for year in YEARS]
+    pipeline.begin(schema, *({"at": at, "v": 0} for at in times))
+    applied = Windows(pipeline)
+    applied.apply()
+    expected = {f"{year:04}-12-31 23:00:00": "0" for year in YEARS}
+
+    def window(*changes: Change) -> None:
+        pipeline.manifest.transaction(list(changes), schema)
+        applied.apply()
+        assert applied.table is not None
+        assert applied.table.way == Way(DIRECT)
+
+    window(Change("i", {"at": dt.datetime(2000, 1, 1, tzinfo=dt.UTC), "v": 1}))
+    _optimized(pipeline, outputTimestampType="INT96")
+    window(*(Change("u", {"at": at, "v": 2}) for at in times[:3]))
+    expected |= dict.fromkeys(list(expected)[:3], "2") | {"2000-01-01 00:00:00": "1"}
+    for day in range(2, 18):
+        window(Change("i", {"at": dt.datetime(2000, 1, day, tzinfo=dt.UTC), "v": 1}))
+        expected[f"2000-01-{day:02} 00:00:00"] = "1"
+    assert applied.table is not None
+    assert (applied.table.known_file_count or 99) < 16, "nothing was joined"
+    assert _texts(pipeline, "at", "v") == sorted(expected.items())
+
+
+@pytest.mark.parametrize("way", [DIRECT, DISTRIBUTED])
+def test_days_counted_in_the_julian_calendar_are_left_to_spark(pipeline: Pipeline, way: str) -> None:
+    schema = table_schema(column("day", 1, DATE, key=True), column("v", 2, INT4), column("days", 3, DATES))
+    days = [dt.date(year, 3, 1) for year in YEARS]
+    pipeline.begin(schema, *({"day": day, "v": 0, "days": [day]} for day in days))
+    applied = Windows(pipeline, way=way)
+    applied.apply()
+    pipeline.manifest.transaction([Change("i", {"day": dt.date(2000, 1, 1), "v": 0})], schema)
+    applied.apply()
+    _optimized(pipeline, datetimeRebaseModeInWrite="LEGACY")
+    changes = [Change("u", {"day": day, "v": 1}, unchanged=("days",)) for day in days[:3]]
+    before = applied.place, applied.state
+    pipeline.manifest.transaction(changes, schema)
+    rows = [(str(day), "1" if number < 3 else "0", f"[{day}]") for number, day in enumerate(days)]
+    if way == DISTRIBUTED:
+        with pytest.raises(ApplyError):
+            applied.apply()
+        # The error asks the operator to choose another way.
+        applied = Windows(pipeline, way=MERGE)
+        applied.place, applied.state = before
+    applied.apply()
+    assert applied.table is not None
+    assert applied.table.way.name == MERGE
+    assert _texts(pipeline, "day", "v", "days") == sorted([*rows, ("2000-01-01", "0", None)])
+
+
+def test_settings_of_spark_under_which_days_and_types_would_differ_are_not_ours(pipeline: Pipeline) -> None:
+    schema = table_schema(column("day", 1, DATE, key=True), column("at", 2, TIMESTAMPTZ), column("v", 3, INT4))
+    pipeline.begin(schema)
+    applied = Windows(pipeline, way=DISTRIBUTED)
+    for name, value in (
+        ("spark.sql.parquet.datetimeRebaseModeInRead", "LEGACY"),
+        ("spark.sql.parquet.datetimeRebaseModeInWrite", "LEGACY"),
+        ("spark.sql.timestampType", "TIMESTAMP_NTZ"),
+    ):
+        applied.session.conf.set(name, value)
+    session.require(applied.session)
+    active = pipeline.spark._jvm.org.apache.spark.sql.SparkSession  # type: ignore[union-attr]
+    active.setActiveSession(applied.session._jsparkSession)
+    applied.apply()
+    days = [dt.date(year, 3, 1) for year in YEARS]
+    for op, v in (("i", 0), ("u", 1)):
+        at = dt.datetime(1500, 3, 1, tzinfo=dt.UTC)
+        pipeline.manifest.transaction([Change(op, {"day": day, "at": at, "v": v}) for day in days], schema)
+        applied.apply()
+    assert _texts(pipeline, "day", "v", "at", "typeof(at)") == [
+        (str(day), "1", "1500-03-01 00:00:00", "timestamp") for day in days
+    ]

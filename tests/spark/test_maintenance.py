@@ -1,0 +1,198 @@
+"""Lake tables are kept small between windows, by Delta's own statements, and hold the same rows after it."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from sluice import faults
+from sluice.contract import keys
+from sluice.contract.applied import AppliedTable, Complete
+from sluice.errors import ApplyError, UnsupportedChange, WriterFenced
+from sluice.manifest.apply_records import newest_log
+from sluice_spark.lake.place import Place
+from sluice_spark.lake.table import TABLE_PROPERTIES, LakeTable
+from sluice_spark.maintenance import planner, scheduler
+from sluice_spark.maintenance.planner import Turn
+from sluice_spark.maintenance.tasks import SETTINGS, Call, Interrupted, Outcome, TableTurn
+from sluice_spark.options import MERGE
+from sluice_spark.session import private
+from tests.spark.changes import Change
+from tests.spark.conftest import Pipeline, running
+from tests.spark.lake import rows_in, version
+from tests.spark.model import SCHEMA
+from tests.support.extent import slow
+from tests.support.pipeline import wait_until
+
+HOUR = 3600.0
+AFTER = "apply.maintenance.after"
+
+
+def _row(key: int, v: int = 0) -> dict[str, object]:
+    return {"id": key, "v": v, "big": "B", "at": None}
+
+
+def _orphan(folder: Path, name: str, *, age: float) -> Path:
+    """A file that a killed commit left so long ago."""
+    file = folder / name
+    file.write_bytes(b"left")
+    os.utime(file, (time.time() - age,) * 2)
+    return file
+
+
+class Lake:
+    """A table of 300 rows in many files, a third of them removed, outside of any pipeline."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.folder = pipeline.folder / "table"
+        self.session = private(pipeline.spark)
+        for name, value in SETTINGS.items():
+            self.session.conf.set(name, value)
+        frame = pipeline.spark.range(300).repartition(planner.FILES_OF_A_TIER + 4)
+        frame.write.format("delta").options(**TABLE_PROPERTIES).save(str(self.folder))
+        pipeline.spark.sql(f"DELETE FROM delta.`{self.folder}` WHERE id % 3 = 0")
+        self.table = LakeTable(self.session, str(self.folder), app_id="none", before_commit=lambda: None)
+        self.table.place = Place(self.table.recorded().version)
+
+    def turn(self, turn: Turn, *, others: tuple[str, ...] = (), **given: Any) -> Outcome:
+        call = given.pop("call", None) or Call(self.session)
+        work = TableTurn(self.table, call, before_commit=given.get("before_commit", lambda: None), others=others)
+        return work.run(turn, retention_seconds=HOUR)
+
+    def rows(self) -> set[int]:
+        return {row["id"] for row in rows_in(self.folder)}
+
+
+def test_files_are_joined_rows_purged_and_orphans_removed_and_the_rows_stay(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(pipeline)
+    before = lake.rows()
+    old = [_orphan(lake.folder, name, age=2 * HOUR) for name in ("part-1.parquet", "deletion_vector_1.bin")]
+    young = _orphan(lake.folder, "part-2.parquet", age=HOUR / 2)
+    done = lake.turn(Turn.TIDY)
+    assert done.runs["purge"].files_removed == planner.FILES_OF_A_TIER + 4
+    assert len(DeltaTable(lake.folder).file_uris()) == 1
+    assert done.place.version == version(lake.folder)
+    assert lake.turn(Turn.TIDY).runs == {}
+    monkeypatch.setattr(planner, "LATE_CHECKPOINT", 0)
+    assert list(lake.turn(Turn.TIDY).runs) == ["checkpoint"]
+    assert list((lake.folder / "_delta_log").glob(f"{done.place.version:020d}.checkpoint*"))
+    for other in (f"{lake.folder}/spool/", f"{lake.folder}/"):
+        with pytest.raises(ApplyError, match="VACUUM would remove it"):
+            lake.turn(Turn.VACUUM, others=(other,))
+    (lake.folder / "mine").mkdir()
+    with pytest.raises(ApplyError, match="VACUUM would empty it"):
+        lake.turn(Turn.VACUUM)
+    (lake.folder / "mine").rmdir()
+    keep = "SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = 'interval 3 hours')"
+    pipeline.spark.sql(f"ALTER TABLE delta.`{lake.folder}` {keep}")
+    assert lake.turn(Turn.VACUUM).runs["vacuum"].files_removed == 0
+    assert old[0].exists()
+    pipeline.spark.sql(f"ALTER TABLE delta.`{lake.folder}` UNSET TBLPROPERTIES ('delta.deletedFileRetentionDuration')")
+    vacuumed = lake.turn(Turn.VACUUM).runs["vacuum"]
+    assert (vacuumed.files_removed, vacuumed.bytes_removed) == (2, 8)
+    assert not any(file.exists() for file in old)
+    assert young.exists()
+    assert lake.rows() == before
+    # A reader of the version before maintenance still finds its files.
+    assert {row["id"] for row in rows_in(lake.folder, version=1)} == before
+
+
+def test_a_turn_that_is_called_off_or_may_not_commit_leaves_the_table_as_it_was(pipeline: Pipeline) -> None:
+    lake = Lake(pipeline)
+    before = version(lake.folder)
+
+    def fenced() -> None:
+        raise WriterFenced("another applier has taken this pipeline over")
+
+    for turn in Turn:
+        with pytest.raises(WriterFenced):
+            lake.turn(turn, before_commit=fenced)
+    call = Call(lake.session)
+
+    def call_off() -> None:
+        threading.Thread(target=call.call_off).start()
+        call.called_off.wait(60)
+
+    # The statement begins when its jobs are called off already.
+    with pytest.raises(Interrupted):
+        lake.turn(Turn.TIDY, call=call, before_commit=call_off)
+    assert version(lake.folder) == before
+    assert lake.turn(Turn.TIDY).runs
+    call = Call(lake.session)
+
+    def change_rows() -> None:
+        pipeline.spark.sql(f"DELETE FROM delta.`{lake.folder}` WHERE id = 1")
+        call.called_off.set()
+
+    with pytest.raises(UnsupportedChange, match="DELETE"):
+        lake.turn(Turn.VACUUM, call=call, before_commit=change_rows)
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables need maintenance after moments, and get it at once."""
+    monkeypatch.setattr(planner, "VERSIONS", 3)
+    monkeypatch.setattr(planner, "FILES_OF_A_TIER", 4)
+    monkeypatch.setattr(planner, "FIRST_WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(scheduler, "CHECK_SECONDS", 0.1)
+
+
+@pytest.mark.usefixtures("eager")
+@slow
+def test_merged_tables_are_maintained_between_windows_and_stay_equal_to_their_source(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a failure, somebody else's OPTIMIZE and a restart in between."""
+    rows = dict.fromkeys(range(20), 0)
+    pipeline.begin(SCHEMA, *map(_row, rows))
+    options: dict[str, object] = {"way": MERGE, "maintenance_share": 1.0}
+
+    def is_reported(claim: Callable[[AppliedTable], bool]) -> bool:
+        row = pipeline.reported().get(SCHEMA.table_id)
+        return row is not None and claim(row)
+
+    def window() -> None:
+        key = 100 + len(rows)
+        rows.update({key % 20: key, key: 0})
+        changes = [Change("u", _row(key % 20, key)), Change("i", _row(key))]
+        seq = pipeline.manifest.transaction(changes, SCHEMA)
+        wait_until(lambda: is_reported(lambda row: row.through_seq >= seq), what="a window")
+
+    with running(pipeline, **options) as work:
+        faults.arm(f"{AFTER}=raise:ApplyError@1")
+        while not faults.passages(AFTER):
+            window()
+        wait_until(lambda: is_reported(lambda row: row.maintenance.failing.startswith("tidy: ")), what="it is named")
+        # It may meet our own, which the two of them settle.
+        with suppress(Exception):
+            pipeline.spark.sql(f"OPTIMIZE delta.`{pipeline.path()}`")
+        while not is_reported(lambda row: bool(row.maintenance.runs)):
+            window()
+        assert is_reported(lambda row: not row.maintenance.failing)
+        faults.arm("")
+        orphan = _orphan(pipeline.path(), "part-1.parquet", age=2 * HOUR)
+        monkeypatch.setattr(planner, "DAY", 0.1)
+        wait_until(lambda: is_reported(lambda row: "vacuum" in row.maintenance.runs), what="VACUUM")
+        monkeypatch.setattr(planner, "DAY", 86_400.0)
+        assert not work.ended
+    assert orphan.exists(), "it is younger than lake.vacuum_after"
+    row, table = pipeline.reported()[SCHEMA.table_id], DeltaTable(pipeline.path())
+    assert (row.state, row.failing, row.delta_version) == ("live", False, table.version())
+    assert {one["id"]: one["v"] for one in pipeline.rows()} == rows
+    assert len(table.file_uris()) < 2 * planner.FILES_OF_A_TIER
+    for key in pipeline.store.list(keys.APPLY_COMPLETE):
+        complete = Complete.decode(pipeline.store.get(key))
+        assert len(rows_in(pipeline.path(), version=complete.versions["public.items"])) >= 20
+    with running(pipeline, **options):
+        number = newest_log(pipeline.store).number()
+        wait_until(lambda: newest_log(pipeline.store).number() > number, what="the next process reports")
+    again = pipeline.reported()[SCHEMA.table_id]
+    assert again.maintenance == row.maintenance

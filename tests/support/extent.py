@@ -1,0 +1,10 @@
+"""How much of the test suite runs: `make test` runs what finds most in the time, `make chaos` all of it."""
+
+import os
+
+import pytest
+
+FULL = os.environ.get("CHAOS") == "full"
+"""Whether all cases run. Tests with many cases choose the quick ones otherwise."""
+slow = pytest.mark.skipif(not FULL, reason="slow: make chaos runs it")
+"""For a test, or a case of one, whose claim quicker tests cover in part."""

@@ -1,0 +1,209 @@
+"""The applier keeps the spool short beside its work, and only while it owns the pipeline."""
+
+import queue
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from structlog.testing import capture_logs
+
+from sluice.contract import archive, keys
+from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.contract.entries import Changes, Commits, Progress
+from sluice.contract.table_state import State
+from sluice.errors import StoreUnavailable, WriterFenced
+from sluice.manifest import compaction
+from sluice.manifest.reader import load_state, pruned_through, read_entries
+from sluice.manifest.writer import ManifestLog
+from sluice.store.memory import MemoryStore
+from sluice_spark.lake.place import Place
+from sluice_spark.options import ApplyOptions
+from sluice_spark.progress import upkeep
+from sluice_spark.progress.ledger import Ledger
+from sluice_spark.progress.restart import not_pruned, restore
+from sluice_spark.progress.upkeep import Upkeep
+from tests.support.manifests import opened, put, segment, table
+
+SMALL, PATIENCE = 4, 30.0
+
+
+def unexpected(error: BaseException) -> None:
+    pytest.fail(str(error))
+
+
+def applied(store: MemoryStore, log: ManifestLog, number: int) -> None:
+    """The applier has recorded that its only table has everything."""
+    row = AppliedTable("7", "public", "t7", "p", "mirror", 1, State.LIVE, through_seq=log.state.seq)
+    written = "2026-01-01T00:00:00+00:00"
+    store.create(keys.apply_log(number), AppliedLog(number, "a", written, {"7": row}).encode())
+    store.create(keys.apply_complete(number), Complete(number, 1, log.state.seq, written, {}).encode())
+
+
+def changed(store: MemoryStore, log: ManifestLog) -> str:
+    lsn = log.state.through_lsn + 10
+    part = replace(segment("7", first_lsn=lsn), key=keys.segment("7", 1, log.state.seq))
+    store.put(part.key, b"x")
+    put(log, Changes((part,), Commits([lsn], [1], [7])), through_lsn=lsn)
+    return part.key
+
+
+def live(store: MemoryStore, count: int) -> ManifestLog:
+    """A table in the lake, with so many changes."""
+    log = ManifestLog.open(store, opened(), load_state(store))
+    log.append(table("7", state="live"))
+    for _ in range(count):
+        changed(store, log)
+    return log
+
+
+@pytest.fixture(autouse=True)
+def small_archives(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name in ((archive, "ENTRIES"), (compaction, "ENTRIES"), (compaction, "KEPT_SINGLE")):
+        monkeypatch.setattr(module, name, SMALL)
+    monkeypatch.setattr(upkeep, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(upkeep, "AGAIN_SECONDS", 0.0)
+
+
+def filled(store: MemoryStore, count: int) -> ManifestLog:
+    log = ManifestLog.open(store, opened(), load_state(store))
+    while log.state.seq < count:
+        put(log, Progress(), through_lsn=log.state.through_lsn + 10)
+    return log
+
+
+def started(store: MemoryStore, log: ManifestLog, owner: Callable[[], None], failed: Callable[..., None]) -> Upkeep:
+    work = Upkeep(store, require_owner=owner, state=lambda: log.state, retention_seconds=lambda: None, failed=failed)
+    work.start()
+    return work
+
+
+def test_what_is_written_meanwhile_is_archived_meanwhile() -> None:
+    store = MemoryStore(uuid.uuid4().hex)
+    log = filled(store, 14)
+    asked: queue.SimpleQueue[None] = queue.SimpleQueue()
+    work = started(store, log, lambda: asked.put(None), unexpected)
+    for _ in range(4):  # twice for each of the two archives
+        asked.get(timeout=PATIENCE)
+    while log.state.seq < 18:
+        put(log, Progress(), through_lsn=log.state.through_lsn + 10)
+    asked.get(timeout=PATIENCE)
+    asked.get(timeout=PATIENCE)
+    work.stop()
+    assert len(list(store.list(keys.ARCHIVES))) == 3
+    assert load_state(store) == log.state
+
+
+def test_one_that_was_replaced_changes_nothing_more() -> None:
+    store = MemoryStore(uuid.uuid4().hex)
+    log = filled(store, 14)
+    asked = threading.Event()
+
+    def replaced() -> None:
+        asked.set()
+        raise WriterFenced("another applier has taken this pipeline over")
+
+    before = set(store.list(""))
+    work = started(store, log, replaced, unexpected)
+    assert asked.wait(PATIENCE)
+    work.stop()
+    assert set(store.list("")) == before
+
+
+def test_an_error_is_said_and_the_work_is_done_later() -> None:
+    store = MemoryStore(uuid.uuid4().hex)
+    log = filled(store, 14)
+    heard: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
+    asked: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def owner() -> None:
+        if heard.empty():
+            raise StoreUnavailable("away")
+        asked.put(None)
+
+    work = started(store, log, owner, heard.put)
+    for _ in range(4):
+        asked.get(timeout=PATIENCE)
+    work.stop()
+    assert isinstance(heard.get(timeout=PATIENCE), StoreUnavailable)
+    assert len(list(store.list(keys.ARCHIVES))) >= 1
+    assert load_state(store) == log.state
+
+
+class Turns:
+    """An upkeep whose steps are taken by hand, and its clock."""
+
+    def __init__(self, store: MemoryStore, log: ManifestLog, retention: float | None) -> None:
+        self.retention = retention
+        self.work = Upkeep(
+            store,
+            require_owner=lambda: None,
+            state=lambda: log.state,
+            retention_seconds=lambda: self.retention,
+            failed=unexpected,
+        )
+
+    def take(self) -> None:
+        self.work._prune_at = 0.0
+        while self.work._turn():
+            pass
+
+
+def test_what_is_applied_goes_by_itself_with_its_entries() -> None:
+    store = MemoryStore(uuid.uuid4().hex)
+    log = live(store, 30)
+    turns = Turns(store, log, 0.0)
+    turns.take()
+    assert len(list(store.list(keys.DATA))) == 30, "nothing was recorded yet"
+    applied(store, log, 1)
+    turns.take()
+    assert list(store.list(keys.DATA)) == []
+    assert list(store.list(keys.ARCHIVES)) == [keys.archive(28)]
+    later = [changed(store, log) for _ in range(10)]
+    turns.take()
+    assert list(store.list(keys.DATA)) == later
+    assert load_state(store) == log.state
+    assert [entry.seq for entry, _ in read_entries(store, after_seq=28)] == list(range(29, 43))
+
+
+def test_for_ever_deletes_no_object_and_archives_all_the_same() -> None:
+    store = MemoryStore(uuid.uuid4().hex)
+    log = live(store, 30)
+    applied(store, log, 1)
+    Turns(store, log, None).take()
+    assert (len(list(store.list(keys.DATA))), len(list(store.list(keys.ARCHIVES)))) == (30, 7)
+
+
+def test_a_retention_made_shorter_is_said_before_anything_goes() -> None:
+    store = MemoryStore(uuid.uuid4().hex)
+    log = live(store, 30)
+    applied(store, log, 1)
+    turns = Turns(store, log, None)
+    turns.take()
+    turns.retention = 0.0
+    with capture_logs() as said:
+        turns.take()
+    assert len(list(store.list(keys.DATA))) == 30
+    assert [line["objects"] for line in said if "shorter spool.retention" in line["event"]] == [30]
+    turns.take()
+    assert list(store.list(keys.DATA)) == []
+
+
+def test_a_table_whose_next_entries_were_pruned_is_stale_and_the_others_go_on() -> None:
+    store = MemoryStore(uuid.uuid4().hex)
+    log = live(store, 30)
+    applied(store, log, 1)
+    Turns(store, log, 0.0).take()
+    floor = pruned_through(store)
+    assert floor == 24
+    state = log.state.tables["7"]
+    behind = not_pruned(restore(state, None, place=Place(3, floor)), state, floor)
+    assert "stands at manifest entry 24, and the entries behind it were pruned through entry 24" in behind.stale_reason
+    with_it = not_pruned(restore(state, None, place=Place(3, floor + 1)), state, floor)
+    assert with_it.stale_reason == ""
+    lost = not_pruned(restore(state, None, place=Place()), state, floor)
+    assert "stands at manifest entry 2" in lost.stale_reason
+    ledger = Ledger(ApplyOptions("shop", "memory://x", "memory://y"), log.state)
+    ledger.begin({"7": lost}, floor_seq=floor)
+    assert ledger.read_seq >= floor

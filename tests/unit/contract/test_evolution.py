@@ -1,0 +1,251 @@
+"""What the step between two schema versions means: every difference is named and can be done, or is
+refused by name.
+"""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.evolution import (
+    Added,
+    Dropped,
+    Identified,
+    Renamed,
+    Retyped,
+    Step,
+    follow,
+    steps,
+    text_after,
+    unsent,
+)
+from sluice.contract.schema import ColumnSchema, TableSchema
+from sluice.contract.types import lake_type
+from sluice.errors import UnsupportedChange
+from tests.support.source_facts import BODY, ID, column, table
+
+INT2, INT4, INT8, FLOAT4, FLOAT8, TEXT, VARCHAR, NUMERIC, DATE, TIMESTAMP, OID = (
+    21,
+    23,
+    20,
+    700,
+    701,
+    25,
+    1043,
+    1700,
+    1082,
+    1114,
+    26,
+)
+
+
+def numeric(precision: int, scale: int) -> tuple[int, int]:
+    return NUMERIC, 4 + (precision << 16) + (scale & 0x7FF)
+
+
+def made(name: str, attnum: int, kind: int = TEXT, typmod: int = -1, **changes: object) -> ColumnSchema:
+    known = ColumnSchema(name, attnum, kind, typmod, f"type {kind}", lake_type(kind, typmod))
+    return replace(known, **changes)  # type: ignore[arg-type]
+
+
+KEY = made("id", 1, INT4, key=True, identity=True)
+
+
+def schema(*columns: ColumnSchema, version: int = 1, identity: str = "d", attributes: int = 0) -> TableSchema:
+    return TableSchema("7", version, "public", "t", identity, (KEY, *columns), attributes)
+
+
+def kinds(found: tuple[Step, ...]) -> list[type[Step]]:
+    return [type(step) for step in found]
+
+
+TYPES = [(TEXT, -1), (VARCHAR, 14), (VARCHAR, 24), (INT4, -1), numeric(10, 2), numeric(20, 2), (DATE, -1)]
+NAMES = ("a", "b", "c", "d", "e")
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> TableSchema:
+    attnums = draw(st.lists(st.integers(2, 7), unique=True, max_size=5))
+    names = draw(st.permutations(NAMES))
+    columns = [
+        made(name, attnum, *draw(st.sampled_from(TYPES)), missing=draw(st.sampled_from([None, "1"])))
+        for name, attnum in zip(names, sorted(attnums), strict=False)
+    ]
+    identity = draw(st.sampled_from("df"))
+    columns = [replace(one, identity=identity == "f") for one in columns]
+    return schema(*columns, identity=identity)
+
+
+@given(tables(), tables())
+def test_the_steps_applied_to_the_old_version_give_the_new_one(old: TableSchema, new: TableSchema) -> None:
+    try:
+        found = steps(old, new)
+    except UnsupportedChange:
+        return
+    after = follow(old, found)
+    assert (
+        after.replica_identity,
+        [(one.attnum, one.name, one.lake, one.typmod, one.identity) for one in after.columns],
+    ) == (
+        new.replica_identity,
+        [(one.attnum, one.name, one.lake, one.typmod, one.identity) for one in new.columns],
+    )
+    assert steps(new, new) == ()
+
+
+@given(tables())
+def test_steps_say_nothing_of_a_column_that_stays_as_it_is(old: TableSchema) -> None:
+    assert steps(old, replace(old, version=2)) == ()
+
+
+def test_each_kind_of_step_is_recognised_by_the_attnum() -> None:
+    a, b = made("a", 2), made("b", 3)
+    assert kinds(steps(schema(a), schema(a, b))) == [Added]
+    assert kinds(steps(schema(a, b), schema(b))) == [Dropped]
+    assert kinds(steps(schema(a), schema(replace(a, name="z")))) == [Renamed]
+    assert kinds(steps(schema(a, b), schema(replace(a, name="b"), replace(b, name="a")))) == [Renamed, Renamed]
+    assert kinds(steps(schema(a, b), schema(b, replace(a, attnum=4)))) == [Dropped, Added]
+    whole = schema(replace(a, identity=True), identity="f")
+    assert kinds(steps(schema(a), whole)) == [Identified]
+
+
+def test_a_key_column_keeps_its_rows_under_another_name() -> None:
+    renamed = replace(schema(), columns=(replace(KEY, name="number"),))
+    assert kinds(steps(schema(), renamed)) == [Renamed]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ((VARCHAR, 14), (VARCHAR, 24)),
+        ((VARCHAR, 14), (VARCHAR, -1)),
+        ((VARCHAR, 14), (TEXT, -1)),
+        ((TEXT, -1), (VARCHAR, -1)),
+        ((TIMESTAMP, 3), (TIMESTAMP, -1)),
+        (numeric(10, 2), numeric(38, 2)),
+        (numeric(10, 2), numeric(12, 4)),
+        (numeric(5, -2), numeric(7, 0)),
+        ((INT2, -1), (INT4, -1)),
+        ((INT2, -1), (INT8, -1)),
+        ((INT4, -1), (INT8, -1)),
+        ((FLOAT4, -1), (FLOAT8, -1)),
+        ((DATE, -1), (TIMESTAMP, -1)),
+        ((DATE, -1), (TIMESTAMP, 0)),
+    ],
+)
+def test_a_type_that_holds_every_value_of_the_one_before_is_followed(
+    old: tuple[int, int], new: tuple[int, int]
+) -> None:
+    assert kinds(steps(schema(made("a", 2, *old)), schema(made("a", 2, *new)))) == [Retyped]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ((VARCHAR, 24), (VARCHAR, 14)),
+        ((TEXT, -1), (VARCHAR, 14)),
+        ((TEXT, -1), (2950, -1)),
+        ((INT4, -1), (OID, -1)),
+        ((INT8, -1), (INT4, -1)),
+        ((FLOAT8, -1), (FLOAT4, -1)),
+        ((INT4, -1), (FLOAT8, -1)),
+        ((DATE, -1), (1184, -1)),
+        ((TIMESTAMP, -1), (DATE, -1)),
+        ((1007, -1), (1016, -1)),
+        ((869, -1), (650, -1)),
+        (numeric(10, 2), numeric(10, 3)),
+        (numeric(5, 0), numeric(3, -2)),
+        (numeric(5, 0), numeric(9, -2)),
+        (numeric(10, 2), numeric(8, 2)),
+        (numeric(10, 2), (NUMERIC, -1)),
+        ((TIMESTAMP, -1), (TIMESTAMP, 3)),
+    ],
+)
+def test_a_type_whose_values_may_read_otherwise_is_refused(old: tuple[int, int], new: tuple[int, int]) -> None:
+    with pytest.raises(UnsupportedChange, match="changed its type"):
+        steps(schema(made("a", 2, *old)), schema(made("a", 2, *new)))
+
+
+@pytest.mark.parametrize(
+    ("what", "after"),
+    [
+        ("the key changed", replace(schema(made("a", 2)), columns=(KEY, made("a", 2, key=True)))),
+        ("the key changed", replace(schema(), columns=(made("a", 2, key=True),))),
+        ("case only", schema(made("a", 2), made("A", 3))),
+        ("could not be matched|cannot be matched", schema(made("a", 0))),
+        ("before it was published", schema(made("a", 2), made("hidden", 3))),
+    ],
+)
+def test_any_other_change_is_refused_by_name(what: str, after: TableSchema) -> None:
+    with pytest.raises(UnsupportedChange, match=what):
+        steps(schema(made("a", 2), attributes=3), after)
+
+
+def test_a_table_without_a_key_keeps_its_identity() -> None:
+    bare = replace(schema(), columns=(replace(KEY, key=False, identity=False),), replica_identity="n")
+    with pytest.raises(UnsupportedChange, match="replica identity"):
+        steps(bare, replace(bare, replica_identity="f"))
+
+
+# What the catalog shows and the stream does not.
+
+STORED = 16400
+
+
+def hidden(column_schema: ColumnSchema, facts: TableFacts | None) -> str:
+    return unsent([Added(column_schema)], facts, old_relfilenode=STORED)
+
+
+def test_an_added_column_has_the_value_that_the_catalog_says_or_none() -> None:
+    added = made("added", 3)
+    assert hidden(replace(added, missing="x"), None) == ""
+    assert hidden(added, table(ID, BODY, column("added", 3))) == ""
+    assert "no longer says" in hidden(added, None)
+    assert "no longer says" in hidden(added, table(ID, BODY))
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        table(ID, BODY, column("added", 3, has_default=True), relfilenode=16999),
+        table(ID, BODY, column("added", 3), relfilenode=16999),
+        table(ID, BODY, column("added", 3, has_default=True), relkind="p", relfilenode=5),
+    ],
+)
+def test_values_that_came_with_a_rewrite_were_not_sent(facts: TableFacts) -> None:
+    assert "rewritten when column added" in hidden(made("added", 3), facts)
+
+
+def test_a_change_of_type_is_exact_only_where_the_table_was_not_rewritten() -> None:
+    wider = Retyped(made("body", 2, VARCHAR, 24), made("body", 2, VARCHAR, 14))
+    assert unsent([wider], table(ID, BODY), old_relfilenode=STORED) == ""
+    assert "rewritten" in unsent([wider], table(ID, BODY, relfilenode=16999), old_relfilenode=STORED)
+    assert "rewritten" in unsent([wider], None, old_relfilenode=STORED)
+
+
+def test_a_wider_type_is_a_cast_where_somebody_says_so_and_nothing_else_is() -> None:
+    wider = Retyped(made("body", 2, INT8), made("body", 2, INT4))
+    anew = table(ID, BODY, column("added", 3), relfilenode=16999)
+    assert "rewritten" in unsent([wider], anew, old_relfilenode=STORED)
+    assert unsent([wider], anew, old_relfilenode=STORED, casts_only=True) == ""
+    assert "rewritten" in unsent([wider, Added(made("added", 3))], anew, old_relfilenode=STORED, casts_only=True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "before", "after"),
+    [
+        (FLOAT4, FLOAT8, "0.1", "0.10000000149011612"),
+        (FLOAT4, FLOAT8, "3.4028235e+38", "3.4028234663852886e+38"),
+        (DATE, TIMESTAMP, "2020-02-29", "2020-02-29 00:00:00"),
+        (DATE, TIMESTAMP, "0044-03-15 BC", "0044-03-15 00:00:00 BC"),
+        (DATE, TIMESTAMP, "10000-01-01", "10000-01-01 00:00:00"),
+        (DATE, TIMESTAMP, "-infinity", "-infinity"),
+        (INT2, INT8, "-5", "-5"),
+    ],
+)
+def test_a_value_that_was_kept_as_text_is_what_the_server_writes_in_the_wider_type(
+    old: int, new: int, before: str, after: str
+) -> None:
+    assert text_after(Retyped(made("a", 2, new), made("a", 2, old)), before) == after
