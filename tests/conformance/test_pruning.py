@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import uuid
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -23,13 +24,14 @@ from sluice.manifest.apply_records import newest_log
 from sluice.manifest.compaction import Compactor
 from sluice.manifest.leftovers import collect
 from sluice.manifest.reader import load_state, read_entries
+from sluice.manifest.state import PipelineState, reduce
 from sluice.manifest.writer import ManifestLog
 from sluice.operate.search import naming
 from sluice.operate.verify import verify
 from sluice.store.base import ObjectStore
 from sluice.store.local import LocalStore
 from tests.conformance.spools import LATER, World
-from tests.conformance.test_compaction import Failing, compacted, shrink, singles
+from tests.conformance.test_compaction import Counting, Failing, compacted, shrink, singles
 from tests.support.manifests import opened, table
 
 SMALL = 4
@@ -101,6 +103,31 @@ def test_a_start_needs_no_checkpoint_that_is_younger_than_what_was_pruned(store:
     world.collect()
     assert horizon.floor_seq(store) > 10
     assert load_state(store) == world.state
+
+
+def test_a_known_state_goes_on_whatever_was_pruned_and_costs_what_is_new() -> None:
+    world = grown(World(store := Counting(uuid.uuid4().hex)), 30)
+    known = {seq: _state_after(store, seq) for seq in (1, 7, 24, 29)}
+    compacted(store, 30)
+    world.applied({"7": 18})
+    world.collect()
+    assert horizon.floor_seq(store) == 16
+    for state in known.values():
+        assert load_state(store, known=state) == world.state
+    for state, most in ((world.state, 3), (known[29], 5)):
+        store.asked.clear()
+        load_state(store, known=state)
+        assert len(store.asked) <= most, store.asked
+    world.change("7")
+    other = replace(known[29], previous_sha256=known[24].previous_sha256)
+    assert load_state(store, known=other) == world.state, "of a manifest that is gone"
+
+
+def _state_after(store: ObjectStore, seq: int) -> PipelineState:
+    state = PipelineState()
+    for entry, sha256 in read_entries(store, after_seq=0, limit=seq):
+        state = reduce(state, entry, sha256)
+    return state
 
 
 def test_a_paused_writer_stays_fenced_after_what_followed_it_is_pruned(store: ObjectStore) -> None:

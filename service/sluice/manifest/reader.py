@@ -84,18 +84,31 @@ def load_state(store: ObjectStore, *, known: PipelineState | None = None) -> Pip
     earlier state of the same manifest, what follows that one is enough. Raises ManifestCorrupt,
     FormatTooNew, StoreError.
     """
-    state = known if known is not None and _continues(store, known) else checkpoint.newest(store)
-    if state.seq <= horizon.floor_seq(store):
-        state = horizon.base(store)  # checkpoints could not be written, or read, for so long
+    state = known if known is not None and _is_followed(store, known) else _stored(store)
     for entry, sha256 in read_entries(store, after_seq=state.seq, previous_sha256=state.previous_sha256 or None):
         state = reduce(state, entry, sha256)
     return state
 
 
-def _continues(store: ObjectStore, state: PipelineState) -> bool:
-    """Whether `state` is one of this manifest: it may have been replaced by an older copy, or begun anew."""
-    link = links.find(store, state.seq) if state.seq else None
-    return link is not None and link.sha256 == state.previous_sha256
+def _is_followed(store: ObjectStore, state: PipelineState) -> bool:
+    """Whether `state` is one of this manifest, which may have been replaced by an older copy or begun
+    anew, and every entry after it is there.
+
+    Most often one GET: an entry that is an object of its own is younger than all archives that may
+    be gone. Only an `opened` stays for ever, whatever becomes of those after it.
+    """
+    link = links.single(store, state.seq) if state.seq else None
+    if link is None or link.sha256 != state.previous_sha256:
+        return False
+    return not link.is_opening or state.seq > horizon.floor_seq(store)
+
+
+def _stored(store: ObjectStore) -> PipelineState:
+    """A state from which every entry is there, the newest one that is stored."""
+    state = checkpoint.newest(store)
+    if state.seq <= horizon.floor_seq(store):
+        return horizon.base(store)  # checkpoints could not be written, or read, for so long
+    return state
 
 
 def pruned_through(store: ObjectStore) -> int:
