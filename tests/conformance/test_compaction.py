@@ -1,9 +1,6 @@
 """Compaction moves entries into archives and changes nothing that anybody reads."""
 
 import contextlib
-import os
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +22,7 @@ from sluice.store.base import ObjectStore
 from sluice.store.local import LocalStore
 from sluice.store.memory import MemoryStore
 from tests.support import policies
+from tests.support.killed import killed_at
 from tests.support.manifests import opened, put, table
 
 SMALL = 4
@@ -250,16 +248,7 @@ compactor = Compactor(LocalStore(Path({str(tmp_path)!r})))
 while compactor.step(19):
     pass
 """
-    name, _, passage = point.partition("@")
-    result = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "SLUICE_FAULTS": f"{name}=crash@{passage or 1}"},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 137, result.stderr
+    killed_at(point, script)
     assert list(read_entries(store, after_seq=0)) == before
     assert load_state(store) == log.state
     assert verify(store, content=True).flaws == []

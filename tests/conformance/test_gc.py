@@ -3,9 +3,6 @@ stops at any doubt.
 """
 
 import json
-import os
-import subprocess
-import sys
 import uuid
 from dataclasses import replace
 from datetime import timedelta
@@ -32,6 +29,7 @@ from sluice.store.base import ObjectStore
 from sluice.store.local import LocalStore
 from sluice.store.memory import MemoryStore
 from tests.conformance.spools import CONTENT, LATER, World
+from tests.support.killed import killed_at
 from tests.support.manifests import table
 
 POLICY = Path(__file__).parents[2] / "deploy" / "object-store" / "s3-gc-policy.json"
@@ -367,17 +365,7 @@ gc.THREADS = 1
 store = open_store("file://{tmp_path}", options={{}})
 gc.carry_out(store, gc.plan(store, keep_seconds=0, now=lambda: __import__("datetime").datetime.fromisoformat("{LATER.isoformat()}")))
 """
-    name, _, passage = point.partition("@")
-    environment = {**os.environ, "SLUICE_FAULTS": f"{name}=crash@{passage or 1}"}
-    result = subprocess.run(
-        [sys.executable, "-c", script],
-        env=environment,
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 137, result.stderr
+    killed_at(point, script)
     assert len(old - world.objects()) == gone
     assert verify(world.store, content=True).flaws == []
     world.collect()

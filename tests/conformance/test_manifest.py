@@ -3,9 +3,6 @@ goes unseen.
 """
 
 import itertools
-import os
-import subprocess
-import sys
 import threading
 import time
 import uuid
@@ -39,6 +36,7 @@ from sluice.manifest.writer import ManifestLog
 from sluice.store.base import ObjectStore
 from sluice.store.local import LocalStore
 from sluice.store.memory import MemoryStore
+from tests.support.killed import killed_at
 from tests.support.manifests import changes, filled_log, histories, open_log, opened, overwrite, put, snapshot, table
 
 
@@ -257,16 +255,7 @@ from tests.support.manifests import opened
 log = ManifestLog.open(open_store("file://{tmp_path}", options={{}}), opened(), PipelineState())
 log.publish(Progress(), from_lsn=0, through_lsn=5)
 """
-    environment = {**os.environ, "SLUICE_FAULTS": f"{point}=crash@2"}
-    result = subprocess.run(
-        [sys.executable, "-c", script],
-        env=environment,
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 137, result.stderr
+    killed_at(f"{point}@2", script)
     store = LocalStore(tmp_path)
     assert load_state(store).seq == stored
     assert put(open_log(store), Progress(), through_lsn=6) == DurableReceipt(stored + 2, 6)

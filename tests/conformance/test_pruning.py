@@ -3,9 +3,6 @@ whole, readable and fenced.
 """
 
 import contextlib
-import os
-import subprocess
-import sys
 import uuid
 from dataclasses import replace
 from datetime import timedelta
@@ -32,6 +29,7 @@ from sluice.store.base import ObjectStore
 from sluice.store.local import LocalStore
 from tests.conformance.spools import LATER, World
 from tests.conformance.test_compaction import Counting, Failing, compacted, shrink, singles
+from tests.support.killed import killed_at
 from tests.support.manifests import opened, table
 
 SMALL = 4
@@ -238,16 +236,7 @@ store = LocalStore(Path({str(tmp_path)!r}))
 plan = pruning.plan(store, keep_seconds=0, now=lambda: datetime.fromisoformat({LATER.isoformat()!r}))
 pruning.carry_out(store, plan)
 """
-    name, _, passage = point.partition("@")
-    result = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "SLUICE_FAULTS": f"{name}=crash@{passage or 1}"},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 137, result.stderr
+    killed_at(point, script)
     assert verify(store, content=True).flaws == []
     assert load_state(store) == world.state
     world.collect()

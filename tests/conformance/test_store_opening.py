@@ -2,15 +2,13 @@
 repeating a secret.
 """
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from sluice.errors import UsageError
 from sluice.store.opening import open_store
+from tests.support.killed import run
 
 S3 = {"region": "us-east-1", "access_key_id": "k", "secret_access_key": "hidden"}
 
@@ -102,13 +100,5 @@ try:
 except StoreUnavailable:
     print("unavailable", store.size("k"))
 """
-    environment = {**os.environ, "SLUICE_FAULTS": f"{point}=raise"}
-    result = subprocess.run(
-        [sys.executable, "-c", script],
-        env=environment,
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = run(script, f"{point}=raise")
     assert result.stdout.split() == ["unavailable", "1" if "after" in point else "None"], result.stderr

@@ -10,7 +10,7 @@ import pytest
 from sluice.contract import resyncs
 from sluice.ingest.tables.policies import Policies, TablePolicy
 from tests.integration.test_plan import planned
-from tests.support.catalog_stories import set_up, verdicts
+from tests.support.catalog_stories import assert_equal, set_up, verdicts
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline
 from tests.support.source_setup import since
 
@@ -43,11 +43,6 @@ def shape(pipeline: IngestPipeline) -> tuple[list[str], list[str]]:
     return [one.name for one in schema.carried.columns], [one.name for one in schema.ignored_columns]
 
 
-def assert_equal(pipeline: IngestPipeline, folder: Path, *, again: dict[str, int]) -> None:
-    assert [(one.state, one.differences) for one in verdicts(pipeline, folder)] == [("live", ())]
-    assert pipeline.table("public.t").resyncs.counts == again
-
-
 @pytest.mark.parametrize("way", ["one by one", "catalog ahead", "one transaction", "streamed"])
 def test_added_columns_are_left_out_and_everything_else_is_followed(
     pipeline: IngestPipeline, tmp_path: Path, way: str
@@ -71,7 +66,7 @@ def test_added_columns_are_left_out_and_everything_else_is_followed(
             pipeline.run(**options)
     pipeline.run(**options)
     pipeline.run(**options)
-    assert_equal(pipeline, tmp_path, again={})
+    assert_equal(pipeline, tmp_path, resyncs={})
     assert shape(pipeline) == (["id", "w" if way == "one by one" else "v"], ["x"])
 
 
@@ -88,12 +83,12 @@ def test_columns_left_out_stay_so_over_a_snapshot_and_come_by_one_when_they_are_
     set_up(pipeline, ("ALTER TABLE t ALTER v TYPE text USING v || '!'", "ALTER TABLE t ADD y int"))
     pipeline.run(**IGNORE)
     pipeline.run(**IGNORE)
-    assert_equal(pipeline, tmp_path, again={"rewrite": 1})
+    assert_equal(pipeline, tmp_path, resyncs={"rewrite": 1})
     assert shape(pipeline) == (["id", "v"], ["w", "y"])
     found = planned(pipeline, tmp_path)[0].foreseen
     assert (found.effect, "no longer leaves out w, y" in found.why) == ("snapshot", True)
     pipeline.run(**EVOLVE)
-    assert_equal(pipeline, tmp_path, again={"rewrite": 1, "schema": 1})
+    assert_equal(pipeline, tmp_path, resyncs={"rewrite": 1, "schema": 1})
     assert shape(pipeline) == (["id", "v", "w", "y"], [])
     pipeline.run(**IGNORE)
     assert shape(pipeline) == (["id", "v", "w", "y"], [])

@@ -9,7 +9,7 @@ import pytest
 
 from sluice.ingest.tables.policies import Policies, TablePolicy
 from tests.integration.test_plan import planned
-from tests.support.catalog_stories import set_up, verdicts
+from tests.support.catalog_stories import assert_equal, set_up
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline
 from tests.support.source_setup import since
 
@@ -39,11 +39,6 @@ ROWS_AFTER = (
     "UPDATE t SET i = 3 WHERE id = 2",
     "DELETE FROM t WHERE id = 4",
 )
-
-
-def assert_equal(pipeline: IngestPipeline, folder: Path, *, resyncs: dict[str, int]) -> None:
-    assert [(one.state, one.differences) for one in verdicts(pipeline, folder)] == [("live", ())]
-    assert pipeline.table("public.t").resyncs.counts == resyncs
 
 
 @pytest.mark.parametrize("way", ["rows", "silence", "one transaction", "streamed"])

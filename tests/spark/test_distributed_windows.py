@@ -22,7 +22,7 @@ from tests.spark import lake
 from tests.spark.changes import FLOAT8, INT4, TEXT, TIMESTAMP, Change, column, table_schema
 from tests.spark.conftest import Pipeline
 from tests.spark.model import SCHEMA, Lake, histories, windows
-from tests.spark.test_large_windows import _by_key, _row, _wide_rows
+from tests.spark.test_large_windows import _by_key, _row, _wide_rows, assert_even_keys, truncated_and_rolled_back
 from tests.spark.windows import Windows
 
 SMALL = 8_000
@@ -104,23 +104,12 @@ def test_moves_unsent_values_and_deletes_are_exact_in_one_commit(pipeline: Pipel
 
 def test_a_truncate_and_a_rolled_back_part_replace_the_table(pipeline: Pipeline) -> None:
     pipeline.begin(SCHEMA, _row(1), _row(2))
-    changes = [
-        Change("i", _row(key), lsn=None, ordinal=place, xid=7 + key % 2) for place, key in enumerate(range(10, 60))
-    ]
-    changes += [Change("t", lsn=None, ordinal=60), Change("t", lsn=None, ordinal=61, xid=8)]
-    changes += [
-        Change("u" if key % 3 else "i", _row(key, 5), lsn=None, ordinal=100 + key, xid=7 + key % 2)
-        for key in range(100)
-    ]
-    body = BodyCommit(end_lsn=500, commit_time_us=500, xid=7, aborted_xids=XidIntervals.of([8]))
-    segment = pipeline.manifest.segment(changes, SCHEMA, body=body)
+    changes = truncated_and_rolled_back(pipeline)
     applied = Windows(pipeline, way=DISTRIBUTED, max_memory_bytes=SMALL)
     applied.apply()
-    pipeline.manifest.append(Changes((segment,), Commits([500], [500], [7])), through_lsn=500)
+    pipeline.manifest.append(changes, through_lsn=500)
     applied.apply()
-    rows = lake.rows_in(pipeline.path(), metadata=True)
-    assert sorted(row["id"] for row in rows) == list(range(0, 100, 2))
-    assert {(row["v"], row["_sluice_lsn"]) for row in rows} == {(5, 500)}
+    assert_even_keys(pipeline)
     _nothing_is_left(pipeline)
 
 

@@ -13,10 +13,11 @@ from deltalake import DeltaTable, write_deltalake
 
 from sluice import faults
 from sluice.contract import keys
+from sluice.contract.applied import AppliedTable
 from sluice.contract.schema import TableSchema
 from tests.spark import lake
 from tests.spark.changes import Change
-from tests.spark.conftest import Pipeline, running
+from tests.spark.conftest import Pipeline, Running, running
 from tests.spark.model import SCHEMA
 from tests.support.pipeline import wait_until
 
@@ -124,21 +125,26 @@ def test_a_foreign_commit_between_the_look_and_ours_makes_the_table_stale(
     assert "WRITE" in pipeline.reported()["16385"].reason
 
 
+def _taken_or_refused(pipeline: Pipeline, work: Running, seq: int) -> AppliedTable:
+    """What is said of the table when entry `seq` was looked at."""
+
+    def reported() -> AppliedTable:
+        return pipeline.reported()["16385"]
+
+    wait_until(
+        lambda: bool(work.ended) or reported().state == "stale" or reported().through_seq >= seq,
+        what="it is taken or refused",
+    )
+    return reported()
+
+
 def test_a_table_whose_folder_is_removed_while_the_applier_runs_is_stale_and_not_begun_anew(pipeline: Pipeline) -> None:
     pipeline.begin(SCHEMA, _row(1))
     with running(pipeline) as work:
         wait_until(lambda: any(pipeline.store.list(keys.APPLY_COMPLETE)), what="the snapshot is applied")
         shutil.rmtree(pipeline.path())
         seq = pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
-        wait_until(
-            lambda: (
-                bool(work.ended)
-                or pipeline.reported()["16385"].state == "stale"
-                or pipeline.reported()["16385"].through_seq >= seq
-            ),
-            what="it is taken or refused",
-        )
-    row = pipeline.reported()["16385"]
+        row = _taken_or_refused(pipeline, work, seq)
     assert (work.ended, row.state) == ([], "stale")
     assert "is gone" in row.reason
     assert not pipeline.path().exists()
@@ -156,15 +162,7 @@ def test_another_table_put_in_the_place_of_ours_is_recognised_by_the_marker_alon
         shutil.rmtree(pipeline.path())
         elsewhere.rename(pipeline.path())
         seq = pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
-        wait_until(
-            lambda: (
-                bool(work.ended)
-                or pipeline.reported()["16385"].state == "stale"
-                or pipeline.reported()["16385"].through_seq >= seq
-            ),
-            what="it is taken or refused",
-        )
-    row = pipeline.reported()["16385"]
+        row = _taken_or_refused(pipeline, work, seq)
     assert (work.ended, row.state) == ([], "stale")
     assert "the lake table's marker is missing" in row.reason
 

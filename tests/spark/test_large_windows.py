@@ -72,9 +72,10 @@ def test_moves_unsent_values_and_deletes_of_one_large_entry_are_exact_in_one_com
     assert list(pipeline.store.list("apply/scratch/")) == []
 
 
-def test_a_truncate_and_a_rolled_back_part_of_a_large_streamed_entry(pipeline: Pipeline) -> None:
-    pipeline.manifest.table(SCHEMA)
-    pipeline.manifest.snapshot([_row(1), _row(2)], SCHEMA)
+def truncated_and_rolled_back(pipeline: Pipeline) -> Changes:
+    """One streamed transaction: rows, a TRUNCATE, another that was rolled back with the rows of odd
+    keys, and rows again.
+    """
     changes = [
         Change("i", _row(key), lsn=None, ordinal=place, xid=7 + key % 2) for place, key in enumerate(range(10, 60))
     ]
@@ -84,12 +85,21 @@ def test_a_truncate_and_a_rolled_back_part_of_a_large_streamed_entry(pipeline: P
         for key in range(100)
     ]
     body = BodyCommit(end_lsn=500, commit_time_us=500, xid=7, aborted_xids=XidIntervals.of([8]))
-    segment = pipeline.manifest.segment(changes, SCHEMA, body=body)
-    pipeline.manifest.append(Changes((segment,), Commits([500], [500], [7])), through_lsn=500)
-    pipeline.apply(max_memory_bytes=SMALL)
+    return Changes((pipeline.manifest.segment(changes, SCHEMA, body=body),), Commits([500], [500], [7]))
+
+
+def assert_even_keys(pipeline: Pipeline) -> None:
     rows = lake.rows_in(pipeline.path(), metadata=True)
     assert sorted(row["id"] for row in rows) == list(range(0, 100, 2))
     assert {(row["v"], row["_sluice_lsn"]) for row in rows} == {(5, 500)}
+
+
+def test_a_truncate_and_a_rolled_back_part_of_a_large_streamed_entry(pipeline: Pipeline) -> None:
+    pipeline.manifest.table(SCHEMA)
+    pipeline.manifest.snapshot([_row(1), _row(2)], SCHEMA)
+    pipeline.manifest.append(truncated_and_rolled_back(pipeline), through_lsn=500)
+    pipeline.apply(max_memory_bytes=SMALL)
+    assert_even_keys(pipeline)
 
 
 def test_new_rows_and_every_change_of_a_changelog_are_appended_as_they_stream_by(pipeline: Pipeline) -> None:
