@@ -21,6 +21,7 @@ from typing import Any
 import structlog
 from pyspark.sql import SparkSession
 
+from sluice.contract.applied import SpoolUpkeep
 from sluice.errors import ApplyError, ServiceError, StoreUnavailable, UnsupportedChange, WriterFenced
 from sluice.store.base import ObjectStore
 from sluice_spark.lake.failures import SparkGone
@@ -105,10 +106,11 @@ class Applier:
         try:
             self._lake.forget_scratch()
             self._reports = Reports(self._store, instance=self._lease.instance)
+            last_log = self._reports.last_log()
             self._ledger = open_ledger(
                 self._options,
                 self._store,
-                self._reports.last_log(),
+                last_log,
                 lake=self._lake,
                 session=private(self._session),
                 telemetry=self._telemetry,
@@ -116,7 +118,7 @@ class Applier:
             self._boundaries = Boundaries(self._ledger, apart_seconds=self._options.complete_seconds)
             self._intake = Intake(self._store, self._ledger, poll_seconds=self._options.poll_seconds)
             self._maintenance = self._maintained()
-            upkeep = self._upkeep()
+            self._upkeep = self._kept(last_log.upkeep if last_log else SpoolUpkeep())
             self._workers = Workers(
                 self._store,
                 self._lake,
@@ -126,12 +128,12 @@ class Applier:
             )
             with closing(self._workers):
                 try:
-                    upkeep.start()
+                    self._upkeep.start()
                     self._loop()
                 finally:
                     self._telemetry.stopping()
                     self._drain()
-                    upkeep.stop()
+                    self._upkeep.stop()
             self._report(force=True)
             self._require_none_quarantined()
         except ServiceError as error:
@@ -155,13 +157,14 @@ class Applier:
             telemetry=self._telemetry,
         )
 
-    def _upkeep(self) -> Upkeep:
+    def _kept(self, before: SpoolUpkeep) -> Upkeep:
         return Upkeep(
             self._store,
             require_owner=self._lease.check,
             state=lambda: self._ledger.state,
             retention_seconds=lambda: self._options.retention_seconds,
             failed=lambda error: self._telemetry.note("apply", error),
+            before=before,
         )
 
     def _loop(self) -> None:
@@ -391,7 +394,12 @@ class Applier:
             return
         self._lease.check()
         rows = self._ledger.report()
-        self._reports.log(rows, succeeded_at=self._telemetry.succeeded_at, configuration_refused=self._refused())
+        self._reports.log(
+            rows,
+            succeeded_at=self._telemetry.succeeded_at,
+            configuration_refused=self._refused(),
+            upkeep=self._upkeep.report,
+        )
         self._workers.reported = {table_id: row.delta_version for table_id, row in rows.items()}
         if not self._called_off():
             self._boundaries.publish(rows, self._reports.complete, now=began)

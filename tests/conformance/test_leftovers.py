@@ -3,6 +3,7 @@ publish, stays.
 """
 
 import threading
+import time
 import uuid
 from dataclasses import replace
 
@@ -11,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.contract import keys
-from sluice.contract.entries import BodyCommit, Changes, Commits, Prepared, PreparedEnd, PreparedPart, Snapshot
+from sluice.contract.control import REPAIR, REPAIR_KEPT_SECONDS, REPAIR_READ_SECONDS, Request
+from sluice.contract.entries import BodyCommit, Changes, Commits, Prepared, PreparedEnd, PreparedPart, Repair, Snapshot
 from sluice.errors import ManifestCorrupt, StoreRefused
 from sluice.manifest import leftovers
 from sluice.manifest.leftovers import collect, referenced
@@ -66,6 +68,33 @@ def test_what_no_entry_names_goes_and_everything_else_stays(store: ObjectStore) 
     assert run(store, second) == len(left)
     assert objects(store) == {*kept, *foreign, *own, *newer}
     assert run(store, second) == 0
+
+
+def test_rows_of_a_repair_go_when_nobody_asks_for_them_and_nobody_can_any_more(store: ObjectStore) -> None:
+    def rows(age_seconds: float) -> str:
+        token = keys.repair_token(time.time_ns() - int(age_seconds * 1e9), uuid.uuid4().hex)
+        return keys.repair_rows(token, 0)
+
+    assert REPAIR_READ_SECONDS < REPAIR_KEPT_SECONDS
+    under_way, asked, died = (
+        rows(REPAIR_KEPT_SECONDS - 60),
+        rows(REPAIR_KEPT_SECONDS + 60),
+        rows(30 * REPAIR_KEPT_SECONDS),
+    )
+    fill(store, under_way, asked, died, "repair/notes.txt")
+    repair = Repair("7", 1, 1, 10, 10, (replace(segment(first_lsn=10), key=asked),), 4)
+    request = Request(REPAIR, "public", "t7", "2030-01-01T00:00:00+00:00", repair=repair)
+    odd, waiting = keys.control_request("odd"), keys.control_request("waiting")
+    store.put(waiting, request.encode())
+    fill(store, odd)
+    log = writer(store)
+    assert run(store, log) == 0, "what an object asks for that cannot be read is not known"
+    store.delete(odd)
+    assert run(store, log) == 1
+    assert objects(store) == {under_way, asked, "repair/notes.txt", waiting}
+    store.delete(waiting)
+    assert run(store, log) == 1
+    assert objects(store) == {under_way, "repair/notes.txt"}
 
 
 def test_a_snapshot_keeps_its_segments(store: ObjectStore) -> None:

@@ -2,13 +2,16 @@
 prefix, and nothing that could unmake the manifest.
 """
 
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 
 from sluice.contract import keys
+from sluice.contract.verified import Verified
 from sluice.errors import StoreRefused
+from sluice.health.verified import Comparisons
 from sluice.store import probe
 from sluice.store.base import ObjectStore
 from sluice.store.conformance import examine
@@ -55,8 +58,14 @@ def test_ingest_runs_snapshots_and_cleans_up_with_its_policy_alone(
     left = keys.segment(pipeline.table("public.t").table_id, 1, 9999)
     as_user(s3, "ingest").put(left, b"of a writer that died")
     as_user(s3, "anybody").create(keys.control_request("x"), b"{}")
+    as_user(s3, "anybody").create(keys.verified(1), Verified().encode())
+    rows = keys.repair_rows(keys.repair_token(1, uuid.uuid4().hex), 0)
+    as_user(s3, "anybody").create(rows, b"of a repair that died")
     database.execute("INSERT INTO t VALUES (2)")
     pipeline.run()
+    with pipeline.running() as running:
+        running.wait_until(lambda: {left, rows} <= set(seen.deleted))
+    assert Comparisons.read(as_user(s3, "ingest")).unread == ""
     assert [row["id"] for row in pipeline.rows("public.t")] == [2]
     document = policy("ingest")
     assert seen.deleted

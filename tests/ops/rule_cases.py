@@ -354,6 +354,12 @@ LAKE = (
         )
         for reason in reasons
     ),
+    *(
+        fires("SluiceProblemStays", f"{code} for long", problem("_x5 1x60", code), 40, code=code)
+        for code in ("spool.upkeep", "table.maintenance", "verify.unreadable", "configuration.refused")
+    ),
+    quiet("SluiceProblemStays", "it passes", problem("_x5 1x20 0x40", "spool.upkeep"), 60),
+    quiet("SluiceProblemStays", "another alert tells", problem("1x60", "table.stale"), 50),
     quiet("SluiceTableUnequal", "it is read again at once", table("_x5 1x3 stale _x20", "orders", "stale"), 20),
     quiet("SluiceTableUnequal", "it is left out", table("1x30", "orders", "quarantined"), 20),
     quiet("SluiceTableNotFollowed", "it is stale, which another alert tells", table("1x30", "orders", "stale"), 25),

@@ -15,7 +15,7 @@ from sluice import faults
 from sluice.contract import keys
 from sluice.contract.applied import AppliedTable, Complete
 from sluice.errors import ApplyError, UnsupportedChange, WriterFenced
-from sluice.manifest.apply_records import newest_log
+from sluice.manifest.newest import newest_log
 from sluice_spark.lake.place import Place
 from sluice_spark.lake.table import TABLE_PROPERTIES, LakeTable
 from sluice_spark.maintenance import planner, scheduler

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from sluice.contract.applied import AppliedLog
-from sluice.manifest.apply_records import newest_log
+from sluice.manifest.newest import newest_log
 from tests.support.looks import Pipe
 from tests.support.sources import Database
 

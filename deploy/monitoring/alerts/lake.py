@@ -35,6 +35,9 @@ PAGED = ("stale", "gap", "unequal")
 TICKETED = ("waiting", "quarantined", "failing", "unverified")
 """Reasons for which a table is named: those that a person has to end now, and the others."""
 
+SAID_NOWHERE_ELSE = ("spool.upkeep", "table.maintenance", "verify.unreadable", "configuration.refused")
+"""Problems that nothing else alerts for: each stays until somebody acts."""
+
 
 def _tables(reasons: tuple[str, ...]) -> str:
     return f"{worst(one(known.TABLE_PROBLEM, reason=reasons), 'schema', 'table', 'reason')} > 0"
@@ -74,6 +77,17 @@ ALERTS = (
         "(its snapshot or its windows fail and are tried again), waiting (its lake table is not "
         "equal, and is read again by itself later) or unverified (continuous comparison has not found it equal for "
         "long). `sluice tables` has the reason in full.",
+        held="15m",
+    ),
+    Alert(
+        "SluiceProblemStays",
+        "warning",
+        f"{worst(one(known.PROBLEMS, code=SAID_NOWHERE_ELSE), 'code')} > 0",
+        "30m",
+        "Pipeline {{ $labels.pipeline }} has the problem {{ $labels.code }} and does not recover from it",
+        "Changes go on. `sluice status` says what is wrong and what to do. The codes: spool.upkeep (the applier "
+        "cannot keep the spool short), table.maintenance (a lake table is not maintained), verify.unreadable (it "
+        "cannot be read what comparisons found), configuration.refused (an edited configuration is not in force).",
         held="15m",
     ),
     Alert(

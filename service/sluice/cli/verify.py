@@ -70,6 +70,12 @@ SHORTEST_SECONDS = 60.0
     metavar="DURATION",
     help="How often each table is compared with --continuous.",
 )
+@click.option(
+    "--continuous-ended",
+    "ended",
+    is_flag=True,
+    help="Compare nothing: say that nobody is expected to compare continuously any more.",
+)
 @common
 def verify(
     invocation: Invocation,
@@ -81,6 +87,7 @@ def verify(
     shown: int,
     continuous: bool,  # noqa: FBT001 - a command's parameter
     interval: str,
+    ended: bool,  # noqa: FBT001 - a command's parameter
 ) -> int:
     """Compare tables of the lake with the source, row by row at one position of both. Ends with 4
     when they differ.
@@ -101,7 +108,8 @@ def verify(
     connection, which pauses after each range of a table. Through which position each table was
     found equal, and when, is kept in the spool and shown by `sluice tables --json`, /status and the
     metrics, whoever compared. A difference is a critical problem, and a table that was not found equal for
-    three intervals is a warning. A comparison that ends at once, without --continuous, ends that, too.
+    three intervals is a warning, also when nobody compares any more. If that is what you want, say so
+    with --continuous-ended.
 
     \b
     Examples:
@@ -111,6 +119,8 @@ def verify(
       sluice verify -o json --keys 1000
       sluice verify --continuous --interval 6h --max-load 10
     """
+    if ended:
+        return _ended(invocation, alone=not (tables or repair_wanted or continuous))
     wiring.require("psycopg", "obstore", "pyspark")
     settings = invocation.settings().settings
     from sluice.manifest.reader import load_state
@@ -142,6 +152,17 @@ def verify(
     if json_wanted:
         output.as_json({"schema_version": 1, "tables": [_facts(verdict, shown) for verdict in verdicts]})
     return _concluded(verdicts, named=bool(tables))
+
+
+def _ended(invocation: Invocation, *, alone: bool) -> int:
+    if not alone:
+        raise UsageError("--continuous-ended compares nothing", hint="give it alone")
+    wiring.require("obstore")
+    from sluice.operate.compare.recording import Record
+
+    Record(wiring.open_spool(invocation.settings().settings)).ended()
+    click.echo("nobody is expected to compare continuously; a comparer that runs says otherwise with its next result")
+    return 0
 
 
 def _every(interval: str) -> float:

@@ -105,6 +105,14 @@ class AppliedTable:
 
 
 @dataclass(frozen=True, slots=True)
+class SpoolUpkeep:
+    """Why archiving entries or pruning the spool fails, and since when (ISO 8601); empty while it does not."""
+
+    failing: str = ""
+    since: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class AppliedLog:
     """The applier's own state after a cycle: every table it knows, by table id.
 
@@ -120,6 +128,7 @@ class AppliedLog:
     started_at: str = ""
     configuration_refused: str = ""
     """Why the configuration file as it is now is not in force; empty when it is."""
+    upkeep: SpoolUpkeep = SpoolUpkeep()
 
     def encode(self) -> bytes:
         return codec.encode_versioned(self, FORMAT_VERSION)
@@ -129,7 +138,7 @@ class AppliedLog:
         """Raises ManifestCorrupt or FormatTooNew."""
         log = codec.decode_versioned(AppliedLog, data, version=FORMAT_VERSION, what=_WHAT)
         maintained = [table.maintenance for table in log.tables.values()]
-        times = [log.succeeded_at, log.started_at, *(one.vacuumed_at for one in maintained)]
+        times = [log.succeeded_at, log.started_at, log.upkeep.since, *(one.vacuumed_at for one in maintained)]
         times += [run.at for one in maintained for run in one.runs.values()]
         _check_times(log.written_at, *(at for at in times if at != ""))
         return log

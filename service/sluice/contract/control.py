@@ -17,6 +17,10 @@ FORMAT_VERSION = 1
 ADD, REMOVE, RESYNC, PAUSE, RESUME, REPAIR = ACTIONS = ("add", "remove", "resync", "pause", "resume", "repair")
 MOST_KEYS = 5_000
 """In one request."""
+REPAIR_READ_SECONDS, REPAIR_KEPT_SECONDS = 12 * 3600.0, 24 * 3600.0
+"""How long the rows of a repair may take to be read, and after which time they are nobody's when no request names
+them. The difference is for clocks that do not agree.
+"""
 REFUSAL_SECONDS = 86_400.0
 """How long a refusal is kept and shown."""
 

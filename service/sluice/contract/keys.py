@@ -21,7 +21,7 @@ STAGE = "stage/"
 CONTROL = "control/"
 REFUSED = "control/refused/"
 REPAIRS = "repair/"
-VERIFIED = "verify/tables.json"
+VERIFIED = "verify/log/"
 APPLY = "apply/"
 APPLY_LEASE = "apply/lease.json"
 APPLY_LOG = "apply/log/"
@@ -32,7 +32,7 @@ FLOORS = "gc/floor/"
 
 _SEGMENT_KEY = re.compile(r"\Adata/[^/]+/(\d{8})-(\d{10})\.parquet\Z")
 _STAGED_KEY = re.compile(r"\Astage/(\d{8})/\d+/(\d{10})\.parquet\Z")
-_REPAIR_KEY = re.compile(r"\Arepair/[A-Za-z0-9-]{1,128}/\d{6}\.parquet\Z")
+_REPAIR_KEY = re.compile(r"\Arepair/(\d{20})-[0-9a-f]{32}/\d{6}\.parquet\Z")
 _CONTROL_KEY = re.compile(r"\Acontrol/(refused/)?[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}\.json\Z")
 _MANIFEST_KEY = re.compile(r"\Amanifest/(\d{16})\.json\Z")
 
@@ -96,6 +96,15 @@ def apply_complete(number: int) -> str:
     return f"{APPLY_COMPLETE}{number:016d}.json"
 
 
+def verified(number: int) -> str:
+    return f"{VERIFIED}{number:016d}.json"
+
+
+def record_number(key: str) -> int:
+    """The number in the key of an `apply_log`, an `apply_complete` or a `verified`; 0 for an empty key."""
+    return int(key.rpartition("/")[2].removesuffix(".json") or 0)
+
+
 def horizon(through_seq: int) -> str:
     return f"{HORIZONS}{through_seq:016d}.json"
 
@@ -113,14 +122,25 @@ def control_request(token: str) -> str:
     return f"{CONTROL}{token}.json"
 
 
+def repair_token(begun_ns: int, unique: str) -> str:
+    """Names a repair whose rows are read from `begun_ns` on (unix time); `unique` has 32 hexadecimal digits."""
+    return f"{begun_ns:020d}-{unique}"
+
+
 def repair_rows(token: str, counter: int) -> str:
-    """Rows that came with the request `token`, until ingest has made a segment of them."""
+    """Rows that came with the request `token`, a `repair_token`, until ingest has made a segment of them."""
     return f"{REPAIRS}{token}/{counter:06d}.parquet"
 
 
 def is_repair_rows(key: str) -> bool:
     """Whether `key` is one of `repair_rows`: a request may name anything."""
     return _REPAIR_KEY.match(key) is not None
+
+
+def repair_begun(key: str) -> float | None:
+    """When the repair of these rows began (unix time); None for any other key."""
+    match = _REPAIR_KEY.match(key)
+    return int(match[1]) / 1e9 if match else None
 
 
 def refused_request(key: str) -> str:

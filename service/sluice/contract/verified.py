@@ -1,5 +1,8 @@
-"""What `sluice verify` found last of each table: one object, `verify/tables.json`, replaced by whoever
-compares. Nothing but people and alerts depends on it.
+"""What `sluice verify` found last of each table, kept as `verify/log/<n>.json`.
+
+Numbers are dense from 1 and create-only: whoever compares writes the next one from the newest, and
+begins again where somebody else was first. So nothing that one of several writers found is lost.
+Nothing but people and alerts depends on it.
 """
 
 from dataclasses import dataclass, field
@@ -14,8 +17,8 @@ EQUAL, DIFFERENT, NOT_COMPARED = OUTCOMES = ("equal", "different", "not compared
 class VerifiedTable:
     """Of generation `generation`. It was equal through `lsn` when it was last found so, at `at` (0 and empty:
     never). The newest comparison had the `outcome`, one of OUTCOMES, at `compared_at`, with so many
-    `differences` or the `reason` why it was none; `possible` is False where there can be none. Times are ISO
-    8601 UTC.
+    `differences` at `different_lsn` or the `reason` why it was none; `possible` is False where there can be
+    none. Times are ISO 8601 UTC.
     """
 
     generation: int
@@ -26,12 +29,13 @@ class VerifiedTable:
     differences: int = 0
     reason: str = ""
     possible: bool = True
+    different_lsn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
     """By table id. `every_seconds` is how often each table is to be compared since `since`; 0 when nobody
-    compares continuously.
+    is expected to compare continuously.
     """
 
     every_seconds: float = 0.0
@@ -44,4 +48,4 @@ class Verified:
     @staticmethod
     def decode(data: bytes) -> "Verified":
         """Raises ManifestCorrupt, FormatTooNew."""
-        return codec.decode_versioned(Verified, data, version=FORMAT_VERSION, what="verify/tables.json")
+        return codec.decode_versioned(Verified, data, version=FORMAT_VERSION, what="a record below verify/log/")

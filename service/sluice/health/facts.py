@@ -111,6 +111,8 @@ class ApplierSeen:
     started_at: float | None = None
     ahead_seconds: float = 0.0
     configuration_refused: str = ""
+    upkeep_failing: str = ""
+    upkeep_failing_since: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +172,8 @@ class Facts:
     now. `source` is None when the server was not asked, or not reached, with the reason in
     `source_away`. `process` is None when no running process was asked. `read_at` is when the
     stored facts were read: a record that was fresh then says nothing bad of the applier, however
-    long nothing could be read since.
+    long nothing could be read since. `comparisons_unread` is why it could not be read what comparisons
+    found; `comparisons` are then those that were last read.
     """
 
     now: float
@@ -187,6 +190,7 @@ class Facts:
     maintenance: tuple[TableGroup, ...] = ()
     refusals: tuple[RefusalSeen, ...] = ()
     comparisons: tuple[ComparisonSeen, ...] = ()
+    comparisons_unread: str = ""
 
 
 def named(names: Sequence[str]) -> str:

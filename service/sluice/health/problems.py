@@ -132,6 +132,15 @@ KINDS: tuple[Kind, ...] = (
         "empty spool begins the pipeline again.",
     ),
     _kind(
+        "spool.upkeep",
+        "spool",
+        "w",
+        "The applier cannot archive entries of the manifest, or delete what every table has in the lake: the spool "
+        "grows, and starts read more and more entries. Nothing is lost.",
+        "The message says why, the applier's log has more. Refused: give its identity the rights of "
+        "deploy/object-store/s3-applier-policy.json. It is tried again at least every hour, and at a start.",
+    ),
+    _kind(
         "request.refused",
         "tables",
         "w",
@@ -226,8 +235,17 @@ KINDS: tuple[Kind, ...] = (
         "tables",
         "w",
         "Tables are compared continuously, and some were not found equal for three intervals.",
-        "See whether `sluice verify --continuous` runs, and what its log says. A comparison of all tables by "
-        "`sluice verify` says that nobody compares continuously any more.",
+        "See whether `sluice verify --continuous` runs, and what its log says. If nobody is to compare continuously "
+        "any more, `sluice verify --continuous-ended` says so.",
+    ),
+    _kind(
+        "verify.unreadable",
+        "tables",
+        "c",
+        "It cannot be read what comparisons found: whether a table differs from the source is not known. What a "
+        "running ingest read before is still shown.",
+        "Refused: give ingest and whoever asks for the status the right to read below `verify/`. Damaged: remove the "
+        "object that is named; the record before it then holds.",
     ),
     _kind(
         "table.quarantined",

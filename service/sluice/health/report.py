@@ -65,6 +65,8 @@ class Report:
     """When the applier wrote its newest record, by our clock."""
     refusals: tuple[RefusalSeen, ...] = ()
     comparisons: tuple[ComparisonSeen, ...] = ()
+    comparisons_unread: str = ""
+    """Why it could not be read what comparisons found."""
     process: ProcessFacts | None = None
     unread: Away | None = None
     judged_at: datetime | None = None
@@ -91,6 +93,7 @@ class Report:
             maintenance=grouped(seen for table in self.tables if (seen := table.maintenance_seen) is not None),
             refusals=self.refusals,
             comparisons=self.comparisons,
+            comparisons_unread=self.comparisons_unread,
         )
 
     @property
@@ -115,6 +118,8 @@ class Report:
             ours(applied.started_at),
             max(0.0, written - heard),
             applied.configuration_refused,
+            applied.upkeep.failing,
+            ours(applied.upkeep.since),
         )
 
     def _manifest_seen(self) -> ManifestSeen:

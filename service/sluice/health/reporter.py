@@ -19,7 +19,7 @@ from sluice.health.source_history import SourceHistory
 from sluice.health.source_watch import SourceAnswer, SourceWatch
 from sluice.health.tables import TableReport, current, joined
 from sluice.health.verified import Comparisons
-from sluice.manifest.apply_records import newest_complete, newest_log
+from sluice.manifest.newest import newest_complete, newest_log
 from sluice.manifest.reader import load_state, read_entry
 from sluice.manifest.state import PipelineState
 from sluice.source.facts import ServerFacts, SlotFacts, foreign_user
@@ -60,6 +60,7 @@ class Reporter:
         self._log, self._complete = newest_log(store), newest_complete(store)
         self._backlog = Backlog(store)
         self._known = PipelineState()
+        self._compared = Comparisons()
         self._preceded = False
         self._opened: tuple[int, datetime | None] = (0, None)
         self._written: tuple[int, datetime | None] = (0, None)
@@ -77,7 +78,7 @@ class Reporter:
         state = self._known = load_state(self._store, known=self._known)
         now = self._clock()
         pending = self._backlog.look(state, applied)
-        compared = Comparisons.read(self._store)
+        compared = self._compared = Comparisons.read(self._store, known=self._compared)
         tables, pending_entries = self._tables(state, applied, pending, compared, now=now)
         answer, lost = self._ask_server(state, within_seconds=asked_within_seconds)
         facts = answer.facts if answer is not None else None
@@ -111,6 +112,7 @@ class Reporter:
             heard_at=heard_at,
             refusals=tuple(self._refusals()),
             comparisons=tuple(compared.seen(state.tables)),
+            comparisons_unread=compared.unread,
         )
 
     def _tables(

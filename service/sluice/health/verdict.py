@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from sluice.contract.control import REFUSAL_SECONDS
 from sluice.errors import ErrorSeen
-from sluice.health.facts import ApplierSeen, Away, Facts, ProcessSeen, SourceSeen, named
+from sluice.health.facts import ApplierSeen, Away, ComparisonSeen, Facts, ProcessSeen, SourceSeen, named
 from sluice.health.problems import BY_CODE, SEVERITIES, Problem, Severity
 from sluice.printable import counted, one_line
 
@@ -362,6 +362,18 @@ def _clock(facts: Facts) -> Iterator[Problem]:
         )
 
 
+def _upkeep(facts: Facts) -> Iterator[Problem]:
+    seen = facts.applier
+    if seen.upkeep_failing:
+        yield _problem(
+            "spool.upkeep",
+            "warning",
+            "the spool",
+            f"the applier cannot keep it short: {seen.upkeep_failing}",
+            since=seen.upkeep_failing_since,
+        )
+
+
 def _lake(facts: Facts) -> Iterator[Problem]:
     lag = facts.lake_lag_seconds
     if lag is not None and lag > LAKE_LAG_SECONDS:
@@ -413,31 +425,33 @@ def _refusals(facts: Facts) -> Iterator[Problem]:
 
 
 def _comparisons(facts: Facts) -> Iterator[Problem]:
+    if facts.comparisons_unread:
+        yield _problem("verify.unreadable", "critical", "what comparisons found", facts.comparisons_unread)
     different = [one for one in facts.comparisons if one.differences]
-    if different:
-        count = sum(one.differences for one in different)
-        yield _problem(
-            "verify.different",
-            "critical",
-            named([one.table for one in different]),
-            f"a comparison found that rows of the lake differ from the source: {count:,} in {len(different):,} tables",
-            since=min(one.at for one in different),
-            count=len(different),
-        )
+    count = sum(one.differences for one in different)
+    yield from _compared(
+        "verify.different",
+        "critical",
+        different,
+        f"a comparison found that rows of the lake differ from the source: {count:,} in {len(different):,} tables",
+    )
     late = [one for one in facts.comparisons if one.late_at is not None and one.late_at < facts.now]
-    if late:
-        why = next((f"; {one.reason}" for one in late if one.reason), "")
-        yield _problem(
-            "verify.late",
-            "warning",
-            named([one.table for one in late]),
-            f"tables were to be found equal by comparison, and were not for three intervals{why}",
-            since=min(one.at for one in late),
-            count=len(late),
-        )
+    why = next((f"; {one.reason}" for one in late if one.reason), "")
+    yield from _compared(
+        "verify.late",
+        "warning",
+        late,
+        f"tables were to be found equal by comparison, and were not for three intervals{why}",
+    )
+
+
+def _compared(code: str, severity: Severity, found: list[ComparisonSeen], message: str) -> Iterator[Problem]:
+    if found:
+        names, since = named([one.table for one in found]), min(one.at for one in found)
+        yield _problem(code, severity, names, message, since=since, count=len(found))
 
 
 _RULES: tuple[Callable[[Facts], Iterator[Problem]], ...] = (
-    _slot, _spool, _gone, _server, _ingest, _lag, _prepared, _applier, _clock, _lake, _tables, _maintenance,
+    _slot, _spool, _gone, _server, _ingest, _lag, _prepared, _applier, _clock, _upkeep, _lake, _tables, _maintenance,
     _configuration, _refusals, _comparisons,
 )  # fmt: skip

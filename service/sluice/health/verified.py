@@ -1,13 +1,14 @@
 """What comparisons of source and lake found, as far as it concerns the tables of now."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from sluice.contract import keys
 from sluice.contract.verified import DIFFERENT, Verified, VerifiedTable
 from sluice.errors import FormatTooNew, ManifestCorrupt, ObjectMissing, StoreRefused
 from sluice.health.facts import ComparisonSeen
+from sluice.manifest.newest import newest_verified
 from sluice.manifest.state import TableState
 from sluice.store.base import ObjectStore
 
@@ -17,19 +18,20 @@ LATE_INTERVALS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Comparisons:
-    """All that is recorded of them."""
+    """All that is recorded of them. `unread` is why that cannot be read: `record` is then what was last read."""
 
-    record: Verified
+    record: Verified = field(default_factory=Verified)
+    unread: str = ""
 
     @classmethod
-    def read(cls, store: ObjectStore) -> "Comparisons":
-        """Nobody needs to have compared anything, and a record of another form says as little. Raises
-        StoreUnavailable.
-        """
+    def read(cls, store: ObjectStore, *, known: "Comparisons | None" = None) -> "Comparisons":
+        """Nobody needs to have compared anything. `known` is what was read before. Raises StoreUnavailable."""
+        newest, key = newest_verified(store), keys.VERIFIED
         try:
-            return cls(Verified.decode(store.get(keys.VERIFIED)))
-        except (ObjectMissing, ManifestCorrupt, FormatTooNew, StoreRefused):
-            return cls(Verified())
+            key = newest.key()
+            return cls(newest.at(key) or Verified())
+        except (ObjectMissing, ManifestCorrupt, FormatTooNew, StoreRefused) as error:
+            return cls(known.record if known is not None else Verified(), f"{key}: {error}")
 
     def of(self, state: TableState) -> VerifiedTable | None:
         """What was found of the generation in force."""

@@ -1,22 +1,26 @@
 """Objects that nothing names: bodies of transactions that never ended, files of writers that died
-before their entry. Found and deleted.
+before their entry, rows of repairs that were never asked for. Found and deleted.
 
 Invariant: an object is deleted only if its epoch is over (older than our own, whose `opened` entry
 is durable) and no entry since the one that opened its epoch names it. No entry can name it later: a
 writer of that epoch can append nothing any more, and a later entry refers to an older object only
 if an entry of the object's own epoch did before it (a prepared transaction). Objects of our own
-epoch and of newer ones are never looked at, nor is any key of another form. It runs beside
+epoch and of newer ones are never looked at, nor is any key of another form. Rows of a repair are deleted
+only if no request names them and none can any more: who reads them asks within half the time. It runs beside
 everything else: it writes nothing, and whatever goes wrong leaves objects behind for the next
 start, never more than that.
 """
 
 import threading
+import time
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from sluice import faults
 from sluice.contract import keys
+from sluice.contract.control import REPAIR_KEPT_SECONDS, Request
 from sluice.contract.entries import Body, Changes, Opened, Progress, Repair, Segment, Snapshot, Table
-from sluice.errors import ManifestCorrupt
+from sluice.errors import FormatTooNew, ManifestCorrupt, ObjectMissing, StoreRefused
 from sluice.manifest import horizon
 from sluice.manifest.reader import read_entries
 from sluice.manifest.state import PipelineState
@@ -35,7 +39,7 @@ a byte for each object of the epochs.
 
 
 def collect(store: ObjectStore, *, opened_seq: int, epoch: int, table_ids: Iterable[str], stop: threading.Event) -> int:
-    """Deletes what epochs before `epoch` left behind and returns how many objects that were.
+    """Deletes what epochs before `epoch`, and repairs that died, left behind and returns how many objects that were.
 
     `opened_seq` is the number of our own `opened` entry, which must be durable; `table_ids` are the
     tables known at that point. Returns early on `stop`. Raises ManifestCorrupt if the entries
@@ -56,7 +60,7 @@ def unnamed(
 ) -> Iterator[str]:
     """Keys of what `collect` deletes, under the same conditions."""
     named = _named(store, horizon.base(store), before_seq=opened_seq, stop=stop)
-    return _candidates(store, named, sorted(table_ids), before_epoch=epoch)
+    return chain(_candidates(store, named, sorted(table_ids), before_epoch=epoch), _repair_rows(store))
 
 
 def referenced(body: Body) -> tuple[Segment, ...]:
@@ -131,3 +135,23 @@ def _candidates(store: ObjectStore, named: Named, table_ids: list[str], *, befor
             counters = named.get(epoch)
             if counters is not None and not (counter < len(counters) and counters[counter]):
                 yield key
+
+
+def _repair_rows(store: ObjectStore) -> Iterator[str]:
+    """Rows of repairs that nobody asks for any more; none while it is doubtful what is asked for."""
+    latest = time.time() - REPAIR_KEPT_SECONDS
+    old = [key for key in store.list(keys.REPAIRS) if (begun := keys.repair_begun(key)) is not None and begun < latest]
+    wanted: set[str] = set()
+    # After the rows: whoever reads them has asked by now, or does not.
+    for key in store.list(keys.CONTROL) if old else ():
+        if not keys.is_control(key) or key.startswith(keys.REFUSED):
+            continue
+        try:
+            request = Request.decode(store.get(key))
+        except ObjectMissing:
+            continue  # it was carried out meanwhile, and its rows are removed by who did
+        except (ManifestCorrupt, FormatTooNew, StoreRefused):
+            return
+        if request.repair is not None:
+            wanted.update(segment.key for segment in request.repair.segments)
+    yield from (key for key in old if key not in wanted)

@@ -30,9 +30,9 @@ from sluice.contract.entries import Changes, Entry, Opened, Prepared
 from sluice.contract.horizon import Horizon
 from sluice.errors import ManifestCorrupt, StoreRefused
 from sluice.manifest import horizon, links
-from sluice.manifest.apply_records import newest_complete, newest_log
 from sluice.manifest.compaction import newest_archived
 from sluice.manifest.leftovers import referenced, unnamed
+from sluice.manifest.newest import newest_complete, newest_log
 from sluice.manifest.reader import load_state, read_links
 from sluice.manifest.state import PipelineState, TableState, reduce
 from sluice.store.base import ObjectStore

@@ -16,13 +16,14 @@ import structlog
 
 from sluice import faults, lsn
 from sluice.contract import keys
-from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.contract.applied import AppliedLog, AppliedTable, Complete, SpoolUpkeep
 from sluice.errors import ObjectMissing
-from sluice.manifest.apply_records import newest_complete, newest_log
+from sluice.manifest.newest import newest_complete, newest_log
 from sluice.store.base import ObjectStore
 
 _log = structlog.get_logger("sluice.apply")
 
+_UPKEPT = SpoolUpkeep()
 KEPT = 20
 """Reports that stay for a reader who is late."""
 
@@ -47,10 +48,15 @@ class Reports:
             return None
 
     def log(
-        self, tables: Mapping[str, AppliedTable], *, succeeded_at: float = 0.0, configuration_refused: str = ""
+        self,
+        tables: Mapping[str, AppliedTable],
+        *,
+        succeeded_at: float = 0.0,
+        configuration_refused: str = "",
+        upkeep: SpoolUpkeep = _UPKEPT,
     ) -> None:
         """Writes the next log. `succeeded_at`, unix seconds, is when the applier last had success;
-        0 if it had none.
+        0 if it had none. `upkeep` is how the spool is kept short.
         """
         self._log_number += 1
         faults.point("apply.log.before")
@@ -63,6 +69,7 @@ class Reports:
             succeeded,
             self._started_at,
             configuration_refused,
+            upkeep,
         )
         self._store.create(keys.apply_log(self._log_number), log.encode())
         faults.point("apply.log.after")

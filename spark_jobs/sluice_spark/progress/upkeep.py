@@ -4,15 +4,18 @@ every table has in the lake is deleted when it is older than the retention.
 Owns the thread that does it, and its share of time. It runs beside the loop, takes nothing from it
 but the state of the manifest, judges by the records that are stored, and writes and deletes only
 while this process holds the lease. Whatever goes wrong leaves the spool longer than it need be and
-the pipeline as it is: it is logged, counted, and tried again.
+the pipeline as it is: it is logged, counted, tried again, and a fact of the applier's report until a
+turn goes well.
 """
 
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import structlog
 
+from sluice.contract.applied import SpoolUpkeep
 from sluice.errors import ServiceError, StoreUnavailable, WriterFenced
 from sluice.manifest import horizon, pruning
 from sluice.manifest.compaction import Compactor
@@ -46,10 +49,14 @@ class Upkeep:
         state: Callable[[], PipelineState],
         retention_seconds: Callable[[], float | None],
         failed: Callable[[BaseException], None],
+        before: SpoolUpkeep,
     ) -> None:
         """`require_owner` raises when this process may not write any more, `state` is one that the
-        manifest has come to, and `failed` hears of every error; all from this thread.
+        manifest has come to, and `failed` hears of every error; all from this thread. `before` is what the
+        process before this one reported.
         """
+        self.report = before
+        """How it goes. Any thread may read it."""
         self._store = store
         self._state = state
         self._retention_seconds = retention_seconds
@@ -88,9 +95,9 @@ class Upkeep:
             except Exception as error:  # noqa: BLE001 - it concerns nothing but the length of the spool
                 errors += 1
                 pause = min(AGAIN_SECONDS * 2**errors, LONGEST_SECONDS)
-                self._report(error)
+                self._say(error, attempt=errors)
                 continue
-            errors = 0
+            errors, self.report = 0, SpoolUpkeep()
             pause = (time.monotonic() - began) * (1 / SHARE - 1) if more else LOOK_SECONDS
 
     def _turn(self) -> bool:
@@ -133,11 +140,15 @@ class Upkeep:
         self._prune_at = time.monotonic() + (0.0 if more and plan.cleaned is not None else PRUNE_SECONDS)
         return more and plan.cleaned is not None
 
-    def _report(self, error: Exception) -> None:
+    def _say(self, error: Exception, *, attempt: int) -> None:
         self._failed(error)
-        text = str(error) if isinstance(error, ServiceError) else type(error).__name__
-        say = _log.warning if isinstance(error, StoreUnavailable) else _log.error
+        text = str(error) if isinstance(error, ServiceError) else f"an unexpected error ({type(error).__name__})"
+        away = isinstance(error, StoreUnavailable)
+        say = _log.warning if away else _log.error
         say("the spool is not kept short", error=text, hint=getattr(error, "hint", ""))
+        if not away or attempt > 1:  # a store that does not answer once is nothing to act upon
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            self.report = SpoolUpkeep(text, self.report.since or now)
 
 
 def _plain(seconds: float | None) -> float:

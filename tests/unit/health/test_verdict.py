@@ -392,6 +392,8 @@ def test_headroom_is_judged_by_what_is_left(share: float, seconds: float | None,
         ),
         ({"applier": replace(WELL_APPLIER, succeeded_at=None, started_at=AT - 301)}, "applier.failing", "warning"),
         ({"applier": replace(WELL_APPLIER, ahead_seconds=61.0)}, "applier.clock", "warning"),
+        ({"applier": replace(WELL_APPLIER, upkeep_failing="AccessDenied")}, "spool.upkeep", "warning"),
+        ({"comparisons_unread": "verify/log/1.json: denied"}, "verify.unreadable", "critical"),
         (
             {"source": replace(WELL_SOURCE, foreign="process 7 (application_name pg_recvlogical)")},
             "slot.foreign",

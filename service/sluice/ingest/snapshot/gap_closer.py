@@ -12,7 +12,7 @@ from dataclasses import replace
 from sluice import faults
 from sluice.contract import keys
 from sluice.contract.entries import Repair, Segment
-from sluice.errors import ManifestCorrupt, ObjectMissing, SourceUnavailable, UsageError
+from sluice.errors import ManifestCorrupt, ObjectMissing, SourceUnavailable, StoreRefused, UsageError
 from sluice.ingest.snapshot.repairer import POLL_SECONDS, Repairer
 from sluice.lsn import show
 
@@ -24,17 +24,24 @@ class GapCloser(Repairer):
         """Puts `repair` into the manifest, unless it is there, and removes the files that came with the
         request. Raises UsageError when it closes no gap (any more), SourceUnavailable when it may work later.
         """
+        try:
+            self._close(repair)
+        except UsageError:
+            self._remove(repair)
+            raise
+        self._remove(repair)
+
+    def _close(self, repair: Repair) -> None:
         state = self._log.state.tables.get(repair.table_id)
         name = f"{state.schema_name}.{state.table_name}" if state is not None else f"table {repair.table_id}"
-        if not any(gap.closed and gap.seq == repair.gap_seq for gap in (state.gaps if state is not None else ())):
-            if state is None or state.gap is None or state.gap.seq != repair.gap_seq:
-                self._remove(repair)
-                raise UsageError(f"{name} has no such gap any more", hint="`sluice tables` says how it is")
-            while self._log.state.through_lsn < repair.as_of_lsn:
-                if self._stop.wait(POLL_SECONDS):
-                    raise SourceUnavailable("closing a gap was stopped", hint="it is done after the next start")
-            self._append_closing(repair, name)
-        self._remove(repair)
+        if any(gap.closed and gap.seq == repair.gap_seq for gap in (state.gaps if state is not None else ())):
+            return
+        if state is None or state.gap is None or state.gap.seq != repair.gap_seq:
+            raise UsageError(f"{name} has no such gap any more", hint="`sluice tables` says how it is")
+        while self._log.state.through_lsn < repair.as_of_lsn:
+            if self._stop.wait(POLL_SECONDS):
+                raise SourceUnavailable("closing a gap was stopped", hint="it is done after the next start")
+        self._append_closing(repair, name)
 
     def _append_closing(self, repair: Repair, name: str) -> None:
         segments = tuple(self._copied(segment, repair.table_id) for segment in repair.segments)
@@ -46,7 +53,6 @@ class GapCloser(Repairer):
                 break
             except ManifestCorrupt as error:
                 if self._log.state.through_lsn == position:
-                    self._remove(repair)
                     raise UsageError(
                         f"what was read of {name} does not close its gap: {error}",
                         hint="`sluice verify --repair` reads it again; if its columns changed, `sluice resync` it",
@@ -77,6 +83,10 @@ class GapCloser(Repairer):
         return replace(segment, key=key)
 
     def _remove(self, repair: Repair) -> None:
-        for segment in repair.segments:
-            if keys.is_repair_rows(segment.key):
-                self._store.delete(segment.key)
+        """The store need not let them go: they are collected later, by who may."""
+        try:
+            for segment in repair.segments:
+                if keys.is_repair_rows(segment.key):
+                    self._store.delete(segment.key)
+        except StoreRefused as error:
+            self._logger.warning("rows of a repair that is done stay for now", error=str(error), hint=error.hint)

@@ -2,7 +2,7 @@
 
 Invariant: the rows are read in the very snapshot that the comparison was made in, so that together with
 the table in front of the gap they are the source as of one position. They lie below `keys.REPAIRS` until
-ingest has them, and are removed when it is not asked.
+ingest has them, and are removed when it is not asked. Those of a process that died are collected by ingest.
 """
 
 import time
@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from sluice import faults
 from sluice.contract import keys
 from sluice.contract.catalog_facts import TableFacts
-from sluice.contract.control import MOST_KEYS, REPAIR, Request
+from sluice.contract.control import MOST_KEYS, REPAIR, REPAIR_READ_SECONDS, Request
 from sluice.contract.entries import Repair, Segment
 from sluice.contract.schema import TableSchema
 from sluice.contract.verified import NOT_COMPARED
@@ -53,13 +53,15 @@ def close_gap(
                 f"{len(wanted)} rows of {verdict.name} differ, which is too many to read by their keys",
                 hint=f"`sluice resync {verdict.name}` takes a new snapshot",
             )
-        token = f"{time.time_ns():020d}-{uuid.uuid4().hex}"
+        began = time.time_ns()
+        token = keys.repair_token(began, uuid.uuid4().hex)
         segments: list[Segment] = []
         try:
             for number, at in enumerate(range(0, len(wanted), MOST_KEYS)):
                 some = wanted[at : at + MOST_KEYS]
                 key = keys.repair_rows(token, number)
                 segments.append(_stored(options, store, schema, facts, holder, some, key=key))
+            _require_young(verdict.name, (time.time_ns() - began) / 1e9)
         except BaseException:
             for segment in segments:
                 store.delete(segment.key)
@@ -71,6 +73,15 @@ def close_gap(
         _ask(store, verdict, repair, token=token, seconds=seconds)
         return replace(verdict, repaired=len(wanted))
     raise AssertionError("a comparison ended without a verdict")
+
+
+def _require_young(name: str, seconds: float) -> None:
+    """Older rows are collected as those of a process that died."""
+    if seconds > REPAIR_READ_SECONDS:
+        raise VerificationFailed(
+            f"the rows of {name} that differ could not be read within {REPAIR_READ_SECONDS / 3600:g} hours",
+            hint=f"`sluice resync {name}` takes a new snapshot",
+        )
 
 
 def _stored(

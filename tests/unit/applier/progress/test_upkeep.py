@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,10 +11,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from sluice.contract import archive, keys
-from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.contract.applied import AppliedLog, AppliedTable, Complete, SpoolUpkeep
 from sluice.contract.entries import Changes, Commits, Progress
 from sluice.contract.table_state import State
-from sluice.errors import StoreUnavailable, WriterFenced
+from sluice.errors import StoreRefused, StoreUnavailable, WriterFenced
+from sluice.health.reporter import Reporter
 from sluice.manifest import compaction
 from sluice.manifest.reader import load_state, pruned_through, read_entries
 from sluice.manifest.writer import ManifestLog
@@ -22,6 +24,7 @@ from sluice_spark.lake.place import Place
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress import upkeep
 from sluice_spark.progress.ledger import Ledger
+from sluice_spark.progress.reports import Reports
 from sluice_spark.progress.restart import not_pruned, restore
 from sluice_spark.progress.upkeep import Upkeep
 from tests.support.manifests import opened, put, segment, table
@@ -74,7 +77,14 @@ def filled(store: MemoryStore, count: int) -> ManifestLog:
 
 
 def started(store: MemoryStore, log: ManifestLog, owner: Callable[[], None], failed: Callable[..., None]) -> Upkeep:
-    work = Upkeep(store, require_owner=owner, state=lambda: log.state, retention_seconds=lambda: None, failed=failed)
+    work = Upkeep(
+        store,
+        require_owner=owner,
+        state=lambda: log.state,
+        retention_seconds=lambda: None,
+        failed=failed,
+        before=SpoolUpkeep(),
+    )
     work.start()
     return work
 
@@ -131,6 +141,50 @@ def test_an_error_is_said_and_the_work_is_done_later() -> None:
     assert load_state(store) == log.state
 
 
+def test_what_fails_for_good_is_a_problem_of_the_pipeline_until_a_turn_goes_well() -> None:
+    """With the very records: what the applier writes is read by a reporter, which judges."""
+
+    class Guarded(MemoryStore):
+        denied = True
+
+        def create(self, key: str, data: bytes | memoryview) -> None:
+            if self.denied and key.startswith(keys.ARCHIVES):
+                raise StoreRefused("the store refuses s3:PutObject for archive/")
+            super().create(key, data)
+
+    store = Guarded(uuid.uuid4().hex, prefix="shop/")
+    log = filled(store, 14)
+    reports, before = Reports(store, instance="test"), SpoolUpkeep("it failed", "2030-01-01T00:00:00+00:00")
+    heard: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
+    work = Upkeep(
+        store,
+        require_owner=lambda: None,
+        state=lambda: log.state,
+        retention_seconds=lambda: None,
+        failed=heard.put,
+        before=before,
+    )
+
+    def problems() -> list[tuple[str, str]]:
+        reports.log({}, upkeep=work.report)
+        report = Reporter(pipeline="shop", store=store, lake_uri="file:///lake", source=None).take()
+        found = [one for one in report.to_json()["problems"] if one["code"] == "spool.upkeep"]
+        return [(one["since"][:4], one["message"]) for one in found]
+
+    assert problems() == [("2030", "the applier cannot keep it short: it failed")], "until something else is known"
+    work.start()
+    for _ in range(3):
+        heard.get(timeout=PATIENCE)
+    refused = "the applier cannot keep it short: the store refuses s3:PutObject for archive/"
+    assert problems() == [("2030", refused)]
+    store.denied = False
+    deadline = time.monotonic() + PATIENCE
+    while work.report.failing and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert problems() == []
+    work.stop()
+
+
 class Turns:
     """An upkeep whose steps are taken by hand, and its clock."""
 
@@ -142,6 +196,7 @@ class Turns:
             state=lambda: log.state,
             retention_seconds=lambda: self.retention,
             failed=unexpected,
+            before=SpoolUpkeep(),
         )
 
     def take(self) -> None:

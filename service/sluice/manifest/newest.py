@@ -1,4 +1,5 @@
-"""The newest of what the applier wrote: its log and its completions.
+"""The newest of what is kept as numbered records: the applier's log and completions, and what comparisons
+found.
 
 Invariant: numbers only grow, so each look lists what came after the last one found.
 """
@@ -8,6 +9,7 @@ from typing import Generic, TypeVar
 
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, Complete
+from sluice.contract.verified import Verified
 from sluice.store.base import ObjectStore
 
 Record = TypeVar("Record")
@@ -24,14 +26,18 @@ class Newest(Generic[Record]):
 
     def read(self) -> Record | None:
         """None while there is none. Raises StoreError, ManifestCorrupt, FormatTooNew."""
-        key = self._find()
+        return self.at(self.key())
+
+    def at(self, key: str) -> Record | None:
+        """The record at `key`, None for an empty one. Raises as `read` does."""
         return self._decode(self._store.get(key)) if key else None
 
     def number(self) -> int:
         """The number of the newest record, 0 while there is none. Raises StoreError."""
-        return int(self._find().removeprefix(self._folder).removesuffix(".json") or 0)
+        return keys.record_number(self.key())
 
-    def _find(self) -> str:
+    def key(self) -> str:
+        """Where the newest record is, empty while there is none. Raises StoreError."""
         self._key = max(self._store.list(self._folder, after=self._key), default=self._key)
         return self._key
 
@@ -42,3 +48,7 @@ def newest_log(store: ObjectStore) -> Newest[AppliedLog]:
 
 def newest_complete(store: ObjectStore) -> Newest[Complete]:
     return Newest(store, keys.APPLY_COMPLETE, Complete.decode)
+
+
+def newest_verified(store: ObjectStore) -> Newest[Verified]:
+    return Newest(store, keys.VERIFIED, Verified.decode)

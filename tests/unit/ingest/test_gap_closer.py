@@ -1,0 +1,72 @@
+"""The rows that came with a request to close a gap: removed when it is done, and when it is refused."""
+
+import hashlib
+import itertools
+import threading
+import uuid
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sluice.contract import keys
+from sluice.contract.entries import Lost, Repair
+from sluice.errors import StoreRefused, UsageError
+from sluice.ingest.snapshot.gap_closer import GapCloser
+from sluice.manifest.reader import load_state
+from sluice.manifest.writer import ManifestLog
+from sluice.store.memory import MemoryStore
+from tests.support.manifests import changes, opened, put, segment, snapshot, table
+
+ROWS = b"rows"
+KEY = keys.repair_rows(keys.repair_token(1, uuid.UUID(int=7).hex), 0)
+
+
+class Scene:
+    """Table 7 has a gap, and rows that close it were read."""
+
+    def __init__(self, store: MemoryStore | None = None) -> None:
+        self.store = store or MemoryStore(uuid.uuid4().hex)
+        log = ManifestLog.open(self.store, opened(), load_state(self.store))
+        log.append(table("7"))
+        log.append(snapshot(snapshot_lsn=log.state.through_lsn))
+        put(log, changes(30), through_lsn=30)
+        self.log = ManifestLog.open(
+            self.store, opened(lost=Lost("the slot was lost", ("7",))), load_state(self.store), through_lsn=100
+        )
+        self.store.put(KEY, ROWS)
+        options: Any = None
+        self.closer = GapCloser(
+            options, self.log, self.store, options, epoch=2, numbers=itertools.count(1), stop=threading.Event()
+        )
+
+    def repair(self, **wrong: Any) -> Repair:
+        gap = self.log.state.tables["7"].gap
+        assert gap is not None
+        sha256 = hashlib.sha256(ROWS).hexdigest()
+        rows = replace(segment(first_lsn=100), key=KEY, bytes=len(ROWS), **{"sha256": sha256, **wrong})
+        return Repair("7", 1, 1, 100, 100, (rows,), gap.seq)
+
+    def left(self) -> list[str]:
+        return list(self.store.list(keys.REPAIRS))
+
+
+def test_rows_go_when_the_gap_is_closed_and_when_the_request_is_refused() -> None:
+    for wrong in ({"sha256": "0" * 64}, {"table_id": "8"}):
+        scene = Scene()
+        with pytest.raises(UsageError):
+            scene.closer.close_gap(scene.repair(**wrong))
+        assert (scene.left(), scene.log.state.tables["7"].state) == ([], "gap")
+    scene = Scene()
+    scene.closer.close_gap(scene.repair())
+    assert (scene.left(), scene.log.state.tables["7"].state) == ([], "live")
+
+
+def test_a_gap_is_closed_where_ingest_may_not_remove_the_rows() -> None:
+    class Keeping(MemoryStore):
+        def delete(self, key: str) -> None:
+            raise StoreRefused("403")
+
+    scene = Scene(Keeping(uuid.uuid4().hex))
+    scene.closer.close_gap(scene.repair())
+    assert (scene.left(), scene.log.state.tables["7"].state) == ([KEY], "live")
