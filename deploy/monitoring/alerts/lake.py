@@ -24,6 +24,7 @@ THRESHOLDS = (SILENCE, FAILURES, BACKLOG_AGE, BACKLOG_BYTES, SNAPSHOT_STALL)
 
 FAILED = total(over("increase", one(known.APPLY_RUNS, outcome="failed"), "15m"))
 RESTARTED = total(over("increase", one(known.APPLY_RESTARTS), "15m"))
+REFUSED = total(risen(one(known.APPLY_CONFLICTS, kind=("concurrent", "fenced")), "1h"))
 OLD = f"time() - {worst(one(known.OLDEST_PENDING))} > {BACKLOG_AGE}"
 PENDING_LEAST = worst(over("min_over_time", one(known.PENDING_BYTES), "1h"))
 PENDING_GROWTH = worst(over("delta", one(known.PENDING_BYTES), "1h"))
@@ -93,22 +94,12 @@ ALERTS = (
     Alert(
         "SluiceApplyFailing",
         "warning",
-        f"{FAILED} > {FAILURES} or on (pipeline) {RESTARTED} > {FAILURES}",
+        f"{FAILED} > {FAILURES} or on (pipeline) {RESTARTED} > {FAILURES} or on (pipeline) {REFUSED} > 0",
         "5m",
         "The applier of pipeline {{ $labels.pipeline }} keeps failing",
-        "Windows fail and are tried again, or the applier ends and is started again. Tables without "
-        "problems continue meanwhile.",
+        "Windows fail and are tried again, the applier ends and is started again, or another program writes "
+        "the same Delta tables, which on S3 can overwrite commits. Tables without problems continue meanwhile.",
         held="10m",
-    ),
-    Alert(
-        "SluiceApplyConflicts",
-        "warning",
-        total(risen(one(known.APPLY_CONFLICTS), "1h"), "kind") + " > 0",
-        "0m",
-        "Another program writes the Delta tables of pipeline {{ $labels.pipeline }}",
-        "A commit met a commit of another writer ({{ $labels.kind }}). Only one applier may write these "
-        "tables, and on S3 a second one can overwrite commits.",
-        held="15m",
     ),
     Alert(
         "SluiceLakeBehind",
