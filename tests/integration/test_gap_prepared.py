@@ -46,7 +46,8 @@ def test_ingest_goes_on_though_a_transaction_was_prepared_before_the_slots_new_p
         while not said and time.monotonic() < deadline:
             time.sleep(0.05)
         database.execute(ending)
-    waits = ("the new replication slot waits for older transactions to end", [], 1)
+    no_process: list[int] = []
+    waits = ("the new replication slot waits for older transactions to end", no_process, 1)
     assert [(line["event"], line["processes"], line["prepared"]) for line in said][:1] == [waits]
     going_on.join(60)
     assert not going_on.is_alive()
