@@ -1,9 +1,11 @@
 """A slot that somebody advanced, while a transaction was prepared that it has passed."""
 
 import threading
+import time
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from sluice import lsn
 from sluice.contract.table_state import State
@@ -38,9 +40,15 @@ def test_ingest_goes_on_though_a_transaction_was_prepared_before_the_slots_new_p
     going_on = threading.Thread(
         target=lambda: recreate(pipeline.options(**TWO_PHASE), pipeline.store, mirrored=lambda _: True)
     )
-    going_on.start()
-    going_on.join(2)  # it may wait for the end of what is prepared
-    database.execute(ending)
+    with capture_logs() as said:
+        going_on.start()
+        deadline = time.monotonic() + 30
+        while not said and time.monotonic() < deadline:
+            time.sleep(0.05)
+        database.execute(ending)
+    no_process: list[int] = []
+    waits = ("the new replication slot waits for older transactions to end", no_process, 1)
+    assert [(line["event"], line["processes"], line["prepared"]) for line in said][:1] == [waits]
     going_on.join(60)
     assert not going_on.is_alive()
     database.execute("INSERT INTO t VALUES (5, 5)")

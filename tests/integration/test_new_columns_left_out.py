@@ -108,3 +108,20 @@ def test_a_column_of_the_key_is_never_left_out(pipeline: IngestPipeline, tmp_pat
     assert [(one.state, one.differences) for one in verdicts(pipeline, tmp_path)] == [("live", ())]
     assert sum(pipeline.table("public.t").resyncs.counts.values()) == 1
     assert shape(pipeline) == (["id", "v", "k"], ["z"])
+
+
+def test_a_column_that_the_lake_has_goes_on_being_followed(pipeline: IngestPipeline, tmp_path: Path) -> None:
+    """It came under evolve, and the catalog was not looked at since."""
+    set_up(pipeline, BEFORE)
+    pipeline.run(**EVOLVE)
+    with pipeline.running(**EVOLVE, watch_interval_s=3600.0) as running:
+        set_up(pipeline, ("INSERT INTO t VALUES (19, 'nineteen')",))
+        running.wait_until(lambda: len(pipeline.rows("public.t")) == 1)  # the look of the start is over
+        set_up(pipeline, ("ALTER TABLE t ADD r int", "INSERT INTO t VALUES (20, 'twenty', 20)"))
+        running.wait_until(lambda: "r" in shape(pipeline)[0])
+    assert '"r"' not in pipeline.table("public.t").fingerprint
+    set_up(pipeline, ("ALTER TABLE t ALTER r TYPE int USING coalesce(r, 0) + 1",))
+    pipeline.run(**IGNORE)
+    pipeline.run(**IGNORE)
+    assert shape(pipeline) == (["id", "v", "r"], [])
+    assert_equal(pipeline, tmp_path, again={"rewrite": 1})

@@ -12,6 +12,8 @@ import pytest
 from tests.support.ingesting import IngestPipeline
 from tests.support.oracle import Spool
 from tests.support.source_setup import since
+from tests.support.sources import Database
+from tests.support.spool_rows import cast_text
 from tests.support.workload import Workload
 
 CHANGES = (
@@ -176,3 +178,24 @@ def test_a_connection_that_writes_is_not_needed(pipeline: IngestPipeline, tmp_pa
         pipeline.database.dsn, autocommit=True, options="-c default_transaction_read_only=on"
     ) as connection:
         assert spool_of(pipeline, tmp_path).assert_equal(connection, pipeline.database.publication)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "texts"),
+    [
+        (
+            ("float4", "float"),
+            ("float8", "double"),
+            ["-0", "0", "1", "0.1", "1e+15", "1e-05", "3.4028235e+38", "NaN", "Infinity", "-Infinity"],
+        ),
+        (("date", "date"), ("timestamp", "timestamp_ntz"), ["2024-02-29", "0044-03-15 BC", "infinity", "-infinity"]),
+        (("numeric(4,1)", "decimal(4,1)"), ("numeric(8,3)", "decimal(8,3)"), ["-0.5", "0.0", "999.9", "NaN"]),
+    ],
+)
+def test_a_value_of_a_wider_type_is_spelled_as_the_server_spells_its_cast(
+    database: Database, before: tuple[str, str], after: tuple[str, str], texts: list[str]
+) -> None:
+    with database.connect() as connection:
+        cast = f"SELECT %s::{before[0]}::{after[0]}::text"
+        said = [connection.execute(cast.encode(), (text,)).fetchall()[0][0] for text in texts]
+    assert [cast_text(text, before[1], after[1]) for text in texts] == said

@@ -7,8 +7,9 @@ import pytest
 
 from sluice.cli.plan import look
 from sluice.contract import resyncs
-from sluice.errors import UsageError
+from sluice.errors import SourceUnavailable, UsageError
 from sluice.ingest.tables.policies import Policies, TablePolicy
+from sluice.operate import rehearsal
 from sluice.settings import load
 from sluice_spark.read.column_defaults import missing_value
 from tests.integration.test_plan import configured, tried
@@ -36,6 +37,22 @@ def test_a_statement_that_locks_a_table_which_is_not_published_is_refused(
     pipeline.run(**RESYNC)
     with pytest.raises(UsageError, match="aside"):
         tried(pipeline, tmp_path, "ALTER TABLE t ADD FOREIGN KEY (id) REFERENCES aside")
+
+
+def test_what_is_read_while_the_locks_are_held_is_bounded(
+    pipeline: IngestPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rehearsal, "READ_SECONDS", 0.1)
+    set_up(pipeline, PLAIN)
+    with pipeline.database.connect() as connection:
+        oids = [oid for (oid,) in connection.execute("SELECT 't'::regclass::oid::int8").fetchall()]
+        statement = "ALTER TABLE t ADD COLUMN w int"
+        with (
+            pytest.raises(SourceUnavailable, match="statement timeout"),
+            rehearsal.rehearsed(connection, statement, published=oids, seconds=2.0),
+        ):
+            connection.execute("SELECT pg_sleep(20)")
+        assert connection.execute("SHOW statement_timeout").fetchall() == [("0",)]
 
 
 STATEMENTS = {

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tools.local.rendering import postgres_texts
+from tools.local.rendering import float_text, postgres_texts
 
 Place = int | str
 """A column: its attnum, or its name where the catalog no longer knew one."""
@@ -118,7 +118,7 @@ class _Rows:
                     row[place] = column["missing"]
             elif known is not None and known[place]["lake"] != column["lake"]:
                 for row in self:
-                    row[place] = _cast(row.get(place), known[place]["lake"]["sql"], column["lake"]["sql"])
+                    row[place] = cast_text(row.get(place), known[place]["lake"]["sql"], column["lake"]["sql"])
         keys = [place_of(column) for column in self._table.schemas[version]["columns"] if column["key"]]
         self._by_key = {tuple(row.get(place) for place in keys): row for row in self._by_key.values()}
         self._version = version
@@ -170,12 +170,12 @@ class _Rows:
             self._bag.append(_filled(change, old))
 
 
-def _cast(text: str | None, before: str, after: str) -> str | None:
+def cast_text(text: str | None, before: str, after: str) -> str | None:
     """A value's text after PostgreSQL's own cast to a wider type."""
     if text is None or text in ("NaN", "infinity", "-infinity"):
         return text
     if (before, after) == ("float", "double"):
-        return repr(struct.unpack("f", struct.pack("f", float(text)))[0])
+        return float_text(struct.unpack("f", struct.pack("f", float(text)))[0], bits=64)
     if (before, after) == ("date", "timestamp_ntz"):
         return f"{text[:-3]} 00:00:00 BC" if text.endswith(" BC") else f"{text} 00:00:00"
     if after.startswith("decimal"):

@@ -82,9 +82,10 @@ def plan(
 
     With --sql it says what one ALTER or DROP statement would do to the tables of the publication, and to
     no other table. The statement runs at the source in a transaction that is rolled back. Until then it
-    keeps its locks, for at most --seconds: nobody else can read or write the table meanwhile. It waits
-    one second at most for them. A change that writes a large table anew is cancelled, and costs the
-    source that time. What a function in it does elsewhere (a sequence, another server) is not undone.
+    keeps its locks, for at most --seconds and while the catalog is read, by queries of at most ten
+    seconds: nobody else can read or write the table meanwhile. It waits one second at most for them. A
+    change that writes a large table anew is cancelled, and costs the source that time. What a function
+    in it does elsewhere (a sequence, another server) is not undone.
 
     It ends with 0 when nothing changed or all of it is followed, with 13 when rows of a table would be
     read again, and with 14 when a table would stop.

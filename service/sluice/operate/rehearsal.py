@@ -1,7 +1,8 @@
 """A change of tables that is tried out: the statement runs in a transaction that is always rolled back.
 
 Invariant: nothing of it remains, and nobody waits for it longer than the limits: the statement waits
-`LOCK_SECONDS` at most for a lock, and holds what it locked for `seconds` at most. One statement that
+`LOCK_SECONDS` at most for a lock, and holds what it locked for `seconds` at most and while the catalog is
+read, by queries that take `READ_SECONDS` each at most. One statement that
 alters or drops; it locks tables of the publication and no others. (PostgreSQL: Explicit Locking.)
 """
 
@@ -19,6 +20,8 @@ from sluice.source.sessions import raise_result, translated
 
 LOCK_SECONDS = 1.0
 """Other statements on the table queue behind one that waits for its lock."""
+READ_SECONDS = 10.0
+"""For a query of the catalog while the locks are held: thousands of tables take a second."""
 _COMMENTS = re.compile(r"\A(?:\s+|--[^\n]*(?:\n|\Z)|/\*.*?\*/)+", re.DOTALL)
 _ALLOWED = re.compile(r"(?:ALTER|DROP)\s+(?:TABLE|SCHEMA|TYPE|DOMAIN|INDEX|PUBLICATION)\b", re.IGNORECASE)
 _TABLES = """
@@ -64,7 +67,7 @@ def rehearsed(
             _set(connection, lock_timeout=_milliseconds(LOCK_SECONDS), statement_timeout=_milliseconds(seconds))
             _set(connection, search_path='"$user", public')
             _run(connection, statement, seconds)
-            _set(connection, search_path="", statement_timeout="0")
+            _set(connection, search_path="", statement_timeout=_milliseconds(READ_SECONDS))
             others = sorted(tables[oid] for (oid,) in connection.execute(_LOCKED).fetchall() if oid in tables)
             if others:
                 raise UsageError(

@@ -14,7 +14,7 @@ from sluice.source.continuity import TWO_PHASE_SINCE
 from sluice.source.facts import SlotFacts
 from sluice.source.sessions import Connection, SourceOptions, open_query, open_replication, translated
 from sluice.source.slot_facts import slot_facts
-from sluice.source.snapshot_export import Waiting, create_slot
+from sluice.source.snapshot_export import create_slot
 
 FAILOVER_SINCE = 170000
 """Version, as libpq numbers it, since which a slot can be synchronised to standbys."""
@@ -33,13 +33,11 @@ def can_fail_over(conn: Connection, *, two_phase: bool) -> bool:
     return conn.pgconn.server_version >= since and not row[0]
 
 
-def ensure_slot(
-    options: SourceOptions, *, two_phase: bool = False, failover: bool = False, waiting: Waiting | None = None
-) -> SlotFacts:
+def ensure_slot(options: SourceOptions, *, two_phase: bool = False, failover: bool = False) -> SlotFacts:
     """The pipeline's slot, created when it is missing. The publication must exist already. Raises
     SourceError.
 
-    Creation waits for every older transaction; `waiting` shows whom for, and can cancel.
+    Creation waits for every older transaction, and says so in the log.
     """
     with closing(open_query(options)) as conn:
         found = slot_facts(conn, options.slot)
@@ -67,7 +65,7 @@ def ensure_slot(
             create_slot(
                 creating,
                 f"CREATE_REPLICATION_SLOT {quote_slot(options.slot)} LOGICAL pgoutput {suffix}",
-                waiting=waiting,
+                what="the new replication slot",
                 options=options,
             )
         finally:

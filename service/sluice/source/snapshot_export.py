@@ -12,9 +12,11 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import psycopg
+import structlog
 from psycopg import pq
 
 from sluice import lsn
@@ -39,10 +41,10 @@ class Blocker:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
     """What to do while slot creation waits: `report` is called every two seconds with the open
-    transactions, `cancelled` is asked more often.
+    transactions, in place of a line in the log; `cancelled` is asked more often.
     """
 
-    report: Callable[[Sequence[Blocker]], None] = lambda _: None
+    report: Callable[[Sequence[Blocker]], None] | None = None
     cancelled: Callable[[], bool] = lambda: False
 
 
@@ -57,11 +59,15 @@ class CreatedSlot:
     snapshot: str
 
 
-def create_slot(conn: Connection, command: str, *, waiting: Waiting | None, options: SourceOptions) -> CreatedSlot:
-    """Runs CREATE_REPLICATION_SLOT on a replication connection. Raises SourceError;
+def create_slot(
+    conn: Connection, command: str, *, what: str, options: SourceOptions, waiting: Waiting | None = None
+) -> CreatedSlot:
+    """Runs CREATE_REPLICATION_SLOT on a replication connection; `what` is for the log. Raises SourceError;
     SourceUnavailable when cancelled.
     """
     waiting = waiting or Waiting()
+    if waiting.report is None:
+        waiting = replace(waiting, report=partial(_log_waiting, what))
     pgconn = conn.pgconn
     try:
         with translated("creating a replication slot"):
@@ -74,6 +80,14 @@ def create_slot(conn: Connection, command: str, *, waiting: Waiting | None, opti
         raise_result(result, doing="creating a replication slot", slot=options.slot)
     name, consistent, snapshot = ((result.get_value(0, column) or b"").decode() for column in range(3))
     return CreatedSlot(name, lsn.parse(consistent), snapshot)
+
+
+def _log_waiting(what: str, blockers: Sequence[Blocker]) -> None:
+    structlog.get_logger("source").warning(
+        f"{what} waits for older transactions to end",
+        processes=[one.pid for one in blockers if one.pid],
+        prepared=sum(not one.pid for one in blockers),
+    )
 
 
 def _wait(conn: Connection, waiting: Waiting, options: SourceOptions) -> pq.abc.PGresult | None:
@@ -89,7 +103,7 @@ def _wait(conn: Connection, waiting: Waiting, options: SourceOptions) -> pq.abc.
         elif waiting.cancelled():
             conn.cancel_safe()
             raise SourceUnavailable("creating a replication slot was cancelled while it waited for older transactions")
-        elif time.monotonic() >= next_report:
+        elif time.monotonic() >= next_report and waiting.report is not None:
             waiting.report(open_transactions(options))
             next_report = time.monotonic() + _REPORT_EVERY_S
     result = pgconn.get_result()
@@ -133,6 +147,7 @@ class SnapshotHolder:
             created = create_slot(
                 conn,
                 f"CREATE_REPLICATION_SLOT {quote_slot(name)} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT",
+                what="the snapshot",
                 waiting=waiting,
                 options=options,
             )

@@ -36,7 +36,7 @@ from sluice.manifest.snapshot_state import SnapshotState
 from sluice.manifest.state import TableState
 from sluice.source.catalog import Catalog
 from sluice.source.sessions import NoFreeSlot, SourceOptions, open_query
-from sluice.source.snapshot_export import Blocker, SnapshotHolder, Waiting
+from sluice.source.snapshot_export import SnapshotHolder, Waiting
 
 FAR = (1 << 64) - 1
 """A position behind every change that is known."""
@@ -193,7 +193,7 @@ class Snapshotter:
         return finished
 
     def _snapshot(self, jobs: Sequence[Job]) -> SnapshotHolder:
-        waiting = Waiting(report=self._report_blockers, cancelled=self._stop.is_set)
+        waiting = Waiting(cancelled=self._stop.is_set)
         try:
             holder = SnapshotHolder.open(self._options, waiting=waiting)
         except NoFreeSlot as error:
@@ -203,13 +203,6 @@ class Snapshotter:
             raise SourceUnavailable(f"snapshots wait for a replication slot: {error}", hint=error.hint) from error
         self._slot = RetryTime(WAIT_SECONDS)
         return holder
-
-    def _report_blockers(self, blockers: Sequence[Blocker]) -> None:
-        self._logger.warning(
-            "the snapshot waits for older transactions to end",
-            processes=[one.pid for one in blockers if one.pid],
-            prepared=sum(not one.pid for one in blockers),
-        )
 
 
 def _cannot_go_on(facts: TableFacts, state: TableState, before: SnapshotState) -> Unseen | None:

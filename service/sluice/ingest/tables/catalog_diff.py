@@ -85,7 +85,7 @@ def compare(
 
     Without an earlier fingerprint there is nothing to compare, and no reason. The
     `policy` says what nobody sees: that a rewrite which gave columns wider types computed no other values
-    for them, or that columns that come are left out. Those in `ignored` (attnums) are. `sent_whole`: old rows may
+    for them. Columns in `ignored` (attnums) are left out. `sent_whole`: old rows may
     have been sent whole for a while; without a key rows could then go that it cannot tell apart.
     """
     policy = policy or _DOUBT
@@ -147,7 +147,7 @@ def _storage(
         return None
     for column in asked_for:
         before = old["columns"].get(str(column.attnum))
-        if before is None and column.missing is None and policy.contract != "ignore_new":
+        if before is None and column.missing is None:
             return (
                 f"the table was rewritten and column {column.name} was added: older rows may hold values "
                 "in it that were not sent"

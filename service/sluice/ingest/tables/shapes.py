@@ -125,7 +125,10 @@ def unseen_of(state: TableState, facts: TableFacts, policy: TablePolicy) -> Unse
         if held.version != state.schema_version or not same_columns(held, relation_of(facts), facts):
             return Unseen(Cause.SCHEMA, "its columns have changed since changes were lost")
     latest = latest_schema(state)
-    ignored = {column.attnum for column in latest.ignored_columns} if latest is not None else set()
+    known = {column.attnum: column.ignored for column in latest.columns} if latest is not None else {}
+    # One that the lake has goes on being followed, whenever the catalog was looked at last.
+    leaves_out = latest is not None and policy.contract == "ignore_new"
+    ignored = {column.attnum for column in facts.sent_columns if known.get(column.attnum, leaves_out)}
     sent_whole = facts.replica_identity == "f" or any(one.replica_identity == "f" for one in state.schemas.values())
     return compare(state.relfilenode, state.fingerprint, facts, policy, ignored=ignored, sent_whole=sent_whole)
 
