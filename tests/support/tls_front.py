@@ -61,18 +61,33 @@ def make_certificate(directory: Path, *, address: str = "127.0.0.1", valid_hours
     certificate_path, key_path = directory / "server.crt", directory / "server.key"
     certificate_path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     unencrypted = serialization.NoEncryption()
+    key_path.touch(mode=0o600)  # libpq refuses one that others can read
     key_path.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, unencrypted))
     return certificate_path, key_path
 
 
 @contextlib.contextmanager
-def tls_front(target_port: int, certificate: Path, key: Path, *, cuts: list[Cut] | None = None) -> Iterator[int]:
+def tls_front(
+    target_port: int, certificate: Path, key: Path, *, cuts: list[Cut] | None = None, clients: Path | None = None
+) -> Iterator[int]:
     """The port of a TLS listener on 127.0.0.1 that forwards to `target_port`. Each of `cuts` is
-    taken from the list by one connection, which ends there.
+    taken from the list by one connection, which ends there. With `clients`, a client must have a
+    certificate from an authority in that file, as it is when the client connects.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     context.num_tickets = 0
+
+    def context_for_a_client() -> ssl.SSLContext:
+        if clients is None:
+            return context
+        asking = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        asking.load_cert_chain(certificate, key)
+        asking.num_tickets = 0
+        asking.verify_mode = ssl.CERT_REQUIRED
+        asking.load_verify_locations(clients)
+        return asking
+
     listener = socket.create_server(("127.0.0.1", 0))
     sockets: list[socket.socket] = []
     threads: list[threading.Thread] = []
@@ -92,7 +107,7 @@ def tls_front(target_port: int, certificate: Path, key: Path, *, cuts: list[Cut]
                 bare.close()
                 return
             bare.sendall(b"S")
-            client = context.wrap_socket(bare, server_side=True)
+            client = context_for_a_client().wrap_socket(bare, server_side=True)
             server = socket.create_connection(("127.0.0.1", target_port))
             sockets.extend((client, server))
             start(_forward, client, server, 1 << 16)

@@ -37,7 +37,9 @@ def start(
     from sluice.source.sessions import transport_of
 
     instance = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-    options = wiring.ingest_options(settings, instance=instance)
+    reread_dsn = rereading.dsn(invocation)
+    source = wiring.source_options(settings, reread_dsn=reread_dsn)
+    options = wiring.ingest_options(settings, instance=instance, source=source)
     problem = transport_of(options.source).problem
     if problem and options.source.allow_insecure:
         structlog.get_logger("sluice").warning(
@@ -47,7 +49,7 @@ def start(
         return pipeline.run(
             options,
             store=wiring.open_spool(settings),
-            reporter=wiring.reporter(settings),
+            reporter=wiring.reporter(settings, reread_dsn=reread_dsn),
             telemetry=pipeline.TelemetryOptions(
                 listen=settings.telemetry.listen,
                 max_tables=settings.telemetry.max_tables,
@@ -56,7 +58,7 @@ def start(
             ),
             rereading=pipeline.Rereading(
                 FileWatch(invocation.config, seen=seen),
-                rereading.ingest(invocation, settings, instance=instance),
+                rereading.ingest(invocation, settings, instance=instance, source=source),
                 lambda name: rereading.mode_of(settings, name),
             ),
             applier=applier,

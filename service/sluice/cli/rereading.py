@@ -12,9 +12,12 @@ from sluice.reloading import Signature, signature
 from sluice.settings import Settings
 from sluice.settings.present import fingerprint
 from sluice.settings.reload import differing, fixed
+from sluice.settings.secrets import dsn_secrets
+from sluice.telemetry import logs
 
 if TYPE_CHECKING:
     from sluice.process.pipeline import Reread
+    from sluice.source.sessions import SourceOptions
 
 
 def seen(invocation: Invocation) -> Signature:
@@ -22,7 +25,21 @@ def seen(invocation: Invocation) -> Signature:
     return signature(invocation.config)
 
 
-def ingest(invocation: Invocation, settings: Settings, *, instance: str) -> "Callable[[], Reread]":
+def dsn(invocation: Invocation) -> Callable[[], str]:
+    """What reads source.dsn again, from file and environment as they are then. Raises UsageError."""
+
+    def read() -> str:
+        found = invocation.read().settings.source.dsn.get_secret_value()
+        for secret in dsn_secrets(found):
+            logs.hide(secret)
+        return found
+
+    return read
+
+
+def ingest(
+    invocation: Invocation, settings: Settings, *, instance: str, source: "SourceOptions"
+) -> "Callable[[], Reread]":
     """What reads again for an ingest that was started with `settings`. Raises UsageError when what
     is read is not valid, or cannot be taken while it runs.
     """
@@ -30,11 +47,13 @@ def ingest(invocation: Invocation, settings: Settings, *, instance: str) -> "Cal
 
     def read() -> "Reread":
         from sluice.process.pipeline import Reread
+        from sluice.source.credentials import parsed, require_same_place
 
         fresh = invocation.read().settings
         refuse(differing(before, fixed(fresh)))
+        require_same_place(parsed(source.dsn), parsed(fresh.source.dsn.get_secret_value()))
         return Reread(
-            wiring.ingest_options(fresh, instance=instance),
+            wiring.ingest_options(fresh, instance=instance, source=source),
             config_hash=fingerprint(fresh),
             mode_of=lambda name: mode_of(fresh, name),
             accept=lambda: invocation.log_as(fresh),

@@ -8,6 +8,7 @@ where only the base packages are installed.
 import json
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -40,8 +41,11 @@ class Reread:
     command: list[str]
 
 
-def source_options(settings: Settings) -> "SourceOptions":
-    """How to connect."""
+def source_options(settings: Settings, *, reread_dsn: Callable[[], str] | None = None) -> "SourceOptions":
+    """How to connect. `reread_dsn` reads source.dsn again, for a process that makes connections for a
+    long time.
+    """
+    from sluice.source.credentials import Credentials
     from sluice.source.sessions import SourceOptions
 
     return SourceOptions(
@@ -51,13 +55,16 @@ def source_options(settings: Settings) -> "SourceOptions":
         application_name=f"sluice_{settings.pipeline}",
         binary=settings.source.binary,
         allow_insecure=settings.source.allow_insecure,
+        credentials=Credentials(reread=reread_dsn, command=settings.source.password_command),
     )
 
 
 def operator_options(settings: Settings, *, dsn: str) -> "SourceOptions":
     """How to connect with an operator's own rights; without a `dsn` of theirs, as the pipeline does."""
-    options = source_options(settings)
-    return replace(options, dsn=dsn or options.dsn, application_name=f"{options.application_name}_operator")
+    from sluice.source.credentials import Credentials
+
+    options = replace(source_options(settings), application_name=f"sluice_{settings.pipeline}_operator")
+    return replace(options, dsn=dsn, credentials=Credentials()) if dsn else options
 
 
 def open_spool(settings: Settings) -> "ObjectStore":
@@ -67,8 +74,8 @@ def open_spool(settings: Settings) -> "ObjectStore":
     return open_store(settings.spool.uri, prefix=f"{settings.pipeline}/", options=_plain(settings.spool.options))
 
 
-def ingest_options(settings: Settings, *, instance: str) -> "IngestOptions":
-    """How one ingest process works."""
+def ingest_options(settings: Settings, *, instance: str, source: "SourceOptions | None" = None) -> "IngestOptions":
+    """How one ingest process works: with `source`, if it has made that already."""
     from sluice.ingest.assemble.assembler import AssemblerLimits
     from sluice.ingest.encode.builder import BuilderLimits
     from sluice.ingest.options import FlushPolicy, IngestOptions
@@ -77,7 +84,7 @@ def ingest_options(settings: Settings, *, instance: str) -> "IngestOptions":
 
     return IngestOptions(
         pipeline=settings.pipeline,
-        source=source_options(settings),
+        source=source or source_options(settings),
         tables=settings.source.tables or (),
         policies=policies(settings),
         streaming=settings.source.streaming,
@@ -197,7 +204,7 @@ def applier_log_format(settings: Settings, *, asked: str | None) -> str:
     return chosen if chosen != "auto" else "console" if sys.stderr.isatty() else "json"
 
 
-def reporter(settings: Settings) -> "Reporter":
+def reporter(settings: Settings, *, reread_dsn: Callable[[], str] | None = None) -> "Reporter":
     """Takes reports of this pipeline, the server asked as well."""
     from sluice.health.reporter import Reporter
 
@@ -206,7 +213,7 @@ def reporter(settings: Settings) -> "Reporter":
         store=open_spool(settings),
         spool_uri=settings.spool.uri,
         lake_uri=settings.lake.uri,
-        source=source_options(settings),
+        source=source_options(settings, reread_dsn=reread_dsn),
     )
 
 

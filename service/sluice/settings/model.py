@@ -8,7 +8,7 @@ files or the environment, and must not import any package of the pipeline.
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from sluice.settings.values import Duration, Retention, Size
 
@@ -100,7 +100,12 @@ class SourceSettings(Section):
     dsn: SecretStr = Field(
         min_length=1,
         description="libpq connection string of one database, TLS options included. Better kept out of the file: "
-        "SLUICE_SOURCE__DSN.",
+        "SLUICE_SOURCE__DSN. It is read again for each connection, and may then hold other credentials",
+    )
+    password_command: tuple[str, ...] = Field(
+        (),
+        description="program and arguments, run without a shell for each connection; the one line that it prints is "
+        "the password, as with the token of a cloud's IAM. It may take 30s. No secret belongs in its arguments",
     )
     slot: str = Field("sluice_", pattern=_SLOT_NAME, description="replication slot; left out: sluice_<pipeline>")
     publication: str = Field(
@@ -169,6 +174,13 @@ class SourceSettings(Section):
     origin: Origin = Field(
         "any", description="`none` leaves out changes that replication brought to the source, which cuts loops"
     )
+
+    @field_validator("password_command")
+    @classmethod
+    def _has_a_program(cls, command: tuple[str, ...]) -> tuple[str, ...]:
+        if command and not command[0]:
+            raise ValueError("the first item of a command is its program")
+        return command
 
     @model_validator(mode="after")
     def _prefixes_of_messages(self) -> Self:

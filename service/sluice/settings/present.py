@@ -164,8 +164,9 @@ Schema for editors.
 
 `run`, `up` and `apply` look at the file every two seconds, and at once when they get SIGHUP. They
 take from it, without any pause: `source.tables`, everything below `tables`, `limits`,
-`apply.freshness` and `telemetry.log_level`. A file in which anything else changed, that is not
-valid, or that gives a table which is already carried another `mode`, is refused as a whole: all
+`apply.freshness`, `apply.maintenance_share`, `spool.retention`, `lake.vacuum_after`,
+`telemetry.log_level`, and the credentials in `source.dsn`
+([rotation.md](how-to/rotation.md)). A file in which anything else changed, that is not valid, or that gives a table which is already carried another `mode`, is refused as a whole: all
 settings stay as they were. The problem `configuration.refused` says why until you restart the
 process, or set that back; `process.configuration` in `status --json` says since when the present
 settings are in force. The environment and mounted secrets belong to the process and are read again

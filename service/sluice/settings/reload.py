@@ -15,10 +15,12 @@ from sluice.settings.model import Settings
 from sluice.settings.tree import keys
 
 MAY_CHANGE = (
-    ("source", "tables"), ("tables",), ("limits",), ("apply", "freshness"), ("apply", "maintenance_share"),
-    ("spool", "retention"), ("lake", "vacuum_after"), ("telemetry", "log_level"),
+    ("source", "dsn"), ("source", "tables"), ("tables",), ("limits",), ("apply", "freshness"),
+    ("apply", "maintenance_share"), ("spool", "retention"), ("lake", "vacuum_after"), ("telemetry", "log_level"),
 )  # fmt: skip
-"""Settings, or sections of them, that a running process takes from an edited file."""
+"""Settings, or sections of them, that a running process takes from an edited file; of source.dsn only
+what `sluice.source.credentials` lets change.
+"""
 
 
 def fixed(settings: Settings) -> dict[str, str]:

@@ -40,10 +40,10 @@ class Key:
 
     @property
     def from_environment(self) -> bool:
-        """Whether the environment can give it: not names with dots or capitals, and not the version
-        of the file's own format.
+        """Whether the environment can give it: not names with dots or capitals, not the version of
+        the file's own format, and not a list whose items may hold any sign.
         """
-        return self.path not in (("version",), ("tables",), ("apply", "conf"))
+        return self.path not in (("version",), ("tables",), ("apply", "conf"), ("source", "password_command"))
 
 
 def keys(section: type[Section] = Settings, above: Path = ()) -> Iterator[Key]:

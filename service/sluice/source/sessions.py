@@ -17,10 +17,11 @@ from typing import Any, Literal, NoReturn
 
 import psycopg
 from psycopg import pq
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
 
 from sluice.errors import ServiceError, SlotBusy, SlotLost, SourceError, SourceRefused, SourceUnavailable, UsageError
 from sluice.source.cancelling import Cancellation
+from sluice.source.credentials import Credentials, parsed
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -105,6 +106,7 @@ class SourceOptions:
     `binary` asks the stream for values in the binary form of their types. `allow_insecure` lets the
     connection string ask for less than verify-full of a host that is not this machine.
     `cancellation` ends every blocking call of the sessions that are opened with these options.
+    `credentials` are asked for each connection.
     """
 
     dsn: str = field(repr=False)
@@ -115,6 +117,7 @@ class SourceOptions:
     binary: bool = False
     allow_insecure: bool = False
     cancellation: Cancellation = field(default_factory=Cancellation, repr=False, compare=False)
+    credentials: Credentials = field(default_factory=Credentials, repr=False, compare=False)
 
 
 class NoFreeSlot(SourceRefused):
@@ -143,7 +146,7 @@ def transport_of(options: SourceOptions) -> Transport:
     A host that is not this machine must prove with a certificate that it is who we mean. What a
     service file says is not known here, and counts as such.
     """
-    given = _parsed(options.dsn)
+    given = parsed(options.dsn)
     defaults = {(option.keyword or b"").decode(): (option.val or b"").decode() for option in pq.Conninfo.get_defaults()}
     hosts = given.get("hostaddr") or given.get("host")
     if not hosts and "service" not in given:
@@ -188,20 +191,18 @@ def ping_rejected(options: SourceOptions) -> bool:
     """Whether the server is there and turns everybody away: it is stopping or starting. Needs no
     authentication and leaves no trace.
     """
-    conninfo = make_conninfo(_conninfo(options, replication=False), connect_timeout=PING_SECONDS)
+    conninfo = make_conninfo(_conninfo(options, parsed(options.dsn), replication=False), connect_timeout=PING_SECONDS)
     return pq.PGconn.ping(conninfo.encode()) == pq.Ping.REJECT
 
 
 def _open(options: SourceOptions, *, replication: bool) -> psycopg.Connection[tuple[Any, ...]]:
-    conninfo = _conninfo(options, replication=replication)
     try:
-        conn = options.cancellation.connected(
-            lambda: psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
-        )
-    except psycopg.Error as error:
-        if _UNKNOWN_SETTING in str(error):
-            _require_version(conninfo, options)
-        raise connect_error(error, password=str(conninfo_to_dict(conninfo).get("password") or "")) from None
+        conn = options.cancellation.connected(lambda: _connect(options, replication=replication))
+    except ServerTooOld:
+        raise
+    except SourceRefused as refused:
+        raise options.credentials.judged(refused, replication=replication) from None
+    options.credentials.worked(replication=replication)
     try:
         with translated("pinning the session's settings"):
             _pin(conn)
@@ -211,11 +212,21 @@ def _open(options: SourceOptions, *, replication: bool) -> psycopg.Connection[tu
     return conn
 
 
-def _require_version(conninfo: str, options: SourceOptions) -> None:
+def _connect(options: SourceOptions, *, replication: bool) -> psycopg.Connection[tuple[Any, ...]]:
+    given = options.credentials.parameters(options.dsn, check=options.cancellation.check)
+    conninfo = _conninfo(options, given, replication=replication)
+    try:
+        return psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
+    except psycopg.Error as error:
+        if _UNKNOWN_SETTING in str(error):
+            _require_version(make_conninfo(conninfo, options=str(given.get("options") or "")), options)
+        raise connect_error(error, password=str(given.get("password") or "")) from None
+
+
+def _require_version(unpinned: str, options: SourceOptions) -> None:
     """Raises SourceRefused when the server is too old. One that does not know a pinned setting
     tells its version only to a session without pins.
     """
-    unpinned = make_conninfo(conninfo, options=str(conninfo_to_dict(options.dsn).get("options") or ""))
     with (
         suppress(psycopg.Error),
         options.cancellation.connected(lambda: psycopg.connect(unpinned, autocommit=True)) as conn,
@@ -230,16 +241,7 @@ def _check_version(version: int) -> None:
         )
 
 
-def _parsed(dsn: str) -> dict[str, Any]:
-    try:
-        return dict(conninfo_to_dict(dsn))
-    except psycopg.Error:
-        # Its text quotes the part it stumbled over, which may be the password.
-        raise UsageError("source.dsn is not a connection string that libpq understands") from None
-
-
-def _conninfo(options: SourceOptions, *, replication: bool) -> str:
-    given = _parsed(options.dsn)
+def _conninfo(options: SourceOptions, given: dict[str, Any], *, replication: bool) -> str:
     transport = transport_of(options)
     if transport.refused:
         raise UsageError(

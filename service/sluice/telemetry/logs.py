@@ -10,7 +10,9 @@ import logging
 import sys
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterable, MutableMapping
+from itertools import chain
 from typing import Any, TextIO
 from urllib.parse import quote
 
@@ -31,6 +33,8 @@ _SHORTEST_SECRET = 4
 """A shorter secret is also part of ordinary words; cutting it out would garble every line and tell
 its letters.
 """
+_LATER: deque[tuple[str, ...]] = deque(maxlen=64)
+"""Spellings of the newest secrets that `hide` was given: short-lived ones are made for each connection."""
 
 
 def configure(
@@ -65,6 +69,13 @@ def configure(
     logging.captureWarnings(capture=True)
 
 
+def hide(secret: str) -> None:
+    """From now on no line holds `secret`, which was not known when logging was set up."""
+    spellings = _all_spellings((secret,))
+    if spellings and spellings not in _LATER:
+        _LATER.append(spellings)
+
+
 def for_people(log_format: str, stream: TextIO) -> bool:
     """Whether lines on `stream` are for people, not for machines."""
     return log_format == "console" or (log_format == "auto" and stream.isatty())
@@ -74,16 +85,13 @@ class Redaction:
     """The last processor: cuts every known secret out of the finished line."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        spellings = {
-            spelling for secret in secrets if len(secret) >= _SHORTEST_SECRET for spelling in _spellings(secret)
-        }
-        self._spellings = sorted(spellings, key=len, reverse=True)
+        self._spellings = _all_spellings(secrets)
 
     def __call__(self, _logger: Any, _method: str, line: Any) -> Any:
         return self.clean(line) if isinstance(line, str) else line
 
     def clean(self, text: str) -> str:
-        for spelling in self._spellings:
+        for spelling in chain(self._spellings, *tuple(_LATER)):
             if spelling in text:
                 text = text.replace(spelling, MASK)
         return text
@@ -159,6 +167,12 @@ class _Forward(logging.Handler):
             # What follows quotes arguments of callbacks and results of tasks.
             message = message.partition("\n")[0].partition("(")[0]
         structlog.get_logger().log(record.levelno, message, **fields)
+
+
+def _all_spellings(secrets: Iterable[str]) -> tuple[str, ...]:
+    """Longest first, so that one within another leaves nothing of it."""
+    found = {spelling for secret in secrets if len(secret) >= _SHORTEST_SECRET for spelling in _spellings(secret)}
+    return tuple(sorted(found, key=len, reverse=True))
 
 
 def _spellings(secret: str) -> set[str]:

@@ -30,7 +30,7 @@ def settings(folder: Path, text: str, **environ: str) -> Settings:
         ("version: 1\n", "version: 1\nlimits: {staged: 7GiB, open_streams: 9}\n", ()),
         ("version: 1\n", "version: 1\napply: {freshness: 9s}\ntelemetry: {log_level: debug}\n", ()),
         ("version: 1\n", "version: 1\n# a remark\n", ()),
-        ("password=one", "password=two", ("source.dsn",)),
+        ("password=one", "password=two", ()),
         ("aws_secret_access_key: one", "aws_secret_access_key: two", ("spool.options",)),
         ("version: 1\n", "version: 1\napply: {freshness: 9s, workers: 3}\n", ("apply.workers",)),
         ("pipeline: shop", "pipeline: store", ("pipeline", "source.publication", "source.slot")),
