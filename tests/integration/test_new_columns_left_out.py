@@ -124,4 +124,4 @@ def test_a_column_that_the_lake_has_goes_on_being_followed(pipeline: IngestPipel
     pipeline.run(**IGNORE)
     pipeline.run(**IGNORE)
     assert shape(pipeline) == (["id", "v", "r"], [])
-    assert_equal(pipeline, tmp_path, again={"rewrite": 1})
+    assert_equal(pipeline, tmp_path, resyncs={"rewrite": 1})
