@@ -144,7 +144,8 @@ test-ops: jars tools crds ## Test what people run it with: alerts, dashboards, c
 soak: jars tools ## Let the object store stall for three real minutes; takes ten
 	CHAOS=full SLUICE_TEST_SOAK=1 $(BIN)/python -m pytest tests/ops/test_store_stalls.py $(PYTEST_ARGS)
 
-test: jars tools crds check ## Check and test everything, on two cores
+test: setup ## Check and test everything, on two cores
+	$(MAKE) -j 2 check jars tools crds
 	$(BIN)/python -m pytest -n 2 --dist loadscope $(TESTS) $(PYTEST_ARGS)
 
 fuzz: setup ## Fuzz the decoders; FUZZ_SECONDS=600 for longer, FUZZ=assemble for one target

@@ -16,7 +16,7 @@ import pytest
 
 from tests.chaos import writer
 from tests.chaos.world import Gate, World
-from tests.support.extent import FULL
+from tests.support.extent import FULL, slow
 from tests.support.pgproxy import Cut, Message
 from tests.support.pipeline import wait_until
 from tools.local.sluice import SluiceProcess
@@ -89,7 +89,13 @@ def stored(world: World, process: SluiceProcess, gate: Gate) -> None:
     wait_until(lambda: world.spool.newest_seq > before or process.status is not None, what="the entry is stored")
 
 
-@pytest.mark.parametrize("durable", [False, True], ids=["at once", "when it is durable and not acknowledged"])
+@pytest.mark.parametrize(
+    "durable",
+    [
+        pytest.param(False, id="at once", marks=slow),
+        pytest.param(True, id="when it is durable and not acknowledged"),
+    ],
+)
 def test_a_kill_behind_any_message_loses_and_doubles_nothing(started: World, durable: bool) -> None:
     gate = Gate(started.pipeline.directory / "gate")
     with psycopg.connect(started.database.dsn) as streaming:

@@ -14,7 +14,7 @@ from tests.chaos import lake, nemesis
 from tests.chaos.world import TABLES, World, world
 from tests.chaos.writer import Writer
 from tests.support.compare import assert_equal
-from tests.support.extent import FULL
+from tests.support.extent import FULL, slow
 from tests.support.pipeline import wait_complete
 from tools.local.postgres import PostgresServer
 from tools.local.sluice import SluiceProcess
@@ -60,6 +60,7 @@ def survivor(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory,
         yield created
 
 
+@slow
 def test_ingest_killed_at_fault_points_and_at_random_publishes_each_transaction_once(
     survivor: World, seed: int
 ) -> None:

@@ -13,6 +13,7 @@ from sluice.errors import StoreRefused
 from sluice.ingest.commit import committer
 from tests.chaos import stages
 from tests.chaos.stages import Stages
+from tests.support.extent import cases
 from tests.support.ingesting import Running
 from tests.support.sources import fresh_database
 from tools.local.postgres import PostgresServer
@@ -39,7 +40,7 @@ def _hurried(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     faults.arm("")
 
 
-@pytest.mark.parametrize("error", WAITS)
+@pytest.mark.parametrize("error", cases(WAITS, quick=["ENOSPC"]))
 @pytest.mark.parametrize("point", POINTS)
 def test_a_disk_that_takes_nothing_for_a_while_is_waited_for_on_the_same_connection(
     shared: Stages, point: str, error: str

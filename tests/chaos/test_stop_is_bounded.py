@@ -10,6 +10,7 @@ import psycopg
 
 from sluice.errors import ApplyError, Interrupted
 from tests.chaos.world import Gate, World, events
+from tests.support.extent import slow
 from tests.support.pgproxy import Direction
 from tests.support.pipeline import wait_until
 from tools.local.sluice import SluiceProcess
@@ -35,6 +36,7 @@ def test_with_the_store_away_and_a_backlog(started: World) -> None:
     _nothing_is_lost(started)
 
 
+@slow
 def test_with_a_store_that_refuses_connections_and_a_backlog(started: World) -> None:
     """Every try fails at once, and would be tried again for ever."""
     spool = started.pipeline.own_spool
@@ -71,6 +73,7 @@ def test_after_a_connection_was_lost_to_a_server_that_does_not_answer(started: W
     _nothing_is_lost(started)
 
 
+@slow
 def test_while_it_streams_from_a_server_that_no_longer_answers(started: World) -> None:
     with _ingest(started) as ingest:
         started.streaming(ingest)
@@ -82,6 +85,7 @@ def test_while_it_streams_from_a_server_that_no_longer_answers(started: World) -
     _nothing_is_lost(started)
 
 
+@slow
 def test_while_a_snapshot_waits_for_a_lock(started: World) -> None:
     """The server is asked to stop as well: no session of ours is left waiting there. A snapshot that
     got no lock in time waits for its next snapshot instead.
@@ -116,6 +120,7 @@ def test_while_a_snapshot_waits_for_a_lock(started: World) -> None:
     _nothing_is_lost(started)
 
 
+@slow
 def test_while_a_slot_waits_for_an_older_transaction(started: World) -> None:
     publication = started.database.publication
     started.database.execute(
@@ -133,6 +138,7 @@ def test_while_a_slot_waits_for_an_older_transaction(started: World) -> None:
         wait_until(lambda: _count(started, OURS) == 0, what="no session is left", timeout=120)
 
 
+@slow
 def test_of_an_applier_whose_store_hangs(started: World) -> None:
     gate = Gate(started.pipeline.directory / "gate")
     with started.applier(faults=gate.holding("store.create.before"), stop=f"{STOP_SECONDS:.0f}s") as applier:

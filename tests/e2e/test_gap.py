@@ -227,14 +227,15 @@ class _Gone(Exception):
     pass
 
 
+@slow
 @pytest.mark.parametrize(
     "point",
     [
-        pytest.param("slot.recreated", marks=slow),
+        "slot.recreated",
         "gap.recorded",
-        pytest.param("gap.rows.stored", marks=slow),
-        pytest.param("gap.append.before", marks=slow),
-        pytest.param("gap.append.after", marks=slow),
+        "gap.rows.stored",
+        "gap.append.before",
+        "gap.append.after",
     ],
 )
 def test_a_crash_at_any_step_loses_nothing(lossy: Lossy, arm: None, point: str) -> None:

@@ -3,10 +3,12 @@
 from sluice.ingest.tables.policies import Policies, TablePolicy
 from tests.e2e.mirror import REBUILT, Mirror
 from tests.integration.test_wider_types import ADDED, BEFORE, FOLLOW, ROWS_AFTER, ROWS_BEFORE, WIDER
+from tests.support.extent import slow
 
 NARROW = {"tables": (), "policies": Policies(TablePolicy(contract="ignore_new", on_widen="follow"))}
 
 
+@slow
 def test_one_window_over_wider_types_and_columns_left_out_is_equal_by_executors(mirror: Mirror) -> None:
     mirror.execute(
         *BEFORE[:3],

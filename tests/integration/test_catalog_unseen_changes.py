@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.catalog_stories import changed_while_down, set_up, verdicts
+from tests.support.extent import cases
 from tests.support.ingesting import IngestPipeline
 from tests.support.source_setup import since
 
@@ -226,7 +227,9 @@ def test_what_was_done_and_undone_while_ingest_was_down_is_named(
     assert "stale" in [table.state for table in pipeline.state().tables.values()]
 
 
-@pytest.mark.parametrize("name", WITHIN_ONE_INTERVAL)
+@pytest.mark.parametrize(
+    "name", cases(WITHIN_ONE_INTERVAL, quick=["attach_in_one_transaction", "unlogged_for_a_moment"])
+)
 def test_what_was_done_and_undone_within_one_interval_is_named(
     pipeline: IngestPipeline, tmp_path: Path, name: str
 ) -> None:

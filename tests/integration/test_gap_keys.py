@@ -16,6 +16,7 @@ from sluice.source.sessions import open_query
 from sluice.source.slot import drop_slot
 from sluice.source.snapshot_export import SnapshotHolder
 from sluice_spark.read.changes import read_rows
+from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline
 
 
@@ -41,7 +42,7 @@ class Found:
             yield verdict, facts, holder
 
 
-@pytest.mark.parametrize("together", [10, 1])
+@pytest.mark.parametrize("together", [10, pytest.param(1, marks=slow)])
 def test_a_key_that_prints_otherwise_replaces_the_row_under_its_old_text(
     pipeline: IngestPipeline, monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:

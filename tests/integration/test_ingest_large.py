@@ -14,7 +14,7 @@ from sluice.contract.entries import Changes
 from sluice.manifest.reader import read_entries
 from sluice.operate.setup import prepare
 from sluice.store.opening import open_store
-from tests.support.extent import slow
+from tests.support.extent import cases, slow
 from tests.support.ingesting import IngestPipeline
 from tests.support.sources import Database
 
@@ -57,7 +57,7 @@ def peak_mb(database: Database, spool: Path, until: int, *, streaming: str = "au
         pytest.param("text", False, "off", id="text"),
         pytest.param("text", False, "on", id="text, streamed", marks=slow),
         pytest.param("bytea", False, "off", id="bytea as text", marks=slow),
-        pytest.param("bytea", False, "on", id="bytea as text, streamed"),
+        pytest.param("bytea", False, "on", id="bytea as text, streamed", marks=slow),
         pytest.param("bytea", True, "off", id="bytea in binary form", marks=slow),
         pytest.param("bytea", True, "on", id="bytea in binary form, streamed", marks=slow),
     ],
@@ -121,7 +121,7 @@ def spooled_md5(file: Path) -> str:
     return hashlib.md5(value.as_buffer(), usedforsecurity=False).hexdigest()
 
 
-@pytest.mark.parametrize("kind", VALUES)
+@pytest.mark.parametrize("kind", cases(VALUES, quick=["bytea"]))
 def test_one_large_field_of_a_table_that_is_read_takes_no_more(database: Database, tmp_path: Path, kind: str) -> None:
     type_name, value = VALUES[kind]
     database.execute(
@@ -142,9 +142,8 @@ def test_one_large_field_of_a_table_that_is_read_takes_no_more(database: Databas
     assert times <= TIMES, f"{times:.2f} times: {peaks[1]:.0f} MB at most, {peaks[0]:.0f} MB without the field"
 
 
-@pytest.mark.parametrize(
-    "kept", [pytest.param(True, id="kept"), pytest.param(False, id="of a prefix that is not wanted", marks=slow)]
-)
+@slow
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "of a prefix that is not wanted"])
 def test_a_message_above_512_megabytes_is_carried_whole_or_passed_over(pipeline: IngestPipeline, kept: bool) -> None:
     size = 513 * MB
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")

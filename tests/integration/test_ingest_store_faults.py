@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from sluice.store.opening import open_store
+from tests.support.extent import cases
 from tests.support.ingesting import IngestPipeline
 from tests.support.s3proxy_faults import Fault, Operation, S3FaultProxy, error, error_after, reset_after
 from tests.support.sources import Bucket, Database
@@ -32,7 +33,7 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=str)
+@pytest.mark.parametrize("fault", cases(FAULTS, quick=FAULTS[::2]), ids=str)
 def test_one_wrong_answer_ends_no_process_and_loses_no_row(
     database: Database, moto: Bucket, proxy: S3FaultProxy, fault: Fault
 ) -> None:

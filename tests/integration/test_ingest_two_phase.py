@@ -14,6 +14,7 @@ from sluice.errors import SlotLost
 from sluice.ingest.encode.builder import BuilderLimits
 from sluice.operate.setup import prepare
 from sluice.store.opening import open_store
+from tests.support.extent import cases
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline
 from tests.support.source_setup import since
 from tests.support.sources import Database
@@ -32,7 +33,7 @@ def decoding_at_prepare(database: Database) -> None:
     since(database, 15, "decoding at PREPARE")
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(params=cases(WAYS, quick=["whole", "streamed, stored at once"]))
 def way(request: pytest.FixtureRequest) -> dict[str, Any]:
     return {**WAYS[request.param], "two_phase": True}
 

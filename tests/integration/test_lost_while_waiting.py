@@ -10,6 +10,7 @@ from sluice.health.endpoint import Health
 from sluice.health.reporter import Reporter
 from sluice.telemetry.metrics import Metrics
 from tests.integration.test_ingest_acknowledgement import HeldStore
+from tests.support.extent import cases
 from tests.support.ingesting import IngestPipeline, Running
 
 SECONDS = 8.0
@@ -33,7 +34,7 @@ def walsenders(pipeline: IngestPipeline) -> int:
     return int(row[0])
 
 
-@pytest.mark.parametrize("only", ["entries", "everything"])
+@pytest.mark.parametrize("only", cases(["entries", "everything"], quick=["entries"]))
 def test_a_lost_connection_is_shown_while_an_entry_waits_for_the_store(pipeline: IngestPipeline, only: str) -> None:
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     pipeline.run()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.extent import slow
 from tests.support.looks import Pipe
 from tests.support.sources import Database
 
@@ -86,6 +87,7 @@ def test_what_check_and_snapshot_pipe_holds_no_control_character(database: Datab
     database.execute(*spelled)
 
 
+@slow
 def test_a_name_adds_no_line_to_tables_or_readyz(database: Database, tmp_path: Path) -> None:
     create(database)
     with Pipe(database, tmp_path).start().streaming().live() as pipe:

@@ -17,11 +17,7 @@ from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline
 from tests.support.sources import Database
 
-POINTS = (
-    pytest.param("repair.taken", marks=slow),
-    pytest.param("repair.append.before", marks=slow),
-    "repair.append.after",
-)
+POINTS = ("repair.taken", "repair.append.before", "repair.append.after")
 
 
 @pytest.fixture
@@ -79,6 +75,7 @@ def test_rows_are_read_whole_and_those_that_are_gone_are_removed(filled: IngestP
     assert repair.as_of_lsn <= repair.unchanged_through_lsn
 
 
+@slow
 @pytest.mark.parametrize("point", POINTS)
 def test_a_repair_that_fails_anywhere_is_done_by_the_next_ingest(filled: IngestPipeline, arm: None, point: str) -> None:
     key = ask(filled, ("3", "it's \\ 3"))
@@ -91,6 +88,7 @@ def test_a_repair_that_fails_anywhere_is_done_by_the_next_ingest(filled: IngestP
     assert all(rows_of(filled, repair) == [("u", 3, "it's \\ 3", "v3")] for repair in repairs(filled))
 
 
+@slow
 def test_a_key_that_changes_behind_the_reading_is_read_again(filled: IngestPipeline, arm: None) -> None:
     """The change is in the manifest before the repair, so the repair must have it, too."""
     key = ask(filled, ("3", "it's \\ 3"), ("4", "it's \\ 4"))

@@ -14,6 +14,7 @@ from sluice.ingest.tables.policies import Policies, TablePolicy
 from sluice.manifest.state import TableState
 from tests.integration.test_catalog_unseen_changes import CASES
 from tests.support.catalog_stories import RESYNC, assert_equal, changed_while_down, set_up, verdicts
+from tests.support.extent import cases
 from tests.support.ingesting import IngestPipeline
 from tests.support.source_setup import since
 
@@ -69,7 +70,9 @@ def table(pipeline: IngestPipeline, *, schema: str = "public") -> TableState:
     return next(table for table in pipeline.state().tables.values() if table.schema_name == schema)
 
 
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize(
+    "name", cases(STORIES, quick=["type_with_using", "volatile_default", "leaf_truncated", "enum_label_renamed"])
+)
 def test_a_change_that_cannot_be_followed_costs_one_snapshot_and_ends_equal(
     pipeline: IngestPipeline, tmp_path: Path, name: str
 ) -> None:

@@ -15,6 +15,7 @@ from sluice.contract.entries import Snapshot
 from sluice.ingest.options import FlushPolicy
 from sluice.ingest.snapshot.round import SnapshotLimits
 from tests.support import type_matrix
+from tests.support.extent import cases
 from tests.support.ingesting import IngestPipeline, Running
 from tests.support.oracle import Spool
 
@@ -104,7 +105,9 @@ MOVES = {
 }
 
 
-@pytest.mark.parametrize("moves", MOVES)
+@pytest.mark.parametrize(
+    "moves", cases(MOVES, quick=["rows are deleted and others take their blocks", "keys change", "keys are swapped"])
+)
 def test_chunks_of_different_moments_and_the_changes_between_them_are_the_table(
     pipeline: IngestPipeline, tmp_path: Path, moves: str
 ) -> None:
@@ -189,7 +192,7 @@ BEGINS_AGAIN = {
 }
 
 
-@pytest.mark.parametrize("change", BEGINS_AGAIN)
+@pytest.mark.parametrize("change", cases(BEGINS_AGAIN, quick=["VACUUM FULL", "a column that was added"]))
 def test_a_table_whose_blocks_are_others_begins_again(pipeline: IngestPipeline, tmp_path: Path, change: str) -> None:
     pipeline.database.execute(*SETUP)
     publish(pipeline, "t")

@@ -10,6 +10,7 @@ import pytest
 from sluice.ingest.tables.policies import Policies, TablePolicy
 from tests.integration.test_plan import planned
 from tests.support.catalog_stories import assert_equal, set_up
+from tests.support.extent import cases
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline
 from tests.support.source_setup import since
 
@@ -107,7 +108,7 @@ OTHER = {
 }
 
 
-@pytest.mark.parametrize("name", OTHER)
+@pytest.mark.parametrize("name", cases(OTHER, quick=["same_type", "volatile_default", "with_time_zone"]))
 def test_a_rewrite_that_is_no_wider_type_is_read_again_all_the_same(
     pipeline: IngestPipeline, tmp_path: Path, name: str
 ) -> None:

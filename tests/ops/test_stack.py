@@ -26,6 +26,7 @@ from sluice.telemetry.catalogue import (
 )
 from tests.ops import replay
 from tests.ops.local_stack import NAMES, LocalStack, alive, local_stack
+from tests.support.extent import slow
 from tests.support.pipeline import wait_until
 
 _LITTLE_WAL = 16 << 20
@@ -103,6 +104,7 @@ def test_load_writes_to_the_source_for_as_long_as_it_is_asked_to(stack: LocalSta
         assert connection.execute("SELECT count(*) FROM events").fetchone() != before
 
 
+@slow
 def test_a_member_that_was_killed_is_started_again_by_up_and_it_alone(stack: LocalStack) -> None:
     before = stack.pids()
     os.kill(before["ingest"], signal.SIGKILL)
@@ -114,6 +116,7 @@ def test_a_member_that_was_killed_is_started_again_by_up_and_it_alone(stack: Loc
     assert {name for name in NAMES if after[name] != before[name]} == {"ingest"}
 
 
+@slow
 def test_an_applier_away_for_an_hour_affects_no_ingest_or_slot_and_raises_the_backlog_alert(
     stack: LocalStack, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from sluice_spark.table_apply import Applied
 from tests.spark.changes import INT8, TEXT, Change, column, table_schema
 from tests.spark.conftest import Pipeline
 from tests.spark.windows import Windows
+from tests.support.extent import slow
 
 ITEMS = table_schema(column("id", 1, INT8, key=True), column("s", 2, TEXT))
 MOST_FILES = 16 + 2
@@ -52,6 +53,7 @@ def test_files_stay_few_and_rows_right_over_many_windows(pipeline: Pipeline) -> 
     assert [row.state for row in pipeline.reported().values()] == ["live"]
 
 
+@slow
 def test_rows_that_take_no_space_in_a_file_are_not_joined_beyond_what_memory_holds(pipeline: Pipeline) -> None:
     pipeline.begin(ITEMS)
     windows = Windows(pipeline)

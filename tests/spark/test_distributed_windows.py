@@ -24,6 +24,7 @@ from tests.spark.conftest import Pipeline
 from tests.spark.model import SCHEMA, Lake, histories, windows
 from tests.spark.test_large_windows import _by_key, _row, _wide_rows, assert_even_keys, truncated_and_rolled_back
 from tests.spark.windows import Windows
+from tests.support.extent import slow
 
 SMALL = 8_000
 """Bytes of decoded changes for both tasks at once: a part of some rows goes over local disk."""
@@ -286,6 +287,7 @@ def test_an_optimize_between_look_and_commit_leads_to_a_fresh_look(pipeline: Pip
     _nothing_is_left(pipeline)
 
 
+@slow
 def test_a_window_of_hundreds_of_megabytes_takes_no_memory_of_the_driver(pipeline: Pipeline) -> None:
     schema = table_schema(column("id", 1, 20, key=True), column("v", 2, INT4), column("s", 3, TEXT))
     pipeline.begin(schema)

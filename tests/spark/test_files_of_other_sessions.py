@@ -14,6 +14,7 @@ from sluice_spark.options import DIRECT, DISTRIBUTED, MERGE
 from tests.spark.changes import INT4, Change, column, table_schema
 from tests.spark.conftest import Pipeline
 from tests.spark.windows import Windows
+from tests.support.extent import cases
 
 TIMESTAMPTZ, DATE, DATES = 1184, 1082, 1182
 YEARS = (1, 1500, 1600, 1969, 2300, 9998)
@@ -58,7 +59,7 @@ def test_times_of_any_year_stay_exact_in_files_of_the_old_form(pipeline: Pipelin
     assert _texts(pipeline, "at", "v") == sorted(expected.items())
 
 
-@pytest.mark.parametrize("way", [DIRECT, DISTRIBUTED])
+@pytest.mark.parametrize("way", cases([DIRECT, DISTRIBUTED], quick=[DIRECT]))
 def test_days_counted_in_the_julian_calendar_are_left_to_spark(pipeline: Pipeline, way: str) -> None:
     schema = table_schema(column("day", 1, DATE, key=True), column("v", 2, INT4), column("days", 3, DATES))
     days = [dt.date(year, 3, 1) for year in YEARS]

@@ -15,11 +15,13 @@ from pyspark.sql import SparkSession
 from sluice_spark import class_archive, jars, session
 from sluice_spark.lake.opening import Lake
 from tests.spark.conftest import Pipeline
+from tests.support.extent import slow
 
 STARTED = """
 import json, sys
 from sluice_spark import session
 from sluice_spark.options import ApplyOptions
+from tests.support.extent import slow
 uri = "file:///tmp/x"
 spark = session.start(ApplyOptions("x", uri, uri, spark_master="local[1]", driver_memory="512m", log_format="json"))
 log = spark._jvm.org.apache.logging.log4j.LogManager.getLogger('a "name"')
@@ -42,6 +44,7 @@ def test_the_jvm_is_in_utc_and_one_that_is_not_is_put_there(spark: SparkSession)
     assert (str(zones.getDefault().getID()), str(system.getProperty("user.timezone"))) == ("UTC", "UTC")
 
 
+@slow
 def test_a_damaged_archive_does_not_keep_spark_from_starting_and_its_lines_are_json(tmp_path: Path) -> None:
     for path in jars.present(jars.DELTA, jars.default_directory()):
         shutil.copy2(path, tmp_path)

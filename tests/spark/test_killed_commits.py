@@ -17,7 +17,7 @@ from tests.spark.protocol_reader import DeltaFolder
 from tests.spark.replays import by_delta_rs
 from tests.spark.table_audit import check_checksum, check_files, live_files
 from tests.spark.windows import Windows
-from tests.support.extent import FULL
+from tests.support.extent import FULL, slow
 
 POINTS = {
     "apply.direct.data_written": False,
@@ -35,7 +35,6 @@ JOIN_POINTS = {
     "apply.commit.before@2": False,
     "apply.commit.after@2": True,
 }
-JOIN_CASES = JOIN_POINTS if FULL else ("apply.join.data_written",)
 
 
 def _row(key: int, v: int = 0, big: str = "B") -> dict[str, object]:
@@ -104,7 +103,8 @@ def test_a_killed_direct_commit_leaves_orphans_only_and_the_next_process_is_righ
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("point", JOIN_CASES)
+@slow
+@pytest.mark.parametrize("point", JOIN_POINTS)
 def test_a_killed_join_of_small_files_leaves_orphans_only_and_the_next_process_is_right(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:

@@ -19,9 +19,9 @@ from tests.spark.model import SCHEMA
 from tests.spark.processes import SMALL_JVM, run_applier
 from tests.spark.protocol_reader import DeltaFolder
 from tests.spark.table_audit import check_files, live_files
+from tests.support.extent import slow
 
 CASES = [(turn, point) for turn in Turn for point in ("before", "after")]
-QUICK = [(Turn.TIDY, "after")]
 TWO_DAYS = 2 * 86_400.0
 
 
@@ -52,8 +52,9 @@ def _scattered(pipeline: Pipeline, turn: Turn) -> Path:
     return folder
 
 
+@slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("turn", "point"), CASES if os.environ.get("CHAOS") == "full" else QUICK)
+@pytest.mark.parametrize(("turn", "point"), CASES)
 def test_a_kill_in_maintenance_leaves_the_rows_and_the_next_process_goes_on(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, turn: Turn, point: str
 ) -> None:

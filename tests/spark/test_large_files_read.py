@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from sluice.ingest.encode.large import write_large
+from tests.support.extent import cases
 from tests.support.spooled import inserted, table
 
 
@@ -20,7 +21,7 @@ def md5(value: str | bytes | None) -> str | None:
     return None if content is None else hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
-@pytest.mark.parametrize("vectorized", ["true", "false"])
+@pytest.mark.parametrize("vectorized", cases(["true", "false"], quick=["true"]))
 @pytest.mark.parametrize("many", [3, 40_000])
 @pytest.mark.parametrize("type_oid", [25, 17])
 def test_spark_reads_a_file_with_large_values_as_arrow_does(

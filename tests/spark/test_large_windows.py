@@ -17,6 +17,7 @@ from tests.spark import lake
 from tests.spark.changes import FLOAT8, INT4, INT8, MAP, TEXT, TS, Change, column, table_schema
 from tests.spark.conftest import Pipeline
 from tests.spark.model import SCHEMA, Lake, histories
+from tests.support.extent import slow
 
 SMALL = 2_000
 """Bytes of decoded changes: a dozen rows or so."""
@@ -148,6 +149,7 @@ def arrow_memory() -> Iterator[pa.MemoryPool]:
     pa.set_memory_pool(before)
 
 
+@slow
 def test_L8_one_transaction_of_hundreds_of_megabytes_is_applied_within_the_ceiling(
     pipeline: Pipeline, arrow_memory: pa.MemoryPool
 ) -> None:

@@ -11,6 +11,7 @@ from sluice.errors import WriterFenced
 from sluice_spark.lake.hygiene import EVERY_VERSIONS, LogHygiene
 from sluice_spark.lake.table import TABLE_PROPERTIES
 from tests.spark import lake
+from tests.support.extent import slow
 
 RETENTION = 600.0
 NEWEST = EVERY_VERSIONS + 3
@@ -63,6 +64,7 @@ def test_nothing_leaves_the_log_while_the_checkpoint_is_newer_than_the_last_repo
     assert hygiene.clean(spark, str(table), version=NEWEST, reported=NEWEST)
 
 
+@slow
 def test_what_is_younger_than_the_retention_stays(spark: SparkSession, table: Path) -> None:
     _age(table, seconds=RETENTION / 2)
     assert _hygiene().clean(spark, str(table), version=NEWEST, reported=NEWEST)

@@ -105,6 +105,7 @@ def test_files_are_joined_rows_purged_and_orphans_removed_and_the_rows_stay(
     assert {row["id"] for row in rows_in(lake.folder, version=1)} == before
 
 
+@slow
 def test_a_turn_that_is_called_off_or_may_not_commit_leaves_the_table_as_it_was(pipeline: Pipeline) -> None:
     lake = Lake(pipeline)
     before = version(lake.folder)

@@ -13,6 +13,7 @@ from tests.spark import lake
 from tests.spark.changes import INT4, INT8, TEXT, TIMESTAMP, Change, column, table_schema
 from tests.spark.conftest import Pipeline
 from tests.spark.model import SCHEMA, Lake, histories
+from tests.support.extent import cases
 
 
 def _row(key: int, v: int = 0, big: str | None = "B") -> dict[str, object]:
@@ -251,7 +252,7 @@ def test_metadata_columns_can_be_left_out(pipeline: Pipeline) -> None:
     assert lake.rows_in(pipeline.path(), metadata=True) == [{"id": 2}]
 
 
-@pytest.mark.parametrize("memory", [1 << 28, 2_000])
+@pytest.mark.parametrize("memory", cases([1 << 28, 2_000], quick=[1 << 28]))
 @pytest.mark.parametrize("identity", ["d", "f"])
 @pytest.mark.parametrize(("publishes", "origin"), [("iut", "any"), ("iudt", "none"), (None, "any")])
 def test_a_row_inserted_again_replaces_the_one_whose_removal_was_not_sent(

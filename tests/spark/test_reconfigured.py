@@ -4,6 +4,7 @@ from pathlib import Path
 
 from sluice.contract.applied import AppliedLog
 from sluice.manifest.newest import newest_log
+from tests.support.extent import slow
 from tests.support.looks import Pipe
 from tests.support.sources import Database
 
@@ -12,6 +13,7 @@ def reported(pipe: Pipe) -> AppliedLog | None:
     return newest_log(pipe.store).read() if newest_log(pipe.store).number() else None
 
 
+@slow
 def test_an_applier_takes_an_edited_file_as_a_whole_or_says_why_not(database: Database, tmp_path: Path) -> None:
     database.execute("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
     pipe = Pipe(database, tmp_path, extra="apply: {workers: 1, driver_memory: 1GiB, freshness: 5s}")

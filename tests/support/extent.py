@@ -1,10 +1,17 @@
 """How much of the test suite runs: `make test` runs what finds most in the time, `make chaos` all of it."""
 
 import os
+from collections.abc import Collection, Iterable
 
 import pytest
+from _pytest.mark import ParameterSet
 
 FULL = os.environ.get("CHAOS") == "full"
 """Whether all cases run. Tests with many cases choose the quick ones otherwise."""
 slow = pytest.mark.skipif(not FULL, reason="slow: make chaos runs it")
 """For a test, or a case of one, whose claim quicker tests cover in part."""
+
+
+def cases(every: Iterable[object], *, quick: Collection[object]) -> list[ParameterSet]:
+    """For a parametrized test: those that are not `quick` are slow."""
+    return [pytest.param(one, marks=() if one in quick else slow) for one in every]

@@ -9,9 +9,10 @@ from sluice_spark.fold.fold import fold
 from sluice_spark.read.changes import unite
 from tests.spark.changes import INT8, TEXT, Change, column, segment_table, table_schema
 from tests.spark.model import SCHEMA, Lake, histories, keyed_by_what_was_sent, merged, windows
+from tests.support.extent import FULL
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400 if FULL else 100, deadline=None)
 @given(history=histories(), cuts=st.lists(st.integers(0, 30), max_size=3))
 def test_any_history_in_any_windows_leaves_the_lake_equal_to_the_table(
     history: list[tuple[Change, Lake]], cuts: list[int]
@@ -133,7 +134,7 @@ def test_keys_of_several_columns_are_compared_by_all_of_them() -> None:
     assert {(row["a"], row["b"]): row["v"] for row in rows} == {(1, "x"): 3, (1, "y"): 1, (2, "x"): 2}
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400 if FULL else 100, deadline=None)
 @given(history=histories(), cuts=st.lists(st.integers(0, 30), max_size=3), hidden=st.sets(st.integers(0, 30)))
 def test_a_row_takes_the_place_of_one_whose_removal_was_not_sent(
     history: list[tuple[Change, Lake]], cuts: list[int], hidden: set[int]

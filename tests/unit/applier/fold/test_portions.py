@@ -37,6 +37,7 @@ from tests.spark.changes import (
     table_schema,
 )
 from tests.spark.model import SCHEMA, Lake, histories, keyed_by_what_was_sent, merged, windows
+from tests.support.extent import FULL
 
 
 def _cut(changes: list[Versioned], *, limit: int) -> list[pa.Table]:
@@ -78,7 +79,7 @@ def _merged_in_portions(lake: Lake, tables: list[pa.Table], schema: TableSchema,
     return gone
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100 if FULL else 25, deadline=None)
 @given(
     history=histories(keys=12, length=40),
     cuts=st.lists(st.integers(0, 40), max_size=3),
@@ -102,7 +103,7 @@ def test_any_history_in_portions_leaves_the_lake_equal_to_the_table(
         lake = history[done - 1][1]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100 if FULL else 25, deadline=None)
 @given(
     history=histories(keys=12, length=40),
     hidden=st.sets(st.integers(0, 40)),
@@ -152,7 +153,7 @@ ROWS = table_schema(column("a", 1, INT4), column("f", 2, FLOAT8), identity="f")
 _row = st.fixed_dictionaries({"a": st.sampled_from([None, 1, 2]), "f": st.sampled_from([None, 0.0, -0.0, 1.5])})
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100 if FULL else 25, deadline=None)
 @given(
     changes=st.lists(st.tuples(st.sampled_from("iud"), _row, _row), min_size=1, max_size=40),
     truncate=st.integers(0, 80),
@@ -266,7 +267,7 @@ def test_what_cannot_be_followed_within_the_limit_is_refused_with_the_true_reaso
         _cut([(segment_table(changes, schema), schema)], limit=10_000)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300 if FULL else 75, deadline=None)
 @given(
     history=histories(keys=4, length=40),
     identity=st.sampled_from("df"),
