@@ -6,7 +6,17 @@ import pytest
 
 from tests.e2e.mirror import LAKES, Mirror
 
-DEFAULTS = ("note text DEFAULT 'it''s ${none}'", "day date DEFAULT 'infinity'", "plain int")
+DEFAULTS = (
+    "note text DEFAULT 'it''s ${none}'",
+    "day date DEFAULT 'infinity'",
+    "plain int",
+    "counts bigint[] DEFAULT '{1,NULL,-3}'",
+    "words text[] DEFAULT ARRAY['it''s', 'a,b', '', NULL, 'NULL', '\\ \"']",
+    "prices numeric(6,2)[] DEFAULT '{1.5}'",
+    "shares real[] DEFAULT '{0.1,Infinity,-0}'",
+    "days date[] DEFAULT '{2024-01-01,infinity}'",
+    "grid int[] DEFAULT '{{1},{2}}'",
+)
 
 
 @pytest.fixture(scope="module")

@@ -58,6 +58,7 @@ def test_what_is_read_while_the_locks_are_held_is_bounded(
 STATEMENTS = {
     "key_wider": "ALTER TABLE t ALTER id TYPE bigint",
     "volatile_default": "ALTER TABLE t ADD w float8 DEFAULT random()",
+    "array_default": "ALTER TABLE t ADD w date[] DEFAULT ARRAY['2024-01-01', NULL, 'infinity']::date[]",
     "key_again": "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id)",
 }
 

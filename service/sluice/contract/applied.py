@@ -6,7 +6,7 @@ the newest of each is enough to know the present.
 """
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 
 from sluice.contract import codec
 from sluice.contract.table_state import State
@@ -169,6 +169,16 @@ class Complete:
         complete = codec.decode_versioned(Complete, data, version=FORMAT_VERSION, what=_WHAT)
         _check_times(complete.written_at)
         return complete
+
+
+def time_text(at: float) -> str:
+    """A time (unix seconds) as these records have it."""
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+
+
+def time_of(text: str) -> float:
+    """The time (unix seconds) of a `time_text`."""
+    return datetime.fromisoformat(text).timestamp()
 
 
 def _check_times(*times: str) -> None:

@@ -42,7 +42,6 @@ STATEMENTS_KEPT = 3
 THREADS = 8
 DELETED_AT_ONCE = 50
 """Between two questions whether this process still may."""
-UNTIL_APPLIED = 0.0
 FOR_EVER = math.inf
 """How many seconds an entry stays whose changes are in the lake."""
 

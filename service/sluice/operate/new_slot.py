@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from sluice import faults
-from sluice.contract.entries import Lost, Opened
+from sluice.contract.entries import Lost
 from sluice.contract.table_state import State
 from sluice.errors import SlotBusy, SlotLost, UsageError
 from sluice.ingest.epoch import opened_entry
@@ -80,7 +80,7 @@ def recreate(
     lost = Lost(
         reason, tuple(table.table_id for table in state.tables.values() if _is_repairable(table, state, mirrored))
     )
-    opened = _opened(options, state, server, to_lsn, lost)
+    opened = opened_entry(options, Start(state, server, to_lsn), lost=lost)
     for name in _stale(state, lost):
         resync(name)
     log = ManifestLog.open(store, opened, state, through_lsn=to_lsn)
@@ -139,10 +139,6 @@ def _stale(state: PipelineState, lost: Lost) -> list[str]:
         for table in state.tables.values()
         if table.state.is_followed and table.table_id not in lost.repairable and table.table_id != "0"
     )
-
-
-def _opened(options: IngestOptions, state: PipelineState, server: ServerFacts, lsn: int, lost: Lost) -> Opened:
-    return opened_entry(options, Start(state, server, lsn), lost=lost)
 
 
 def _summary(before: PipelineState, after: PipelineState) -> Recreated:

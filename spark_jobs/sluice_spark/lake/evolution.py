@@ -175,19 +175,23 @@ def _defaults(added: Sequence[ColumnSchema]) -> tuple[dict[str, str], list[str]]
             continue
         value, text = missing_value(column)
         if text is None:
-            assignments[column.name] = _sql(value.as_py(), column)
+            assignments[column.name] = _sql(value.as_py(), column.lake.sql)
         else:
             marks += [literal(column.name), literal(text)]
     return assignments, marks
 
 
-def _sql(value: Any, column: ColumnSchema) -> str:
+def _sql(value: Any, kind: str) -> str:
+    """`value` as one of the lake type `kind`."""
     if isinstance(value, bytes):
         return binary_literal(value)
     if isinstance(value, list):
-        return f"CAST(array() AS {column.lake.sql})"
+        element = kind.removeprefix("array<").removesuffix(">")
+        return f"CAST(array({', '.join(_sql(item, element) for item in value)}) AS {kind})"
+    if value is None:
+        return f"CAST(NULL AS {kind})"
     text = str(value).lower() if isinstance(value, bool) else str(value)
-    return literal(text) if column.lake.sql == "string" else f"CAST({literal(text)} AS {column.lake.sql})"
+    return literal(text) if kind == "string" else f"CAST({literal(text)} AS {kind})"
 
 
 def evolve(lake: LakeTable, shapes: Mapping[int, Shape], number: int, *, since: int, is_changelog: bool) -> int:

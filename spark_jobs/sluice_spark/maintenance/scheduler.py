@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
 import structlog
 from pyspark.sql import SparkSession
 
+from sluice.contract.applied import time_of, time_text
 from sluice.errors import ServiceError, StoreUnavailable, UnsupportedChange, WriterFenced
 from sluice.manifest.state import TableState
 from sluice_spark import storage
@@ -173,7 +173,7 @@ class Maintenance:
             nothing_new = facts.version == facts.vacuumed_version
             settled = nothing_new and facts.vacuumed_seconds >= (facts.retention_seconds or 0.0)
             record = replace(
-                record, vacuumed_version=outcome.place.version, vacuumed_at=_iso(time.time()), settled=settled
+                record, vacuumed_version=outcome.place.version, vacuumed_at=time_text(time.time()), settled=settled
             )
         progress.maintenance = record
         self._ledger.stands_at(facts.table_id, progress, outcome.place)
@@ -234,9 +234,9 @@ class Maintenance:
             name, record, version = _name(state), progress.maintenance, progress.place.version
             if not options.maintains(name):
                 continue
-            if not record.vacuumed_at or _unix(record.vacuumed_at) > at:
+            if not record.vacuumed_at or time_of(record.vacuumed_at) > at:
                 # It is seen for the first time, or the clock went back.
-                record = progress.maintenance = replace(record, vacuumed_at=_iso(at))
+                record = progress.maintenance = replace(record, vacuumed_at=time_text(at))
             retention = options.vacuum_after(name)
             yield TableFacts(
                 table_id,
@@ -246,18 +246,10 @@ class Maintenance:
                 # A reader takes versions from the newest statement of what is complete.
                 retention_seconds=retention if self._reports.completed_within(retention / 2) else None,
                 vacuumed_version=record.vacuumed_version,
-                vacuumed_seconds=max(0.0, at - _unix(record.vacuumed_at)),
+                vacuumed_seconds=max(0.0, at - time_of(record.vacuumed_at)),
                 settled=record.settled,
             )
 
 
 def _name(state: TableState) -> str:
     return f"{state.schema_name}.{state.table_name}"
-
-
-def _iso(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
-
-
-def _unix(at: str) -> float:
-    return datetime.fromisoformat(at).timestamp()

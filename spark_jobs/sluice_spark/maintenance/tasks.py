@@ -14,13 +14,12 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from sluice import faults
-from sluice.contract.applied import MaintenanceRun
+from sluice.contract.applied import MaintenanceRun, time_text
 from sluice.errors import ApplyError, UnsupportedChange, WriterFenced
 from sluice_spark.lake.failures import SparkGone, translated_errors
 from sluice_spark.lake.history import TAG, Commit
@@ -227,7 +226,7 @@ def _no_verdict() -> Iterator[None]:
 
 def _run(task: str, commits: Sequence[Commit], *, seconds: float) -> MaintenanceRun:
     """What `commits` say of themselves, which followed while the task ran."""
-    at = datetime.now(UTC).isoformat(timespec="milliseconds")
+    at = time_text(time.time())
 
     def total(name: str) -> int:
         return sum(commit.metrics.get(name, 0) for commit in commits)

@@ -10,13 +10,12 @@ progress of idle tables from them.
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import structlog
 
 from sluice import faults, lsn
 from sluice.contract import keys
-from sluice.contract.applied import AppliedLog, AppliedTable, Complete, SpoolUpkeep
+from sluice.contract.applied import AppliedLog, AppliedTable, Complete, SpoolUpkeep, time_text
 from sluice.errors import ObjectMissing
 from sluice.manifest.newest import newest_complete, newest_log
 from sluice.store.base import ObjectStore
@@ -34,7 +33,7 @@ class Reports:
     def __init__(self, store: ObjectStore, *, instance: str) -> None:
         self._store = store
         self._instance = instance
-        self._started_at = _now()
+        self._started_at = time_text(time.time())
         self._log_number = newest_log(store).number()
         self._complete_number = newest_complete(store).number()
         self._last_complete: Complete | None = None
@@ -60,11 +59,11 @@ class Reports:
         """
         self._log_number += 1
         faults.point("apply.log.before")
-        succeeded = _iso(datetime.fromtimestamp(succeeded_at, UTC)) if succeeded_at else ""
+        succeeded = time_text(succeeded_at) if succeeded_at else ""
         log = AppliedLog(
             self._log_number,
             self._instance,
-            _now(),
+            time_text(time.time()),
             dict(tables),
             succeeded,
             self._started_at,
@@ -87,7 +86,7 @@ class Reports:
             self._completed_at = max(self._completed_at, current_at)
             return
         self._complete_number += 1
-        numbered = replace(complete, number=self._complete_number, written_at=_now())
+        numbered = replace(complete, number=self._complete_number, written_at=time_text(time.time()))
         faults.point("apply.complete.before")
         self._store.create(keys.apply_complete(self._complete_number), numbered.encode())
         faults.point("apply.complete.after")
@@ -98,11 +97,3 @@ class Reports:
     def _forget(self, key: str, number: int) -> None:
         if number > KEPT:
             self._store.delete(key)
-
-
-def _now() -> str:
-    return _iso(datetime.now(UTC))
-
-
-def _iso(at: datetime) -> str:
-    return at.isoformat(timespec="milliseconds")

@@ -11,11 +11,10 @@ turn goes well.
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 import structlog
 
-from sluice.contract.applied import SpoolUpkeep
+from sluice.contract.applied import SpoolUpkeep, time_text
 from sluice.errors import ServiceError, StoreUnavailable, WriterFenced
 from sluice.manifest import horizon, pruning
 from sluice.manifest.compaction import Compactor
@@ -147,8 +146,7 @@ class Upkeep:
         say = _log.warning if away else _log.error
         say("the spool is not kept short", error=text, hint=getattr(error, "hint", ""))
         if not away or attempt > 1:  # a store that does not answer once is nothing to act upon
-            now = datetime.now(UTC).isoformat(timespec="seconds")
-            self.report = SpoolUpkeep(text, self.report.since or now)
+            self.report = SpoolUpkeep(text, self.report.since or time_text(time.time()))
 
 
 def _plain(seconds: float | None) -> float:

@@ -1,10 +1,12 @@
 """A column's constant default, from PostgreSQL's text to the lake's type: what rows older than the
 column have.
 
-Owns exactness of that one value: it is typed without loss, or marked, or refused by name.
-(PostgreSQL: pg_attribute, attmissingval.)
+Owns exactness of that one value: it is typed without loss, or marked, as ingest does with the values of
+rows. Nothing that a server has as a constant default is refused. (PostgreSQL: pg_attribute, attmissingval;
+Arrays, Array Input and Output Syntax.)
 """
 
+import re
 from decimal import Decimal, InvalidOperation
 
 import pyarrow as pa
@@ -27,6 +29,9 @@ _PLAIN: dict[str, pa.DataType] = {
     "timestamp_ntz": pa.timestamp("us"),
     "timestamp": pa.timestamp("us", tz="UTC"),
 }
+_ELEMENT = re.compile(r'"((?:[^"\\]|\\.)*)"|([^",{}\\]+)', re.DOTALL)
+_ARRAY = re.compile(rf"\A{{(?:(?:{_ELEMENT.pattern})(?:,(?:{_ELEMENT.pattern}))*)?}}\Z", re.DOTALL)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 
 def arrow_type(sql: str) -> pa.DataType:
@@ -39,7 +44,7 @@ def arrow_type(sql: str) -> pa.DataType:
 
 def missing_value(column: ColumnSchema) -> tuple[pa.Scalar, str | None]:
     """The value of rows that are older than `column`, and its exact text where the type cannot hold
-    it. Raises UnsupportedChange.
+    it. Raises UnsupportedChange for a text that no server wrote.
     """
     kind = arrow_type(column.lake.sql)
     if column.missing is None:
@@ -47,7 +52,7 @@ def missing_value(column: ColumnSchema) -> tuple[pa.Scalar, str | None]:
     try:
         return _typed(column.missing, kind), None
     except (pa.ArrowException, ValueError, InvalidOperation) as error:
-        if column.lake.special and not column.lake.is_array:
+        if column.lake.special:
             return pa.scalar(None, kind), column.missing
         raise UnsupportedChange(
             f"the constant default of column {column.name!r} cannot be carried to rows that are older than it"
@@ -71,8 +76,24 @@ def _typed(text: str, kind: pa.DataType) -> pa.Scalar:
     if pa.types.is_floating(kind):
         return pa.scalar(float(text), kind)
     if pa.types.is_list(kind):
-        return pa.scalar([] if text == "{}" else _refuse(), kind)
+        items = [None if item is None else _typed(item, kind.value_type).as_py() for item in elements(text)]
+        return pa.scalar(items, kind)
     return pc.cast(pa.scalar(text), kind)
+
+
+def elements(text: str) -> list[str | None]:
+    """The texts of the elements of an array of one dimension that begins at 1, as array_out writes it. Raises
+    ValueError for any other.
+    """
+    if not _ARRAY.match(text):
+        raise ValueError("it is no array of one dimension")
+    return [_element(*item.groups()) for item in _ELEMENT.finditer(text, 1, len(text) - 1)]
+
+
+def _element(quoted: str | None, plain: str | None) -> str | None:
+    if quoted is not None:
+        return _ESCAPED.sub(r"\1", quoted)
+    return None if plain == "NULL" else plain
 
 
 def _refuse() -> bool:

@@ -46,19 +46,13 @@ class GapCloser(Repairer):
     def _append_closing(self, repair: Repair, name: str) -> None:
         segments = tuple(self._copied(segment, repair.table_id) for segment in repair.segments)
         faults.point("gap.append.before")
-        for _ in range(100):
-            position = self._log.state.through_lsn
-            try:
-                self._log.append(replace(repair, segments=segments, unchanged_through_lsn=position))
-                break
-            except ManifestCorrupt as error:
-                if self._log.state.through_lsn == position:
-                    raise UsageError(
-                        f"what was read of {name} does not close its gap: {error}",
-                        hint="`sluice verify --repair` reads it again; if its columns changed, `sluice resync` it",
-                    ) from error
-        else:
-            raise SourceUnavailable("the manifest moves on too fast to close a gap", hint="it is tried again")
+        try:
+            self._append(replace(repair, segments=segments))
+        except ManifestCorrupt as error:
+            raise UsageError(
+                f"what was read of {name} does not close its gap: {error}",
+                hint="`sluice verify --repair` reads it again; if its columns changed, `sluice resync` it",
+            ) from error
         faults.point("gap.append.after")
         self._logger.info(
             "gap closed",

@@ -7,8 +7,9 @@ again. A request is removed after its repair is in the manifest; doing one twice
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 
 import structlog
 
@@ -24,7 +25,7 @@ from sluice.ingest.snapshot.touched_keys import keys_in, truncates
 from sluice.ingest.tables.schemas import build_schema, relation_of
 from sluice.lsn import show
 from sluice.manifest.reader import read_entries
-from sluice.manifest.state import TableState
+from sluice.manifest.state import PipelineState, TableState
 from sluice.manifest.writer import ManifestLog
 from sluice.source.catalog import Catalog
 from sluice.source.sessions import SourceOptions, open_query
@@ -34,6 +35,8 @@ from sluice.store.base import ObjectStore
 ATTEMPTS = 5
 """At keys that change while they are read."""
 POLL_SECONDS = 0.1
+APPENDS = 100
+"""Attempts at the end of the manifest, where other entries may come first."""
 
 
 class Repairer:
@@ -128,10 +131,11 @@ class Repairer:
         while self._log.state.through_lsn < as_of:
             if self._stop.wait(POLL_SECONDS):
                 raise SourceUnavailable("a repair was stopped", hint="it is done after the next start")
-        touched = keys_in(self._store, files, state.schemas)
-        while True:
-            now = self._log.state
-            for entry, _ in read_entries(self._store, after_seq=after_seq, limit=now.seq - after_seq):
+        touched, seen = keys_in(self._store, files, state.schemas), after_seq
+
+        def unchanged(now: PipelineState) -> bool:
+            nonlocal seen
+            for entry, _ in read_entries(self._store, after_seq=seen, limit=now.seq - seen):
                 if isinstance(entry.body, Changes):
                     later = [
                         segment
@@ -143,15 +147,30 @@ class Repairer:
                         return False
                 elif getattr(entry.body, "table_id", "") == state.table_id:
                     return False
-            after_seq = now.seq
+            seen = now.seq
             faults.point("repair.append.before")
-            entry_body = Repair(state.table_id, state.generation, state.schema_version, as_of, now.through_lsn, files)
+            return True
+
+        repair = Repair(state.table_id, state.generation, state.schema_version, as_of, as_of, files)
+        if not self._append(repair, unchanged):
+            return False
+        faults.point("repair.append.after")
+        return True
+
+    def _append(self, repair: Repair, may_follow: Callable[[PipelineState], bool] = lambda _: True) -> bool:
+        """Appends `repair` where the manifest is, or is a moment later; False when it may not follow there.
+        Raises ManifestCorrupt when it never can, SourceUnavailable when it may work later.
+        """
+        for _ in range(APPENDS):
+            now = self._log.state
+            if not may_follow(now):
+                return False
             try:
-                self._log.append(entry_body)
+                self._log.append(replace(repair, unchanged_through_lsn=now.through_lsn))
             except ManifestCorrupt:
-                # Other entries came first: they are looked at, too.
-                if self._log.state.seq == after_seq:
+                # Other entries may have come first: they are looked at, too.
+                if self._log.state.seq == now.seq:
                     raise
                 continue
-            faults.point("repair.append.after")
             return True
+        raise SourceUnavailable("the manifest moves on too fast for a repair", hint="it is tried again")
