@@ -41,6 +41,7 @@ BENCHMARKS: dict[str, Callable[[int], dict[str, float | None]]] = {
     "P14": catalog.p14,
     "P15": long_log.p15,
     "P16": backlog.p16,
+    "P17": freshness.p17,
 }
 RESULTS = Path("build/bench.json")
 

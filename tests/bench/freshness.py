@@ -1,5 +1,6 @@
-"""P8: from a commit at the source to its visibility in the lake, under a steady load, with the
-processes of production (`sluice up`) and PostgreSQL on two cores.
+"""P8 and P17: from a commit at the source to its visibility in the lake, under a steady load, with the
+processes of production (`sluice up`) and PostgreSQL on two cores; P17 beside hundreds of tables in which
+nothing happens.
 
 Each sampled transaction is a probe. Its manifest entry is found by its transaction id, and the lake
 table's first commit whose marker reaches that entry made it visible; the time is that of the commit's
@@ -15,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psycopg
@@ -35,12 +36,14 @@ from tools.local.postgres import PostgresServer, temporary_server
 from tools.local.sluice import Pipeline, SluiceProcess
 
 SECONDS = float(os.environ.get("P8_SECONDS", "600"))
+MANY_SECONDS = float(os.environ.get("P17_SECONDS", "600"))
 WARM_UP_SECONDS = 20.0
 """Of the load, before the first probe: the JVM compiles what a window runs."""
 TRANSACTIONS_PER_SECOND = 30
 PROBE_EVERY = 13
 """Transactions. It shares no factor with the numbers of tables, so that each table has probes."""
-LIVE_SECONDS, CAUGHT_UP_SECONDS = 300.0, 180.0
+LIVE_SECONDS, EACH_SECONDS, CAUGHT_UP_SECONDS = 300.0, 2.0, 180.0
+"""Until everything is in the lake: for all, and for each table."""
 UPDATE = "UPDATE t SET qty = qty + 1, status = 'changed' WHERE id = ANY(%s)"
 DELETE = "DELETE FROM t WHERE id = ANY(%s)"
 _PARENT, _TIMES = 1, slice(11, 15)
@@ -51,11 +54,15 @@ CHECKED = 4
 
 @dataclass(frozen=True)
 class Load:
-    """`changes` a second in all, spread over `tables` tables of `rows` rows each."""
+    """`changes` a second in all, spread over `tables` tables of `rows` rows each, for so many `seconds`.
+    `idle` tables of ten rows are followed as well, and never change.
+    """
 
     tables: int
     changes: int
     rows: int
+    seconds: float
+    idle: int = 0
 
 
 @dataclass(frozen=True)
@@ -128,8 +135,33 @@ class Writer:
 
 def p8(_rounds: int) -> dict[str, float | None]:
     """Commit to visibility: 5,000 changes/s over three tables, and 500 over thirty, for P8_SECONDS."""
-    outcomes = {load.tables: _run(load) for load in (Load(3, 5_000, 100_000), Load(30, 500, 10_000))}
-    table = Printed(title=f"P8: seconds from commit to visibility, {SECONDS:.0f} s of load")
+    outcomes = {load.tables: _run(load) for load in (Load(3, 5_000, 100_000, SECONDS), Load(30, 500, 10_000, SECONDS))}
+    _show(f"P8: seconds from commit to visibility, {SECONDS:.0f} s of load", outcomes)
+    few, many = outcomes[3], outcomes[30]
+    return {
+        "p50_s": percentile(few.latencies, 0.5),
+        "p99_s": percentile(few.latencies, 0.99),
+        "many_p50_s": percentile(many.latencies, 0.5),
+        "many_p99_s": percentile(many.latencies, 0.99),
+    }
+
+
+def p17(_rounds: int) -> dict[str, float | None]:
+    """Fifty busy tables alone, and beside 950 in which nothing happens, for P17_SECONDS."""
+    busy = Load(50, 500, 5_000, MANY_SECONDS)
+    outcomes = {load.tables + load.idle: _run(load) for load in (busy, replace(busy, idle=950))}
+    _show(f"P17: seconds from commit to visibility in 50 busy tables, {MANY_SECONDS:.0f} s of load", outcomes)
+    alone, beside = outcomes.values()
+    return {
+        "alone_p99_s": percentile(alone.latencies, 0.99),
+        "beside_p99_s": percentile(beside.latencies, 0.99),
+        "cores_ratio": beside.cores / alone.cores,
+    }
+
+
+def _show(title: str, outcomes: dict[int, Outcome]) -> None:
+    """By the number of tables."""
+    table = Printed(title=title)
     headings = ("tables", "p50", "p99", "most", "p50 first half", "p50 second half", "changes/s", "windows/s", "cores")
     for heading in headings:
         table.add_column(heading, justify="right")
@@ -140,13 +172,6 @@ def p8(_rounds: int) -> dict[str, float | None]:
         rates = [outcome.changes_per_second, outcome.windows_per_second, outcome.cores]
         table.add_row(str(tables), *(f"{figure:,.2f}" for figure in (*ages, *halves, *rates)))
     console.print(table)
-    few, many = outcomes[3], outcomes[30]
-    return {
-        "p50_s": percentile(few.latencies, 0.5),
-        "p99_s": percentile(few.latencies, 0.99),
-        "many_p50_s": percentile(many.latencies, 0.5),
-        "many_p99_s": percentile(many.latencies, 0.99),
-    }
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -156,13 +181,16 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def _run(load: Load) -> Outcome:
-    console.print(f"P8: filling {load.tables} tables, load {os.getloadavg()[0]:.1f}")
+    console.print(f"filling {load.tables} tables, load {os.getloadavg()[0]:.1f}")
     settings = {"shared_buffers": "256MB", "max_wal_size": "8GB", "checkpoint_timeout": "1h"}
     with _two_cores(), tempfile.TemporaryDirectory() as directory, temporary_server(settings=settings) as server:
         with server.superuser() as connection:
             for number in range(load.tables):
                 connection.execute(_of(CREATE, number).encode())
                 connection.execute(_of(FILL, number).format(low=1, high=load.rows).encode())
+            for number in range(load.idle):
+                connection.execute(_of(CREATE, load.tables + number).encode())
+                connection.execute(_of(FILL, load.tables + number).format(low=1, high=10).encode())
         pipeline = Pipeline(
             Path(directory), name="bench", dsn=server.dsn(), settings={"source": {"tables": ["public.*"]}}
         )
@@ -177,12 +205,14 @@ def _measured(load: Load, server: PostgresServer, pipeline: Pipeline) -> Outcome
     began = time.monotonic()
     with pipeline.start("up") as process:
         with _following(tails):
-            _until(lambda: all(tail.commits for tail in tails), process, LIVE_SECONDS, "every table is in the lake")
-            console.print(f"P8: every table is in the lake {time.monotonic() - began:.0f} s after the start")
+            patience = LIVE_SECONDS + EACH_SECONDS * load.idle
+            all_tables = load.tables + load.idle
+            _until(lambda: _live(store) == all_tables, process, patience, "every table is in the lake")
+            console.print(f"every table is in the lake {time.monotonic() - began:.0f} s after the start")
             writer.write(WARM_UP_SECONDS, probing=False)
             windows, changes, loaded = sum(len(tail.commits) for tail in tails), writer.changes, time.monotonic()
             cpu = _cpu_seconds(process.pid)
-            writer.write(SECONDS, probing=True)
+            writer.write(load.seconds, probing=True)
             seconds, cpu = time.monotonic() - loaded, _cpu_seconds(process.pid) - cpu
             windows, changes = sum(len(tail.commits) for tail in tails) - windows, writer.changes - changes
             wanted = _position(server)
@@ -236,7 +266,7 @@ def _until(claim: Callable[[], bool], process: SluiceProcess, seconds: float, wh
     deadline = time.monotonic() + seconds
     while not claim():
         if process.status is not None or time.monotonic() > deadline:
-            raise RuntimeError(f"P8: not within {seconds:.0f} s: {what}\n{process.log_tail()}")
+            raise RuntimeError(f"not within {seconds:.0f} s: {what}\n{process.log_tail()}")
         time.sleep(0.5)
 
 
@@ -244,6 +274,12 @@ def _position(server: PostgresServer) -> int:
     with server.superuser() as connection:
         row = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'").fetchone()
     return int(row[0]) if row else 0
+
+
+def _live(store: ObjectStore) -> int:
+    """How many tables the applier reports as live in the lake."""
+    log = newest_log(store).read()
+    return sum(table.state == "live" for table in log.tables.values()) if log else 0
 
 
 def _complete_through(store: ObjectStore) -> int:
@@ -280,7 +316,7 @@ def _check(path: Path, probe: Probe, commit: Commit) -> None:
         lake = QueryBuilder().register("lake", DeltaTable(path, version=version))
         found = lake.execute(f"SELECT count(*) AS n FROM lake WHERE id = {probe.row}").read_all()
         if found.column(0)[0].as_py() != wanted:
-            raise RuntimeError(f"P8: version {version} of {path.name} has {found.column(0)[0]} rows of a probe")
+            raise RuntimeError(f"version {version} of {path.name} has {found.column(0)[0]} rows of a probe")
 
 
 def _cpu_seconds(root: int) -> float:
