@@ -85,7 +85,7 @@ def read_options(options_file: Path | None) -> ApplyOptions:
 def run(options: ApplyOptions) -> int:
     """Applies until the options' end or a signal. Returns 0, or raises ServiceError."""
     stop, stopping = threading.Event(), Stop(options.stop_seconds)
-    signalled, rotated = threading.Event(), threading.Event()
+    signalled, rotated, left_lease = threading.Event(), threading.Event(), False
 
     def asked(_number: int, _frame: FrameType | None) -> None:
         if signalled.is_set():
@@ -143,15 +143,19 @@ def run(options: ApplyOptions) -> int:
             if not rotated.is_set():
                 raise
             _log.warning("the applier failed with the keys of before", error=error)
+            left_lease = True
         finally:
             configuration.close()
             # An error ends the applier as well, and Spark may need as long to stop.
             stopping.ask()
             spark.stop()
     stopping.done()
-    if rotated.is_set() and not signalled.is_set():
-        raise KeysChanged("the keys of the object store were changed")
-    return 0
+    if not rotated.is_set():
+        return 0
+    # Who was refused could not give its lease back.
+    if signalled.wait(options.lease_seconds if left_lease else 0):
+        return 0
+    raise KeysChanged("the keys of the object store were changed")
 
 
 def begin_again() -> NoReturn:

@@ -15,6 +15,7 @@ from sluice.cli import (
     check,
     completion,
     config,
+    drain,
     exits,
     init,
     output,
@@ -33,7 +34,7 @@ from sluice.telemetry.crash import leave_no_values_behind
 
 _GROUPS = {
     "Begin": (init.init, check.check, setup.setup),
-    "Run": (up.up, run.run, apply.apply),
+    "Run": (up.up, run.run, apply.apply, drain.drain),
     "Look": (status.status, tables.tables, plan.plan, verify.verify, spool.spool),
     "Fix": (tables.tables.commands["resync"], slot.slot),
     "Configure": (config.config, completion.completion, version.version),
