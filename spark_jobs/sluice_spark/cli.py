@@ -150,12 +150,17 @@ def run(options: ApplyOptions) -> int:
             stopping.ask()
             spark.stop()
     stopping.done()
-    if not rotated.is_set():
-        return 0
-    # Who was refused could not give its lease back.
-    if signalled.wait(options.lease_seconds if left_lease else 0):
-        return 0
-    raise KeysChanged("the keys of the object store were changed")
+    if rotated.is_set():
+        require_stop(signalled, wait_seconds=options.lease_seconds if left_lease else 0)
+    return 0
+
+
+def require_stop(signalled: threading.Event, *, wait_seconds: float) -> None:
+    """Raises KeysChanged unless the process was asked to end. Who was refused could not give its lease
+    back, and waits until it ended.
+    """
+    if not signalled.wait(wait_seconds):
+        raise KeysChanged("the keys of the object store were changed")
 
 
 def begin_again() -> NoReturn:

@@ -9,6 +9,7 @@ from deltalake.exceptions import TableNotFoundError
 from sluice.store.opening import open_store
 from tests.spark.changes import Change, Manifest
 from tests.spark.model import SCHEMA
+from tests.support.extent import slow
 from tests.support.pipeline import wait_until
 from tests.support.policies import GuardedS3, guarded_s3
 from tools.local.sluice import Pipeline
@@ -29,6 +30,7 @@ def row(key: int) -> dict[str, object]:
     return {"id": key, "v": 0, "big": "B", "at": None}
 
 
+@slow
 def test_an_applier_goes_on_by_itself_with_another_key_of_the_object_store(tmp_path: Path) -> None:
     with guarded_s3() as s3:
         manifest = Manifest(open_store(s3.spool_uri, prefix="test/", options=s3.options["anybody"]))
