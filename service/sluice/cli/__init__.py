@@ -30,7 +30,6 @@ from sluice.cli import (
     verify,
     version,
 )
-from sluice.telemetry.crash import leave_no_values_behind
 
 _GROUPS = {
     "Begin": (init.init, check.check, setup.setup),
@@ -77,5 +76,4 @@ cli.add_command(check.check, "doctor")
 
 def main() -> None:
     """Entry point of `sluice`."""
-    leave_no_values_behind()
-    sys.exit(exits.execute(cli, sys.argv[1:]))
+    exits.end_with(cli, sys.argv[1:])
