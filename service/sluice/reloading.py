@@ -1,14 +1,15 @@
-"""A configuration file that is edited while a process runs: noticed, read again, and taken as a
-whole or not at all.
+"""A configuration file, and the files of its secrets, that change while a process runs: noticed, read
+again, and taken as a whole or not at all.
 
 Invariant: what is in force changes only when `take` has accepted all of what was read; whatever is
-refused is named, and the process goes on with what it had. Looks at the file only, so that it costs
-nothing while nobody edits it.
+refused is named, and the process goes on with what it had. Looks at the files only, so that it costs
+nothing while nobody edits them.
 """
 
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -23,27 +24,30 @@ Signature = tuple[int, ...]
 Read = TypeVar("Read")
 
 
-def signature(path: str) -> Signature:
-    """What is another one whenever the file was written to or replaced; empty when it is not there."""
-    try:
-        found = Path(path).stat()
-    except OSError:
-        return ()
-    return (found.st_mtime_ns, found.st_size, found.st_ino)
+def signature(*paths: str) -> Signature:
+    """What is another one whenever one of the files was written to or replaced. One that is not there
+    adds nothing.
+    """
+    found: list[int] = []
+    for path in paths:
+        with suppress(OSError):
+            seen = Path(path).stat()
+            found += (seen.st_mtime_ns, seen.st_size, seen.st_ino)
+    return tuple(found)
 
 
 class FileWatch:
-    """Tells when the file at `path` is not the one that was `seen`. For one thread."""
+    """Tells when the files at `paths` are not those that were `seen`. For one thread."""
 
-    def __init__(self, path: str, *, seen: Signature) -> None:
-        self._path = path
+    def __init__(self, *paths: str, seen: Signature) -> None:
+        self._paths = paths
         self._taken = self._last = seen
 
     def changed(self) -> bool:
         """Whether there is a change that has not been reported yet, and is finished: two looks in a row
         found the same.
         """
-        now = signature(self._path)
+        now = signature(*self._paths)
         finished = now != self._taken and now == self._last
         self._last = now
         if finished:

@@ -13,6 +13,7 @@ import sys
 import threading
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 import click
 import structlog
@@ -25,13 +26,17 @@ from sluice.telemetry.crash import leave_no_values_behind
 from sluice.telemetry.metered_store import MeteredStore
 from sluice_spark import session
 from sluice_spark.applier import Applier
-from sluice_spark.configuration import Configuration
+from sluice_spark.configuration import Configuration, with_present_keys
 from sluice_spark.options import ApplyOptions
 from sluice_spark.telemetry import ApplyTelemetry
 
 ENVIRONMENT = "SLUICE_APPLY_OPTIONS"
 
 _log = structlog.get_logger("sluice.apply")
+
+
+class KeysChanged(ApplyError):
+    """Spark and its executors have the keys of before until they end."""
 
 
 @click.command()
@@ -46,7 +51,14 @@ def main(options_file: Path | None) -> None:
     try:
         options = read_options(options_file)
         configure_logging(options)
+        options = with_present_keys(options)
+        configure_logging(options)
         code = run(options)
+    except KeysChanged as error:
+        _log.warning("the applier begins again", reason=str(error))
+        if "PYSPARK_GATEWAY_PORT" not in os.environ:
+            begin_again()
+        code = error.exit_code  # spark-submit owns the JVM, and is the one to begin again
     except ServiceError as error:
         _log.error("the applier stopped", error=error, hint=error.hint)
         code = error.exit_code
@@ -73,12 +85,18 @@ def read_options(options_file: Path | None) -> ApplyOptions:
 def run(options: ApplyOptions) -> int:
     """Applies until the options' end or a signal. Returns 0, or raises ServiceError."""
     stop, stopping = threading.Event(), Stop(options.stop_seconds)
+    signalled, rotated, left_lease = threading.Event(), threading.Event(), False
 
     def asked(_number: int, _frame: FrameType | None) -> None:
-        if stop.is_set():
+        if signalled.is_set():
             os._exit(143)
+        signalled.set()
         stop.set()
         stopping.ask()
+
+    def keys_changed() -> None:
+        rotated.set()
+        stop.set()
 
     def end_now() -> None:
         _log.error("the stop took longer than stop_seconds, ending now", stop_seconds=options.stop_seconds)
@@ -101,7 +119,7 @@ def run(options: ApplyOptions) -> int:
         def names() -> list[str]:
             return applier.names()
 
-        configuration = Configuration(options, names=names)
+        configuration = Configuration(options, names=names, rotated=keys_changed)
 
         def fresh() -> ApplyOptions | None:
             found = configuration.fresh()
@@ -121,13 +139,35 @@ def run(options: ApplyOptions) -> int:
         signal.signal(signal.SIGHUP, lambda *_: configuration.ask())
         try:
             applier.run()
+        except ServiceError as error:
+            if not rotated.is_set():
+                raise
+            _log.warning("the applier failed with the keys of before", error=error)
+            left_lease = True
         finally:
             configuration.close()
             # An error ends the applier as well, and Spark may need as long to stop.
             stopping.ask()
             spark.stop()
     stopping.done()
+    if rotated.is_set():
+        require_stop(signalled, wait_seconds=options.lease_seconds if left_lease else 0)
     return 0
+
+
+def require_stop(signalled: threading.Event, *, wait_seconds: float) -> None:
+    """Raises KeysChanged unless the process was asked to end. Who was refused could not give its lease
+    back, and waits until it ended.
+    """
+    if not signalled.wait(wait_seconds):
+        raise KeysChanged("the keys of the object store were changed")
+
+
+def begin_again() -> NoReturn:
+    """The same command takes the place of this process, and reads the keys as they are now."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - our own command
 
 
 def configure_logging(options: ApplyOptions) -> None:

@@ -8,11 +8,13 @@ applier itself sees no settings.
 
 import subprocess
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+import structlog
+
 from sluice.errors import UsageError
-from sluice.reloading import FileWatch, Reloading
+from sluice.reloading import FileWatch, Reloading, signature
 from sluice_spark.options import ApplyOptions
 
 READ_SECONDS = 120.0
@@ -20,17 +22,22 @@ READ_SECONDS = 120.0
 
 
 class Configuration:
-    """Follows the file that `options` were made from. `names` are the tables there are."""
+    """Follows the files that `options` were made from. `names` are the tables there are. `rotated` is
+    called when the keys of a store changed, which takes a new process.
+    """
 
-    def __init__(self, options: ApplyOptions, *, names: Callable[[], Iterable[str]]) -> None:
+    def __init__(
+        self, options: ApplyOptions, *, names: Callable[[], Iterable[str]], rotated: Callable[[], None]
+    ) -> None:
         self._options = options
+        self._rotated = rotated
         self._names = names
         self._fresh: ApplyOptions | None = None
         self._following = False
         self._lock = threading.Lock()
         self.refused = ""
         """Why the file as it is now is not in force; empty when it is."""
-        watch = FileWatch(options.config_file, seen=tuple(options.config_seen))
+        watch = FileWatch(*options.config_files, seen=tuple(options.config_seen))
         self._reloading = Reloading(watch, read=self._read, take=self._take, said=self._said)
 
     def ask(self) -> None:
@@ -52,14 +59,7 @@ class Configuration:
         return fresh
 
     def _read(self) -> ApplyOptions:
-        done = subprocess.run(  # noqa: S603 - our own command
-            self._options.reread_command, capture_output=True, text=True, timeout=READ_SECONDS, check=False
-        )
-        if done.returncode == UsageError.exit_code:
-            raise UsageError(done.stdout.strip())
-        if done.returncode:
-            raise UsageError(f"reading it ended with exit code {done.returncode}")
-        return ApplyOptions.from_json(done.stdout)
+        return _read(self._options.reread_command)
 
     def _take(self, read: ApplyOptions) -> None:
         before, after = self._options.fixed_settings, read.fixed_settings
@@ -75,6 +75,8 @@ class Configuration:
                 f"the mode of {', '.join(other[:3])} cannot change while a process runs",
                 hint="set it back; docs/how-to/adding-tables.md says how a table gets another mode",
             )
+        if _stores(read) != _stores(self._options):
+            self._rotated()
         self._options = replace(
             self._options,
             tables=read.tables,
@@ -88,3 +90,34 @@ class Configuration:
 
     def _said(self, reason: str) -> None:
         self.refused = reason
+
+
+def with_present_keys(options: ApplyOptions) -> ApplyOptions:
+    """`options` with the keys of its stores as they are now: it may have been made a long time ago. What
+    else changed is taken, or refused, by whoever follows the files.
+    """
+    if not options.reread_command or signature(*options.config_files) == tuple(options.config_seen):
+        return options
+    try:
+        read = _read(options.reread_command)
+    except UsageError as error:
+        structlog.get_logger("configuration").warning("the keys of the stores cannot be read again", error=error)
+        return options
+    if read.fixed_settings != options.fixed_settings:
+        return options
+    return replace(options, spool_options=read.spool_options, lake_options=read.lake_options)
+
+
+def _stores(options: ApplyOptions) -> tuple[dict[str, str], dict[str, str]]:
+    return options.spool_options, options.lake_options
+
+
+def _read(command: Sequence[str]) -> ApplyOptions:
+    done = subprocess.run(  # noqa: S603 - our own command
+        command, capture_output=True, text=True, timeout=READ_SECONDS, check=False
+    )
+    if done.returncode == UsageError.exit_code:
+        raise UsageError(done.stdout.strip())
+    if done.returncode:
+        raise UsageError(f"reading it ended with exit code {done.returncode}")
+    return ApplyOptions.from_json(done.stdout)

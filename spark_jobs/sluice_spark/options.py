@@ -43,7 +43,7 @@ class ApplyOptions:
     `maintenance_share` of one worker's time may go into the maintenance of lake tables (0: none), and
     files that no version needs are removed after `vacuum_seconds`.
 
-    `config_file` is what the options were made from, as it was when it had the signature
+    `config_files` are what the options were made from, as they were when they had the signature
     `config_seen` (`sluice.reloading`); `reread_command` prints them again (empty: they stay).
     `fixed_settings` are digests of the settings that may not change meanwhile, by name.
     """
@@ -81,7 +81,7 @@ class ApplyOptions:
     token_path: str = ""
     config_hash: int | None = None
     log_level: str = "info"
-    config_file: str = ""
+    config_files: tuple[str, ...] = ()
     config_seen: tuple[int, ...] = ()
     reread_command: tuple[str, ...] = ()
     fixed_settings: dict[str, str] = field(default_factory=dict, repr=False)

@@ -14,15 +14,17 @@ from typing import Self
 import pytest
 
 from sluice import lsn
-from sluice.errors import SourceRefused
+from sluice.errors import SourceRefused, StoreRefused
 from sluice.source.credentials import Credentials
 from sluice.source.sessions import SourceOptions, open_query
+from sluice.store import probe
 from sluice.store.opening import open_store
 from tests.support import canary
 from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline
 from tests.support.oracle import Spool
 from tests.support.pipeline import wait_until
+from tests.support.policies import guarded_s3
 from tests.support.source_setup import options_of
 from tests.support.sources import Database
 from tests.support.tls_front import make_certificate, tls_front
@@ -197,6 +199,34 @@ def test_stream_and_snapshots_go_on_with_a_client_certificate_that_was_replaced(
             is_complete(pipeline)
         pipeline.run()
     assert_equal(tmp_path / "spool", database)
+
+
+def test_ingest_goes_on_with_another_key_of_the_object_store(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The server's own check and write are two steps; that racing writers are distinguished is not the claim here.
+    monkeypatch.setattr(probe, "RACERS", 1)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    with guarded_s3() as s3:
+        before = s3.options["ingest"]
+        held = [before]
+        store = open_store(s3.spool_uri, prefix="test/", options=before, reread=lambda: held[0])
+        anybody = open_store(s3.spool_uri, prefix="test/", options=s3.options["anybody"])
+        seen = IngestPipeline(database, anybody)
+        with IngestPipeline(database, store).running() as running, Writer(database):
+            wait_until(lambda: bool(seen.changes()), what="rows are in the spool")
+            fresh = s3.another_key("ingest")
+            s3.withdraw(before, "ingest")
+            ingest = running.ingest
+            assert ingest is not None
+            wait_until(lambda: any("403" in error.message for error in ingest.errors.recent()), what="it is refused")
+            held[0] = fresh
+            is_complete(seen)
+        seen.run()
+        carried = {str(row["id"]) for snapshot in (True, False) for row in seen.rows("public.t", snapshot=snapshot)}
+        assert carried == {row[0] for row in seen.source_rows("t")}
+        with pytest.raises(StoreRefused, match="403"):
+            open_store(s3.spool_uri, prefix="test/", options=before).get("manifest/0000000000000001.json")
 
 
 @contextmanager

@@ -104,17 +104,32 @@ def test_credentials_and_certificates_come_from_secrets_that_exist() -> None:
     rendered = helm.render(helm.feature("secrets"))
     ingest = environment(pod(rendered, "ingest").container("ingest"))
     assert ingest["SLUICE_SOURCE__DSN"] == "secret shop-source/connection-string"
-    assert ingest["SLUICE_SPOOL__OPTIONS__AWS_SECRET_ACCESS_KEY"] == "secret spool-keys/aws_secret_access_key"
-    assert ingest["SLUICE_LAKE__OPTIONS__AWS_ACCESS_KEY_ID"] == "secret lake-keys/access"
+    # Files, which follow the Secret: an environment cannot change.
+    for component in ("ingest", "applier"):
+        assert _mounted(rendered, component, "SLUICE_SPOOL__OPTIONS__AWS_SECRET_ACCESS_KEY_FILE") == (
+            "spool-keys",
+            "aws_secret_access_key",
+        )
+        assert _mounted(rendered, component, "SLUICE_LAKE__OPTIONS__AWS_ACCESS_KEY_ID_FILE") == ("lake-keys", "access")
     assert {ingest[name] for name in ("PGSSLROOTCERT", "PGSSLCERT", "PGSSLKEY")} == {
         f"/etc/sluice/tls/{name}" for name in ("ca.crt", "tls.crt", "tls.key")
     }
     applier = environment(pod(rendered, "applier").container("applier"))
-    assert applier["SLUICE_LAKE__OPTIONS__AWS_SECRET_ACCESS_KEY"] == "secret lake-keys/secret"
     assert applier["SLUICE_SOURCE__DSN"] == "postgresql://"
     # libpq refuses a private key that others may read.
     tls = next(volume for volume in pod(rendered, "ingest").spec["volumes"] if volume["name"] == "tls")
     assert tls["secret"]["defaultMode"] == 0o440
+
+
+def _mounted(rendered: list[dict[str, Any]], component: str, variable: str) -> tuple[str, str]:
+    """The Secret and its key behind the file that a variable names."""
+    found = pod(rendered, component)
+    container = found.container(component)
+    folder, _, file = environment(container)[variable].rpartition("/")
+    volume = next(mount["name"] for mount in container["volumeMounts"] if mount["mountPath"] == folder)
+    secret = next(each["secret"] for each in found.spec["volumes"] if each["name"] == volume)
+    key = next(item["key"] for item in secret["items"] if item["path"] == file)
+    return secret["secretName"], key
 
 
 def test_an_existing_configmap_is_mounted_under_the_name_that_the_service_reads() -> None:

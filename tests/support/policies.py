@@ -63,6 +63,17 @@ class GuardedS3:
     spool_uri: str = f"s3://{BUCKET}/spool"
     lake_uri: str = f"s3://{BUCKET}/lake"
 
+    def another_key(self, user: str) -> dict[str, str]:
+        """Options with a new key of `user`, beside the one that they have."""
+        return {**self.server.options(), **_new_key(self._iam(), user)}
+
+    def withdraw(self, options: dict[str, str], user: str) -> None:
+        """The key in `options` is refused from now on."""
+        self._iam().delete_access_key(UserName=user, AccessKeyId=options["access_key_id"])
+
+    def _iam(self) -> Any:
+        return _iam(self.server, self.options["anybody"])
+
 
 @contextmanager
 def guarded_s3() -> Iterator[GuardedS3]:
@@ -88,15 +99,22 @@ def _documents() -> dict[str, dict[str, Any]]:
 
 
 def _user(server: S3Server, name: str, document: dict[str, Any]) -> dict[str, str]:
-    iam = boto3.client(
+    iam = _iam(server, {"access_key_id": ACCESS_KEY, "secret_access_key": ACCESS_KEY})
+    iam.create_user(UserName=name)
+    iam.put_user_policy(UserName=name, PolicyName="example", PolicyDocument=json.dumps(document))
+    return {**server.options(), **_new_key(iam, name)}
+
+
+def _iam(server: S3Server, options: dict[str, str]) -> Any:
+    return boto3.client(
         "iam",
         endpoint_url=server.endpoint,
         region_name=REGION,
-        aws_access_key_id=ACCESS_KEY,
-        aws_secret_access_key=ACCESS_KEY,
+        aws_access_key_id=options["access_key_id"],
+        aws_secret_access_key=options["secret_access_key"],
     )
-    iam.create_user(UserName=name)
-    iam.put_user_policy(UserName=name, PolicyName="example", PolicyDocument=json.dumps(document))
-    key = iam.create_access_key(UserName=name)["AccessKey"]
-    iam.close()
-    return {**server.options(), "access_key_id": key["AccessKeyId"], "secret_access_key": key["SecretAccessKey"]}
+
+
+def _new_key(iam: Any, user: str) -> dict[str, str]:
+    key = iam.create_access_key(UserName=user)["AccessKey"]
+    return {"access_key_id": key["AccessKeyId"], "secret_access_key": key["SecretAccessKey"]}

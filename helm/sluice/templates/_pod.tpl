@@ -13,28 +13,40 @@
         path: sluice.yaml
 {{- end -}}
 
-{{/* Credentials of the object store, as options of spool and lake. */}}
+{{/* Credentials of the object store, as options of spool and lake. They are files, which the kubelet keeps up to date: a pod's environment cannot change. */}}
 {{- define "sluice.storeEnv" -}}
-{{- with .Values.objectStore.existingSecret }}
-{{- if .name }}
-{{- range $option, $key := .keys }}
-- name: SLUICE_SPOOL__OPTIONS__{{ upper $option }}
-  valueFrom:
-    secretKeyRef:
-      name: {{ $.Values.objectStore.existingSecret.name }}
-      key: {{ $key }}
+{{- range $section, $given := dict "spool" .Values.objectStore.existingSecret "lake" .Values.objectStore.lakeSecret }}
+{{- if $given.name }}
+{{- range $option, $key := $given.keys }}
+- name: SLUICE_{{ upper $section }}__OPTIONS__{{ upper $option }}_FILE
+  value: /etc/sluice/{{ $section }}/{{ $option }}
 {{- end }}
 {{- end }}
 {{- end }}
-{{- with .Values.objectStore.lakeSecret }}
-{{- if .name }}
-{{- range $option, $key := .keys }}
-- name: SLUICE_LAKE__OPTIONS__{{ upper $option }}
-  valueFrom:
-    secretKeyRef:
-      name: {{ $.Values.objectStore.lakeSecret.name }}
-      key: {{ $key }}
+{{- end -}}
+
+{{- define "sluice.storeVolumes" -}}
+{{- range $section, $given := dict "spool" .Values.objectStore.existingSecret "lake" .Values.objectStore.lakeSecret }}
+{{- if $given.name }}
+- name: {{ $section }}-keys
+  secret:
+    secretName: {{ $given.name }}
+    defaultMode: 0440
+    items:
+      {{- range $option, $key := $given.keys }}
+      - key: {{ $key }}
+        path: {{ $option }}
+      {{- end }}
 {{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "sluice.storeMounts" -}}
+{{- range $section, $given := dict "spool" .Values.objectStore.existingSecret "lake" .Values.objectStore.lakeSecret }}
+{{- if $given.name }}
+- name: {{ $section }}-keys
+  mountPath: /etc/sluice/{{ $section }}
+  readOnly: true
 {{- end }}
 {{- end }}
 {{- end -}}
@@ -110,6 +122,7 @@
       {{- end }}
 {{- end }}
 {{- end }}
+{{- include "sluice.storeVolumes" . }}
 - name: tmp
   emptyDir:
     sizeLimit: {{ .Values.ingest.tmp.sizeLimit }}
@@ -134,6 +147,7 @@
   readOnly: true
 {{- end }}
 {{- end }}
+{{- include "sluice.storeMounts" . }}
 - name: tmp
   mountPath: /tmp
 {{- end -}}
@@ -172,6 +186,7 @@ the configuration says of the source's password stays unused. */}}
 - name: spill
   mountPath: /var/lib/sluice/spill
 {{- include "sluice.tokenMount" . }}
+{{- include "sluice.storeMounts" . }}
 {{- with .Values.applier.extraVolumeMounts }}
 {{ toYaml . }}
 {{- end }}
@@ -188,6 +203,7 @@ the configuration says of the source's password stays unused. */}}
     sizeLimit: {{ .Values.applier.spill.sizeLimit }}
 {{- end }}
 {{- include "sluice.tokenVolume" . }}
+{{- include "sluice.storeVolumes" . }}
 {{- with .Values.applier.extraVolumes }}
 {{ toYaml . }}
 {{- end }}

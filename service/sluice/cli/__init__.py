@@ -15,6 +15,7 @@ from sluice.cli import (
     check,
     completion,
     config,
+    drain,
     exits,
     init,
     output,
@@ -29,11 +30,10 @@ from sluice.cli import (
     verify,
     version,
 )
-from sluice.telemetry.crash import leave_no_values_behind
 
 _GROUPS = {
     "Begin": (init.init, check.check, setup.setup),
-    "Run": (up.up, run.run, apply.apply),
+    "Run": (up.up, run.run, apply.apply, drain.drain),
     "Look": (status.status, tables.tables, plan.plan, verify.verify, spool.spool),
     "Fix": (tables.tables.commands["resync"], slot.slot),
     "Configure": (config.config, completion.completion, version.version),
@@ -76,5 +76,4 @@ cli.add_command(check.check, "doctor")
 
 def main() -> None:
     """Entry point of `sluice`."""
-    leave_no_values_behind()
-    sys.exit(exits.execute(cli, sys.argv[1:]))
+    exits.end_with(cli, sys.argv[1:])

@@ -9,13 +9,14 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from sluice import printable
 from sluice.errors import Disposition, PreflightFailed, ServiceError, SlotLost, VerificationFailed
 from sluice.health.verdict import State
+from sluice.telemetry.crash import leave_no_values_behind
 from sluice.telemetry.logs import describe, frames
 
 OK = 0
@@ -57,6 +58,12 @@ HEALTH: dict[State, int] = {
     "unknown": 12,
 }
 """How `status` ends, by the state that it shows."""
+
+
+def end_with(command: click.Command, arguments: Sequence[str]) -> NoReturn:
+    """Runs the command line as all that this process does, and ends the process."""
+    leave_no_values_behind()
+    sys.exit(execute(command, arguments))
 
 
 def execute(command: click.Command, arguments: Sequence[str]) -> int:

@@ -48,8 +48,10 @@ def start(
     try:
         return pipeline.run(
             options,
-            store=wiring.open_spool(settings),
-            reporter=wiring.reporter(settings, reread_dsn=reread_dsn),
+            store=wiring.open_spool(settings, reread=rereading.spool_options(invocation, settings)),
+            reporter=wiring.reporter(
+                settings, reread_dsn=reread_dsn, reread_options=rereading.spool_options(invocation, settings)
+            ),
             telemetry=pipeline.TelemetryOptions(
                 listen=settings.telemetry.listen,
                 max_tables=settings.telemetry.max_tables,
@@ -57,7 +59,7 @@ def start(
                 config_hash=fingerprint(settings),
             ),
             rereading=pipeline.Rereading(
-                FileWatch(invocation.config, seen=seen),
+                FileWatch(*rereading.files(invocation), seen=seen),
                 rereading.ingest(invocation, settings, instance=instance, source=source),
                 lambda name: rereading.mode_of(settings, name),
             ),

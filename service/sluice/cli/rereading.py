@@ -1,18 +1,23 @@
 """Reads the settings again for a process that runs, as far as they may change."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import structlog
 
 from sluice.cli import wiring
 from sluice.cli.invocation import Invocation
 from sluice.errors import UsageError
 from sluice.reloading import Signature, signature
 from sluice.settings import Settings
+from sluice.settings.environment import secret_files
 from sluice.settings.present import fingerprint
 from sluice.settings.reload import differing, fixed
 from sluice.settings.secrets import dsn_secrets
+from sluice.store.rotation import is_key
 from sluice.telemetry import logs
 
 if TYPE_CHECKING:
@@ -20,9 +25,14 @@ if TYPE_CHECKING:
     from sluice.source.sessions import SourceOptions
 
 
+def files(invocation: Invocation) -> tuple[str, ...]:
+    """What settings are read from: the configuration, and secrets that are mounted as files."""
+    return (str(Path(invocation.config).resolve()), *secret_files(os.environ))
+
+
 def seen(invocation: Invocation) -> Signature:
-    """The file as it is now: to be asked before it is read, so that no later change is missed."""
-    return signature(invocation.config)
+    """The files as they are now: to be asked before they are read, so that no later change is missed."""
+    return signature(*files(invocation))
 
 
 def dsn(invocation: Invocation) -> Callable[[], str]:
@@ -33,6 +43,25 @@ def dsn(invocation: Invocation) -> Callable[[], str]:
         for secret in dsn_secrets(found):
             logs.hide(secret)
         return found
+
+    return read
+
+
+def spool_options(invocation: Invocation, settings: Settings) -> Callable[[], dict[str, str]]:
+    """What reads spool.options again; as they were read last while they cannot be read."""
+    last = [wiring.plain(settings.spool.options)]
+
+    def read() -> dict[str, str]:
+        try:
+            fresh = invocation.read().settings
+        except UsageError as error:
+            structlog.get_logger("store").warning("the keys of the store cannot be read again", error=error)
+        else:
+            last[0] = wiring.plain(fresh.spool.options)
+            for name, value in last[0].items():
+                if is_key(name):
+                    logs.hide(value)
+        return last[0]
 
     return read
 
@@ -79,6 +108,6 @@ def mode_of(settings: Settings, name: str) -> str:
 
 def of_applier(invocation: Invocation, *, seen: Signature, log_format: str) -> wiring.Reread:
     """How an applier that is started now reads again: by a process that prints its options."""
-    file, step = str(Path(invocation.config).resolve()), "-v" if invocation.verbosity > 0 else "-q"
-    command = [sys.executable, "-m", "sluice.cli.applier_options", "--config", file, "--log-format", log_format]
-    return wiring.Reread(file, seen, [*command, *[step] * abs(invocation.verbosity)])
+    watched, step = files(invocation), "-v" if invocation.verbosity > 0 else "-q"
+    command = [sys.executable, "-m", "sluice.cli.applier_options", "--config", watched[0], "--log-format", log_format]
+    return wiring.Reread(watched, seen, [*command, *[step] * abs(invocation.verbosity)])

@@ -79,8 +79,11 @@ def drop_slot(invocation: Invocation, confirm: str | None) -> None:
 
 @slot.command("recreate")
 @click.option("--confirm", metavar="NAME", help="The slot's name, instead of typing it when asked.")
+@click.option(
+    "--upgraded", is_flag=True, help="pg_upgrade made this server from the pipeline's: go on there, by a comparison."
+)
 @common
-def recreate_slot(invocation: Invocation, confirm: str | None) -> None:
+def recreate_slot(invocation: Invocation, confirm: str | None, upgraded: bool) -> None:  # noqa: FBT001 - a command's parameter
     """Go on with a new slot after the pipeline's own was lost: dropped, invalidated or advanced by
     somebody else.
 
@@ -91,10 +94,15 @@ def recreate_slot(invocation: Invocation, confirm: str | None) -> None:
     as soon as ingest runs. A slot that is in order, and one of another server, is refused. Given
     twice, or after a crash, it does what is left to do.
 
+    With --upgraded the server is what pg_upgrade made of the one before: a newer major under another
+    identifier, with the same database and tables, which is checked. The tables get a gap in the same
+    way, so that a comparison proves that nothing was lost. docs/how-to/upgrades.md has the steps.
+
     \b
     Examples:
       sluice slot recreate
       sluice slot recreate --confirm sluice_shop && sluice run
+      sluice slot recreate --upgraded
     """
     wiring.require("psycopg", "obstore")
     settings = invocation.settings().settings
@@ -108,6 +116,7 @@ def recreate_slot(invocation: Invocation, confirm: str | None) -> None:
         store,
         mirrored=lambda name: mode_of(settings, name) == "mirror",
         resync=lambda name: table_names.request(store, RESYNC, known[name]),
+        upgraded=upgraded,
     )
     click.echo(f"lost: all changes after {show(done.from_lsn)} through {show(done.to_lsn)}")
     click.echo(f"slot {settings.source.slot} goes on at {show(done.to_lsn)}")

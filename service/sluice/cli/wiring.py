@@ -34,9 +34,9 @@ POLICY_KEYS = {"on_change", "on_widen", "on_rename", "contract"}
 
 @dataclass(frozen=True, slots=True)
 class Reread:
-    """How an applier notices that the configuration was changed, and reads it again."""
+    """How an applier notices that the configuration or a secret was changed, and reads them again."""
 
-    file: str
+    files: tuple[str, ...]
     seen: Signature
     command: list[str]
 
@@ -67,11 +67,14 @@ def operator_options(settings: Settings, *, dsn: str) -> "SourceOptions":
     return replace(options, dsn=dsn, credentials=Credentials()) if dsn else options
 
 
-def open_spool(settings: Settings) -> "ObjectStore":
-    """The pipeline's own prefix in the spool."""
+def open_spool(settings: Settings, *, reread: Callable[[], dict[str, str]] | None = None) -> "ObjectStore":
+    """The pipeline's own prefix in the spool. `reread` reads spool.options again, for a process that
+    needs it for a long time.
+    """
     from sluice.store.opening import open_store
 
-    return open_store(settings.spool.uri, prefix=f"{settings.pipeline}/", options=_plain(settings.spool.options))
+    options = plain(settings.spool.options)
+    return open_store(settings.spool.uri, prefix=f"{settings.pipeline}/", options=options, reread=reread)
 
 
 def ingest_options(settings: Settings, *, instance: str, source: "SourceOptions | None" = None) -> "IngestOptions":
@@ -142,9 +145,9 @@ def apply_options(
     options: dict[str, Any] = {
         "pipeline": settings.pipeline,
         "spool_uri": settings.spool.uri,
-        "spool_options": _plain(settings.spool.options),
+        "spool_options": plain(settings.spool.options),
         "lake_uri": settings.lake.uri,
-        "lake_options": _plain(settings.lake_options),
+        "lake_options": plain(settings.lake_options),
         "mode": settings.lake.mode,
         "metadata_columns": settings.lake.metadata_columns,
         "log_retention_seconds": settings.lake.log_retention,
@@ -153,7 +156,7 @@ def apply_options(
         "tables": tables,
         "retention_seconds": None if math.isinf(settings.spool.retention) else settings.spool.retention,
         "spark_master": settings.apply.spark_master,
-        "spark_conf": _plain(settings.apply.conf),
+        "spark_conf": plain(settings.apply.conf),
         "driver_memory": f"{settings.apply.driver_memory // _MEBI}m",
         "poll_seconds": settings.apply.poll,
         "freshness_seconds": settings.apply.freshness,
@@ -168,7 +171,7 @@ def apply_options(
         "log_format": log_format,
         "log_level": log_level,
         "fixed_settings": fixed(settings),
-        "config_file": reread.file if reread is not None else "",
+        "config_files": reread.files if reread is not None else (),
         "config_seen": reread.seen if reread is not None else (),
         "reread_command": reread.command if reread is not None else (),
         "listen": "" if settings.telemetry.apply_listen == "off" else settings.telemetry.apply_listen,
@@ -204,13 +207,18 @@ def applier_log_format(settings: Settings, *, asked: str | None) -> str:
     return chosen if chosen != "auto" else "console" if sys.stderr.isatty() else "json"
 
 
-def reporter(settings: Settings, *, reread_dsn: Callable[[], str] | None = None) -> "Reporter":
+def reporter(
+    settings: Settings,
+    *,
+    reread_dsn: Callable[[], str] | None = None,
+    reread_options: Callable[[], dict[str, str]] | None = None,
+) -> "Reporter":
     """Takes reports of this pipeline, the server asked as well."""
     from sluice.health.reporter import Reporter
 
     return Reporter(
         pipeline=settings.pipeline,
-        store=open_spool(settings),
+        store=open_spool(settings, reread=reread_options),
         spool_uri=settings.spool.uri,
         lake_uri=settings.lake.uri,
         source=source_options(settings, reread_dsn=reread_dsn),
@@ -230,5 +238,6 @@ def require(*packages: str) -> None:
         )
 
 
-def _plain(options: dict[str, SecretStr]) -> dict[str, str]:
+def plain(options: dict[str, SecretStr]) -> dict[str, str]:
+    """The values themselves, for whoever uses them."""
     return {name: value.get_secret_value() for name, value in options.items()}

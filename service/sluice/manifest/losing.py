@@ -74,6 +74,15 @@ def since_the_fork(tables: dict[str, "TableState"], before: Opened | None, now: 
     }
 
 
+def on_its_server(tables: dict[str, "TableState"], before: Opened | None, now: Opened) -> dict[str, "TableState"]:
+    """After pg_upgrade: looks at the catalog of the server from before cannot be compared with this one's,
+    where every row is a new one. The comparison that closes the gap of a table looks at its rows.
+    """
+    if before is None or before.system_identifier == now.system_identifier:
+        return tables
+    return {table_id: replace(table, relfilenode=0, fingerprint="") for table_id, table in tables.items()}
+
+
 def _lost(table: "TableState", reason: str, lsn: int, *, cause: Cause = Cause.GAP, resync_at: str = "") -> "TableState":
     return replace(
         table,

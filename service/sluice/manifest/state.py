@@ -32,7 +32,7 @@ from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt
 from sluice.lsn import show
 from sluice.manifest.gaps import Gap, Gaps, after_lsn, closed
-from sluice.manifest.losing import broken, lacking_origins, since_the_fork, with_gap
+from sluice.manifest.losing import broken, lacking_origins, on_its_server, since_the_fork, with_gap
 from sluice.manifest.snapshot_state import SnapshotState, begun, published_kinds
 
 MOVING = (Changes, Progress)
@@ -166,6 +166,7 @@ def reduce(state: PipelineState, entry: Entry, entry_sha256: str) -> PipelineSta
             if state.opened is not None and (state.opened.origin, opened.origin) == ("none", "any"):
                 tables = {table_id: lacking_origins(table, entry.through_lsn) for table_id, table in tables.items()}
             tables = since_the_fork(tables, state.opened, opened)
+            tables = on_its_server(tables, state.opened, opened)
             if opened.lost is not None:
                 tables = {table_id: with_gap(table, entry, opened.lost) for table_id, table in tables.items()}
                 prepared = {}

@@ -26,13 +26,14 @@ from sluice.manifest.writer import ManifestLog
 from sluice.source.continuity import prove_continuity, slot_problems
 from sluice.source.facts import ServerFacts, SlotFacts
 from sluice.source.publication import require_publication
-from sluice.source.sessions import Connection, open_query
+from sluice.source.sessions import Connection, open_query, translated
 from sluice.source.slot import can_fail_over, drop_slot, ensure_slot
 from sluice.source.slot_facts import server_facts, slot_facts
 from sluice.store.base import ObjectStore
 
 RECOVERABLE = ("MISSING", "INVALIDATED", "AHEAD")
 """Cases of SlotLost in which the server is the right one and its log goes on from the manifest's."""
+_UPGRADED = "the server was upgraded by pg_upgrade, and its slot begins anew"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +52,13 @@ def recreate(
     *,
     mirrored: Callable[[str], bool],
     resync: Callable[[str], None] = lambda _: None,
+    upgraded: bool = False,
 ) -> Recreated:
     """Makes a new slot where the old one was lost, and records the gap. `mirrored` says of a table's name
     whether the lake keeps one row for each of the source. `resync` asks that a table which will be stale is
     read again: before the gap is recorded, since ingest does not start before, and since the command does
-    nothing any more when it is given again.
+    nothing any more when it is given again. `upgraded` is an operator's word that pg_upgrade made this server
+    from the one that the manifest was written from.
 
     Raises UsageError when the slot is as it should be, SlotLost when the server is another one or does not
     have what the manifest has, SlotBusy, WriterFenced, SourceError, StoreError.
@@ -66,7 +69,11 @@ def recreate(
         raise UsageError("the pipeline has no manifest: there is nothing to go on from", hint="`sluice run` begins it")
     with closing(open_query(source)) as connection:
         server, slot = server_facts(connection, source), slot_facts(connection, source.slot)
-        reason = _what_is_lost(state, server, slot, two_phase=options.two_phase)
+        if upgraded:
+            require_upgrade(state, server, connection)
+            reason = _UPGRADED
+        else:
+            reason = _what_is_lost(state, server, slot, two_phase=options.two_phase)
         require_publication(connection, source.publication)
         slot = _made(options, connection, slot, server)
     assert slot.confirmed_flush_lsn is not None
@@ -86,6 +93,47 @@ def recreate(
     log = ManifestLog.open(store, opened, state, through_lsn=to_lsn)
     faults.point("gap.recorded")
     return _summary(state, log.state)
+
+
+def require_upgrade(state: PipelineState, server: ServerFacts, connection: Connection) -> None:
+    """Raises UsageError or SlotLost unless the server can be what pg_upgrade made of the manifest's: a newer
+    major under another identifier, with the same database, and the same tables under the same oids.
+    """
+    opened = state.opened
+    assert opened is not None
+    if opened.system_identifier == server.system_identifier:
+        raise UsageError("this is the server of the manifest: it was not upgraded", hint="leave out --upgraded")
+    if server.server_version // 10000 <= opened.server_version // 10000:
+        raise SlotLost(
+            f"WRONG_CLUSTER: an upgrade leads to a newer major than {opened.server_version // 10000}, and this "
+            f"server is PostgreSQL {server.server_version // 10000}",
+            hint="correct source.dsn, or begin a new pipeline",
+        )
+    if (opened.database, opened.database_oid) != (server.database, server.database_oid):
+        raise SlotLost(
+            f"WRONG_DATABASE: connected to {server.database} (oid {server.database_oid}), the manifest is of "
+            f"{opened.database} (oid {opened.database_oid}); pg_upgrade to 15 and later keeps both",
+            hint="correct source.dsn, or begin a new pipeline",
+        )
+    oids = {int(table.table_id) for table in state.tables.values() if table.state.is_followed and table.table_id != "0"}
+    with translated("comparing the tables with the manifest's"):
+        rows = connection.execute(
+            "SELECT c.oid::bigint, n.nspname, c.relname FROM pg_catalog.pg_class c "
+            "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid::bigint = ANY(%s)",
+            (sorted(oids),),
+        ).fetchall()
+    names = {str(oid): (schema, name) for oid, schema, name in rows}
+    other = [
+        f"{table.schema_name}.{table.table_name}"
+        for table_id, table in state.tables.items()
+        if int(table_id) in oids and names.get(table_id) != (table.schema_name, table.table_name)
+    ]
+    if other:
+        raise SlotLost(
+            f"WRONG_CLUSTER: {', '.join(sorted(other)[:5])} has another oid here than in the manifest, which "
+            "pg_upgrade keeps",
+            hint="this server was filled in another way: begin a new pipeline",
+        )
 
 
 def _what_is_lost(state: PipelineState, server: ServerFacts, slot: SlotFacts | None, *, two_phase: bool) -> str:

@@ -52,6 +52,11 @@ def overlay(document: Document, environ: Mapping[str, str]) -> None:
         )
 
 
+def secret_files(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The files that variables of `environ` name in place of a value."""
+    return tuple(environ[name] for name in sorted(environ) if name.startswith(ENV_PREFIX) and name.endswith(_FILE))
+
+
 def _key_of(name: str, known: Mapping[str, Key]) -> tuple[Key | None, tuple[str, ...]]:
     if name in known:
         return (None, ()) if known[name].map_of_strings else (known[name], ())

@@ -162,15 +162,15 @@ Schema for editors.
 
 ## Changes while a process runs
 
-`run`, `up` and `apply` look at the file every two seconds, and at once when they get SIGHUP. They
-take from it, without any pause: `source.tables`, everything below `tables`, `limits`,
-`apply.freshness`, `apply.maintenance_share`, `spool.retention`, `lake.vacuum_after`,
-`telemetry.log_level`, and the credentials in `source.dsn`
-([rotation.md](how-to/rotation.md)). A file in which anything else changed, that is not valid, or that gives a table which is already carried another `mode`, is refused as a whole: all
-settings stay as they were. The problem `configuration.refused` says why until you restart the
-process, or set that back; `process.configuration` in `status --json` says since when the present
-settings are in force. The environment and mounted secrets belong to the process and are read again
-with the file.
+`run`, `up` and `apply` look at the file, and at the files of mounted secrets, every two seconds, and
+at once when they get SIGHUP. They take from it, without any pause: `source.tables`, everything below
+`tables`, `limits`, `apply.freshness`, `apply.maintenance_share`, `spool.retention`,
+`lake.vacuum_after`, `telemetry.log_level`, the credentials in `source.dsn`, and keys of S3
+([rotation.md](how-to/rotation.md)). A file in which anything else changed, that is not valid, or
+that gives a table which is already carried another `mode`, is refused as a whole: all settings stay
+as they were. The problem `configuration.refused` says why until you restart the process, or set that
+back; `process.configuration` in `status --json` says since when the present settings are in force.
+The environment and mounted secrets belong to the process and are read again with the file.
 
 A file that is being written is read when it stayed the same for two seconds. If the terminal of
 `up` goes away, SIGHUP stops it.

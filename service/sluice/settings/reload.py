@@ -13,13 +13,14 @@ from pydantic import SecretStr
 
 from sluice.settings.model import Settings
 from sluice.settings.tree import keys
+from sluice.store.rotation import is_key
 
 MAY_CHANGE = (
     ("source", "dsn"), ("source", "tables"), ("tables",), ("limits",), ("apply", "freshness"),
     ("apply", "maintenance_share"), ("spool", "retention"), ("lake", "vacuum_after"), ("telemetry", "log_level"),
 )  # fmt: skip
 """Settings, or sections of them, that a running process takes from an edited file; of source.dsn only
-what `sluice.source.credentials` lets change.
+what `sluice.source.credentials` lets change. Of the options of a store it takes the keys.
 """
 
 
@@ -41,7 +42,7 @@ def differing(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str,
 def _at(tree: Any, path: tuple[str, ...]) -> Any:
     for part in path:
         tree = tree[part]
-    return tree
+    return {name: value for name, value in tree.items() if not is_key(name)} if path[-1] == "options" else tree
 
 
 def _plain(value: Any) -> Any:

@@ -67,7 +67,8 @@ def _same_server(opened: Opened, server: ServerFacts) -> None:
         raise SlotLost(
             f"WRONG_CLUSTER: this server is {server.system_identifier}, the manifest was written from "
             f"{opened.system_identifier}",
-            hint="correct source.dsn; after a restore or an upgrade start a new pipeline",
+            hint="correct source.dsn; after pg_upgrade `sluice slot recreate --upgraded` goes on; after a restore "
+            "start a new pipeline",
         )
     if opened.database_oid != server.database_oid:
         raise SlotLost(

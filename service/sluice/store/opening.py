@@ -7,9 +7,9 @@ leave out comes from the provider's usual environment variables, workload identi
 not put a secret in a URI, a message or a description.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from obstore.exceptions import BaseError
@@ -20,6 +20,7 @@ from sluice.store.base import ObjectStore, checked_key, checked_prefix
 from sluice.store.local import LocalStore
 from sluice.store.memory import MemoryStore
 from sluice.store.remote import CLIENT, RETRY, Backend, RemoteStore
+from sluice.store.rotation import RotatingKeys, is_key
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig  # exists for the type checker only
@@ -60,8 +61,11 @@ panic, so they are refused by name.
 """
 
 
-def open_store(uri: str, *, prefix: str = "", options: Mapping[str, str]) -> ObjectStore:
-    """The store for `<uri>/<prefix>`. `prefix` is empty or a folder with its slash. Raises
+def open_store(
+    uri: str, *, prefix: str = "", options: Mapping[str, str], reread: Callable[[], Mapping[str, str]] | None = None
+) -> ObjectStore:
+    """The store for `<uri>/<prefix>`. `prefix` is empty or a folder with its slash. `reread` returns
+    the options as they are now, and does not raise: keys of S3 are then taken from it. Raises
     UsageError; contacts nothing yet.
     """
     parts = _split(uri)
@@ -77,7 +81,7 @@ def open_store(uri: str, *, prefix: str = "", options: Mapping[str, str]) -> Obj
         return MemoryStore(parts.netloc, prefix=f"{parts.path.strip('/')}/{prefix}".lstrip("/"))
     if parts.scheme in _REMOTE:
         root = f"{uri.rstrip('/')}/{quote(prefix)}"
-        return RemoteStore(_backend(parts, root=root, options=options), uri=root)
+        return RemoteStore(_backend(parts, root=root, options=options, reread=reread), uri=root)
     raise UsageError(
         f"unknown kind of store {parts.scheme!r}", hint="use file://, memory://, s3://, gs://, az:// or abfss://"
     )
@@ -115,7 +119,9 @@ def _directory(parts: SplitResult) -> Path:
     return path
 
 
-def _backend(parts: SplitResult, *, root: str, options: Mapping[str, str]) -> Backend:
+def _backend(
+    parts: SplitResult, *, root: str, options: Mapping[str, str], reread: Callable[[], Mapping[str, str]] | None
+) -> Backend:
     client: ClientConfig = {**CLIENT}
     config: dict[str, str] = {}
     for name, value in options.items():
@@ -128,8 +134,18 @@ def _backend(parts: SplitResult, *, root: str, options: Mapping[str, str]) -> Ba
             raise UsageError(f"store option {name!r} is not supported")
         else:
             config[name.lower()] = value
+    rotating: dict[str, Any] = {}
+    if reread is not None and parts.scheme == "s3" and any(is_key(name) for name in config):
+        config = {name: value for name, value in config.items() if not is_key(name)}
+        rotating["credential_provider"] = RotatingKeys(reread)
     try:
-        return _REMOTE[parts.scheme].from_url(root, config=config, client_options=client, retry_config=RETRY)  # type: ignore[arg-type]
+        return _REMOTE[parts.scheme].from_url(
+            root,
+            config=config,  # type: ignore[arg-type]
+            client_options=client,
+            retry_config=RETRY,
+            **rotating,
+        )
     except (BaseError, ValueError) as error:
         # The library's text may repeat an option's value.
         raise UsageError(

@@ -48,6 +48,7 @@ def test_the_commands_are_those_of_the_contract() -> None:
         "up",
         "run",
         "apply",
+        "drain",
         "plan",
         "resync",
         "status",

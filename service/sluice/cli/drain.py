@@ -1,0 +1,66 @@
+"""`drain`: wait until the lake has everything, for a planned move of the source."""
+
+import click
+
+from sluice import lsn
+from sluice.cli import looking, output, wiring
+from sluice.cli.invocation import Invocation, common
+from sluice.errors import UsageError
+from sluice.lsn import show
+from sluice.printable import one_line
+from sluice.settings.values import parse_duration
+
+
+@click.command()
+@click.option("--to-lsn", metavar="X/Y", help="Wait for this position.  [default: where the server's WAL ends now]")
+@click.option(
+    "--timeout", default="15m", show_default=True, metavar="DURATION", help="The longest to wait, such as 90s or 1h."
+)
+@click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
+@common
+def drain(invocation: Invocation, to_lsn: str | None, timeout: str, json_wanted: bool) -> None:  # noqa: FBT001 - a command's parameter
+    """Wait until everything through a position is published, acknowledged and in the lake. For a
+    planned move of the source, after the applications have stopped writing.
+
+    Ingest and the applier do the work and have to run; this only looks, and says on stderr what it
+    waits for. A table that is paused, stale, quarantined, in a gap or still in its snapshot is waited
+    for by name: the lake does not have all of it. Ends with 75 when the time is over, and with 7 as
+    soon as the slot is lost.
+
+    \b
+    Examples:
+      sluice drain
+      sluice drain --to-lsn 16/B374D848 --timeout 5m
+    """
+    wiring.require(*looking.PACKAGES)
+    target = lsn.parse(to_lsn) if to_lsn else None
+    settings = invocation.settings().settings
+    from sluice.operate.drain import drain as wait
+
+    reporter = wiring.reporter(settings)
+    done = wait(
+        lambda: looking.take(reporter),
+        target=target,
+        timeout_s=_seconds(timeout),
+        said=lambda words: click.echo(one_line(words), err=True),
+    )
+    if json_wanted:
+        output.as_json(
+            {
+                "schema_version": 1,
+                "target_lsn": show(done.target),
+                "complete_through_lsn": show(done.complete_lsn),
+            }
+        )
+    else:
+        click.echo(f"the lake has everything through {show(done.target)}")
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise UsageError(f"--timeout: {error}") from None
+    if not isinstance(seconds, float | int) or seconds <= 0:
+        raise UsageError("--timeout is a duration such as 90s, 15m or 1h")
+    return float(seconds)

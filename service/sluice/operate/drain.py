@@ -1,0 +1,110 @@
+"""Waiting until the lake has everything through one position: what a planned move of the source needs.
+
+Invariant: it ends well only after one look that saw the position published, acknowledged and stated
+as complete for every table that the pipeline carries. A table that is left out is named. Must not
+change anything: ingest and applier do the work, or nobody does.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from sluice.contract.table_state import State
+from sluice.errors import Interrupted, ServiceError, SourceUnavailable, may_pass
+from sluice.health.report import Report
+from sluice.health.tables import TableReport
+from sluice.lsn import show
+
+_LOOK_SECONDS = 1.0
+_NAMED = 5
+"""Tables that a line names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """The lake is complete through `complete_lsn`, which is not before `target`."""
+
+    target: int
+    complete_lsn: int
+
+
+def drain(
+    look: Callable[[], Report],
+    *,
+    target: int | None,
+    timeout_s: float,
+    said: Callable[[str], None],
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Drained:
+    """Returns once everything through `target` is in the lake; None is the end of the server's WAL
+    at the first look. `said` gets what is waited for, whenever that changes.
+
+    Raises Interrupted when that takes longer than `timeout_s`, SlotLost as soon as the pipeline
+    cannot go on, and what a look raises and cannot pass.
+    """
+    deadline, last = clock() + timeout_s, ""
+    while True:
+        try:
+            report = look()
+            if report.lost is not None:
+                raise report.lost
+            target = target if target is not None else _end_of_wal(report)
+            waiting = tuple(awaited(report, target))
+            if not waiting:
+                assert report.complete is not None
+                return Drained(target, report.complete.lsn)
+            words = f"waiting for {show(target)}: {'; '.join(waiting)}"
+        except ServiceError as error:
+            if not may_pass(error):
+                raise
+            words = f"waiting: {error}"
+        if words != last:
+            said(words)
+            last = words
+        if clock() >= deadline:
+            raise Interrupted(
+                f"the position was not reached within {timeout_s:,.0f} s; {words}",
+                hint="run it again: it changes nothing; `sluice status` says what stands in the way",
+            )
+        sleep(_LOOK_SECONDS)
+
+
+def _end_of_wal(report: Report) -> int:
+    if report.server is None:
+        raise SourceUnavailable("the server does not say where its WAL ends", reason="connect_failed")
+    return report.server.wal_end_lsn
+
+
+def awaited(report: Report, target: int) -> Iterator[str]:
+    """What is missing until the lake has everything through `target`."""
+    manifest = report.manifest
+    if manifest.through_lsn < target:
+        idle = report.slot is not None and report.slot.active_pid is None
+        at = show(manifest.through_lsn) if manifest.opened is not None else "nothing"
+        yield f"the manifest has {at}" + (", and no ingest is connected" if idle else "")
+    if report.slot is None:
+        yield "the server does not answer, or has no slot"
+    elif report.slot.confirmed_flush_lsn is None or report.slot.confirmed_flush_lsn < target:
+        yield f"acknowledged is {show(report.slot.confirmed_flush_lsn or 0)}"
+    carried = [table for table in report.tables if table.state is not State.DETACHED]
+    yield from _not_live(carried)
+    if report.complete is None:
+        yield "the applier has not stated a position yet"
+    elif report.complete.lsn < target:
+        yield f"the lake is complete through {show(report.complete.lsn)}"
+    elif report.complete.left_out and all(table.state is State.LIVE for table in carried):
+        # They have come back since; the next statement has them.
+        yield f"the applier has left out {_listed(sorted(report.complete.left_out))} so far"
+
+
+def _not_live(tables: list[TableReport]) -> Iterator[str]:
+    for state in State:
+        names = [f"{table.schema}.{table.table}" for table in tables if table.state is state is not State.LIVE]
+        if names:
+            yield f"{state}: {_listed(names)}"
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

@@ -1,0 +1,85 @@
+"""`sluice drain`: it ends well only when everything through the position is in the lake, and says what
+is missing until then.
+"""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sluice import lsn
+from sluice.contract import keys
+from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.contract.table_state import State
+from sluice.manifest.reader import load_state
+from tests.support.looks import Pipe
+from tests.support.sources import Database
+
+
+def applier_says(pipe: Pipe, number: int, through: int, *, state: State = State.LIVE) -> None:
+    """As if an applier had come so far."""
+    found, now = load_state(pipe.store), datetime.now(UTC).isoformat()
+    (table,) = found.tables.values()
+    row = AppliedTable(
+        table.table_id,
+        "public",
+        "t",
+        "public/t",
+        "mirror",
+        table.generation,
+        state,
+        through_seq=found.seq,
+        complete_through_lsn=through,
+        delta_version=number,
+    )
+    live = state is State.LIVE
+    complete = Complete(
+        number, through, found.seq, now, {"public.t": number} if live else {}, {} if live else {"public.t": str(state)}
+    )
+    pipe.store.create(keys.apply_log(number), AppliedLog(number, "test", now, {table.table_id: row}, now).encode())
+    pipe.store.create(keys.apply_complete(number), complete.encode())
+
+
+def test_drain_waits_for_manifest_slot_tables_and_lake_and_names_what_is_missing(
+    database: Database, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    pipe = Pipe(database, tmp_path)
+    assert pipe("run", "--until-caught-up").returncode == 0
+    database.execute("INSERT INTO t VALUES (2)")
+    behind = pipe("drain", "--timeout", "1s")
+    assert behind.returncode == 75
+    assert "the manifest has" in behind.stderr
+    assert "and no ingest is connected" in behind.stderr
+    assert "acknowledged is" in behind.stderr
+    assert "the applier has not stated a position yet" in behind.stderr
+
+    assert pipe("run", "--until-caught-up").returncode == 0
+    through = load_state(pipe.store).through_lsn
+    target = ("--to-lsn", lsn.show(through), "--timeout", "1s")
+    applier_says(pipe, 1, through - 1)
+    late = pipe("drain", *target)
+    assert late.returncode == 75
+    assert f"the lake is complete through {lsn.show(through - 1)}" in late.stderr
+    assert "the manifest has" not in late.stderr
+
+    applier_says(pipe, 2, through, state=State.QUARANTINED)
+    left_out = pipe("drain", *target)
+    assert left_out.returncode == 75
+    assert "quarantined: public.t" in left_out.stderr
+
+    applier_says(pipe, 3, through)
+    there = pipe("drain", *target, "--json")
+    assert there.returncode == 0, there.stderr
+    assert json.loads(there.stdout)["complete_through_lsn"] == lsn.show(through)
+    assert pipe("drain", "--to-lsn", lsn.show(through + 1), "--timeout", "1s").returncode == 75
+
+
+def test_drain_ends_at_once_when_the_slot_is_lost(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    pipe = Pipe(database, tmp_path)
+    assert pipe("run", "--until-caught-up").returncode == 0
+    database.execute(f"SELECT pg_drop_replication_slot('{database.slot}')")
+    lost = pipe("drain", "--timeout", "1h")
+    assert lost.returncode == 7
+    assert "MISSING" in lost.stderr
+    assert pipe("drain", "--timeout", "soon").returncode == 2
