@@ -16,6 +16,7 @@ from sluice.contract.entries import Table
 from sluice.contract.table_state import State
 from sluice.manifest.state import PipelineState
 from sluice.manifest.writer import ManifestLog
+from sluice.operate.compare.recording import Record
 from sluice.settings import load
 from sluice.store.opening import open_store
 from sluice_spark.options import ApplyOptions
@@ -256,3 +257,14 @@ def test_what_is_piped_has_every_column_whole(configured: Path, sluice: Sluice) 
         assert reason in row, command
         assert "0/64" in row, command
         assert "complete through" in said, command
+
+
+def test_that_nobody_compares_continuously_any_more_is_said_alone(configured: Path, sluice: Sluice) -> None:
+    store = open_store(f"file://{configured}/spool", prefix="shop/", options={})
+    record = Record(store, every_seconds=3600.0)
+    record.begin()
+    for more in ("--repair", "--continuous", "public.orders"):
+        assert sluice("verify", "--continuous-ended", more, cwd=configured).returncode == 2
+    assert record.read().every_seconds == 3600.0
+    assert sluice("verify", "--continuous-ended", cwd=configured).returncode == 0
+    assert (record.read().every_seconds, record.read().since) == (0.0, "")
