@@ -130,6 +130,9 @@ class Applier:
                 try:
                     self._upkeep.start()
                     self._loop()
+                    self._telemetry.stopping()
+                    if not self._stop.is_set():
+                        self._upkeep.finish(self._stop)
                 finally:
                     self._telemetry.stopping()
                     self._drain()

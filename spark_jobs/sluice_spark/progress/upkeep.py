@@ -31,6 +31,8 @@ SHARE = 0.2
 """Of the thread's time, while there is more to do: the windows come first."""
 AGAIN_SECONDS, LONGEST_SECONDS = 60.0, 3600.0
 """After an error, longer each time: nothing is urgent here."""
+ENDING_SECONDS = 0.1
+"""Between two looks for a stop while a process ends."""
 STOP_SECONDS = 5.0
 """A stop does not wait longer for a request that is under way: a kill at any moment is harmless."""
 
@@ -67,15 +69,25 @@ class Upkeep:
         self._failed = failed
         self._require_owner = require_owner
         self._compactor = Compactor(store, require_owner=self._may_go_on)
-        self._done = threading.Event()
+        self._done, self._ending, self._woken = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="upkeep", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
+    def finish(self, stop: threading.Event) -> None:
+        """Does without pauses what there is to do now, until `stop`: a process that ends with the backlog may
+        run for seconds only, and the next one, too.
+        """
+        self._ending.set()
+        self._woken.set()
+        while self._thread.is_alive() and not stop.is_set():
+            self._thread.join(ENDING_SECONDS)
+
     def stop(self) -> None:
         """Returns soon. What is under way ends by itself, or is done again by the next applier."""
         self._done.set()
+        self._woken.set()
         self._thread.join(STOP_SECONDS)
 
     def _may_go_on(self) -> None:
@@ -84,8 +96,8 @@ class Upkeep:
         self._require_owner()
 
     def _run(self) -> None:
-        pause, errors = 0.0, 0
-        while not self._done.wait(pause):
+        errors = 0
+        while not self._done.is_set():
             began = time.monotonic()
             try:
                 more = self._turn()
@@ -93,11 +105,14 @@ class Upkeep:
                 return  # the loop finds out by itself, and ends the process
             except Exception as error:  # noqa: BLE001 - it concerns nothing but the length of the spool
                 errors += 1
-                pause = min(AGAIN_SECONDS * 2**errors, LONGEST_SECONDS)
+                more, pause = False, min(AGAIN_SECONDS * 2**errors, LONGEST_SECONDS)
                 self._say(error, attempt=errors)
-                continue
-            errors, self.report = 0, SpoolUpkeep()
-            pause = (time.monotonic() - began) * (1 / SHARE - 1) if more else LOOK_SECONDS
+            else:
+                errors, self.report = 0, SpoolUpkeep()
+                pause = (time.monotonic() - began) * (1 / SHARE - 1) if more else LOOK_SECONDS
+            if self._ending.is_set() and not more:
+                return
+            self._woken.wait(pause)
 
     def _turn(self) -> bool:
         """One step. Whether there may be another one to do."""

@@ -185,6 +185,20 @@ def test_what_fails_for_good_is_a_problem_of_the_pipeline_until_a_turn_goes_well
     work.stop()
 
 
+def test_a_process_that_ends_soon_leaves_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is run on a schedule would never come to the end otherwise."""
+    monkeypatch.setattr(upkeep, "SHARE", 1e-9)
+    store = MemoryStore(uuid.uuid4().hex)
+    log = filled(store, 40)
+    work = started(store, log, lambda: None, unexpected)
+    work.finish(threading.Event())
+    work.stop()
+    assert len(list(store.list(keys.ARCHIVES))) == 9
+    failing = started(store, filled(store, 50), queue.SimpleQueue[None]().get_nowait, lambda _: None)
+    failing.finish(threading.Event())
+    assert failing.report.failing == "an unexpected error (Empty)"
+
+
 class Turns:
     """An upkeep whose steps are taken by hand, and its clock."""
 
