@@ -89,7 +89,10 @@ def test_a_plan_says_how_much_a_snapshot_would_read(pipeline: IngestPipeline, tm
     assert planned(pipeline, tmp_path, more=", on_change: stop")[0].foreseen.effect == "stop"
     command = [sys.executable, "-m", "sluice", "plan", "-c", str(configured(pipeline, tmp_path)), "--json"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (ended.returncode, json.loads(ended.stdout)["tables"]) == (13, [table.to_json()])
+    (shown,) = json.loads(ended.stdout)["tables"]
+    # A vacuum of the server's own may have cut off the end of the table since.
+    assert 500_000 < shown["bytes"] < 2_000_000
+    assert (ended.returncode, {**shown, "bytes": 0}) == (13, {**table.to_json(), "bytes": 0})
 
 
 @pytest.mark.parametrize(
