@@ -67,6 +67,13 @@ SERVER: tuple[Kind, ...] = (
         "the primary, or PostgreSQL 16 with `hot_standby_feedback = on`",
     ),
     kind(
+        "server.standby_limits",
+        "i",
+        Step.SETTINGS,
+        "the server is a standby: what has to be done on its primary",
+        "nothing, or `SELECT pg_log_standby_snapshot()` on the primary while a slot or a snapshot waits",
+    ),
+    kind(
         "server.clock",
         "w",
         Step.ELSEWHERE,

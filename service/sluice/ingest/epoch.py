@@ -5,7 +5,7 @@ same log, book and committer.
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import structlog
@@ -17,7 +17,7 @@ from sluice.ingest.options import IngestOptions
 from sluice.ingest.snapshot.gap_closer import GapCloser
 from sluice.ingest.snapshot.segments import SnapshotSegments
 from sluice.ingest.snapshot.snapshotter import Snapshotter
-from sluice.ingest.start import Start
+from sluice.ingest.start import Start, timeline_guard
 from sluice.ingest.status import IngestStatus
 from sluice.ingest.stop import IngestStop
 from sluice.ingest.tables import messages as messagetable
@@ -44,6 +44,7 @@ class Epoch:
     repairer: GapCloser
     watch: CatalogWatch
     lookup: CatalogLookup
+    end_guard: Callable[[], None]
     numbers: Iterator[int]
 
     @property
@@ -55,6 +56,7 @@ class Epoch:
         """Closes the sessions at the source; the committer is closed by itself."""
         self.watch.close()
         self.lookup.close()
+        self.end_guard()
 
 
 def open_epoch(
@@ -78,6 +80,7 @@ def open_epoch(
         errors.note("manifest", error)
         logger.warning("store did not answer", what=what, error=str(error))
 
+    guard = timeline_guard(stop.finishing, start)
     log = ManifestLog.open(
         store,
         opened_entry(options, start),
@@ -85,6 +88,7 @@ def open_epoch(
         through_lsn=start.lsn,
         on_problem=store_problem,
         stop=stop.threads,
+        before_moving=guard.require,
     )
     opened = log.state
     messagetable.ensure(log, wanted=options.messages, prefixes=options.message_prefixes)
@@ -116,7 +120,7 @@ def open_epoch(
     )
     repairer = GapCloser(options.source, log, store, committer, epoch=opened.epoch, numbers=numbers, stop=stop.threads)
     watch = CatalogWatch(options.source, book, store)
-    return Epoch(opened, log, book, committer, snapshotter, repairer, watch, lookup, numbers)
+    return Epoch(opened, log, book, committer, snapshotter, repairer, watch, lookup, guard.close, numbers)
 
 
 def opened_entry(options: IngestOptions, start: Start, *, lost: Lost | None = None) -> Opened:

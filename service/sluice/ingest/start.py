@@ -18,11 +18,12 @@ from sluice.manifest.state import PipelineState
 from sluice.manifest.writer import ManifestLog
 from sluice.source.continuity import prove_continuity
 from sluice.source.facts import ServerFacts
-from sluice.source.sessions import open_query
+from sluice.source.sessions import SourceOptions, open_query
 from sluice.source.setup import set_up
 from sluice.source.slot_facts import server_facts, slot_facts
 from sluice.source.slot_wait import wait_until_free
 from sluice.source.start import best_streaming, highest_protocol
+from sluice.source.timeline_guard import TimelineGuard
 from sluice.store.base import ObjectStore
 
 
@@ -61,6 +62,17 @@ def prove_start(options: IngestOptions, store: ObjectStore, log: ManifestLog | N
             # passes over it when it starts behind it.
             lsn = server.wal_end_lsn
     return Start(state, server, lsn, gap)
+
+
+def timeline_guard(source: SourceOptions, start: Start) -> TimelineGuard:
+    """What proves, from now on, that the server has not left the timeline of `start`."""
+    server = start.server
+    return TimelineGuard(
+        source,
+        system_identifier=server.system_identifier,
+        timeline=server.timeline,
+        may_leave=server.in_recovery,
+    )
 
 
 async def open_stream(options: IngestOptions, start: Start) -> ReplicationStream:

@@ -48,6 +48,7 @@ class ManifestLog:
         stop: threading.Event,
         clock: Callable[[], datetime],
         on_problem: Callable[[str, ServiceError], None],
+        before_moving: Callable[[], None],
     ) -> None:
         self._store = store
         self._state = state
@@ -55,6 +56,7 @@ class ManifestLog:
         self._stop = stop
         self._clock = clock
         self._on_problem = on_problem
+        self._before_moving = before_moving
         self._lock = threading.Lock()
         self._closed: ServiceError | None = None
 
@@ -70,6 +72,7 @@ class ManifestLog:
         stop: threading.Event | None = None,
         clock: Callable[[], datetime] = _utc_now,
         on_problem: Callable[[str, ServiceError], None] = lambda _what, _error: None,
+        before_moving: Callable[[], None] = lambda: None,
     ) -> "ManifestLog":
         """Takes the pipeline over after `state` (from `reader.load_state`) by appending `opened` in
         the next epoch.
@@ -78,7 +81,8 @@ class ManifestLog:
         where the first epoch begins; left out, the position stays. An entry that the store does not
         take is tried again for `retry_seconds` (by default for ever: the stream waits, and nothing
         is lost) or until `stop`. `on_problem` hears of each such try, and of a checkpoint not
-        stored, which harms nothing but the next start.
+        stored, which harms nothing but the next start. `before_moving` is called before an entry that
+        moves the position is stored, and raises when what it holds may not follow: the log stays open.
         """
         log = cls(
             store,
@@ -87,6 +91,7 @@ class ManifestLog:
             stop=stop or threading.Event(),
             clock=clock,
             on_problem=on_problem,
+            before_moving=before_moving,
         )
         if state.seq == 0 and (archived := next(store.list(keys.ARCHIVES), None)):
             raise ManifestCorrupt(
@@ -162,6 +167,8 @@ class ManifestLog:
                 body=body,
                 extra=extra,
             )
+            if entry.through_lsn != entry.from_lsn:
+                self._before_moving()
             encoded = entry.encode()
             state = reduce(self._state, entry, digest(encoded))
             try:

@@ -26,6 +26,7 @@ from sluice.source.sessions import Connection, SourceOptions, open_query, open_r
 
 _POLL_MS = 200
 _REPORT_EVERY_S = 2.0
+_ON_A_STANDBY = "if the server is a standby, it waits for its primary: run SELECT pg_log_standby_snapshot() there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,7 @@ def _log_waiting(what: str, blockers: Sequence[Blocker]) -> None:
         f"{what} waits for older transactions to end",
         processes=[one.pid for one in blockers if one.pid],
         prepared=sum(not one.pid for one in blockers),
+        **({} if blockers else {"hint": _ON_A_STANDBY}),
     )
 
 

@@ -15,7 +15,7 @@ from sluice import lsn
 from sluice.errors import SourceUnavailable, UsageError
 from sluice.quoting import publication_names, quote_replication_literal, quote_slot
 from sluice.source.binary import require_binary
-from sluice.source.sessions import SourceOptions, open_replication, raise_result
+from sluice.source.sessions import Connection, SourceOptions, open_replication, raise_result
 
 PARALLEL_SINCE = 160000
 Streaming = Literal["off", "on", "parallel"]
@@ -154,9 +154,16 @@ def identify(options: SourceOptions) -> SystemIdentity:
     """IDENTIFY_SYSTEM over a replication connection of its own: proves that one can be opened."""
     conn = open_replication(options)
     try:
-        return _identify(conn.pgconn)
+        return identity_of(conn)
     finally:
         conn.close()
+
+
+def identity_of(conn: Connection) -> SystemIdentity:
+    """What IDENTIFY_SYSTEM says over a replication connection; on a standby the timeline that it replays.
+    Raises SourceError.
+    """
+    return _identify(conn.pgconn)
 
 
 def _identify(pgconn: pq.abc.PGconn) -> SystemIdentity:

@@ -124,8 +124,13 @@ class _Examination:
             return ()
         tables = self._catalog.tables_named(existing)
         statement = create_publication_sql(name, existing, via_root=any(facts.relkind == "p" for facts in tables))
-        seen = "it does not exist yet: `sluice setup`, or the first run, creates it if the role may"
-        found.append(Finding("info", "publication.missing", name, seen, fix_sql=f"{statement};"))
+        if self._look.server.in_recovery:
+            seen = "it does not exist, and a standby cannot create it"
+            fix = f"on the primary: {statement};"
+            found.append(Finding("critical", "publication.missing", name, seen, fix_setting=fix))
+        else:
+            seen = "it does not exist yet: `sluice setup`, or the first run, creates it if the role may"
+            found.append(Finding("info", "publication.missing", name, seen, fix_sql=f"{statement};"))
         found += self._unmatched(existing)
         return tables
 

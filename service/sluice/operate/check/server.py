@@ -143,9 +143,16 @@ def _standby(look: Look) -> Iterator[Finding]:
     if look.version < 160000:
         seen = "it is a standby, and only 16 and later decode on standbys"
         yield Finding("critical", "server.standby", "server", seen, fix_setting="source.dsn: the primary")
-    elif look.settings.get("hot_standby_feedback") != "on":
+        return
+    if look.settings.get("hot_standby_feedback") != "on":
         seen = "it is a standby without hot_standby_feedback: the primary's VACUUM can invalidate the slot"
         yield _setting("warning", "server.standby", "hot_standby_feedback", seen, "on")
+    seen = (
+        "it is a standby: publication and tables are changed on its primary, the slot is not kept anywhere else, "
+        "and a new slot and every snapshot wait until the primary logs which transactions run"
+    )
+    fix = "on the primary, while something waits: SELECT pg_log_standby_snapshot();"
+    yield Finding("info", "server.standby_limits", "server", seen, fix_setting=fix)
 
 
 def _clock(look: Look) -> Iterator[Finding]:

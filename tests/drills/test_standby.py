@@ -1,0 +1,123 @@
+"""A standby as the source: it is decoded, and what it cannot do is said by name; its promotion is followed."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sluice import lsn
+from sluice.operate.compare.comparing import Comparing
+from sluice.operate.compare.source_side import Load
+from sluice.store.opening import open_store
+from sluice_spark.options import ApplyOptions
+from sluice_spark.session import private
+from sluice_spark.verify.lake_side import LakeSide
+from tests.drills.standbys import SNAPSHOTS, catch_up, promote, standby_of
+from tests.e2e.mirror import FOLLOWED, Mirror
+from tests.support.ingesting import IngestPipeline
+from tests.support.oracle import Spool
+from tests.support.pipeline import wait_until
+from tests.support.sources import Database
+from tools.local.postgres import PostgresServer, temporary_server
+from tools.local.sluice import Pipeline
+
+pytestmark = pytest.mark.skipif(not SNAPSHOTS, reason="16 and later decode on standbys")
+
+
+@contextmanager
+def snapshots_logged(primary: PostgresServer) -> Iterator[None]:
+    """A slot on a standby begins where the primary has logged which transactions run: it does that by
+    itself, while there are writes, every 15 s.
+    """
+    ended = threading.Event()
+
+    def log() -> None:
+        with primary.superuser() as connection:
+            while not ended.wait(0.2):
+                connection.execute("SELECT pg_log_standby_snapshot()")
+
+    thread = threading.Thread(target=log, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_a_standby_is_a_source_and_its_promotion_is_followed_without_a_gap(tmp_path: Path) -> None:
+    with temporary_server() as primary, standby_of(primary, "one", keeps_slots=False) as standby:
+        there = Database(primary, "postgres", slot="sluice_drill", publication="sluice_drill")
+        here = replace(there, server=standby)
+        pipeline = Pipeline(
+            tmp_path / "pipeline",
+            name="test",
+            dsn=standby.dsn(),
+            settings={
+                "source": {"slot": here.slot, "publication": here.publication, "tables": ["public.*"]},
+                "spool": {"max_delay": "50ms"},
+            },
+        )
+        seen = IngestPipeline(here, open_store(pipeline.spool_uri, prefix="test/", options={}))
+
+        def insert(database: Database, first: int) -> None:
+            database.execute(*(f"INSERT INTO a VALUES ({key}, 'row')" for key in range(first, first + 20)))
+
+        def is_complete(database: Database) -> None:
+            target = lsn.parse(replace(seen, database=database).wal_end())
+            wait_until(lambda: seen.state().through_lsn >= target, what="the manifest is complete")
+
+        there.execute("CREATE TABLE a (id int PRIMARY KEY, v text)", "INSERT INTO a VALUES (0, 'before')")
+        catch_up(primary, standby)
+        refused = pipeline.run("check")
+        assert refused.returncode == 3
+        assert "a standby cannot create it" in refused.stdout
+        there.execute("CREATE PUBLICATION sluice_drill FOR TABLE a")
+        catch_up(primary, standby)
+        with snapshots_logged(primary):
+            assert pipeline.run("run", "--until-caught-up").returncode == 0
+        ready = pipeline.run("check")
+        assert ready.returncode == 0
+        assert "server.standby_limits" in ready.stdout
+        with pipeline.start("run"):
+            insert(there, 1)
+            is_complete(there)
+            catch_up(primary, standby)
+            primary.stop()
+            promote(standby)
+            insert(here, 100)
+            is_complete(here)
+        opened = seen.state().opened
+        assert opened is not None
+        assert (opened.timeline, [fork.timeline for fork in opened.forks]) == (2, [1])
+        spool = Spool(pipeline.own_spool)
+        spool.read()
+        with here.connect() as connection:
+            assert [one.state for one in spool.assert_equal(connection, here.publication)] == ["live"]
+    assert "the command begins again" in (pipeline.directory / "run.log").read_text()
+
+
+def test_rows_of_a_standby_are_compared_with_the_lake(tmp_path: Path, spark: SparkSession) -> None:
+    with temporary_server() as primary, standby_of(primary, "one", keeps_slots=False) as standby:
+        there = Database(primary, "postgres", slot="sluice_drill", publication="sluice_drill")
+        there.execute(
+            "CREATE TABLE a (id int PRIMARY KEY, v text)",
+            "INSERT INTO a SELECT i, 'v' FROM generate_series(1, 300) i",
+            "CREATE PUBLICATION sluice_drill FOR TABLE a",
+        )
+        catch_up(primary, standby)
+        mirror = Mirror(there, spark, tmp_path)
+        mirror.pipeline.dsn = standby.dsn()
+        with snapshots_logged(primary):
+            mirror.follow()
+            there.execute("UPDATE a SET v = 'w' WHERE id = 1")
+            options = ApplyOptions("test", mirror._spool_uri(FOLLOWED), mirror.lake_uri())
+            side = LakeSide(options, mirror.store(FOLLOWED), private(spark))
+            comparing = Comparing(mirror.pipeline.options().source, side.answer, load=Load(), wait_seconds=60)
+            with mirror.pipeline.running():
+                (verdict,) = comparing.compare([mirror.pipeline.table("public.a")])
+        assert (verdict.outcome, verdict.rows) == ("equal", 300), verdict.reason
